@@ -75,7 +75,7 @@ def parse_batch(data: Buffer) -> tuple[int, int, Sequence[bytes]]:
         request: Any = pump_ext_pb2.WriteBatchReq.FromString(bytes(data))
     except ProtobufError as error:
         raise DecodeError("WriteBatchReq", offset=0, detail=str(error)) from error
-    return request.cluster_id, request.batch_id, request.payloads
+    return request.cluster_id, request.batch_id, list(request.payloads)  # once: each look makes bytes anew
 
 
 def _take_apart(data: Buffer, what: str, *, payload_field: int) -> tuple[int, int, list[bytes]]:

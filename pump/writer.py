@@ -2,8 +2,8 @@
 
 A `Writer` accepts submissions on the event loop between `start` and `stop`; `stop` lets it finish what is queued.
 One batch at a time, and for each the order which everything else rests on: judge → append → fdatasync → index batch →
-report. So what is reported is durable *and* visible to pulls. A usual batch is judged on the loop, and a thread does
-what waits for the disk; one that is large, or passes the end of a file, is the thread's from beginning to end.
+report. So what is reported is durable *and* visible to pulls. A batch of usual size is judged on the loop, and a thread
+does what waits for the disk; one that is large, or passes the end of a file, is the thread's from beginning to end.
 """
 
 from __future__ import annotations
@@ -184,8 +184,10 @@ class Writer:
             return None
         size = sum(submission.size for submission in batch.submissions)
         count = sum(len(submission.payloads) for submission in batch.submissions)
-        if size > LOOP_BYTES_MAX or not self._log.fits(size, count):
+        if not self._log.fits(size, count):
             return lambda: self._guarded(batch, lambda: self._write(batch))
+        if size > LOOP_BYTES_MAX:
+            return lambda: self._guarded(batch, lambda: self._enter_and_commit(batch))
         entered: list[tuple[Head, Any]] = []
         self._guarded(batch, lambda: entered.append(self._enter(batch)))
         if not entered:
@@ -231,7 +233,7 @@ class Writer:
         self._log.give_up(str(broken))
 
     def _write(self, batch: _Batch) -> None:
-        """All of a batch that is large, or with which a file ends."""
+        """All of a batch with which a file ends."""
         payloads: list[bytes] = []
         largest: list[int] = []
         judged: list[tuple[Envelope, bytes, Written]] = []
@@ -259,6 +261,14 @@ class Writer:
         head = Head(last, last.offset + HEADER_BYTES + len(payloads[-1]), self._log.file(last.fid).max_ts)
         writes.head(head)
         self._put(batch, head, raw)
+
+    def _enter_and_commit(self, batch: _Batch) -> None:
+        """All of a batch that is large, and goes behind the tail as a whole."""
+        head, raw = self._enter(batch)
+        if batch.parts:
+            self._commit(batch, head, raw)
+        else:
+            self._matcher.end_batch()
 
     def _commit(self, batch: _Batch, head: Head, raw: Any) -> None:
         """What was judged and has its place."""

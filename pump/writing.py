@@ -69,6 +69,9 @@ class Writing:
         `refuse_prewrites`: the state of a pump that takes none (P-RPC-03); a broken log refuses them so. A prewrite
         counts as pending from this call on, before anything is waited for. Stopping once the store is sealed.
         """
+        usual = self._usual(payloads, refuse_prewrites)
+        if usual is not None:
+            return await self._write_usual(usual, payloads)
         admitted = self._admit(payloads, refuse_prewrites)
         results = admitted.results
         if admitted.payloads:
@@ -83,18 +86,47 @@ class Writing:
     def submit(self, payloads: Sequence[bytes], done: Done, *, refuse_prewrites: str = "") -> None:
         """As `write`, for small binlogs and whoever is told instead of waiting. `done` gets the results, now or later,
         and the places of those that seem too far ahead: they were not written, and nobody waits for the source."""
-        if not (refuse_prewrites or self._sealed or self.space.full) and self.log.broken is None:
-            usual = scan_usual(payloads)
-            if (
-                usual is not None
-                and usual.largest_bytes <= self._options.transaction_bytes_max
-                and not self._horizon.beyond(usual.largest_ts)
-            ):
-                self._submit_usual(usual, payloads, done)
-                return
+        usual = self._usual(payloads, refuse_prewrites)
+        if usual is not None:
+            self._submit_usual(usual, payloads, done)
+            return
         self._submit_any(payloads, done, refuse_prewrites)
 
+    def _usual(self, payloads: Sequence[bytes], refuse_prewrites: str) -> Usual | None:
+        """None where they are not usual, or where it must be said of each whether it may be written."""
+        if refuse_prewrites or self._sealed or self.space.full or self.log.broken is not None:
+            return None
+        usual = scan_usual(payloads)
+        if usual is None or usual.largest_bytes > self._options.transaction_bytes_max:
+            return None
+        return None if self._horizon.beyond(usual.largest_ts) else usual
+
     def _submit_usual(self, usual: Usual, payloads: Sequence[bytes], done: Done) -> None:
+        submission = self._usual_submission(usual, payloads, done)
+        try:
+            self._writer.submit(submission, now=True)
+        except BinlogError:
+            self._withdraw(submission.scanned())
+            raise
+
+    async def _write_usual(self, usual: Usual, payloads: Sequence[bytes]) -> list[BinlogError | None]:
+        answer: asyncio.Future[list[BinlogError | None]] = asyncio.get_running_loop().create_future()
+
+        def done(results: list[BinlogError | None], _left: Sequence[int]) -> None:
+            if not answer.done():
+                answer.set_result(results)
+
+        submission = self._usual_submission(usual, payloads, done)
+        try:
+            await self._writer.room()
+            self._writer.submit(submission)
+        except BaseException:
+            self._withdraw(submission.scanned())
+            raise
+        return await answer
+
+    def _usual_submission(self, usual: Usual, payloads: Sequence[bytes], done: Done) -> Submission:
+        """Its prewrites are pending, and it counts as under way."""
         self._pending.arrive_all(usual_prewrites(usual, payloads), time.monotonic())
         self.activity += len(payloads)
 
@@ -115,11 +147,7 @@ class Writing:
 
         submission = Submission(payloads, usual.size, report, usual=usual)
         self._under_way += 1
-        try:
-            self._writer.submit(submission, now=True)
-        except BinlogError:
-            self._withdraw(submission.scanned())
-            raise
+        return submission
 
     def _submit_any(self, payloads: Sequence[bytes], done: Done, refuse_prewrites: str) -> None:
         admitted = self._admit(payloads, refuse_prewrites)

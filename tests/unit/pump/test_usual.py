@@ -6,16 +6,16 @@ import asyncio
 import shutil
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from binlog.envelope import encode_binlog, encode_fake, scan
+from binlog.envelope import Envelope, encode_binlog, encode_fake, scan
 from binlog.errors import BinlogError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pump import diskthread, match
+from pump import diskthread, match, writer, writing
 from pump.errors import Conflict, Stopping
 from pump.store import Store
 from pump.usual import scan_usual, usual_prewrites
@@ -63,6 +63,8 @@ def test_tidbs_own_are_usual() -> None:
     assert scan_usual([]) is None
 
 
+Way = Callable[[Store, Sequence[bytes]], Awaitable[list[BinlogError | None]]]
+
 SMALL = st.integers(BASE, BASE + 12)
 STEPS = st.one_of(
     st.builds(prewrite, SMALL, row=st.sampled_from([b"\x08\x01", b"\x08\x02"])),
@@ -89,11 +91,15 @@ def contents(store: Store) -> list[tuple[bytes, bytes]]:
     return list(store.index._db.iterator())
 
 
-async def play(directory: Path, groups: Sequence[Sequence[bytes]], *, usual: bool) -> list[object]:
+def written(store: Store, payloads: Sequence[bytes]) -> Awaitable[list[BinlogError | None]]:
+    return store.write(payloads)
+
+
+async def play(directory: Path, groups: Sequence[Sequence[bytes]], way: Way) -> list[object]:
     said: list[object] = []
     async with opened(directory, SetClock(BASE + 1000, held=True)) as store:
         for group in groups:
-            results = await (submitted(store, group) if usual else store.write(group))
+            results = await way(store, group)
             said += [None if error is None else type(error) for error in results]
         said.append([entry.start_ts for entry in store.pending(100)])
         said.append([(entry.size, entry.prewrite_key, entry.held, entry.in_flight) for entry in store.pending(100)])
@@ -108,19 +114,73 @@ async def play(directory: Path, groups: Sequence[Sequence[bytes]], *, usual: boo
 
 
 @settings(max_examples=12, deadline=None)
-@given(st.lists(st.lists(STEPS, min_size=1, max_size=6), max_size=8), st.sampled_from([1, 1 << 15]))
-def test_the_same_is_stored_and_answered(groups: list[list[bytes]], remembered: int) -> None:
-    """In groups of any size; with much remembered of what was stored lately, or next to nothing."""
-    before, match.RECENT_MAX = match.RECENT_MAX, remembered
+@given(
+    st.lists(st.lists(STEPS, min_size=1, max_size=6), max_size=8),
+    st.sampled_from([1, 1 << 15]),
+    st.sampled_from([0, 1 << 20]),
+)
+def test_the_same_is_stored_and_answered(groups: list[list[bytes]], remembered: int, on_loop: int) -> None:
+    """By the way of usual binlogs, single or in batches, and by that of all; in groups of any size, judged on the loop
+    or by the thread; with much remembered of what was stored lately, or next to nothing."""
     directory = Path(tempfile.mkdtemp(prefix="usual-"))
     try:
-        first = asyncio.run(play(directory / "a", groups, usual=True))
-        second = asyncio.run(play(directory / "b", groups, usual=False))
-        third = asyncio.run(play(directory / "c", [[step] for group in groups for step in group], usual=False))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(match, "RECENT_MAX", remembered)
+            patch.setattr(writer, "LOOP_BYTES_MAX", on_loop)
+            first = asyncio.run(play(directory / "a", groups, submitted))
+            second = asyncio.run(play(directory / "b", groups, written))
+            patch.setattr(writing, "scan_usual", lambda _payloads: None)
+            third = asyncio.run(play(directory / "c", groups, written))
+            fourth = asyncio.run(play(directory / "d", [[step] for group in groups for step in group], written))
     finally:
-        match.RECENT_MAX = before
         shutil.rmtree(directory)
-    assert first == second == third
+    assert first == second == third == fourth
+
+
+async def test_usual_batches_need_no_object_for_each_binlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither on the loop nor in the thread; what is unusual among them has every one scanned."""
+    scanned: list[bytes] = []
+
+    def scan_one(payload: bytes) -> Envelope:
+        scanned.append(payload)
+        return scan(payload)
+
+    monkeypatch.setattr(writing, "scan", scan_one)
+    monkeypatch.setattr(writer, "scan", scan_one)
+    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
+        for begin, limit in ((BASE, 1 << 20), (BASE + 200, 0)):
+            monkeypatch.setattr(writer, "LOOP_BYTES_MAX", limit)
+            starts = range(begin, begin + 200, 2)
+            batches = [prewrite(ts) for ts in starts], [commit(ts, ts + 1) for ts in starts]
+            assert await asyncio.gather(*map(store.write, batches)) == [[None] * 100] * 2
+        assert not scanned
+        assert await store.write([prewrite(BASE + 400), rollback(BASE + 400)]) == [None] * 2
+        assert len(scanned) == 2
+        await store.resolver.refresh()
+        assert len(await binlogs_of(store)) == 200 and not store.pending_count
+
+
+async def test_a_usual_batch_that_waits_for_room_may_be_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is queued nothing of it is left; afterwards it is written, and only nobody is told."""
+    monkeypatch.setattr(diskthread, "PATIENCE_S", 0.0)
+    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
+        store._writer._room.clear()
+        waiting = asyncio.create_task(store.write([prewrite(BASE), prewrite(BASE + 1)]))
+        await asyncio.sleep(0)
+        assert store.is_pending(BASE) and not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert not store.is_pending(BASE) and not store._under_way
+        store._writer._room.set()
+        queued = asyncio.create_task(store.write([prewrite(BASE + 2)]))
+        await asyncio.sleep(0)
+        assert store.is_pending(BASE + 2)
+        queued.cancel()
+        await asyncio.wait([queued])
+        assert await store.write([commit(BASE + 2, BASE + 3)]) == [None]
+        assert queued.cancelled() and not store.pending_count and store.index.outcome(BASE + 2) == BASE + 3
 
 
 async def test_a_group_after_which_a_file_ends(tmp_path: Path) -> None:

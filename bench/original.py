@@ -41,7 +41,7 @@ class PeerBacklog:
         return self.peer.go_drainer(mariadb, worker_count=WORKERS)
 
 
-def _create(peer: Peer, statement: str) -> int:
+def create_table(peer: Peer, statement: str) -> int:
     """Create bench.sbtest upstream; its id."""
     with peer.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE bench")
@@ -65,6 +65,6 @@ def original_backlog(
             places = [peer.place(f"bench-{number}") for number in range(2)]
             pumps = [peer.our_pump(place) for place in places]
             peer.start_tidb()
-            yield PeerBacklog(peer, _create(peer, statement), pumps, [place.port for place in places]), mariadb
+            yield PeerBacklog(peer, create_table(peer, statement), pumps, [place.port for place in places]), mariadb
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,12 +1,13 @@
 """Binlogs a second into one pump, one call each and many per message, against raw appends and the Go pump; and what
 pulls of many of them cost.
 
-    python -m bench.pump [--txns 50000] [--single 10000] [--pairs 5] [--pull 500000] [-c 256]
+    python -m bench.pump [--txns 50000] [--single 10000] [--pairs 5] [--pull 500000] [-c 256] [--go-drainer 0]
 
 The ceiling is a loop that appends the same bytes in groups of the same size with one fdatasync each. Single writes need
 pumpload; the Go pump needs pd-server and pump beside it in PEER_BIN. Both pumps run at the same time and are written to
 in turn, so often as `--pairs` says: what counts are the medians of the ratios within each pair. Calls have TiDB's
-deadline where this pumpload can set one (`-timeout`).
+deadline where this pumpload can set one (`-timeout`). With `--go-drainer` a real drainer of the original reads so many
+transactions from each pump (see bench.original_pull); PEER_BIN then needs unitikv, tidb-server and drainer, too.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from binlog.pb import pump_pb2
 
 from bench.drainer import own_cluster_id
 from bench.fill import Pair, fill_batched, fill_with_pumpload, transactions
+from bench.original_pull import measure_original_pull
 from bench.pull import cpu_s, measure_pull
 from bench.report import Report
 from bench.stack import Stack, peer_binary
@@ -176,10 +178,15 @@ def running_go() -> Iterator[Target]:
 
 
 def measure_batched(target: Target, args: argparse.Namespace, report: Report) -> None:
+    if not args.txns:
+        return
     pairs = list(transactions(args.txns, 1))
     report.add("raw append + fdatasync, groups of 1000", raw_appends(pairs, target.directory), "binlogs/s")
+    before_s = cpu_s(target.server)
     seconds = fill_batched(target.port, target.cluster, pairs, batch=GROUP // 2)
     report.add("this pump, many per message", 2 * len(pairs) / seconds, "binlogs/s")
+    cpu_us = (cpu_s(target.server) - before_s) / (2 * len(pairs)) * 1e6
+    report.add("this pump, many per message: CPU a binlog", cpu_us, "µs")
     report.ratio("this pump, many per message", "raw append + fdatasync, groups of 1000")
 
 
@@ -208,17 +215,20 @@ def main() -> None:
     parser.add_argument("--single", type=int, default=10_000, help="transactions of pumpload, in each run")
     parser.add_argument("--pairs", type=int, default=5, help="runs of pumpload into each pump")
     parser.add_argument("--pull", type=int, default=500_000, help="transactions that are pulled; 0: none")
+    parser.add_argument("--go-drainer", type=int, default=0, help="transactions that a Go drainer reads; 0: none")
     parser.add_argument("-c", "--concurrency", type=int, default=256)
     args = parser.parse_args()
     report = Report("binlogs into one pump")
     with contextlib.ExitStack() as exits:
         ours = exits.enter_context(running_ours())
         has_go = all(map(peer_binary, ("pump", "pd-server", "pumpload")))
-        if peer_binary("pumpload"):
+        if args.single and peer_binary("pumpload"):
             measure_pairs(ours, exits.enter_context(running_go()) if has_go else None, args, report)
         measure_batched(ours, args, report)
         if args.pull:
             measure_pull(ours.server, ours.port, ours.cluster, args.pull, report)
+    if args.go_drainer:
+        measure_original_pull(args.go_drainer, args.pairs, report)
 
 
 if __name__ == "__main__":

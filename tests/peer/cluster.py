@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,18 +170,22 @@ class Peer:
             f"-compressor={compressor}",
         )
 
-    def go_file_drainer(self, files: Path, *, name: str = "original") -> Server:
-        """TIMESTAMPs are in UTC."""
-        return self._go_drainer(name, f'db-type = "file"\n[syncer.to]\ndir = "{files}"\n')
+    def go_file_drainer(
+        self, files: Path, *, name: str = "original", ignored: Sequence[str] = (), port: int = 0
+    ) -> Server:
+        """TIMESTAMPs are in UTC. `ignored`: schemas of which it writes nothing."""
+        return self._go_drainer(name, f'db-type = "file"\n[syncer.to]\ndir = "{files}"\n', ignored=ignored, port=port)
 
-    def _go_drainer(self, name: str, syncer: str, *arguments: str) -> Server:
+    def _go_drainer(
+        self, name: str, syncer: str, *arguments: str, ignored: Sequence[str] = (), port: int = 0
+    ) -> Server:
         file = self.directory / f"{name}.toml"
-        file.write_text(f'[syncer]\nignore-schemas = "{GO_IGNORED}"\n{syncer}')
+        file.write_text(f'[syncer]\nignore-schemas = "{",".join((GO_IGNORED, *ignored))}"\n{syncer}')
         return self._start(
             name,
             *("env", "TZ=UTC"),
             str(self.binaries / "drainer"),
-            *("-config", str(file), f"-node-id={name}", f"-addr=127.0.0.1:{free_port()}"),
+            *("-config", str(file), f"-node-id={name}", f"-addr=127.0.0.1:{port or free_port()}"),
             *(f"-pd-urls={self.pd_url}", f"-data-dir={self.directory}/{name}", "-initial-commit-ts=0"),
             *arguments,
         )

@@ -48,6 +48,7 @@ class Target(NamedTuple):
     port: int
     cluster: int
     directory: Path
+    endpoint: str  # of etcd or PD
 
 
 def raw_appends(pairs: Sequence[Pair], directory: Path) -> float:
@@ -161,7 +162,7 @@ def running_ours() -> Iterator[Target]:
         stack = Stack(directory, exits.enter_context(running_etcd()).endpoint)
         exits.callback(stack.close)
         port = stack.start_pump("bench-0")
-        yield Target(stack.servers[0], port, own_cluster_id(stack.endpoint), directory)
+        yield Target(stack.servers[0], port, own_cluster_id(stack.endpoint), directory, stack.endpoint)
 
 
 @contextlib.contextmanager
@@ -174,7 +175,7 @@ def running_go() -> Iterator[Target]:
         stack = Stack(directory, url)
         exits.callback(stack.close)
         port = stack.start_go_pump("go-pump")
-        yield Target(stack.servers[0], port, own_cluster_id(url), directory)
+        yield Target(stack.servers[0], port, own_cluster_id(url), directory, url)
 
 
 def measure_batched(target: Target, args: argparse.Namespace, report: Report) -> None:

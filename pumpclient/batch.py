@@ -22,6 +22,7 @@ from pumpclient.answer import ACKED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, Answer, 
 
 MESSAGE_BYTES_MAX = 1 << 20  # a larger binlog does not belong here: it goes by a call of its own
 MESSAGE_COUNT_MAX = 2048
+TIMEOUT_S = 15.0
 IN_FLIGHT_MAX = 2  # one is being synced by the pump while the next is on its way
 
 
@@ -34,19 +35,23 @@ class Waiting:
 
 
 class BatchWriter:
-    """One WriteBatch stream.
+    """One WriteBatch stream. A binlog that is not answered within `timeout_s` gets the answer `late`.
 
     `unsupported` turns true when the pump does not know the extension, `oversized` when it does not take messages
     of this size; then binlogs are written by single calls.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, *, cluster_id: int) -> None:
+    def __init__(self, channel: grpc.aio.Channel, *, cluster_id: int, timeout_s: float = TIMEOUT_S) -> None:
         self._cluster_id = cluster_id
+        self._timeout_s = timeout_s
+        self.late = lost(f"DEADLINE_EXCEEDED: no answer within {timeout_s} s")
         self._stub = pump_ext_pb2_grpc.PumpExtStub(channel)  # type: ignore[no-untyped-call]  # generated
         self._queue: deque[Waiting] = deque()
         self._in_flight: dict[int, Sequence[Waiting]] = {}
         self._heard_s = 0.0  # the last answer, or the first message after a silence with nothing in flight
         self._next_id = 1
+        self._due: deque[tuple[float, asyncio.Future[Answer]]] = deque()  # one timer for all, instead of one for each
+        self._timer: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.ended = False
@@ -55,15 +60,32 @@ class BatchWriter:
 
     def write(self, payload: bytes) -> asyncio.Future[Answer]:
         """Queue one binlog; the future always gets an answer, also when the stream ends."""
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
         if self.ended:
             answer.set_result(not_sent("the stream has ended"))
             return answer
+        due = self._due
+        while due and due[0][1].done():
+            due.popleft()
+        due.append((loop.time() + self._timeout_s, answer))
+        if self._timer is None:
+            self._timer = loop.call_at(due[0][0], self._check_due)
         self._queue.append(Waiting(payload, answer))
         self._wake.set()
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="pumpclient-batch")
         return answer
+
+    def _check_due(self) -> None:
+        """Answer what is late, and come again when the next one would be."""
+        loop, due = asyncio.get_running_loop(), self._due
+        now_s = loop.time()
+        while due and (due[0][1].done() or due[0][0] <= now_s):
+            _, answer = due.popleft()
+            if not answer.done():
+                answer.set_result(self.late)
+        self._timer = loop.call_at(due[0][0], self._check_due) if due else None
 
     @property
     def silent_s(self) -> float:
@@ -145,6 +167,10 @@ class BatchWriter:
 
     def _end(self, sent: Answer) -> None:
         self.ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due.clear()
         for batch in self._in_flight.values():
             for waiting in batch:
                 _give(waiting, sent)

@@ -146,12 +146,10 @@ class Connection:
     async def _write_batched(self, channel: grpc.aio.Channel, payload: bytes) -> Answer | None:
         """None when this pump does not have the extension; the payload then certainly was not stored."""
         if self._batch is None or self._batch.ended:
-            self._batch = BatchWriter(channel, cluster_id=self._cluster_id)
+            self._batch = BatchWriter(channel, cluster_id=self._cluster_id, timeout_s=self._timeout_s)
         batch = self._batch
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                answer = await batch.write(payload)
-        except TimeoutError:
+        answer = await batch.write(payload)
+        if answer is batch.late:
             self._drop(channel)
             return lost(f"DEADLINE_EXCEEDED: no answer from {self.host} within {self._timeout_s} s")
         if batch.unsupported:

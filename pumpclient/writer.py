@@ -244,15 +244,18 @@ class Writer:
             return not_sent(f"pump {pump} is not registered")
         begun_s = time.monotonic()
         answer = await connection.write(payload)
-        metrics.RPC_SECONDS.labels(answer.outcome.value).observe(time.monotonic() - begun_s)
+        took_s = time.monotonic() - begun_s
         if answer.acked:
+            metrics.ACKED_SECONDS.observe(took_s)
             if pump in self._outages:
                 self._outages.pop(pump).over(pump=pump)
             metrics.WRITTEN.inc()
             metrics.WRITTEN_BYTES.inc(len(payload))
             if self._pool.succeeded(pump):
                 log.info("pump is available again", pump=pump)
-        elif not answer.final:
+            return answer
+        metrics.RPC_SECONDS.labels(answer.outcome.value).observe(took_s)
+        if not answer.final:
             self.counts.tries_failed += 1
             metrics.TRIES_FAILED.labels(answer.outcome.value).inc()
             if self._pool.failed(pump, answer):

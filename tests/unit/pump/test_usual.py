@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pump import diskthread, match, writer, writing
-from pump.errors import Conflict, Stopping
+from pump.errors import Conflict, Stopping, TooLarge
 from pump.store import Store
 from pump.usual import scan_usual, usual_prewrites
 from tests.unit.pump.build import SetClock, binlogs_of, commit, opened, prewrite, rollback
@@ -158,6 +158,19 @@ async def test_usual_batches_need_no_object_for_each_binlog(tmp_path: Path, monk
         assert len(scanned) == 2
         await store.resolver.refresh()
         assert len(await binlogs_of(store)) == 200 and not store.pending_count
+
+
+@pytest.mark.parametrize("way", [submitted, written])
+async def test_a_usual_binlog_may_be_too_large_or_too_far_ahead(tmp_path: Path, way: Way) -> None:
+    """By either way: the others of its batch are written."""
+    async with opened(tmp_path, SetClock(BASE + 1000), transaction_bytes_max=100) as store:
+        assert await way(store, [prewrite(BASE), prewrite(BASE + 1, row=bytes(20))]) == [None] * 2
+        results = await way(store, [prewrite(BASE + 2), prewrite(BASE + 3, row=bytes(120)), commit(BASE, BASE + 4)])
+        assert [type(error) for error in results] == [type(None), TooLarge, type(None)]
+        assert [entry.start_ts for entry in store.pending(9)] == [BASE + 1, BASE + 2]
+        far = 1 << 62
+        (error,) = await store.write([prewrite(far)])
+        assert isinstance(error, BinlogError) and not store.is_pending(far)
 
 
 async def test_a_usual_batch_that_waits_for_room_may_be_given_up(

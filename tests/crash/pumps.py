@@ -12,7 +12,7 @@ from binlog.cluster.timestamp import BatchingSource
 
 from tests.crash.journal import Journal, check
 from tests.crash.load import Load, Stream
-from tests.integration.pump.rpc import Client
+from tests.integration.pump.rpc import Client, until
 from tests.support.servers import Etcd, Server, free_port, python_module
 
 PENDING_MAX = 10_000
@@ -73,6 +73,14 @@ class Life:
 
     def load(self, source: BatchingSource, chance: random.Random) -> Load:
         return Load(self.journal, source, chance)
+
+    async def has_acknowledged(self, commits: int) -> None:
+        """Wait until so many transactions are committed and acknowledged."""
+
+        async def enough() -> bool:
+            return sum(each.outcome_acked and each.commit_ts > 0 for each in self.journal.sent.values()) >= commits
+
+        await until(enough, deadline_s=120)
 
     async def pending(self, client: Client) -> set[int]:
         return {entry.start_ts for entry in (await client.inspect(PENDING_MAX)).pending}

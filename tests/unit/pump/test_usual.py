@@ -43,9 +43,14 @@ def test_what_is_read_is_what_scan_reads(payload: bytes, drawn: st.DataObject) -
     if payload and drawn.draw(st.booleans()):
         at = drawn.draw(st.integers(0, len(payload) - 1))
         payload = payload[:at] + bytes((drawn.draw(st.integers(0, 255)),)) + payload[at + 1 :]
+    agrees(payload)
+
+
+def agrees(payload: bytes) -> bool:
+    """Whether it is usual; then it is what `scan` says."""
     usual = scan_usual([payload])
     if usual is None:
-        return
+        return False
     ((start_ts, commit_ts, key_end, version),) = usual.binlogs
     found = scan(payload)
     assert (found.tp, found.start_ts, found.commit_ts) == (1 if commit_ts else 0, start_ts, commit_ts)
@@ -54,6 +59,64 @@ def test_what_is_read_is_what_scan_reads(payload: bytes, drawn: st.DataObject) -
     assert (usual.largest_ts, usual.largest_bytes, usual.size) == (max(start_ts, commit_ts), len(payload), len(payload))
     wanted = [] if commit_ts else [(start_ts, len(payload), payload[found.key_at : found.key_end])]
     assert list(usual_prewrites(usual, [payload])) == wanted
+    return True
+
+
+def prewrite_of(row: bytes, key: bytes = b"k") -> bytes:
+    """As TiDB writes it, with a length of as many bytes as it needs."""
+    size = len(row)
+    encoded = bytearray()
+    while size > 127:
+        encoded.append(size & 127 | 128)
+        size >>= 7
+    encoded.append(size)
+    value = b"\x08\x05\x12" + bytes(encoded) + row
+    return encode_binlog(tp=0, start_ts=BASE, prewrite_key=key, prewrite_value=value)
+
+
+ROWS = (b"\x08\x01", bytes(100), bytes(118), bytes(119), bytes(300))  # values of one and of two bytes of length
+WHOLE = [
+    *(prewrite_of(row, key) for row in ROWS for key in (b"k", b"k" * 40)),
+    prewrite(BASE + 1, key=b"k" * 127),
+    *(commit(BASE + 1, BASE + 9, key=key) for key in (b"k", b"k" * 40, b"k" * 127)),
+]
+
+
+@pytest.mark.parametrize("payload", WHOLE, ids=range(len(WHOLE)))
+def test_any_byte_may_be_any_other(payload: bytes) -> None:
+    """What stands between the key, the row and the ends decides; a byte more or less anywhere, too."""
+    assert agrees(payload)
+    within = [at for at in range(len(payload)) if at < 28 or at > len(payload) - 8 or payload[at] not in (0, 0x6B)]
+    for at in within:
+        for value in range(256):
+            agrees(payload[:at] + bytes((value,)) + payload[at + 1 :])
+        agrees(payload[:at] + payload[at + 1 :])
+        for value in (0, 1, 0x08, 0x80, 0xFF):
+            agrees(payload[:at] + bytes((value,)) + payload[at:])
+
+
+@pytest.mark.parametrize("length", [127, 128, 16383, 16384, 1 << 21])
+def test_a_value_of_any_length(length: int) -> None:
+    """Of more than two bytes of length it goes the general way."""
+    payload = prewrite_of(bytes(length))
+    assert agrees(payload) == (scan(payload).value_end - scan(payload).value_at < 1 << 14)
+
+
+@pytest.mark.parametrize("key_bytes", [127, 128, 300])
+def test_a_key_of_any_length(key_bytes: int) -> None:
+    for payload in (prewrite(BASE, key=b"k" * key_bytes), commit(BASE, BASE + 1, key=b"k" * key_bytes)):
+        assert agrees(payload) == (key_bytes < 128)
+
+
+def test_a_commit_is_later_than_its_start() -> None:
+    for commit_ts in (BASE - 1, BASE):
+        assert scan_usual([commit(BASE, commit_ts)]) is None
+
+
+def test_the_largest_of_many_is_of_either_kind() -> None:
+    for ends, largest in ((BASE + 9, BASE + 9), (BASE + 3, BASE + 5)):
+        usual = scan_usual([prewrite(BASE + 5), commit(BASE + 1, ends), prewrite(BASE + 2)])
+        assert usual is not None and usual.largest_ts == largest
 
 
 def test_tidbs_own_are_usual() -> None:

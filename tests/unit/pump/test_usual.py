@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from binlog.envelope import encode_binlog, encode_fake, scan
-from binlog.errors import BinlogError
+from binlog.errors import BinlogError, DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,6 +100,16 @@ def test_a_value_of_any_length(length: int) -> None:
     """Of more than two bytes of length it goes the general way."""
     payload = prewrite_of(bytes(length))
     assert agrees(payload) == (scan(payload).value_end - scan(payload).value_at < 1 << 14)
+
+
+def test_a_length_of_three_bytes_is_not_taken_for_one_of_two() -> None:
+    """Bytes that would be whole if its third byte were the first of the value; as they are, they end within it."""
+    head = prewrite(BASE, row=b"")[: scan(prewrite(BASE, row=b"")).key_end]
+    value = b"\x08\x05\x12" + bytes(16389 - 3)
+    payload = head + b"\x2a\x85\x80" + value + b"\x38\x00\x40\x00"
+    assert scan_usual([payload]) is None
+    with pytest.raises(DecodeError):
+        scan(payload)
 
 
 @pytest.mark.parametrize("key_bytes", [127, 128, 300])

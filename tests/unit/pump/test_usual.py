@@ -162,9 +162,9 @@ def contents(store: Store) -> list[tuple[bytes, bytes]]:
     return list(store.index._db.iterator())
 
 
-async def play(directory: Path, groups: Sequence[Sequence[bytes]], *, usual: bool) -> list[object]:
+async def play(directory: Path, groups: Sequence[Sequence[bytes]], *, usual: bool, **options: object) -> list[object]:
     said: list[object] = []
-    async with opened(directory, SetClock(BASE + 1000, held=True)) as store:
+    async with opened(directory, SetClock(BASE + 1000, held=True), **options) as store:
         for group in groups:
             results = await (submitted(store, group) if usual else store.write(group))
             said += [None if error is None else type(error) for error in results]
@@ -194,6 +194,38 @@ def test_the_same_is_stored_and_answered(groups: list[list[bytes]], remembered: 
         match.RECENT_MAX = before
         shutil.rmtree(directory)
     assert first == second == third
+
+
+def in_another_order(start_ts: int) -> bytes:
+    """A prewrite with its key behind its value."""
+    payload = prewrite(start_ts)
+    found = scan(payload)
+    key, rest = payload[found.key_at - 2 : found.key_end], payload[found.key_end :]
+    return payload[: found.key_at - 2] + rest + key
+
+
+FIRST: dict[str, bytes] = {
+    "in another order": in_another_order(BASE),
+    "of a DDL": prewrite(BASE, job=7),
+    "usual": prewrite(BASE),
+}
+
+
+@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("file_bytes_max", [1, 1 << 20])
+async def test_a_usual_commit_of_any_prewrite(tmp_path: Path, first: str, file_bytes_max: int) -> None:
+    """Also of one in an earlier file, which must stay for as long as the commit; and again, with another ts."""
+    groups = [[FIRST[first]], [commit(BASE, BASE + 5)], [commit(BASE, BASE + 5)], [commit(BASE, BASE + 7)],
+              [prewrite(BASE + 1), commit(BASE + 1, BASE + 5)], [prewrite(BASE + 5)]]  # fmt: skip
+    said = []
+    for usual in (True, False):
+        directory = tmp_path / str(usual)
+        said.append(await play(directory, groups, usual=usual, file_bytes_max=file_bytes_max))
+        async with opened(directory, SetClock(BASE + 1000, held=True)) as store:
+            said[-1].append(store.index.needs())
+            said[-1].append([value for key, value in contents(store) if key.startswith(b"cm:")])
+    assert said[0] == said[1]
+    assert bool(said[0][-2]) == (file_bytes_max == 1)
 
 
 async def test_a_group_after_which_a_file_ends(tmp_path: Path) -> None:

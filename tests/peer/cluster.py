@@ -111,11 +111,12 @@ class Peer:
     def place(self, node_id: str) -> PumpPlace:
         return PumpPlace(node_id, free_port(), self.directory / node_id)
 
-    def our_pump(self, place: PumpPlace) -> Server:
+    def our_pump(self, place: PumpPlace, *arguments: str) -> Server:
         pump = python_module(
             "pump",
             *(f"-node-id={place.node_id}", f"-addr={place.addr}", f"-pd-urls={self.pd_url}"),
             *(f"-data-dir={place.data}", "-status-addr=", "-fake-binlog-interval=1"),
+            *arguments,
             output=self.directory / f"{place.node_id}.out",
         ).start()
         self.servers.append(pump)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from binlog.envelope import Envelope, encode_binlog, encode_fake, scan
-from binlog.errors import BinlogError
+from binlog.errors import BinlogError, DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,9 +43,14 @@ def test_what_is_read_is_what_scan_reads(payload: bytes, drawn: st.DataObject) -
     if payload and drawn.draw(st.booleans()):
         at = drawn.draw(st.integers(0, len(payload) - 1))
         payload = payload[:at] + bytes((drawn.draw(st.integers(0, 255)),)) + payload[at + 1 :]
+    agrees(payload)
+
+
+def agrees(payload: bytes) -> bool:
+    """Whether it is usual; then it is what `scan` says."""
     usual = scan_usual([payload])
     if usual is None:
-        return
+        return False
     ((start_ts, commit_ts, key_end, version),) = usual.binlogs
     found = scan(payload)
     assert (found.tp, found.start_ts, found.commit_ts) == (1 if commit_ts else 0, start_ts, commit_ts)
@@ -54,6 +59,74 @@ def test_what_is_read_is_what_scan_reads(payload: bytes, drawn: st.DataObject) -
     assert (usual.largest_ts, usual.largest_bytes, usual.size) == (max(start_ts, commit_ts), len(payload), len(payload))
     wanted = [] if commit_ts else [(start_ts, len(payload), payload[found.key_at : found.key_end])]
     assert list(usual_prewrites(usual, [payload])) == wanted
+    return True
+
+
+def prewrite_of(row: bytes, key: bytes = b"k") -> bytes:
+    """As TiDB writes it, with a length of as many bytes as it needs."""
+    size = len(row)
+    encoded = bytearray()
+    while size > 127:
+        encoded.append(size & 127 | 128)
+        size >>= 7
+    encoded.append(size)
+    value = b"\x08\x05\x12" + bytes(encoded) + row
+    return encode_binlog(tp=0, start_ts=BASE, prewrite_key=key, prewrite_value=value)
+
+
+ROWS = (b"\x08\x01", bytes(100), bytes(118), bytes(119), bytes(300))  # values of one and of two bytes of length
+WHOLE = [
+    *(prewrite_of(row, key) for row in ROWS for key in (b"k", b"k" * 40)),
+    prewrite(BASE + 1, key=b"k" * 127),
+    *(commit(BASE + 1, BASE + 9, key=key) for key in (b"k", b"k" * 40, b"k" * 127)),
+]
+
+
+@pytest.mark.parametrize("payload", WHOLE, ids=range(len(WHOLE)))
+def test_any_byte_may_be_any_other(payload: bytes) -> None:
+    """What stands between the key, the row and the ends decides; a byte more or less anywhere, too."""
+    assert agrees(payload)
+    within = [at for at in range(len(payload)) if at < 28 or at > len(payload) - 8 or payload[at] not in (0, 0x6B)]
+    for at in within:
+        for value in range(256):
+            agrees(payload[:at] + bytes((value,)) + payload[at + 1 :])
+        agrees(payload[:at] + payload[at + 1 :])
+        for value in (0, 1, 0x08, 0x80, 0xFF):
+            agrees(payload[:at] + bytes((value,)) + payload[at:])
+
+
+@pytest.mark.parametrize("length", [127, 128, 16383, 16384, 1 << 21])
+def test_a_value_of_any_length(length: int) -> None:
+    """Of more than two bytes of length it goes the general way."""
+    payload = prewrite_of(bytes(length))
+    assert agrees(payload) == (scan(payload).value_end - scan(payload).value_at < 1 << 14)
+
+
+def test_a_length_of_three_bytes_is_not_taken_for_one_of_two() -> None:
+    """Bytes that would be whole if its third byte were the first of the value; as they are, they end within it."""
+    head = prewrite(BASE, row=b"")[: scan(prewrite(BASE, row=b"")).key_end]
+    value = b"\x08\x05\x12" + bytes(16389 - 3)
+    payload = head + b"\x2a\x85\x80" + value + b"\x38\x00\x40\x00"
+    assert scan_usual([payload]) is None
+    with pytest.raises(DecodeError):
+        scan(payload)
+
+
+@pytest.mark.parametrize("key_bytes", [127, 128, 300])
+def test_a_key_of_any_length(key_bytes: int) -> None:
+    for payload in (prewrite(BASE, key=b"k" * key_bytes), commit(BASE, BASE + 1, key=b"k" * key_bytes)):
+        assert agrees(payload) == (key_bytes < 128)
+
+
+def test_a_commit_is_later_than_its_start() -> None:
+    for commit_ts in (BASE - 1, BASE):
+        assert scan_usual([commit(BASE, commit_ts)]) is None
+
+
+def test_the_largest_of_many_is_of_either_kind() -> None:
+    for ends, largest in ((BASE + 9, BASE + 9), (BASE + 3, BASE + 5)):
+        usual = scan_usual([prewrite(BASE + 5), commit(BASE + 1, ends), prewrite(BASE + 2)])
+        assert usual is not None and usual.largest_ts == largest
 
 
 def test_tidbs_own_are_usual() -> None:
@@ -95,9 +168,9 @@ def written(store: Store, payloads: Sequence[bytes]) -> Awaitable[list[BinlogErr
     return store.write(payloads)
 
 
-async def play(directory: Path, groups: Sequence[Sequence[bytes]], way: Way) -> list[object]:
+async def play(directory: Path, groups: Sequence[Sequence[bytes]], way: Way, **options: object) -> list[object]:
     said: list[object] = []
-    async with opened(directory, SetClock(BASE + 1000, held=True)) as store:
+    async with opened(directory, SetClock(BASE + 1000, held=True), **options) as store:
         for group in groups:
             results = await way(store, group)
             said += [None if error is None else type(error) for error in results]
@@ -194,6 +267,42 @@ async def test_a_usual_batch_that_waits_for_room_may_be_given_up(
         await asyncio.wait([queued])
         assert await store.write([commit(BASE + 2, BASE + 3)]) == [None]
         assert queued.cancelled() and not store.pending_count and store.index.outcome(BASE + 2) == BASE + 3
+
+
+def in_another_order(start_ts: int) -> bytes:
+    """A prewrite with its key behind its value."""
+    payload = prewrite(start_ts, row=bytes(60))
+    found = scan(payload)
+    key, rest = payload[found.key_at - 2 : found.key_end], payload[found.key_end :]
+    return payload[: found.key_at - 2] + rest + key
+
+
+FIRST: dict[str, bytes] = {
+    "in another order": in_another_order(BASE),
+    "of a DDL": prewrite(BASE, job=7),
+    "usual": prewrite(BASE, row=bytes(60)),
+}
+
+
+@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("file_bytes_max", [70, 1 << 20])
+async def test_a_usual_commit_of_any_prewrite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, file_bytes_max: int
+) -> None:
+    """Also of one in an earlier file, which must stay for as long as the commit; and again, with another ts."""
+    groups = [[FIRST[first]], [commit(BASE, BASE + 5)], [commit(BASE, BASE + 5)], [commit(BASE, BASE + 7)],
+              [prewrite(BASE + 1), commit(BASE + 1, BASE + 5)], [prewrite(BASE + 5)]]  # fmt: skip
+    said = []
+    for usual in (True, False):
+        directory = tmp_path / str(usual)
+        if not usual:
+            monkeypatch.setattr(writing, "scan_usual", lambda _payloads: None)
+        said.append(await play(directory, groups, submitted if usual else written, file_bytes_max=file_bytes_max))
+        async with opened(directory, SetClock(BASE + 1000, held=True)) as store:
+            said[-1].append(store.index.needs())
+            said[-1].append([value for key, value in contents(store) if key.startswith(b"cm:")])
+    assert said[0] == said[1]
+    assert said[0][-2] or file_bytes_max > 70 or first == "of a DDL", "the row fills a file, its commit has room"
 
 
 async def test_a_group_after_which_a_file_ends(tmp_path: Path) -> None:

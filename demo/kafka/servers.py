@@ -9,14 +9,18 @@ import subprocess
 import urllib.error
 import urllib.request
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from demo.processes import DemoError, Program, free_port
 
+NO_LISTENERS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType({})
 JARS = Path.home() / ".cache" / "tidb-binlog"
 _BROKER_JVM = ("-Xms96m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _REGISTRY_JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -80,18 +84,17 @@ def broker(directory: Path) -> Broker:
     home = directory / "kafka"
     home.mkdir()
     port, controller = free_port(), free_port()
-    properties, logging = home / "server.properties", home / "log4j2.properties"
-    properties.write_text(broker_properties(home / "data", port, controller))
+    file, logging = home / "server.properties", home / "log4j2.properties"
+    file.write_text(properties_text(broker_settings(home / "data", port, controller)))
     logging.write_text(_LOGGING)
     java = ["java", *_BROKER_JVM, f"-Dlog4j2.configurationFile={logging}", "-cp", f"{jars}/*"]
-    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     made = subprocess.run(
-        [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(properties)],
+        [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", new_cluster_id(), "-c", str(file)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if made.returncode != 0:
         raise DemoError(f"Kafka's data could not be formatted:\n{made.stdout}{made.stderr}")
-    program = Program("the Kafka broker", [*java, "kafka.Kafka", str(properties)], directory / "kafka.log")
+    program = Program("the Kafka broker", [*java, "kafka.Kafka", str(file)], directory / "kafka.log")
     return Broker(program, f"127.0.0.1:{port}")
 
 
@@ -108,15 +111,25 @@ def registry(directory: Path) -> Registry:
     return Registry(program, f"http://127.0.0.1:{port}/apis/ccompat/v7")
 
 
-def broker_properties(data: Path, port: int, controller: int) -> str:
-    """Topics for the broker's own use are small: fifty partitions of one cost a second at each start."""
-    settings = {
+def new_cluster_id() -> str:
+    """The first byte makes its first letter an A: one that begins with a dash is taken for an option."""
+    return base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+
+
+def broker_settings(
+    data: Path, port: int, controller: int, listeners: Mapping[str, tuple[str, int]] = NO_LISTENERS
+) -> dict[str, str]:
+    """Of a broker that is its own controller. `listeners`: beside that at `port`, name → security protocol and port.
+    Topics for the broker's own use are small: fifty partitions of one cost a second at each start."""
+    at = {"PLAINTEXT": ("PLAINTEXT", port), "CONTROLLER": ("PLAINTEXT", controller), **listeners}
+    addresses = ",".join(f"{name}://127.0.0.1:{number}" for name, (_, number) in at.items())
+    return {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": addresses,
+        "advertised.listeners": addresses,
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, (protocol, _) in at.items()),
         "inter.broker.listener.name": "PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(data),
@@ -132,6 +145,10 @@ def broker_properties(data: Path, port: int, controller: int) -> str:
         "log.cleaner.dedupe.buffer.size": str(4 << 20),
         "log.index.size.max.bytes": str(1 << 20),
     }
+
+
+def properties_text(settings: Mapping[str, str]) -> str:
+    """A file of them."""
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 

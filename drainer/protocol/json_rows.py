@@ -131,12 +131,11 @@ def old_fragments(
 ) -> list[Any]:
     """The same of the old image of updates, beside `new`, what `fragments_of` made of the new one. An update leaves
     most columns as they were: one that is so in all these rows is not written a second time."""
-    assert changes.old is not None and changes.new is not None
+    old, image = changes.old, changes.new
+    assert old is not None and image is not None
     return [
-        text
-        if _alike(changes.old[place], changes.new[place])
-        else _column(changes, changes.old[place], fragment, place)
-        for place, fragment, text in zip(places, [fragments[place] for place in places], new, strict=True)
+        text if _alike(old[place], image[place]) else _column(changes, old[place], fragments[place], place)
+        for place, text in zip(places, new, strict=True)
     ]
 
 

@@ -237,7 +237,7 @@ async def _drain(
     scheduler = Scheduler(
         pumps,
         pipeline,
-        _sizes(config, opened.destination),
+        batch_sizes(config, opened.destination),
         loop=loop,
         until_now=config.until_now,
         finish_without=config.syncer.finish_without,
@@ -289,7 +289,8 @@ def _pumps(config: Config, upstream: Upstream, membership: Membership | None = N
     return PumpSet(upstream.registry, dial, membership=membership)
 
 
-def _sizes(config: Config, destination: AnySink) -> Sizes:
+def batch_sizes(config: Config, destination: AnySink) -> Sizes:
+    """How large batches are: of what they take of memory, the bound."""
     if config.syncer.spread and destination.parallel is not None:
         return Sizes(
             inline_bytes_max=config.inline_bytes_max,

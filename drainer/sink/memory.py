@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from drainer.batch.work import Change, Kind, Literals, Pieces, Probe, SegmentWork
 from drainer.order.upsert import upsert
@@ -153,6 +153,8 @@ class NothingInTheWay:
 class MemorySink:
     """See base.NetSink and base.ParallelSink."""
 
+    wants: Final = Wants.NET
+
     def __init__(self, store: Store | None = None, *, format_: Format = SQL_TEXT, spreads: bool = True) -> None:
         self.store = store or Store()
         self._format = format_
@@ -166,10 +168,6 @@ class MemorySink:
     @property
     def format(self) -> Format:
         return self._format
-
-    @property
-    def wants(self) -> Literal[Wants.NET]:
-        return Wants.NET
 
     @property
     def parallel(self) -> MemorySink | None:

@@ -6,7 +6,6 @@ kills the broker starts it again on the same data and port.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
 import shutil
@@ -32,6 +31,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from demo.kafka.servers import broker_settings, new_cluster_id, properties_text
 from scripts.maven_files import entries, folder_of
 from tests.support.servers import ROOT, Server, answers, free_port, missing, wait_until
 
@@ -238,50 +238,18 @@ class Broker:
 
 
 def properties_of(directory: Path, port: int, controller: int, listeners: Mapping[str, tuple[str, int]]) -> str:
-    """Topics for the broker's own use are as small as they may be: fifty partitions of one cost a second each start."""
-    more = "".join(f",{name}://127.0.0.1:{at}" for name, (_, at) in listeners.items())
-    protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"} | {
-        name: of for name, (of, _) in listeners.items()
-    }
-    settings: dict[str, Any] = {
-        "process.roles": "broker,controller",
-        "node.id": 1,
-        "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{more}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{more}",
-        "listener.security.protocol.map": ",".join(f"{name}:{of}" for name, of in protocols.items()),
-        "inter.broker.listener.name": "PLAINTEXT",
-        "controller.listener.names": "CONTROLLER",
-        "log.dirs": directory / "data",
-        "auto.create.topics.enable": False,
-        "offsets.topic.num.partitions": 1,
-        "offsets.topic.replication.factor": 1,
-        "transaction.state.log.num.partitions": 4,
-        "transaction.state.log.replication.factor": 1,
-        "transaction.state.log.min.isr": 1,
-        "share.coordinator.state.topic.replication.factor": 1,
-        "share.coordinator.state.topic.min.isr": 1,
-        "group.initial.rebalance.delay.ms": 0,
-        "num.network.threads": 2,
-        "num.io.threads": 4,
-        "num.recovery.threads.per.data.dir": 1,
-        "log.cleaner.dedupe.buffer.size": 4 << 20,
-        "log.index.size.max.bytes": 1 << 20,
+    """The demo's settings, and what a broker needs that is killed and started again."""
+    more = {
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+        "num.recovery.threads.per.data.dir": "1",
         # One that is started again must wait until the controller has forgotten its former life.
-        "broker.session.timeout.ms": 3000,
-        "broker.heartbeat.interval.ms": 500,
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
         # A producer that dies in the middle leaves a transaction; how soon the broker looks for those that are too old.
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     }
-    return lines_of(settings)
-
-
-def lines_of(settings: Mapping[str, Any]) -> str:
-    return "".join(f"{name}={_shown(value)}\n" for name, value in settings.items())
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return properties_text(broker_settings(directory / "data", port, controller, listeners) | more)
 
 
 def _java(directory: Path, *arguments: str) -> list[str]:
@@ -314,11 +282,6 @@ def running_kafka(
     finally:
         broker.kill()
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def new_cluster_id() -> str:
-    """The first byte makes its first letter an A: one that begins with a dash is taken for an option."""
-    return base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
 def formatted(directory: Path, name: str, settings: str, port: int, cluster: str, *options: str) -> Broker:

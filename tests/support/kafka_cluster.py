@@ -13,14 +13,13 @@ from pathlib import Path
 from confluent_kafka import ElectionType, KafkaError, TopicPartition
 from confluent_kafka.admin import NewTopic
 
+from demo.kafka.servers import new_cluster_id, properties_text
 from tests.support.kafka import (
     ANSWER_S,
     DEADLINE_S,
     Broker,
     answered,
     formatted,
-    lines_of,
-    new_cluster_id,
     properties_of,
     require_kafka,
 )
@@ -95,21 +94,21 @@ def running_cluster() -> Iterator[Cluster]:
     directory = Path(tempfile.mkdtemp(prefix="kafka-"))
     first, controller, second = free_port(), free_port(), free_port()
     common = {
-        "offsets.topic.replication.factor": 2,
-        "transaction.state.log.replication.factor": 2,
-        "auto.leader.rebalance.enable": False,
+        "offsets.topic.replication.factor": "2",
+        "transaction.state.log.replication.factor": "2",
+        "auto.leader.rebalance.enable": "false",
     }
     follower = {
         "process.roles": "broker",
-        "node.id": 2,
+        "node.id": "2",
         "listeners": f"PLAINTEXT://127.0.0.1:{second}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{second}",
-        "log.dirs": directory / "data-2",
+        "log.dirs": str(directory / "data-2"),
     }
-    settings = properties_of(directory, first, controller, {}) + lines_of(common)
+    settings = properties_of(directory, first, controller, {}) + properties_text(common)
     cluster_id = new_cluster_id()
     one = formatted(directory, "server", settings, first, cluster_id, "--standalone")
-    two = formatted(directory, "server-2", settings + lines_of(follower), second, cluster_id)
+    two = formatted(directory, "server-2", settings + properties_text(follower), second, cluster_id)
     cluster = Cluster(one.server, one.address, directory, two)
     try:
         cluster.start()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Final
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -59,6 +59,9 @@ class OneSlot:
 class FileSink:
     """See base.ChangeSink. Closed until `open`."""
 
+    wants: Final = Wants.CHANGES
+    advance_s: Final = ADVANCE_EVERY_S
+
     def __init__(
         self,
         directory: Path,
@@ -83,20 +86,12 @@ class FileSink:
         return f"file:{self._directory}"
 
     @property
-    def wants(self) -> Literal[Wants.CHANGES]:
-        return Wants.CHANGES
-
-    @property
     def slotting(self) -> OneSlot:
         return OneSlot()
 
     @property
     def stored_generated(self) -> bool:
         return self._format.stored_generated
-
-    @property
-    def advance_s(self) -> float:
-        return ADVANCE_EVERY_S
 
     @property
     def parallel(self) -> None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from binlog.runtime.crashpoint import crash_point
 
@@ -63,6 +63,10 @@ def make(to: JsonlSection, syncer: SyncerSettings) -> JsonlSink:
 class JsonlSink:
     """See base.ChangeSink and base.ParallelSink. Closed until `open`."""
 
+    wants: Final = Wants.CHANGES
+    stored_generated: Final = False
+    advance_s: Final = ADVANCE_EVERY_S
+
     def __init__(self, directory: Path, *, files: int = 4, rotate_bytes: int = 256 << 20, spread: bool = True) -> None:
         self._directory = directory.absolute()
         self._rotate_bytes = rotate_bytes
@@ -78,20 +82,8 @@ class JsonlSink:
         return f"jsonl:{self._directory}"
 
     @property
-    def wants(self) -> Literal[Wants.CHANGES]:
-        return Wants.CHANGES
-
-    @property
     def slotting(self) -> ByTable:
         return self._slotting
-
-    @property
-    def stored_generated(self) -> bool:
-        return False
-
-    @property
-    def advance_s(self) -> float:
-        return ADVANCE_EVERY_S
 
     @property
     def parallel(self) -> JsonlSink | None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
@@ -66,6 +66,9 @@ def make(to: KafkaSection, syncer: SyncerSettings) -> KafkaSink:
 class KafkaSink:
     """See base.ChangeSink and base.ParallelSink. Closed until `open`."""
 
+    wants: Final = Wants.CHANGES
+    stored_generated: Final = True
+
     def __init__(
         self, config: KafkaConfig, publication: Publication, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
@@ -88,14 +91,6 @@ class KafkaSink:
     @property
     def name(self) -> str:
         return f"kafka://{self._config.address}/{self._publication.router.default_topic}"
-
-    @property
-    def wants(self) -> Literal[Wants.CHANGES]:
-        return Wants.CHANGES
-
-    @property
-    def stored_generated(self) -> bool:
-        return True
 
     @property
     def slotting(self) -> PartitionSlotting:

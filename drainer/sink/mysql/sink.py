@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Pieces, SegmentWork
-from drainer.row.format import Format
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
@@ -61,6 +60,9 @@ class MySQLSink:
     """See base.NetSink and base.ParallelSink. Closed until `open`, then ready;
     between `begin` and the last `commit` a range is open."""
 
+    wants: Final = Wants.NET
+    format: Final = SQL_TEXT
+
     def __init__(self, config: ServerConfig, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._monotonic = monotonic
@@ -78,14 +80,6 @@ class MySQLSink:
     @property
     def name(self) -> str:
         return f"mysql://{self._config.user}@{self._config.address}"
-
-    @property
-    def format(self) -> Format:
-        return SQL_TEXT
-
-    @property
-    def wants(self) -> Literal[Wants.NET]:
-        return Wants.NET
 
     @property
     def parallel(self) -> MySQLSink | None:

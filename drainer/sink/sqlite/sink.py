@@ -6,10 +6,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final
 
 from drainer.batch.work import Pieces, SegmentWork
-from drainer.row.format import Format
 from drainer.schema.steps import Ddl
 from drainer.sink.base import (
     NO_QUESTION,
@@ -41,6 +40,9 @@ def make(to: SQLiteSection, syncer: SyncerSettings) -> SQLiteSink:
 class SQLiteSink:
     """See base.NetSink. Closed until `open`."""
 
+    wants: Final = Wants.NET
+    format: Final = SQLITE_VALUES
+
     def __init__(self, path: Path, *, recycle_keep_ms: int = KEEP_MS_DEFAULT) -> None:
         self._path = path
         self._keep_ms = recycle_keep_ms
@@ -54,14 +56,6 @@ class SQLiteSink:
     @property
     def name(self) -> str:
         return f"sqlite:{self._path}"
-
-    @property
-    def format(self) -> Format:
-        return SQLITE_VALUES
-
-    @property
-    def wants(self) -> Literal[Wants.NET]:
-        return Wants.NET
 
     @property
     def parallel(self) -> ParallelSink[SegmentWork] | None:

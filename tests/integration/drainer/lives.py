@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from tests.integration.drainer.writer import Writer
 from tests.support.servers import Server, free_port, python_module
 
 
@@ -12,6 +14,7 @@ class Lives:
     spread."""
 
     directory: Path
+    writer: Writer
     lives: int
     deadline_s = 300.0
 
@@ -21,6 +24,10 @@ class Lives:
 
     @property
     def syncer(self) -> str:
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """What is downstream is what was written."""
         raise NotImplementedError
 
     def configuration(self, data_dir: Path) -> str:
@@ -54,3 +61,20 @@ class Lives:
         said = drainer.text() + spark_log.read_bytes()[before:].decode(errors="replace")
         assert f"crash point {point.partition(':')[0]} reached" in said, drainer.tail()
         assert code in (-9, 2, 0), drainer.tail()
+
+    def die_among_rows(self, points: Sequence[str], transactions: int = 40) -> None:
+        for point in points:
+            self.writer.write(transactions)
+            self.die_at(point)
+
+    def die_around_ddl(self, points: Sequence[str], before: int = 3) -> None:
+        """With rows on both sides of each DDL."""
+        for point in points:
+            self.writer.write(before)
+            self.writer.alter()
+            self.writer.write(3)
+            self.die_at(point)
+
+    def drain_and_check(self) -> None:
+        self.drain()
+        self.check()

@@ -18,12 +18,12 @@ from typing import ClassVar
 import pymysql
 import pytest
 
-from pumpclient.sdk import BigInt, Column, SyncService, Table, VarChar
+from pumpclient.sdk import BigInt, Column, Table, VarChar
 from tests.integration.drainer.large_case import descendants
-from tests.integration.drainer.test_kills import AUDIT, Writer
+from tests.integration.drainer.test_kills import AUDIT
 from tests.integration.drainer.test_kills import World as Killed
-from tests.integration.pumpclient.conftest import Cluster
-from tests.support.servers import MariaDB, Server, python_module, require_java, running_etcd, wait_until
+from tests.integration.drainer.writer import two_pumps
+from tests.support.servers import MariaDB, Server, python_module, require_java, wait_until
 from tests.support.spark_cluster import CORES, PACKAGES, SECRET, SparkCluster, running_cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -75,17 +75,12 @@ def world(mariadb_server: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> 
     require_java()
     mariadb_server.reset()
     directory = tmp_path_factory.mktemp("cluster")
-    with running_etcd() as etcd, contextlib.ExitStack() as stack:
-        cluster = Cluster(etcd, directory)
-        for name in ("p1", "p2"):
-            stack.callback(cluster.add(name).server.kill)
-        service = SyncService.connect(cluster.url)
-        stack.callback(service.close)
+    with two_pumps(directory) as (cluster, writer), contextlib.ExitStack() as stack:
         spark = stack.enter_context(running_cluster())
         for name in ("node-1", "node-2"):
             spark.add(name)
         driver = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driver-")))
-        made = World(cluster, mariadb_server, Writer(service), directory, spark=spark, driver=driver)
+        made = World(cluster, mariadb_server, writer, directory, spark=spark, driver=driver)
         made.writer.create()
         made.writer.write(3)
         yield made

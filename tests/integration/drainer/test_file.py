@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 from collections import Counter
@@ -14,12 +13,11 @@ import pytest
 
 from drainer.protocol.event import Change
 from drainer.sink.file.parquet import ParquetFormat
-from pumpclient.sdk import SyncService
 from tests.integration.drainer.lives import Lives
-from tests.integration.drainer.test_kills import Writer
+from tests.integration.drainer.writer import Writer, two_pumps
 from tests.integration.pumpclient.conftest import Cluster
 from tests.support.file_case import binlogs
-from tests.support.servers import require_java, running_etcd
+from tests.support.servers import require_java
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -98,13 +96,8 @@ def encoded(tags: Counter[str]) -> Counter[object]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     require_java()
     directory = tmp_path_factory.mktemp("files")
-    with running_etcd() as etcd, contextlib.ExitStack() as stack:
-        cluster = Cluster(etcd, directory)
-        for name in ("p1", "p2"):
-            stack.callback(cluster.add(name).server.kill)
-        service = SyncService.connect(cluster.url)
-        stack.callback(service.close)
-        made = World(cluster, Writer(service), directory)
+    with two_pumps(directory) as (cluster, writer):
+        made = World(cluster, writer, directory)
         made.writer.create()
         made.drain()
         yield made
@@ -112,13 +105,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def test_killed_again_and_again(world: World) -> None:
     """In batches of rows and at DDLs."""
-    for point in POINTS:
-        world.writer.write(40)
-        world.writer.alter()
-        world.writer.write(3)
-        world.die_at(point)
-    world.drain()
-    world.check()
+    world.die_around_ddl(POINTS, before=40)
+    world.drain_and_check()
     assert len(list(world.files.glob("binlog-*"))) > 4
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pumpclient.sdk import SyncService
 from tests.integration.drainer.lives import Lives
-from tests.integration.drainer.test_kills import Writer
+from tests.integration.drainer.writer import Writer, two_pumps
 from tests.integration.pumpclient.conftest import Cluster
 from tests.support.jsonl_case import Line, in_order, lines_of
-from tests.support.servers import require_java, running_etcd
+from tests.support.servers import require_java
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -87,13 +85,8 @@ class World(Lives):
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     require_java()
     directory = tmp_path_factory.mktemp("lines")
-    with running_etcd() as etcd, contextlib.ExitStack() as stack:
-        cluster = Cluster(etcd, directory)
-        for name in ("p1", "p2"):
-            stack.callback(cluster.add(name).server.kill)
-        service = SyncService.connect(cluster.url)
-        stack.callback(service.close)
-        made = World(cluster, Writer(service), directory)
+    with two_pumps(directory) as (cluster, writer):
+        made = World(cluster, writer, directory)
         made.writer.create()
         made.drain()
         yield made
@@ -101,15 +94,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def test_killed_again_and_again(world: World) -> None:
     """Inline, spread, and at DDLs; by the driver and by executors."""
-    for point in ROWS:
-        world.writer.write(40)
-        world.die_at(point)
-    for point in DDL:
-        world.writer.write(3)
-        world.writer.alter()
-        world.writer.write(3)
-        world.die_at(point)
-    world.drain()
-    world.check()
+    world.die_among_rows(ROWS)
+    world.die_around_ddl(DDL)
+    world.drain_and_check()
     assert len(list(world.lines.glob("*.jsonl"))) > 4
     assert set(lines_of(world.lines)) == {"000", "002", "003"}

@@ -3,7 +3,6 @@ every change once, in its order."""
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from drainer.protocol.event import Change, DdlEvent, RowEvent
-from pumpclient.sdk import SyncService
 from tests.integration.drainer.lives import Lives
-from tests.integration.drainer.test_kills import Writer
+from tests.integration.drainer.writer import Writer, two_pumps
 from tests.integration.pumpclient.conftest import Cluster
 from tests.support.kafka import Broker
 from tests.support.kafka_case import Partition, seen
-from tests.support.servers import require_java, running_etcd
+from tests.support.servers import require_java
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -90,13 +88,8 @@ def altered(ddls: list[DdlEvent]) -> int:
 def world(tmp_path_factory: pytest.TempPathFactory, kafka_server: Broker) -> Iterator[World]:
     require_java()
     directory = tmp_path_factory.mktemp("kafka")
-    with running_etcd() as etcd, contextlib.ExitStack() as stack:
-        cluster = Cluster(etcd, directory)
-        for name in ("p1", "p2"):
-            stack.callback(cluster.add(name).server.kill)
-        service = SyncService.connect(cluster.url)
-        stack.callback(service.close)
-        made = World(cluster, Writer(service), directory, kafka_server, kafka_server.topic(3))
+    with two_pumps(directory) as (cluster, writer):
+        made = World(cluster, writer, directory, kafka_server, kafka_server.topic(3))
         made.writer.create()
         made.drain()
         yield made
@@ -104,13 +97,6 @@ def world(tmp_path_factory: pytest.TempPathFactory, kafka_server: Broker) -> Ite
 
 def test_killed_again_and_again(world: World) -> None:
     """Inline, spread, and at DDLs."""
-    for point in ROWS:
-        world.writer.write(40)
-        world.die_at(point)
-    for point in DDL:
-        world.writer.write(3)
-        world.writer.alter()
-        world.writer.write(3)
-        world.die_at(point)
-    world.drain()
-    world.check()
+    world.die_among_rows(ROWS)
+    world.die_around_ddl(DDL)
+    world.drain_and_check()

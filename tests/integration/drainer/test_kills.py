@@ -7,22 +7,18 @@ twice. Tables with a key would hide a repetition, so a table without one is writ
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import random
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from pumpclient.sdk import BigInt, Column, Int, SyncService, Table, VarChar
-from pumpclient.sdk.sync import SyncTransaction
 from tests.integration.drainer.lives import Lives
+from tests.integration.drainer.writer import Writer, two_pumps
 from tests.integration.pumpclient.conftest import Cluster
-from tests.support.servers import MariaDB, require_java, running_etcd, wait_until
+from tests.support.servers import MariaDB, require_java, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -62,67 +58,6 @@ DDL = [
     "sink.after_mark",
     "drainer.after_ddl",
 ]
-
-
-@dataclass
-class Writer:
-    """Writes through the SDK and knows what must stand downstream in the end."""
-
-    service: SyncService
-    rng: random.Random = field(default_factory=lambda: random.Random(20261121))
-    keyed: dict[int, tuple[int, str]] = field(default_factory=dict)
-    bag: list[str] = field(default_factory=list)
-    puts: Counter[str] = field(default_factory=Counter)
-    takes: Counter[str] = field(default_factory=Counter)
-    added: int = 0
-
-    def create(self) -> None:
-        self.service.create_database("k")
-        self.keyed_table = self.service.create_table(
-            "k",
-            Table(
-                "keyed",
-                Column("id", BigInt(), primary_key=True),
-                Column("u", Int(), nullable=False),
-                Column("note", VarChar(40)),
-                unique={"by_u": ["u"]},
-            ),
-        )
-        self.bag_table = self.service.create_table("k", Table("bag", Column("tag", VarChar(40))))
-
-    def write(self, transactions: int) -> None:
-        for _ in range(transactions):
-            with self.service.transaction() as txn:
-                self._one(txn)
-
-    def _one(self, txn: SyncTransaction) -> None:
-        number = len(self.keyed)
-        row = (number, f"n{number}")
-        self.keyed[number] = row
-        txn.insert(self.keyed_table, self._row(number, row))
-        if number > 4:  # two rows trade their unique values through a third
-            first, second = self.rng.sample(range(number), 2)
-            a, b = self.keyed[first], self.keyed[second]
-            steps = ((first, a, (-1, "moved")), (second, b, (a[0], "moved")), (first, (-1, "moved"), (b[0], "moved")))
-            for key, old, new in steps:
-                txn.update(self.keyed_table, old=self._row(key, old), new=self._row(key, new))
-                self.keyed[key] = new
-        tag = f"tag {self.rng.randrange(5)}"
-        for _ in range(2):
-            txn.insert(self.bag_table, {"tag": tag})
-            self.bag.append(tag)
-            self.puts[tag] += 1
-        gone = self.bag.pop(self.rng.randrange(len(self.bag)))
-        txn.delete(self.bag_table, {"tag": gone})
-        self.takes[gone] += 1
-
-    def _row(self, key: int, values: tuple[int, str]) -> dict[str, object]:
-        added = {f"c{number + 1}": None for number in range(self.added)}
-        return {"id": key, "u": values[0], "note": values[1], **added}
-
-    def alter(self) -> None:
-        self.added += 1
-        self.keyed_table = self.service.alter_table(self.keyed_table, add=[Column(f"c{self.added}", Int())])
 
 
 @dataclass
@@ -170,13 +105,8 @@ def world(mariadb_server: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> 
     require_java()
     mariadb_server.reset()
     directory = tmp_path_factory.mktemp("kills")
-    with running_etcd() as etcd, contextlib.ExitStack() as stack:
-        cluster = Cluster(etcd, directory)
-        for name in ("p1", "p2"):
-            stack.callback(cluster.add(name).server.kill)
-        service = SyncService.connect(cluster.url)
-        stack.callback(service.close)
-        made = World(cluster, mariadb_server, Writer(service), directory)
+    with two_pumps(directory) as (cluster, writer):
+        made = World(cluster, mariadb_server, writer, directory)
         made.writer.create()
         made.drain()
         for statement in AUDIT:
@@ -186,20 +116,14 @@ def world(mariadb_server: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_killed_while_rows_are_applied(world: World) -> None:
     """Rules 15, 16 and 17: inline and spread, by driver and executors. Nothing is lost, nothing applied twice."""
-    for point in ROWS:
-        world.writer.write(40)
-        world.die_at(point)
-    world.drain()
-    world.check()
+    world.die_among_rows(ROWS)
+    world.drain_and_check()
 
 
 def test_killed_while_the_next_batch_is_read(world: World) -> None:
     """Rules 15 to 17: what was read ahead leaves no trace, and its turn comes again."""
-    for point in READ_AHEAD:
-        world.writer.write(120)
-        world.die_at(point)
-    world.drain()
-    world.check()
+    world.die_among_rows(READ_AHEAD, transactions=120)
+    world.drain_and_check()
 
 
 def test_stopped_while_the_next_batch_is_read(world: World) -> None:
@@ -209,8 +133,7 @@ def test_stopped_while_the_next_batch_is_read(world: World) -> None:
     drainer = world.drainer()
     wait_until(lambda: len(world.moves()) > before or not drainer.alive, deadline_s=300, what=drainer.tail())
     assert drainer.stop(deadline_s=120) == 0, drainer.tail()
-    world.drain()
-    world.check()
+    world.drain_and_check()
 
 
 def test_ddl_between_batches_that_are_spread(world: World) -> None:
@@ -219,16 +142,10 @@ def test_ddl_between_batches_that_are_spread(world: World) -> None:
         world.writer.write(60)
         world.writer.alter()
     world.writer.write(60)
-    world.drain()
-    world.check()
+    world.drain_and_check()
 
 
 def test_killed_around_ddl(world: World) -> None:
     """Rule 18 with rows on both sides of each DDL: it runs once, in its place."""
-    for point in DDL:
-        world.writer.write(3)
-        world.writer.alter()
-        world.writer.write(3)
-        world.die_at(point)
-    world.drain()
-    world.check()
+    world.die_around_ddl(DDL)
+    world.drain_and_check()

@@ -89,3 +89,10 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
             read(*wrong)
         assert refused.value.code == 2
         assert wrong[0] in capsys.readouterr().err
+
+
+def test_a_cluster_id_is_no_option() -> None:
+    """Kafka's program takes a word that begins with a dash for one; of random ids one in 64 does."""
+    made = {servers.new_cluster_id() for _ in range(1000)}
+    assert len(made) == 1000
+    assert {(len(one), one[0]) for one in made} == {(22, "A")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from dataclasses import replace
 from functools import cache
 from zoneinfo import ZoneInfo
@@ -14,44 +13,26 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change, Image, RowEvent
+from drainer.protocol.event import RowEvent
 from drainer.protocol.options import Compression, ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
-from drainer.row.carrier import Carrier
+from tests.support.round_trip import TABLE, Row, changes_of_each_kind, check_row, check_sent, empty_row, values
 from tests.support.row_changes import make_changes
-from tests.support.typed_columns import read_row, typed_rows, typed_table
+from tests.support.typed_columns import read_row, typed_rows
 
-TABLE = typed_table()
 ZONE = ZoneInfo("Asia/Tokyo")
 OPTIONS = ProtocolOptions("canal-json", enable_tidb_extension=True, time_zone="Asia/Tokyo")
 ENCODER = make_encoder(OPTIONS)
-Row = tuple[Carrier, ...]
-
-
-def values(image: Image | None) -> dict[str, object]:
-    return {name: column.value for name, column in (image or {}).items()}
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=4), st.integers(1, (1 << 63) - 1))
 def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
-    old, new = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    for kind in Kind:
-        changes = make_changes(
-            TABLE,
-            kind,
-            old=None if kind is Kind.INSERT else old,
-            new=None if kind is Kind.DELETE else new,
-            commit_ts=commit_ts,
-        )
+    for changes in changes_of_each_kind(pairs, commit_ts):
         rows = ENCODER.table(TABLE).encode(changes)
-        for row, was, now in zip(rows, old, new, strict=True):
-            (event,) = make_decoder(OPTIONS).decode(row.key, row.value)
-            assert isinstance(event, RowEvent)
-            assert (event.schema, event.table, event.commit_ts) == ("typed", "everything", commit_ts)
-            assert event.change == Change(kind.name.lower())
-            assert values(event.old) == (read_row(TABLE.columns, was, ZONE) if kind is not Kind.INSERT else {})
-            assert values(event.new) == (read_row(TABLE.columns, now, ZONE) if kind is not Kind.DELETE else {})
+        for row, pair in zip(rows, pairs, strict=True):
+            events = make_decoder(OPTIONS).decode(row.key, row.value)
+            check_row(events, changes.kind, commit_ts, pair, lambda row: read_row(TABLE.columns, row, ZONE))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -75,8 +56,7 @@ def test_only_changed_columns_come_back(row: Row, data: st.DataObject) -> None:
 @pytest.mark.parametrize("how", ["snappy", "lz4"])
 def test_compressed_values(how: Compression) -> None:
     options = replace(OPTIONS, large_message_handle_compression=how)
-    row = tuple(1 if n == 0 else None for n in range(len(TABLE.columns)))
-    (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[row]))
+    (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[empty_row()]))
     assert len(make_decoder(options).decode(None, sent.value)) == 1
     for message in make_encoder(options).resolved(5):
         assert len(make_decoder(options).decode(None, message.value)) == 1
@@ -85,17 +65,12 @@ def test_compressed_values(how: Compression) -> None:
 
 
 def test_an_encoder_is_sent_without_what_it_compiled() -> None:
-    ENCODER.table(TABLE)
-    copied = pickle.loads(pickle.dumps(ENCODER))
-    assert copied.options == OPTIONS
-    assert len(pickle.dumps(copied)) == len(pickle.dumps(make_encoder(OPTIONS)))
-    assert copied.table(TABLE) is copied.table(TABLE)
+    check_sent(OPTIONS)
 
 
 @cache
 def sample() -> bytes:
-    changes = make_changes(TABLE, Kind.INSERT, new=[tuple(1 if n == 0 else None for n in range(len(TABLE.columns)))])
-    return ENCODER.table(TABLE).encode(changes)[0].value or b""
+    return ENCODER.table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[empty_row()]))[0].value or b""
 
 
 def test_a_message_cut_anywhere() -> None:

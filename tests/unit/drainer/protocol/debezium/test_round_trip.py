@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import pickle
 from dataclasses import replace
 from datetime import UTC, date
 from functools import cache
@@ -21,24 +20,19 @@ from drainer.batch.work import Kind
 from drainer.protocol.debezium.values import value_of
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change, Image, RowEvent
+from drainer.protocol.event import RowEvent
 from drainer.protocol.options import Compression, ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.table import Column
 from drainer.row.carrier import Carrier
 from drainer.row.family import Family
 from drainer.row.scalar import enum_name, set_names
+from tests.support.round_trip import TABLE, Row, changes_of_each_kind, check_row, check_sent, empty_row, values
 from tests.support.row_changes import make_changes
-from tests.support.typed_columns import read_value, typed_rows, typed_table
+from tests.support.typed_columns import read_value, typed_rows
 
-TABLE = typed_table()
 OPTIONS = ProtocolOptions("debezium", enable_tidb_extension=True, time_zone="Asia/Tokyo")
 ENCODER = make_encoder(OPTIONS)
-Row = tuple[Carrier, ...]
-
-
-def values(image: Image | None) -> dict[str, object]:
-    return {name: column.value for name, column in (image or {}).items()}
 
 
 def shown(column: Column, value: Carrier) -> object:
@@ -97,26 +91,14 @@ def check(value: Any, schema: dict[str, Any], where: str = "payload") -> None:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=3), st.integers(1, (1 << 63) - 1))
 def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
-    old, new = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    for kind in Kind:
-        changes = make_changes(
-            TABLE,
-            kind,
-            old=None if kind is Kind.INSERT else old,
-            new=None if kind is Kind.DELETE else new,
-            commit_ts=commit_ts,
-        )
-        for row, was, now in zip(ENCODER.table(TABLE).encode(changes), old, new, strict=True):
+    for changes in changes_of_each_kind(pairs, commit_ts):
+        for row, pair in zip(ENCODER.table(TABLE).encode(changes), pairs, strict=True):
             for part in (row.key, row.value):
                 message = json.loads(part or b"")
                 check(message["payload"], message["schema"])
-            (event,) = make_decoder(OPTIONS).decode(row.key, row.value)
-            assert isinstance(event, RowEvent)
-            assert (event.schema, event.table, event.commit_ts) == ("typed", "everything", commit_ts)
-            assert event.change == Change(kind.name.lower())
-            assert values(event.old) == (shown_row(was) if kind is not Kind.INSERT else {})
-            assert values(event.new) == (shown_row(now) if kind is not Kind.DELETE else {})
-            assert values(event.key) == {"id": (was if kind is Kind.DELETE else now)[0]}
+            events = make_decoder(OPTIONS).decode(row.key, row.value)
+            event = check_row(events, changes.kind, commit_ts, pair, shown_row)
+            assert values(event.key) == {"id": pair[changes.kind is not Kind.DELETE][0]}
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -163,14 +145,7 @@ def test_keys_and_values_are_compressed(how: Compression) -> None:
 
 
 def test_an_encoder_is_sent_without_what_it_compiled() -> None:
-    ENCODER.table(TABLE)
-    copied = pickle.loads(pickle.dumps(ENCODER))
-    assert len(pickle.dumps(copied)) == len(pickle.dumps(make_encoder(OPTIONS)))
-    assert copied.table(TABLE) is copied.table(TABLE)
-
-
-def empty_row() -> Row:
-    return tuple(1 if n == 0 else None for n in range(len(TABLE.columns)))
+    check_sent(OPTIONS)
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -16,23 +15,16 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change, Image, RowEvent
 from drainer.protocol.options import Compression, ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
-from drainer.row.carrier import Carrier
+from tests.support.round_trip import TABLE, Row, changes_of_each_kind, check_row, check_sent, empty_row, values
 from tests.support.row_changes import make_changes
-from tests.support.typed_columns import read_row, typed_rows, typed_table
+from tests.support.typed_columns import read_row, typed_rows
 
-TABLE = typed_table()
 ZONE = ZoneInfo("Asia/Tokyo")
 OPTIONS = ProtocolOptions("simple", time_zone="Asia/Tokyo")
 AVRO = replace(OPTIONS, encoding_format="avro")
 ENCODER = make_encoder(OPTIONS)
-Row = tuple[Carrier, ...]
-
-
-def values(image: Image | None) -> dict[str, object]:
-    return {name: column.value for name, column in (image or {}).items()}
 
 
 def informed(options: ProtocolOptions = OPTIONS) -> Decoder:
@@ -47,24 +39,12 @@ def informed(options: ProtocolOptions = OPTIONS) -> Decoder:
 @given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=4), st.integers(1, (1 << 63) - 1))
 def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
     """In JSON and in Avro."""
-    old, new = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    for options, kind in product((OPTIONS, AVRO), Kind):
+    for options, changes in product((OPTIONS, AVRO), changes_of_each_kind(pairs, commit_ts)):
         decoder = informed(options)
-        changes = make_changes(
-            TABLE,
-            kind,
-            old=None if kind is Kind.INSERT else old,
-            new=None if kind is Kind.DELETE else new,
-            commit_ts=commit_ts,
-        )
         rows = make_encoder(options).table(TABLE).encode(changes)
-        for row, was, now in zip(rows, old, new, strict=True):
-            (event,) = decoder.decode(row.key, row.value)
-            assert isinstance(event, RowEvent)
-            assert (event.schema, event.table, event.commit_ts) == ("typed", "everything", commit_ts)
-            assert event.change == Change(kind.name.lower())
-            assert values(event.old) == (read_row(TABLE.columns, was, ZONE) if kind is not Kind.INSERT else {})
-            assert values(event.new) == (read_row(TABLE.columns, now, ZONE) if kind is not Kind.DELETE else {})
+        for row, pair in zip(rows, pairs, strict=True):
+            events = decoder.decode(row.key, row.value)
+            event = check_row(events, changes.kind, commit_ts, pair, lambda row: read_row(TABLE.columns, row, ZONE))
             assert list(values(event.new)) == sorted(values(event.new))
 
 
@@ -78,14 +58,7 @@ def test_compressed_values(how: Compression) -> None:
 
 
 def test_an_encoder_is_sent_without_what_it_compiled() -> None:
-    ENCODER.table(TABLE)
-    copied = pickle.loads(pickle.dumps(ENCODER))
-    assert len(pickle.dumps(copied)) == len(pickle.dumps(make_encoder(OPTIONS)))
-    assert copied.table(TABLE) is copied.table(TABLE)
-
-
-def empty_row() -> Row:
-    return tuple(1 if n == 0 else None for n in range(len(TABLE.columns)))
+    check_sent(OPTIONS)
 
 
 @cache

@@ -1,0 +1,28 @@
+"""How large batches are, which bounds the memory that one takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drainer.config import Config
+from drainer.service.daemon import batch_sizes
+
+
+@pytest.mark.parametrize(
+    ("db_type", "spread", "inline", "spread_bytes"),
+    [
+        ("file", True, 8 << 20, 0),
+        ("jsonl", True, 2 << 20, 64 << 20),
+        ("jsonl", False, 8 << 20, 0),
+    ],
+)
+def test_a_destination_that_the_driver_writes_alone_has_larger_inline_batches(
+    db_type: str, spread: bool, inline: int, spread_bytes: int, tmp_path: Path
+) -> None:
+    to = {"dir" if db_type == "file" else "path": str(tmp_path)}
+    config = Config.model_validate({"syncer": {"db-type": db_type, "to": to, "spread": spread}})
+    sizes = batch_sizes(config, config.syncer.sink())
+    assert (sizes.inline_bytes_max, sizes.spread_bytes_max) == (inline, spread_bytes)
+    assert 0 < sizes.inline_count_max <= 40_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -42,13 +40,6 @@ def test_a_drainer_takes_its_file(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("pump.toml")), ids=lambda path: str(path.relative_to(DEPLOY)))
 def test_a_pump_takes_its_file(path: Path) -> None:
     assert load_config(["-config", str(path)]).gc
-
-
-def test_commented_lines_of_the_kubernetes_drainer_are_settings_too() -> None:
-    text = (DEPLOY / "kubernetes/drainer.toml").read_text()
-    uncommented = re.sub(r"^# (\[|\"|master)", r"\1", text, flags=re.MULTILINE)
-    spark = tomllib.loads(uncommented)["spark"]
-    assert spark["master"].startswith("k8s://") and spark["conf"]["spark.driver.port"] == "7078"
 
 
 def test_images_say_what_they_run() -> None:

@@ -50,7 +50,7 @@ class Page(html.parser.HTMLParser):
 
 
 def typed(signature: str) -> bool:
-    """`f(x: int, *, y: str = "") -> None`, in one line or several; of an attribute `name: int`, of a type `Name = int | str`."""
+    """`f(x: int, *, y: str = "") -> None`, in one line or several; `name: int`; a type `Name = int | str`."""
     text = " ".join(signature.split())
     if "(" not in text.partition(":")[0]:
         return ":" in text or " = " in text

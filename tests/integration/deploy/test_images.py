@@ -67,6 +67,11 @@ class Played:
         self.directory.mkdir(parents=True, exist_ok=True)
 
     def _copy(self, one: Instruction) -> None:
+        if one.text.startswith("--from="):
+            _, made, kept = one.text.split()
+            assert made == kept, "what was built knows its path"
+            assert Path(self.text(made)).exists(), f"line {one.line}: {made} was not made"
+            return
         *sources, target = one.text.split()
         place = Path(self.text(target)) if target.startswith("/") else self.directory / target
         for name in sources:

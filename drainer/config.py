@@ -307,8 +307,6 @@ FLAGS = (
     Flag("relay-log-dir", "syncer.relay.log-dir"),
     Flag("relay-max-file-size", "syncer.relay.max-file-size"),
     Flag("cache-binlog-count", ignored=True),
-    Flag("metrics-addr", ignored=True),
-    Flag("metrics-interval", ignored=True),
     Flag("log-rotate", ignored=True),
 )
 

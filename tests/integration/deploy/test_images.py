@@ -126,13 +126,14 @@ def run(played: Played, target: str, *words: str, cwd: Path | None = None) -> su
         env=image_environment(played, target),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
 
 def image_environment(played: Played, target: str) -> Mapping[str, str]:
     env = {name: played.text(value) for name, value in images(FILE)[target].env.items()}
+    env.pop("PYTHONDONTWRITEBYTECODE")  # it was not made when the packages were installed, see HERE
     env["PATH"] = env["PATH"].replace("${PATH}", os.environ["PATH"])
     return env
 

@@ -22,7 +22,7 @@ def test_every_value_of_the_driver_is_an_argument() -> None:
 
 def test_java_options_come_in_their_order_and_whole() -> None:
     """The tenth behind the second; an option may hold spaces."""
-    options = {f"SPARK_JAVA_OPT_{number}": f"-Dn{number}=a b" for number in range(12)}
+    options = {f"SPARK_JAVA_OPT_{number}": f"-Dn{number}=a b" for number in reversed(range(12))}
     line = command(["executor"], {**GIVEN, **options}, "/bin/java", Path("/spark"))
     assert line[1:13] == [f"-Dn{number}=a b" for number in range(12)]
 

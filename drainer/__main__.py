@@ -12,6 +12,7 @@ from binlog.runtime import log
 from binlog.runtime.config import ConfigError, load_or_exit
 
 from drainer.config import FLAGS, PROGRAM, Config
+from drainer.original_settings import given_without_effect
 from drainer.service.early_start import run
 
 _log = log.get_logger("drainer")
@@ -29,6 +30,9 @@ def main() -> int:
     except (ConfigError, ValueError) as error:
         sys.stderr.write(f"drainer: {error}\n")
         return 1
+    without_effect = given_without_effect(config)
+    if without_effect:
+        _log.warning("settings of the original that have no effect here", settings=without_effect)
     try:
         asyncio.run(run(config))
     except BinlogError as error:

@@ -1,7 +1,7 @@
 """The drainer's settings. Names, defaults and units are upstream's where it has the setting.
 
-TOML keys are the fields with dashes; `FLAGS` lists what the command line takes. Keys of parts that do not exist yet
-(Kafka, files, Oracle, relay, table-migrate rules) are refused as unknown rather than ignored.
+TOML keys are the fields with dashes; `FLAGS` lists what the command line takes. Keys of the original without effect are
+in drainer.original_settings; those of parts that do not exist (Oracle, table-migrate rules) are refused as unknown.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from binlog.runtime.config import (
 from binlog.runtime.reference import Variants
 from pydantic import Field, ValidationInfo, field_validator
 
+from drainer.original_settings import WITHOUT_EFFECT, OriginalSyncerSection
 from drainer.pumps.go_pump import SILENCE_MAX_S
 from drainer.schema.ddl_overrides import RewriteRule, RewriteRules
 from drainer.schema.filter import IGNORE_SCHEMAS_DEFAULT, Filter
@@ -74,7 +75,7 @@ class SchemaSection(Section):
     )
 
 
-class SyncerSection(Section):
+class SyncerSection(OriginalSyncerSection):
     """`[syncer]`."""
 
     db_type: str = Field("mysql", description=f"kind of destination: {', '.join(KINDS)}")
@@ -224,6 +225,8 @@ class Config(UpstreamSection):
         description="seconds without a binlog or fake binlog after which a Go pump counts as unavailable and is "
         "reconnected; several times its gen-binlog-interval (3)",
     )
+    detect_interval: int = Field(10, description=f"{WITHOUT_EFFECT}: etcd tells of changes")
+    compressor: str = Field("", description=f"{WITHOUT_EFFECT}: of the connection to pumps")
     until_now: bool = Field(False, description="apply the binlogs that exist at the start, then exit with code 0")
     inline_bytes_max: ByteSize = Field(
         2 << 20, description="maximum bytes of binlogs of a batch that the driver applies itself, such as 2 MiB"
@@ -290,9 +293,20 @@ FLAGS = (
     Flag("ssl-ca", "security.ssl-ca"),
     Flag("ssl-cert", "security.ssl-cert"),
     Flag("ssl-key", "security.ssl-key"),
-    Flag("detect-interval", ignored=True),
-    Flag("txn-batch", ignored=True),
-    Flag("safe-mode", ignored=True),
+    Flag("detect-interval"),
+    Flag("compressor"),
+    Flag("txn-batch", "syncer.txn-batch"),
+    Flag("safe-mode", "syncer.safe-mode"),
+    Flag("loopback-control", "syncer.loopback-control"),
+    Flag("channel-id", "syncer.channel-id"),
+    Flag("disable-dispatch", "syncer.disable-dispatch"),
+    Flag("enable-dispatch", "syncer.enable-dispatch"),
+    Flag("disable-detect", "syncer.disable-detect"),
+    Flag("enable-detect", "syncer.enable-detect"),
+    Flag("load-schema-snapshot", "syncer.load-schema-snapshot"),
+    Flag("relay-log-dir", "syncer.relay.log-dir"),
+    Flag("relay-max-file-size", "syncer.relay.max-file-size"),
+    Flag("cache-binlog-count", ignored=True),
     Flag("log-rotate", ignored=True),
 )
 

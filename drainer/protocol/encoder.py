@@ -115,7 +115,7 @@ class Encoder(Protocol):
         ...
 
     def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
-        """The Admin event of seed 003, to every partition; empty where the protocol has none."""
+        """An AdminEvent for every partition; empty where the protocol has none."""
         ...
 
 

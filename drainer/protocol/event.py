@@ -78,7 +78,7 @@ class ResolvedEvent:
 
 @dataclass(frozen=True, slots=True)
 class AdminEvent:
-    """The topic has this many partitions from here on (seed 003; an extension of ours)."""
+    """The topic has this many partitions from here on; an extension of ours."""
 
     partitions: int
     commit_ts: int = 0

@@ -46,6 +46,8 @@ def exported(text: str, program: str) -> tuple[set[str], Samples]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             name = sample.name.removeprefix("binlog_").removesuffix("_count" if family.type == "histogram" else " ")
+            # The library's parser gives every counter the ending _total, which the programs do not.
+            name = name if name in names else name.removesuffix("_total")
             if name in names:
                 samples.setdefault(name, []).append(sample.labels)
     return names, samples
@@ -59,8 +61,8 @@ def scrape(port: int) -> str:
 
 def counted(text: str, name: str, **labels: str) -> float:
     """The sum of a metric's samples with these labels."""
-    wanted = labels.items()
-    found = [s for family in text_string_to_metric_families(text) for s in family.samples if s.name == f"binlog_{name}"]
+    wanted, names = labels.items(), (f"binlog_{name}", f"binlog_{name}_total")
+    found = [s for family in text_string_to_metric_families(text) for s in family.samples if s.name in names]
     return sum(sample.value for sample in found if wanted <= sample.labels.items())
 
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.support.servers import missing
 
-PHONE, DESK = (390, 844), (1280, 900)
+PHONE, DESK = (360, 740), (1280, 900)
 # Cells that hold a name, a state or an address are one line each: one rectangle for their text.
 BROKEN_CELLS = """() => [...document.querySelectorAll('td:not(.prose), th')].filter(cell => {
   const range = document.createRange();
@@ -22,7 +22,7 @@ BROKEN_CELLS = """() => [...document.querySelectorAll('td:not(.prose), th')].fil
 # Words of facts and alarms stay whole: a word that is cut has rectangles in two lines.
 CUT_WORDS = """() => {
   const cut = [];
-  for (const place of document.querySelectorAll('.value, .name, h1')) {
+  for (const place of document.querySelectorAll('.value, .name, .note, h1')) {
     for (const node of place.childNodes) {
       if (node.nodeType !== Node.TEXT_NODE) continue;
       for (const word of node.data.matchAll(/\\S+/g)) {

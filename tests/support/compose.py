@@ -7,17 +7,17 @@ service's own; a mounted path becomes a path below a directory of the test.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tests.support.dockerfile import environment, stages
 from tests.support.servers import ROOT, Server, free_port
 
 
@@ -33,24 +33,17 @@ class Image:
 def images(dockerfile: Path) -> dict[str, Image]:
     """By target. An instruction of a stage holds for the stages that are built on it."""
     found: dict[str, Image] = {}
-    name = ""
-    for line in _instructions(dockerfile.read_text()):
-        word, _, rest = line.partition(" ")
-        if word == "FROM":
-            base, _, name = rest.partition(" AS ")
-            found[name] = found.get(base, Image((), (), {}))
-        elif word in ("ENTRYPOINT", "CMD", "ENV") and name:
-            before = found[name]
-            entrypoint = json.loads(rest) if word == "ENTRYPOINT" else before.entrypoint
-            command = json.loads(rest) if word == "CMD" else () if word == "ENTRYPOINT" else before.command
-            pairs = dict(part.split("=", 1) for part in rest.split()) if word == "ENV" else {}
-            found[name] = Image(entrypoint, command, {**before.env, **pairs})
+    for stage in stages(dockerfile.read_text()).values():
+        image = found.get(stage.base, Image((), (), {}))
+        for one in stage.instructions:
+            if one.word == "ENTRYPOINT":
+                image = replace(image, entrypoint=one.array(), command=())
+            elif one.word == "CMD":
+                image = replace(image, command=one.array())
+            elif one.word == "ENV":
+                image = replace(image, env={**image.env, **environment(one)})
+        found[stage.name] = image
     return found
-
-
-def _instructions(text: str) -> list[str]:
-    joined = re.sub(r"\\\n", " ", "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")))
-    return [" ".join(line.split()) for line in joined.splitlines() if line.strip()]
 
 
 @dataclass

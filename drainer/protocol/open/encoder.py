@@ -56,7 +56,7 @@ class OpenEncoder:
         return []
 
     def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
-        """Ours: seed 003 describes the event and gives it no number."""
+        """Ours: no protocol of TiCDC has the event."""
         key, value = f'{{"ts":{commit_ts},"t":{ADMIN}}}', f'{{"partition":{partitions}}}'
         return [single(key.encode(), value.encode(), commit_ts)]
 

@@ -10,6 +10,7 @@ from binlog.runtime.encrypt import CipherError, decrypt, warn_of_default_key
 from binlog.runtime.fields import Section
 from pydantic import AfterValidator, Field
 
+from drainer.original_settings import WITHOUT_EFFECT, CheckpointSection, whole_rows
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.settings import SyncerSettings, ToSection
 
@@ -79,6 +80,11 @@ class MySQLSection(ToSection):
         description="auto: many rows of a table are written by LOAD DATA LOCAL, where the server is a MySQL or MariaDB "
         "with local_infile on; off: by statements alone",
     )
+
+    sync_mode: Annotated[int, AfterValidator(whole_rows)] = Field(1, description="must be 1: whole rows are written")
+    read_timeout: str = Field("1m", description=WITHOUT_EFFECT)
+    merge: bool = Field(False, description=f"{WITHOUT_EFFECT}: changes of a row are always merged")
+    checkpoint: CheckpointSection = Field(default_factory=lambda: CheckpointSection.model_validate({}))
 
     def place(self) -> str:
         return f"{self.host}:{self.port}"

@@ -26,15 +26,21 @@ INSTALL_JAVA = "install a Java runtime 17 or later (Debian: apt-get install open
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def check_java() -> str:
-    """The version of the Java that Spark will use. SparkUnavailable, with what to install, if there is no usable
-    one."""
+def java_program() -> Path:
+    """The `java` of JAVA_HOME, or of PATH. SparkUnavailable, with what to install, if there is none."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if java is None:
         where = f"in JAVA_HOME={home}" if home else "on PATH"
         raise SparkUnavailable(f"Spark needs Java and found none {where}: {INSTALL_JAVA}")
-    version, modules = java_of(Path(java))
+    return Path(java)
+
+
+def check_java() -> str:
+    """The version of the Java that Spark will use. SparkUnavailable, with what to install, if there is no usable
+    one."""
+    java = java_program()
+    version, modules = java_of(java)
     if not version or int(version.split(".")[0].split("-")[0]) < JAVA_MAJOR_MIN:
         raise SparkUnavailable(f"{java} is Java {version or 'before 9'}: {INSTALL_JAVA}")
     if "jdk.incubator.vector" not in modules:

@@ -12,6 +12,7 @@ from binlog.runtime.log import get_logger
 
 from drainer.spark.startup import node_requirements
 from drainer.spark.startup.java import JAVA_OPTIONS, java_options
+from drainer.spark.startup.master import KUBERNETES
 from drainer.spark.startup.spark_folder import lean_home
 
 _log = get_logger(__name__)
@@ -72,6 +73,7 @@ def settings_for(master: str, conf: Mapping[str, str], *, log4j: Path, classes: 
     if not master.startswith("local"):
         del settings["spark.driver.bindAddress"], settings["spark.driver.host"]
         settings.update(node_requirements.settings())
+        settings.update(_of_pods(master))
     else:
         settings["spark.local.dir"] = tempfile.gettempdir()
     if len(os.fsencode(tempfile.gettempdir())) > SOCKET_FOLDER_BYTES_MAX:
@@ -82,6 +84,12 @@ def settings_for(master: str, conf: Mapping[str, str], *, log4j: Path, classes: 
     more = conf.get("spark.driver.extraJavaOptions", "")
     settings["spark.driver.extraJavaOptions"] = java_options(log4j, classes, more)
     return settings
+
+
+def _of_pods(master: str) -> dict[str, str]:
+    """Of a driver in a pod. Kubernetes deletes executors with the pod that owns them, however that ends."""
+    pod = os.environ.get("POD_NAME")
+    return {"spark.kubernetes.driver.pod.name": pod} if pod and master.startswith(KUBERNETES) else {}
 
 
 def python_of(conf: Mapping[str, str]) -> str:

@@ -13,6 +13,8 @@ WIDTH, HEIGHT = 480, 120
 LEFT, RIGHT, TOP, BOTTOM = 58, 8, 10, 18
 GAP_S = 3 * INTERVAL_S
 STEPS = (1.0, 2.0, 5.0, 10.0)
+# Widths of the time axis: a program that has just started fills it, too.
+SPANS_S = (300.0, 900.0, 1800.0, SPAN_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,12 @@ class Chart:
     points: Sequence[tuple[float, float]]
     text: Callable[[float], str]
     step_of: int = 1000
-    span_s: float = SPAN_S
+
+    @property
+    def span_s(self) -> float:
+        """How far back the time axis goes: the smallest of SPANS_S that has every point."""
+        oldest_s = max((ago_s for ago_s, _ in self.points), default=0.0)
+        return next((span_s for span_s in SPANS_S if oldest_s <= span_s), SPANS_S[-1])
 
 
 def svg(chart: Chart) -> str:
@@ -92,7 +99,7 @@ def _line_at(share: float, text: str) -> str:
 def _moment(share: float, span_s: float) -> str:
     """A text below the chart; `share` 0 is now."""
     x = WIDTH - RIGHT - share * (WIDTH - LEFT - RIGHT)
-    text = "now" if share == 0 else f"−{share * span_s / 60:.0f} min"
+    text = "now" if share == 0 else f"−{share * span_s / 60:g} min"
     anchor = {0.0: "end", 1.0: "start"}.get(share, "middle")
     return f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 4}" text-anchor="{anchor}">{text}</text>'
 

@@ -39,6 +39,11 @@ def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
     return Counter(full, text, labels)
 
 
+def raise_to(found: Counter, total: float) -> None:
+    """Show a total that is counted elsewhere in this process; one that fell is not shown."""
+    found.inc(max(0.0, total - found._value.get()))
+
+
 def gauge(name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
     """A gauge `binlog_<name>`."""
     return Gauge(PREFIX + name, text, labels)

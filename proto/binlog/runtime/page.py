@@ -64,7 +64,7 @@ h1{font-size:22px;margin:0}h2{font-size:15px;margin:28px 0 8px}
 .sub{color:var(--dim);margin:2px 0 18px;overflow-wrap:anywhere}
 .facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,190px),1fr));gap:12px}
 .fact,table,.alarm{background:var(--box);border:1px solid var(--line);border-radius:8px}
-.fact{padding:12px 14px;min-width:0}.name,.note{color:var(--dim);font-size:12.5px}
+.fact{padding:12px 14px;min-width:0}.name,.note{color:var(--dim);font-size:12.5px}.note{overflow-wrap:break-word}
 .value{font-size:21px;font-weight:600;font-variant-numeric:tabular-nums;overflow-wrap:break-word}
 .alarm{padding:10px 14px;margin:0 0 12px;border-left:4px solid;overflow-wrap:anywhere}
 .good{color:var(--good)}.warn{color:var(--warn)}.bad{color:var(--bad)}
@@ -73,12 +73,13 @@ th,td{text-align:left;padding:7px 12px;border-bottom:1px solid var(--line);verti
 th{color:var(--dim);font-weight:500}tr:last-child td{border-bottom:0}
 td{font-variant-numeric:tabular-nums}th,td{white-space:nowrap}.right{text-align:right}
 td.prose{white-space:normal;overflow-wrap:anywhere;min-width:220px}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));gap:12px;margin-top:12px}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:12px;margin-top:12px}
 figure{margin:0;padding:10px 12px 6px;min-width:0;background:var(--box);border:1px solid var(--line);border-radius:8px}
 figcaption{color:var(--dim);font-size:12.5px}svg{display:block;width:100%;height:auto}
 .grid{stroke:var(--line)}.tick{fill:var(--dim);font-size:11px}
 .line{fill:none;stroke:var(--mark);stroke-width:1.6;stroke-linejoin:round}.area{fill:var(--mark);opacity:.14}
-@media(max-width:560px){.tick{font-size:15px}.facts{grid-template-columns:1fr 1fr;gap:8px}.value{font-size:17px}}
+@media(max-width:560px){main{padding:20px 12px 28px}.tick{font-size:15px}.facts{grid-template-columns:1fr 1fr;gap:8px}
+.fact{padding:10px}.value{font-size:17px}.note{font-size:12px}}
 footer{color:var(--dim);font-size:12.5px;margin-top:28px}a{color:inherit}
 """
 

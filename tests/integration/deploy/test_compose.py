@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 import urllib.error
 import urllib.request
@@ -15,7 +14,7 @@ import yaml
 
 from tests.support.browser import DESK, PHONE, look, running_chromium
 from tests.support.compose import Processes, images
-from tests.support.metric_names import all_asked_for
+from tests.support.metric_names import Exported, faults, label_faults, queries, rules
 from tests.support.servers import ROOT, MariaDB, etcd_binary, missing, require_java, wait_until
 
 pytestmark = pytest.mark.integration
@@ -60,7 +59,7 @@ def test_the_shop_s_tables_arrive_and_a_stop_is_clean(processes: Processes, tmp_
     assert shop.wait(deadline_s=240) == 0, shop.tail()
     assert "every table is equal" in shop.text()
     look_at_the_pages(processes, tmp_path)
-    metrics_that_are_asked_for_exist(processes)
+    queries_find_what_they_ask_for(processes)
     assert processes.servers["drainer"].stop(deadline_s=120) == 0
     for name in ("pump-1", "pump-2"):
         assert processes.servers[name].stop(deadline_s=60) == 0, "a pump that stops pauses, which takes seconds"
@@ -84,16 +83,14 @@ def look_at_the_pages(processes: Processes, directory: Path) -> None:
             assert looks[DESK, False].background != looks[DESK, True].background
 
 
-def metrics_that_are_asked_for_exist(processes: Processes) -> None:
-    """By the alarms and the dashboard, in what the running programs export."""
-    exported = set()
-    for name, port in (("pump-1", 9250), ("drainer", 9249)):
+def queries_find_what_they_ask_for(processes: Processes) -> None:
+    """Of the alarms and the dashboard, in what the running programs export: names, types, labels."""
+    programs = {}
+    for job, name, port in (("pump", "pump-1", 9250), ("drainer", "drainer", 9249)):
         with urllib.request.urlopen(f"http://127.0.0.1:{processes.port(name, port)}/metrics", timeout=30) as answer:
-            lines = answer.read().decode().splitlines()
-        exported |= {re.split(r"[{ ]", line)[0] for line in lines if not line.startswith("#")}
-        # One with labels has no series before its first event.
-        exported |= {line.split()[2] for line in lines if line.startswith("# TYPE")}
-    assert all_asked_for() - exported == set()
+            programs[job] = Exported.of(answer.read().decode())
+    assert {query: found for query in queries() if (found := faults(query, programs))} == {}
+    assert [fault for rule in rules() for fault in label_faults(rule, programs)] == []
 
 
 def test_prometheus_is_told_of_every_program() -> None:

@@ -1,53 +1,82 @@
-"""deploy/kubernetes: valid by the API's schemas, and of one piece."""
+"""deploy/kubernetes and deploy/kubernetes-executors: valid by the API's schemas as rendered, and of one piece."""
 
 from __future__ import annotations
 
+import base64
+import re
 import shutil
 import subprocess
+import tomllib
+from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
+import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from drainer.config import Config
+from pump.config import PumpConfig
+from tests.support.kubernetes_api import not_restricted
+from tests.support.kustomize import containers, rendered
 from tests.support.servers import ROOT
 
-FOLDER = ROOT / "deploy/kubernetes"
+PLAIN, EXECUTORS = ROOT / "deploy/kubernetes", ROOT / "deploy/kubernetes-executors"
 VERSIONS = ("1.29", "1.33")
+WORKLOADS = [("StatefulSet", "pump"), ("Deployment", "drainer")]
 
 
-def documents() -> list[dict[str, Any]]:
-    """What the resource files hold, before kustomize."""
-    listed = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
-    return [one for name in listed for one in yaml.safe_load_all((FOLDER / name).read_text())]
-
-
-def one(kind: str, name: str) -> dict[str, Any]:
-    (found,) = [d for d in documents() if d["kind"] == kind and d["metadata"]["name"] == name]
+@pytest.fixture(params=[PLAIN, EXECUTORS], ids=lambda path: path.name)
+def folder(request: pytest.FixtureRequest) -> Path:
+    found = request.param
+    assert isinstance(found, Path)
     return found
 
 
+def one(folder: Path, kind: str, name: str) -> dict[str, Any]:
+    (found,) = [d for d in rendered(folder) if d["kind"] == kind and d["metadata"]["name"] == name]
+    return found
+
+
+def settings(folder: Path, name: str) -> dict[str, Any]:
+    """The drainer's as it reads them, out of the Secret."""
+    return tomllib.loads(base64.b64decode(one(folder, "Secret", "drainer")["data"][name]).decode())
+
+
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_resource_fits_the_schema_of_the_api(version: str) -> None:
-    for document in documents():
+def test_everything_that_is_sent_fits_the_schemas_of_the_api(folder: Path, version: str) -> None:
+    documents = rendered(folder)
+    assert len(documents) == (9 if folder == PLAIN else 12)
+    for document in documents:
         kubernetes_validate.validate(document, version, strict=True)
 
 
-def test_a_field_that_does_not_exist_is_found() -> None:
-    broken = one("StatefulSet", "pump")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_pods_of_executors_fit_the_schema_and_are_let_in(version: str) -> None:
+    """As Spark fills them in (tests/integration/deploy/test_executors_as_pods.py does it)."""
+    pod = yaml.safe_load((EXECUTORS / "executor.yaml").read_text())
+    pod["metadata"]["name"] = "executor-1"
+    kubernetes_validate.validate(pod, version, strict=True)
+    assert not_restricted(pod) == []
+    for lacking in ("securityContext", "containers"):
+        broken = {**pod, "spec": {**pod["spec"], lacking: [{"name": "x"}] if lacking == "containers" else {}}}
+        assert not_restricted(broken), lacking
+
+
+def test_a_field_that_does_not_exist_is_found(folder: Path) -> None:
+    broken = one(folder, "StatefulSet", "pump")
     broken["spec"]["template"]["spec"]["terminationGracePeriod"] = 90
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(broken, VERSIONS[-1], strict=True)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("StatefulSet", "pump"), ("Deployment", "drainer")])
-def test_pods_are_what_services_and_budgets_select(kind: str, name: str) -> None:
-    workload, service = one(kind, name), one("Service", name)
+@pytest.mark.parametrize(("kind", "name"), WORKLOADS)
+def test_pods_are_what_services_and_budgets_select(folder: Path, kind: str, name: str) -> None:
+    workload, service = one(folder, kind, name), one(folder, "Service", name)
     labels = workload["spec"]["template"]["metadata"]["labels"]
     assert workload["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert service["spec"]["selector"].items() <= labels.items()
     assert service["spec"]["publishNotReadyAddresses"], "writers and drainers choose by the registry"
-    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    (container,) = containers(workload)
     served = {port["containerPort"] for port in container["ports"]}
     assert served <= {port["port"] for port in service["spec"]["ports"]}
     names = {port["name"] for port in container["ports"]}
@@ -56,63 +85,101 @@ def test_pods_are_what_services_and_budgets_select(kind: str, name: str) -> None
         assert asked["port"] in names
 
 
-def test_pumps_keep_their_data_and_stop_cleanly_one_at_a_time() -> None:
-    pump = one("StatefulSet", "pump")
+def test_pumps_keep_their_data_and_stop_cleanly_one_at_a_time(folder: Path) -> None:
+    pump = one(folder, "StatefulSet", "pump")
     assert pump["spec"]["replicas"] >= 2 and pump["spec"]["serviceName"] == "pump"
     assert pump["spec"]["volumeClaimTemplates"][0]["metadata"]["name"] == "data"
-    (container,) = pump["spec"]["template"]["spec"]["containers"]
+    (container,) = containers(pump)
     assert "pause-pump" in container["lifecycle"]["preStop"]["exec"]["command"][-1]
     assert pump["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= 60
-    assert one("PodDisruptionBudget", "pump")["spec"]["maxUnavailable"] == 1
+    assert one(folder, "PodDisruptionBudget", "pump")["spec"]["maxUnavailable"] == 1
 
 
-def test_there_is_one_drainer_at_a_time() -> None:
-    drainer = one("Deployment", "drainer")
+def test_there_is_one_drainer_at_a_time(folder: Path) -> None:
+    drainer = one(folder, "Deployment", "drainer")
     assert drainer["spec"]["replicas"] == 1 and drainer["spec"]["strategy"]["type"] == "Recreate"
-    (container,) = drainer["spec"]["template"]["spec"]["containers"]
+    (container,) = containers(drainer)
     assert "-node-id=drainer" in container["args"], (
         "pods get other names, and pumps keep what that name has yet to read"
     )
 
 
-@pytest.mark.parametrize(("kind", "name"), [("StatefulSet", "pump"), ("Deployment", "drainer")])
-def test_containers_have_no_rights(kind: str, name: str) -> None:
-    """What the namespace's `restricted` asks."""
-    pod = one(kind, name)["spec"]["template"]["spec"]
-    assert (
-        pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
-    )
-    (container,) = pod["containers"]
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
+@pytest.mark.parametrize(("kind", "name"), WORKLOADS)
+def test_containers_have_no_rights(folder: Path, kind: str, name: str) -> None:
+    """What the namespace's `restricted` asks, and more."""
+    namespace = one(folder, "Namespace", "tidb-binlog")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    workload = one(folder, kind, name)
+    assert not_restricted(workload["spec"]["template"]) == []
+    (container,) = containers(workload)
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+
+
+def test_only_a_drainer_that_makes_pods_may_ask_the_api() -> None:
+    for kind, name in WORKLOADS:
+        assert one(PLAIN, kind, name)["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    assert [d["kind"] for d in rendered(PLAIN) if d["kind"] in ("ServiceAccount", "Role", "RoleBinding")] == []
+    pod = one(EXECUTORS, "Deployment", "drainer")["spec"]["template"]["spec"]
+    account = pod["serviceAccountName"]
+    assert pod["automountServiceAccountToken"] and one(EXECUTORS, "ServiceAccount", account)
+    binding = one(EXECUTORS, "RoleBinding", "drainer-executors")
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "tidb-binlog"}]
+    rules = one(EXECUTORS, "Role", binding["roleRef"]["name"])["rules"]
+    assert {verb for rule in rules if "pods" in rule["resources"] for verb in rule["verbs"]} >= {"create", "delete"}
+
+
+def test_configuration_comes_from_generators_that_exist(folder: Path) -> None:
+    names = {(document["kind"], document["metadata"]["name"]) for document in rendered(folder)}
+    for kind, name in WORKLOADS:
+        workload = one(folder, kind, name)
+        for volume in workload["spec"]["template"]["spec"]["volumes"]:
+            if "configMap" in volume:
+                assert ("ConfigMap", volume["configMap"]["name"]) in names
+            if "secret" in volume:
+                assert ("Secret", volume["secret"]["secretName"]) in names
+        (container,) = containers(workload)
+        assert {("ConfigMap", source["configMapRef"]["name"]) for source in container["envFrom"]} <= names
+        assert re.fullmatch(r"tidb-binlog/\w+:\d+\.\d+\.\d+", container["image"])
+
+
+def test_programs_take_the_configuration_that_they_find(folder: Path) -> None:
+    config = Config.model_validate(settings(folder, "drainer.toml"))
+    config.check()
+    (container,) = containers(one(folder, "Deployment", "drainer"))
+    places = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert str(config.data_dir) in places and "/etc/tidb-binlog" in places
+    pump = PumpConfig.model_validate(tomllib.loads(one(folder, "ConfigMap", "pump")["data"]["pump.toml"]))
+    assert str(pump.data_dir) in {
+        m["mountPath"] for m in containers(one(folder, "StatefulSet", "pump"))[0]["volumeMounts"]
     }
 
 
-def test_configuration_comes_from_generators_that_exist() -> None:
-    made = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
-    maps = {entry["name"]: entry for entry in made["configMapGenerator"]}
-    secrets = {entry["name"]: entry for entry in made["secretGenerator"]}
-    for entry in (*maps.values(), *secrets.values()):
-        assert all((FOLDER / name).exists() for name in entry.get("files", []))
-    for kind, name in (("StatefulSet", "pump"), ("Deployment", "drainer")):
-        pod = one(kind, name)["spec"]["template"]["spec"]
-        for volume in pod["volumes"]:
-            assert volume.get("configMap", {}).get("name", "pump") in maps
-            assert volume.get("secret", {}).get("secretName", "drainer") in secrets
-        (container,) = pod["containers"]
-        assert {source["configMapRef"]["name"] for source in container["envFrom"]} <= maps.keys()
-        assert container["image"] in {image["name"] for image in made["images"]}
+def test_executors_reach_the_drainer_and_run_its_image() -> None:
+    conf = settings(EXECUTORS, "drainer.toml")["spark"]["conf"]
+    drainer = one(EXECUTORS, "Deployment", "drainer")
+    (container,) = containers(drainer)
+    assert conf["spark.kubernetes.container.image"] == container["image"]
+    assert conf["spark.kubernetes.namespace"] == drainer["metadata"]["namespace"]
+    assert conf["spark.driver.host"] == f"{one(EXECUTORS, 'Service', 'drainer')['metadata']['name']}.tidb-binlog.svc"
+    place = Path(conf["spark.kubernetes.executor.podTemplateFile"])
+    assert place.parent in {Path(mount["mountPath"]) for mount in container["volumeMounts"]}
+    assert place.name in one(EXECUTORS, "Secret", "drainer")["data"]
+    assert "POD_NAME" in {entry["name"] for entry in container["env"]}, "who owns the executors"
+    same = settings(PLAIN, "drainer.toml")
+    assert {k: v for k, v in settings(EXECUTORS, "drainer.toml").items() if k != "spark"} == same
 
 
-def test_kustomize_renders_it() -> None:
+def test_kustomize_renders_the_same(folder: Path) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
-    ran = subprocess.run(["kubectl", "kustomize", str(FOLDER)], capture_output=True, text=True, check=True, timeout=60)
-    rendered = list(yaml.safe_load_all(ran.stdout))
-    for document in rendered:
-        kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
-        if document["kind"] != "Namespace":
-            assert document["metadata"]["namespace"] == "tidb-binlog"
-    assert len(rendered) == len(documents()) + 3
+    ran = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True, timeout=60)
+    found = re.sub(r"\b(cluster|pump|drainer)-[a-z0-9]{10}\b", r"\1", ran.stdout)  # hashes of generated names
+
+    def key(document: dict[str, Any]) -> str:
+        return f"{document['kind']} {document['metadata']['name']}"
+
+    made = sorted(yaml.safe_load_all(found), key=key)
+    for document in made:
+        if document["kind"] == "Secret":  # kustomize breaks the text into lines
+            document["data"] = {name: "".join(text.split()) for name, text in document["data"].items()}
+    assert made == sorted(rendered(folder), key=key)

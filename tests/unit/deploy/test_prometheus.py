@@ -65,9 +65,46 @@ def test_a_changed_threshold_fails_the_tests_of_the_rules(threshold: str, tmp_pa
     assert ran.returncode != 0
 
 
-def test_operations_says_what_to_do_at_each_alarm() -> None:
-    text = (ROOT / "docs/operations.md").read_text()
-    assert [alarm for alarm in alarms() if f"`{alarm}`" not in text] == []
+def test_each_alarm_leads_to_its_section() -> None:
+    """`runbook_url` is a page of the site, below the address that external_labels names."""
+    text = (ROOT / "docs/alarms.md").read_text()
+    assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == alarms()
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        for rule in group["rules"]:
+            leads = f"{{{{ $externalLabels.docs }}}}/alarms.html#{rule['alert'].lower()}"
+            assert rule["annotations"]["runbook_url"] == leads
+            said = text.split(f"## {rule['alert']}\n")[1].split("\n## ")[0]
+            assert len(said.split()) > 15, f"nothing to do at {rule['alert']}"
+
+
+def test_what_an_alarm_says_is_filled_in(tmp_path: Path) -> None:
+    """By Prometheus' own templates: the values, and where the documentation is served."""
+    case = {
+        "interval": "15s",
+        "external_labels": {"docs": "http://docs.example/binlog"},
+        "input_series": [{"series": 'up{instance="p:9250",job="pump"}', "values": "0x40"}],
+        "alert_rule_test": [
+            {
+                "alertname": "PumpDown",
+                "eval_time": "5m",
+                "exp_alerts": [
+                    {
+                        "exp_labels": {"severity": "critical", "instance": "p:9250", "job": "pump"},
+                        "exp_annotations": {
+                            "summary": "Pump p:9250 does not answer",
+                            "description": "Unless it was paused, it holds every drainer back. "
+                            "Start it again with the same data-dir.",
+                            "runbook_url": "http://docs.example/binlog/alarms.html#pumpdown",
+                        },
+                    }
+                ],
+            }
+        ],
+    }
+    file = tmp_path / "filled.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "15s", "tests": [case]}))
+    ran = subprocess.run([promtool(), "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_the_dashboard_is_whole() -> None:

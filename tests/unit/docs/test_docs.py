@@ -92,3 +92,20 @@ def test_the_change_stream_is_documented_as_it_is() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     for column in change_schema(Fields((), (), {}), collect=True):
         assert any(f"`{column.name}`" in row.split("|")[1] for row in rows), column.name
+
+
+def test_the_api_page_of_the_source_has_every_option_and_column() -> None:
+    pytest.importorskip("pyspark")
+    from drainer.spark.source.data_source import SCHEMA
+    from drainer.spark.source.options import _KNOWN
+    from drainer.spark.typed.fields import Fields, change_schema
+
+    page = (ROOT / "docs" / "api-source.md").read_text()
+    listed = set(re.findall(r"`([\w-]+)`", " ".join(re.findall(r"^\| (`[^|]+) \|", page.split("## Columns")[0], re.M))))
+    assert listed == _KNOWN - {"planner", "planner-key", "error-secret", "blob-folder"}
+    typed = {column.name: type(column.dataType).__name__ for column in change_schema(Fields((), (), {}), collect=True)}
+    plain = {name: f"{kind.title()}Type" for name, kind in (column.split() for column in SCHEMA.split(", "))}
+    for part, columns in (("typed", typed), ("plain", plain)):
+        table = page.split(f"<!-- {part} -->")[1].split("\n\n")[0]
+        rows = dict(re.findall(r"^\| `(\w+)` \| (\w+)", table, re.M))
+        assert rows == columns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -24,9 +25,14 @@ class Page(html.parser.HTMLParser):
         self.links: list[str] = []
         self.loads: list[str] = []
         self.ids: set[str] = set()
+        self.signatures: list[str] = []
+        self._signature = 0  # depth of <div>s in the signature that is read
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
+        if tag == "div" and (self._signature or "doc-signature" in str(given.get("class"))):
+            self.signatures += [""] * (self._signature == 0)
+            self._signature += 1
         self.ids |= {value for name in ("id", "name") if (value := given.get(name))}
         if tag == "a" and given.get("href"):
             self.links.append(str(given["href"]))
@@ -34,6 +40,24 @@ class Page(html.parser.HTMLParser):
             self.loads.append(str(given["src"]))
         if tag == "link" and given.get("rel") in ("stylesheet", "preload") and given.get("href"):
             self.loads.append(str(given["href"]))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._signature -= tag == "div" and self._signature > 0
+
+    def handle_data(self, data: str) -> None:
+        if self._signature:
+            self.signatures[-1] += data
+
+
+def typed(signature: str) -> bool:
+    """`f(x: int, *, y: str = "") -> None`, in one line or several; `name: int`; a type `Name = int | str`."""
+    text = " ".join(signature.split())
+    if "(" not in text.partition(":")[0]:
+        return ":" in text or " = " in text
+    inside = text[text.index("(") + 1 : text.rindex(")")]
+    flat = re.sub(r"\[[^\[\]]*\]|\([^()]*\)|'[^']*'|\"[^\"]*\"", "", re.sub(r"\[[^\[\]]*\]", "", inside))
+    given = [one.strip() for one in flat.split(",") if one.strip() and one.strip() not in ("*", "/", "self")]
+    return all(":" in one for one in given)
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +108,38 @@ def test_nothing_is_loaded_from_elsewhere(site: dict[str, Page]) -> None:
     assert [load for page in site.values() for load in page.loads if "//" in load] == []
 
 
-def test_the_api_pages_have_types(site: dict[str, Page]) -> None:
-    assert "pumpclient.sdk.Service.begin" in site["api-sdk.html"].ids
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [
+        ("api-sdk.html", "pumpclient.sdk.Service.begin"),
+        ("api-sdk.html", "pumpclient.sdk.TransactionReport.pump"),
+        ("api-source.html", "drainer.spark.register"),
+        ("api-source.html", "binlog.envelope.Envelope.schema_version"),
+        ("api-consumer.html", "drainer.kafka_consumer.run.consume"),
+        ("api-consumer.html", "drainer.kafka_consumer.destination.Destination.apply"),
+        ("api-consumer.html", "drainer.kafka_consumer.core.Resume.applied_ts"),
+        ("api-consumer.html", "drainer.protocol.event.RowEvent.handle_only"),
+        ("api-consumer.html", "drainer.protocol.registry.make_decoder"),
+    ],
+)
+def test_the_api_pages_have_types(site: dict[str, Page], page: str, name: str) -> None:
+    assert name in site[page].ids
+    assert site[page].signatures
+    assert [one for one in site[page].signatures if not typed(one)] == []
+
+
+def test_what_the_api_pages_show_is_public(site: dict[str, Page]) -> None:
+    shown = {
+        one for page in ("api-sdk", "api-source", "api-consumer") for one in site[f"{page}.html"].ids if "." in one
+    }
+    assert len(shown) > 60
+    assert [name for name in shown if any(part.startswith("_") for part in name.split("."))] == []
+
+
+def test_the_page_of_the_sdk_has_everything_that_a_service_imports(site: dict[str, Page]) -> None:
+    import pumpclient.sdk
+
+    assert [name for name in pumpclient.sdk.__all__ if f"pumpclient.sdk.{name}" not in site["api-sdk.html"].ids] == []
 
 
 def test_a_link_to_a_file_that_is_gone_ends_the_build() -> None:

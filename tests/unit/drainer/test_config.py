@@ -10,6 +10,7 @@ from binlog.errors import ConfigError
 from binlog.runtime.config import load
 
 from drainer.config import FLAGS, Config
+from drainer.original_settings import given_without_effect
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.settings import SyncerSettings
 
@@ -59,7 +60,13 @@ def test_the_status_page_is_next_to_addr_unless_it_is_told_or_off(tmp_path: Path
     ("text", "named"),
     [
         ('[syncer]\ndb-type = "oracle"', "db-type"),
-        ("[syncer]\ntxn-batch = 20", "txn-batch"),
+        ('[syncer]\nsql-mode = "ansi_quotes"', "sql-mode.*ANSI_QUOTES is not supported"),
+        ('[syncer.relay]\nlog-dir = "relay"', "relay.log-dir.*no relay logs here"),
+        ("[syncer]\nloopback-control = true", "loopback-control.*not supported"),
+        ("[syncer.to]\nsync-mode = 2", "sync-mode.*only 1"),
+        ('[syncer.to.checkpoint]\ntype = "file"', "checkpoint.type.*initial-commit-ts of the file's"),
+        ('[syncer.to.checkpoint]\nhost = "h"', "checkpoint.host.*in the destination itself"),
+        ('[syncer.to.checkpoint]\nschema = "mine"', "checkpoint.schema.*initial-commit-ts of mine"),
         ("[syncer.to]\nport = 0", "port"),
         ("initial-commit-ts = -2", "initial-commit-ts"),
         ('[syncer]\nrecycle-bin = "-1h"', "recycle-bin"),
@@ -128,3 +135,75 @@ def test_an_encrypted_password_is_read_and_wins(tmp_path: Path, monkeypatch: pyt
     assert "pässw0rd" not in repr(config)
     with pytest.raises(ConfigError, match=r"drainer.toml, line 2: .*encrypted_password: ciphertext not valid"):
         loaded(tmp_path, '[syncer.to]\nencrypted_password = "c2VjcmV0"')
+
+
+# The example of the original's repository, with what stands in comments there, but for passwords and certificates.
+ORIGINAL = """
+addr = "127.0.0.1:8249"
+advertise-addr = ""
+detect-interval = 10
+data-dir = "data.drainer"
+pd-urls = "http://127.0.0.1:2379"
+compressor = "gzip"
+[syncer]
+sql-mode = "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION"
+txn-batch = 30
+sync-ddl = true
+loopback-control = false
+channel-id = 1
+worker-count = 16
+enable-dispatch = true
+safe-mode = false
+db-type = "mysql"
+ignore-txn-commit-ts = []
+ignore-schemas = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql"
+replicate-do-db = ["~^b.*","s1"]
+[syncer.relay]
+log-dir = ""
+max-file-size = 10485760
+[[syncer.replicate-do-table]]
+db-name ="test"
+tbl-name = "log"
+[[syncer.ignore-table]]
+db-name = "test"
+tbl-name = "log"
+[syncer.to]
+host = "127.0.0.1"
+user = "root"
+password = ""
+encrypted_password = ""
+port = 3306
+read-timeout = "1m"
+sync-mode = 1
+[syncer.to.security]
+ssl-ca = ""
+[syncer.to.checkpoint]
+type = "mysql"
+schema = "tidb_binlog"
+"""
+
+
+def test_the_original_s_file_is_taken_and_what_has_no_effect_is_named(tmp_path: Path) -> None:
+    config = loaded(tmp_path, ORIGINAL)
+    config.check()
+    assert config.syncer.filter().allows("s1", "t") and config.syncer.worker_count == 16
+    assert given_without_effect(config) == [
+        "compressor",
+        "syncer.channel-id",
+        "syncer.sql-mode",
+        "syncer.to.checkpoint.type",
+        "syncer.txn-batch",
+    ]
+    assert given_without_effect(loaded(tmp_path, "")) == []
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "-detect-interval 5 -compressor gzip -txn-batch 3 -loopback-control=false -channel-id 7 -c 3 -safe-mode",
+        "-relay-max-file-size 7 -relay-log-dir= -disable-dispatch -enable-dispatch=false -disable-detect",
+        "-enable-detect=false -load-schema-snapshot -cache-binlog-count 9 -log-rotate day -metrics-interval 15",
+    ],
+)
+def test_every_flag_of_the_original_is_taken(tmp_path: Path, flags: str) -> None:
+    loaded(tmp_path, "", *flags.split()).check()

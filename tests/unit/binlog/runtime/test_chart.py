@@ -40,6 +40,23 @@ def test_a_stop_of_the_program_is_a_gap() -> None:
     assert [len(run) for run in lines(Chart("lag", [(600.0, 1), (590.0, 1), (20.0, 1), (10.0, 1)], str))] == [2, 2]
 
 
+@pytest.mark.parametrize(
+    ("oldest_s", "begin", "middle"),
+    [
+        (40, "−5 min", "−2.5 min"),
+        (300, "−5 min", "−2.5 min"),
+        (301, "−15 min", "−7.5 min"),
+        (3600, "−60 min", "−30 min"),
+    ],
+)
+def test_the_time_axis_is_as_long_as_there_are_values(oldest_s: float, begin: str, middle: str) -> None:
+    """A program that started a minute ago is to be seen, too."""
+    chart = Chart("lag", [(oldest_s, 1.0), (0.0, 1.0)], seconds_tick)
+    assert re.findall(r">(−[^<]+|now)<", svg(chart)) == ["now", middle, begin]
+    first, _ = lines(Chart("lag", [(chart.span_s, 1.0), (chart.span_s - 10, 1.0)], seconds_tick))[0]
+    assert first[0] == LEFT, "the oldest point of a full axis is at its left end"
+
+
 def test_without_values_it_says_so() -> None:
     text = svg(Chart("lag", [], seconds_tick))
     assert "no values yet" in text and lines(Chart("lag", [], seconds_tick)) == []

@@ -13,7 +13,7 @@ from aiohttp import web
 from binlog.runtime import metrics
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 BOUNDS = metrics.exponential(0.5, 2, 4)
@@ -133,3 +133,12 @@ async def test_no_gateway_stops_nothing(gateway: str) -> None:
         finally:
             await ended(task)
     assert lines[0]["event"] == "metrics could not be pushed"
+
+
+def test_a_total_that_is_counted_elsewhere_is_a_counter() -> None:
+    """`rate` of a gauge means nothing when it falls; a counter never does."""
+    found = Counter("test_elsewhere", "t", ["mode"], registry=None)
+    for total in (3, 3, 7, 5):
+        metrics.raise_to(found.labels("inline"), total)
+    (family,) = found.collect()
+    assert family.type == "counter" and [one.value for one in family.samples if one.name.endswith("_total")] == [7.0]

@@ -1,0 +1,119 @@
+"""Settings of the original's drainer that have no effect here, and values of them that would change what is replicated.
+
+The first are accepted, so that its drainer.toml starts ours as it is, and named in a warning where they are not the
+default. The second are refused: what they ask for is not there.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from binlog.runtime.fields import Section
+from pydantic import AfterValidator, BaseModel, Field
+
+WITHOUT_EFFECT = "accepted, without effect"
+# Under these the text of a DDL means something else; upstream's jobs are read as TiDB's default modes have them.
+_TEXT_MODES = frozenset({"ANSI", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "PIPES_AS_CONCAT", "IGNORE_SPACE"})
+_SYNC_MODES = (0, 1)
+_CHECKPOINT_SCHEMA = "tidb_binlog"
+
+
+def _usual_text(value: str) -> str:
+    wrong = sorted(_TEXT_MODES & {mode.strip().upper() for mode in value.split(",")})
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} is not supported: DDLs are read as TiDB's default modes have them")
+    return value
+
+
+def _no_relay(value: str) -> str:
+    if value:
+        raise ValueError("there are no relay logs here: remove it; a batch that was begun is finished from the pumps")
+    return value
+
+
+def _not_looping(value: bool) -> bool:
+    if value:
+        raise ValueError("not supported: two clusters that replicate into each other need the original's drainer")
+    return value
+
+
+def whole_rows(value: int) -> int:
+    """A validator of sync-mode: 0, which is the default, or 1."""
+    if value not in _SYNC_MODES:
+        raise ValueError("only 1 is supported: rows are written with all their columns")
+    return value
+
+
+def _of_the_destination(value: str) -> str:
+    if value:
+        raise ValueError(
+            "the position is in the destination itself: remove it, and begin with initial-commit-ts of the checkpoint "
+            "that is there"
+        )
+    return value
+
+
+def _usual_schema(value: str) -> str:
+    if value not in ("", _CHECKPOINT_SCHEMA):
+        raise ValueError(f"the position is in the schema {_CHECKPOINT_SCHEMA}; begin with initial-commit-ts of {value}")
+    return value
+
+
+def _of_a_server(value: str) -> str:
+    if value not in ("", "mysql", "tidb"):
+        raise ValueError(
+            f"the position is in the destination itself: remove it, and begin with initial-commit-ts of the {value}'s"
+        )
+    return value
+
+
+class RelaySection(Section):
+    """`[syncer.relay]` of the original."""
+
+    log_dir: Annotated[str, AfterValidator(_no_relay)] = Field("", description="must be empty: there are no relay logs")
+    max_file_size: int = Field(10_485_760, description=WITHOUT_EFFECT)
+
+
+class CheckpointSection(Section):
+    """`[syncer.to.checkpoint]` of the original."""
+
+    type: Annotated[str, AfterValidator(_of_a_server)] = Field("", description=f"{WITHOUT_EFFECT}: mysql or tidb")
+    schema_: Annotated[str, AfterValidator(_usual_schema)] = Field(
+        "", alias="schema", description=f"must be {_CHECKPOINT_SCHEMA} where it is given"
+    )
+    host: Annotated[str, AfterValidator(_of_the_destination)] = Field("", description="must be empty")
+    user: str = Field("", description=WITHOUT_EFFECT)
+    password: str = Field("", repr=False, description=WITHOUT_EFFECT)
+    encrypted_password: str = Field("", alias="encrypted_password", repr=False, description=WITHOUT_EFFECT)
+    port: int = Field(0, description=WITHOUT_EFFECT)
+
+
+class OriginalSyncerSection(Section):
+    """Keys of `[syncer]` that only the original has a use for."""
+
+    sql_mode: Annotated[str, AfterValidator(_usual_text)] = Field(
+        "", description=f"{WITHOUT_EFFECT}: values are written as upstream has them, or the drainer stops"
+    )
+    txn_batch: int = Field(20, description=WITHOUT_EFFECT)
+    safe_mode: bool = Field(False, description=f"{WITHOUT_EFFECT}: rows are always written so that they may come twice")
+    loopback_control: Annotated[bool, AfterValidator(_not_looping)] = Field(False, description="must be false")
+    channel_id: int = Field(0, description=WITHOUT_EFFECT)
+    disable_dispatch: bool = Field(False, description=WITHOUT_EFFECT)
+    enable_dispatch: bool = Field(True, description=WITHOUT_EFFECT)
+    disable_detect: bool = Field(False, description=WITHOUT_EFFECT)
+    enable_detect: bool = Field(True, description=WITHOUT_EFFECT)
+    load_schema_snapshot: bool = Field(False, description=WITHOUT_EFFECT)
+    relay: RelaySection = Field(default_factory=lambda: RelaySection.model_validate({}))
+
+
+def given_without_effect(config: BaseModel, path: str = "") -> list[str]:
+    """Paths of settings that were given, have no effect, and are not the default."""
+    found: list[str] = []
+    for name in sorted(config.model_fields_set):
+        field, value = type(config).model_fields[name], getattr(config, name)
+        place = f"{path}{field.alias or name}"
+        if isinstance(value, BaseModel):
+            found += given_without_effect(value, f"{place}.")
+        elif (field.description or "").startswith(WITHOUT_EFFECT) and value != field.default:
+            found.append(place)
+    return found

@@ -1,0 +1,75 @@
+"""The program of an executor's pod: becomes the JVM of a Spark executor.
+
+    python -m drainer.spark.startup.executor_pod executor
+
+Spark's driver makes the pod (master k8s://…) and describes the executor by environment variables. In Spark's own image
+a shell script makes a command line of them; this does the same in the drainer's image.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from drainer.spark.startup.java import java_program
+from drainer.spark.startup.spark_folder import spark_home
+from drainer.spark.startup.unavailable import SparkUnavailable
+
+MAIN = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
+# Argument of the JVM's main class, and the variable of Spark that has its value.
+ARGUMENTS = {
+    "--driver-url": "SPARK_DRIVER_URL",
+    "--executor-id": "SPARK_EXECUTOR_ID",
+    "--cores": "SPARK_EXECUTOR_CORES",
+    "--app-id": "SPARK_APPLICATION_ID",
+    "--hostname": "SPARK_EXECUTOR_POD_IP",
+    "--resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
+    "--podName": "SPARK_EXECUTOR_POD_NAME",
+}
+MEMORY = "SPARK_EXECUTOR_MEMORY"
+_OPTION = re.compile(r"SPARK_JAVA_OPT_(\d+)")
+
+
+class NotAnExecutor(Exception):
+    """The arguments or variables are not those of an executor's pod."""
+
+
+def command(argv: list[str], environment: Mapping[str, str], java: str, spark: Path) -> list[str]:
+    """The JVM's command line; `spark`: the folder that has `jars`. Raises NotAnExecutor."""
+    if argv != ["executor"]:
+        raise NotAnExecutor(
+            f"the argument is {' '.join(argv)!r}, not 'executor': only Spark's driver starts this program"
+        )
+    lacking = [name for name in (*ARGUMENTS.values(), MEMORY) if not environment.get(name)]
+    if lacking:
+        raise NotAnExecutor(f"{', '.join(lacking)} not set: only Spark's driver starts this program")
+    numbered = {int(found[1]): value for name, value in environment.items() if (found := _OPTION.fullmatch(name))}
+    classes = [str(spark / "jars" / "*")]
+    for name in ("SPARK_CONF_DIR", "SPARK_EXTRA_CLASSPATH"):
+        if environment.get(name):
+            classes.append(environment[name])
+    memory = environment[MEMORY]
+    return [
+        java,
+        *(numbered[number] for number in sorted(numbered)),
+        *(f"-Xms{memory}", f"-Xmx{memory}", "-cp", ":".join(classes), MAIN),
+        *(word for name, variable in ARGUMENTS.items() for word in (name, environment[variable])),
+    ]
+
+
+def main(argv: list[str]) -> NoReturn:
+    """Becomes the JVM; exit code 1, with the reason on standard error, where that cannot be."""
+    try:
+        java = str(java_program())
+        line = command(argv, os.environ, java, spark_home())
+    except (NotAnExecutor, SparkUnavailable) as error:
+        sys.exit(str(error))
+    os.execv(java, line)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -44,11 +44,23 @@ def as_large(column: Any) -> Any:
 
 
 def one_behind_another(parts: Sequence[EncodedColumns]) -> EncodedColumns:
-    """At least one part; nothing is copied where there is one."""
-    if len(parts) == 1:
-        return parts[0]
+    """At least one part."""
     keys, values, stamps = zip(*parts, strict=True)
     return EncodedColumns(pa.concat_arrays(keys), pa.concat_arrays(values), np.concatenate(stamps))
+
+
+def taken(parts: Sequence[EncodedColumns], chosen: Ints) -> EncodedColumns:
+    """The rows at these places of all parts, one behind another, in their order; at least one. Nothing else is copied,
+    for together the parts are larger than all else that a task holds."""
+    begins = np.cumsum([0, *(len(part.commit_ts) for part in parts)])
+    of = np.searchsorted(begins, chosen, side="right") - 1
+    numbers: list[int] = np.unique(of).tolist()
+    found = [parts[number].take(chosen[of == number] - begins[number]) for number in numbers]
+    if len(found) == 1:
+        return found[0]
+    back = np.empty(len(chosen), np.int64)
+    back[np.argsort(of, kind="stable")] = np.arange(len(chosen))
+    return one_behind_another(found).take(back)
 
 
 @runtime_checkable

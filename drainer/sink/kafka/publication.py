@@ -17,7 +17,7 @@ from drainer.dispatch.row_events import RowEvents, class_of
 from drainer.dispatch.rules import Router
 from drainer.dispatch.slotting import part_of_slot
 from drainer.protocol.claim_store import open_store
-from drainer.protocol.encoded_columns import ColumnEncoder, ColumnTableEncoder, EncodedColumns, one_behind_another
+from drainer.protocol.encoded_columns import ColumnEncoder, ColumnTableEncoder, EncodedColumns, taken
 from drainer.protocol.encoder import EncodedRow, Encoder, Message, RegisteringEncoder, table_encoder
 from drainer.protocol.large import LargeMessages, limits_of
 from drainer.protocol.options import ProtocolOptions
@@ -148,8 +148,8 @@ class Publication:
         """From places among the events of all routes to their messages; None where there are no events."""
         columns = self._columns(routes)
         if columns:
-            all_columns, frame_columns = one_behind_another(columns), self.encoder.frame_columns  # type: ignore[attr-defined]
-            return lambda chosen: frame_columns(all_columns.take(chosen))
+            frame_columns = self.encoder.frame_columns  # type: ignore[attr-defined]
+            return lambda chosen: frame_columns(taken(columns, chosen))
         rows = [row for of in routes for row in self._encoded(of)]
         return (lambda chosen: self.encoder.frame(rows[at] for at in chosen.tolist())) if rows else None
 

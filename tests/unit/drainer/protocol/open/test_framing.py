@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.protocol.encoded_columns import EncodedColumns, one_behind_another
+from drainer.protocol.encoded_columns import EncodedColumns, taken
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.open.framing import frame, frame_columns, unframe
 
@@ -38,21 +38,21 @@ def columns_of(rows: list[EncodedRow]) -> EncodedColumns:
     return EncodedColumns(pa.array(keys, pa.large_binary()), pa.array(values, pa.large_binary()), stamps)
 
 
-@given(rows_of, rows_of, st.integers(1, 300), st.integers(1, 5), st.data())
+@given(st.lists(rows_of, min_size=1, max_size=4), st.integers(1, 300), st.integers(1, 5), st.data())
 def test_columns_are_framed_as_their_rows_are(
-    some: list[EncodedRow], others: list[EncodedRow], max_bytes: int, max_rows: int, data: st.DataObject
+    parts: list[list[EncodedRow]], max_bytes: int, max_rows: int, data: st.DataObject
 ) -> None:
     """In any order, and of some of them."""
-    rows = some + others
+    rows = [row for part in parts for row in part]
     order = data.draw(st.permutations(range(len(rows))))
-    chosen = order[: data.draw(st.integers(0, len(rows)))]
-    columns = one_behind_another([columns_of(some), columns_of(others)])
-    assert columns.rows() == rows
-    taken = columns.take(np.array(chosen, np.int64))
-    framed = list(frame_columns(taken, max_bytes, max_rows))
+    chosen = order[: data.draw(st.integers(min(1, len(rows)), len(rows)))]
+    columns = [columns_of(part) for part in parts]
+    some = taken(columns, np.array(chosen, np.int64)) if chosen else columns[0]
+    assert some.rows() == [rows[at] for at in chosen]
+    framed = list(frame_columns(some, max_bytes, max_rows))
     assert framed == list(frame([rows[at] for at in chosen], max_bytes, max_rows))
     assert all(type(one) in (bytes, int) for message in framed for one in message)
-    assert taken.longest() >= max((len(rows[at].key or b"") + len(rows[at].value or b"") for at in chosen), default=0)
+    assert some.longest() >= max((len(rows[at].key or b"") + len(rows[at].value or b"") for at in chosen), default=0)
 
 
 def test_a_part_of_an_array_is_framed_without_the_rest() -> None:

@@ -25,10 +25,6 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     # All batches have the same plan, and adaptive execution costs a round trip per job.
     "spark.sql.adaptive.enabled": "false",
-    # A batch has some tens of rows for Spark, each of them large: to generate and compile classes for them costs more
-    # than they save. Without, the JVM took a seventh less CPU, both until the first row and in batches of 8 MiB.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     # Offset and commit logs without the temporary file and rename of the default: 65 to 14 ms each. What survives a
     # power cut does
     # not matter, the destination's position counts (correctness rule 17).

@@ -129,6 +129,7 @@ def watched(watch: Watch, rows: int, protocol: str, registry: str) -> list[Count
         found = count(watch.broker, watch.topic, protocol, registry)
         total = sum(one.rows for one in found)
         if total >= rows or time.perf_counter() > deadline:
+            watch.look()  # what came while it was counted no look has seen
             wrong = differences(found, rows)
             if not wrong:
                 return found

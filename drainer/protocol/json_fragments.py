@@ -66,15 +66,15 @@ def utf8_text(array: Any) -> Any:
 
 def escaped(strings: Any) -> Any:
     """Of strings that are UTF-8. Most have nothing to escape, which one look at all their bytes tells."""
-    if not _has_escaped(data_of(strings)):
+    if not has_escaped(data_of(strings)):
         return as_binary(strings)
     marked = pc.fill_null(pc.match_substring_regex(strings, _ESCAPED_REGEX), False)
     quoted = json_strings(strings.filter(marked).to_pylist())
     return as_binary(pc.replace_with_mask(strings, marked, pa.array(quoted, pa.string())))
 
 
-def _has_escaped(octets: Octets) -> bool:
-    """Perhaps: U+2010 to U+203F count too."""
+def has_escaped(octets: Octets) -> bool:
+    """Whether JSON text escapes something in these bytes. Perhaps: U+2010 to U+203F count too."""
     data = octets.tobytes()
     if not data:
         return False

@@ -56,14 +56,17 @@ class LargeMessages:
     changefeed: str
     store: ClaimStore | None = None
 
+    def fits(self, row_bytes: int) -> bool:
+        """Whether a row whose key and value have so many bytes is below the limit in whatever message."""
+        return row_bytes <= self.message_bytes_max - RECORD_OVERHEAD - _FRAME_MAX
+
     def fitted(self, table: TableEncoder, changes: RowChanges, rows: list[EncodedRow]) -> list[EncodedRow]:
         """`rows`: what `table` made of `changes`. The same with the large ones replaced; claims are stored when this
         returns. Raises MessageTooLarge for a row that does not fit in the way that is chosen, EncodeError where its
         table has no handle key, ClaimStoreError."""
-        bound = self.message_bytes_max - RECORD_OVERHEAD - _FRAME_MAX
-        if sum(max(map(len, filter(None, map(itemgetter(part), rows))), default=0) for part in (0, 1)) <= bound:
+        if self.fits(sum(max(map(len, filter(None, map(itemgetter(part), rows))), default=0) for part in (0, 1))):
             return rows
-        near = [at for at, (key, value, _) in enumerate(rows) if len(key or b"") + len(value or b"") > bound]
+        near = [at for at, (key, value, _) in enumerate(rows) if not self.fits(len(key or b"") + len(value or b""))]
         wholes = {at: _single(self.encoder, rows[at]) for at in near}
         large = [at for at, whole in wholes.items() if whole.length > self.message_bytes_max]
         if not large:

@@ -22,6 +22,7 @@ from drainer.changes.texts import as_binary, data_of
 from drainer.changes.texts import text_of as column_text
 from drainer.protocol.binary_columns import base64
 from drainer.protocol.column_text import texts_of
+from drainer.protocol.json_fragments import has_escaped
 from drainer.protocol.json_text import json_number, json_strings
 from drainer.protocol.open.quote import quote
 from drainer.row.family import Family
@@ -31,9 +32,6 @@ Values = Callable[[Any], Any]
 
 BASE64_TYPES: Final = frozenset({Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB, Tp.BLOB})
 _NUMBERS: Final = frozenset({Family.INT, Family.FLOAT, Family.ENUM, Family.SET, Family.BIT})
-# What JSON text escapes, of bytes below 128; U+2028 and U+2029 begin with the other.
-_ESCAPED: Final = bytes(range(32)) + b'"\\<>&'
-_SEPARATORS: Final = b"\xe2\x80"
 # What strconv.Quote leaves alone.
 _PLAIN: Final = bytes(set(range(32, 127)) - set(b'"\\<>&'))
 
@@ -72,8 +70,7 @@ def _text(column: Any) -> Any:
         text = column.cast(pa.string())
     except pa.ArrowInvalid:
         raise DecodeError("text", offset=0, detail="not UTF-8") from None
-    data = data_of(column).tobytes()
-    if len(data.translate(None, _ESCAPED)) == len(data) and _SEPARATORS not in data:
+    if not has_escaped(data_of(column)):
         return column
     return _escaped(column, text.drop_null().to_pylist())
 

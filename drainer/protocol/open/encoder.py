@@ -7,10 +7,11 @@ from typing import Final
 
 from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
+from drainer.protocol.encoded_columns import EncodedColumns
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_text import json_string
-from drainer.protocol.open.framing import frame, single
+from drainer.protocol.open.framing import frame, frame_columns, single
 from drainer.protocol.open.table_encoder import OpenTableEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Table
@@ -33,6 +34,9 @@ class OpenEncoder:
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
         return frame(rows, self._options.max_message_bytes, self._options.max_batch_size)
+
+    def frame_columns(self, columns: EncodedColumns) -> Iterator[Message]:
+        return frame_columns(columns, self._options.max_message_bytes, self._options.max_batch_size)
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         """Raises EncodeError where the query's text is not Unicode."""

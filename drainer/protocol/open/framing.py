@@ -5,9 +5,16 @@ their lengths of eight bytes.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from drainer.changes.vector import Ints
+from drainer.protocol.encoded_columns import EncodedColumns
 from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Message
 from drainer.protocol.errors import MessageError
 
@@ -15,7 +22,8 @@ VERSION: Final = (1).to_bytes(8, "big")
 # What a row takes in a message beside its own bytes, and what a message of one row takes beside the row.
 ROW_OVERHEAD: Final = 16
 SINGLE_OVERHEAD: Final = RECORD_OVERHEAD + len(VERSION) + ROW_OVERHEAD
-_length = struct.Struct(">Q").pack
+_LENGTH: Final = struct.Struct(">Q")
+_length = _LENGTH.pack
 
 
 def frame(rows: Iterable[EncodedRow], max_bytes: int, max_rows: int) -> Iterator[Message]:
@@ -37,6 +45,37 @@ def frame(rows: Iterable[EncodedRow], max_bytes: int, max_rows: int) -> Iterator
         commit_ts = row.commit_ts
     if values:
         yield Message(b"".join(keys), b"".join(values), len(values) // 2, commit_ts)
+
+
+def frame_columns(rows: EncodedColumns, max_bytes: int, max_rows: int) -> Iterator[Message]:
+    """The same messages: slices of all keys and of all values, each behind its length."""
+    count = len(rows.commit_ts)
+    if not count:
+        return
+    keys, key_ends = _behind_lengths(rows.keys)
+    values, value_ends = _behind_lengths(rows.values)
+    ends = [0, *np.add(key_ends, value_ends).tolist()]
+    key_at, value_at = [0, *key_ends.tolist()], [0, *value_ends.tolist()]
+    room = max_bytes - RECORD_OVERHEAD - len(VERSION)
+    begin = 0
+    while begin < count:
+        most = min(begin + max_rows, count)
+        # Behind the last row that ends within the room; a row alone may be longer.
+        end = max(bisect_right(ends, ends[begin] + room, begin + 1, most + 1) - 1, begin + 1)
+        key = VERSION + keys[key_at[begin] : key_at[end]].tobytes()
+        value = values[value_at[begin] : value_at[end]].tobytes()
+        yield Message(key, value, end - begin, int(rows.commit_ts[end - 1]))
+        begin = end
+
+
+def _behind_lengths(column: Any) -> tuple[memoryview, Ints]:
+    """All values one behind another, each behind its length; where each ends."""
+    count = len(column)
+    lengths = pc.binary_length(column).to_numpy().astype(np.int64)
+    places = pa.py_buffer(np.arange(0, 8 * (count + 1), 8, dtype=np.int64))
+    heads = pa.Array.from_buffers(pa.large_binary(), count, [None, places, pa.py_buffer(lengths.astype(">i8"))])
+    joined = pc.binary_join_element_wise(heads, column, pa.scalar(b"", pa.large_binary()))
+    return memoryview(joined.buffers()[2]), np.cumsum(lengths + _LENGTH.size)
 
 
 def single(key: bytes, value: bytes, commit_ts: int) -> Message:

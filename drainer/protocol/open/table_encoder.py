@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
 from drainer.batch.work import Kind
 from drainer.protocol.compression import compress
+from drainer.protocol.encoded_columns import EncodedColumns, as_large
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_text import json_string
@@ -21,8 +21,6 @@ from drainer.protocol.table import Table
 
 # How many bytes of carriers are encoded at once: JSON of a byte may have six, and stands in memory several times.
 PIECE_BYTES: Final = 16 << 20
-# EncodedRow of a tuple of its three members; calling the class takes three times as long.
-_row: Final[Callable[[tuple[bytes, bytes, int]], EncodedRow]] = partial(tuple.__new__, EncodedRow)
 _WHOLE: Final = b',"t":1}'
 _HANDLE_ONLY: Final = b',"t":1,"ohk":true}'
 
@@ -42,16 +40,20 @@ class OpenTableEncoder:
         self._partition_ids = partition_ids(table)
 
     def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        return [row for columns in self.encode_columns(changes) for row in columns.rows()]
+
+    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
+        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
         delete_handle = changes.kind is Kind.DELETE and self._options.delete_only_output_handle_key_columns
         codes = self._handle_codes(changes) if delete_handle else self._all
-        return [row for piece in _pieces(changes) for row in self._rows(piece, codes, constant(_WHOLE))]
+        return [self._columns(piece, codes, constant(_WHOLE)) for piece in _pieces(changes) if len(piece)]
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         codes = self._handle_codes(changes)
         if claims is None:
-            return self._rows(changes, codes, constant(_HANDLE_ONLY))
+            return self._columns(changes, codes, constant(_HANDLE_ONLY)).rows() if len(changes) else []
         ends = [f',"t":1,"ccl":{json_string(claim)}}}'.encode() for claim in claims]
-        return self._rows(changes, codes, pa.array(ends, pa.binary()))
+        return self._columns(changes, codes, pa.array(ends, pa.binary())).rows() if len(changes) else []
 
     def _handle_codes(self, changes: RowChanges) -> tuple[ColumnCode, ...]:
         if not self._handle:
@@ -62,17 +64,15 @@ class OpenTableEncoder:
             )
         return self._handle
 
-    def _rows(self, changes: RowChanges, codes: Sequence[ColumnCode], key_end: Any) -> list[EncodedRow]:
-        if not len(changes):
-            return []
+    def _columns(self, changes: RowChanges, codes: Sequence[ColumnCode], key_end: Any) -> EncodedColumns:
         try:
-            values = joined(self._value_parts(changes, codes)).to_pylist()
+            values = as_large(joined(self._value_parts(changes, codes)))
         except BadColumn as bad:
             raise bad.of(changes) from None
-        if self._options.large_message_handle_compression != "none":
-            values = [compress(value, self._options.large_message_handle_compression) for value in values]
-        keys = joined(self._key_parts(changes, key_end)).to_pylist()
-        return list(map(_row, zip(keys, values, changes.commit_ts.tolist(), strict=True)))
+        how = self._options.large_message_handle_compression
+        if how != "none":
+            values = pa.array([compress(value, how) for value in values.to_pylist()], pa.large_binary())
+        return EncodedColumns(as_large(joined(self._key_parts(changes, key_end))), values, changes.commit_ts)
 
     def _value_parts(self, changes: RowChanges, codes: Sequence[ColumnCode]) -> list[Any]:
         old, new = changes.old, changes.new

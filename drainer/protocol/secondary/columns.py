@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from binlog.errors import DecodeError
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.protocol.column_text import texts_of
-from drainer.protocol.protobuf_bytes import VARINTS, signed
+from drainer.protocol.protobuf_bytes import VARINTS, uvarints
 from drainer.row.family import Family
 from drainer.row.form import Form
 from drainer.row.scalar import bit_number, enum_index, set_bits
@@ -41,6 +42,8 @@ def _columns(form: Form, array: Any, zone: tzinfo) -> list[bytes]:
         return _lengths(_BYTES, array.to_pylist())
     if family is Family.FLOAT:
         return [_NULL if value is None else _DOUBLE + _double(value) for value in _doubles(kind, array)]
+    if family is Family.INT and kind.tp is not Tp.YEAR:
+        return _integers(_UINT64 if kind.is_unsigned else _INT64, array)
     if family in (Family.INT, Family.ENUM, Family.SET, Family.BIT):
         return _each(_number(kind, family), array)
     texts = [None if text is None else text.encode() for text in texts_of(form, array, zone)]
@@ -49,6 +52,15 @@ def _columns(form: Form, array: Any, zone: tzinfo) -> list[bytes]:
 
 def _lengths(tag: bytes, values: list[bytes | None]) -> list[bytes]:
     return [_NULL if value is None else tag + VARINTS[len(value)] + value for value in values]
+
+
+def _integers(tag: bytes, array: Any) -> list[bytes]:
+    """Negative numbers have the ten bytes of their complement."""
+    numbers = pc.fill_null(array, 0).to_numpy(zero_copy_only=False).view(np.uint64)
+    found = [tag + number for number in uvarints(numbers)]
+    for place in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist() if array.null_count else ():
+        found[place] = _NULL
+    return found
 
 
 def _each(encode: Callable[[int], bytes], array: Any) -> list[bytes]:
@@ -84,11 +96,8 @@ def _number(kind: FieldType, family: Family) -> Callable[[int], bytes]:
     if family is Family.SET:
         count = len(kind.elems)
         return lambda value: _UINT64 + VARINTS[set_bits(value, count)]
-    if kind.tp is Tp.YEAR:
-        return lambda value: _STRING + VARINTS[len(str(value))] + str(value).encode()
-    if kind.is_unsigned:
-        return lambda value: _UINT64 + VARINTS[value]
-    return lambda value: _INT64 + signed(value)
+    assert kind.tp is Tp.YEAR, "other whole numbers are encoded together"
+    return lambda value: _STRING + VARINTS[len(str(value))] + str(value).encode()
 
 
 def rows(images: list[list[bytes]], count: int) -> list[bytes]:

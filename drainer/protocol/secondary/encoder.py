@@ -13,6 +13,7 @@ from struct import Struct
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import numpy as np
 from binlog.errors import DecodeError
 from binlog.tidb.types import Flag
 
@@ -22,13 +23,14 @@ from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.protobuf_bytes import VARINTS, field, signed
+from drainer.protocol.protobuf_bytes import VARINTS, field, signed, uvarints
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.secondary.columns import cells, rows
 from drainer.protocol.table import Column, Table
 
 NAME: Final = "secondary-binlog"
 _KEY: Final = Struct("<QI")  # start_ts, length of what stands before the mutations
+_START_BYTES: Final = 8
 _MUTATION_TYPES: Final = {Kind.INSERT: b"\x08\x00", Kind.UPDATE: b"\x08\x01", Kind.DELETE: b"\x08\x02"}
 
 
@@ -64,19 +66,24 @@ class SecondaryEncoder:
         return self._tables.get(table.key, lambda: SecondaryTable(table, self._zone))
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        for (_, commit_ts), group in groupby(rows, key=_transaction):
-            of_transaction = list(group)
-            if len(of_transaction) == 1:  # as of most transactions; the same as below, in a fraction of the time
-                ((key, mutation, _),) = of_transaction
-                data = field(b"\x0a", _table(key or b"", (mutation or b"",)))
+        given = list(rows)
+        stamps = uvarints(np.array([row.commit_ts for row in given], np.uint64))
+        begin = 0
+        while begin < len(given):
+            key, mutation, commit_ts = given[begin]
+            end = _end(given, begin)
+            if end == begin + 1:  # as of most transactions; the same as below, in a fraction of the time
+                table = _table(key or b"", (mutation or b"",))
+                data = b"\x0a" + VARINTS[len(table)] + table
             else:
-                tables = [
+                tables = groupby(given[begin:end], key=_key)
+                data = b"".join(
                     field(b"\x0a", _table(key or b"", [row.value or b"" for row in of_table]))
-                    for key, of_table in groupby(of_transaction, key=_key)
-                ]
-                data = b"".join(tables)
-            value = b"\x08\x00\x10" + signed(commit_ts) + field(b"\x1a", data)
-            yield Message(None, value, len(of_transaction), commit_ts)
+                    for key, of_table in tables
+                )
+            value = b"".join((b"\x08\x00\x10", stamps[begin], b"\x1a", VARINTS[len(data)], data))
+            yield Message(None, value, end - begin, commit_ts)
+            begin = end
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         names = field(b"\x0a", ddl.schema.encode()) + field(b"\x12", ddl.table.encode())
@@ -146,8 +153,14 @@ def _key(row: EncodedRow) -> bytes | None:
     return row.key
 
 
-def _transaction(row: EncodedRow) -> tuple[bytes, int]:
-    return (row.key or b"")[:8], row.commit_ts
+def _end(rows: Sequence[EncodedRow], begin: int) -> int:
+    """Behind the last row of the transaction that begins there."""
+    key, _, commit_ts = rows[begin]
+    start = (key or b"")[:_START_BYTES]
+    end = begin + 1
+    while end < len(rows) and rows[end].commit_ts == commit_ts and (rows[end].key or b"")[:_START_BYTES] == start:
+        end += 1
+    return end
 
 
 def _table(key: bytes, mutations: Sequence[bytes]) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
 
-from drainer.protocol.encoder import Message
+from drainer.protocol.encoder import RECORD_OVERHEAD, Message
 from drainer.sink.errors import DestinationDown, DestinationError, DestinationRefused
 from drainer.sink.kafka.missing_replicas import missing_replicas
 from drainer.sink.retry import Patience
@@ -86,14 +86,15 @@ def library_batch_bytes(topic_bytes: int) -> int:
     return min(topic_bytes or _BATCH_BYTES_MAX, _BATCH_BYTES_MAX)
 
 
-def _chunks(messages: Iterable[Message]) -> Iterator[tuple[list[Message], int]]:
-    """With how many bytes are in each."""
-    chunk: list[Message] = []
+def _chunks(messages: Iterable[Message]) -> Iterator[tuple[list[dict[str, Any]], int]]:
+    """Messages as the library takes them, and how many bytes are in each chunk."""
+    chunk: list[dict[str, Any]] = []
     size = 0
-    for message in messages:
-        chunk.append(message)
-        size += message.length
-        if len(chunk) >= _CHUNK_MESSAGES or size >= _CHUNK_BYTES:
+    for key, value, _, _ in messages:
+        chunk.append({"key": key, "value": value})
+        # As Message.length, which would be a call for each.
+        size += RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
+        if size >= _CHUNK_BYTES or len(chunk) >= _CHUNK_MESSAGES:
             yield chunk, size
             chunk, size = [], 0
     if chunk:
@@ -199,9 +200,8 @@ class Producer:
         """Messages in this order; returns how many. They are acknowledged when `flush` has returned."""
         count = 0
         self._sent.add((topic, partition))
-        for chunk, size in _chunks(messages):
-            count += len(chunk)
-            given = [{"key": message.key, "value": message.value} for message in chunk]
+        for given, size in _chunks(messages):
+            count += len(given)
             try:
                 queued = self._client.produce_batch(topic, given, partition=partition)
             except KafkaException as error:
@@ -209,7 +209,7 @@ class Producer:
             if queued != len(given):
                 refused = next(one["_error"] for one in given if "_error" in one)
                 raise meaning(refused, f"{self.name}: topic {topic}")
-            self._unacknowledged.add(len(chunk), size)
+            self._unacknowledged.add(len(given), size)
             self._poll(0)
             self._wait_for_room(patience)
         return count

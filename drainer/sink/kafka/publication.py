@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.vector import Ints
 from drainer.dispatch.ddl_messages import ddl_messages, ddl_partitions
 from drainer.dispatch.dispatcher import Dispatcher, Routes
 from drainer.dispatch.piece_order import Part, in_order
@@ -16,6 +17,7 @@ from drainer.dispatch.row_events import RowEvents, class_of
 from drainer.dispatch.rules import Router
 from drainer.dispatch.slotting import part_of_slot
 from drainer.protocol.claim_store import open_store
+from drainer.protocol.encoded_columns import ColumnEncoder, ColumnTableEncoder, EncodedColumns, taken
 from drainer.protocol.encoder import EncodedRow, Encoder, Message, RegisteringEncoder, table_encoder
 from drainer.protocol.large import LargeMessages, limits_of
 from drainer.protocol.options import ProtocolOptions
@@ -27,6 +29,7 @@ from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 
 TopicTable = tuple[str, Table]
+Framed = Callable[[Ints], Iterator[Message]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +129,8 @@ class Publication:
         return self._outgoing(part_of_slot(self._events.of(segment), self.dispatcher, slot, slots))
 
     def _outgoing(self, routes: Sequence[Routes]) -> Iterator[Outgoing]:
-        encoded = [row for of in routes for row in self._encoded(of)]
-        if not encoded:
+        framed = self._framed(routes)
+        if framed is None:
             return
         topics = list(dict.fromkeys(of.topic for of in routes))
         begins = dict(zip(topics, np.cumsum([0, *(self.counts[topic] for topic in topics)]).tolist(), strict=False))
@@ -136,10 +139,32 @@ class Publication:
         in_order = np.lexsort((np.concatenate([of.changes.order for of in routes]), place))
         begin = 0
         for end in [*(np.flatnonzero(np.diff(place[in_order])) + 1).tolist(), len(in_order)]:
-            chosen = in_order[begin:end].tolist()
+            chosen = in_order[begin:end]
             topic, partition = names[place[chosen[0]]]
-            yield Outgoing(topic, partition, self.encoder.frame(encoded[at] for at in chosen))
+            yield Outgoing(topic, partition, framed(chosen))
             begin = end
+
+    def _framed(self, routes: Sequence[Routes]) -> Framed | None:
+        """From places among the events of all routes to their messages; None where there are no events."""
+        columns = self._columns(routes)
+        if columns:
+            frame_columns = self.encoder.frame_columns  # type: ignore[attr-defined]
+            return lambda chosen: frame_columns(taken(columns, chosen))
+        rows = [row for of in routes for row in self._encoded(of)]
+        return (lambda chosen: self.encoder.frame(rows[at] for at in chosen.tolist())) if rows else None
+
+    def _columns(self, routes: Sequence[Routes]) -> list[EncodedColumns]:
+        """None of them where the protocol makes messages of rows, and where a row is so long that it must be looked at
+        alone."""
+        found: list[EncodedColumns] = []
+        for of in routes if isinstance(self.encoder, ColumnEncoder) else ():
+            table = table_encoder(self.encoder, of.topic, of.changes.table)
+            assert isinstance(table, ColumnTableEncoder), f"{self.encoder.name} frames columns"
+            parts = table.encode_columns(of.changes)
+            if not all(self._large_of(of.topic).fits(part.longest()) for part in parts):
+                return []
+            found += parts
+        return found
 
     def _encoded(self, routes: Routes) -> list[EncodedRow]:
         table = table_encoder(self.encoder, routes.topic, routes.changes.table)

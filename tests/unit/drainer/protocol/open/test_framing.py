@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drainer.protocol.encoded_columns import EncodedColumns, taken
 from drainer.protocol.encoder import EncodedRow
-from drainer.protocol.open.framing import frame, unframe
+from drainer.protocol.open.framing import frame, frame_columns, unframe
 
 rows_of = st.lists(
     st.builds(EncodedRow, st.binary(max_size=30), st.binary(max_size=60), st.integers(0, 9)), max_size=30
@@ -27,6 +30,36 @@ def test_messages_hold_every_row_once_within_both_limits(rows: list[EncodedRow],
             first = rows[at]
             assert message.length + len(first.key or b"") + len(first.value or b"") + 16 > max_bytes
     assert at == len(rows)
+
+
+def columns_of(rows: list[EncodedRow]) -> EncodedColumns:
+    keys, values = ([row[part] for row in rows] for part in (0, 1))
+    stamps = np.array([row.commit_ts for row in rows], np.uint64)
+    return EncodedColumns(pa.array(keys, pa.large_binary()), pa.array(values, pa.large_binary()), stamps)
+
+
+@given(st.lists(rows_of, min_size=1, max_size=4), st.integers(1, 300), st.integers(1, 5), st.data())
+def test_columns_are_framed_as_their_rows_are(
+    parts: list[list[EncodedRow]], max_bytes: int, max_rows: int, data: st.DataObject
+) -> None:
+    """In any order, and of some of them."""
+    rows = [row for part in parts for row in part]
+    order = data.draw(st.permutations(range(len(rows))))
+    chosen = order[: data.draw(st.integers(min(1, len(rows)), len(rows)))]
+    columns = [columns_of(part) for part in parts]
+    some = taken(columns, np.array(chosen, np.int64)) if chosen else columns[0]
+    assert some.rows() == [rows[at] for at in chosen]
+    framed = list(frame_columns(some, max_bytes, max_rows))
+    assert framed == list(frame([rows[at] for at in chosen], max_bytes, max_rows))
+    assert all(type(one) in (bytes, int) for message in framed for one in message)
+    assert some.longest() >= max((len(rows[at].key or b"") + len(rows[at].value or b"") for at in chosen), default=0)
+
+
+def test_a_part_of_an_array_is_framed_without_the_rest() -> None:
+    rows = [EncodedRow(b"k%d" % number, b"v" * number, number) for number in range(9)]
+    keys, values, stamps = columns_of(rows)
+    part = EncodedColumns(keys.slice(3, 4), values.slice(3, 4), stamps[3:7])
+    assert list(frame_columns(part, 1 << 20, 3)) == list(frame(rows[3:7], 1 << 20, 3))
 
 
 def test_rows_are_taken_as_messages_are_asked_for() -> None:

@@ -62,13 +62,17 @@ def test_what_is_held_is_told_by_how_many_messages_are_left(counts: list[int], d
 
 @given(st.lists(st.integers(0, 3000), max_size=60), st.integers(1, 2000))
 def test_chunks_are_bounded_and_whole(sizes: list[int], factor: int) -> None:
-    messages = [Message(None, bytes(size * factor % (1 << 20)), 1, n) for n, size in enumerate(sizes)]
+    keys = (None, b"", b"key")
+    messages = [Message(keys[n % 3], bytes(size * factor % (1 << 20)), 1, n) for n, size in enumerate(sizes)]
     chunks = list(_chunks(messages))
-    assert [one for chunk, _ in chunks for one in chunk] == messages
+    given_ = [one for chunk, _ in chunks for one in chunk]
+    assert given_ == [{"key": message.key, "value": message.value} for message in messages]
+    begin = 0
     for chunk, size in chunks:
-        assert size == sum(message.length for message in chunk)
+        mine, begin = messages[begin : begin + len(chunk)], begin + len(chunk)
+        assert size == sum(message.length for message in mine)
         assert len(chunk) <= _CHUNK_MESSAGES
-        assert size - chunk[-1].length < _CHUNK_BYTES
+        assert size - mine[-1].length < _CHUNK_BYTES
 
 
 def test_a_setting_that_the_library_does_not_know_is_refused() -> None:

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from drainer.changes.stream import StreamDecoder
 from drainer.dispatch.rules import DispatchRule, Router
+from drainer.protocol.encoder import Message
 from drainer.protocol.event import RowEvent
+from drainer.protocol.open.encoder import OpenEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.sink.kafka.publication import Publication
-from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, Values, table, transaction, view_of
 
 INFO = table([("id", INT), ("text", TEXT)], handle="id")
 PARTITIONS = 5
@@ -57,3 +59,48 @@ def test_pieces_go_where_the_whole_would(partition: str) -> None:
     whole, cut = events_of(partition, [keys]), events_of(partition, [keys[:13], keys[13:]])
     assert whole == cut
     assert len(whole) == (PARTITIONS if partition == "index-value" else 1)
+
+
+def sent(options: ProtocolOptions, topic_bytes: int, texts: Sequence[bytes], *, rows_alone: bool) -> list[Message]:
+    """What becomes of transactions that insert, update and delete rows with these texts; `rows_alone`: as of a protocol
+    that has no columns."""
+    router = Router([DispatchRule(("*.*",), partition="index-value")], "shop", protocol=options.protocol)
+    publication = Publication(options, router, {"shop": PARTITIONS}, {"shop": topic_bytes})
+    if rows_alone:
+        publication._columns = lambda routes: []  # type: ignore[method-assign]
+    builder = StreamDecoder(view_of(INFO), stored_generated=True).builder()
+    for number, text in enumerate(texts):
+        key = number // 3
+        old: Values = {1: key, 2: text}
+        new: Values = {1: key, 2: text + b"!"}
+        steps: list[Step] = [("insert", {}, old), ("update", old, new), ("delete", new, {})]
+        at = BEGIN_TS + 2 * number
+        builder.add_all([transaction([(INFO, steps[number % 3])], commit_ts=at + 2, start_ts=at + 1)])
+    segment = builder.finish(BEGIN_TS, BEGIN_TS + 2 * len(texts) + 2)
+    return [message for outgoing in publication.rows(segment) for message in outgoing.messages]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.text(max_size=9), max_size=40), st.integers(1, 5))
+def test_columns_become_the_messages_of_their_rows(texts: list[str], max_rows: int) -> None:
+    options = ProtocolOptions("open-protocol", max_batch_size=max_rows)
+    given_ = [text.encode() for text in texts]
+    rows = sent(options, 1 << 20, given_, rows_alone=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(OpenEncoder, "frame")
+        columns = sent(options, 1 << 20, given_, rows_alone=False)
+    assert columns == rows
+    assert sum(message.rows for message in columns) == len(texts)
+
+
+@pytest.mark.parametrize("place", [0, 7, 20])
+def test_a_row_too_large_for_its_topic_is_looked_at_alone(place: int) -> None:
+    """All of the others are whole, in their order."""
+    options = ProtocolOptions("open-protocol", max_message_bytes=4096, large_message_handle_option="handle-key-only")
+    texts = [b"x" * (4096 if number == place else 9) for number in range(21)]
+    found = sent(options, 4096, texts, rows_alone=False)
+    decoder = make_decoder(options)
+    events = [event for message in found for event in decoder.decode(message.key, message.value)]
+    assert [one.handle_only for one in events if isinstance(one, RowEvent)].count(True) == 1
+    assert found == sent(options, 4096, texts, rows_alone=True)
+    assert max(message.length for message in found) <= 4096

@@ -57,11 +57,15 @@ class Cluster(Broker):
 
     def alone(self, partitions: int = 1, **config: str) -> str:
         """A new topic that the second broker alone has."""
+        return self.placed(*[[2]] * partitions, **config)
+
+    def placed(self, *brokers: list[int], **config: str) -> str:
+        """A new topic; of each partition the brokers that have it, the first of which leads."""
         made = f"a-{uuid.uuid4().hex[:10]}"
         settings = {setting.replace("_", "."): value for setting, value in config.items()}
-        new = NewTopic(made, num_partitions=partitions, replica_assignment=[[2]] * partitions, config=settings)
+        new = NewTopic(made, num_partitions=len(brokers), replica_assignment=list(brokers), config=settings)
         self.order(self.admin.create_topics, [new], done=KafkaError.TOPIC_ALREADY_EXISTS)
-        wait_until(lambda: self.leaders(made) == [2] * partitions, what=f"topic {made} is shown")
+        wait_until(lambda: self.leaders(made) == [of[0] for of in brokers], what=f"topic {made} is shown")
         return made
 
     def leaders(self, topic: str) -> list[int]:

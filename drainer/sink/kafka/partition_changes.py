@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from binlog.runtime.log import get_logger
 
-from drainer.sink.kafka.driver import Driver, Transaction
+from drainer.sink.kafka.driver import Driver
 from drainer.sink.kafka.topic_counts import TopicCounts
+from drainer.sink.kafka.transaction import Transaction
 
 _log = get_logger(__name__)
 
@@ -32,7 +33,7 @@ def take_up(
                 # Before the position, also without transactions: who dies in between tells it again, not never.
                 transaction.send(change.topic, partition, [*encoder.resolved(commit_ts), *told])
 
-    driver.transact("other partitions", body, lambda _: driver.document.notes == notes)
+    driver.transact("other partitions", body, lambda _: notes.items() <= driver.document.notes.items())
     topics.taken_up(notes)
     for change in changes:
         what = "was deleted and made again" if change.id_ else "has another number of partitions from here on"

@@ -42,7 +42,7 @@ from drainer.sink.document_position import Document
 from drainer.sink.errors import DestinationError, Fenced, PositionMoved
 from drainer.sink.kafka.bootstraps import describe
 from drainer.sink.kafka.config import KafkaConfig
-from drainer.sink.kafka.driver import Driver, Transaction
+from drainer.sink.kafka.driver import Driver
 from drainer.sink.kafka.partition_changes import take_up
 from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import Publication, TopicTable
@@ -50,6 +50,7 @@ from drainer.sink.kafka.section import KafkaSection
 from drainer.sink.kafka.sink_uri import TOPIC_LENGTH_MAX
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, required_of
 from drainer.sink.kafka.topic_counts import TopicCounts
+from drainer.sink.kafka.transaction import Transaction
 from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs
 from drainer.sink.settings import SyncerSettings
 
@@ -252,6 +253,7 @@ class KafkaSink:
             describe(transaction, self._known(()), schedule, tables, rows=0, now_s=self._monotonic())
             transaction.store.document.notes = topics.notes()
             transaction.store.write_intent(epoch=driver.epoch, intent=intent, stage=_STAGE)
+            transaction.slots = topics.publication.slot_places(intent.slots)
 
         driver.transact(f"intent {intent}", body, lambda stored: stored.intent == intent)
         self._schedule = schedule

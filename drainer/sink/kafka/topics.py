@@ -12,10 +12,13 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.kafka.control_records import Place
 from drainer.sink.kafka.producer import meaning
 from drainer.sink.retry import Patience
 
 _ANSWER_S: Final = 10.0
+# Brokers that were just started write markers some seconds later.
+GRACE_S: Final = 10.0
 # A marker follows its commit within milliseconds, but for brokers that were just started.
 _LOOK_AGAIN_S_FIRST: Final = 0.002
 _LOOK_AGAIN_S_MAX: Final = 0.2
@@ -31,7 +34,6 @@ _CONTROL: Final = {
 }
 
 T = TypeVar("T")
-Place = tuple[str, int]  # topic and partition
 _log = get_logger(__name__)
 
 
@@ -130,9 +132,12 @@ class Topics:
 
         return self._patiently("asking where partitions end", ask) if places else {}
 
-    def settled(self, places: Sequence[Place], grace_s: float) -> tuple[dict[Place, int], dict[Place, int]]:
+    def settled(
+        self, places: Sequence[Place], grace_s: float, known: Mapping[Place, int] | None = None
+    ) -> tuple[dict[Place, int], dict[Place, int]]:
         """Where partitions end; and those at whose offsets readers of committed messages have stood still for `grace_s`
-        because a transaction has no end there. The ends are those of a moment at which there was no such partition."""
+        because a transaction has no end there, but for the offsets that are `known`. The ends are those of a moment at
+        which there was no such partition."""
         end_s = time.monotonic() + grace_s
         still: dict[Place, int] | None = None
         pause_s = _LOOK_AGAIN_S_FIRST
@@ -140,6 +145,7 @@ class Topics:
             committed = self.ends(places, committed=True)  # first: what ends meanwhile is not counted as open
             written = self.ends(places, committed=False)
             found = {place: at for place, at in committed.items() if at < written.get(place, at)}
+            found = {place: at for place, at in found.items() if known is None or known.get(place) != at}
             still = found if still is None else {place: at for place, at in still.items() if found.get(place) == at}
             if not found or not still or time.monotonic() > end_s or self._stop.wait(pause_s):
                 return written, still

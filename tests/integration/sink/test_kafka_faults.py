@@ -23,7 +23,9 @@ from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka import driver as driver_module
 from drainer.sink.kafka import sink as sink_module
 from drainer.sink.kafka import slot_writer
+from drainer.sink.kafka.producer import Producer
 from drainer.sink.kafka.sink import KafkaSink
+from drainer.sink.retry import Patience
 from tests.integration.sink.test_kafka_takeover import (
     KEYS,
     OTHER,
@@ -31,6 +33,7 @@ from tests.integration.sink.test_kafka_takeover import (
     Once,
     World,
     at,
+    dies,
     range_of,
     segment,
     sent,
@@ -200,7 +203,8 @@ class Leaderless:
             assert self._open()
 
     def _away(self) -> bool:
-        return {leader for topic in self._topics for leader in self._cluster.leaders(topic)} == {-1}
+        """Of the partitions that the second broker alone has."""
+        return not any(2 in self._cluster.leaders(topic) for topic in self._topics)
 
 
 @contextlib.contextmanager
@@ -284,6 +288,80 @@ def test_an_intent_that_has_no_marker_is_kept_where_slots_have_written(
         assert new.open(OTHER, 1).intent == intent
         spread(new, 10, 60, *range(2, 14))
         assert made.keys() == list(range(1, 14))
+
+
+@pytest.mark.parametrize(
+    ("where", "points"), [("control", DRIVER), ("some of both", SLOT), ("rows", DRIVER), ("rows", SLOT)]
+)
+def test_a_transaction_whose_marker_came_to_some_of_its_partitions_is_committed_in_all(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, where: str, points: tuple[str, str]
+) -> None:
+    """Readers have seen its rows, or its position was moved, and its driver died behind it. `where` it has none."""
+    topic = cluster.placed(*{"control": [[1], [1], [1]], "some of both": [[1], [2], [1]], "rows": [[2]] * 3}[where])
+    control = cluster.placed(*[[1 if where == "rows" else 2]] * 2, cleanup_policy="compact")  # one slot
+    hang = {"control": [control], "some of both": [control, topic], "rows": [topic]}[where]
+    with world(cluster, topic, control_topic=control) as made:
+        old = made.opened()
+        old.apply(segment(0, 10, 1), 1)
+        leaderless = Leaderless(cluster, hang, *points)
+
+        def passed(name: str) -> None:
+            leaderless(name)
+            if leaderless.done:
+                raise Died
+
+        for module in (driver_module, sink_module, slot_writer):
+            monkeypatch.setattr(module, "crash_point", passed)
+        with pytest.raises(Died):
+            if points == SLOT:
+                spread(old, 10, 60, *range(2, 14))
+            else:
+                old.apply(segment(10, 60, *range(2, 14)), 1)
+        monkeypatch.undo()
+        assert (made.keys() == [1]) == (where == "rows"), "readers of partitions that have the marker have seen it"
+        new = made.opened(OTHER)
+        assert new.commit_ts == BEGIN_TS + (10 if points == SLOT else 60)
+        if points == SLOT:
+            spread(new, 10, 60, *range(2, 14))
+        assert made.settled().keys() == list(range(1, 14))
+        assert made.resolved() == {60}
+    cluster.both()
+
+
+@pytest.mark.parametrize("who", ["driver", "0"])
+def test_a_transaction_that_was_aborted_and_has_no_marker_is_not_committed_with_the_next(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """Its rows were sent, and it was given up before anything came to the control topic."""
+    topic, control = cluster.alone(3), cluster.placed([1], [1], cleanup_policy="compact")
+    aborted: list[str] = []
+    abort = Producer.abort
+
+    def aborting(producer: Producer, patience: Patience) -> None:
+        producer.flush(patience)
+        leaderless = Leaderless(cluster, [topic], "begin", "end")
+        leaderless("begin")
+        abort(producer, patience)
+        leaderless("end")
+        assert leaderless.done
+        aborted.append(producer.name)
+
+    with world(cluster, topic, control_topic=control) as made:
+        destination = made.opened()
+        destination.apply(segment(0, 10, 1), 1)
+        monkeypatch.setattr(Producer, "abort", aborting)
+        at(monkeypatch, Once("kafka.slot_sent" if who == "0" else "kafka.rows_sent", dies))
+        with pytest.raises(Died):
+            if who == "0":
+                spread(destination, 10, 60, *range(2, 14))
+            else:
+                destination.apply(segment(10, 60, *range(2, 14)), 1)
+        assert aborted == [f"{control}-{who}"]
+        monkeypatch.undo()
+        spread(destination, 10, 60, *range(2, 14))
+        assert made.settled().keys() == list(range(1, 14))
+        assert made.resolved() == {60}
+    cluster.both()
 
 
 def test_a_broker_whose_disk_is_full_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,7 +254,7 @@ class Driver:
         if (topic, partition) not in self._ends:
             places = [(topic, number) for number in range(self._topics.counts().get(topic, 0))]
             self._ends = {**self._topics.ends(places, committed=False), **self._ends}
-        return self._ends[topic, partition]
+        return self._ends.get((topic, partition), 0)  # of one that is gone, which sending tells
 
     def _not_older(self, read: Document) -> Document:
         """Brokers may have lost what they acknowledged. Raises PositionMoved."""

@@ -108,6 +108,20 @@ class Hanging:
         for partition in sorted(partition for partition, commit in found.control.items() if commit):
             self._check_committed(partition, tails[partition], patience)
         self.tell([*open_at, *open_rows])
+        if not self._filler(commit_ts):
+            self._check_left(found)
+
+    def _check_left(self, found: Outcomes) -> None:
+        """The next transaction of its id could take away what is committed and cannot be ended for want of a message.
+        Raises ProducerLost."""
+        decided = [*found.driver.items(), *(of for places in found.slots.values() for of in places.items())]
+        left = {place: self._told.pop(place) for place, commit in decided if commit and place in self._told}
+        if left:
+            raise ProducerLost(
+                f"{self._label}: {told(left, self._config.address)}. It was committed, and this protocol has no "
+                f"resolved events, one of which would end it so: start once with them (enable-tidb-extension, "
+                f"avro-enable-watermark or another protocol), or begin again into new topics"
+            )
 
     def _log(self, found: Outcomes, open_rows: Iterable[Place]) -> None:
         _log.warning(

@@ -1,4 +1,6 @@
-"""Topics that have another number of partitions, or were deleted and made again, while rows go there (rule 31)."""
+"""Topics that have another number of partitions, or were deleted and made again, while rows go there (rule 31); and
+what is recorded so that rows that come again come to the partitions where they were.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,29 @@ from drainer.sink.kafka.transaction import Transaction
 _log = get_logger(__name__)
 
 
+def announce(driver: Driver, topics: TopicCounts, until_ts: int) -> None:
+    """What is about to be sent is recorded before, where there are no transactions: whoever comes behind a crash sends
+    it again to the same partitions."""
+    notes = topics.announcement(until_ts)
+    if notes is None:
+        return
+
+    def body(transaction: Transaction) -> None:
+        transaction.store.document.notes = notes
+
+    driver.transact(f"what is sent up to {until_ts}", body, lambda _: False)
+    topics.announced(until_ts)
+
+
 def take_up(
     driver: Driver, topics: TopicCounts, commit_ts: int, catch_up: Callable[[Transaction], None], *, now: bool = False
 ) -> None:
     """Resolved and Admin events to all partitions of topics that have changed, and from then on they are used as they
     are. `commit_ts`: the position, to which `catch_up` moves the one that is written. `now`: whether or not it is time
-    to look. Only while no range is open. Raises DestinationRefused where that is not wanted."""
+    to look; while rows may come again that were sent before, topics are used as they were. Only while no range is
+    open. Raises DestinationRefused where that is not wanted."""
+    if topics.may_repeat(commit_ts):
+        return
     changes = topics.look(now=now)
     if not changes:
         return

@@ -43,7 +43,7 @@ from drainer.sink.errors import DestinationError, Fenced, PositionMoved
 from drainer.sink.kafka.bootstraps import describe
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.driver import Driver
-from drainer.sink.kafka.partition_changes import take_up
+from drainer.sink.kafka.partition_changes import announce, take_up
 from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import Publication, TopicTable
 from drainer.sink.kafka.section import KafkaSection
@@ -134,7 +134,7 @@ class KafkaSink:
             fresh = driver.start(create)
             stored = driver.document.stored
             assert stored is not None, "a driver that has started has a position"
-            topics.begin(driver.document.notes)
+            topics.begin(driver.document.notes, stored.commit_ts)
             if driver.use_batches(topics.publication.batch_bytes):
                 driver.lose()
             self._commit_ts, self._schema_version = stored.commit_ts, stored.schema_version
@@ -157,6 +157,7 @@ class KafkaSink:
     def _write(self, pieces: Pieces[ChangeSegment], parts: PartsOf, schema_version: int) -> Applied:
         rows, schedule = 0, self._schedule
         self._take_up_partitions()
+        announce(*self._opened(), pieces.until_ts)
 
         def counted() -> Iterator[ChangeSegment]:
             nonlocal rows
@@ -184,6 +185,7 @@ class KafkaSink:
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         self._take_up_partitions()
+        announce(*self._opened(), step.commit_ts)
 
         def body(transaction: Transaction) -> None:
             publication = self._known(self._publication.topics_of(step))

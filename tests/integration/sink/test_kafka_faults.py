@@ -27,6 +27,7 @@ from drainer.sink.kafka.producer import Producer
 from drainer.sink.kafka.sink import KafkaSink
 from drainer.sink.retry import Patience
 from tests.integration.sink.test_kafka_takeover import (
+    INFO,
     KEYS,
     OTHER,
     Died,
@@ -34,14 +35,16 @@ from tests.integration.sink.test_kafka_takeover import (
     World,
     at,
     dies,
+    key,
     range_of,
     segment,
     sent,
     spread,
 )
 from tests.support.kafka import Broker, running_kafka
+from tests.support.kafka_case import seen
 from tests.support.kafka_cluster import Cluster, running_cluster
-from tests.support.row_case import BEGIN_TS
+from tests.support.row_case import BEGIN_TS, view_of
 from tests.support.servers import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -160,6 +163,72 @@ def test_leaders_move_in_the_middle(cluster: Cluster, monkeypatch: pytest.Monkey
         assert {*cluster.leaders(topic), *cluster.leaders(control)} == {2}
         assert made.keys() == list(range(1, 21))
         assert made.resolved() == {70}
+
+
+@pytest.mark.parametrize("point", ["kafka.rows_sent", "kafka.slot_sent"])
+def test_partitions_move_to_another_broker_in_the_middle(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """With leader and replicas, by a reassignment, those of the control topic, too; the next time while rows are
+    written on, so that somewhere in between each partition is handed over."""
+    topic, control = cluster.alone(3), cluster.alone(4, cleanup_policy="compact")
+    with world(cluster, topic, control_topic=control) as made:
+        destination = made.opened()
+        destination.apply(segment(0, 10, 1), 1)
+
+        def order(broker: int) -> None:
+            cluster.reassign(topic, *[[broker]] * 3)
+            cluster.reassign(control, *[[broker]] * 4)
+
+        def moved(broker: int) -> bool:
+            return cluster.moved(topic, *[[broker]] * 3) and cluster.moved(control, *[[broker]] * 4)
+
+        def move() -> None:
+            order(1)
+            wait_until(lambda: moved(1), what="everything has moved")
+
+        at(monkeypatch, Once(point, move))
+        destination.apply(segment(10, 20, 2, 3), 1)
+        spread(destination, 20, 60, *range(4, 20))
+        monkeypatch.undo()
+        keys = [*range(1, 20)]
+        order(2)
+        after, behind = 60, False
+        while not behind:
+            behind = moved(2)  # the last one is behind all moves
+            keys += [100 + after, 101 + after]
+            destination.apply(segment(after, after + 10, 100 + after), 1)
+            spread(destination, after + 10, after + 20, 101 + after)
+            after += 20
+        assert made.keys() == keys
+        assert made.resolved() == {after}
+
+
+def test_topics_and_partitions_that_an_operator_makes_elsewhere(cluster: Cluster) -> None:
+    """On another broker than those before: partitions are taken up there, and a topic that is there before its first
+    row is used as it is."""
+    topic, control = cluster.placed([1], [1]), cluster.placed(*[[1]] * 4, cleanup_policy="compact")
+    other = cluster.alone(5)
+    rules = [{"matcher": ["*.*"], "partition": "index-value"}]
+    more: dict[str, Any] = {"partition_change": "take-up", "partition_look": "1s", "dispatchers": rules}
+    with world(cluster, topic, control_topic=control, **more) as made:
+        destination = made.opened()
+        spread(destination, 0, 30, *KEYS)
+        cluster.grow_on(topic, [2], [2])
+        destination._opened()[1]._looked_s = float("-inf")
+        spread(destination, 30, 60, *range(20, 40))
+        spread(destination, 60, 90, *range(50, 70))
+        found = made.seen()
+        assert [[one.partitions for one in of.admin] for of in found] == [[4]] * 4
+        assert all(of.rows for of in found[2:])
+        assert made.keys() == [*KEYS, *range(20, 40), *range(50, 70)]
+        destination.close(clean=True)
+        moved = made.opened(dispatchers=[{**rules[0], "topic": other}])
+        moved.examination(view_of(INFO))  # as the planner does, by which topics become known
+        spread(moved, 90, 120, *range(70, 90))
+        assert all(of.rows for of in seen(cluster, other))
+        assert sorted(key(row) for of in seen(cluster, other) for row in of.rows) == list(range(70, 90))
+        assert made.resolved() == {120}
 
 
 def test_too_few_replicas_in_sync_are_waited_for_with_the_reason(

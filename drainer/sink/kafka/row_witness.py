@@ -44,7 +44,13 @@ class RowWitness:
         topic, partition = place
         if topic not in self._readers:
             self._readers[topic] = Reader(self._config.client, topic)
-        return self._readers[topic].shows(partition, begin, self._open_rows.get(place), self._patience)
+        try:
+            return self._readers[topic].shows(partition, begin, self._open_rows.get(place), self._patience)
+        except DestinationRefused as error:
+            raise DestinationRefused(
+                f"{self._label}: whether a transaction that hangs was committed is told by what readers find in topic "
+                f"{topic}, which this user may not read: give it Read there ({error})"
+            ) from error
 
     def __enter__(self) -> RowWitness:
         return self

@@ -27,7 +27,7 @@ from drainer.sink.kafka.control_records import (
     wrote_of,
 )
 from drainer.sink.kafka.outcomes import Basis, Outcomes, outcomes
-from drainer.sink.kafka.reader import Record
+from drainer.sink.kafka.reader import Reader, Record
 from drainer.sink.kafka.row_witness import RowWitness, told
 from drainer.sink.position import Stored
 from drainer.sink.retry import Patience
@@ -208,6 +208,22 @@ def test_partitions_that_have_lost_their_messages_tell_nothing(monkeypatch: pyte
         assert witness.is_committed({("t", 0): 10, ("t", 1): 20})
         with pytest.raises(DestinationRefused, match=r"t-0 has lost its messages from offset 10 on\. .*describe-prod"):
             witness.is_committed({("t", 0): 10})
+
+
+def test_a_user_who_may_not_read_rows_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only then, for nothing else needs that right."""
+
+    def refuses(*_: object) -> bool:
+        raise DestinationRefused("TOPIC_AUTHORIZATION_FAILED")
+
+    monkeypatch.setattr(Reader, "shows", refuses)
+    with (
+        RowWitness(KafkaConfig({}, "k1:9092", "control"), "x", {}, Patience("x", 0)) as witness,
+        pytest.raises(
+            DestinationRefused, match=r"in topic t, which this user may not read: give it Read there \(TOPIC_AUTH"
+        ),
+    ):
+        witness.is_committed({("t", 0): 10})
 
 
 def test_an_operator_is_told_the_commands() -> None:

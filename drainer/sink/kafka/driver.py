@@ -339,7 +339,8 @@ class Driver:
         else:
             transaction.note_no_places()
             producer.flush(patience)
-            crash_point("kafka.rows_acknowledged")
+            if transaction.wrote:
+                crash_point("kafka.rows_acknowledged")
             self._check_claim(patience)
         pairs = [Message(key, value, 0, 0) for key, value in changed(self._document, after)]
         producer.send(self._config.control_topic, POSITION_PARTITION, pairs, patience)

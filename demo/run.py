@@ -98,9 +98,9 @@ def running(drainer: Program) -> bool:
     return drainer.said("drainer is running") > 0
 
 
-async def write(shop: Shop, options: Options, until: float) -> None:
-    """`options.writers` tasks pick actions at random, `options.rate` a second in all, until the clock says stop."""
-    rng = random.Random(options.seed)
+async def write(shop: Shop, until: float, *, writers: int, rate: float, seed: int) -> None:
+    """So many tasks pick actions at random, `rate` a second in all, until the monotonic clock shows `until` seconds."""
+    rng = random.Random(seed)
     actions: list[tuple[Callable[[], Awaitable[None]], int]] = [
         (shop.register, 3),
         (shop.place_order, 6),
@@ -109,7 +109,7 @@ async def write(shop: Shop, options: Options, until: float) -> None:
         (shop.swap_shelves, 2),
         (shop.log_visit, 2),
     ]
-    pause_s = options.writers / options.rate
+    pause_s = writers / rate
     choices, weights = [a for a, _ in actions], [w for _, w in actions]
 
     async def writer() -> None:
@@ -120,7 +120,7 @@ async def write(shop: Shop, options: Options, until: float) -> None:
             due = max(due + pause_s, time.monotonic() - 1)  # catches up after a stall, but not without bound
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(options.writers):
+        for _ in range(writers):
             group.create_task(writer())
 
 
@@ -204,7 +204,9 @@ async def run(options: Options, screen: Screen) -> bool:
                 watcher = asyncio.create_task(watch(chain, shop, options, screen, lambda: phase))
                 story = asyncio.create_task(interrupt(chain.pumps[0], shop, options, screen.say))
                 try:
-                    work = asyncio.create_task(write(shop, options, time.monotonic() + options.seconds))
+                    until = time.monotonic() + options.seconds
+                    writing = write(shop, until, writers=options.writers, rate=options.rate, seed=options.seed)
+                    work = asyncio.create_task(writing)
                     await all_or_first_failure(watcher, work, story)
                     phase = "catching up"
                     drained = asyncio.create_task(caught_up(chain.drainer, shop.counts.last_commit_ts))

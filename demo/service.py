@@ -16,12 +16,10 @@ import random
 import signal
 import sys
 import time
-from pathlib import Path
 
 from binlog.errors import BinlogError
 from binlog.runtime import log
 
-from demo.command import Options
 from demo.compare import Comparison
 from demo.mysql_tables import compare_tables, server_of
 from demo.run import PRODUCTS, write
@@ -66,7 +64,7 @@ async def run(options: argparse.Namespace) -> bool:
         done = 0
         while not options.rounds or done < options.rounds:
             until = time.monotonic() + options.seconds
-            await write(shop, _writing(options), until)
+            await write(shop, until, writers=options.writers, rate=options.rate, seed=options.seed)
             if not await equal(shop, options):
                 return False
             done += 1
@@ -101,10 +99,6 @@ def _difference(one: Comparison) -> dict[str, object]:
         "missing": [str(row) for row in one.missing],
         "unexpected": [str(row) for row in one.unexpected],
     }
-
-
-def _writing(options: argparse.Namespace) -> Options:
-    return Options(Path(), options.seconds, options.writers, options.rate, options.seed, crash=False)
 
 
 async def until_signal(options: argparse.Namespace) -> bool:

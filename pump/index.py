@@ -102,7 +102,7 @@ class Index:
     # Reading
 
     def _get(self, key: bytes) -> bytes | None:
-        """With checksums: a block that was damaged must not be an answer."""
+        """The value of a key. LevelDB compares checksums, so that a damaged block raises instead of being returned."""
         try:
             return cast("bytes | None", self._db.get(key, verify_checksums=True))
         except FAILURES as error:

@@ -65,14 +65,7 @@ def write_seconds() -> tuple[float, float]:
 
 def written_bytes() -> int:
     """Bytes of all binlogs that were written since this process began."""
-    return int(
-        sum(
-            sample.value
-            for family in _WRITTEN_BYTES.collect()
-            for sample in family.samples
-            if sample.name.endswith("_total")
-        )
-    )
+    return int(total_of(_WRITTEN_BYTES))
 
 
 @contextmanager

@@ -292,7 +292,7 @@ class Pump:
         reason = await self.store.broken()
         full = lacks_room(reason)
         until = "the disk has room again" if full else "the pump is restarted; if this recurs, check the disk"
-        _log.error(f"writes are refused until {until}", reason=reason)
+        _log.error("writes are refused", until=until, reason=reason)
         if self.node.state is not State.ONLINE or self.node.usurped:
             return
         try:

@@ -25,7 +25,8 @@ _log = get_logger("pump.turn")
 
 
 class Callers(NamedTuple):
-    """Calls that arrived together: whom to answer, under which numbers, and when they came (monotonic clock)."""
+    """Calls that arrived together: the connection to answer on, their numbers there, and when they came (seconds of
+    the monotonic clock)."""
 
     asker: Asker
     numbers: Sequence[int]

@@ -219,7 +219,7 @@ class Writing:
         )
 
     async def _submit(self, envelopes: list[Envelope], payloads: list[bytes], size: int) -> Written:
-        """The pending set follows the report, whether or not the caller still waits for it."""
+        """Pending prewrites follow what the disk thread reports, also when the caller no longer waits for it."""
         answer: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
         self._under_way += 1
 

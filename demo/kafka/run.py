@@ -181,7 +181,9 @@ async def _written(chain: Chain, shop: Shop, options: Options, screen: KafkaScre
         # Without a default: messages carry rows, and rows that nobody changes would not tell it.
         story = asyncio.create_task(interrupt(chain.pumps[0], shop, options, screen.say, note=None))
         try:
-            work = asyncio.create_task(write(shop, options, time.monotonic() + options.seconds))
+            until = time.monotonic() + options.seconds
+            writing = write(shop, until, writers=options.writers, rate=options.rate, seed=options.seed)
+            work = asyncio.create_task(writing)
             await all_or_first_failure(watcher, work, story)
             phase = "catching up"
             await all_or_first_failure(watcher, asyncio.create_task(_caught_up(chain, shop.counts.last_commit_ts)))

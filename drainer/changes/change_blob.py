@@ -106,7 +106,7 @@ def unpack_blob(blob: bytes) -> Blob:
 
 
 def _group(stream: memoryview) -> Group:
-    """Raises what `unpack_streams` knows for damaged bytes."""
+    """Raises on damaged bytes one of the errors that `unpack_streams` turns into its own."""
     with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
         meta = reader.schema.metadata or {}
         batch = reader.read_next_batch()

@@ -23,14 +23,14 @@ from drainer.kafka_consumer.server_ddl import DdlRun, StoredDdl
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, Image, RowEvent, Value
 from drainer.protocol.pb_file.decoder import FileColumn, FileEvent
-from drainer.sink.errors import DestinationError
+from drainer.sink.errors import DestinationDown, DestinationError
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session, connect
+from drainer.sink.mysql.connection import ConnectionLost, ServerError, Session
 from drainer.sink.mysql.replay.row_writer import RowWriter
+from drainer.sink.mysql.replay.session import ReconnectingSession
 from drainer.sink.mysql.replay.statements import TableThere
 from drainer.sink.replay import ReplayFailed
 from drainer.sink.replay_time import to_utc
-from drainer.sink.retry import Patience
 
 _TABLE: Final = b"`tidb_binlog`.`kafka_consumer`"
 _CREATE: Final = (
@@ -38,7 +38,6 @@ _CREATE: Final = (
     b"CREATE TABLE IF NOT EXISTS " + _TABLE + b" (name VARCHAR(100) NOT NULL PRIMARY KEY, position LONGTEXT NOT NULL,"
     b" ddl LONGTEXT) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
 )
-_IDLE_S: Final = 8 * 3600
 _WAIT_S: Final = 60.0
 _TYPES: Final = {"decimal": Tp.NEWDECIMAL, "float": Tp.FLOAT, "json": Tp.JSON, "timestamp": Tp.TIMESTAMP}
 
@@ -53,7 +52,7 @@ class ServerDestination:
         self._config = config
         self._name = name
         self._zone = None if zone == "UTC" else ZoneInfo(zone)
-        self._session: Session | None = None
+        self._session = ReconnectingSession(config, _WAIT_S)
         self._rows = RowWriter(safe=True)
         self._stored = ""
 
@@ -95,9 +94,7 @@ class ServerDestination:
             self._run_ddl(repeated=False)
 
     def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        self._session.close()
 
     def _state(self, session: Session) -> tuple[str, str | None]:
         """(position, the DDL that was begun)."""
@@ -148,24 +145,15 @@ class ServerDestination:
             raise ReplayFailed(f"{place}: {error}", commit_ts=row.commit_ts, table=place) from error
 
     def _tried(self, what: str, work: Callable[[Session], _T]) -> _T:
-        """Again after a lost connection or a deadlock. Raises ConsumeError, DestinationDown in the end."""
-        patience = Patience(f"{self._config.address}: {what}", _WAIT_S)
-        while True:
-            try:
-                if self._session is None:
-                    self._session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=None)
-                done = work(self._session)
-            except (ConnectionLost, Retry) as error:
-                if isinstance(error, ConnectionLost):
-                    self.close()
-                patience.failed(error)
-            except ReplayFailed as error:
-                raise ConsumeError(f"rows up to commit_ts {error.commit_ts}: {error}") from error
-            except (ServerError, DestinationError) as error:
-                raise ConsumeError(f"{self._config.address}: {what}: {error}") from error
-            else:
-                patience.over()
-                return done
+        """Raises ConsumeError, and DestinationDown where the server stays away."""
+        try:
+            return self._session.run(what, work)
+        except DestinationDown:
+            raise
+        except ReplayFailed as error:
+            raise ConsumeError(f"rows up to commit_ts {error.commit_ts}: {error}") from error
+        except (ServerError, DestinationError) as error:
+            raise ConsumeError(f"{self._config.address}: {what}: {error}") from error
 
 
 def _file_event(row: RowEvent, there: TableThere, zone: ZoneInfo | None) -> FileEvent:

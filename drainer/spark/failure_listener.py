@@ -40,7 +40,8 @@ def listener_for(session: SparkSession) -> FailureListener | None:
 
 
 class FailureListener:
-    """Listens until `close`. `address`: for the tasks, with a secret made anew."""
+    """Receives reports of failures from tasks over UDP until `close`. `address`: what tasks are given to send them to,
+    with a secret of this listener."""
 
     def __init__(self, host: str, bind: str, failures: Failures = FAILURES, *, port: int = 0) -> None:
         """`host`: as tasks reach it; `bind`: of an interface here; `port` 0: any. Raises OSError."""

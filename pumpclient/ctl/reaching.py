@@ -20,7 +20,7 @@ async def why_unreachable(urls: Sequence[str], security: Security | None) -> str
 
 
 async def _probe(place: str, security: Security | None) -> str:
-    """What stands in the way at host:port, as far as a handshake shows it."""
+    """What is wrong at host:port as far as a TCP connection, with TLS where `security` is given, tells."""
     host, port = split_host_port(place)
     context = security.ssl_context(server=False, protocols=("h2",)) if security is not None else None
     try:
@@ -36,7 +36,7 @@ async def _probe(place: str, security: Security | None) -> str:
         return "does not answer"
     except OSError as error:
         return f"cannot be reached: {error.strerror or error}"
-    writer.transport.abort()  # closing would wait for the other side's farewell
+    writer.transport.abort()  # close() would wait for the peer's TLS close_notify
     if context is None:
         return "listens, but not as an etcd without TLS: does it need -ssl-ca?"
     needs = "" if security is not None and security.ssl_cert else ": does it want -ssl-cert and -ssl-key?"

@@ -119,7 +119,7 @@ def _civil(packed: Words) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 def _days(year: Ints, month: Ints, day: Ints) -> Ints:
-    """Since 1970 in the Gregorian calendar."""
+    """Days since 1970-01-01 in the Gregorian calendar, also of dates before it existed."""
     shifted = year - (month <= 2)
     era, of_era = np.divmod(shifted, 400)
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1

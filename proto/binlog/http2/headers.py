@@ -207,8 +207,8 @@ class HeaderDecoder:
         return (block, None) if value is None else (block[:at] + b"\x00" + block[end:], value)
 
     def _varying_at(self, block: bytes) -> tuple[int, int]:
-        """Where the literal of the varying value begins, and its bytes with that of its length; 0 where it is not there
-        once, or long."""
+        """(offset, size) in `block` of the varying field's literal, its length byte included. Size 0 where the field is
+        missing, comes twice, or is longer than one length byte tells."""
         for mark in self._marks:
             at = block.find(mark)
             if at <= 0:

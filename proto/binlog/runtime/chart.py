@@ -1,4 +1,4 @@
-"""A line chart as SVG text, for status pages: no script, colours from the page's style sheet."""
+"""A line chart as SVG text, for status pages. Needs no JavaScript; colours come from the page's style sheet."""
 
 from __future__ import annotations
 

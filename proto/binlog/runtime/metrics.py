@@ -118,7 +118,7 @@ def render() -> bytes:
 
 
 def _plain_names(exposition: bytes) -> bytes:
-    """Without the ending that the library gives to counters that were not named so."""
+    """Takes `_total`, which the library appends to every counter, off those whose own name has no such ending."""
 
     def plain(match: re.Match[str]) -> str:
         return match[1] + match[2] if match[2] in _PLAIN else match[0]

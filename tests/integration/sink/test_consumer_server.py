@@ -258,10 +258,11 @@ def test_a_ddl_of_a_consumer_that_was_killed_is_waited_for(
         name = server_ddl.lock_name("test")
         cursor.execute(f"SELECT GET_LOCK('{name}', 0)")
         monkeypatch.setattr(server, "_WAIT_S", 0.0)
+        impatient = destination(db.port, "test")
         with pytest.raises(DestinationDown, match="a DDL of a consumer of this name is still running"):
-            opened.open()
+            impatient.open()
+        impatient.close()
         cursor.execute("ALTER TABLE d.t ADD INDEX (v)")
-    opened.close()
     opened.open()
     assert len(db.query("SHOW INDEX FROM d.t WHERE Column_name = 'v'")) == 1
 

@@ -20,14 +20,14 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session, connect
+from drainer.sink.mysql.connection import ConnectionLost, ServerError, Session
 from drainer.sink.mysql.ddl.runner import IGNORABLE
 from drainer.sink.mysql.replay.row_writer import RowWriter
+from drainer.sink.mysql.replay.session import ReconnectingSession
 from drainer.sink.mysql.rows.statements import quote
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.replay import Replayed, ReplayFailed, ReplayPosition, ReplaySettings
 from drainer.sink.replay_time import to_utc
-from drainer.sink.retry import Patience
 from drainer.sink.settings import SyncerSettings
 
 _SCHEMA: Final = "tidb_binlog"
@@ -40,7 +40,6 @@ _CREATE: Final = (
     b" crc BIGINT UNSIGNED NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, in_ddl TINYINT NOT NULL)"
     b" DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
 )
-_IDLE_S: Final = 8 * 3600
 
 _log = get_logger(__name__)
 _T = TypeVar("_T")
@@ -58,7 +57,7 @@ class ServerReplayer:
         self._config = config
         self._settings = settings
         self._zone = ZoneInfo(settings.zone)
-        self._session: Session | None = None
+        self._session = ReconnectingSession(config, settings.wait_s)
         self._rows = RowWriter(safe=settings.safe)
 
     @property
@@ -168,24 +167,11 @@ class ServerReplayer:
         self._tried("running a DDL", run)
 
     def _tried(self, what: str, work: Callable[[Session], _T]) -> _T:
-        """Again after a lost connection or a deadlock. Raises DestinationDown in the end."""
-        patience = Patience(f"{self.name}: {what}", self._settings.wait_s)
-        while True:
-            try:
-                if self._session is None:
-                    self._session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=None)
-                done = work(self._session)
-            except (ConnectionLost, Retry) as error:
-                if isinstance(error, ConnectionLost):
-                    self.close()
-                patience.failed(error)
-            except ServerError as error:
-                raise DestinationRefused(f"{self.name}: {what}: {error}") from error
-            else:
-                patience.over()
-                return done
+        """Raises DestinationDown where the server stays away."""
+        try:
+            return self._session.run(what, work)
+        except ServerError as error:
+            raise DestinationRefused(f"{self.name}: {what}: {error}") from error
 
     def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        self._session.close()

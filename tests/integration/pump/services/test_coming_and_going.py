@@ -96,7 +96,11 @@ async def test_close_waits_for_every_drainer_in_use(tmp_path: Path, etcd: Memory
         async def closing() -> bool:
             return pump.node.state is State.CLOSING
 
+        async def resolved() -> bool:
+            return (await client.watermark()).resolved_ts >= commit_ts
+
         await until(closing)
+        await until(resolved)
         assert (await client.pull_range(0, (await client.watermark()).resolved_ts))[0].last_ts == commit_ts
         assert not stopping.done()
         await registry.update(

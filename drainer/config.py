@@ -203,6 +203,14 @@ class Config(UpstreamSection):
     log_level: Literal["debug", "info", "warn", "warning", "error", "fatal"] = Field(
         "info", description="minimum log level"
     )
+    metrics_addr: str = Field(
+        "", description="Pushgateway to which metrics are pushed too, host:port or a URL; empty: none"
+    )
+    metrics_interval: int = Field(15, ge=0, description="seconds between two pushes; 0: none")
+    enable_debug: bool = Field(
+        False,
+        description="serve profiles of the driver below /debug/pprof/: stacks, CPU, memory",
+    )
     initial_commit_ts: int = Field(
         -1,
         ge=-1,
@@ -265,6 +273,9 @@ FLAGS = (
     Flag("log-file"),
     Flag("L", "log-level"),
     Flag("log-level"),
+    Flag("metrics-addr"),
+    Flag("metrics-interval"),
+    Flag("enable-debug"),
     Flag("initial-commit-ts"),
     Flag("synced-check-time"),
     Flag("go-pump-silence-max"),

@@ -103,6 +103,6 @@ class GarbageCollector:
             store.index.delete_file(file.fid)
             _log.info("value log file removed", file=str(file.path), max_ts=file.max_ts)
         for prefix in (TS, COMPLETE, OUTCOME):
-            while deleted := store.index.delete_until(prefix, until_ts):
+            for deleted in store.index.delete_until(prefix, until_ts):
                 storage_metrics.DELETED_KEYS.inc(deleted)
         storage_metrics.DONE_GC.set(tso.physical_ms(until_ts))

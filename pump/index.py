@@ -291,18 +291,21 @@ class Index:
         with self._guarded("the purge point"):
             self._db.put(keys.PURGED, keys.encode_number(purged_ts), sync=True)
 
-    def delete_until(self, prefix: bytes, ts: int) -> int:
-        """Delete at most DELETE_KEYS_MAX keys `prefix` + ts' with ts' <= ts; how many there were."""
-        count = 0
-        stop = prefix + keys.pack_ts(ts)
-        batch = self._db.write_batch()
-        with closing(self._scan(start=prefix, stop=stop, include_stop=True, include_value=False)) as found:
-            for key in islice(found, DELETE_KEYS_MAX):
-                batch.delete(key)
-                count += 1
-        with self._guarded("a removal"):
-            batch.write()
-        return count
+    def delete_until(self, prefix: bytes, ts: int) -> Iterator[int]:
+        """Delete the keys `prefix` + ts' with ts' <= ts in batches of at most DELETE_KEYS_MAX, and yield how many were
+        in each. A batch begins behind the last one: LevelDB would step over every key deleted before, one by one."""
+        start, stop = prefix, prefix + keys.pack_ts(ts)
+        while True:
+            bounds = {"start": start, "stop": stop, "include_start": False, "include_stop": True}
+            with closing(self._scan(**bounds, include_value=False)) as scan:
+                found = list(islice(scan, DELETE_KEYS_MAX))
+            if not found:
+                return
+            with self._guarded("a removal"), self._db.write_batch() as batch:
+                for key in found:
+                    batch.delete(key)
+            yield len(found)
+            start = found[-1]
 
     def delete_file(self, fid: int) -> None:
         """Forget what is known of a file of the log that is gone, its records apart."""

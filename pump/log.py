@@ -21,6 +21,7 @@ from binlog.runtime.log import get_logger
 from pump import storage_metrics
 from pump.errors import DamagedRecord
 from pump.logfile import LogFile
+from pump.reading import CHECKING, ReadingProgress
 from pump.record import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -68,8 +69,11 @@ class ValueLog:
         *,
         file_bytes_max: int = FILE_BYTES_MAX,
         sync: Callable[[int], None] | None = os.fdatasync,
+        progress: ReadingProgress | None = None,
     ) -> None:
-        """`sync` None: acknowledge without waiting for the disk (`sync-log = false`). Nothing is opened yet."""
+        """`sync` None: acknowledge without waiting for the disk (`sync-log = false`). `progress` is told what `open`
+        reads. Nothing is opened yet."""
+        self._progress = progress or ReadingProgress()
         self._directory = directory
         self._file_bytes_max = file_bytes_max
         self._sync = sync
@@ -179,7 +183,9 @@ class ValueLog:
         """(end of the last whole record, largest ts, damage before it). Records ended at `floor` once."""
         last, max_ts = begin, 0
         damage: list[DamagedRecord] = []
-        for step in Scan(file.read, begin, end):
+        self._progress.begin(CHECKING, end - begin, file.fid)
+        for records, step in enumerate(Scan(file.read, begin, end), 1):
+            self._progress.reached(records, step.end - begin, file.fid)
             if step.payload is not None:
                 last = step.end
                 max_ts = max(max_ts, _largest_ts(step.payload))

@@ -1,7 +1,8 @@
 """The pump process: start order (P-LC-03) and stop order.
 
-Start: directory lock → etcd → cluster id → recovery → listen (all requests refused) → election, where pumps allocate
-the timestamps → status page → first timestamp → registration → notify drainers → serve → background tasks.
+Start: directory lock → etcd → cluster id → status page, where it has an address of its own → recovery → listen (all
+requests refused) → election, where pumps allocate the timestamps → first timestamp → registration → notify drainers →
+serve → background tasks.
 If the value log breaks, the state becomes `pausing` until a restart; stored binlogs are still served.
 Stop: `pausing` (prewrites refused) → pending prewrites get their commits → the store is sealed → online drainers read
 the rest → `paused`, with `final` if nothing can follow → background tasks → listener → files → etcd → lock.
@@ -109,21 +110,23 @@ class Pump:
         source = await choose_source(etcd, config, security)
         self.timestamps = timestamps = await connect_timestamps(etcd, config, security)
         stack.push_async_callback(timestamps.close)
-        self.store = await self._open_store(directory, timestamps)
-        check_same_node(self.store.index.node(), name, config.node_id, directory)
+        self.store = self._make_store(directory, timestamps)
         self.node = Node(
             self.registry, name, resolved_ts=lambda: self.store.resolved_ts, labels=parse_labels(config.labels)
         )
+        if source == "pd":
+            self._upstream = Upstream(TiKV(pd_addresses(config), security), timestamps, PublishedJobs(etcd).used)
+        self.collector = GarbageCollector(self.store, self.registry, config.gc)
+        # Steps that can fail come before the registration, which would outlive a failed start.
+        server = await self._serve_status()
+        await self._open_store(directory)
+        stack.push_async_callback(server.close)  # before the store, on a stop
+        check_same_node(self.store.index.node(), name, config.node_id, directory)
+        self.measuring = Measuring(self.store, self.registry, stop_bytes=config.storage.stop_write_at_available_space)
         self.gate = Gate(self.cluster_id, lambda: self.node.refuses_prewrites)
         await self._listen(etcd, own_timestamps=source == "own")
-        if source == "pd":
-            tikv = TiKV(pd_addresses(config), security)
-            self._upstream = Upstream(tikv, timestamps, PublishedJobs(etcd).used)
-        self.measuring = Measuring(self.store, self.registry, stop_bytes=config.storage.stop_write_at_available_space)
-        self.collector = GarbageCollector(self.store, self.registry, config.gc)
-        await (
-            self._serve_status()
-        )  # steps that can fail come before the registration, which would outlive a failed start
+        self.edge.serve_http1(server.protocol)
+        stack.callback(self.edge.serve_http1, None)
         now_ts = await self._first_ts()
         await self.store.serve()
         self.node.score = await self.measuring.take()
@@ -143,9 +146,9 @@ class Pump:
                 raise TimestampUnavailable(f"{error}. {self.election.refusal}") from error
             raise
 
-    async def _open_store(self, directory: Path, timestamps: TimestampSource) -> Store:
+    def _make_store(self, directory: Path, timestamps: TimestampSource) -> Store:
         storage = self._config.storage
-        store = Store(
+        return Store(
             directory,
             timestamps,
             StoreOptions(
@@ -156,16 +159,17 @@ class Pump:
                 ts_ahead_max_s=self._config.ts_ahead_max,
             ),
         )
+
+    async def _open_store(self, directory: Path) -> None:
         try:
-            await store.open()
+            await self.store.open()
         except OSError as error:
             place = error.filename or directory
             if lacks_room(str(error)):
                 raise BinlogError(f"data-dir {directory}: no room to start: {place}: {error.strerror}") from error
             raise ConfigError(f"data-dir {directory} cannot be used: {place}: {error.strerror or error}") from error
-        self._stack.push_async_callback(store.close)
+        self._stack.push_async_callback(self.store.close)
         self._stack.callback(withdraw)
-        return store
 
     async def _listen(self, etcd: Etcd, *, own_timestamps: bool) -> None:
         config = self._config
@@ -237,8 +241,8 @@ class Pump:
         if config.gen_binlog_interval:
             self._spawn(write_fakes(self.store, config.gen_binlog_interval), "fake binlogs")
 
-    async def _serve_status(self) -> None:
-        """Serve HTTP at `status-addr` if configured, and HTTP/1 at the gRPC address."""
+    async def _serve_status(self) -> StatusServer:
+        """Serve HTTP at `status-addr` if configured; the gRPC address gives it what speaks HTTP/1 there."""
         pages = StatusPages(
             self.store,
             self.node,
@@ -260,12 +264,11 @@ class Pump:
         if self._config.status_listen:
             await server.start()
             self.status_addr = server.addr
+            _log.info("status server is listening", addr=self.status_addr)
         else:
             await server.prepare()
-        self.edge.serve_http1(server.protocol)
         self._spawn(pages.sample(), "samples for charts")
-        self._stack.callback(self.edge.serve_http1, None)
-        _log.info("status server is listening", addr=self.status_addr or self.addr)
+        return server
 
     async def _watch_space(self) -> None:
         space = self.store.space

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,11 +17,10 @@ from pump.log import Found, Head, ValueLog
 from pump.match import Prewrite, as_complete, as_fake, as_general, as_prewrite, is_fake
 from pump.missing import END_UNKNOWN, Missing, missing_ends
 from pump.purge import removed_until_ts
+from pump.reading import READING, ReadingProgress
 from pump.record import Pointer
 
 FLUSH_RECORDS = 2000
-PROGRESS_INTERVAL_S = 2.0
-LOOK_RECORDS = 64  # between looks at the clock
 SHOWN_MAX = 5
 
 _log = get_logger("pump.recovery")
@@ -58,12 +56,18 @@ class Recovered:
         return min([head, *(found.prewrite.pointer for found in self.unmatched[:1])])
 
 
-def recover(log: ValueLog, index: Index, damage: list[DamagedRecord], trusted: Checkpoint | None = None) -> Recovered:
+def recover(
+    log: ValueLog,
+    index: Index,
+    damage: list[DamagedRecord],
+    trusted: Checkpoint | None = None,
+    progress: ReadingProgress | None = None,
+) -> Recovered:
     """Bring the index up to the end of the log and find the pending prewrites.
 
     Reads the log from `trusted.start`, or from the first file where there is no trusted checkpoint; index entries that
     are missing after that position are written again. `damage`: the damaged records found when the log was opened;
-    those found here are appended. Raises IndexFailed and OSError where the disk fails.
+    those found here are appended. Raises IndexFailed and OSError where the disk fails, ReadingStopped.
     """
     rebuild = _Rebuild(log, index, damage)
     head, own = index.head(), index.own_head()
@@ -79,9 +83,7 @@ def recover(log: ValueLog, index: Index, damage: list[DamagedRecord], trusted: C
     ]
     for missing in missing_ends(log, index, start=None if trusted is None else start):
         rebuild.miss(missing)
-    rebuild.start = start
-    for found in log.scan(start):
-        rebuild.step(found)
+    rebuild.read(start, progress or ReadingProgress())
     rebuild.flush()
     rebuild.add_damaged_pending()
     unmatched = [Unmatched(ts, prewrite, *rebuild.named[ts]) for ts, prewrite in rebuild.unmatched.items()]
@@ -119,7 +121,6 @@ class _Rebuild:
     log: ValueLog
     index: Index
     damage: list[DamagedRecord]
-    start: Pointer = Pointer(0, 0)  # noqa: RUF009  a tuple
     unmatched: dict[int, Prewrite] = field(default_factory=dict)
     named: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # prewrite_key and writer of the unmatched
     head: Pointer | None = None
@@ -132,7 +133,19 @@ class _Rebuild:
     _pointers: dict[int, Pointer] = field(default_factory=dict)
     _batch: tuple[Batch, object] | None = None
     _end: int = 0
-    _logged_s: float = field(default_factory=time.monotonic)
+
+    def read(self, start: Pointer, progress: ReadingProgress) -> None:
+        """Take in every record from `start` on."""
+        files = {file.fid: file for file in self.log.files() if file.fid >= start.fid}
+        before, done = {}, -start.offset if start.fid in files else 0
+        for fid, file in files.items():
+            before[fid] = done
+            done += file.size
+        progress.begin(READING, done, start.fid)
+        for found in self.log.scan(start):
+            self.step(found)
+            fid = found.pointer.fid
+            progress.reached(self.records, before[fid] + found.end, fid)
 
     def step(self, found: Found) -> None:
         if found.payload is None:
@@ -153,8 +166,6 @@ class _Rebuild:
             _STEPS[_kind(envelope)](self, self._batch[0], envelope, found.payload, found.pointer)
         if self.records % FLUSH_RECORDS == 0:
             self.flush()
-        if self.records % LOOK_RECORDS == 0:
-            self._log_progress()
 
     def miss(self, missing: Missing) -> None:
         """Remember that records are not there any more: as damaged bytes."""
@@ -172,22 +183,6 @@ class _Rebuild:
         if not any((each.place, each.offset) == (error.place, error.offset) for each in self.damage):
             self.damage.append(error)
         _log.error("damaged record in the value log", error=error)
-
-    def _log_progress(self) -> None:
-        now_s = time.monotonic()
-        if now_s - self._logged_s >= PROGRESS_INTERVAL_S and self.head is not None:
-            self._logged_s = now_s
-            files = [file for file in self.log.files() if file.fid >= self.start.fid]
-            whole = sum(file.size for file in files) - self.start.offset
-            done = sum(file.size for file in files if file.fid < self.head.fid) + self._end - self.start.offset
-            _log.info(
-                "reading the value log",
-                records=self.records,
-                percent=round(100 * done / max(1, whole)),
-                bytes=done,
-                of_bytes=whole,
-                fid=self.head.fid,
-            )
 
     def flush(self) -> None:
         if self._batch is not None:

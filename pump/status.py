@@ -36,6 +36,7 @@ from pump.node import Node
 from pump.page import behind, charts, page
 from pump.resolver import Timestamps
 from pump.score import Measures
+from pump.starting import starting_document, starting_page, starting_text
 from pump.store import Store
 
 PENDING_SHOWN = 20
@@ -82,10 +83,11 @@ class StatusPages:
         }
 
     async def status(self) -> Response:
-        """The original's document of all pumps, and under "pump" the details of this one."""
+        """The original's document of all pumps, and under "pump" the details of this one. While it reads its value log
+        there may be nobody to ask for a timestamp."""
         try:
             pumps = {r.status.node_id: _document(r.status) for r in (await self._registry.list("pumps")).nodes}
-            now_ts, problem = await self._timestamps.get(), ""
+            now_ts, problem = (await self._timestamps.get(), "") if self._store.opened else (0, self._starting)
         except BinlogError as error:
             pumps, now_ts, problem = {}, 0, str(error)
         document = {"status": pumps or None, "CommitTS": now_ts, "Checkpoint": {}, "ErrMsg": problem}
@@ -95,8 +97,14 @@ class StatusPages:
         """For probes: 200 if this pump takes prewrites."""
         return ready_response(self.refuses())
 
+    @property
+    def _starting(self) -> str:
+        return starting_text(self._store.reading.now)
+
     def refuses(self) -> str:
         """Why this pump takes no prewrites; empty if it does."""
+        if not self._store.opened:
+            return self._starting
         if self._node.usurped:
             return f"another process overwrote this pump's record ({self._node.usurped})"
         if self._node.state is not State.ONLINE:
@@ -116,6 +124,8 @@ class StatusPages:
 
     async def home(self) -> Response:
         """The HTML page; served also while etcd is unavailable."""
+        if not self._store.opened:
+            return html_response(starting_page(self._node.node_id, self._store.reading.now))
         drainers: list[NodeStatus] = []
         with suppress(BinlogError):
             drainers = [record.status for record in (await self._registry.list("drainers")).nodes]
@@ -131,6 +141,8 @@ class StatusPages:
         return html_response(text)
 
     def _own(self) -> dict[str, Any]:
+        if not self._store.opened:
+            return starting_document(self._node.node_id, self._store.reading.now)
         store, now_s, measures = self._store, time.monotonic(), self._measures()
         return {
             "nodeId": self._node.node_id,
@@ -184,6 +196,8 @@ class StatusPages:
 
     async def show_binlog(self, request: Request) -> Response:
         """The binlog record stored under a ts, as text, and what TiKV has under its primary key."""
+        if not self._store.opened:
+            return text_response(self._starting)
         text = request.path["ts"]
         if not text.isdigit() or int(text) >= 1 << 63:
             return text_response(f"invalid parameter ts: {text}")
@@ -210,6 +224,8 @@ class StatusPages:
             return f"\n\n GetMvccByEncodedKey failed: {error}"
 
     async def trigger_gc(self, _request: Request) -> Response:
+        if not self._store.opened:
+            return text_response(f"{self._starting}\n")
         if self._collector.working:
             return text_response("gc is working\n")
         await self._collector.collect()

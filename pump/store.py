@@ -26,6 +26,7 @@ from pump.match import Matcher
 from pump.pending import Pending, PendingSet, Resolved
 from pump.progress import Progress
 from pump.pull import Reader
+from pump.reading import ReadingProgress
 from pump.record import Pointer
 from pump.recovery import Recovered, recover
 from pump.resolver import Resolver, Timestamps
@@ -41,7 +42,7 @@ _log = get_logger("pump.store")
 
 
 class Store(Serving, Writing):
-    """See the module. `largest_ts`, after `open`: no ts above it is in this log."""
+    """See the module. `largest_ts`, after `open`: no ts above it is in this log. `reading`: how far `open` is."""
 
     def __init__(self, directory: Path, timestamps: Timestamps, options: StoreOptions | None = None) -> None:
         self._options = options or StoreOptions()
@@ -61,15 +62,26 @@ class Store(Serving, Writing):
         self._resolver_task: asyncio.Task[None] | None = None
         self._alarmed_s = self._refused_s = 0.0
         self.activity = 0  # accepted writes; fakes do not count
+        self.reading = ReadingProgress()
+        self.opened = False
 
     # Life
 
     async def open(self) -> None:
-        """Recover (FORMAT.md). Needs no timestamps: whoever allocates them must know this log first (rule 7)."""
+        """Recover (FORMAT.md). Needs no timestamps: whoever allocates them must know this log first (rule 7). A caller
+        who is cancelled ends the reading."""
         self.space.refresh()
         with ExitStack() as undo:
-            self._restore(await asyncio.to_thread(self._recover, undo))
+            recovering = asyncio.create_task(asyncio.to_thread(self._recover, undo))
+            try:
+                recovered = await asyncio.shield(recovering)
+            except asyncio.CancelledError:
+                self.reading.stop()
+                await asyncio.gather(recovering, return_exceptions=True)
+                raise
+            self._restore(recovered)
             undo.pop_all()
+        self.opened = True
 
     def _restore(self, recovered: Recovered) -> None:
         """Go on from what the disk has."""
@@ -118,12 +130,13 @@ class Store(Serving, Writing):
         self.log = ValueLog(
             self._directory / "value",
             file_bytes_max=self._options.file_bytes_max,
+            progress=self.reading,
             **({} if self._options.sync else {"sync": None}),
         )
         self.checkpoints = Checkpoints(self._directory, self.index)
         trusted = self.checkpoints.trusted()
         damage = self.log.open(trusted.head if trusted is not None else None, self.index.own_head())
-        recovered = recover(self.log, self.index, damage, trusted)
+        recovered = recover(self.log, self.index, damage, trusted, self.reading)
         self.checkpoints.save(recovered.head, recovered.handle)
         self.reader = Reader(self.index, self.log)
         return recovered

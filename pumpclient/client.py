@@ -165,6 +165,10 @@ class PumpsClient:
     # --- looking --------------------------------------------------------------------------------------------
 
     @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    @property
     def counts(self) -> Counts:
         return self._writer.counts
 

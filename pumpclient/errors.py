@@ -91,15 +91,21 @@ class CommitUndelivered(PumpClientError):
     the outcome; `binlogctl inspect` does, too. A service ends the lease of the writer that the prewrite names as soon
     as no other transaction uses it, and the pumps roll back what is pending then (of a DDL: as its published job says).
     A prewrite without a writer waits for `binlogctl settle` with exactly this commit_ts (0: a rollback).
+
+    `under_way`: it is still being sent, as a Service does when its caller has waited for long enough.
     """
 
-    def __init__(self, start_ts: int, commit_ts: int, *, pump: str, tries: int, last: str) -> None:
+    def __init__(
+        self, start_ts: int, commit_ts: int, *, pump: str, tries: int, last: str, under_way: bool = False
+    ) -> None:
         kind = f"commit {commit_ts}" if commit_ts else "rollback"
-        super().__init__(f"transaction {start_ts}: pump {pump} did not take the {kind} in {tries} tries: {last}")
+        taken = f"has not taken the {kind} yet" if under_way else f"did not take the {kind} in {tries} tries"
+        super().__init__(f"transaction {start_ts}: pump {pump} {taken}: {last}")
         self.start_ts = start_ts
         self.commit_ts = commit_ts
         self.pump = pump
         self.last = last
+        self.under_way = under_way
 
 
 class ClientClosed(PumpClientError):

@@ -38,6 +38,8 @@ PATIENCE_COUNT_S = 10_000
 class Limits:
     """C-10, C-11; but a commit is retried after `commit_retry_first_s`, then ever later, to `commit_retry_s` apart.
 
+    It is retried for `commit_budget_s`; the caller of a Service is told after `commit_wait_s` that it is not known yet.
+
     A prewrite that one pump has not answered within `patience_s` is tried at another one beside it, and the pump is
     passed over until a probe finds it well; probes begin `detect_first_s` later and end up `detect_s` apart.
     """
@@ -48,6 +50,7 @@ class Limits:
     commit_retry_first_s: float = 0.05
     commit_retry_s: float = 1.0
     commit_budget_s: float = 600.0
+    commit_wait_s: float = 30.0
     open_ttl_s: float = 3600.0
     detect_first_s: float = 1.0
     detect_s: float = 30.0

@@ -53,15 +53,17 @@ class Reading:
         codes = self._data[begins]
         heads = self._heads(begins + 1, shape)
         alike = (codes == (Code.ARRAY if shape.names is None else Code.OBJECT)) & _same(heads, shape)
-        rows = rows[alike]
+        if not alike.all():
+            rows, heads = rows[alike], heads[alike]
         self._at: Ints = documents.begins[rows] + 1
         self._alike: Flags = np.ones(len(rows), np.bool_)
-        self._container(shape, heads[alike])
+        self._container(shape, heads)
         # A position never goes back: one that has come to the document's end was never outside it.
         self._alike &= self._at == documents.ends[rows]
-        self.rows: Ints = rows[self._alike]
+        self.rows: Ints = rows
         self.leaves = self._leaves
-        if len(self.rows) < len(rows):
+        if not self._alike.all():
+            self.rows = rows[self._alike]
             self.leaves = [(first[self._alike], second[self._alike]) for first, second in self._leaves]
 
     def _words_at(self, places: Ints, kind: str) -> Any:
@@ -108,11 +110,14 @@ class Reading:
     def _text(self) -> None:
         """Its length has seven bits a byte, here of one or two bytes."""
         sizes: Ints = self._words_at(self._at, "<u2").astype(np.int64)
-        low, high = sizes & 0xFF, sizes >> 8
-        two = low >= 0x80
-        self._alike &= ~two | (high > 0) & (high < 0x80)
-        lengths: Ints = np.where(two, low & 0x7F | high << 7, low)
-        begins: Ints = self._at + 1 + two
+        lengths: Ints = sizes & 0xFF
+        begins: Ints = self._at + 1
+        two = lengths >= 0x80
+        if two.any():
+            high = sizes >> 8
+            self._alike &= ~two | (high > 0) & (high < 0x80)
+            lengths = np.where(two, lengths & 0x7F | high << 7, lengths)
+            begins += two
         self._leaves.append((begins, lengths))
         self._at = begins + lengths
 

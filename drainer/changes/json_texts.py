@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -24,7 +23,8 @@ _RARE: Final = 16  # fewer than one document in so many
 _SHORT_BYTES_MAX: Final = 32
 _LITERALS: Final = pa.array([b"null", b"true", b"false"], pa.binary())
 _ESCAPED_REGEX: Final = '["\\\\\x00-\x1f<>&\u2028\u2029]'
-_ESCAPED: Final = re.compile(b'["\\\\\x00-\x1f<>&]|\xe2\x80')
+_ESCAPED: Final = b'"\\<>&' + bytes(range(32))
+_SEPARATORS: Final = b"\xe2\x80"  # U+2028 and U+2029 begin so
 
 
 def json_texts(column: Any, escape: Escape = list) -> Any:
@@ -127,14 +127,15 @@ def _slices(data: Octets, begins: Ints, lengths: Ints) -> Any:
 def _escaped(texts: Any, escape: Escape) -> Any:
     """Bytes as what stands between the quotes of a JSON string."""
     octets = texts.buffers()[2].to_pybytes()
-    if octets.isascii() and not _ESCAPED.search(octets):
+    plain = len(octets.translate(None, _ESCAPED)) == len(octets)
+    if plain and octets.isascii():
         return texts
     try:
         strings = texts.cast(pa.string())
     except pa.ArrowInvalid:
         decoded = [value.decode("utf-8", "surrogateescape") for value in texts.to_pylist()]
         return pa.array(escape([quote(text)[1:-1] for text in decoded]), pa.string()).cast(pa.binary())
-    if not _ESCAPED.search(octets):
+    if plain and _SEPARATORS not in octets:
         return texts
     marked = pc.match_substring_regex(strings, _ESCAPED_REGEX)
     quoted = escape([quote(text)[1:-1] for text in strings.filter(marked).to_pylist()])

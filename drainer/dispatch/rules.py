@@ -165,7 +165,9 @@ def _index_places(table: Table, name: str) -> tuple[int, ...]:
         return table.handle
     found = next((index for index in info.indexes if index.is_public and index.name.lower() == name.lower()), None)
     if found is None:
-        raise DispatchError(f"{where}, which is not found")
+        raise DispatchError(
+            f"table `{table.schema}`.`{table.name}`: index not found: {name}; its dispatch rule names it"
+        )
     if not (found.unique or found.primary):
         raise DispatchError(f"{where}, which is not unique")
     columns = info.index_columns(found)

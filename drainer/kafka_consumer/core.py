@@ -161,7 +161,7 @@ class ConsumerCore:
             elif isinstance(event, DdlEvent):
                 self._ddl(place, partition, offset, event)
             elif isinstance(event, ResolvedEvent):
-                if event.commit_ts > partition.watermark:
+                if event.commit_ts >= partition.watermark:
                     partition.watermark, partition.watermark_offset = event.commit_ts, offset
             elif isinstance(event, AdminEvent):
                 for number in range(event.partitions):

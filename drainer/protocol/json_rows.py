@@ -126,6 +126,28 @@ def fragments_of(
     return [_column(changes, image[place], fragments[place], place) for place in places]
 
 
+def old_fragments(
+    changes: RowChanges, fragments: Sequence[Fragment], places: Sequence[int], new: Sequence[Any]
+) -> list[Any]:
+    """The same of the old image of updates, beside `new`, what `fragments_of` made of the new one. An update leaves
+    most columns as they were: one that is so in all these rows is not written a second time."""
+    assert changes.old is not None and changes.new is not None
+    return [
+        text
+        if _alike(changes.old[place], changes.new[place])
+        else _column(changes, changes.old[place], fragment, place)
+        for place, fragment, text in zip(places, [fragments[place] for place in places], new, strict=True)
+    ]
+
+
+def _alike(old: Any, new: Any) -> bool:
+    """Whether all values are the same: of floats every bit, for 0 and -0 are equal and have two texts."""
+    if pa.types.is_floating(old.type):
+        old, new = old.view(pa.int64()), new.view(pa.int64())
+    alike: bool = old.equals(new)
+    return alike
+
+
 def _column(changes: RowChanges, array: Any, fragment: Fragment, place: int) -> Any:
     try:
         return fragment(array)

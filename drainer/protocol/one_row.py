@@ -8,6 +8,7 @@ from itertools import repeat
 from typing import cast
 
 from drainer.changes.vector import Words
+from drainer.order.collector import collector_paused
 from drainer.protocol.encoder import EncodedRow, Message
 from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.options import ProtocolOptions
@@ -36,7 +37,8 @@ def frame_rows(rows: Iterable[EncodedRow]) -> Iterator[Message]:
 def encoded_rows(keys: Sequence[bytes] | None, values: Sequence[bytes | None], commits: Words) -> list[EncodedRow]:
     """All of one length; `keys` None: rows have no key."""
     made = partial(tuple.__new__, EncodedRow)  # EncodedRow(...) of each, without a Python call for each
-    return cast("list[EncodedRow]", [*map(made, zip(keys or repeat(None), values, commits.tolist()))])  # noqa: B905
+    with collector_paused():
+        return cast("list[EncodedRow]", [*map(made, zip(keys or repeat(None), values, commits.tolist()))])  # noqa: B905
 
 
 def refuse(options: ProtocolOptions, given: Iterable[str], why: str) -> None:

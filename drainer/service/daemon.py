@@ -25,6 +25,7 @@ from binlog.cluster.node import Event
 from binlog.cluster.registry import Registry
 from binlog.cluster.timestamp import connect_timestamps
 from binlog.errors import BinlogError
+from binlog.runtime import metrics, profiling
 from binlog.runtime.fields import reachable
 from binlog.runtime.http import StatusServer
 from binlog.runtime.log import get_logger
@@ -304,7 +305,8 @@ async def _serving(config: Config, pages: PageSwitch) -> AsyncIterator[None]:
     """The pages at `status-addr`, where there is one, and at `addr`, beside gRPC. From the beginning: a Go pump that
     starts while the destination is down finds this drainer online in the registry, if it was killed, and asks it."""
     security = config.security.security()
-    server = StatusServer(config.status_address(), pages.routes(), actions=pages.actions(), security=security)
+    actions = {**pages.actions(), **profiling.actions(enabled=config.enable_debug)}
+    server = StatusServer(config.status_address(), pages.routes(), actions=actions, security=security)
     cistern = CisternServer(config.addr, security, server)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(server.close)
@@ -314,6 +316,9 @@ async def _serving(config: Config, pages: PageSwitch) -> AsyncIterator[None]:
             await server.prepare()
         stack.push_async_callback(cistern.close)
         await cistern.start()
+        if config.metrics_addr and config.metrics_interval:
+            pushing = metrics.push(config.metrics_addr, config.identity(), interval_s=config.metrics_interval)
+            stack.push_async_callback(_end, asyncio.create_task(pushing, name="metrics"))
         yield
 
 

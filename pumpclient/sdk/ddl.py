@@ -29,6 +29,7 @@ from binlog.tidb.types import SchemaState
 from pumpclient.client import PumpsClient
 from pumpclient.payload import DdlFields
 from pumpclient.sdk.catalog import Catalog
+from pumpclient.sdk.delivered import delivered
 from pumpclient.sdk.errors import BadDeclaration, DdlLockLost, DdlUndecided
 from pumpclient.sdk.lease import Use, Writer, WriterLease
 from pumpclient.sdk.lock import DdlLock, ddl_lock
@@ -109,7 +110,7 @@ class DdlRunner:
                     raise
                 raise DdlUndecided("the service was closed while a DDL statement was being published") from None
 
-    async def _prewrite(self, plan: Plan, lock: DdlLock) -> tuple[Job, DdlLock, Use, DdlFields]:
+    async def _prewrite(self, plan: Plan, lock: DdlLock) -> tuple[Job, DdlLock, Use, DdlFields, str]:
         await self.refresh()
         start_ts = await self.timestamps.get()
         statement = await plan(Planning(self.catalog, start_ts, self._next_id))
@@ -121,20 +122,20 @@ class DdlRunner:
         ddl = DdlFields(job_id, statement.query.encode(), int(statement.schema_state))
         use = await self.lease.enter()
         try:
-            await self.client.write_ddl_prewrite(start_ts, _meta_key(statement), ddl, writer=use.writer.id)
+            pump = await self.client.write_ddl_prewrite(start_ts, _meta_key(statement), ddl, writer=use.writer.id)
         except BaseException:
             self.client.when_ended(start_ts, use.end)
             raise
         crash_point("sdk.ddl_after_prewrite")
-        return job, lock, use, ddl
+        return job, lock, use, ddl, pump
 
-    async def _publish_and_commit(self, job: Job, lock: DdlLock, use: Use, ddl: DdlFields) -> Job:
+    async def _publish_and_commit(self, job: Job, lock: DdlLock, use: Use, ddl: DdlFields, pump: str) -> Job:
         try:
-            return await self._carry_through(job, lock, use.writer, ddl)
+            return await self._carry_through(job, lock, use.writer, ddl, pump)
         finally:
             self.client.when_ended(job.start_ts, use.end)
 
-    async def _carry_through(self, job: Job, lock: DdlLock, writer: Writer, ddl: DdlFields) -> Job:
+    async def _carry_through(self, job: Job, lock: DdlLock, writer: Writer, ddl: DdlFields, pump: str) -> Job:
         try:
             commit_ts = await self.timestamps.get()
         except BaseException:
@@ -148,7 +149,9 @@ class DdlRunner:
                 f"the DDL lock, or this writer's lease, was lost before job {job.id} was published: {job.query}"
             )
         crash_point("sdk.ddl_after_publish")
-        await self.client.commit(job.start_ts, commit_ts, ddl)
+        delivery = asyncio.ensure_future(self.client.commit(job.start_ts, commit_ts, ddl))
+        delivery.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen, also if not awaited
+        await delivered(delivery, self.client.limits, start_ts=job.start_ts, commit_ts=commit_ts, pump=pump)
         self.catalog.apply(job)
         log.info("DDL done", job=job.id, version=job.schema_version, commit_ts=commit_ts, query=job.query)
         return job

@@ -16,8 +16,9 @@ QUEUE_WAIT_S = 5.0
 class Places:
     """`in_flight_max` transactions have a place; up to `queue_max` wait for one, in order, `queue_wait_s` at most.
 
-    A place is kept until nothing more is sent for its transaction, also where its caller does not wait any more. So
-    when pumps are slow the service's callers are told, instead of its memory filling up.
+    A place is kept until nothing more is sent for its transaction, also where its caller does not wait any more; but
+    not for longer than a caller waits for a commit, since a pump may be away for much longer. So when pumps are slow
+    the service's callers are told, instead of its memory filling up.
     """
 
     def __init__(

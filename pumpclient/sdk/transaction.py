@@ -22,6 +22,7 @@ from pumpclient.client import PumpsClient
 from pumpclient.errors import ClientClosed, CommitUndelivered, TransactionRolledBack
 from pumpclient.sdk.arguments import of_kind
 from pumpclient.sdk.catalog import Catalog
+from pumpclient.sdk.delivered import delivered
 from pumpclient.sdk.errors import RowRejected, TransactionEnded
 from pumpclient.sdk.lease import Use, WriterLease
 from pumpclient.sdk.places import Places
@@ -83,6 +84,8 @@ class Transaction:
         self._on_transaction = on_transaction
         self._delivery: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()  # the delivery of its commit; or there will be none
+        self._placed = False
+        self._sent_s: float | None = None
         self._pump: str | None = None
         self._payload_bytes = 0
         self._queued_s = 0.0
@@ -159,8 +162,9 @@ class Transaction:
 
         It is committed when its pump has stored the commit. After PrewriteFailed, NoPump, PayloadTooLarge,
         TransactionRolledBack, ClientClosed, EtcdError, TimestampUnavailable or Busy nothing will ever be visible. After
-        CommitUndelivered, or when the caller is cancelled, it is not known whether the pump has stored it: `outcome`
-        tells. What has not been stored by then the pumps roll back within seconds.
+        CommitUndelivered, or when the caller is cancelled, it is not known whether the pump has stored it, or will:
+        `outcome` tells. The commit is sent until the pump has answered, for `limits.commit_budget_s` at most, also when
+        its caller has stopped waiting, after `limits.commit_wait_s`. What is not stored then the pumps roll back.
         """
         if self.stage is not Stage.OPEN:
             raise TransactionEnded(f"transaction {self.start_ts} is {self.stage.value}")
@@ -206,8 +210,9 @@ class Transaction:
         """Whether it is committed, of one whose `commit` was cancelled or raised CommitUndelivered.
 
         True: its rows are visible. False: they are not, and never will be: make it again as a new transaction.
-        CommitUndelivered once more where its pump still gives no answer within the budget; ask again later. A pump
-        that has not stored the commit rolls the transaction back within seconds, and then the answer is False.
+        CommitUndelivered once more where its pump still gives no answer within `limits.commit_wait_s`; ask again later.
+        A pump that has not stored the commit when it is no longer sent rolls the transaction back within seconds, and
+        then the answer is False.
         """
         if self.stage is Stage.COMMITTING:
             await self._begun.wait()
@@ -218,7 +223,7 @@ class Transaction:
                 return False
             self._deliver()
         try:
-            await asyncio.shield(self._delivery)
+            await self._delivered(self._delivery)
         except TransactionRolledBack:
             return False
         except ClientClosed as error:  # of a commit that has been sent before it does not say that it failed
@@ -229,6 +234,7 @@ class Transaction:
 
     def _deliver(self) -> asyncio.Task[None]:
         assert self.commit_ts is not None
+        self._sent_s = asyncio.get_running_loop().time()
         self._delivery = asyncio.ensure_future(self._client.commit(self.start_ts, self.commit_ts))
         self._begun.set()
         self._delivery.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen, also if not awaited
@@ -236,11 +242,10 @@ class Transaction:
 
     async def _send(self) -> int:
         use: Use | None = None
-        placed = False
         try:
             with self._under_way.entered(f"transaction {self.start_ts}"):
                 self._queued_s = await self._places.take(f"transaction {self.start_ts}")
-                placed = True
+                self._placed = True
                 use = await self._lease.enter()
                 value = self._value.serialize()
                 self._payload_bytes = len(value)
@@ -250,13 +255,33 @@ class Transaction:
                 crash_point("sdk.after_prewrite")
                 self.commit_ts = await self._commit_ts()
             with self._under_way.deciding():
-                await asyncio.shield(self._deliver())
+                await self._delivered(self._deliver())
             return self.commit_ts
         finally:
             if use is not None:
                 self._client.when_ended(self.start_ts, use.end)
-            if placed:
-                self._client.when_ended(self.start_ts, lambda *, decided: self._places.leave())
+            if self._placed:
+                self._leave_place()
+
+    async def _delivered(self, delivery: asyncio.Task[None]) -> None:
+        assert self.commit_ts is not None and self._pump is not None
+        limits = self._client.limits
+        await delivered(delivery, limits, start_ts=self.start_ts, commit_ts=self.commit_ts, pump=self._pump)
+
+    def _leave_place(self) -> None:
+        """When nothing more is sent; but while a pump is away its transactions must not take the places of those that
+        other pumps would store at once."""
+        loop = asyncio.get_running_loop()
+
+        def leave(*, decided: bool = False) -> None:
+            over.cancel()
+            if self._placed:
+                self._placed = False
+                self._places.leave()
+
+        sent_s = loop.time() if self._sent_s is None else self._sent_s
+        over = loop.call_at(sent_s + self._client.limits.commit_wait_s, leave)
+        self._client.when_ended(self.start_ts, leave)
 
     async def _commit_ts(self) -> int:
         """Without one the transaction never commits, so its prewrite is taken back."""

@@ -15,12 +15,13 @@ import pytest
 from tests.golden.vector_files import VECTORS, Vector, vectors_with
 
 DEFAULT = sorted(VECTORS.glob("ticdc_*_vectors.json.gz"))
+EDGES = VECTORS / "edge_ticdc_vectors.json.gz"
 COMMON = {"id", "protocol", "kind", "priority", "provenance", "source", "note", "input", "expected"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "ticdc_vector" in metafunc.fixturenames:
-        vectors = vectors_with("kind", metafunc.config.getoption("--vectors"), DEFAULT)
+        vectors = vectors_with("kind", metafunc.config.getoption("--vectors"), [*DEFAULT, EDGES])
         cases = [pytest.param(v, id=f"{v['protocol']}-{v['kind']}-{n}-{v['id'][:40]}") for n, v in enumerate(vectors)]
         metafunc.parametrize("ticdc_vector", cases)
 

@@ -136,9 +136,11 @@ def check_delete(vector: Vector) -> None:
     assert operation == "delete"
     assert value is None
     names = list(key_record)
-    kind = FieldType(Tp.LONG, Flag.NOT_NULL)
-    table = make_table("test", "t1", [*((name, kind) for name in names), ("v", FieldType(Tp.LONG))], primary=names)
-    row = [*key_record.values(), None]
+    text = FieldType(Tp.VARCHAR, Flag.NOT_NULL, charset="utf8mb4", collate="utf8mb4_bin")
+    kinds = [text if isinstance(value, str) else FieldType(Tp.LONG, Flag.NOT_NULL) for value in key_record.values()]
+    columns = [*zip(names, kinds, strict=True), ("v", FieldType(Tp.LONG))]
+    table = make_table("test", "t1", columns, primary=names)
+    row = [*(value.encode() if isinstance(value, str) else value for value in key_record.values()), None]
     encoder = make_encoder(ProtocolOptions("avro")).in_topic(_TOPIC)
     encoder = encoder.with_ids(ids_for(encoder, table, schema_id))
     (made,) = encoder.table(table).encode(make_changes(table, Kind.DELETE, old=[row]))

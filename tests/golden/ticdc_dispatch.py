@@ -25,6 +25,8 @@ from tests.golden.vector_files import Vector, only
 from tests.support.row_changes import make_changes, make_table
 
 LONG: Final = FieldType(Tp.LONGLONG, flen=20, decimal=0)
+_DOUBLE: Final = FieldType(Tp.DOUBLE, flen=22)
+_TEXT: Final = FieldType(Tp.VARCHAR, flen=40, charset="utf8mb4", collate="utf8mb4_bin")
 # TiCDC's protocols that there are none of here.
 _ABSENT: Final = {"maxwell", "craft", "canal"}
 
@@ -48,9 +50,22 @@ def column_value_string(vector: Vector) -> None:
             hash_of([[b"d", b"t"], [b"c", text.encode()]])
         ]
         return
-    assert isinstance(value, bool | str), f"no value this check can read: {value!r}"
-    kind = FieldType(Tp.TINY, flen=1) if isinstance(value, bool) else FieldType(Tp.NEWDECIMAL, flen=10, decimal=2)
-    assert hash_text(Form.of(kind), UTC)(int(value) if isinstance(value, bool) else value).decode() == text
+    if isinstance(value, bool):
+        assert hash_text(Form.of(FieldType(Tp.TINY, flen=1)), UTC)(int(value)).decode() == text
+        return
+    kind = FieldType(Tp.NEWDECIMAL, flen=10, decimal=2) if isinstance(value, str) else _kind_of(value)
+    assert hash_text(Form.of(kind), UTC)(value).decode() == text
+    made = make_table("d", "t", [("c", kind)])
+    image = make_changes(made, Kind.INSERT, new=[[value]]).image
+    assert row_hashes(made, [0], image, 1, UTC).tolist() == [hash_of([[b"d", b"t"], [b"c", text.encode()]])]
+
+
+def _kind_of(value: object) -> FieldType:
+    """A column's type, of a value as JSON has it."""
+    assert value is None or isinstance(value, int | float | str), f"no value this check can read: {value!r}"
+    if isinstance(value, str | float):
+        return _TEXT if isinstance(value, str) else _DOUBLE
+    return replace(LONG, flag=Flag.UNSIGNED) if (value or 0) >= 1 << 63 else LONG
 
 
 def check_hash(vector: Vector) -> None:
@@ -82,11 +97,13 @@ def partition(vector: Vector) -> None:
     number, key, hashed = only(expected, "partition partition_key_string", "hash_u32")
     values = row or {**(keys or {}), **(others or {})} or {"id": 1}
     assert list(values) == (names or list(values))
-    kind = replace(LONG, flag=Flag.NOT_NULL) if index else LONG
+    kinds = {column: _kind_of(value) for column, value in values.items()}
+    if index:
+        kinds = {column: replace(kind, flag=kind.flag | Flag.NOT_NULL) for column, kind in kinds.items()}
     table = make_table(
         schema or "test",
         name or "t1",
-        [(column, kind) for column in values],
+        list(kinds.items()),
         primary=list(keys or ()),
         unique=[index_columns] if index else [],
     )
@@ -94,7 +111,8 @@ def partition(vector: Vector) -> None:
         info = replace(table.info, indexes=(replace(table.info.indexes[0], name=index.lower()),))
         table = replace(table, info=info)
     configured = DispatchRule(("*.*",), partition=rule, index=index or "", columns=tuple(columns or ()))
-    assert _partition(configured, table, list(values.values()), count, commit_ts or 5) == number
+    image = [value.encode() if isinstance(value, str) else value for value in values.values()]
+    assert _partition(configured, table, image, count, commit_ts or 5) == number
     if groups is None:
         assert (rule, hashed, key) == ("ts", None, str(commit_ts))
     else:
@@ -103,12 +121,13 @@ def partition(vector: Vector) -> None:
 
 
 def partition_error(vector: Vector) -> None:
-    rule, columns = only(vector["input"], "rule columns")
+    rule, columns, index = only(vector["input"], "rule", "columns index")
     error, words = only(vector["expected"], "error message_contains")
     assert error == "CDC:ErrDispatcherFailed"
     table = make_table("test", "t1", [("col1", LONG), ("col2", LONG)])
     with pytest.raises(DispatchError) as caught:
-        _partition(DispatchRule(("*.*",), partition=rule, columns=tuple(columns)), table, [1, 2], 16)
+        configured = DispatchRule(("*.*",), partition=rule, columns=tuple(columns or ()), index=index or "")
+        _partition(configured, table, [1, 2], 16)
     assert words in str(caught.value)
 
 

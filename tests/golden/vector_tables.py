@@ -6,6 +6,7 @@ A description this cannot read raises ValueError: a vector is never passed over 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from binlog.tidb.datum import Datum
 from binlog.tidb.flatten import flatten
@@ -42,7 +43,8 @@ _CREATE = re.compile(
     r"\s*(?:-- (?P<note>.*))?"
 )
 _COLUMN = re.compile(
-    r"(?P<name>\w+) (?P<type>\w+)(?:\((?P<args>[^)]*)\))?(?P<unsigned> unsigned)?(?P<primary> primary key)?"
+    r"(?P<name>\w+) (?P<type>\w+)(?:\((?P<args>[^)]*)\))?(?P<unsigned> unsigned)?(?: null)?(?P<filled> not null)?"
+    r"(?: auto_increment)?(?P<primary> primary key)?(?: auto_increment)?"
 )
 _KEY = re.compile(r"primary key\((?P<columns>[\w,]+)\) clustered")
 _BINARY = frozenset({"binary", "varbinary", "blob"})
@@ -65,6 +67,10 @@ class VectorTable:
             else:
                 columns.append(_column(part, len(columns), charset, collate))
         note = found["note"] or ""
+        ids = re.search(r"col ids ([\d,]+)", note)
+        if ids:
+            numbers = [int(number) for number in ids[1].rstrip(",").split(",")]
+            columns = [replace(column, id=number) for column, number in zip(columns, numbers, strict=True)]
         self.new_collation = "new collation on" in note
         if "collat" in note and not self.new_collation and not note.endswith(" off"):
             raise ValueError(f"is the new collation on or off? {note}")
@@ -101,7 +107,11 @@ def _column(text: str, offset: int, charset: str, collate: str) -> ColumnInfo:
             decimal = numbers[0]
         else:
             flen, decimal = numbers[0], numbers[1] if len(numbers) > 1 else decimal
-    flag = (Flag.UNSIGNED if found["unsigned"] else 0) | (Flag.PRI_KEY | Flag.NOT_NULL if found["primary"] else 0)
+    flag = Flag.UNSIGNED if found["unsigned"] else Flag(0)
+    if found["primary"]:
+        flag |= Flag.PRI_KEY | Flag.NOT_NULL
+    elif found["filled"]:
+        flag |= Flag.NOT_NULL
     is_text = (tp in STRINGS and found["type"] not in _BINARY) or tp in (Tp.ENUM, Tp.SET)
     charsets = (charset, collate) if is_text else ("binary", "binary")
     kind = FieldType(tp, int(flag), flen, decimal, *charsets, elems)

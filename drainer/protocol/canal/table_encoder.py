@@ -16,7 +16,7 @@ from drainer.protocol.canal.values import value_of
 from drainer.protocol.compression import compress
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
-from drainer.protocol.json_rows import Rows, Slot, fragments_of, joined, numbers, or_null
+from drainer.protocol.json_rows import Rows, Slot, fragments_of, joined, numbers, old_fragments, or_null
 from drainer.protocol.json_text import json_string
 from drainer.protocol.mysql_type import basic_type, full_type
 from drainer.protocol.one_row import encoded_rows
@@ -98,8 +98,7 @@ class CanalTable:
         """The old values; of updated columns alone what stands between the braces."""
         if changes.kind is not Kind.UPDATE:
             return []
-        assert changes.old is not None
-        old = fragments_of(changes, changes.old, self._values, places)
+        old = old_fragments(changes, self._values, places, values)
         if not self._updated_only:
             return old
         names = [f"{self._names[place]}:" for place in places]

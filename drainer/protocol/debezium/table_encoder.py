@@ -14,7 +14,7 @@ from drainer.protocol.debezium.source import source_parts
 from drainer.protocol.debezium.values import value_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
-from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joined, numbers
+from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import json_document, json_string
 from drainer.protocol.one_row import encoded_rows
 from drainer.protocol.options import ProtocolOptions
@@ -45,8 +45,7 @@ class DebeziumTable:
         image = fragments_of(changes, changes.image, self._fragments, places)
         columns = [numbers(changes.commit_ts >> np.uint64(18)), numbers(changes.commit_ts), *image]
         if changes.kind is Kind.UPDATE and self._options.output_old_value:
-            assert changes.old is not None
-            columns += fragments_of(changes, changes.old, self._fragments, places)
+            columns += old_fragments(changes, self._fragments, places, image)
         values = self._pressed(self._documents[changes.kind].build(columns))
         return encoded_rows(self._keys(image, len(changes)), values, changes.commit_ts)
 

@@ -15,7 +15,7 @@ from drainer.protocol.compression import compress
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_fragments import Fragment, plain_double, text, utf8_text
-from drainer.protocol.json_rows import Rows, Slot, fragments_of, joined, numbers
+from drainer.protocol.json_rows import Rows, Slot, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import json_string
 from drainer.protocol.one_row import encoded_rows
 from drainer.protocol.options import ProtocolOptions
@@ -67,9 +67,10 @@ class SimpleTable:
             numbers(changes.commit_ts),
             pa.array([json_string(claim).encode() for claim in claims or ()], pa.binary()),
         ]
-        for image in (changes.new, changes.old):
-            if image is not None:
-                columns += fragments_of(changes, image, self._values, places)
+        image = fragments_of(changes, changes.image, self._values, places)
+        columns += image
+        if changes.kind is Kind.UPDATE:
+            columns += old_fragments(changes, self._values, places, image)
         document = self._documents.get((changes.kind, places, mark))
         if document is None:
             document = self._documents[changes.kind, places, mark] = Rows(self._parts(changes.kind, places, mark))

@@ -148,9 +148,10 @@ class StatusServer:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     async def close(self) -> None:
-        """Stop listening; requests under way get STOP_S seconds."""
+        """Stop listening; requests under way get STOP_S seconds. Once it is closed, this does nothing."""
         if self._runner is not None:
-            await self._runner.cleanup()
+            runner, self._runner = self._runner, None
+            await runner.cleanup()
 
     @web.middleware
     async def _guard(

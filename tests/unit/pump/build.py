@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,11 +13,13 @@ from binlog.envelope import encode_binlog, encode_fake, merge
 from binlog.errors import TimestampUnavailable
 
 from pump.index import IndexOptions
+from pump.reading import LOOK_RECORDS, ReadingProgress
 from pump.store import Store
 from pump.store_options import StoreOptions
 
 __all__ = [
     "ROW",
+    "HeldReading",
     "SetClock",
     "binlogs_of",
     "commit",
@@ -83,6 +86,26 @@ class SetClock:
         if not self.held:
             self.ts += 1
         return self.ts
+
+
+class HeldReading(ReadingProgress):
+    """Stands still in the middle of a step until it is released or stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading = threading.Event()
+        self.go_on = threading.Event()
+
+    def reached(self, records: int, done_bytes: int, fid: int) -> None:
+        if records == 2 * LOOK_RECORDS and not self.reading.is_set():
+            super().reached(records, done_bytes, fid)
+            self.reading.set()
+            assert self.go_on.wait(120)
+        super().reached(records, done_bytes, fid)
+
+    def stop(self) -> None:
+        super().stop()
+        self.go_on.set()
 
 
 @contextlib.asynccontextmanager

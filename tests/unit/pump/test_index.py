@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pump.index import Index, IndexFailed, IndexOptions
-from pump.keys import Complete
+from pump.index import DELETE_KEYS_MAX, Index, IndexFailed, IndexOptions
+from pump.keys import COMPLETE, TS, Complete, ts_key
 from pump.record import Pointer
 
 SMALL = IndexOptions(block_cache_bytes=0, write_buffer_bytes=64 << 10)
@@ -101,4 +102,36 @@ def test_damaged_blocks_are_not_merged_into_new_tables(tmp_path: Path) -> None:
         except IndexFailed:
             refused += 1
     assert refused
+    index.close()
+
+
+class Watched(Index):
+    """Remembers where scans began."""
+
+    def __init__(self, directory: Path) -> None:
+        self.starts: list[bytes] = []
+        super().__init__(directory, SMALL)
+
+    def _scan(self, **bounds: Any) -> Generator[Any]:
+        self.starts.append(bounds.get("start", b""))
+        return super()._scan(**bounds)
+
+
+def test_no_batch_of_a_removal_begins_before_what_the_last_one_deleted(tmp_path: Path) -> None:
+    """LevelDB keeps a mark for each key that was deleted until it merges tables: with batches that all began at the
+    first key, ten million would be stepped over ten thousand times."""
+    index = Watched(tmp_path)
+    batch, raw = index.batch()
+    for ts in range(1, 4001):
+        batch.pointer(ts, Pointer(0, ts))
+        batch.complete(ts, Complete(ts, 0, 0, 30, 0, 0, 0, 0, b"head"))
+    index.write(raw)
+    index.starts.clear()
+    assert list(index.delete_until(TS, 3000)) == [DELETE_KEYS_MAX, DELETE_KEYS_MAX, 3000 - 2 * DELETE_KEYS_MAX]
+    deleted = [DELETE_KEYS_MAX, 2 * DELETE_KEYS_MAX, 3000]
+    assert index.starts == [TS, *map(ts_key, deleted)]
+    assert [ts for ts, _ in index.pointers(0)] == list(range(3001, 4001))
+    assert len(list(index.completes(0, 4000))) == 4000, "of another prefix"
+    assert sum(index.delete_until(COMPLETE, 1 << 60)) == 4000
+    assert not list(index.delete_until(COMPLETE, 1 << 60))
     index.close()

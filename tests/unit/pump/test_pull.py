@@ -155,7 +155,7 @@ class PurgedWhileLooking(Index):
     def completes(self, after_ts: int, until_ts: int) -> Iterator[tuple[bytes, bytes]]:
         if self.purge_ts:
             self.save_purged(self.purge_ts)
-            self.delete_until(COMPLETE, self.purge_ts)
+            list(self.delete_until(COMPLETE, self.purge_ts))
         return super().completes(after_ts, until_ts)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from pump import keys, recovery
+from pump import keys, reading
 from pump.index import Index
 from pump.log import ValueLog
 from pump.pull import Reader
@@ -211,8 +211,8 @@ async def test_a_long_recovery_says_how_far_it_is(
 ) -> None:
     async with opened(tmp_path / "a", SetClock(100)) as store:
         assert await store.write([prewrite(ts) for ts in range(1, 5)]) == [None] * 4
-    monkeypatch.setattr(recovery, "PROGRESS_INTERVAL_S", 0.0)
-    monkeypatch.setattr(recovery, "LOOK_RECORDS", 1)
+    monkeypatch.setattr(reading, "LOG_INTERVAL_S", 0.0)
+    monkeypatch.setattr(reading, "LOOK_RECORDS", 1)
     caplog.set_level("INFO")
     recovered_from(without_index(tmp_path / "a", tmp_path / "b"))
     lines = [record.getMessage() for record in caplog.records if "reading the value log" in record.getMessage()]

@@ -166,7 +166,7 @@ def test_columns_of_a_rule() -> None:
     assert places(partition="table") == places(partition="ts") == ()
     with pytest.raises(DispatchError, match="columns not found: w, x"):
         places(partition="columns", columns=("v", "w", "x"))
-    with pytest.raises(DispatchError, match="index nosuch, which is not found"):
+    with pytest.raises(DispatchError, match="index not found: nosuch"):
         places(partition="index-value", index="nosuch")
 
 

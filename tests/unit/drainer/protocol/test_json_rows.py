@@ -7,11 +7,14 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
+from binlog.tidb.types import FieldType, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drainer.batch.work import Kind
 from drainer.protocol import json_rows
-from drainer.protocol.json_rows import Rows, Slot, constant, joined, numbers
+from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
+from tests.support.row_changes import make_changes, make_table
 
 TEXTS = st.lists(st.none() | st.text("ab%s{}", max_size=4), min_size=1, max_size=9)
 
@@ -53,3 +56,24 @@ def test_parts_with_commas_between() -> None:
 def test_numbers_and_constants() -> None:
     assert numbers(np.array([0, (1 << 64) - 1], np.uint64)).to_pylist() == [b"0", b"18446744073709551615"]
     assert constant(b"x", 2).to_pylist() == [b"x", b"x"]
+
+
+def test_a_column_that_no_update_altered_is_written_once() -> None:
+    """The old image's text is the new one's; 0 and -0 are equal numbers with two texts."""
+    table = make_table(
+        "shop", "orders", [("n", FieldType(Tp.LONG)), ("f", FieldType(Tp.DOUBLE)), ("g", FieldType(Tp.DOUBLE))]
+    )
+    written: list[object] = []
+
+    def shown(array: pa.Array) -> pa.Array:
+        written.append(array.to_pylist())
+        return array.cast(pa.string()).cast(pa.binary())
+
+    changes = make_changes(
+        table, Kind.UPDATE, old=[[1, 0.0, 2.5], [None, 1.5, 2.5]], new=[[1, -0.0, 2.5], [None, 1.5, 3.5]]
+    )
+    new = fragments_of(changes, changes.image, [shown] * 3, [0, 1, 2])
+    old = old_fragments(changes, [shown] * 3, [2, 1, 0], [new[2], new[1], new[0]])
+    assert [column.to_pylist() for column in old] == [[b"2.5", b"2.5"], [b"0", b"1.5"], [b"1", None]]
+    assert old[2] is new[0]
+    assert len(written) == 5

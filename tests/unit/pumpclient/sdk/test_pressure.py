@@ -43,6 +43,11 @@ async def table_of(service: Service) -> Table:
     return await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
 
 
+def gives_up_soon(service: Service) -> None:
+    """From now on, with a prewrite that every pump has refused: one that is only slow is answered within a minute."""
+    service.client._writer._limits = replace(service.client.limits, write_timeout_s=0.01)
+
+
 def commits(envelope: Envelope) -> bool:
     return envelope.tp == BinlogType.COMMIT
 
@@ -193,8 +198,9 @@ async def test_whoever_asks_during_the_commit_waits_for_its_end(shop: Shop) -> N
 
 
 async def test_whoever_asks_during_a_commit_that_fails_is_told(shop: Shop) -> None:
-    service = await shop.service(limits=replace(FAST, write_timeout_s=0.01))
+    service = await shop.service(limits=PATIENT)
     table = await table_of(service)
+    gives_up_soon(service)
     pump = shop.pumps["a"]
     pump.only = prewrites
     pump.faults.extend([Fault.REFUSE] * 100_000)
@@ -270,8 +276,9 @@ async def test_what_was_never_sent_is_not_committed(shop: Shop) -> None:
 
 async def test_run_repeats_what_did_not_happen(shop: Shop) -> None:
     """No timestamp, no pump that takes it, a rollback by the pump: each attempt is a new transaction."""
-    service = await shop.service(limits=replace(FAST, write_timeout_s=0.01))
+    service = await shop.service(limits=PATIENT)
     table = await table_of(service)
+    gives_up_soon(service)
     pump = shop.pumps["a"]
     shop.timestamps.fail = 1
     pump.only = prewrites
@@ -316,8 +323,9 @@ async def test_run_does_not_repeat_what_is_committed(shop: Shop) -> None:
 
 
 async def test_run_gives_up(shop: Shop) -> None:
-    service = await shop.service(limits=replace(FAST, write_timeout_s=0.01))
+    service = await shop.service(limits=PATIENT)
     table = await table_of(service)
+    gives_up_soon(service)
     shop.pumps["a"].only = prewrites
     shop.pumps["a"].faults.extend([Fault.REFUSE] * 100_000)
     with pytest.raises(PrewriteFailed):
@@ -417,3 +425,119 @@ async def test_a_hook_that_raises_ends_no_transaction(shop: Shop, caplog: pytest
     table = await table_of(service)
     assert await (await begun(service, table)).commit()
     assert "on_transaction raised" in caplog.text
+
+
+# --- a pump that is away between prewrite and commit ------------------------------------------------------------------
+
+AWAY = replace(FAST, write_timeout_s=60, commit_budget_s=600, commit_wait_s=60)
+
+
+def waits(service: Service, commit_wait_s: float) -> None:
+    """From now on: on a slow machine a commit takes its time, and only what a test is about may be too long."""
+    service.client._limits = replace(service.client.limits, commit_wait_s=commit_wait_s)
+
+
+async def test_who_commits_does_not_wait_for_as_long_as_the_commit_is_sent(shop: Shop) -> None:
+    """The caller is told that it is not known yet; the pump comes back, and has the commit without another call."""
+    seen: list[CommitUndelivered] = []
+    service = await shop.service(limits=AWAY)
+    service.client._writer._on_undelivered = seen.append
+    table = await table_of(service)
+    waits(service, 0.05)
+    pump = shop.pumps["a"]
+    pump.only = commits
+    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    txn = await begun(service, table)
+    with pytest.raises(
+        CommitUndelivered, match=r"pump a has not taken the commit \d+ yet: .* for 600 s in all"
+    ) as told:
+        await asyncio.wait_for(txn.commit(), 60)
+    assert (told.value.under_way, told.value.pump, told.value.commit_ts) == (True, "a", txn.commit_ts)
+    assert service.client.open_transactions == 1
+    with pytest.raises(CommitUndelivered):
+        await asyncio.wait_for(txn.outcome(), 60)
+    assert not seen, "it is being sent: nothing is given up"
+    pump.faults.clear()
+    await until(lambda: pump.commits.get(txn.start_ts) == txn.commit_ts)
+    await until(lambda: service.client.open_transactions == 0)
+    assert await txn.outcome() is True
+
+
+async def test_what_was_given_up_in_the_background_is_reported_and_can_be_asked_again(shop: Shop) -> None:
+    seen: list[CommitUndelivered] = []
+    service = await shop.service(limits=AWAY)
+    service.client._writer._on_undelivered = seen.append
+    table = await table_of(service)
+    waits(service, 0)
+    service.client._writer._limits = replace(AWAY, commit_budget_s=0.1)
+    pump = shop.pumps["a"]
+    pump.only = commits
+    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    txn = await begun(service, table)
+    with pytest.raises(CommitUndelivered):
+        await asyncio.wait_for(txn.commit(), 60)
+    await until(lambda: seen)
+    assert (seen[0].start_ts, seen[0].under_way) == (txn.start_ts, False)
+    pump.faults.clear()
+    waits(service, 60)
+    assert await txn.outcome() is True
+
+
+async def test_the_transactions_of_a_pump_that_is_away_do_not_take_every_place(shop: Shop) -> None:
+    """With a place each they would keep out, for ten minutes, what other pumps store at once; a caller who was
+    cancelled makes no difference."""
+    service = await shop.service(limits=AWAY, places=Places(in_flight_max=2, queue_max=1, queue_wait_s=60))
+    table = await table_of(service)
+    waits(service, 1)
+    pump = shop.pumps["a"]
+    pump.only = commits
+    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    patient, cancelled = [await begun(service, table, number) for number in (1, 2)]
+    tasks = [asyncio.create_task(txn.commit()) for txn in (patient, cancelled)]
+    await until(lambda: len(pump.pending) == 2)
+    tasks[1].cancel()
+    with pytest.raises(CommitUndelivered):
+        await asyncio.wait_for(tasks[0], 60)
+    await until(lambda: service.in_flight == 0)
+    assert service.client.open_transactions == 2
+    pump.only = lambda envelope: commits(envelope) and envelope.start_ts in (patient.start_ts, cancelled.start_ts)
+    waits(service, 60)
+    third = await begun(service, table, 3)
+    assert await asyncio.wait_for(third.commit(), 60) == pump.commits[third.start_ts]
+    pump.faults.clear()
+    assert [await txn.outcome() for txn in (patient, cancelled)] == [True, True]
+    assert service.in_flight == 0, "each place is given back once"
+
+
+async def test_run_asks_until_its_time_is_over_and_writes_once(shop: Shop) -> None:
+    service = await shop.service(limits=AWAY)
+    table = await table_of(service)
+    waits(service, 0.05)
+    pump = shop.pumps["a"]
+    pump.only = commits
+    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    made: list[Transaction] = []
+
+    def work(txn: Transaction) -> None:
+        made.append(txn)
+        txn.insert(table, {"id": 1})
+
+    running = asyncio.create_task(service.run(work, within_s=600))
+    await until(lambda: made and made[0].stage is Stage.FAILED)
+    pump.faults.clear()
+    assert await asyncio.wait_for(running, 60) == pump.commits[made[0].start_ts]
+    assert len(made) == 1
+
+
+async def test_who_makes_a_table_does_not_wait_for_longer_either(shop: Shop) -> None:
+    service = await shop.service(limits=AWAY)
+    waits(service, 0.05)
+    pump = shop.pumps["a"]
+    pump.only = commits
+    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    with pytest.raises(CommitUndelivered) as told:
+        await asyncio.wait_for(service.create_database("shop"), 60)
+    assert told.value.under_way
+    pump.faults.clear()
+    await until(lambda: pump.commits.get(told.value.start_ts) == told.value.commit_ts)
+    assert "shop" in await service.databases()

@@ -1,0 +1,44 @@
+"""What the status pages say while a pump reads its value log, before it can say anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from binlog.runtime.page import Alarm, Fact, Mood, bytes_text, render
+from binlog.runtime.version import release
+
+from pump.reading import Reading
+
+
+def starting_text(reading: Reading | None) -> str:
+    """In one line."""
+    if reading is None:
+        return "the pump is starting"
+    return f"the pump is starting: {reading.step}, {reading.percent} %"
+
+
+def starting_document(node_id: str, reading: Reading | None) -> dict[str, Any]:
+    """In place of the "pump" document of /status. `recovery` is null before the log is opened."""
+    recovery = None
+    if reading is not None:
+        recovery = {
+            "step": reading.step,
+            "percent": reading.percent,
+            "records": reading.records,
+            "bytes": reading.bytes,
+            "ofBytes": reading.of_bytes,
+            "fid": reading.fid,
+        }
+    return {"nodeId": node_id, "state": "starting", "version": release(), "recovery": recovery}
+
+
+def starting_page(node_id: str, reading: Reading | None) -> str:
+    facts = [Fact("state", "starting", mood=Mood.WARN)]
+    if reading is not None:
+        facts += [
+            Fact(reading.step, f"{reading.percent} %", f"file {reading.fid:06d}"),
+            Fact("read", bytes_text(reading.bytes), f"of {bytes_text(reading.of_bytes)}"),
+            Fact("binlogs", f"{reading.records:,}", "in this step"),
+        ]
+    text = "The pump reads its value log and takes no calls before that has ended."
+    return render(f"pump {node_id}", f"version {release()}", facts=facts, alarms=[Alarm(text, Mood.WARN)])

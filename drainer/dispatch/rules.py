@@ -137,6 +137,10 @@ class Router:
         """Those of these tables, and the default topic, each once."""
         return list(dict.fromkeys([*(self.topic(*name) for name in tables), self.default_topic]))
 
+    def may_conflict(self, topic: str) -> bool:
+        """Whether a table that is dispatched by conflict could have this topic."""
+        return any(rule.method is Method.CONFLICT and rule.topic.may_be(topic) for rule in self.rules)
+
     def check(self, table: Table) -> None:
         """Raises DispatchError where a table's rule cannot be applied to it: before there are rows."""
         self.rule(table.schema, table.name).places(table)

@@ -6,8 +6,8 @@ What a slot makes of its changes is, of each partition that is its own, what a t
 chosen by the handle key, an event that sums up several changes of a row in one transaction may have a later old image,
 or be an update and not an insert.
 
-Tables that are dispatched by conflict are each in one slot, whatever their partitions: who belongs together is known
-only from all rows.
+A topic that has tables dispatched by conflict is in one slot, with whatever else goes there: who belongs together is
+known only from all rows of a table, and a partition that several tables share must be one task's.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from drainer.changes.decode import Changes
 from drainer.changes.vector import Ints
 from drainer.dispatch.dispatcher import Dispatcher, Routes
 from drainer.dispatch.row_events import RowEvents
-from drainer.dispatch.rules import Method
 from drainer.protocol.row_changes import RowChanges
 
-SLOTTING_VERSION: Final = 2
+SLOTTING_VERSION: Final = 3
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,9 @@ class PartitionSlotting:
         table = self._events.table(changes.codec)
         rule = self.dispatcher.router.rule(table.schema, table.name)
         topic = rule.topic.topic(table.schema, table.name)
-        if rule.method is Method.CONFLICT:
-            return [np.full(len(changes), slot_of_table(topic, table.schema, table.name, slots), np.int64)]
-        slot = slots_of_topic(topic, self.dispatcher.count(topic), slots)
+        slot = slots_of_topic(self.dispatcher, topic, slots)
+        if (slot == slot[0]).all():
+            return [np.full(len(changes), slot[0], np.int64)]
         return [
             slot[self.dispatcher.image_partitions(table, rule, image, changes.commit_ts)]
             for image in (changes.old, changes.new)
@@ -55,27 +54,28 @@ class PartitionSlotting:
         ]
 
 
-def slots_of_topic(topic: str, partitions: int, slots: int) -> Ints:
-    """The slot of each of its partitions: all slots have as many, or one more than others. Where topics begin differs,
-    so that those of few partitions are not all in the first slots."""
+def slots_of_topic(dispatcher: Dispatcher, topic: str, slots: int) -> Ints:
+    """The slot of each partition of a topic. Raises DispatchError."""
+    partitions = dispatcher.count(topic)
+    if dispatcher.router.may_conflict(topic):
+        return np.full(partitions, crc32(topic.encode()) % slots, np.int64)
+    return spread_slots(topic, partitions, slots)
+
+
+def spread_slots(topic: str, partitions: int, slots: int) -> Ints:
+    """All slots have as many, or one more than others. Where topics begin differs, so that those of few partitions are
+    not all in the first slots."""
     found: Ints = (crc32(topic.encode()) + np.arange(partitions, dtype=np.int64)) % slots
     return found
-
-
-def slot_of_table(topic: str, schema: str, table: str, slots: int) -> int:
-    return crc32(f"{topic}\0{schema}\0{table}".encode()) % slots
 
 
 def part_of_slot(events: Sequence[RowChanges], dispatcher: Dispatcher, slot: int, slots: int) -> list[Routes]:
     """Of a slot's events those that it writes. Raises as `Dispatcher.routes`."""
     found = []
     for routes in dispatcher.routes(events):
-        table = routes.changes.table
-        if dispatcher.router.rule(table.schema, table.name).method is Method.CONFLICT:
-            if slot_of_table(routes.topic, table.schema, table.name, slots) == slot:
-                found.append(routes)
-            continue
-        mine = slots_of_topic(routes.topic, dispatcher.count(routes.topic), slots)[routes.partitions] == slot
-        if mine.any():
+        mine = slots_of_topic(dispatcher, routes.topic, slots)[routes.partitions] == slot
+        if mine.all():
+            found.append(routes)
+        elif mine.any():
             found.append(routes.where(mine))
     return found

@@ -14,6 +14,7 @@ _LEGAL = r"[A-Za-z0-9._-]*"
 _EXPRESSION = re.compile(rf"{_LEGAL}(\{{schema\}})?({_LEGAL}\{{table\}})?{_LEGAL}")
 _AVRO = re.compile(rf"{_LEGAL}\{{schema\}}{_LEGAL}\{{table\}}{_LEGAL}")
 _FIXED = re.compile(r"[A-Za-z0-9._-]+")
+_PLACEHOLDER = re.compile(r"\{schema\}|\{table\}")
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -42,6 +43,15 @@ class TopicExpression:
         found = self.text.replace("{schema}", _ILLEGAL.sub("_", schema)).replace("{table}", _ILLEGAL.sub("_", table))
         found = found[:TOPIC_LENGTH_MAX]
         return {".": "_", "..": "__"}.get(found, found)
+
+    def may_be(self, topic: str) -> bool:
+        """Whether some table's topic could be this one."""
+        parts = _PLACEHOLDER.split(self.text)
+        if len(parts) == 1:
+            return self.text == topic
+        if len(topic) >= TOPIC_LENGTH_MAX or topic in ("_", "__"):
+            return True  # cut off, or another name in place of an illegal one
+        return re.fullmatch(".*".join(map(re.escape, parts)), topic) is not None
 
 
 def check_topic(name: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from itertools import pairwise
 
 from drainer.ddl.column_pairs import changed_names
-from drainer.ddl.lexer import tokens
+from drainer.ddl.lexer import Token, tokens
 from drainer.ddl.rename_parser import RenameUnreadable, rename_pairs
 
 Pairs = list[tuple[str, str]]
@@ -27,6 +29,27 @@ def undoes_itself(query: str, schema: str) -> bool:
         if word.is_word("RENAME") and behind.is_word("COLUMN") and at + 4 < len(words)
     ]
     return _exchanges(changed_names(query) + renamed)
+
+
+def named_tables(query: str, schema: str, table: str) -> list[tuple[str, str]]:
+    """The tables, by schema and name, whose definitions or data show whether the statement has run. `schema` and
+    `table`: what a message says of it, where it says so."""
+    found = [(schema, table)]
+    words = list(tokens(query))
+    if words and words[0].is_word("RENAME"):
+        with contextlib.suppress(RenameUnreadable):
+            for pair in rename_pairs(query):
+                found += [(pair.old_schema or schema, pair.old), (pair.new_schema or schema, pair.new)]
+    for at, (word, behind) in enumerate(pairwise(words)):
+        if word.is_word("WITH") and behind.is_word("TABLE"):
+            found.append(_table_at(words[at + 2 : at + 5], schema))
+    return [(of, name) for of, name in dict.fromkeys(found) if of and name]
+
+
+def _table_at(words: Sequence[Token], schema: str) -> tuple[str, str]:
+    if len(words) == 3 and words[1].value == ".":
+        return words[0].value, words[2].value
+    return schema, words[0].value if words else ""
 
 
 def _renamed_tables(query: str, schema: str) -> Pairs:

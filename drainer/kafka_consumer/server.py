@@ -1,8 +1,7 @@
 """Rows and DDLs into a MySQL, MariaDB or TiDB. The position is a row of `tidb_binlog`.`kafka_consumer`.
 
 Rows and the position are written in one transaction. A DDL commits by itself: it is stored together with the rows
-before it, run, and then taken away. One that was interrupted is run again by `open`, and errors such as "table exists"
-(D-LD-14) are then taken for done. One that would take itself back is not run again: somebody has to look.
+before it, run, and then taken away; `open` goes on with one that was interrupted (server_ddl.py).
 
 A row's statements are DELETE of the old row and REPLACE of the new one, since rows of one transaction that exchange
 values of a unique key come one after another.
@@ -10,31 +9,26 @@ values of a unique key come one after another.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Final, TypeVar
 from zoneinfo import ZoneInfo
 
 import numpy as np
 from binlog.runtime.crashpoint import crash_point
-from binlog.runtime.log import get_logger
 from binlog.tidb.types import Tp
 
-from drainer.ddl.lexer import statements, tokens
 from drainer.kafka_consumer.core import ConsumeError, Part, Resume
 from drainer.kafka_consumer.destination import resume_of, resume_text
-from drainer.kafka_consumer.repetition import undoes_itself
+from drainer.kafka_consumer.server_ddl import DdlRun, StoredDdl
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, Image, RowEvent, Value
 from drainer.protocol.pb_file.decoder import FileColumn, FileEvent
 from drainer.sink.errors import DestinationDown, DestinationError
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, ServerError, Session
-from drainer.sink.mysql.ddl.runner import IGNORABLE
 from drainer.sink.mysql.replay.row_writer import RowWriter
 from drainer.sink.mysql.replay.session import ReconnectingSession
 from drainer.sink.mysql.replay.statements import TableThere
-from drainer.sink.mysql.rows.statements import quote
 from drainer.sink.replay import ReplayFailed
 from drainer.sink.replay_time import to_utc
 
@@ -47,7 +41,6 @@ _CREATE: Final = (
 _WAIT_S: Final = 60.0
 _TYPES: Final = {"decimal": Tp.NEWDECIMAL, "float": Tp.FLOAT, "json": Tp.JSON, "timestamp": Tp.TIMESTAMP}
 
-_log = get_logger(__name__)
 _T = TypeVar("_T")
 
 
@@ -110,7 +103,7 @@ class ServerDestination:
         return str(position), None if ddl is None else str(ddl)
 
     def _store(self, session: Session, text: str, ddl: DdlEvent | None) -> None:
-        begun = b"NULL" if ddl is None else session.literal(json.dumps([ddl.commit_ts, ddl.schema, ddl.query]))
+        begun = b"NULL" if ddl is None else session.literal(StoredDdl.of(ddl).text())
         where = [self._name, self._stored]
         name, stored = map(session.literal, where)
         found = session.execute(
@@ -121,41 +114,24 @@ class ServerDestination:
             raise ConsumeError(f"{self._config.address}: another consumer named {self._name} writes here, too")
 
     def _run_ddl(self, *, repeated: bool) -> None:
-        """That which is stored, if there is one."""
+        """That which is stored, if there is one. `repeated`: it may have run."""
         state = {"repeated": repeated}
 
         def run(session: Session) -> None:
-            _, begun = self._state(session)
-            if begun is None:
-                return
-            commit_ts, schema, query = json.loads(begun)
             self._rows.forget()
-            if state["repeated"] and undoes_itself(query, schema):
-                raise ConsumeError(
-                    f"the DDL at commit_ts {commit_ts} was interrupted, and may have run or not; twice it would take "
-                    f"itself back. Run it if it has not, then {self._taken_away(session)}; the statement: {query}"
-                )
-            crash_point("consumer.before_ddl")
             try:
-                if schema and not _is_of_database(query):
-                    session.execute(b"USE " + quote(schema))
-                for statement in statements(query):
-                    session.execute(statement.encode())
-            except ServerError as error:
-                if error.code not in IGNORABLE or not state["repeated"]:
-                    raise ConsumeError(
-                        f"the DDL at commit_ts {commit_ts}: {error}; it is tried again at the next start, unless it is "
-                        f"taken away: {self._taken_away(session)}; the statement: {query}"
-                    ) from error
-                _log.warning("a DDL's effect is there already", statement=query, error=str(error))
+                ddl = DdlRun(session, self._name, lambda text: self._keep(session, text), self._taken_away(session))
+                ddl.run(lambda: self._state(session)[1], repeated=state["repeated"])
             except ConnectionLost:
                 state["repeated"] = True
                 raise
-            state["repeated"] = True  # should the connection be lost now
-            crash_point("consumer.after_ddl")
-            session.execute(self._taken_away(session).encode())
 
         self._tried("running a DDL", run)
+
+    def _keep(self, session: Session, text: str | None) -> None:
+        """In place of the DDL that is stored."""
+        value = b"NULL" if text is None else session.literal(text)
+        session.execute(b"UPDATE %b SET ddl=%b WHERE name=%b" % (_TABLE, value, session.literal(self._name)))
 
     def _taken_away(self, session: Session) -> str:
         """The statement that takes away the DDL that is stored."""
@@ -178,12 +154,6 @@ class ServerDestination:
             raise ConsumeError(f"rows up to commit_ts {error.commit_ts}: {error}") from error
         except (ServerError, DestinationError) as error:
             raise ConsumeError(f"{self._config.address}: {what}: {error}") from error
-
-
-def _is_of_database(query: str) -> bool:
-    """CREATE DATABASE and DROP DATABASE, which run in none."""
-    words = list(tokens(query))[:2]
-    return len(words) == 2 and words[0].is_word("CREATE", "DROP") and words[1].is_word("DATABASE", "SCHEMA")
 
 
 def _file_event(row: RowEvent, there: TableThere, zone: ZoneInfo | None) -> FileEvent:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
+import struct
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import ElectionType, KafkaError, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import NewPartitions, NewTopic
 
 from demo.kafka.servers import new_cluster_id, properties_text
 from tests.support.kafka import (
@@ -56,11 +58,15 @@ class Cluster(Broker):
 
     def alone(self, partitions: int = 1, **config: str) -> str:
         """A new topic that the second broker alone has."""
+        return self.placed(*[[2]] * partitions, **config)
+
+    def placed(self, *brokers: list[int], **config: str) -> str:
+        """A new topic; of each partition the brokers that have it, the first of which leads."""
         made = f"a-{uuid.uuid4().hex[:10]}"
         settings = {setting.replace("_", "."): value for setting, value in config.items()}
-        new = NewTopic(made, num_partitions=partitions, replica_assignment=[[2]] * partitions, config=settings)
+        new = NewTopic(made, num_partitions=len(brokers), replica_assignment=list(brokers), config=settings)
         self.order(self.admin.create_topics, [new], done=KafkaError.TOPIC_ALREADY_EXISTS)
-        wait_until(lambda: self.leaders(made) == [2] * partitions, what=f"topic {made} is shown")
+        wait_until(lambda: self.leaders(made) == [of[0] for of in brokers], what=f"topic {made} is shown")
         return made
 
     def leaders(self, topic: str) -> list[int]:
@@ -85,6 +91,65 @@ class Cluster(Broker):
 
         for place, error in answered(elect, f"leaders of {topic} are elected").items():
             assert error is None or error.code() == KafkaError.ELECTION_NOT_NEEDED, (place, error)
+
+    def reassign(self, topic: str, *brokers: list[int]) -> None:
+        """Moves partitions to these brokers, of which the first is to lead, as kafka-reassign-partitions does. Returns
+        when the order is taken; `moved` says when it is done."""
+
+        def order() -> None:
+            host, _, port = self.address.rpartition(":")
+            with socket.create_connection((host, int(port)), timeout=ANSWER_S) as line:
+                request = reassignment(topic, brokers)
+                line.sendall(struct.pack(">i", len(request)) + request)
+                (size,) = struct.unpack(">i", _exactly(line, 4))
+                answer = _exactly(line, size)
+            # Correlation id, no tags, throttle time, error code.
+            assert struct.unpack_from(">ixih", answer) == (1, 0, 0), answer
+
+        wait_until(lambda: _went_well(order), deadline_s=DEADLINE_S, what=f"partitions of {topic} are ordered to move")
+
+    def moved(self, topic: str, *brokers: list[int]) -> bool:
+        found = self.metadata().topics[topic].partitions
+        return [
+            (found[number].replicas, found[number].isrs, found[number].leader) for number in range(len(brokers))
+        ] == [(of, of, of[0]) for of in brokers]
+
+    def grow_on(self, topic: str, *brokers: list[int]) -> None:
+        """More partitions, of which these brokers have each."""
+        partitions = self.topics()[topic] + len(brokers)
+        given = [NewPartitions(topic, partitions, replica_assignment=list(brokers))]
+        self.order(self.admin.create_partitions, given, done=KafkaError.INVALID_PARTITIONS)
+        wait_until(lambda: self.topics().get(topic) == partitions, what=f"topic {topic} has {partitions} partitions")
+
+
+def reassignment(topic: str, brokers: Sequence[Sequence[int]]) -> bytes:
+    """An AlterPartitionReassignments request, version 0, which the client library does not have: every length is one
+    more than it is, and every structure ends with its number of tags."""
+    partitions = b"".join(
+        struct.pack(f">iB{len(of)}iB", number, 1 + len(of), *of, 0) for number, of in enumerate(brokers)
+    )
+    name = topic.encode()
+    header = struct.pack(">hhihB", 45, 0, 1, -1, 0)
+    body = struct.pack(">iBB", 30_000, 1 + 1, 1 + len(name)) + name
+    return header + body + struct.pack(">B", 1 + len(brokers)) + partitions + b"\0\0"
+
+
+def _exactly(line: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        more = line.recv(size - len(found))
+        if not more:
+            raise ConnectionError("the broker has closed the connection")
+        found += more
+    return found
+
+
+def _went_well(order: Callable[[], None]) -> bool:
+    try:
+        order()
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from drainer.protocol.simple.bootstrap import BootstrapSchedule
-from drainer.sink.kafka.driver import Transaction
 from drainer.sink.kafka.publication import Publication, TopicTable
+from drainer.sink.kafka.transaction import Transaction
 
 
 def describe(

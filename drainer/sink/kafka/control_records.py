@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from drainer.protocol.encoder import Message
 from drainer.sink.base import Identity, Intent
 from drainer.sink.document_position import Document
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
@@ -25,8 +26,11 @@ from drainer.sink.position import JobMark, Stored, intent_of, intent_text
 
 POSITION_PARTITION: Final = 0
 COUNTS_NOTE: Final = "topics"  # how many partitions of each topic are used
+WROTE_NOTE: Final = "wrote"  # where partitions ended before the transaction of this position wrote to them
+SLOTS_NOTE: Final = "slots"  # of an open range: where each partition ended before it, and whose slot it is
 CLAIM_KEY: Final = b"claim"  # alone: written before claims named the changefeed in their key
 MARK_KEY: Final = b"mark"
+_END_KEY: Final = b"end"
 _OF_EPOCH: Final = re.compile(rb"(\d+)/(position|job/(\d+))")
 
 
@@ -46,6 +50,7 @@ class Claim:
 
 Pair = tuple[bytes, bytes | None]
 Owner = tuple[int, str]  # cluster id and changefeed
+Place = tuple[str, int]  # topic and partition
 
 
 def claim_key(owner: Owner) -> bytes:
@@ -149,6 +154,48 @@ def taken(document: Document, epoch: int, node_id: str) -> Document:
     """As it is when the driver of `epoch` has it."""
     assert document.stored is not None, "a position comes first"
     return replace(document, stored=replace(document.stored, epoch=epoch, node_id=node_id))
+
+
+def wrote_note(begins: Mapping[Place, int]) -> dict[str, list[list[int]]]:
+    """Of each partition that a transaction writes to, the offset at which it ended before."""
+    return _listed({place: (offset,) for place, offset in begins.items()})
+
+
+def wrote_of(document: Document) -> dict[Place, int] | None:
+    """What `wrote_note` says; None for a position that says nothing of it."""
+    found = _unlisted(document.notes.get(WROTE_NOTE))
+    return None if found is None else {place: offset for place, (offset,) in found.items()}
+
+
+def slots_note(begins: Mapping[Place, int], slots: Mapping[Place, int]) -> dict[str, list[list[int]]]:
+    """Of each partition the offset at which it ended before a range, and the slot that writes to it."""
+    return _listed({place: (offset, slots[place]) for place, offset in begins.items()})
+
+
+def slots_of(document: Document) -> dict[int, dict[Place, int]]:
+    """What `slots_note` says: of each slot its partitions and where they ended."""
+    found: dict[int, dict[Place, int]] = {}
+    for place, (offset, slot) in (_unlisted(document.notes.get(SLOTS_NOTE)) or {}).items():
+        found.setdefault(slot, {})[place] = offset
+    return found
+
+
+def _listed(places: Mapping[Place, tuple[int, ...]]) -> dict[str, list[list[int]]]:
+    found: dict[str, list[list[int]]] = {}
+    for (topic, partition), numbers in sorted(places.items()):
+        found.setdefault(topic, []).append([partition, *numbers])
+    return found
+
+
+def _unlisted(note: Mapping[str, list[list[int]]] | None) -> dict[Place, list[int]] | None:
+    if note is None:
+        return None
+    return {(topic, partition): numbers for topic, of in note.items() for partition, *numbers in of}
+
+
+def nothing() -> Message:
+    """What is sent for the end of a transaction alone: nobody reads records of this key."""
+    return Message(_END_KEY, None, 0, 0)
 
 
 def mark_value(intent: Intent) -> bytes:

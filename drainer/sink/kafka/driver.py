@@ -13,7 +13,7 @@ before each record of the position, and who is late by less than that repeats ro
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from typing import Final
@@ -30,6 +30,7 @@ from drainer.sink.kafka.control_records import (
     POSITION_PARTITION,
     Claim,
     Owner,
+    Place,
     changed,
     check_claims,
     claim_key,
@@ -40,38 +41,21 @@ from drainer.sink.kafka.control_records import (
     newest_claim,
     taken,
 )
-from drainer.sink.kafka.hanging import GRACE_S, Filler, Hanging, told
+from drainer.sink.kafka.hanging import Filler, Hanging
 from drainer.sink.kafka.outcomes import Basis
 from drainer.sink.kafka.producer import Producer, ProducerLost, library_batch_bytes
 from drainer.sink.kafka.producers import new_producer
 from drainer.sink.kafka.reader import Reader
 from drainer.sink.kafka.replicas import check_existing, check_new
-from drainer.sink.kafka.topics import Topics
+from drainer.sink.kafka.row_witness import told
+from drainer.sink.kafka.topics import GRACE_S, Topics
+from drainer.sink.kafka.transaction import Transaction
 from drainer.sink.position import Stored
 from drainer.sink.retry import Patience
 
 _INIT_AT_ONCE: Final = 8
 
 _log = get_logger(__name__)
-
-
-class Transaction:
-    """What one transaction does: `store` is changed, and messages are sent."""
-
-    def __init__(self, store: DocumentPositionStore, producer: Producer, patience: Patience) -> None:
-        self.store = store
-        self.last: list[tuple[str, int, Sequence[Message]]] = []
-        self._producer = producer
-        self._patience = patience
-
-    def send(self, topic: str, partition: int, messages: Iterable[Message]) -> int:
-        """In this order; how many there were."""
-        return self._producer.send(topic, partition, messages, self._patience)
-
-    def send_last(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
-        """Behind everything else; where there are no transactions, behind the position, which must not be repeated
-        once they are out."""
-        self.last.append((topic, partition, messages))
 
 
 Body = Callable[[Transaction], None]
@@ -100,6 +84,7 @@ class Driver:
         # Where the position's partition ended before the transaction that is being written, and where it does behind it
         # if nobody else wrote there; -1: not known.
         self._end_before = self._end_behind = -1
+        self._ends: Mapping[Place, int] = {}  # where everything ended then
         self.slots = 0
         self.batch_bytes = 0
 
@@ -220,17 +205,20 @@ class Driver:
         ProducerLost, Fenced, PositionMoved."""
         self._end_before = self._end_behind = -1
         if self._producer is not None and self._config.exactly_once:
-            if finished is None:
-                self._end_before = self._reader.end_if_settled(POSITION_PARTITION, patience)
             # The next transaction of this id ends the last one, too, if that has no end yet.
-            if self._end_before < 0:
-                self._end_hanging(self._producer, finished, patience)
+            if finished is None:
+                self._end_hanging(self._producer, [POSITION_PARTITION], None, patience)
+                self._end_before = self._ends[self._config.control_topic, POSITION_PARTITION]
+            else:
+                self._end_hanging(self._producer, range(1 + self.slots), finished, patience)
         if self._producer is None:
             producer = new_producer(self._config, self._config.driver_id, self.batch_bytes)
             try:
                 if self._config.exactly_once:
                     producer.init(self._config.control_topic, patience)
-                    self._end_hanging(producer, finished, patience)
+                    records = self._reader.before_open(POSITION_PARTITION, patience)
+                    before = document_of(records, self.label)
+                    self._end_hanging(producer, range(1 + self.slots), finished, patience, before)
                 crash_point("kafka.initialised")
                 records = self._reader.committed(POSITION_PARTITION, patience)
                 check_claims(records, self.epoch, self.label, self.owner)
@@ -241,12 +229,32 @@ class Driver:
             self._producer = producer
         return self._producer
 
-    def _end_hanging(self, producer: Producer, finished: Intent | None, patience: Patience) -> None:
+    def _end_hanging(
+        self,
+        producer: Producer,
+        partitions: Iterable[int],
+        finished: Intent | None,
+        patience: Patience,
+        before: Document | None = None,
+    ) -> None:
+        """`before`: the position as it is read, where that is not the one that this driver was acknowledged."""
+
         def check() -> None:
             records = self._reader.everything(POSITION_PARTITION, patience, begin=self.epoch)
             check_claims(records, self.epoch, self.label, self.owner)
 
-        self.hanging.end(producer, self.slots, Basis(self._document.stored, finished), check, patience)
+        basis = Basis(self._document.stored, finished, before if before is not None else self._document)
+        self._ends = self.hanging.end(producer, partitions, self.slots, basis, check, patience)
+
+    def _ended(self, topic: str, partition: int) -> int:
+        """Where a partition of rows ended before the transaction: a topic that this one meets first is asked for before
+        anything is sent there."""
+        if not self._config.exactly_once:
+            return 0
+        if (topic, partition) not in self._ends:
+            places = [(topic, number) for number in range(self._topics.counts().get(topic, 0))]
+            self._ends = {**self._topics.ends(places, committed=False), **self._ends}
+        return self._ends.get((topic, partition), 0)  # of one that is gone, which sending tells
 
     def _not_older(self, read: Document) -> Document:
         """Brokers may have lost what they acknowledged. Raises PositionMoved."""
@@ -283,7 +291,7 @@ class Driver:
                     patience.over()
                     return tuple(found[place] for place in control)
                 if self._config.exactly_once:
-                    self._end_hanging(self.session(patience), None, patience)
+                    self._end_hanging(self.session(patience), range(1 + self.slots), None, patience)
                 patience.failed(DestinationDown(told(open_at, self._config.address)))
             except ProducerLost as error:
                 self.lose()
@@ -305,7 +313,7 @@ class Driver:
                 store = DocumentPositionStore(deepcopy(self._document), self.label)
                 producer.begin()
                 try:
-                    transaction = Transaction(store, producer, patience)
+                    transaction = Transaction(store, producer, patience, self._ended)
                     body(transaction)
                     uncertain = True
                     self._finish(producer, transaction, patience)
@@ -326,10 +334,13 @@ class Driver:
         come last."""
         once, after = self._config.exactly_once, transaction.store.document
         if once:
-            self._send_last(producer, transaction, patience)
+            transaction.send_the_last()
+            transaction.note_places(lambda places: self._topics.ends(places, committed=False))
         else:
+            transaction.note_no_places()
             producer.flush(patience)
-            crash_point("kafka.rows_acknowledged")
+            if transaction.wrote:
+                crash_point("kafka.rows_acknowledged")
             self._check_claim(patience)
         pairs = [Message(key, value, 0, 0) for key, value in changed(self._document, after)]
         producer.send(self._config.control_topic, POSITION_PARTITION, pairs, patience)
@@ -341,12 +352,8 @@ class Driver:
         self._document = after
         crash_point("sink.after_commit")
         if not once:
-            self._send_last(producer, transaction, patience)
+            transaction.send_the_last()
             producer.flush(patience)
-
-    def _send_last(self, producer: Producer, transaction: Transaction, patience: Patience) -> None:
-        for topic, partition, messages in transaction.last:
-            producer.send(topic, partition, messages, patience)
 
     def _given_up(self, producer: Producer, patience: Patience) -> None:
         """What the body had sent is aborted, or is by the next producer."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
 
 from binlog.runtime.log import get_logger
 
@@ -13,17 +12,15 @@ from drainer.protocol.encoder import Message
 from drainer.sink.document_position import Document
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka.config import KafkaConfig
-from drainer.sink.kafka.control_records import COUNTS_NOTE, POSITION_PARTITION, document_of, mark_of
-from drainer.sink.kafka.outcomes import Basis, outcomes
+from drainer.sink.kafka.control_records import COUNTS_NOTE, POSITION_PARTITION, Place, document_of, nothing
+from drainer.sink.kafka.outcomes import Basis, Outcomes, outcomes
 from drainer.sink.kafka.producer import Producer, ProducerLost
 from drainer.sink.kafka.producers import new_producer
 from drainer.sink.kafka.reader import Reader, Record
-from drainer.sink.kafka.topics import Place, Topics
+from drainer.sink.kafka.row_witness import RowWitness, told
+from drainer.sink.kafka.topics import GRACE_S, Topics
 from drainer.sink.retry import Patience
 
-# Brokers that were just started write markers some seconds later.
-GRACE_S: Final = 10.0
-_END_KEY: Final = b"end"  # of records without a value, which nobody reads
 _log = get_logger(__name__)
 
 Filler = Callable[[int], Sequence[Message]]
@@ -38,20 +35,32 @@ class Hanging:
         self._reader = reader
         self._label = label
         self._filler = filler
-        self._told: list[Place] = []
+        self._told: dict[Place, int] = {}
         self._told_s = 0.0
 
-    def end(self, own: Producer, slots: int, basis: Basis, check: Callable[[], None], patience: Patience) -> None:
-        """End what hangs of this changefeed's producers. `own`: the driver's, initialised and without a transaction;
-        `basis`: without `before`; `check`: raises where another driver has taken over. Raises ProducerLost,
-        DestinationRefused."""
-        control = [(self._config.control_topic, partition) for partition in range(1 + slots)]
-        _, open_at = self._topics.settled(control, GRACE_S)
+    def end(
+        self,
+        own: Producer,
+        partitions: Iterable[int],
+        slots: int,
+        basis: Basis,
+        check: Callable[[], None],
+        patience: Patience,
+    ) -> dict[Place, int]:
+        """End what hangs of this changefeed's producers, in `partitions` of the control topic and in those of rows that
+        the position names. Where all of them end then. `own`: the driver's, initialised and without a transaction;
+        `basis`: with `before` as it was read last; `check`: raises where another driver has taken over. Raises
+        ProducerLost, DestinationRefused."""
+        control = [(self._config.control_topic, partition) for partition in partitions]
+        places = [*control, *self._rows_of(basis.before)]
+        ends, open_at = self._topics.settled(places, GRACE_S, self._told)
         if open_at:
             check()
             self._end(own, slots, basis, open_at, check, patience)
+            ends = self._topics.ends(places, committed=False)
         elif self._told and time.monotonic() - self._told_s > GRACE_S:
-            self.tell(self._told)
+            self.tell(list(self._told))
+        return ends
 
     def _end(
         self,
@@ -62,36 +71,72 @@ class Hanging:
         check: Callable[[], None],
         patience: Patience,
     ) -> None:
+        control = [(self._config.control_topic, partition) for partition in range(1 + slots)]
         tails = {
             partition: self._reader.everything(partition, patience, begin=offset)
-            for (_, partition), offset in open_at.items()
+            for (_, partition), offset in self._topics.settled(control, 0)[1].items()
         }
-        basis = basis.on(document_of(self._reader.before_open(POSITION_PARTITION, patience), self._label))
-        marks = [mark_of(self._reader.everything(1 + slot, patience), self._label) for slot in range(slots)]
-        decided, commit_ts = outcomes(tails, marks, basis, self._label)
-        _, open_rows = self._topics.settled(self._rows_of(basis.before, *tails.values()), 0)
-        rows = sorted(open_rows)
+        before = document_of(self._reader.before_open(POSITION_PARTITION, patience), self._label)
+        _, open_rows = self._topics.settled(self._rows_of(before, *tails.values()), 0)
+        with RowWitness(self._config, self._label, open_rows, patience) as witness:
+            found = outcomes(
+                tails,
+                open_rows,
+                [self._reader.everything(1 + slot, patience) for slot in range(slots)],
+                {slot: self._reader.before_open(1 + slot, patience) for slot in range(slots) if 1 + slot not in tails},
+                basis.on(before),
+                self._label,
+                witness.is_committed,
+                witness.is_settled_behind,
+            )
+        self._log(found, open_rows)
+        commit_ts = found.document.stored.commit_ts if found.document.stored is not None else 0
+        for commit in (True, False):
+            messages = self._filler(commit_ts) if commit else [nothing()]
+            rows = sorted(place for place, outcome in found.driver.items() if outcome == commit and messages)
+            partitions = [POSITION_PARTITION] if found.control.get(POSITION_PARTITION) == commit else []
+            if rows or partitions:
+                self._end_with(own, partitions, rows, messages, commit=commit, patience=patience)
+        for slot in sorted({*found.slots, *(partition - 1 for partition in found.control if partition)}):
+            partitions = [1 + slot] if 1 + slot in found.control else []
+            places = found.slots.get(slot, {})
+            commit = found.control[1 + slot] if partitions else any(places.values())
+            messages = self._filler(commit_ts) if commit else [nothing()]
+            rows = sorted(places) if messages else []
+            if rows or partitions:
+                self._end_slot(slot, partitions, rows, messages, check, commit=commit, patience=patience)
+        for partition in sorted(partition for partition, commit in found.control.items() if commit):
+            self._check_committed(partition, tails[partition], patience)
+        self.tell([*open_at, *open_rows])
+        if not self._filler(commit_ts):
+            self._check_left(found)
+
+    def _check_left(self, found: Outcomes) -> None:
+        """The next transaction of its id could take away what is committed and cannot be ended for want of a message.
+        Raises ProducerLost."""
+        decided = [*found.driver.items(), *(of for places in found.slots.values() for of in places.items())]
+        left = {place: self._told.pop(place) for place, commit in decided if commit and place in self._told}
+        if left:
+            raise ProducerLost(
+                f"{self._label}: {told(left, self._config.address)}. It was committed, and this protocol has no "
+                f"resolved events, one of which would end it so: start once with them (enable-tidb-extension, "
+                f"avro-enable-watermark or another protocol), or begin again into new topics"
+            )
+
+    def _log(self, found: Outcomes, open_rows: Iterable[Place]) -> None:
         _log.warning(
             "brokers have left transactions open that they had decided; they are ended",
             topic=self._config.control_topic,
-            committed=sorted(partition for partition, commit in decided.items() if commit),
-            aborted=sorted(partition for partition, commit in decided.items() if not commit),
-            partitions=[f"{topic}-{partition}" for topic, partition in rows],
+            committed=sorted(partition for partition, commit in found.control.items() if commit),
+            aborted=sorted(partition for partition, commit in found.control.items() if not commit),
+            partitions=[f"{topic}-{partition}" for topic, partition in sorted(open_rows)],
         )
-        for partition, commit in sorted(decided.items()):
-            messages = self._filler(commit_ts) if commit else [_nothing()]
-            if partition == POSITION_PARTITION:
-                self._end_with(own, partition, rows, messages, commit=commit, patience=patience)
-            else:
-                self._end_slot(partition, rows, messages, check, commit=commit, patience=patience)
-        for partition in sorted(partition for partition, commit in decided.items() if commit):
-            self._check_committed(partition, tails[partition], patience)
-        self.tell([*open_at, *rows])
 
     def _end_slot(
         self,
-        partition: int,
-        rows: Iterable[Place],
+        slot: int,
+        partitions: Sequence[int],
+        rows: Sequence[Place],
         messages: Sequence[Message],
         check: Callable[[], None],
         *,
@@ -99,11 +144,11 @@ class Hanging:
         patience: Patience,
     ) -> None:
         while True:
-            producer = new_producer(self._config, self._config.slot_id(partition - 1))
+            producer = new_producer(self._config, self._config.slot_id(slot))
             try:
                 producer.init(self._config.control_topic, patience)
                 check()
-                self._end_with(producer, partition, rows, messages, commit=commit, patience=patience)
+                self._end_with(producer, partitions, rows, messages, commit=commit, patience=patience)
                 return
             except ProducerLost as error:
                 patience.failed(error)
@@ -113,8 +158,8 @@ class Hanging:
     def _end_with(
         self,
         producer: Producer,
-        partition: int,
-        rows: Iterable[Place],
+        partitions: Sequence[int],
+        rows: Sequence[Place],
         messages: Sequence[Message],
         *,
         commit: bool,
@@ -124,7 +169,8 @@ class Hanging:
         producer.begin()
         for place in rows:
             producer.send(*place, messages, patience)
-        producer.send(self._config.control_topic, partition, [_nothing()], patience)
+        for partition in partitions:
+            producer.send(self._config.control_topic, partition, [nothing()], patience)
         producer.flush(patience)
         if commit:
             producer.commit(patience)
@@ -151,27 +197,10 @@ class Hanging:
         """Where readers stand still, which may be at another producer's work: in the log and in the status."""
         what = f"{self._label}: readers"
         _, open_at = self._topics.settled(places, GRACE_S)
-        self._told, self._told_s = list(open_at), time.monotonic()
+        self._told, self._told_s = open_at, time.monotonic()
         if open_at:
             text = told(open_at, self._config.address)
             _log.warning("readers of committed messages stand still", why=text)
             FAILURES.failed(what, DestinationDown(text), tries=TRIES_REPORTED)
         else:
             FAILURES.clear(what)
-
-
-def _nothing() -> Message:
-    return Message(_END_KEY, None, 0, 0)
-
-
-def told(open_at: Mapping[Place, int], address: str) -> str:
-    """For an operator: where readers stand still, and what names and ends that."""
-    (topic, partition), offset = min(open_at.items())
-    more = f", and in {len(open_at) - 1} partitions more" if len(open_at) > 1 else ""
-    tool = f"kafka-transactions.sh --bootstrap-server {address}"
-    place = f"--topic {topic} --partition {partition}"
-    return (
-        f"a transaction has no end at offset {offset} of {topic}-{partition}{more}. "
-        f"`{tool} describe-producers {place}` names its producer. If that is not at work, "
-        f"`{tool} abort {place} --start-offset {offset}` ends it, and takes its messages away"
-    )

@@ -7,18 +7,19 @@ commit that was acknowledged would be undone by a later abort, and what was abor
 Neither may happen: they are ended (hanging.py), each with its own outcome, before anything else is written.
 
 No client is told the outcome. What is based on a transaction tells it: one whose intent slots have written, a slot's
-that the position covers, one that this driver was acknowledged. Nobody has seen any other one, or acted on it, and what
-it wrote is written again: it is aborted.
+that the position covers, one that this driver was acknowledged. So do other partitions of it, which have their marker:
+it is written down where each partition ended before it, and whatever readers of committed messages find behind that is
+of it. Nobody has seen any other one, or acted on it, and what it wrote is written again: it is aborted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from drainer.sink.base import Intent
 from drainer.sink.document_position import Document
-from drainer.sink.kafka.control_records import POSITION_PARTITION, document_of, mark_of
+from drainer.sink.kafka.control_records import POSITION_PARTITION, Place, document_of, mark_of, slots_of, wrote_of
 from drainer.sink.kafka.reader import Record
 from drainer.sink.position import Stored
 
@@ -36,25 +37,95 @@ class Basis:
         return replace(self, before=before)
 
 
+# Of partitions and where they ended before a transaction: whether readers of committed messages find what it wrote.
+IsCommitted = Callable[[Mapping[Place, int]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Of transactions that hang. `control`: for each partition of the control topic whether its transaction is to be
+    committed; `driver` and `slots`: likewise for partitions of rows, by whose transaction may hang there; what is in
+    none of them must be left to somebody who knows. `document`: what readers will find then."""
+
+    control: Mapping[int, bool]
+    driver: Mapping[Place, bool]
+    slots: Mapping[int, Mapping[Place, bool]]
+    document: Document
+
+
 def outcomes(
-    tails: Mapping[int, Sequence[Record]], marks: Sequence[Intent | None], basis: Basis, label: str
-) -> tuple[dict[int, bool], int]:
-    """For each partition of the control topic where a transaction hangs, whether it is to be committed; and the
-    commit_ts of the position behind that, 0: there is none. `tails`: what was written there from its beginning on;
-    `marks`: the last one of every slot, ended or not. Raises DestinationRefused for records of others."""
-    found: dict[int, bool] = {}
-    position = basis.before.stored
+    tails: Mapping[int, Sequence[Record]],
+    open_rows: Mapping[Place, int],
+    marks: Sequence[Sequence[Record]],
+    committed_marks: Mapping[int, Sequence[Record]],
+    basis: Basis,
+    label: str,
+    is_committed: IsCommitted,
+    is_settled_behind: Callable[[Place, int], bool | None],
+) -> Outcomes:
+    """`tails`: of each partition of the control topic where a transaction hangs what was written there from its
+    beginning on; `open_rows`: partitions of rows where one hangs, and from which offset on; `marks`: of every slot all
+    that was ever written, ended or not; `committed_marks`: what readers find of the slots whose partition has no
+    transaction that hangs; `is_settled_behind`: whether readers find anything of a partition from an offset on, None:
+    that was deleted. Raises DestinationRefused for records of others, and what `is_committed` raises."""
+    control: dict[int, bool] = {}
+    document = basis.before
     if POSITION_PARTITION in tails:
-        hanging = document_of(tails[POSITION_PARTITION], label).stored
-        acted_on = hanging is not None and (
-            hanging == basis.acknowledged or (hanging.intent is not None and hanging.intent in marks)
+        hanging = document_of([*tails[POSITION_PARTITION]], label)
+        stored = hanging.stored
+        all_marks = [mark_of(of, label) for of in marks]
+        control[POSITION_PARTITION] = stored is not None and (
+            stored == basis.acknowledged
+            or (stored.intent is not None and stored.intent in all_marks)
+            or is_committed(wrote_of(hanging) or {})
         )
-        found[POSITION_PARTITION] = acted_on
-        if acted_on:
-            position = hanging
+        if control[POSITION_PARTITION]:
+            document = hanging
+    position_ts = document.stored.commit_ts if document.stored is not None else 0
+    places_of = slots_of(document)
     for partition, records in tails.items():
         if partition != POSITION_PARTITION:
             mark = mark_of(records, label)
-            covered = mark is not None and position is not None and mark.until_ts <= position.commit_ts
-            found[partition] = covered or (mark is not None and mark == basis.finished)
-    return found, position.commit_ts if position is not None else 0
+            control[partition] = mark is not None and (
+                mark.until_ts <= position_ts
+                or mark == basis.finished
+                or (_is_open(document, mark) and is_committed(places_of.get(partition - 1, {})))
+            )
+    driver = _driver_rows(control.get(POSITION_PARTITION), open_rows, document, is_settled_behind)
+    slots: dict[int, Mapping[Place, bool]] = {}
+    for slot, places in places_of.items():
+        mine = [place for place in places if place in open_rows]
+        if mine:
+            commit = control.get(1 + slot)
+            if commit is None:
+                mark = mark_of(committed_marks.get(slot, ()), label)
+                commit = mark is not None and (_is_open(document, mark) or mark == basis.finished)
+            slots[slot] = dict.fromkeys(mine, commit)
+    return Outcomes(control, driver, slots, document)
+
+
+def _is_open(document: Document, mark: Intent) -> bool:
+    return document.stored is not None and document.stored.intent == mark
+
+
+def _driver_rows(
+    decided: bool | None,
+    open_rows: Mapping[Place, int],
+    document: Document,
+    is_settled_behind: Callable[[Place, int], bool | None],
+) -> dict[Place, bool]:
+    """Of the driver's last transaction, which hangs in the control topic, too, with the outcome `decided`; or else of
+    that of the position that is there, or of one behind it that was aborted before it had a position."""
+    if decided is not None:
+        return dict.fromkeys(open_rows, decided)
+    wrote = wrote_of(document)
+    found: dict[Place, bool] = {}
+    for place, offset in open_rows.items() if wrote is not None else ():
+        begin = (wrote or {}).get(place)
+        if begin is None:
+            found[place] = False  # that of the position wrote nothing there
+        elif begin <= offset:
+            settled = is_settled_behind(place, begin)
+            if settled is not None:
+                found[place] = not settled
+    return found

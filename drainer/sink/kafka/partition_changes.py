@@ -1,4 +1,6 @@
-"""Topics that have another number of partitions, or were deleted and made again, while rows go there (rule 31)."""
+"""Topics that have another number of partitions, or were deleted and made again, while rows go there (rule 31); and
+what is recorded so that rows that come again come to the partitions where they were.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,25 @@ from collections.abc import Callable
 
 from binlog.runtime.log import get_logger
 
-from drainer.sink.kafka.driver import Driver, Transaction
+from drainer.sink.kafka.driver import Driver
 from drainer.sink.kafka.topic_counts import TopicCounts
+from drainer.sink.kafka.transaction import Transaction
 
 _log = get_logger(__name__)
+
+
+def announce(driver: Driver, topics: TopicCounts, until_ts: int) -> None:
+    """What is about to be sent is recorded before, where there are no transactions: whoever comes behind a crash sends
+    it again to the same partitions."""
+    notes = topics.announcement(until_ts)
+    if notes is None:
+        return
+
+    def body(transaction: Transaction) -> None:
+        transaction.store.document.notes = notes
+
+    driver.transact(f"what is sent up to {until_ts}", body, lambda _: False)
+    topics.announced(until_ts)
 
 
 def take_up(
@@ -17,7 +34,10 @@ def take_up(
 ) -> None:
     """Resolved and Admin events to all partitions of topics that have changed, and from then on they are used as they
     are. `commit_ts`: the position, to which `catch_up` moves the one that is written. `now`: whether or not it is time
-    to look. Only while no range is open. Raises DestinationRefused where that is not wanted."""
+    to look; while rows may come again that were sent before, topics are used as they were. Only while no range is
+    open. Raises DestinationRefused where that is not wanted."""
+    if topics.may_repeat(commit_ts):
+        return
     changes = topics.look(now=now)
     if not changes:
         return
@@ -32,7 +52,7 @@ def take_up(
                 # Before the position, also without transactions: who dies in between tells it again, not never.
                 transaction.send(change.topic, partition, [*encoder.resolved(commit_ts), *told])
 
-    driver.transact("other partitions", body, lambda _: driver.document.notes == notes)
+    driver.transact("other partitions", body, lambda _: notes.items() <= driver.document.notes.items())
     topics.taken_up(notes)
     for change in changes:
         what = "was deleted and made again" if change.id_ else "has another number of partitions from here on"

@@ -15,7 +15,7 @@ from drainer.dispatch.dispatcher import Dispatcher, Routes
 from drainer.dispatch.piece_order import Part, in_order
 from drainer.dispatch.row_events import RowEvents, class_of
 from drainer.dispatch.rules import Router
-from drainer.dispatch.slotting import part_of_slot
+from drainer.dispatch.slotting import part_of_slot, slots_of_topic
 from drainer.protocol.claim_store import open_store
 from drainer.protocol.encoded_columns import ColumnEncoder, ColumnTableEncoder, EncodedColumns, taken
 from drainer.protocol.encoder import EncodedRow, Encoder, Message, RegisteringEncoder, table_encoder
@@ -196,6 +196,14 @@ class Publication:
     def sends_bootstraps(self) -> bool:
         """Whether readers are told of tables' schemas now and then."""
         return self.encoder.name == "simple"
+
+    def slot_places(self, slots: int) -> dict[tuple[str, int], int]:
+        """Of every partition the slot that writes to it."""
+        return {
+            (topic, partition): slot
+            for topic in self.counts
+            for partition, slot in enumerate(slots_of_topic(self.dispatcher, topic, slots).tolist())
+        }
 
     def partitions(self) -> Iterator[tuple[str, int]]:
         """All of all topics."""

@@ -63,12 +63,6 @@ class Reader:
         end = self._end(partition, committed=True, patience=patience)
         return self._read(partition, 0, end, committed=True, patience=patience)
 
-    def end_if_settled(self, partition: int, patience: Patience) -> int:
-        """The end of a partition, -1 where a transaction is open there."""
-        end = self.end(partition, patience)
-        stable = self._end(partition, committed=True, patience=patience)
-        return stable if stable >= end else -1
-
     def settled_end(self, partition: int, patience: Patience) -> int:
         """The end of a partition, once no transaction is open there; behind the marker that ended the last one."""
         while True:
@@ -89,12 +83,24 @@ class Reader:
         end = self.end(partition, patience)
         return self._read(partition, begin, end, committed=False, patience=patience)
 
+    def shows(self, partition: int, begin: int, end: int | None, patience: Patience) -> bool | None:
+        """Whether readers of committed messages find one from offset `begin` to below `end`, None: the first open
+        transaction. None where messages from `begin` on have been deleted, so that nothing can be said."""
+        first, stable = self._bounds(partition, committed=True, patience=patience)
+        end = stable if end is None else min(end, stable)
+        at_once = self._read(partition, max(begin, first), end, committed=True, patience=patience, records_max=1)
+        return True if at_once else (None if first > begin else False)
+
     def _end(self, partition: int, *, committed: bool, patience: Patience) -> int:
+        return self._bounds(partition, committed=committed, patience=patience)[1]
+
+    def _bounds(self, partition: int, *, committed: bool, patience: Patience) -> tuple[int, int]:
+        """The first offset that was not deleted, and the end."""
         of = TopicPartition(self._topic, partition)
         while True:
             try:
-                _, end = self._of_ends[committed].get_watermark_offsets(of, timeout=_ANSWER_S, cached=False)
-                return int(end)
+                first, end = self._of_ends[committed].get_watermark_offsets(of, timeout=_ANSWER_S, cached=False)
+                return int(first), int(end)
             except KafkaException as error:
                 found = meaning(error.args[0], f"topic {self._topic}")
                 if isinstance(found, DestinationRefused):
@@ -110,7 +116,16 @@ class Reader:
             raise found
         patience.failed(found)
 
-    def _read(self, partition: int, begin: int, end: int, *, committed: bool, patience: Patience) -> list[Record]:
+    def _read(
+        self,
+        partition: int,
+        begin: int,
+        end: int,
+        *,
+        committed: bool,
+        patience: Patience,
+        records_max: int | None = None,
+    ) -> list[Record]:
         """Offsets from `begin` to below `end`, which need not be those of records."""
         if begin >= end:
             return []
@@ -123,8 +138,9 @@ class Reader:
                 if message is None:
                     patience.failed(DestinationDown(f"{self._topic}-{partition} is not read: {self._reason}"))
                 elif error is None:
-                    found.append(Record(message.offset(), message.key() or b"", message.value()))
-                    if message.offset() + 1 >= end:
+                    if message.offset() < end:
+                        found.append(Record(message.offset(), message.key() or b"", message.value()))
+                    if message.offset() + 1 >= end or len(found) == records_max:
                         return found
                 elif error.code() == KafkaError._PARTITION_EOF:
                     if message.offset() >= end:

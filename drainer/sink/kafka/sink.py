@@ -42,14 +42,15 @@ from drainer.sink.document_position import Document
 from drainer.sink.errors import DestinationError, Fenced, PositionMoved
 from drainer.sink.kafka.bootstraps import describe
 from drainer.sink.kafka.config import KafkaConfig
-from drainer.sink.kafka.driver import Driver, Transaction
-from drainer.sink.kafka.partition_changes import take_up
+from drainer.sink.kafka.driver import Driver
+from drainer.sink.kafka.partition_changes import announce, take_up
 from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import Publication, TopicTable
 from drainer.sink.kafka.section import KafkaSection
 from drainer.sink.kafka.sink_uri import TOPIC_LENGTH_MAX
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, required_of
 from drainer.sink.kafka.topic_counts import TopicCounts
+from drainer.sink.kafka.transaction import Transaction
 from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs
 from drainer.sink.settings import SyncerSettings
 
@@ -128,7 +129,7 @@ class KafkaSink:
             fresh = driver.start(create)
             stored = driver.document.stored
             assert stored is not None, "a driver that has started has a position"
-            topics.begin(driver.document.notes)
+            topics.begin(driver.document.notes, stored.commit_ts)
             if driver.use_batches(topics.publication.batch_bytes):
                 driver.lose()
             self._commit_ts, self._schema_version = stored.commit_ts, stored.schema_version
@@ -151,6 +152,7 @@ class KafkaSink:
     def _write(self, pieces: Pieces[ChangeSegment], parts: PartsOf, schema_version: int) -> Applied:
         rows, schedule = 0, self._schedule
         self._take_up_partitions()
+        announce(*self._opened(), pieces.until_ts)
 
         def counted() -> Iterator[ChangeSegment]:
             nonlocal rows
@@ -178,6 +180,7 @@ class KafkaSink:
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         self._take_up_partitions()
+        announce(*self._opened(), step.commit_ts)
 
         def body(transaction: Transaction) -> None:
             publication = self._known(self._publication.topics_of(step))
@@ -247,6 +250,7 @@ class KafkaSink:
             describe(transaction, self._known(()), schedule, tables, rows=0, now_s=self._monotonic())
             transaction.store.document.notes = topics.notes()
             transaction.store.write_intent(epoch=driver.epoch, intent=intent, stage=_STAGE)
+            transaction.slots = topics.publication.slot_places(intent.slots)
 
         driver.transact(f"intent {intent}", body, lambda stored: stored.intent == intent)
         self._schedule = schedule

@@ -31,11 +31,13 @@ from drainer.sink.kafka.control_records import (
     check_claims,
     is_marked,
     mark_value,
+    nothing,
 )
 from drainer.sink.kafka.producer import Producer, ProducerLost
 from drainer.sink.kafka.producers import new_producer
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.reader import Reader
+from drainer.sink.kafka.topics import GRACE_S, Topics
 from drainer.sink.retry import Patience
 
 _KEPT_MAX: Final = 32
@@ -135,14 +137,36 @@ class KafkaSlotWriter:
             crash_point("kafka.slot_initialised")
             reader = self._reader()
             if self._unchanged(reader, slot, patience):
+                self._end_aborted(producer, slot, patience)
                 return _Kept(producer, None)
             claims = reader.everything(POSITION_PARTITION, patience, begin=self.epoch)
             check_claims(claims, self.epoch, self.label, self.owner)
             marks = reader.committed(1 + slot, patience)
-            return _Kept(producer, self.intent if is_marked(marks, self.intent, self.label) else None)
+            if is_marked(marks, self.intent, self.label):
+                return _Kept(producer, self.intent)
+            self._end_aborted(producer, slot, patience)
+            return _Kept(producer, None)
         except BaseException:
             producer.drop()
             raise
+
+    def _end_aborted(self, producer: Producer, slot: int, patience: Patience) -> None:
+        """An attempt that was aborted and whose end brokers left out of a partition (outcomes.py) would be committed
+        there with this one. The slot has no mark, so nothing of it is to stay; and what was written before the range
+        has its end, which the driver has looked for."""
+        if not self.config.exactly_once:
+            return
+        places = [place for place, of in self.publication.slot_places(self.intent.slots).items() if of == slot]
+        topics = Topics(self.config.client, self.config.address, self.config.retry_for_s, threading.Event())
+        _, open_at = topics.settled(places, GRACE_S)
+        if not open_at:
+            return
+        _log.warning("brokers have left an aborted attempt open; it is ended", slot=slot, partitions=sorted(open_at))
+        producer.begin()
+        for place in sorted(open_at):
+            producer.send(*place, [nothing()], patience)
+        producer.flush(patience)
+        producer.abort(patience)
 
     def _unchanged(self, reader: Reader, slot: int, patience: Patience) -> bool:
         """Whether nothing was written since the driver began the range: neither a claim nor a mark."""

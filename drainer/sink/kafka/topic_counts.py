@@ -34,6 +34,8 @@ _BEHIND_S: Final = 3.0
 _ASK_AGAIN_S: Final = 0.2
 _GENERATION: Final = "partition_changes"
 _IDS: Final = "topic_ids"
+_SENT: Final = "sent_ts"  # without transactions: up to which commit_ts rows may be there
+_RULES: Final = "rules"  # and the rules by which they were dispatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class TopicCounts:
         self._publication = publication
         self._generation = 0
         self._ids: dict[str, str] = {}
+        self._sent_ts = 0
         self._looked_s = float("-inf")
         self._slotting: PartitionSlotting | None = None
         self._registry = (
@@ -76,9 +79,17 @@ class TopicCounts:
     def stops_at_changes(self) -> bool:
         return self._config.partition_change == "stop"
 
-    def begin(self, notes: Mapping[str, Any]) -> None:
-        """With what is recorded, and the default topic; the registry must answer. Raises DestinationRefused or
-        DestinationDown."""
+    def begin(self, notes: Mapping[str, Any], commit_ts: int) -> None:
+        """With what is recorded, with the position `commit_ts`, and the default topic; the registry must answer. Raises
+        DestinationRefused or DestinationDown."""
+        self._sent_ts = int(notes.get(_SENT, 0))
+        if self.may_repeat(commit_ts) and notes.get(_RULES) != self._rules():
+            raise DestinationRefused(
+                f"rows up to commit_ts {self._sent_ts} may have been sent without transactions, and come again behind "
+                f"the position {commit_ts}; by other dispatchers than theirs, or another topic or time-zone, they "
+                f"would come to other partitions. Start with the former settings until the position has passed "
+                f"{self._sent_ts}"
+            )
         if self._registry is not None:
             self._registry.check()
         with self._lock:
@@ -96,7 +107,22 @@ class TopicCounts:
 
     def notes(self) -> dict[str, Any]:
         """What is recorded with the position."""
-        return {COUNTS_NOTE: dict(self._publication.counts), _GENERATION: self._generation, _IDS: dict(self._ids)}
+        notes = {COUNTS_NOTE: dict(self._publication.counts), _GENERATION: self._generation, _IDS: dict(self._ids)}
+        return notes if not self._sent_ts else {**notes, _SENT: self._sent_ts, _RULES: self._rules()}
+
+    def announcement(self, until_ts: int) -> dict[str, Any] | None:
+        """Before rows up to there are sent: the notes that say so, None where none are needed. Without transactions
+        rows are there when the position is not. `announced` when they are recorded."""
+        if self._config.exactly_once or until_ts <= self._sent_ts:
+            return None
+        return {**self.notes(), _SENT: until_ts, _RULES: self._rules()}
+
+    def announced(self, until_ts: int) -> None:
+        self._sent_ts = until_ts
+
+    def may_repeat(self, commit_ts: int) -> bool:
+        """Whether rows behind the position may be there already, and come again: partitions stay as they are then."""
+        return self._sent_ts > commit_ts
 
     def know(self, names: Iterable[str]) -> Publication:
         """These topics, too: they are made where they are not there. Raises DestinationRefused, DestinationDown."""
@@ -173,9 +199,13 @@ class TopicCounts:
     def _cut_version(self) -> int:
         """Of the rules by which rows are cut (rule 16). Topics that are added change nothing for the others, and what a
         range was cut by is recorded with it, how many slots it has, too."""
+        return crc32(repr((SLOTTING_VERSION, self._generation, self._rules())).encode())
+
+    def _rules(self) -> int:
+        """Of all that says, with the numbers of partitions, where a row goes."""
         router, options = self._publication.router, self._publication.options
-        parts = (SLOTTING_VERSION, self._generation, options.output_raw_change_event, options.time_zone)
-        return crc32(repr((parts, router.default_topic, router.rules)).encode())
+        parts = (options.output_raw_change_event, options.time_zone, router.default_topic, router.rules)
+        return crc32(repr(parts).encode())
 
     def look(self, *, now: bool = False) -> list[Change]:
         """Topics with another number of partitions than is recorded, or that are others; asked for now and then."""
@@ -216,7 +246,7 @@ class TopicCounts:
         """The notes that say so; `taken_up` when they are recorded."""
         counts = {**self._publication.counts, **{change.topic: change.found for change in changes}}
         ids = {**self._ids, **{change.topic: change.id_ for change in changes if change.id_}}
-        return {COUNTS_NOTE: counts, _GENERATION: self._generation + 1, _IDS: ids}
+        return {**self.notes(), COUNTS_NOTE: counts, _GENERATION: self._generation + 1, _IDS: ids}
 
     def taken_up(self, notes: Mapping[str, Any]) -> None:
         with self._lock:

@@ -8,17 +8,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from binlog.runtime.log import get_logger
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.kafka.control_records import Place
 from drainer.sink.kafka.producer import meaning
 from drainer.sink.retry import Patience
 
 _ANSWER_S: Final = 10.0
+# Brokers that were just started write markers some seconds later.
+GRACE_S: Final = 10.0
 # A marker follows its commit within milliseconds, but for brokers that were just started.
 _LOOK_AGAIN_S_FIRST: Final = 0.002
 _LOOK_AGAIN_S_MAX: Final = 0.2
+_LATEST: Final = -1  # in the place of a time: where a partition ends
 _NO_ID: Final = str(Uuid(0, 0))
 PARTITIONS_DEFAULT: Final = 3
 # Compacted soon: a position is written every second, and all of it is read at every start.
@@ -31,7 +35,6 @@ _CONTROL: Final = {
 }
 
 T = TypeVar("T")
-Place = tuple[str, int]  # topic and partition
 _log = get_logger(__name__)
 
 
@@ -45,6 +48,9 @@ class Topics:
         self._reason = ""
         self._client = {**client, "log_level": 0, "error_cb": self._note_error}
         self._admin = AdminClient(self._client)
+        # The admin client's own request for ends spins, for as long as a broker is away that leads a partition.
+        self._of_ends: dict[bool, Consumer] = {}
+        self._lock = threading.Lock()
 
     def _note_error(self, error: KafkaError) -> None:
         self._reason = f"{error.name()}: {error.str()}"
@@ -114,25 +120,28 @@ class Topics:
     def ends(self, places: Sequence[Place], *, committed: bool) -> dict[Place, int]:
         """Where partitions end: for readers of committed messages, which is where the first open transaction begins, or
         behind everything. Without those that are not there."""
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        asked = {TopicPartition(*place): OffsetSpec.latest() for place in places}
 
         def ask() -> dict[Place, int]:
+            with self._lock:
+                consumer = self._of_ends.get(committed) or self._made(committed=committed)
+                self._of_ends[committed] = consumer
+            asked = [TopicPartition(*place, _LATEST) for place in places]
             found = {}
-            answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=_ANSWER_S)
-            for place, answer in answers.items():
-                try:
-                    found[place.topic, place.partition] = int(answer.result(_ANSWER_S + 5).offset)
-                except KafkaException as error:
-                    if error.args[0].code() not in _NOT_THERE:
-                        raise
+            for answer in consumer.offsets_for_times(asked, timeout=_ANSWER_S):
+                if answer.error is None:
+                    found[answer.topic, answer.partition] = int(answer.offset)
+                elif answer.error.code() not in _NOT_THERE:
+                    raise KafkaException(answer.error)
             return found
 
         return self._patiently("asking where partitions end", ask) if places else {}
 
-    def settled(self, places: Sequence[Place], grace_s: float) -> tuple[dict[Place, int], dict[Place, int]]:
+    def settled(
+        self, places: Sequence[Place], grace_s: float, known: Mapping[Place, int] | None = None
+    ) -> tuple[dict[Place, int], dict[Place, int]]:
         """Where partitions end; and those at whose offsets readers of committed messages have stood still for `grace_s`
-        because a transaction has no end there. The ends are those of a moment at which there was no such partition."""
+        because a transaction has no end there, but for the offsets that are `known`. The ends are those of a moment at
+        which there was no such partition."""
         end_s = time.monotonic() + grace_s
         still: dict[Place, int] | None = None
         pause_s = _LOOK_AGAIN_S_FIRST
@@ -140,6 +149,7 @@ class Topics:
             committed = self.ends(places, committed=True)  # first: what ends meanwhile is not counted as open
             written = self.ends(places, committed=False)
             found = {place: at for place, at in committed.items() if at < written.get(place, at)}
+            found = {place: at for place, at in found.items() if known is None or known.get(place) != at}
             still = found if still is None else {place: at for place, at in still.items() if found.get(place) == at}
             if not found or not still or time.monotonic() > end_s or self._stop.wait(pause_s):
                 return written, still
@@ -190,9 +200,15 @@ class Topics:
     def _patience(self, what: str) -> Patience:
         return Patience(f"kafka {self._address}: {what}", self._retry_for_s, self._stop)
 
+    def _made(self, *, committed: bool) -> Consumer:
+        level = "read_committed" if committed else "read_uncommitted"
+        return Consumer({**self._client, "group.id": "ends", "isolation.level": level})  # nothing is committed
+
     def _renew(self) -> None:
         """A client that met a broker's death may ask the former leader for ever."""
-        last = [self._admin]
+        with self._lock:
+            last: list[Any] = [self._admin, *self._of_ends.values()]
+            self._of_ends = {}
         self._admin = AdminClient(self._client)
         # Its end may wait for a broker that is away.
         threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()

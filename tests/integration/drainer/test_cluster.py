@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import pytest
 
 from pumpclient.sdk import BigInt, Column, Table, VarChar
 from tests.integration.drainer.large_case import descendants
+from tests.integration.drainer.test_daemon import status
 from tests.integration.drainer.test_kills import AUDIT
 from tests.integration.drainer.test_kills import World as Killed
 from tests.integration.drainer.writer import two_pumps
@@ -31,6 +33,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900
 TRANSACTIONS = 300
 LONG_ROWS = 600  # above 4 MiB together, which is a large transaction
 WAITS = "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+DEADLOCK = (
+    "CREATE TRIGGER k.deadlock BEFORE INSERT ON k.keyed FOR EACH ROW IF NEW.id = {} THEN "
+    "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'only slots fail'; END IF"
+)
 # A path without a scheme is then none of this machine.
 NO_SHARED_FILES = {"spark.hadoop.fs.defaultFS": "hdfs://no-such-name.invalid:8020"}
 
@@ -63,6 +69,19 @@ class World(Killed):
             return bool(self.mariadb.query(sql))
 
         wait_until(there, deadline_s=300, what=f"{sql}\n{self.said(drainer)}")
+
+    def failing(self, drainer: Server, reason: str) -> None:
+        """Wait until the driver says, in its status and its log, that a slot fails by this."""
+        port = int(re.findall(r'^addr = "127\.0\.0\.1:(\d+)"', (self.driver / "drainer.toml").read_text(), re.M)[0])
+
+        def told() -> bool:
+            if not drainer.alive:
+                pytest.fail(f"the drainer ended\n{self.said(drainer)}")
+            error = str(status(port)["Error"])
+            return re.match(r"slot \d+ of ", error) is not None and reason in error
+
+        wait_until(told, deadline_s=300, what=f"a slot fails by {reason!r}\n{self.said(drainer)}")
+        drainer.wait_for_output("tasks of Spark fail and try again", deadline_s=60)
 
     def said(self, drainer: Server) -> str:
         log = self.driver / "data" / "spark.log"
@@ -108,13 +127,16 @@ def running(world: World) -> Server:
 
 
 def test_an_executor_and_a_node_die_in_the_middle_of_a_batch(world: World) -> None:
-    """Each dies while a spread batch is half applied: a row that another session holds keeps it from ending."""
+    """Each dies while a spread batch is half applied: a row that another session holds keeps it from ending. Behind
+    that a trigger makes a slot fail on the node that is left, and the driver says so until it is over."""
     assert world.spark is not None
     writer, nodes, mariadb = world.writer, world.spark.nodes, world.mariadb
     drainer = running(world)
     try:
         first = len(writer.keyed)
         third, two_thirds = first + TRANSACTIONS // 3, first + 2 * TRANSACTIONS // 3
+        # Everything is written by then, so its batch is large, and executors write it.
+        mariadb.query(DEADLOCK.format(first + 4 * TRANSACTIONS // 5))
         with row_held(mariadb, third) as one, row_held(mariadb, two_thirds):
             writer.write(TRANSACTIONS)
             world.reached(drainer, WAITS)
@@ -126,6 +148,9 @@ def test_an_executor_and_a_node_die_in_the_middle_of_a_batch(world: World) -> No
             world.reached(drainer, f"SELECT 1 FROM k.keyed WHERE id = {third}")
             world.reached(drainer, WAITS)
             nodes["node-2"].kill()
+        world.failing(drainer, "only slots fail")
+        mariadb.query("DROP TRIGGER k.deadlock")
+        drainer.wait_for_output("no task of Spark fails any more", deadline_s=120)
         world.reached(drainer, f"SELECT 1 FROM k.keyed HAVING COUNT(*) = {first + TRANSACTIONS}")
         assert drainer.stop(deadline_s=180) == 0, world.said(drainer)
     finally:

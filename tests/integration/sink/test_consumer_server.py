@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from drainer.kafka_consumer import server, server_ddl
 from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
 from drainer.kafka_consumer.server import ServerDestination
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
+from drainer.sink.errors import DestinationDown
 from drainer.sink.mysql.connection import ConnectionLost
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.settings import SyncerSettings
@@ -139,16 +143,16 @@ def test_a_ddl_that_fails_is_tried_again(opened: ServerDestination, db: MariaDB)
     assert sorted(db.query("SELECT id, w FROM d.t")) == [(1, None), (2, 2)]
 
 
-def fail_once_behind_a_ddl(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[str]:
-    """When it has run and is still stored. Gives the points of a crash that were passed."""
+def fail_once(monkeypatch: pytest.MonkeyPatch, point: str, error: Exception) -> list[str]:
+    """When a DDL is stored, and has run or not. Gives the points of a crash that were passed."""
     passed: list[str] = []
 
     def crash_point(name: str) -> None:
         passed.append(name)
-        if name == "consumer.after_ddl" and passed.count(name) == 1:
+        if name == point and passed.count(name) == 1:
             raise error
 
-    monkeypatch.setattr("drainer.kafka_consumer.server.crash_point", crash_point)
+    monkeypatch.setattr("drainer.kafka_consumer.server_ddl.crash_point", crash_point)
     return passed
 
 
@@ -169,31 +173,98 @@ def test_the_way_past_a_ddl_that_is_refused(opened: ServerDestination, db: Maria
 def test_a_connection_is_lost_behind_a_ddl(
     opened: ServerDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passed = fail_once_behind_a_ddl(monkeypatch, ConnectionLost("gone"))
+    passed = fail_once(monkeypatch, "consumer.after_ddl", ConnectionLost("gone"))
     opened.apply(part(5, ddl=DdlEvent(5, "d", "t", "ALTER TABLE t ADD COLUMN w INT")))
-    assert passed.count("consumer.before_ddl") == 2
+    assert passed.count("consumer.before_ddl") == 1, "it had run"
     opened.apply(part(6, insert("t", id=1, w=2)))
     assert list(db.query("SELECT id, w FROM d.t")) == [(1, 2)]
 
 
 @pytest.mark.parametrize("error", [ConnectionLost("gone"), KeyError("killed")])
-def test_an_exchange_of_names_is_not_run_twice(
-    opened: ServerDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch, error: Exception
+@pytest.mark.parametrize("point", ["consumer.before_ddl", "consumer.ddl_noted", "consumer.after_ddl"])
+@pytest.mark.parametrize(
+    ("query", "check", "found"),
+    [
+        ("ALTER TABLE t ADD INDEX (v)", "SHOW INDEX FROM d.t WHERE Column_name = 'v'", 1),
+        ("CREATE INDEX i ON t (v)", "SHOW INDEX FROM d.t WHERE Column_name = 'v'", 1),
+        (
+            "ALTER TABLE t ADD CHECK (id > 0)",
+            "SELECT 1 FROM information_schema.check_constraints WHERE constraint_schema='d'",
+            1,
+        ),
+        ("RENAME TABLE t TO x, u TO t, x TO u", "SHOW COLUMNS FROM d.u", 3),
+        ("RENAME TABLE t TO x, w TO t, x TO w", "SELECT * FROM d.w", 1),  # which look the same
+        ("ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE q", "SELECT * FROM d.p", 1),
+    ],
+)
+def test_a_ddl_runs_once_wherever_it_is_interrupted(
+    opened: ServerDestination,
+    db: MariaDB,
+    monkeypatch: pytest.MonkeyPatch,
+    query: str,
+    check: str,
+    found: int,
+    point: str,
+    error: Exception,
 ) -> None:
-    db.query("CREATE TABLE d.u (id INT PRIMARY KEY)")
-    fail_once_behind_a_ddl(monkeypatch, error)
-    ddl = DdlEvent(5, "d", "t", "RENAME TABLE t TO x, u TO t, x TO u")
-    with pytest.raises((ConsumeError, KeyError)):
-        opened.apply(part(5, ddl=ddl))
-    opened.close()
-    with pytest.raises(
-        ConsumeError, match=r"commit_ts 5 was interrupted.*then UPDATE `tidb_binlog`.*='test'; .* RENAME"
+    """Not the half of the times that it was interrupted, nor twice."""
+    for statement in (
+        "CREATE TABLE d.u (id INT PRIMARY KEY)",
+        "CREATE TABLE d.w LIKE d.t",
+        "INSERT INTO d.t VALUES (1, 1, 'a')",
+        "CREATE TABLE d.p (id INT PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (9))",
+        "CREATE TABLE d.q (id INT PRIMARY KEY)",
+        "INSERT INTO d.q VALUES (1)",
     ):
-        opened.open()
+        db.query(statement)
+    passed = fail_once(monkeypatch, point, error)
+    with contextlib.suppress(KeyError):
+        opened.apply(part(5, ddl=DdlEvent(5, "d", "p" if "PARTITION" in query else "t", query)))
     opened.close()
-    assert len(db.query("SHOW COLUMNS FROM d.u")) == 3, "the exchange took place once"
-    db.query("UPDATE tidb_binlog.kafka_consumer SET ddl=NULL WHERE name='test'")
     assert opened.open() == part(5).resume
+    assert passed.count(point) >= 1
+    assert len(db.query(check)) == found
+    assert list(db.query("SELECT ddl FROM tidb_binlog.kafka_consumer WHERE name='test'")) == [(None,)]
+
+
+def test_a_ddl_that_ran_before_its_effect_was_noted_is_somebody_s_to_look_at(
+    opened: ServerDestination, db: MariaDB
+) -> None:
+    """As an earlier version stored it: only where it would take itself back."""
+    for query in ("RENAME TABLE t TO x, u TO t, x TO u", "ALTER TABLE t ADD COLUMN w INT"):
+        opened.close()
+        text = json.dumps([5, "d", query]).replace("'", "''")
+        db.query(f"UPDATE tidb_binlog.kafka_consumer SET ddl='{text}' WHERE name='test'")
+        if "RENAME" in query:
+            with pytest.raises(
+                ConsumeError, match=r"commit_ts 5 was interrupted.*then UPDATE `tidb_binlog`.*='test'; .* RENAME"
+            ):
+                opened.open()
+        else:
+            db.query("ALTER TABLE d.t ADD COLUMN w INT")
+            opened.open()
+
+
+def test_a_ddl_of_a_consumer_that_was_killed_is_waited_for(
+    opened: ServerDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its statement goes on in the server; until that has ended nothing says whether it ran."""
+    fail_once(monkeypatch, "consumer.ddl_noted", KeyError("killed"))
+    with pytest.raises(KeyError):
+        opened.apply(part(5, ddl=DdlEvent(5, "d", "t", "ALTER TABLE t ADD INDEX (v)")))
+    opened.close()
+    monkeypatch.setattr(server_ddl, "_LOCK_WAIT_S", 0)
+    with db.connect() as connection, connection.cursor() as cursor:
+        name = server_ddl.lock_name("test")
+        cursor.execute(f"SELECT GET_LOCK('{name}', 0)")
+        monkeypatch.setattr(server, "_WAIT_S", 0.0)
+        impatient = destination(db.port, "test")
+        with pytest.raises(DestinationDown, match="a DDL of a consumer of this name is still running"):
+            impatient.open()
+        impatient.close()
+        cursor.execute("ALTER TABLE d.t ADD INDEX (v)")
+    opened.open()
+    assert len(db.query("SHOW INDEX FROM d.t WHERE Column_name = 'v'")) == 1
 
 
 def test_two_consumers_of_one_name(opened: ServerDestination, db: MariaDB) -> None:

@@ -23,22 +23,28 @@ from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka import driver as driver_module
 from drainer.sink.kafka import sink as sink_module
 from drainer.sink.kafka import slot_writer
+from drainer.sink.kafka.producer import Producer
 from drainer.sink.kafka.sink import KafkaSink
+from drainer.sink.retry import Patience
 from tests.integration.sink.test_kafka_takeover import (
+    INFO,
     KEYS,
     OTHER,
     Died,
     Once,
     World,
     at,
+    dies,
+    key,
     range_of,
     segment,
     sent,
     spread,
 )
 from tests.support.kafka import Broker, running_kafka
+from tests.support.kafka_case import seen
 from tests.support.kafka_cluster import Cluster, running_cluster
-from tests.support.row_case import BEGIN_TS
+from tests.support.row_case import BEGIN_TS, view_of
 from tests.support.servers import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -159,6 +165,72 @@ def test_leaders_move_in_the_middle(cluster: Cluster, monkeypatch: pytest.Monkey
         assert made.resolved() == {70}
 
 
+@pytest.mark.parametrize("point", ["kafka.rows_sent", "kafka.slot_sent"])
+def test_partitions_move_to_another_broker_in_the_middle(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """With leader and replicas, by a reassignment, those of the control topic, too; the next time while rows are
+    written on, so that somewhere in between each partition is handed over."""
+    topic, control = cluster.alone(3), cluster.alone(4, cleanup_policy="compact")
+    with world(cluster, topic, control_topic=control) as made:
+        destination = made.opened()
+        destination.apply(segment(0, 10, 1), 1)
+
+        def order(broker: int) -> None:
+            cluster.reassign(topic, *[[broker]] * 3)
+            cluster.reassign(control, *[[broker]] * 4)
+
+        def moved(broker: int) -> bool:
+            return cluster.moved(topic, *[[broker]] * 3) and cluster.moved(control, *[[broker]] * 4)
+
+        def move() -> None:
+            order(1)
+            wait_until(lambda: moved(1), what="everything has moved")
+
+        at(monkeypatch, Once(point, move))
+        destination.apply(segment(10, 20, 2, 3), 1)
+        spread(destination, 20, 60, *range(4, 20))
+        monkeypatch.undo()
+        keys = [*range(1, 20)]
+        order(2)
+        after, behind = 60, False
+        while not behind:
+            behind = moved(2)  # the last one is behind all moves
+            keys += [100 + after, 101 + after]
+            destination.apply(segment(after, after + 10, 100 + after), 1)
+            spread(destination, after + 10, after + 20, 101 + after)
+            after += 20
+        assert made.keys() == keys
+        assert made.resolved() == {after}
+
+
+def test_topics_and_partitions_that_an_operator_makes_elsewhere(cluster: Cluster) -> None:
+    """On another broker than those before: partitions are taken up there, and a topic that is there before its first
+    row is used as it is."""
+    topic, control = cluster.placed([1], [1]), cluster.placed(*[[1]] * 4, cleanup_policy="compact")
+    other = cluster.alone(5)
+    rules = [{"matcher": ["*.*"], "partition": "index-value"}]
+    more: dict[str, Any] = {"partition_change": "take-up", "partition_look": "1s", "dispatchers": rules}
+    with world(cluster, topic, control_topic=control, **more) as made:
+        destination = made.opened()
+        spread(destination, 0, 30, *KEYS)
+        cluster.grow_on(topic, [2], [2])
+        destination._opened()[1]._looked_s = float("-inf")
+        spread(destination, 30, 60, *range(20, 40))
+        spread(destination, 60, 90, *range(50, 70))
+        found = made.seen()
+        assert [[one.partitions for one in of.admin] for of in found] == [[4]] * 4
+        assert all(of.rows for of in found[2:])
+        assert made.keys() == [*KEYS, *range(20, 40), *range(50, 70)]
+        destination.close(clean=True)
+        moved = made.opened(dispatchers=[{**rules[0], "topic": other}])
+        moved.examination(view_of(INFO))  # as the planner does, by which topics become known
+        spread(moved, 90, 120, *range(70, 90))
+        assert all(of.rows for of in seen(cluster, other))
+        assert sorted(key(row) for of in seen(cluster, other) for row in of.rows) == list(range(70, 90))
+        assert made.resolved() == {120}
+
+
 def test_too_few_replicas_in_sync_are_waited_for_with_the_reason(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +272,8 @@ class Leaderless:
             assert self._open()
 
     def _away(self) -> bool:
-        return {leader for topic in self._topics for leader in self._cluster.leaders(topic)} == {-1}
+        """Of the partitions that the second broker alone has."""
+        return not any(2 in self._cluster.leaders(topic) for topic in self._topics)
 
 
 @contextlib.contextmanager
@@ -284,6 +357,80 @@ def test_an_intent_that_has_no_marker_is_kept_where_slots_have_written(
         assert new.open(OTHER, 1).intent == intent
         spread(new, 10, 60, *range(2, 14))
         assert made.keys() == list(range(1, 14))
+
+
+@pytest.mark.parametrize(
+    ("where", "points"), [("control", DRIVER), ("some of both", SLOT), ("rows", DRIVER), ("rows", SLOT)]
+)
+def test_a_transaction_whose_marker_came_to_some_of_its_partitions_is_committed_in_all(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, where: str, points: tuple[str, str]
+) -> None:
+    """Readers have seen its rows, or its position was moved, and its driver died behind it. `where` it has none."""
+    topic = cluster.placed(*{"control": [[1], [1], [1]], "some of both": [[1], [2], [1]], "rows": [[2]] * 3}[where])
+    control = cluster.placed(*[[1 if where == "rows" else 2]] * 2, cleanup_policy="compact")  # one slot
+    hang = {"control": [control], "some of both": [control, topic], "rows": [topic]}[where]
+    with world(cluster, topic, control_topic=control) as made:
+        old = made.opened()
+        old.apply(segment(0, 10, 1), 1)
+        leaderless = Leaderless(cluster, hang, *points)
+
+        def passed(name: str) -> None:
+            leaderless(name)
+            if leaderless.done:
+                raise Died
+
+        for module in (driver_module, sink_module, slot_writer):
+            monkeypatch.setattr(module, "crash_point", passed)
+        with pytest.raises(Died):
+            if points == SLOT:
+                spread(old, 10, 60, *range(2, 14))
+            else:
+                old.apply(segment(10, 60, *range(2, 14)), 1)
+        monkeypatch.undo()
+        assert (made.keys() == [1]) == (where == "rows"), "readers of partitions that have the marker have seen it"
+        new = made.opened(OTHER)
+        assert new.commit_ts == BEGIN_TS + (10 if points == SLOT else 60)
+        if points == SLOT:
+            spread(new, 10, 60, *range(2, 14))
+        assert made.settled().keys() == list(range(1, 14))
+        assert made.resolved() == {60}
+    cluster.both()
+
+
+@pytest.mark.parametrize("who", ["driver", "0"])
+def test_a_transaction_that_was_aborted_and_has_no_marker_is_not_committed_with_the_next(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """Its rows were sent, and it was given up before anything came to the control topic."""
+    topic, control = cluster.alone(3), cluster.placed([1], [1], cleanup_policy="compact")
+    aborted: list[str] = []
+    abort = Producer.abort
+
+    def aborting(producer: Producer, patience: Patience) -> None:
+        producer.flush(patience)
+        leaderless = Leaderless(cluster, [topic], "begin", "end")
+        leaderless("begin")
+        abort(producer, patience)
+        leaderless("end")
+        assert leaderless.done
+        aborted.append(producer.name)
+
+    with world(cluster, topic, control_topic=control) as made:
+        destination = made.opened()
+        destination.apply(segment(0, 10, 1), 1)
+        monkeypatch.setattr(Producer, "abort", aborting)
+        at(monkeypatch, Once("kafka.slot_sent" if who == "0" else "kafka.rows_sent", dies))
+        with pytest.raises(Died):
+            if who == "0":
+                spread(destination, 10, 60, *range(2, 14))
+            else:
+                destination.apply(segment(10, 60, *range(2, 14)), 1)
+        assert aborted == [f"{control}-{who}"]
+        monkeypatch.undo()
+        spread(destination, 10, 60, *range(2, 14))
+        assert made.settled().keys() == list(range(1, 14))
+        assert made.resolved() == {60}
+    cluster.both()
 
 
 def test_a_broker_whose_disk_is_full_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -495,6 +495,36 @@ def test_without_transactions_a_resolved_event_comes_behind_the_position(
         old.apply(segment(0, 20, *KEYS), 1)
 
 
+def test_without_transactions_rows_come_again_to_their_partitions(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the topic has more partitions by then, which are taken up behind them; by other dispatchers they are
+    not sent, since they would come to others."""
+    more: dict[str, Any] = {"exactly_once": False, "partition_change": "take-up", "partition_look": "1s"}
+    old = world.opened(**more)
+    old.apply(segment(0, 10, 100), 1)
+    with monkeypatch.context() as patched:
+        at(patched, Once("kafka.rows_acknowledged", dies))
+        with pytest.raises(Died):
+            old.apply(segment(10, 40, *KEYS), 1)
+    world.broker.grow(world.topic, 5)
+    for other in ({"dispatchers": [{"matcher": ["*.*"], "partition": "ts"}]}, {"time_zone": "Asia/Tokyo"}):
+        with pytest.raises(DestinationRefused, match=f"rows up to commit_ts {BEGIN_TS + 40} may .*former settings"):
+            world.opened(OTHER, **more, **other)
+    new = world.opened(OTHER, **more)
+    new.apply(segment(10, 30, *KEYS[:6]), 1)
+    spread(new, 30, 40, *KEYS[6:])
+    new._opened()[1]._looked_s = float("-inf")
+    spread(new, 40, 90, *range(20, 50))
+    found = world.seen(repeats=True)
+    places = {(key(row), number) for number, of in enumerate(found) for row in of.rows}
+    assert sorted(one for one, _ in places) == sorted([*KEYS, *range(20, 50), 100]), "each in one partition"
+    assert [[(one.partitions, one.commit_ts) for one in of.admin] for of in found] == [[(5, BEGIN_TS + 40)]] * 5
+    assert found[3].rows and found[4].rows
+    new.close(clean=True)
+    world.opened(**more, dispatchers=[{"matcher": ["*.*"], "partition": "ts"}]).apply(segment(90, 99, 60), 1)
+
+
 def test_a_message_above_the_topic_s_limit_is_never_dropped(world: World) -> None:
     """Above what is the default elsewhere, too, where the topic takes it."""
     world.broker.set_topic(world.topic, max_message_bytes=str(100_000))

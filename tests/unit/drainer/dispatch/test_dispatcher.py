@@ -25,9 +25,10 @@ from drainer.dispatch.slotting import (
     SLOTTING_VERSION,
     PartitionSlotting,
     part_of_slot,
-    slot_of_table,
     slots_of_topic,
+    spread_slots,
 )
+from drainer.dispatch.topic import TopicExpression
 from tests.support.row_case import BEGIN_TS, view_of
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.dispatch.histories import (
@@ -52,6 +53,7 @@ RULES = {
     "both": DispatchRule(("*.*",), partition="columns", columns=("b", "v"), topic="{schema}-{table}"),
     "ts": DispatchRule(("*.*",), partition="ts"),
     "conflict": DispatchRule(("*.*",), partition="conflict"),
+    "conflict beside another": DispatchRule(("*.t",), partition="conflict"),
 }
 PARTITIONS = 3
 Written = dict[tuple[str, int], list[tuple[int, int, Event]]]  # (topic, partition) → (order, commit_ts, event)
@@ -150,10 +152,9 @@ def test_slots_write_what_one_task_would(data: st.DataObject, shape: str, rule: 
     assert {place: _shown(events) for place, events in found.items()} == {
         place: _shown(events) for place, events in whole.items()
     }
-    if rule != "conflict":  # a table's events come from one slot, and a partition may have several tables
-        assert [[event[1] for event in events] for events in found.values()] == [
-            sorted(event[1] for event in events) for events in found.values()
-        ]
+    assert [[event[1] for event in events] for events in found.values()] == [
+        sorted(event[1] for event in events) for events in found.values()
+    ], "also where a partition has several tables"
 
 
 def _shown(events: Sequence[tuple[int, int, Event]]) -> list[tuple[int, int, list[str]]]:
@@ -263,19 +264,36 @@ def test_a_topic_whose_partitions_are_not_known_is_named() -> None:
 @given(topic=st.text(min_size=1, max_size=20), partitions=st.integers(1, 70), slots=st.integers(1, 20))
 def test_slots_have_as_many_partitions_as_one_another(topic: str, partitions: int, slots: int) -> None:
     """The fullest slot is what a batch takes."""
-    found = np.bincount(slots_of_topic(topic, partitions, slots), minlength=slots)
+    found = np.bincount(spread_slots(topic, partitions, slots), minlength=slots)
     assert len(found) == slots
     assert found.max() - found.min() <= 1
-    alone = {int(slots_of_topic(f"{topic}{number}", 1, 4)[0]) for number in range(64)}
+    alone = {int(spread_slots(f"{topic}{number}", 1, 4)[0]) for number in range(64)}
     assert alone == {0, 1, 2, 3}, "topics of one partition are in all slots"
 
 
-def test_slots_are_as_version_2_cut_them() -> None:
+def test_slots_are_as_version_3_cut_them() -> None:
     """Part of a batch's recorded cut: another answer needs another SLOTTING_VERSION."""
-    assert SLOTTING_VERSION == 2
-    assert slots_of_topic("shop", 5, 3).tolist() == [0, 1, 2, 0, 1]
-    assert slots_of_topic("orders", 5, 3).tolist() == [2, 0, 1, 2, 0]
-    assert [slot_of_table("shop", "d", name, 7) for name in ("t", "täb")] == [6, 4]
+    assert SLOTTING_VERSION == 3
+    assert spread_slots("shop", 5, 3).tolist() == [0, 1, 2, 0, 1]
+    assert spread_slots("orders", 5, 3).tolist() == [2, 0, 1, 2, 0]
+    to = dispatcher("conflict")
+    assert slots_of_topic(to, "all", 7).tolist() == [crc32(b"all") % 7] * to.count("all")
+
+
+def test_a_topic_that_has_a_table_by_conflict_is_in_one_slot() -> None:
+    """With the other tables that go there, of which nothing but the topic is known."""
+    rules = [
+        DispatchRule(("a.*",), partition="conflict", topic="{schema}_x_{table}"),
+        DispatchRule(("b.*",), partition="index-value", topic="a_x_t"),
+        DispatchRule(("c.*",), partition="index-value", topic="a_y_t"),
+        DispatchRule(("d.*",), partition="conflict", topic="one"),
+    ]
+    router = Router(rules, "all")
+    to = Dispatcher(router, dict.fromkeys(["a_x_t", "a_y_t", "one", "once", "all", "_"], 4), UTC)
+    found = {topic: len(set(slots_of_topic(to, topic, 4).tolist())) for topic in to.partitions}
+    assert found == {"a_x_t": 1, "a_y_t": 4, "one": 1, "once": 4, "all": 4, "_": 1}
+    long = TopicExpression("{schema}-b").topic("a" * 300, "t")
+    assert router.may_conflict(long), "a name that was cut off does not show its end"
 
 
 def test_a_slotting_travels_without_the_tables_that_it_has_met() -> None:

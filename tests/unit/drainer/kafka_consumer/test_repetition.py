@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drainer.kafka_consumer.repetition import undoes_itself
+from drainer.kafka_consumer.repetition import named_tables, undoes_itself
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,20 @@ def test_twice_is_as_never(query: str) -> None:
 )
 def test_others_fail_or_do_the_same(query: str) -> None:
     assert not undoes_itself(query, "d")
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("ALTER TABLE t ADD INDEX (v)", [("d", "t")]),
+        ("RENAME TABLE t TO `x.y`, e.b TO t", [("d", "t"), ("d", "x.y"), ("e", "b")]),
+        ("RENAME TABLE t", [("d", "t")]),
+        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE `u`", [("d", "t"), ("d", "u")]),
+        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE e.u WITHOUT VALIDATION", [("d", "t"), ("e", "u")]),
+        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE", [("d", "t")]),
+        ("", [("d", "t")]),
+    ],
+)
+def test_tables_that_show_whether_it_has_run(query: str, found: list[tuple[str, str]]) -> None:
+    assert named_tables(query, "d", "t") == found
+    assert named_tables("CREATE DATABASE e", "e", "") == []

@@ -59,16 +59,14 @@ def counts(
     rules: Sequence[DispatchRule] = (),
     ignores_case: bool = True,
     change: PartitionChange = "take-up",
-    partition_num: int = 0,
+    **more: Any,
 ) -> TopicCounts:
-    config = KafkaConfig(
-        {"bootstrap.servers": "127.0.0.1:1"}, "brokers", "control", partition_change=change, partition_num=partition_num
-    )
+    config = KafkaConfig({"bootstrap.servers": "127.0.0.1:1"}, "brokers", "control", partition_change=change, **more)
     options = ProtocolOptions("open-protocol")
     router = Router(rules, "shop", protocol="open-protocol", ignores_case=ignores_case)
     made = TopicCounts(config, Publication(options, router, {}, {}), threading.Event())
     made.admin = FakeAdmin("shop", *topics)  # type: ignore[assignment]
-    made.begin({})
+    made.begin({}, 0)
     return made
 
 
@@ -129,9 +127,31 @@ def test_a_topic_that_was_made_again_is_seen_by_its_id() -> None:
     assert topics.look(now=True) == []
     assert topics.notes() == notes
     later = counts("other", change="stop")
-    later.begin(notes)
+    later.begin(notes, 0)
     with pytest.raises(DestinationRefused, match=r'topic shop was deleted and made again.*"take-up"'):
         later.look(now=True)
+
+
+def test_what_is_sent_without_transactions_is_recorded_before() -> None:
+    """Once for all that comes up to there; by other rules it is refused until the position has passed it."""
+    topics = counts(exactly_once=False)
+    notes = topics.announcement(50)
+    assert notes is not None and topics.notes().keys() < notes.keys()
+    assert topics.announcement(50) == notes, "what failed is recorded by the next try"
+    topics.announced(50)
+    assert (topics.announcement(50), topics.announcement(40)) == (None, None)
+    assert topics.announcement(60) != notes
+    assert topics.notes() == notes
+    assert (topics.may_repeat(49), topics.may_repeat(50)) == (True, False)
+    counts(exactly_once=False).begin(notes, 49)
+    for other in (counts(rules=[DispatchRule(("a.*",), partition="ts")]), counts()):
+        other.begin(notes, 50)
+        assert not other.may_repeat(50)
+    with pytest.raises(
+        DestinationRefused, match=r"rows up to commit_ts 50 may .* the position 49; by other dispatchers"
+    ):
+        counts(rules=[DispatchRule(("a.*",), partition="ts")]).begin(notes, 49)
+    assert counts().announcement(50) is None, "transactions need none of this"
 
 
 def test_positions_from_before_topics_had_ids_are_taken_as_they_are() -> None:
@@ -139,7 +159,7 @@ def test_positions_from_before_topics_had_ids_are_taken_as_they_are() -> None:
     topics = counts(change="stop")
     notes = topics.notes()
     del notes["topic_ids"]
-    topics.begin(notes)
+    topics.begin(notes, 0)
     assert topics.look(now=True) == []
     assert topics.notes()["topic_ids"] == {"shop": "shop 1"}
     topics.admin.ids = lambda _: {}  # type: ignore[method-assign]
@@ -178,7 +198,7 @@ def begun(admin: FakeAdmin, **more: Any) -> TopicCounts:
     router = Router((), "shop", protocol="open-protocol")
     made = TopicCounts(config, Publication(ProtocolOptions("open-protocol"), router, {}, {}), threading.Event())
     made.admin = admin  # type: ignore[assignment]
-    made.begin({})
+    made.begin({}, 0)
     return made
 
 

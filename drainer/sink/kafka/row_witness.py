@@ -1,0 +1,73 @@
+"""What partitions of rows tell of a transaction that hangs elsewhere: whether readers find what it wrote there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.control_records import Place
+from drainer.sink.kafka.reader import Reader
+from drainer.sink.retry import Patience
+
+
+class RowWitness:
+    """A context, for one thread. `open_rows`: partitions where a transaction hangs, and from which offset on."""
+
+    def __init__(self, config: KafkaConfig, label: str, open_rows: Mapping[Place, int], patience: Patience) -> None:
+        self._config = config
+        self._label = label
+        self._open_rows = open_rows
+        self._patience = patience
+        self._readers: dict[str, Reader] = {}
+
+    def is_committed(self, begins: Mapping[Place, int]) -> bool:
+        """Whether a transaction was committed in any of the partitions, which ended at these offsets before it. Raises
+        DestinationRefused where none of them can tell any more."""
+        found = {place: self.is_settled_behind(place, begin) for place, begin in begins.items()}
+        if any(found.values()):
+            return True
+        gone = sorted(place for place, shown in found.items() if shown is None)
+        if gone and len(gone) == len(found):
+            topic, partition = gone[0]
+            offset = begins[gone[0]]
+            raise DestinationRefused(
+                f"{self._label}: whether a transaction was committed cannot be told any more: {topic}-{partition} has "
+                f"lost its messages from offset {offset} on. {told({gone[0]: offset}, self._config.address)}"
+            )
+        return False
+
+    def is_settled_behind(self, place: Place, begin: int) -> bool | None:
+        """Whether readers of committed messages find any from offset `begin` on, below what is open there; None where
+        they were deleted."""
+        topic, partition = place
+        if topic not in self._readers:
+            self._readers[topic] = Reader(self._config.client, topic)
+        try:
+            return self._readers[topic].shows(partition, begin, self._open_rows.get(place), self._patience)
+        except DestinationRefused as error:
+            raise DestinationRefused(
+                f"{self._label}: whether a transaction that hangs was committed is told by what readers find in topic "
+                f"{topic}, which this user may not read: give it Read there ({error})"
+            ) from error
+
+    def __enter__(self) -> RowWitness:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        for reader in self._readers.values():
+            reader.close()
+
+
+def told(open_at: Mapping[Place, int], address: str) -> str:
+    """For an operator: where readers stand still, and what names and ends that."""
+    (topic, partition), offset = min(open_at.items())
+    more = f", and in {len(open_at) - 1} partitions more" if len(open_at) > 1 else ""
+    tool = f"kafka-transactions.sh --bootstrap-server {address}"
+    place = f"--topic {topic} --partition {partition}"
+    return (
+        f"a transaction has no end at offset {offset} of {topic}-{partition}{more}. "
+        f"`{tool} describe-producers {place}` names its producer. If that is not at work, "
+        f"`{tool} abort {place} --start-offset {offset}` ends it, and takes its messages away"
+    )

@@ -1,0 +1,57 @@
+"""What one transaction of the driver does, and what must be known of it where brokers never end it (outcomes.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from drainer.protocol.encoder import Message
+from drainer.sink.document_position import DocumentPositionStore
+from drainer.sink.kafka.control_records import SLOTS_NOTE, WROTE_NOTE, Place, slots_note, wrote_note
+from drainer.sink.kafka.producer import Producer
+from drainer.sink.retry import Patience
+
+
+class Transaction:
+    """What one transaction does: `store` is changed, and messages are sent. `slots`: of each partition of rows whose
+    slot it is, where a range is begun; `wrote`: where partitions ended before messages were sent there."""
+
+    def __init__(
+        self, store: DocumentPositionStore, producer: Producer, patience: Patience, ends: Callable[[str, int], int]
+    ) -> None:
+        """`ends`: where a partition ended before the transaction, or has ended so far."""
+        self.store = store
+        self._last: list[tuple[str, int, Sequence[Message]]] = []
+        self.slots: Mapping[Place, int] = {}
+        self.wrote: dict[Place, int] = {}
+        self._producer = producer
+        self._patience = patience
+        self._ends = ends
+
+    def send(self, topic: str, partition: int, messages: Iterable[Message]) -> int:
+        """In this order; how many there were."""
+        if (topic, partition) not in self.wrote:
+            self.wrote[topic, partition] = self._ends(topic, partition)
+        return self._producer.send(topic, partition, messages, self._patience)
+
+    def send_last(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
+        """Behind everything else; where there are no transactions, behind the position, which must not be repeated
+        once they are out."""
+        self._last.append((topic, partition, messages))
+
+    def send_the_last(self) -> None:
+        for topic, partition, messages in self._last:
+            self.send(topic, partition, messages)
+
+    def note_places(self, ends: Callable[[Sequence[Place]], Mapping[Place, int]]) -> None:
+        """With the position. `ends`: where partitions end now."""
+        notes = {**self.store.document.notes, WROTE_NOTE: wrote_note(self.wrote)}
+        if self.slots:
+            if self.wrote:
+                self._producer.flush(self._patience)
+            notes[SLOTS_NOTE] = slots_note(ends(list(self.slots)), self.slots)
+        self.store.document.notes = notes
+
+    def note_no_places(self) -> None:
+        """What an earlier drainer noted is true no more where transactions are not used."""
+        notes = self.store.document.notes
+        self.store.document.notes = {key: notes[key] for key in notes if key not in (WROTE_NOTE, SLOTS_NOTE)}

@@ -1,0 +1,152 @@
+"""What is ended and what is left, with brokers that are made here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from drainer.protocol.encoder import Message
+from drainer.sink.document_position import Document
+from drainer.sink.kafka import hanging as hanging_module
+from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.control_records import COUNTS_NOTE, WROTE_NOTE, Place, changed, wrote_note
+from drainer.sink.kafka.hanging import Hanging
+from drainer.sink.kafka.outcomes import Basis
+from drainer.sink.kafka.producer import ProducerLost
+from drainer.sink.kafka.reader import Record
+from drainer.sink.position import Stored
+from drainer.sink.retry import Patience
+
+RESOLVED = Message(b"resolved", b"", 0, 0)
+STORED = Stored(100, 5, 0, "n")
+NOTES = {COUNTS_NOTE: {"t": 3}, WROTE_NOTE: wrote_note({("t", 0): 10, ("t", 1): 20})}
+
+
+class Brokers:
+    """`open_at`: partitions with a transaction that hangs, and from where on; `shown`: what readers find there, and in
+    others. It ends where the right producer sends something to it and ends that."""
+
+    def __init__(self, open_at: Mapping[Place, int]) -> None:
+        self.open_at = dict(open_at)
+        self.ended: list[tuple[Place, bytes, bool]] = []
+
+    def settled(
+        self, places: Sequence[Place], grace_s: float, known: Mapping[Place, int] | None = None
+    ) -> tuple[dict[Place, int], dict[Place, int]]:
+        found = {place: self.open_at[place] for place in places if place in self.open_at}
+        left = {place: at for place, at in found.items() if known is None or known.get(place) != at}
+        return self.ends(places, committed=False), left
+
+    def ends(self, places: Sequence[Place], *, committed: bool) -> dict[Place, int]:
+        return dict.fromkeys(places, 50)
+
+
+class OfControl:
+    """Nothing of it hangs."""
+
+    def __init__(self, document: Document) -> None:
+        self._records = [Record(n, *pair) for n, pair in enumerate(changed(Document(), document))]
+
+    def before_open(self, partition: int, patience: Patience) -> list[Record]:
+        return self._records if partition == 0 else []
+
+    def everything(self, partition: int, patience: Patience, *, begin: int = 0) -> list[Record]:
+        return []
+
+
+class Ending:
+    """The driver's producer."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._sent: list[tuple[Place, bytes]] = []
+
+    def begin(self) -> None:
+        self._sent = []
+
+    def send(self, topic: str, partition: int, messages: Iterable[Message], patience: Patience) -> None:
+        self._sent += [((topic, partition), message.key or b"") for message in messages]
+
+    def flush(self, patience: Patience) -> None: ...
+
+    def commit(self, patience: Patience) -> None:
+        self._end(commit=True)
+
+    def abort(self, patience: Patience) -> None:
+        self._end(commit=False)
+
+    def _end(self, *, commit: bool) -> None:
+        for place, key in self._sent:
+            self._brokers.ended.append((place, key, commit))
+            self._brokers.open_at.pop(place, None)
+
+
+class Witness:
+    def __init__(self, *_: object) -> None: ...
+
+    def is_committed(self, begins: Mapping[Place, int]) -> bool:
+        raise AssertionError("nothing of the control topic hangs")
+
+    def is_settled_behind(self, place: Place, begin: int) -> bool:
+        return place == ("t", 1)
+
+    def __enter__(self) -> Witness:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def end(monkeypatch: pytest.MonkeyPatch, brokers: Brokers, filler: Sequence[Message]) -> Callable[[], None]:
+    """What a driver does before each transaction."""
+    monkeypatch.setattr(hanging_module, "RowWitness", Witness)
+    document = Document(STORED, notes=NOTES)
+    given: Any = (KafkaConfig({}, "k1:9092", "control"), brokers, OfControl(document), "x", lambda _: filler)
+    made = Hanging(*given)
+    producer: Any = Ending(brokers)
+
+    def once() -> None:
+        basis = Basis(STORED, None, document)
+        assert made.end(producer, [0], 0, basis, lambda: None, Patience("x", 0))["t", 0] == 50
+
+    return once
+
+
+def test_each_is_ended_with_its_own_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the position's transaction, and that of one behind it."""
+    brokers = Brokers({("t", 0): 12, ("t", 1): 25})
+    end(monkeypatch, brokers, [RESOLVED])()
+    assert brokers.ended == [(("t", 0), b"resolved", True), (("t", 1), b"end", False)]
+
+
+def test_nothing_is_sent_where_nothing_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers({})
+    end(monkeypatch, brokers, [RESOLVED])()
+    assert brokers.ended == []
+
+
+def test_what_another_producer_has_open_is_told_once_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers({("t", 2): 12})
+    monkeypatch.setattr(brokers, "open_at", _Lasting(brokers.open_at))
+    once = end(monkeypatch, brokers, [RESOLVED])
+    for _ in range(3):
+        once()
+    assert brokers.ended == [(("t", 2), b"end", False)], "the first time it was tried"
+
+
+class _Lasting(dict[Place, int]):
+    def pop(self, *_: Any) -> Any:
+        return None
+
+
+def test_what_is_committed_and_cannot_be_ended_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time: an abort would take it away."""
+    brokers = Brokers({("t", 0): 12, ("t", 1): 25})
+    once = end(monkeypatch, brokers, [])
+    for _ in range(2):
+        with pytest.raises(
+            ProducerLost, match=r"no end at offset 12 of t-0\. .*abort --topic t --partition 0 .*no resolved events"
+        ):
+            once()
+    assert brokers.ended == [(("t", 1), b"end", False)]

@@ -29,7 +29,7 @@ from binlog.tidb.types import SchemaState
 from pumpclient.client import PumpsClient
 from pumpclient.payload import DdlFields
 from pumpclient.sdk.catalog import Catalog
-from pumpclient.sdk.delivered import delivered
+from pumpclient.sdk.delivered import delivered, taken_back
 from pumpclient.sdk.errors import BadDeclaration, DdlLockLost, DdlUndecided
 from pumpclient.sdk.lease import Use, Writer, WriterLease
 from pumpclient.sdk.lock import DdlLock, ddl_lock
@@ -139,12 +139,12 @@ class DdlRunner:
         try:
             commit_ts = await self.timestamps.get()
         except BaseException:
-            await self.client.rollback(job.start_ts)
+            await taken_back(self.client.rollback(job.start_ts), self.client.limits)
             raise
         job = replace(job, finished_ts=commit_ts)
         # Once that is begun nothing but its answer ends the statement: without one the pumps decide, by the job.
         if not await self._publish(job, lock, writer):
-            await self.client.rollback(job.start_ts)
+            await taken_back(self.client.rollback(job.start_ts), self.client.limits)
             raise DdlLockLost(
                 f"the DDL lock, or this writer's lease, was lost before job {job.id} was published: {job.query}"
             )

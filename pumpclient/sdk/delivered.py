@@ -1,4 +1,4 @@
-"""Waiting for the delivery of a commit: as long as a caller should wait, which is less than a pump may be away.
+"""Waiting for a commit or a rollback to be delivered: as long as a caller should, which is less than a pump may be away.
 
 Only the pump that has a prewrite can store its commit, so nothing is gained by going elsewhere, and nothing by giving
 up either: the delivery goes on, and the caller is told that it does.
@@ -7,6 +7,8 @@ up either: the delivery goes on, and the caller is told that it does.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 from pumpclient.errors import CommitUndelivered
 from pumpclient.writer import Limits
@@ -23,3 +25,11 @@ async def delivered(delivery: asyncio.Task[None], limits: Limits, *, start_ts: i
         )
         raise CommitUndelivered(start_ts, commit_ts, pump=pump, tries=0, last=last, under_way=True)
     delivery.result()
+
+
+async def taken_back(rollback: Coroutine[Any, Any, None], limits: Limits) -> None:
+    """Wait until the pump has answered, for `commit_wait_s` at most. Whatever it answers, and also where the caller is
+    cancelled, the transaction is not committed: so what the rollback raises is not raised here."""
+    delivery = asyncio.ensure_future(rollback)
+    delivery.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen: the client has reported it
+    await asyncio.wait({delivery}, timeout=limits.commit_wait_s)

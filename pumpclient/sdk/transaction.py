@@ -22,7 +22,7 @@ from pumpclient.client import PumpsClient
 from pumpclient.errors import ClientClosed, CommitUndelivered, TransactionRolledBack
 from pumpclient.sdk.arguments import of_kind
 from pumpclient.sdk.catalog import Catalog
-from pumpclient.sdk.delivered import delivered
+from pumpclient.sdk.delivered import delivered, taken_back
 from pumpclient.sdk.errors import RowRejected, TransactionEnded
 from pumpclient.sdk.lease import Use, WriterLease
 from pumpclient.sdk.places import Places
@@ -289,8 +289,7 @@ class Transaction:
             return await self._timestamps.get()
         except BaseException:
             # Cancelled or not, the pump must hear it; the delivery outlives this task.
-            rollback = asyncio.ensure_future(self._client.rollback(self.start_ts))
-            await asyncio.shield(rollback)
+            await taken_back(self._client.rollback(self.start_ts), self._client.limits)
             raise
 
     async def rollback(self) -> None:

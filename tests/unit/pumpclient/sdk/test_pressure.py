@@ -541,3 +541,62 @@ async def test_who_makes_a_table_does_not_wait_for_longer_either(shop: Shop) -> 
     pump.faults.clear()
     await until(lambda: pump.commits.get(told.value.start_ts) == told.value.commit_ts)
     assert "shop" in await service.databases()
+
+
+def rollbacks(envelope: Envelope) -> bool:
+    return envelope.tp == BinlogType.ROLLBACK
+
+
+def no_timestamp_behind_a_prewrite(shop: Shop) -> None:
+    """As where the pump that dies is the one that allocates them; nor does it take a rollback."""
+    pump = shop.pumps["a"]
+    pump.only = rollbacks
+    pump.faults.extend([Fault.ERRMSG] * 100_000)
+
+    def fail(envelope: Envelope) -> None:
+        if prewrites(envelope):
+            shop.timestamps.fail = 1
+
+    pump.on_write = fail
+
+
+async def test_who_gets_no_commit_ts_does_not_wait_for_as_long_as_the_rollback_is_sent(shop: Shop) -> None:
+    """Nothing is visible, and the caller is told why; the rollback goes on."""
+    service = await shop.service(limits=AWAY)
+    table = await table_of(service)
+    waits(service, 0.05)
+    no_timestamp_behind_a_prewrite(shop)
+    txn = await begun(service, table)
+    with pytest.raises(TimestampUnavailable):
+        await asyncio.wait_for(txn.commit(), 60)
+    assert await txn.outcome() is False
+    await until(lambda: service.in_flight == 0)
+    assert service.client.open_transactions == 1, "the rollback is being sent"
+    shop.pumps["a"].faults.clear()
+    await until(lambda: service.client.open_transactions == 0)
+    assert txn.start_ts not in shop.pumps["a"].pending
+
+
+async def test_a_rollback_that_fails_is_not_why_a_commit_failed(shop: Shop) -> None:
+    service = await shop.service(limits=replace(BRIEF, commit_wait_s=60))
+    table = await table_of(service)
+    no_timestamp_behind_a_prewrite(shop)
+    txn = await begun(service, table)
+    with pytest.raises(TimestampUnavailable):
+        await asyncio.wait_for(txn.commit(), 60)
+    assert service.client.counts.undelivered == 1
+
+
+async def test_a_statement_without_a_commit_ts_does_not_wait_for_longer_either(shop: Shop) -> None:
+    """Nor does it keep the lock from the next one."""
+    service = await shop.service(limits=AWAY)
+    waits(service, 0.05)
+    no_timestamp_behind_a_prewrite(shop)
+    with pytest.raises(TimestampUnavailable):
+        await asyncio.wait_for(service.create_database("shop"), 60)
+    pump = shop.pumps["a"]
+    pump.on_write = lambda _envelope: None
+    waits(service, 60)
+    await asyncio.wait_for(service.create_database("shop"), 60)
+    pump.faults.clear()
+    await until(lambda: service.client.open_transactions == 0)

@@ -201,6 +201,12 @@ class Writer:
         call(decided=False)
 
     async def _deliver(self, start_ts: int, commit_ts: int, pump: str, payload: bytes) -> None:
+        try:
+            await self._deliver_within_budget(start_ts, commit_ts, pump, payload)
+        except asyncio.CancelledError:  # by `close`; its caller may have stopped waiting long ago
+            self._undelivered(CommitUndelivered(start_ts, commit_ts, pump=pump, tries=0, last="the client was closed"))
+
+    async def _deliver_within_budget(self, start_ts: int, commit_ts: int, pump: str, payload: bytes) -> None:
         end_s = time.monotonic() + self._limits.commit_budget_s
         pause_s = self._limits.commit_retry_first_s
         tries = 0
@@ -230,6 +236,7 @@ class Writer:
             start_ts=error.start_ts,
             commit_ts=error.commit_ts,
             pump=error.pump,
+            last=error.last,
         )
         if self._on_undelivered is not None:
             self._on_undelivered(error)
@@ -349,8 +356,11 @@ class Writer:
                     await asyncio.wait(set(self._endings))
                 await self.cleaner.drained()
         await self.cleaner.close()
-        for task in list(self._endings):
+        endings = set(self._endings)
+        for task in endings:
             task.cancel()
+        if endings:
+            await asyncio.wait(endings)
         connections = list(self._connections.values())
         self._connections.clear()
         await asyncio.gather(*(connection.close() for connection in connections))

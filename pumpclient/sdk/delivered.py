@@ -1,4 +1,4 @@
-"""Waiting for a commit or a rollback to be delivered: as long as a caller should, which is less than a pump may be away.
+"""Waiting for a commit or a rollback to be delivered: as long as a caller should, and pumps are away for longer.
 
 Only the pump that has a prewrite can store its commit, so nothing is gained by going elsewhere, and nothing by giving
 up either: the delivery goes on, and the caller is told that it does.

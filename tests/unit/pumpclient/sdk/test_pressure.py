@@ -476,7 +476,7 @@ async def test_what_was_given_up_in_the_background_is_reported_and_can_be_asked_
     txn = await begun(service, table)
     with pytest.raises(CommitUndelivered):
         await asyncio.wait_for(txn.commit(), 60)
-    await until(lambda: seen)
+    await until(lambda: seen and txn._delivery is not None and txn._delivery.done())  # told first, then ended
     assert (seen[0].start_ts, seen[0].under_way) == (txn.start_ts, False)
     pump.faults.clear()
     waits(service, 60)
@@ -494,7 +494,7 @@ async def test_the_transactions_of_a_pump_that_is_away_do_not_take_every_place(s
     pump.faults.extend([Fault.ERRMSG] * 100_000)
     patient, cancelled = [await begun(service, table, number) for number in (1, 2)]
     tasks = [asyncio.create_task(txn.commit()) for txn in (patient, cancelled)]
-    await until(lambda: len(pump.pending) == 2)
+    await until(lambda: cancelled.start_ts in {each.start_ts for each in pump.received if commits(each)})
     tasks[1].cancel()
     with pytest.raises(CommitUndelivered):
         await asyncio.wait_for(tasks[0], 60)
@@ -600,3 +600,30 @@ async def test_a_statement_without_a_commit_ts_does_not_wait_for_longer_either(s
     await asyncio.wait_for(service.create_database("shop"), 60)
     pump.faults.clear()
     await until(lambda: service.client.open_transactions == 0)
+
+
+async def test_a_service_that_closes_names_what_it_was_still_sending(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its caller has been told that it is being sent; now it is not any more."""
+    seen: list[CommitUndelivered] = []
+    service = await shop.service(limits=AWAY)
+    service.client._writer._on_undelivered = seen.append
+    table = await table_of(service)
+    waits(service, 0.05)
+    pump = shop.pumps["a"]
+    pump.only = commits
+    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    txn = await begun(service, table)
+    with pytest.raises(CommitUndelivered):
+        await asyncio.wait_for(txn.commit(), 60)
+    await service.client.close(drain_s=0)
+    await until(lambda: seen)
+    assert [(error.start_ts, error.commit_ts, error.under_way) for error in seen] == [
+        (txn.start_ts, txn.commit_ts, False)
+    ]
+    assert any(str(txn.start_ts) in str(record.__dict__) for record in caplog.records if record.levelname == "ERROR")
+    assert service.client.counts.undelivered == 1
+    await until(lambda: service.in_flight == 0)
+    with pytest.raises(CommitUndelivered):
+        await txn.outcome()

@@ -11,7 +11,9 @@ from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 
 LOG_INTERVAL_S = 2.0
-LOOK_RECORDS = 64  # between two looks at the clock
+# Between two looks at the clock:
+LOOK_RECORDS = 64
+LOOK_BYTES = 4 << 20
 
 # The steps, as the log names them.
 CHECKING = "checking the newest value log file"
@@ -45,15 +47,18 @@ class ReadingProgress:
         self.now: Reading | None = None
         self._clock = clock
         self._logged_s = clock()
+        self._look_at = LOOK_BYTES
         self._stopping = threading.Event()
 
     def begin(self, step: str, of_bytes: int, fid: int) -> None:
         self.now = Reading(step, 0, 0, of_bytes, fid)
+        self._look_at = LOOK_BYTES
 
     def reached(self, records: int, done_bytes: int, fid: int) -> None:
         """Called for every record, or for some. ReadingStopped after `stop`."""
-        if records % LOOK_RECORDS:
+        if records % LOOK_RECORDS and done_bytes < self._look_at:
             return
+        self._look_at = done_bytes + LOOK_BYTES
         assert self.now is not None, "no step has begun"
         if self._stopping.is_set():
             raise ReadingStopped("asked to stop while the value log was read")

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from binlog.envelope import encode_binlog, encode_fake, merge
+from binlog.envelope import encode_binlog, encode_fake, encode_varint, merge
 from binlog.errors import TimestampUnavailable
 
 from pump.index import IndexOptions
@@ -46,7 +46,7 @@ def prewrite(
     key: bytes = b"k",
     writer: bytes = b"",
 ) -> bytes:
-    value = b"\x08" + bytes([schema_version]) + b"\x12" + bytes([len(row)]) + row
+    value = b"\x08" + bytes([schema_version]) + b"\x12" + encode_varint(len(row)) + row
     if job:
         return encode_binlog(
             tp=0,

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from pump.reading import CHECKING, LOG_INTERVAL_S, LOOK_RECORDS, READING, Reading, ReadingProgress, ReadingStopped
+from pump.reading import (
+    CHECKING,
+    LOG_INTERVAL_S,
+    LOOK_BYTES,
+    LOOK_RECORDS,
+    READING,
+    Reading,
+    ReadingProgress,
+    ReadingStopped,
+)
 from pump.starting import starting_document, starting_page, starting_text
 from pump.store import Store
 from tests.unit.pump.build import HeldReading, SetClock, binlogs_of, commit, opened, prewrite, write
@@ -124,3 +133,38 @@ def test_reading_that_is_stopped_says_so() -> None:
     progress.reached(1, 1, 0)  # between two looks
     with pytest.raises(ReadingStopped):
         progress.reached(LOOK_RECORDS, 1, 0)
+
+
+def test_few_large_records_are_looked_at_too() -> None:
+    """A log may hold fewer records than are between two looks, of gigabytes."""
+    progress = ReadingProgress()
+    progress.begin(READING, 10 * LOOK_BYTES, 3)
+    progress.reached(1, LOOK_BYTES - 1, 3)
+    assert progress.now == Reading(READING, 0, 0, 10 * LOOK_BYTES, 3)
+    progress.reached(2, LOOK_BYTES, 3)
+    assert progress.now == Reading(READING, 2, LOOK_BYTES, 10 * LOOK_BYTES, 3)
+    progress.reached(3, 2 * LOOK_BYTES - 1, 3)
+    assert progress.now.records == 2
+    progress.stop()
+    with pytest.raises(ReadingStopped):
+        progress.reached(4, 2 * LOOK_BYTES, 3)
+
+
+async def test_a_log_of_few_large_binlogs_can_be_watched_and_stopped(tmp_path: Path) -> None:
+    row = bytes(LOOK_BYTES)
+    async with opened(tmp_path, SetClock(100_000)) as store:
+        for at in range(3):
+            await write(store, prewrite(10 * at + 1, row=row), commit(10 * at + 1, 10 * at + 5))
+    shutil.rmtree(tmp_path / "kv")
+    store = Store(tmp_path, SetClock(100_000))
+    store.reading = steps = Steps()
+    await store.open()
+    await store.close()
+    for step in (CHECKING, READING):
+        assert len({seen.bytes for seen in steps.seen if seen.step == step}) == 3, "one look for each large one"
+    shutil.rmtree(tmp_path / "kv")
+    store = Store(tmp_path, SetClock(100_000))
+    store.reading.stop()
+    with pytest.raises(ReadingStopped):
+        await store.open()
+    assert not store.opened

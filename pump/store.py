@@ -177,12 +177,12 @@ class Store(Serving, Writing):
         try:
             ts = await self._timestamps.get()
             payload = encode_fake(ts)
-            (verdict,) = (await self._submit([scan(payload)], [payload], len(payload))).verdicts
+            (error,) = await self._submit([scan(payload)], [payload], len(payload))
         finally:
             self._pending.refused(placeholder)
             self._settle_down()
-        if verdict.error is not None:
-            raise verdict.error
+        if error is not None:
+            raise error
         self.resolver.advance(ts)
         return ts
 

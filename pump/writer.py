@@ -149,7 +149,8 @@ class Writer:
         while self._batch is None and self._queue:
             batch = self._batch = _Batch(self._take())
             job = self._job(batch)
-            if job is not None and not self._disk.run(job, self._end_later, short=len(batch.parts) <= 2 * SHORT_MAX):
+            short = 0 < len(batch.parts) <= 2 * SHORT_MAX  # none yet: all of it is the thread's
+            if job is not None and not self._disk.run(job, self._end_later, short=short):
                 return
             del job
             self._end(batch)

@@ -75,9 +75,9 @@ class Writing:
         admitted = self._admit(payloads, refuse_prewrites)
         results = admitted.results
         if admitted.payloads:
-            written = await self._submit(admitted.envelopes, admitted.payloads, admitted.size)
-            for place, verdict in zip(admitted.places, written.verdicts, strict=True):
-                results[place] = verdict.error
+            errors = await self._submit(admitted.envelopes, admitted.payloads, admitted.size)
+            for place, error in zip(admitted.places, errors, strict=True):
+                results[place] = error
         for place in admitted.ahead:
             results[place] = await self._look_again(payloads[place], refuse_prewrites)
         self.counters.refused += sum(1 for error in results if error is not None)
@@ -133,16 +133,15 @@ class Writing:
         def report(written: Written) -> None:
             results: list[BinlogError | None] = [None] * len(payloads)
             self._under_way -= 1
-            if written.verdicts:
-                self._account(submission.scanned(), written)
-                results = [verdict.error for verdict in written.verdicts]
-                self.counters.refused += len(results) - results.count(None)
-            else:
-                binlogs = usual.binlogs
-                self._pending.stored_all(start_ts for start_ts, commit_ts, _, _ in binlogs if not commit_ts)
-                self._pending.settled_all(start_ts for start_ts, commit_ts, _, _ in binlogs if commit_ts)
-                self.counters.written += len(binlogs)
-                self._visible(written.visible, left=True)
+            try:
+                if written.verdicts:
+                    self._account(submission.scanned(), written)
+                    results = [verdict.error for verdict in written.verdicts]
+                    self.counters.refused += len(results) - results.count(None)
+                else:
+                    self._account_usual(usual, written)
+            except Exception as error:  # noqa: BLE001  see _unaccounted
+                results = [_unaccounted(error)] * len(payloads)
             done(results, ())
 
         submission = Submission(payloads, usual.size, report, usual=usual)
@@ -154,9 +153,8 @@ class Writing:
 
         def report(written: Written) -> None:
             self._under_way -= 1
-            self._account(admitted.envelopes, written)
-            for place, verdict in zip(admitted.places, written.verdicts, strict=True):
-                admitted.results[place] = verdict.error
+            for place, error in zip(admitted.places, self._errors(admitted.envelopes, written), strict=True):
+                admitted.results[place] = error
             end()
 
         def end() -> None:
@@ -246,16 +244,18 @@ class Writing:
             writer=writer_of(payload, envelope),
         )
 
-    async def _submit(self, envelopes: list[Envelope], payloads: list[bytes], size: int) -> Written:
+    async def _submit(
+        self, envelopes: list[Envelope], payloads: list[bytes], size: int
+    ) -> Sequence[BinlogError | None]:
         """Pending prewrites follow what the disk thread reports, also when the caller no longer waits for it."""
-        answer: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Sequence[BinlogError | None]] = asyncio.get_running_loop().create_future()
         self._under_way += 1
 
         def report(written: Written) -> None:
             self._under_way -= 1
-            self._account(envelopes, written)
+            errors = self._errors(envelopes, written)
             if not answer.done():
-                answer.set_result(written)
+                answer.set_result(errors)
 
         try:
             await self._writer.room()
@@ -272,6 +272,22 @@ class Writing:
             if envelope.tp == BinlogType.PREWRITE:
                 self._pending.refused(envelope.start_ts)
         self._settle_down()
+
+    def _errors(self, envelopes: Sequence[Envelope], written: Written) -> Sequence[BinlogError | None]:
+        """What each is answered, once all are accounted for."""
+        try:
+            self._account(envelopes, written)
+        except Exception as error:  # noqa: BLE001  see _unaccounted
+            return [_unaccounted(error)] * len(envelopes)
+        return [verdict.error for verdict in written.verdicts]
+
+    def _account_usual(self, usual: Usual, written: Written) -> None:
+        """As `_account`, where all of them were written."""
+        binlogs = usual.binlogs
+        self._pending.stored_all(start_ts for start_ts, commit_ts, _, _ in binlogs if not commit_ts)
+        self._pending.settled_all(start_ts for start_ts, commit_ts, _, _ in binlogs if commit_ts)
+        self.counters.written += len(binlogs)
+        self._visible(written.visible, left=True)
 
     def _account(self, envelopes: Sequence[Envelope], written: Written) -> None:
         """Bring the pending set up to what the writer did (correctness rule 3: visible before it leaves the set)."""
@@ -319,3 +335,9 @@ class Writing:
             resolved_ts=self._resolved.ts,
             so_far=self.counters.late_commits,
         )
+
+
+def _unaccounted(error: Exception) -> LogBroken:
+    """A mistake of ours behind the write must leave nobody waiting: other calls may be held back behind this one."""
+    _log.exception("what was written cannot be accounted for", exc_info=error)
+    return LogBroken(f"what became of the write is unknown: {error!r}")

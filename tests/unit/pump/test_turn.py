@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from binlog.errors import BinlogError
+from binlog.errors import BinlogError, LogBroken
 
 from pump import turn as turn_module
 from pump.errors import InvalidBinlog, Stopping
@@ -16,6 +16,7 @@ from pump.writing import Done
 from tests.unit.pump.build import SetClock, commit, opened, prewrite
 
 FAR_TS = 1 << 61
+BASE = 470_000_000_000_000_000  # a TSO of nine bytes, which a usual binlog has
 
 
 class Recorder:
@@ -326,3 +327,25 @@ async def test_a_group_that_fails_holds_nobody_back(monkeypatch: pytest.MonkeyPa
     turns.store.end()
     assert turns.store.groups == [[b"a", b"b"], [b"c"]]
     assert [str(caller.told.result()) for caller in turns.callers] == ["the pump is stopping"] * 2 + ["None"]
+
+
+@pytest.mark.parametrize("wrong", [b"", commit(20, 19)], ids=["usual", "with another"])
+async def test_a_mistake_behind_the_write_holds_nobody_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: bytes
+) -> None:
+    """Whoever wrote is told that it is not known, and the calls that came meanwhile are not held back for ever."""
+    async with opened(tmp_path, SetClock(BASE + 100)) as store:
+        turn = TurnWriter(store.submit, store.write, tell)
+        with monkeypatch.context() as patch:
+            patch.setattr(store.resolver, "nudge", mistake)
+            patch.setattr(store, "_settle_down", mistake)
+            writes = [write(turn, p) for p in (prewrite(BASE), *([wrong] if wrong else []))]
+            batch = store.write([prewrite(BASE + 1)])
+            answers = await asyncio.wait_for(asyncio.gather(*writes, batch), 60)
+        assert isinstance(answers[0], LogBroken) and isinstance(answers[-1][0], LogBroken)
+        assert await asyncio.wait_for(write(turn, prewrite(BASE + 2)), 60) is None
+        assert [entry.start_ts for entry in store.pending(9)] == [BASE, BASE + 1, BASE + 2]
+
+
+def mistake(*_args: object) -> None:
+    raise ValueError("a mistake")

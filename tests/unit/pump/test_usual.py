@@ -442,3 +442,26 @@ async def test_who_seals_the_store_waits_for_what_was_submitted(tmp_path: Path) 
         assert told == [[None], [None]]
         with pytest.raises(Stopping, match="the test seals it"):
             store.submit([prewrite(BASE + 9)], lambda results, _left: told.append(results))
+
+
+async def test_the_loop_waits_for_short_writes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for what the thread does from beginning to end: that is large, or ends a file."""
+    waited: list[bool] = []
+    run = diskthread.DiskThread.run
+
+    def watched(
+        self: diskthread.DiskThread, job: Callable[[], None], done: Callable[[], object], *, short: bool
+    ) -> bool:
+        waited.append(short)
+        return run(self, job, done, short=short)
+
+    monkeypatch.setattr(diskthread.DiskThread, "run", watched)
+    async with opened(tmp_path, SetClock(BASE + 1000), file_bytes_max=1 << 16) as store:
+        for count in (1, writer.SHORT_MAX, writer.SHORT_MAX + 1):
+            assert not any(await store.write([prewrite(BASE + 100 * len(waited) + at) for at in range(count)]))
+        assert waited == [True, True, False]
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "LOOP_BYTES_MAX", 0)
+            assert await store.write([prewrite(BASE + 500)]) == [None]
+        assert await store.write([prewrite(BASE + 501, row=bytes(1 << 16))]) == [None]
+        assert waited[3:] == [False, False]

@@ -94,7 +94,7 @@ class Writing:
 
     def _usual(self, payloads: Sequence[bytes], refuse_prewrites: str) -> Usual | None:
         """None where they are not usual, or where it must be said of each whether it may be written."""
-        if refuse_prewrites or self._sealed or self.space.full:
+        if refuse_prewrites or self._sealed or self.space.full or self.log.broken is not None:
             return None
         usual = scan_usual(payloads)
         if usual is None or usual.largest_bytes > self._options.transaction_bytes_max:

@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import sys
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,24 @@ def test_kafka_commits_aborts_and_outlives_sigkill(kafka: Broker) -> None:
         assert kafka.values(topic, committed=False) == [[b"1", b"2", b"3"]] * 2
         kafka.kill()
         kafka.start()
+
+
+def test_a_reader_waits_for_transactions_to_end(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit is acknowledged before readers of committed messages see it."""
+    topic = kafka.topic(1)
+    producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"1", partition=0)
+    assert producer.flush(60) == 0
+    with monkeypatch.context() as impatient:
+        impatient.setattr("tests.support.kafka.SETTLED_S", 0.0)
+        assert not kafka.settle(topic)
+        assert kafka.values(topic) == [[]]
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(kafka.values, topic)
+        producer.commit_transaction(60)
+        assert reading.result(120) == [[b"1"]]
 
 
 def test_files_of_a_repository_are_checked_and_come_all_together(

@@ -34,6 +34,8 @@ def test_java_for_spark(java: None) -> None:
 def test_a_port_is_given_once() -> None:
     """Also over processes, and never one that the kernel may take for an outgoing connection."""
     ours = {free_port() for _ in range(300)}
+    beside = free_port(also=1000)
+    assert not {beside, beside + 1000} & ours
     child = "from tests.support.servers import free_port; print(*(free_port() for _ in range(300)))"
     printed = subprocess.run([sys.executable, "-c", child], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     theirs = {int(port) for port in printed.split()}

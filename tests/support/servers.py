@@ -59,26 +59,34 @@ def wait_until(condition: Callable[[], T], *, deadline_s: float = 60.0, what: st
 _ports: list[socket.socket] = []
 
 
-def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on, and that is this process's until it ends.
+def free_port(*, also: int = 0) -> int:
+    """A TCP port on 127.0.0.1 that nobody listens on, and that is this process's until it ends; and so is the one that
+    is `also` above it.
 
     Tests run in several processes, and servers go away and come back on their port. So it lies below the range from
     which the kernel takes ports of outgoing connections, and an abstract socket of its name tells every other test run
     on this machine that it is taken; the kernel forgets that with the process, however it ends."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(1000):
-        port = random.SystemRandom().randrange(10_000, low)
-        name = socket.socket(socket.AF_UNIX)
-        try:
-            name.bind(f"\0tidb-binlog-tests/{port}")
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", port))
-        except OSError:
-            name.close()
-            continue
-        _ports.append(name)
-        return port
+        port = random.SystemRandom().randrange(10_000, low - also)
+        with contextlib.ExitStack() as taken:
+            try:
+                names = [_take_port(one, taken) for one in {port, port + also}]
+            except OSError:
+                continue
+            taken.pop_all()
+            _ports.extend(names)
+            return port
     pytest.fail(f"no free port between 10000 and {low}")
+
+
+def _take_port(port: int, taken: contextlib.ExitStack) -> socket.socket:
+    """OSError: somebody has it."""
+    name = taken.enter_context(socket.socket(socket.AF_UNIX))
+    name.bind(f"\0tidb-binlog-tests/{port}")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", port))
+    return name
 
 
 def answers(port: int) -> bool:

@@ -91,7 +91,7 @@ def test_it_asks_a_drainer_of_ours_to_go(command: str, state: State, etcd: Etcd)
     with running_stubs(etcd) as stubs:
         stubs.add("a")
         drainer = stubs.drainer(configuration(stubs, free_port())).start()
-        drainer.wait_for_output("drainer is running", deadline_s=120)
+        drainer.wait_for_output("drainer is running", deadline_s=300)
         binlogctl(etcd, "-cmd", command, "-node-id", "d1")
         assert drainer.wait(deadline_s=90) == 0, drainer.tail()
         assert record(stubs).status.state is state

@@ -110,7 +110,7 @@ def test_there_and_back_and_there_again(site: Site, java: None) -> None:
         site.paused("drainer", NODE, drainer)
         drainer = site.drainer(ours=True)
         drainer.wait_for_output("continuing from the checkpoint of the original drainer", deadline_s=120)
-        drainer.wait_for_output("drainer is running", deadline_s=120)
+        drainer.wait_for_output("drainer is running", deadline_s=300)
         load.define(CALM_DDLS)
     assert load.failed_ddls == []
     wait_equal(peer, destination)

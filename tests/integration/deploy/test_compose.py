@@ -67,11 +67,18 @@ def test_the_shop_s_tables_arrive_and_a_stop_is_clean(processes: Processes, tmp_
         ready(processes, "pump-1", 9250)
 
 
+def lines_at(url: str) -> int:
+    """Of all charts."""
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return int(answer.read().count(b"<polyline"))
+
+
 def look_at_the_pages(processes: Processes, directory: Path) -> None:
     """Of the running programs, on a phone and on a desk, light and dark."""
     with running_chromium() as browser:
         for name, port in (("pump-1", 9250), ("drainer", 9249)):
             url = f"http://127.0.0.1:{processes.port(name, port)}/"
+            wait_until(lambda url=url: lines_at(url) >= 3, what=f"{name} has two samples, ten seconds apart")  # type: ignore[misc]
             looks = {}
             for size in (PHONE, DESK):
                 for dark in (False, True):

@@ -49,7 +49,7 @@ class World:
         )
         output = self.directory / f"drainer-{life}.log"
         server = python_module("drainer", "-config", str(config), output=output).start()
-        server.wait_for_output("drainer is running", deadline_s=120)
+        server.wait_for_output("drainer is running", deadline_s=300)
         return server
 
     def rows(self) -> set[int]:
@@ -60,7 +60,9 @@ class World:
             return set()
 
     def arrived(self, drainer: Server, what: Callable[[], set[int]]) -> None:
-        wait_until(lambda: what() <= self.rows(), deadline_s=90, what=f"rows arrive: {self.status()}\n{drainer.tail()}")
+        wait_until(
+            lambda: what() <= self.rows(), deadline_s=240, what=f"rows arrive: {self.status()}\n{drainer.tail()}"
+        )
 
     def everything(self) -> set[int]:
         return set(range(self.written))
@@ -143,7 +145,7 @@ def test_rule_2_forced_offline_and_back(world: World) -> None:
     dead = world.cluster.pumps["p1"]
     dead.server.kill()
     words = ("update-pump", "-node-id", "p1", "-state", "offline", "-pd-urls", world.cluster.url)
-    subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, check=True, timeout=240)
     before = world.everything()
     drainer = world.drainer(2)
     try:
@@ -152,10 +154,10 @@ def test_rule_2_forced_offline_and_back(world: World) -> None:
         lost = before - world.rows()
         assert lost and not lost & known, "the writer used both pumps"
         dead.start()
-        wait_until(lambda: world.pump("p1")["missed"], deadline_s=90, what=drainer.tail())
+        wait_until(lambda: world.pump("p1")["missed"] >= len(lost), deadline_s=240, what=drainer.tail())
         back = world.pump("p1")
         assert back["missed"] == len(back["missedTS"]) == len(lost)
-        assert "ALARM: a pump rejoined" in drainer.text()
+        drainer.wait_for_output("ALARM: a pump rejoined")
         world.write(40)
         world.arrived(drainer, lambda: world.everything() - lost)
         assert world.rows() == world.everything() - lost

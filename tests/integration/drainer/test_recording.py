@@ -117,7 +117,7 @@ def test_a_drainer_that_begins_with_nothing_to_do(stubs: Stubs, mariadb: MariaDB
     capture = CaptureSet(GOLDEN / "keys")
     stubs.add("a")
     drainer = stubs.drainer(configuration(stubs, capture, mariadb, more='log-level = "debug"')).start()
-    drainer.wait_for_output("drainer is running", deadline_s=120)
+    drainer.wait_for_output("drainer is running", deadline_s=300)
     drainer.wait_for_output("Spark's first batch is empty", deadline_s=60)
     stubs.share(capture.binlogs)
     stubs.resolve(capture.meta["scenario_end_ts"])

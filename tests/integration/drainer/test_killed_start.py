@@ -63,7 +63,7 @@ class Life:
     def reached(self, name: str) -> bool:
         """False: the start went through, and nobody saw a moment that passes."""
         moment = MOMENTS[name]
-        end = time.monotonic() + 120
+        end = time.monotonic() + 240
         while not moment(self):
             assert self.drainer.alive, self.drainer.tail()
             assert time.monotonic() < end, f"neither {name!r} nor the end of the start: {self.drainer.tail()}"

@@ -121,5 +121,5 @@ def test_a_drainer_that_begins_with_nothing_to_do(stubs: Stubs, mariadb: MariaDB
     drainer.wait_for_output("Spark's first batch is empty", deadline_s=60)
     stubs.share(capture.binlogs)
     stubs.resolve(capture.meta["scenario_end_ts"])
-    wait_until(lambda: differences(mariadb, capture) == [], deadline_s=90, what="every table arrived")
+    wait_until(lambda: differences(mariadb, capture) == [], deadline_s=240, what="every table arrived")
     assert drainer.stop(deadline_s=60) == 0, drainer.tail()

@@ -254,7 +254,7 @@ async def test_a_stream_that_hangs_is_left(field: Field) -> None:
     """Nobody waits for what is on it any more; a pump that has come back gets another."""
     bad = await field.add("a")
     await field.add("b")
-    client = await field.client(limits=replace(QUICK, detect_first_s=0.05, write_timeout_s=0.5))
+    client = await field.client(limits=replace(QUICK, detect_first_s=0.05, write_timeout_s=2))
     hang(bad)
     for start_ts in range(100, 100_000, 2):
         if await client.write_prewrite(start_ts, KEY, VALUE) == "a":

@@ -360,5 +360,5 @@ def _make_class_archive() -> None:
             cwd=ROOT,
             env=environ,
             check=True,
-            timeout=280,
+            timeout=550,  # half a minute on a machine that is quiet
         )

@@ -33,7 +33,7 @@ def run(program: str, *argv: str, **env: str) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         env={**os.environ, **env},
-        timeout=60,
+        timeout=240,
         check=False,
     )
     return done.returncode, done.stdout.decode()

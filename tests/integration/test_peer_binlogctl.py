@@ -31,7 +31,7 @@ pytestmark = [
 
 def binlogctl(etcd: Etcd, *words: str) -> str:
     argv = [str((BINARIES or Path()) / "binlogctl"), "-pd-urls", etcd.endpoint, *words]
-    ran = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=True)
     return ran.stdout + ran.stderr
 
 
@@ -132,7 +132,7 @@ def test_ours_prints_the_lines_that_it_prints(words: list[str], etcd: Etcd, caps
     asyncio.run(put())
     argv = ["-pd-urls", etcd.endpoint, *words]
     program = str((BINARIES or Path()) / "binlogctl")
-    theirs = subprocess.run([program, *argv], capture_output=True, text=True, timeout=60, check=False)
+    theirs = subprocess.run([program, *argv], capture_output=True, text=True, timeout=240, check=False)
     with pytest.raises(SystemExit) as stopped:
         main(argv)
     assert stopped.value.code == theirs.returncode

@@ -54,7 +54,7 @@ class Machines:
     def program(self, text: str) -> None:
         file = self.directory / "service.py"
         file.write_text(self.here(text))
-        done = subprocess.run([sys.executable, str(file)], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, str(file)], cwd=ROOT, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, done.stderr
 
     def drainer(self) -> Server:

@@ -121,6 +121,7 @@ def config(directory: Path, pd: StubPD, name: str = "p1", **settings: Any) -> Pu
             "data-dir": str(directory / name),
             "node-id": name,
             "drain-wait": 0,
+            "gen-binlog-interval": 0,  # else a pump that is idle for three seconds adds binlogs of its own
             "storage": {"stop-write-at-available-space": 0},
             **settings,
         }

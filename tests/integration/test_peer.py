@@ -79,7 +79,7 @@ def test_rows_and_ddl_with_everything_killed_once(peer: Peer, mariadb: MariaDB, 
         load.define()
     assert load.failed_ddls == []
     wait_equal(peer, mariadb)
-    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()
 
 
 def test_a_killed_tidb_leaves_prewrites_that_tikv_settles(peer: Peer, mariadb: MariaDB, java: None) -> None:
@@ -98,7 +98,7 @@ def test_a_killed_tidb_leaves_prewrites_that_tikv_settles(peer: Peer, mariadb: M
     wait_equal(peer, mariadb)
     told = [server.text().count("outcome of a pending prewrite read from TiKV") for server in peer.servers]
     assert sum(told) > 0
-    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()
 
 
 @pytest.mark.parametrize("compressor", ["", "gzip"])
@@ -117,7 +117,7 @@ def test_the_original_drainer_on_our_pumps(compressor: str, peer: Peer, java: No
             pump.kill()
             pump = peer.go_pump(first)
             load.define(CALM_DDLS)
-            assert pump.stop(deadline_s=60) == 0
+            assert pump.stop(deadline_s=240) == 0
             pump = peer.our_pump(first)
             load.define(CALM_DDLS)
         assert load.failed_ddls == []
@@ -138,10 +138,10 @@ def test_our_drainer_on_the_original_pumps(mixed: bool, peer: Peer, mariadb: Mar
     drainer.wait_for_output("drainer is running", deadline_s=300)
     with running_load(peer.connect, pause_s=0.05) as load:
         load.define()
-    assert pump.stop(deadline_s=60) == 0
+    assert pump.stop(deadline_s=240) == 0
     peer.go_pump(second)
     if mixed:  # TiDB looks at a pump that came back only every 30 s, and ends when it finds none
         with running_load(peer.connect, pause_s=0.05, seed=2) as load:
             load.define()
     wait_equal(peer, mariadb)
-    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()

@@ -70,7 +70,7 @@ def test_it_asks_a_pump_of_ours_to_go(command: str, state: State, tmp_path: Path
     try:
         server.wait_for_output("pump is serving")
         binlogctl(etcd, "-cmd", command, "-node-id", "p1")
-        assert server.wait(deadline_s=60) == 0, server.tail()
+        assert server.wait(deadline_s=240) == 0, server.tail()
     finally:
         server.kill()
 
@@ -93,7 +93,7 @@ def test_it_asks_a_drainer_of_ours_to_go(command: str, state: State, etcd: Etcd)
         drainer = stubs.drainer(configuration(stubs, free_port())).start()
         drainer.wait_for_output("drainer is running", deadline_s=300)
         binlogctl(etcd, "-cmd", command, "-node-id", "d1")
-        assert drainer.wait(deadline_s=90) == 0, drainer.tail()
+        assert drainer.wait(deadline_s=240) == 0, drainer.tail()
         assert record(stubs).status.state is state
 
 

@@ -38,7 +38,7 @@ def missing(reason: str) -> None:
     pytest.skip(reason)
 
 
-def wait_until(condition: Callable[[], T], *, deadline_s: float = 60.0, what: str = "condition") -> T:
+def wait_until(condition: Callable[[], T], *, deadline_s: float = 120.0, what: str = "condition") -> T:
     """Poll `condition` until it is truthy and return its value; fail with `what` after `deadline_s`."""
     end = time.monotonic() + deadline_s
     pause = 0.01
@@ -129,7 +129,7 @@ class Server:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(30)
 
-    def stop(self, *, deadline_s: float = 60) -> int:
+    def stop(self, *, deadline_s: float = 120) -> int:
         """SIGTERM, wait, and return the exit code."""
         if self.process is None:
             return 0
@@ -141,7 +141,7 @@ class Server:
             self.kill()
             pytest.fail(f"did not stop within {deadline_s} s: {' '.join(self.argv)}\n{self.tail()}")
 
-    def wait(self, *, deadline_s: float = 60) -> int:
+    def wait(self, *, deadline_s: float = 120) -> int:
         assert self.process is not None
         try:
             return self.process.wait(deadline_s)
@@ -155,7 +155,7 @@ class Server:
     def tail(self, lines: int = 40) -> str:
         return "\n".join(self.text().splitlines()[-lines:])
 
-    def wait_for_output(self, text: str, *, deadline_s: float = 60) -> None:
+    def wait_for_output(self, text: str, *, deadline_s: float = 120) -> None:
         def seen() -> bool:
             if text in self.text():
                 return True
@@ -322,7 +322,7 @@ def running_mariadb(*options: str) -> Iterator[MariaDB]:
     server = Server(argv, directory / "mariadb.log").start()
     mariadb = MariaDB(server, port, directory)
     try:
-        wait_until(lambda: mariadb.query("SELECT 1"), deadline_s=60, what=f"MariaDB answers\n{server.tail()}")
+        wait_until(lambda: mariadb.query("SELECT 1"), deadline_s=180, what=f"MariaDB answers\n{server.tail()}")
         yield mariadb
     finally:
         server.kill()

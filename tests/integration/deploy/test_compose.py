@@ -60,9 +60,9 @@ def test_the_shop_s_tables_arrive_and_a_stop_is_clean(processes: Processes, tmp_
     assert "every table is equal" in shop.text()
     look_at_the_pages(processes, tmp_path)
     queries_find_what_they_ask_for(processes)
-    assert processes.servers["drainer"].stop(deadline_s=120) == 0
+    assert processes.servers["drainer"].stop(deadline_s=240) == 0
     for name in ("pump-1", "pump-2"):
-        assert processes.servers[name].stop(deadline_s=60) == 0, "a pump that stops pauses, which takes seconds"
+        assert processes.servers[name].stop(deadline_s=240) == 0, "a pump that stops pauses, which takes seconds"
     with pytest.raises(urllib.error.URLError):
         ready(processes, "pump-1", 9250)
 

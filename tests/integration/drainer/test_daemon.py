@@ -97,7 +97,7 @@ def test_a_life(stubs: Stubs) -> None:
     for place in (f"127.0.0.1:{port}", drainer_address(drainer)):
         with urllib.request.urlopen(f"http://{place}/metrics", timeout=60) as answer:
             assert b"binlog_drainer_checkpoint_tso" in answer.read()
-    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()
     left = record(stubs).status
     assert left.state is State.PAUSED
     assert left.max_commit_ts == status_position(stubs)
@@ -143,7 +143,7 @@ def test_binlogctl_asks_a_drainer_to_go(stubs: Stubs, word: str, state: State, p
     words = (f"{word}-drainer", "-node-id", "d1", "-pd-urls", stubs.etcd.endpoint)
     asked = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
     assert asked.returncode == 0, asked
-    assert drainer.wait(deadline_s=90) == 0, drainer.tail()
+    assert drainer.wait(deadline_s=240) == 0, drainer.tail()
     left = record(stubs).status
     assert (left.state, left.max_commit_ts) == (state, status_position(stubs))
     again = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
@@ -163,7 +163,7 @@ def test_a_pump_that_does_not_answer_holds_everything_back_visibly(stubs: Stubs)
     stubs.register("dead", State.OFFLINE)
     reached(drainer, port, END)
     assert status(port)["HeldBack"] == ""
-    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()
 
 
 def test_a_destination_that_is_away_is_told_and_waited_for(stubs: Stubs) -> None:
@@ -200,7 +200,7 @@ def test_a_destination_that_is_away_is_told_and_waited_for(stubs: Stubs) -> None
         wait_until(lambda: status(port)["Error"] == "", what="nothing fails any more")
         assert str(mariadb.port) in str(status(port)["LastError"])
         wait_until(lambda: metric(port, "binlog_drainer_failing_seconds") == 0, what="the metric falls")
-        assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+        assert drainer.stop(deadline_s=240) == 0, drainer.tail()
 
 
 def metric(port: int, name: str) -> float:
@@ -218,14 +218,14 @@ def metric(port: int, name: str) -> float:
 )
 def test_bad_settings_are_one_line_and_exit_code_1(stubs: Stubs, more: str, code: int, said: str) -> None:
     drainer = stubs.drainer(configuration(stubs, free_port(), more=more)).start()
-    assert drainer.wait(deadline_s=60) == code
+    assert drainer.wait(deadline_s=240) == code
     assert said in drainer.text()
     assert "Traceback" not in drainer.text()
 
 
 def test_without_java_it_says_what_to_install(stubs: Stubs) -> None:
     drainer = stubs.drainer(configuration(stubs, free_port()), JAVA_HOME="/nowhere").start()
-    assert drainer.wait(deadline_s=60) == 2
+    assert drainer.wait(deadline_s=240) == 2
     assert "openjdk-17-jre-headless" in drainer.text()
     assert "Traceback" not in drainer.text()
 

@@ -52,6 +52,6 @@ def test_a_drainer_goes_on_without_them(stubs: Stubs, mariadb: MariaDB) -> None:
     gone([server])
     assert running.process is not None
     left = descendants(running.process.pid)
-    assert running.stop(deadline_s=120) == 0, running.tail()
+    assert running.stop(deadline_s=240) == 0, running.tail()
     assert standing(mariadb) == after(COUNT)
     gone([*left, *forked])

@@ -149,7 +149,7 @@ def test_a_signal_during_the_start_is_a_clean_stop(stubs: Stubs, moment: str, nu
     life.reach(moment)
     assert life.drainer.process is not None
     os.killpg(life.drainer.process.pid, number)
-    assert life.drainer.wait(deadline_s=90) == 0, life.drainer.tail()
+    assert life.drainer.wait(deadline_s=240) == 0, life.drainer.tail()
     assert "Traceback" not in life.drainer.text()
     if moment == "the temporary folder is there":
         assert "drainer is running" not in life.drainer.text(), "the start went on"

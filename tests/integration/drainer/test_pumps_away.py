@@ -127,7 +127,7 @@ def test_rule_1_one_paused_pump_freezes_nobody(world: World) -> None:
         world.arrived(drainer, world.everything)
         assert all(not pump["missed"] and not pump["lateCommits"] for pump in world.status()["Pumps"])
         assert world.rows() == world.everything()
-        assert drainer.stop(deadline_s=60) == 0, drainer.tail()
+        assert drainer.stop(deadline_s=240) == 0, drainer.tail()
         assert "ALARM" not in drainer.text()
     finally:
         drainer.kill()
@@ -139,7 +139,7 @@ def test_rule_2_forced_offline_and_back(world: World) -> None:
     drainer = world.drainer()
     world.write(10)
     world.arrived(drainer, world.everything)
-    assert drainer.stop(deadline_s=60) == 0, drainer.tail()
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()
     known = world.everything()
     world.write(20)
     dead = world.cluster.pumps["p1"]
@@ -161,6 +161,6 @@ def test_rule_2_forced_offline_and_back(world: World) -> None:
         world.write(40)
         world.arrived(drainer, lambda: world.everything() - lost)
         assert world.rows() == world.everything() - lost
-        assert drainer.stop(deadline_s=60) == 0, drainer.tail()
+        assert drainer.stop(deadline_s=240) == 0, drainer.tail()
     finally:
         drainer.kill()

@@ -65,7 +65,7 @@ def test_the_status_says_what_slots_wait_for(stubs: Stubs) -> None:
         wait_until(lambda: status(port)["Error"] == "", deadline_s=120, what="nothing fails any more")
         assert SLOT.match(str(status(port)["LastError"]))
         wait_until(lambda: metric(port, "binlog_drainer_failing_seconds") == 0, what="the metric falls")
-        assert running.stop(deadline_s=120) == 0, running.tail()
+        assert running.stop(deadline_s=240) == 0, running.tail()
         said = running.text()
         assert "tasks of Spark fail and try again" in said and "no task of Spark fails any more" in said, said
         assert standing(mariadb) == after(COUNT)

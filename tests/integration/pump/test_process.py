@@ -118,7 +118,7 @@ async def test_nothing_acknowledged_is_lost_and_nothing_is_there_twice(tmp_path:
     server.output = tmp_path / "again.log"
     server.start()
     try:
-        server.wait_for_output("pump is serving", deadline_s=60)
+        server.wait_for_output("pump is serving", deadline_s=180)
         async with connected(f"127.0.0.1:{port}", cluster_id) as client:
             pending = {entry.start_ts for entry in (await client.inspect(100)).pending}
             found = await served(client, 0)

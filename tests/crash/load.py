@@ -34,12 +34,13 @@ class Load:
     def __init__(self, journal: Journal, source: BatchingSource, chance: random.Random) -> None:
         self.journal = journal
         self.acknowledged = 0
+        self.ended_by: list[str] = []
         self._source = source
         self._chance = chance
 
     async def run(self, client: Client, *, refused: Callable[[str], bool] = lambda _: False) -> None:
-        """Write until a call fails. `refused` says which of a batch's errors are no failure: the binlog of one that is
-        refused counts as sent and not acknowledged."""
+        """Write until a call fails; `ended_by` says how. `refused` says which of a batch's errors are no failure: the
+        binlog of one that is refused counts as sent and not acknowledged."""
         writers = [self._single(client) for _ in range(SINGLE_WRITERS)]
         writers += [self._batches(client, refused) for _ in range(BATCH_WRITERS)]
         await asyncio.gather(*writers)
@@ -52,8 +53,8 @@ class Load:
                 each.prewrite_acked = True
                 if self._chance.random() >= LEFT_OPEN:
                     await self._end(each, client)
-        except GONE:
-            return
+        except GONE as error:
+            self.ended_by.append(repr(error))
 
     async def _end(self, each: Transaction, client: Client) -> None:
         each.commit_ts = 0 if self._chance.random() < ROLLED_BACK else await self._source.get()
@@ -76,8 +77,8 @@ class Load:
                 for each in await self._send(client, ending, [each.outcome for each in ending], refused):
                     each.outcome_acked = True
                     self.acknowledged += 1
-        except GONE:
-            return
+        except GONE as error:
+            self.ended_by.append(repr(error))
 
     async def _send(
         self, client: Client, of: Sequence[Transaction], payloads: list[bytes], refused: Callable[[str], bool]

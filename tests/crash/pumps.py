@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from tests.integration.pump.rpc import Client, until
 from tests.support.servers import Etcd, Server, free_port, python_module
 
 PENDING_MAX = 10_000
+CALL_S = 120.0
 
 
 @dataclass
@@ -31,6 +32,7 @@ class Life:
     args: tuple[str, ...] = ()
     before: Sequence[str] = ()
     urls: str = ""  # where not this etcd
+    env: Mapping[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     number: int = 0
 
@@ -52,7 +54,7 @@ class Life:
         output = self.directory / f"{self.name}.{self.number}.log"
         own += [] if "-tso-source" in self.args else ["-tso-source", "own"]
         first, *words = *self.before, self.module, *own, *self.args
-        self.server = python_module(first, *words, output=output)
+        self.server = python_module(first, *words, output=output, **self.env)
         self.server.argv = under(self.server.argv)
         return self.server.start()
 
@@ -69,7 +71,8 @@ class Life:
             self.server.kill()
 
     def client(self) -> Client:
-        return Client(f"127.0.0.1:{self.port}", self.cluster_id)
+        """Whose calls end because the pump is gone, not because the machine is slow."""
+        return Client(f"127.0.0.1:{self.port}", self.cluster_id, timeout_s=CALL_S)
 
     def load(self, source: BatchingSource, chance: random.Random) -> Load:
         return Load(self.journal, source, chance)

@@ -33,6 +33,6 @@ def require_small_disk(directory: Path) -> None:
     if shutil.which("unshare") is None:
         pytest.skip("no small disk without unshare")
     command = on_small_disk(directory, 1 << 20, ["true"])
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     if ended.returncode:
         pytest.skip(f"no small disk: {ended.stderr.strip()}")

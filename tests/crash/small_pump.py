@@ -1,10 +1,13 @@
 """`python -m tests.crash.small_pump …`: a pump whose log files and checkpoints are small, so that a death meets the
-change of a file, a checkpoint and a flush of the index as often as a write."""
+change of a file, a checkpoint and a flush of the index as often as a write. CRASH_LEASE_S: how long it leads at least
+after it was last seen."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import pump.election
 import pump.process
 from pump.__main__ import main
 from pump.index import IndexOptions
@@ -22,4 +25,5 @@ def options(**given: Any) -> StoreOptions:
 
 if __name__ == "__main__":
     pump.process.StoreOptions = options  # type: ignore[attr-defined,assignment]
+    pump.election.LEASE_S = int(os.environ.get("CRASH_LEASE_S", str(pump.election.LEASE_S)))
     main()

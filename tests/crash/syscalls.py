@@ -105,7 +105,7 @@ def require_interception(directory: Path) -> None:
     interception = Interception(probing)
     try:
         command = [sys.executable, "-m", *interception.before, "tests.crash.sync_once", str(directory / "synced")]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     finally:
         interception.close()
     if ended.returncode:

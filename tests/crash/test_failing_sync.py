@@ -39,10 +39,11 @@ def interception(tmp_path: Path) -> Iterator[Interception]:
 async def written_until_it_fails(life: Life, source: BatchingSource, fail: Callable[[], object]) -> None:
     """Load; after a moment of it `fail` is called, and the load ends by that."""
     client = life.client()
-    running = asyncio.create_task(life.load(source, random.Random(1)).run(client))
+    load = life.load(source, random.Random(1))
+    running = asyncio.create_task(load.run(client))
     following = [asyncio.create_task(stream.follow(client)) for stream in life.streams]
     await life.has_acknowledged(COMMITS)
-    assert not running.done(), "the load must end by the fault"
+    assert not load.ended_by, "the load must end by the fault"
     fail()
     async with asyncio.timeout(120):
         await running

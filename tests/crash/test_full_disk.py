@@ -57,10 +57,11 @@ async def test_a_disk_that_fills_and_empties_again(tmp_path: Path, etcd: Etcd, l
         pid = life.server.process.pid
         filler = seen_by(pid, life.data / "filler")
         client = life.client()
-        running = asyncio.create_task(life.load(source, random.Random(1)).run(client))
+        load = life.load(source, random.Random(1))
+        running = asyncio.create_task(load.run(client))
         following = [asyncio.create_task(stream.follow(client)) for stream in life.streams]
         await life.has_acknowledged(COMMITS)
-        assert not running.done()
+        assert not load.ended_by, "the load must end by the fault"
         await asyncio.to_thread(fill, filler, limit // 2)
         async with asyncio.timeout(120):
             await running

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.pumps import Life
+from tests.integration.pump.rpc import until
 from tests.integration.pump.test_process import cluster_of, timestamps
 from tests.support.servers import Etcd
 
@@ -24,7 +25,7 @@ LOADED_S = 0.6  # of a life, at most
 STARTING_S = 1.5
 KILLED_AT_START = 0.15
 OPEN_MAX = 3  # prewrites that stay pending into the next life
-DEADLINE_S = 60 + 30 * KILLS
+DEADLINE_S = 240 + 30 * KILLS
 
 
 @pytest.mark.timeout(DEADLINE_S + 60)
@@ -71,13 +72,16 @@ async def test_kills_at_random_moments(tmp_path: Path, etcd: Etcd) -> None:
 
 
 async def _under_load(lives: list[Life], killed: Life, source: object, chance: random.Random) -> None:
-    """Writers and readers of all pumps, until a random moment; then `killed` is gone, and all of them have ended."""
+    """Writers and readers of all pumps, until a random moment behind the first transactions; then `killed` is gone, and
+    all of them have ended."""
     clients = [life.client() for life in lives]
+    before = [len(life.journal.sent) for life in lives]
     tasks = []
     for life, client in zip(lives, clients, strict=True):
         tasks.append(asyncio.create_task(life.load(source, chance).run(client)))
         tasks += [asyncio.create_task(stream.follow(client)) for stream in life.streams]
-    await asyncio.sleep(chance.uniform(0.05, LOADED_S))
+    await until(lambda: _begun(lives, before), deadline_s=120)
+    await asyncio.sleep(chance.uniform(0, LOADED_S))
     await asyncio.to_thread(killed.kill)
     for task in tasks:  # also of those that live: their calls end as if they had lost the answer
         task.cancel()
@@ -86,3 +90,7 @@ async def _under_load(lives: list[Life], killed: Life, source: object, chance: r
             raise ended
     for client in clients:
         await client.close()
+
+
+async def _begun(lives: list[Life], before: list[int]) -> bool:
+    return all(len(life.journal.sent) > begun + 1 for life, begun in zip(lives, before, strict=True))

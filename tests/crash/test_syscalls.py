@@ -18,7 +18,7 @@ def test_a_call_that_is_given_an_error(tmp_path: Path) -> None:
         for error, path in ((0, ""), (errno.EIO, "file"), (errno.EIO, "other"), (errno.ENOSPC, "file")):
             interception.rule = lambda found, error=error, path=path: error if found.endswith(f"/{path}") else 0  # type: ignore[misc]
             command = [sys.executable, "-m", *interception.before, "tests.crash.sync_once", str(file)]
-            ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+            ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
             assert ended.returncode == (error if path == "file" else 0), ended.stderr
         assert interception.failed == [str(file)] * 2
     finally:

@@ -33,6 +33,11 @@ class Through:
             assert self.last_ts < first < second, f"timestamps went back from {self.last_ts} to {first}, {second}"
             self.last_ts = second
 
+    async def _write(self, life: Life, client: Client) -> None:
+        load = life.load(self.source, random.Random(1))
+        await load.run(client)
+        raise AssertionError(f"the load of {life.name} ended: {load.ended_by}")
+
     async def _follow(self, stream: Stream, client: Client) -> None:
         """While no pump can get a timestamp it answers no drainer, who asks again."""
         while True:
@@ -68,7 +73,7 @@ async def going(lives: Sequence[Life], source: BatchingSource) -> AsyncIterator[
     tasks = through.tasks
     tasks.append(asyncio.create_task(through._ask(), name="timestamps"))
     for life, client in zip(lives, clients, strict=True):
-        tasks.append(asyncio.create_task(life.load(source, random.Random(1)).run(client), name=f"load of {life.name}"))
+        tasks.append(asyncio.create_task(through._write(life, client), name=f"load of {life.name}"))
         for stream in life.streams:
             tasks.append(asyncio.create_task(through._follow(stream, client), name=f"drainer of {life.name}"))
     try:

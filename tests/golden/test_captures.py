@@ -135,7 +135,7 @@ def through_kills(
             pump.start()
         if index in kill_drainer_at:
             drainer.wait_for_output("drainer is running", deadline_s=120)
-            wait_until(lambda: destination.query("SELECT commit_ts FROM tidb_binlog.drainer_position"), deadline_s=60)
+            wait_until(lambda: destination.query("SELECT commit_ts FROM tidb_binlog.drainer_position"), deadline_s=180)
             if index == min(kill_drainer_at):
                 before_first_kill()
             drainer.kill()

@@ -33,7 +33,7 @@ def run(program: str, *argv: str, **env: str) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         env={**os.environ, **env},
-        timeout=60,
+        timeout=240,
         check=False,
     )
     return done.returncode, done.stdout.decode()
@@ -160,7 +160,7 @@ def test_a_signal_ends_the_wait_for_a_server_that_is_down(cluster: Etcd, tmp_pat
         server.wait_for_output("destination: trying again")
         assert server.process is not None
         server.process.send_signal(signal.SIGTERM)
-        assert server.wait(deadline_s=60) == 0
+        assert server.wait(deadline_s=240) == 0
         assert "stopped before the destination was open" in server.text()
     finally:
         server.kill()

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pumpclient.sdk import BigInt, Column, SyncService, Table, VarChar
 from tests.support.servers import ROOT, Etcd, Server, free_port, python_module, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
 PROGRAMS = ("pump", "drainer", "pump_client")
@@ -101,14 +101,14 @@ def running(etcd: Etcd, java: None, tmp_path: Path) -> Iterator[Running]:
         made.pump.wait_for_output("pump is serving")
         made.write()
         started.append(made.drainer.start())
-        made.drainer.wait_for_output("drainer is running", deadline_s=120)
+        made.drainer.wait_for_output("drainer is running", deadline_s=300)
 
         def seen() -> bool:
             text = scrape(made.drainer_port)
             looked = counted(text, "drainer_pump_position") and "drainer_pump_late_commits{" in text
             return bool(looked and counted(text, "drainer_rows_applied") >= 20)
 
-        wait_until(seen, deadline_s=60, what=f"rows of the load\n{made.drainer.tail()}")
+        wait_until(seen, deadline_s=240, what=f"rows of the load\n{made.drainer.tail()}")
         yield made
     finally:
         for server in reversed(started):

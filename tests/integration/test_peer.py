@@ -68,7 +68,7 @@ def test_rows_and_ddl_with_everything_killed_once(peer: Peer, mariadb: MariaDB, 
     peer.our_pump(second)
     begin(peer)
     drainer = peer.our_drainer(mariadb)
-    drainer.wait_for_output("drainer is running", deadline_s=120)
+    drainer.wait_for_output("drainer is running", deadline_s=300)
     with running_load(peer.connect, pause_s=0.03) as load:
         load.define(DDLS[:12])
         pump.kill()
@@ -79,7 +79,7 @@ def test_rows_and_ddl_with_everything_killed_once(peer: Peer, mariadb: MariaDB, 
         load.define()
     assert load.failed_ddls == []
     wait_equal(peer, mariadb)
-    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()
 
 
 def test_a_killed_tidb_leaves_prewrites_that_tikv_settles(peer: Peer, mariadb: MariaDB, java: None) -> None:
@@ -88,7 +88,7 @@ def test_a_killed_tidb_leaves_prewrites_that_tikv_settles(peer: Peer, mariadb: M
     peer.our_pump(peer.place("pump-b"))
     tidb = begin(peer)
     drainer = peer.our_drainer(mariadb)
-    drainer.wait_for_output("drainer is running", deadline_s=120)
+    drainer.wait_for_output("drainer is running", deadline_s=300)
     with running_load(peer.connect) as load:
         for _ in range(4):
             enough = load.committed.total() + 100
@@ -98,7 +98,7 @@ def test_a_killed_tidb_leaves_prewrites_that_tikv_settles(peer: Peer, mariadb: M
     wait_equal(peer, mariadb)
     told = [server.text().count("outcome of a pending prewrite read from TiKV") for server in peer.servers]
     assert sum(told) > 0
-    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()
 
 
 @pytest.mark.parametrize("compressor", ["", "gzip"])
@@ -111,13 +111,13 @@ def test_the_original_drainer_on_our_pumps(compressor: str, peer: Peer, java: No
     with running_mariadb(*UTF8) as theirs, running_mariadb() as ours:
         original = peer.go_drainer(theirs, compressor=compressor)
         drainer = peer.our_drainer(ours)
-        drainer.wait_for_output("drainer is running", deadline_s=120)
+        drainer.wait_for_output("drainer is running", deadline_s=300)
         with running_load(peer.connect, pause_s=0.05) as load:
             load.define(CALM_DDLS)
             pump.kill()
             pump = peer.go_pump(first)
             load.define(CALM_DDLS)
-            assert pump.stop(deadline_s=60) == 0
+            assert pump.stop(deadline_s=240) == 0
             pump = peer.our_pump(first)
             load.define(CALM_DDLS)
         assert load.failed_ddls == []
@@ -135,13 +135,13 @@ def test_our_drainer_on_the_original_pumps(mixed: bool, peer: Peer, mariadb: Mar
     pump = peer.go_pump(second)
     begin(peer)
     drainer = peer.our_drainer(mariadb)
-    drainer.wait_for_output("drainer is running", deadline_s=120)
+    drainer.wait_for_output("drainer is running", deadline_s=300)
     with running_load(peer.connect, pause_s=0.05) as load:
         load.define()
-    assert pump.stop(deadline_s=60) == 0
+    assert pump.stop(deadline_s=240) == 0
     peer.go_pump(second)
     if mixed:  # TiDB looks at a pump that came back only every 30 s, and ends when it finds none
         with running_load(peer.connect, pause_s=0.05, seed=2) as load:
             load.define()
     wait_equal(peer, mariadb)
-    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()

@@ -67,7 +67,7 @@ class Site:
     def paused(self, what: str, node_id: str, server: Server) -> None:
         """`binlogctl -cmd pause-…`, and the process has ended."""
         self.peer.binlogctl("-cmd", f"pause-{what}", "-node-id", node_id)
-        assert server.wait(deadline_s=120) == 0, server.tail()
+        assert server.wait(deadline_s=240) == 0, server.tail()
         states = self.peer.binlogctl("-cmd", f"{what}s")
         assert any(f"NodeID: {node_id}," in line and "State: paused" in line for line in states.splitlines()), states
 
@@ -110,7 +110,7 @@ def test_there_and_back_and_there_again(site: Site, java: None) -> None:
         site.paused("drainer", NODE, drainer)
         drainer = site.drainer(ours=True)
         drainer.wait_for_output("continuing from the checkpoint of the original drainer", deadline_s=120)
-        drainer.wait_for_output("drainer is running", deadline_s=120)
+        drainer.wait_for_output("drainer is running", deadline_s=300)
         load.define(CALM_DDLS)
     assert load.failed_ddls == []
     wait_equal(peer, destination)
@@ -131,4 +131,4 @@ def test_there_and_back_and_there_again(site: Site, java: None) -> None:
     with contextlib.closing(peer.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT COUNT(*) FROM app.ledger")
         assert cursor.fetchone()[0] > 0
-    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()

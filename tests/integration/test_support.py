@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import sys
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,8 @@ def test_java_for_spark(java: None) -> None:
 def test_a_port_is_given_once() -> None:
     """Also over processes, and never one that the kernel may take for an outgoing connection."""
     ours = {free_port() for _ in range(300)}
+    beside = free_port(also=1000)
+    assert not {beside, beside + 1000} & ours
     child = "from tests.support.servers import free_port; print(*(free_port() for _ in range(300)))"
     printed = subprocess.run([sys.executable, "-c", child], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     theirs = {int(port) for port in printed.split()}
@@ -57,6 +60,24 @@ def test_kafka_commits_aborts_and_outlives_sigkill(kafka: Broker) -> None:
         assert kafka.values(topic, committed=False) == [[b"1", b"2", b"3"]] * 2
         kafka.kill()
         kafka.start()
+
+
+def test_a_reader_waits_for_transactions_to_end(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit is acknowledged before readers of committed messages see it."""
+    topic = kafka.topic(1)
+    producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"1", partition=0)
+    assert producer.flush(60) == 0
+    with monkeypatch.context() as impatient:
+        impatient.setattr("tests.support.kafka.SETTLED_S", 0.0)
+        assert not kafka.settle(topic)
+        assert kafka.values(topic) == [[]]
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(kafka.values, topic)
+        producer.commit_transaction(60)
+        assert reading.result(120) == [[b"1"]]
 
 
 def test_files_of_a_repository_are_checked_and_come_all_together(

@@ -73,7 +73,7 @@ class Peer:
             f"--peer-urls=http://127.0.0.1:{peer_port}",
             f"--log-file={self.directory}/pd.log",
         )
-        wait_until(self._pd_leads, deadline_s=60, what="PD has a leader")
+        wait_until(self._pd_leads, deadline_s=180, what="PD has a leader")
         self._start(
             "tikv",
             str(self.binaries / "unitikv"),
@@ -81,7 +81,7 @@ class Peer:
             f"-addr=127.0.0.1:{kv_port}",
             f"-pd=127.0.0.1:{self.pd_port}",
         )
-        wait_until(lambda: answers(kv_port), deadline_s=60, what="TiKV answers")
+        wait_until(lambda: answers(kv_port), deadline_s=180, what="TiKV answers")
 
     def start_tidb(self) -> Server:
         """A pump must be online before: TiDB refuses to start while it finds none."""
@@ -139,7 +139,7 @@ class Peer:
                 pytest.fail(f"pump {place.node_id} ended:\n{pump.tail()}")
             return answers(place.port) and self.pump_states().get(place.node_id) == "online"
 
-        wait_until(online, deadline_s=60, what=f"pump {place.node_id} is online")
+        wait_until(online, deadline_s=180, what=f"pump {place.node_id} is online")
 
     def our_drainer(
         self, destination: MariaDB, *arguments: str, name: str = "ours", more: str = "", syncer: str = ""

@@ -39,6 +39,7 @@ _JARS = ROOT / "scripts" / "jars" / "kafka-4.4.0.txt"
 _JVM = ["-Xms96m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
 DEADLINE_S = 120
 ANSWER_S: Final = 10.0
+SETTLED_S: Final = 90.0
 
 T = TypeVar("T")
 
@@ -171,10 +172,13 @@ class Broker:
         """Every topic and how many partitions it has."""
         return {name: len(one.partitions) for name, one in self.metadata().topics.items()}
 
-    def read(self, topic: str, *, committed: bool = True) -> list[list[Record]]:
+    def read(self, topic: str, *, committed: bool = True, settled: bool = True) -> list[list[Record]]:
         """What each partition holds, from its beginning to its end: `committed`, what a read-committed consumer is
         given, which ends before the first transaction that is open; else everything that was ever written, aborted
-        transactions too."""
+        transactions too. A commit is acknowledged before its markers are written, so transactions are given SETTLED_S
+        to end, unless they need not be `settled`."""
+        if committed and settled:
+            self.settle(topic)
         partitions = self.topics()[topic]
         found: list[list[Record]] = [[] for _ in range(partitions)]
         settings = {
@@ -206,31 +210,39 @@ class Broker:
             consumer.close()
         return found
 
+    def settle(self, topic: str) -> bool:
+        """Wait until every transaction that has written to the topic so far is ended there, SETTLED_S at most. Whether
+        they are."""
+        wanted = self._ends(topic, "read_uncommitted")
+        end_s, pause_s = time.monotonic() + SETTLED_S, 0.005
+        while True:
+            found = self._ends(topic, "read_committed")
+            if all(now >= then for now, then in zip(found, wanted, strict=False)):
+                return True
+            if time.monotonic() > end_s:
+                return False
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.25)
+
     def open_partitions(self, topic: str) -> list[int]:
         """Those in which a transaction has no end yet, at which readers of committed messages wait. One whose commit
         has been acknowledged is among them until the broker has written its marker."""
-        found = []
-        for partition in range(self.topics()[topic]):
-            committed, written = (
-                self._end(topic, partition, level) for level in ("read_committed", "read_uncommitted")
-            )
-            found += [partition] if committed < written else []
-        return found
+        ends = (self._ends(topic, level) for level in ("read_committed", "read_uncommitted"))
+        return [number for number, (committed, written) in enumerate(zip(*ends, strict=True)) if committed < written]
 
-    def _end(self, topic: str, partition: int, level: str) -> int:
+    def _ends(self, topic: str, level: str) -> list[int]:
+        """Where each partition ends for readers of that isolation level."""
         settings = {"bootstrap.servers": self.address, "group.id": "ends", "isolation.level": level, "log_level": 0}
 
-        def ask() -> int:
+        def ask() -> list[int]:
             consumer = Consumer(settings)
             try:
-                _, end = consumer.get_watermark_offsets(
-                    TopicPartition(topic, partition), timeout=ANSWER_S, cached=False
-                )
-                return int(end)
+                places = [TopicPartition(topic, number) for number in range(self.topics()[topic])]
+                return [consumer.get_watermark_offsets(of, timeout=ANSWER_S, cached=False)[1] for of in places]
             finally:
                 consumer.close()
 
-        return answered(ask, f"the end of {topic}-{partition}")
+        return answered(ask, f"the ends of {topic}")
 
     def values(self, topic: str, *, committed: bool = True) -> list[list[bytes | None]]:
         """Of each partition the values alone."""

@@ -51,11 +51,13 @@ class Partition:
     resolved: int = 0
 
 
-def seen(broker: Broker, topic: str, *, committed: bool = True, repeats: bool = False) -> list[Partition]:
-    """Every partition, checked: rows in commit order, none at or below a resolved event before it.
-    `repeats`: rows may come again, but not behind a resolved event above them."""
+def seen(
+    broker: Broker, topic: str, *, committed: bool = True, settled: bool = True, repeats: bool = False
+) -> list[Partition]:
+    """Every partition as Broker.read gives it, checked: rows in commit order, none at or below a resolved event before
+    it. `repeats`: rows may come again, but not behind a resolved event above them."""
     found = []
-    for number, records in enumerate(broker.read(topic, committed=committed)):
+    for number, records in enumerate(broker.read(topic, committed=committed, settled=settled)):
         decoder = make_decoder(ProtocolOptions("open-protocol"))
         events: list[Event] = []
         for record in records:

@@ -182,7 +182,7 @@ class Sender:
             assert answer.errmsg == "", answer.errmsg
             return True
 
-        wait_until(sent, deadline_s=60, what=f"pump {index} takes start_ts {write.start_ts}")
+        wait_until(sent, deadline_s=180, what=f"pump {index} takes start_ts {write.start_ts}")
 
 
 def temporary_directory() -> Path:

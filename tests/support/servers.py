@@ -38,7 +38,7 @@ def missing(reason: str) -> None:
     pytest.skip(reason)
 
 
-def wait_until(condition: Callable[[], T], *, deadline_s: float = 60.0, what: str = "condition") -> T:
+def wait_until(condition: Callable[[], T], *, deadline_s: float = 120.0, what: str = "condition") -> T:
     """Poll `condition` until it is truthy and return its value; fail with `what` after `deadline_s`."""
     end = time.monotonic() + deadline_s
     pause = 0.01
@@ -59,26 +59,34 @@ def wait_until(condition: Callable[[], T], *, deadline_s: float = 60.0, what: st
 _ports: list[socket.socket] = []
 
 
-def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on, and that is this process's until it ends.
+def free_port(*, also: int = 0) -> int:
+    """A TCP port on 127.0.0.1 that nobody listens on, and that is this process's until it ends; and so is the one that
+    is `also` above it.
 
     Tests run in several processes, and servers go away and come back on their port. So it lies below the range from
     which the kernel takes ports of outgoing connections, and an abstract socket of its name tells every other test run
     on this machine that it is taken; the kernel forgets that with the process, however it ends."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(1000):
-        port = random.SystemRandom().randrange(10_000, low)
-        name = socket.socket(socket.AF_UNIX)
-        try:
-            name.bind(f"\0tidb-binlog-tests/{port}")
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", port))
-        except OSError:
-            name.close()
-            continue
-        _ports.append(name)
-        return port
+        port = random.SystemRandom().randrange(10_000, low - also)
+        with contextlib.ExitStack() as taken:
+            try:
+                names = [_take_port(one, taken) for one in {port, port + also}]
+            except OSError:
+                continue
+            taken.pop_all()
+            _ports.extend(names)
+            return port
     pytest.fail(f"no free port between 10000 and {low}")
+
+
+def _take_port(port: int, taken: contextlib.ExitStack) -> socket.socket:
+    """OSError: somebody has it."""
+    name = taken.enter_context(socket.socket(socket.AF_UNIX))
+    name.bind(f"\0tidb-binlog-tests/{port}")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", port))
+    return name
 
 
 def answers(port: int) -> bool:
@@ -121,7 +129,7 @@ class Server:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(30)
 
-    def stop(self, *, deadline_s: float = 60) -> int:
+    def stop(self, *, deadline_s: float = 120) -> int:
         """SIGTERM, wait, and return the exit code."""
         if self.process is None:
             return 0
@@ -133,7 +141,7 @@ class Server:
             self.kill()
             pytest.fail(f"did not stop within {deadline_s} s: {' '.join(self.argv)}\n{self.tail()}")
 
-    def wait(self, *, deadline_s: float = 60) -> int:
+    def wait(self, *, deadline_s: float = 120) -> int:
         assert self.process is not None
         try:
             return self.process.wait(deadline_s)
@@ -147,7 +155,7 @@ class Server:
     def tail(self, lines: int = 40) -> str:
         return "\n".join(self.text().splitlines()[-lines:])
 
-    def wait_for_output(self, text: str, *, deadline_s: float = 60) -> None:
+    def wait_for_output(self, text: str, *, deadline_s: float = 120) -> None:
         def seen() -> bool:
             if text in self.text():
                 return True
@@ -314,7 +322,7 @@ def running_mariadb(*options: str) -> Iterator[MariaDB]:
     server = Server(argv, directory / "mariadb.log").start()
     mariadb = MariaDB(server, port, directory)
     try:
-        wait_until(lambda: mariadb.query("SELECT 1"), deadline_s=60, what=f"MariaDB answers\n{server.tail()}")
+        wait_until(lambda: mariadb.query("SELECT 1"), deadline_s=180, what=f"MariaDB answers\n{server.tail()}")
         yield mariadb
     finally:
         server.kill()
@@ -352,5 +360,5 @@ def _make_class_archive() -> None:
             cwd=ROOT,
             env=environ,
             check=True,
-            timeout=280,
+            timeout=550,  # half a minute on a machine that is quiet
         )

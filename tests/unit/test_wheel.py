@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one wheel and one sdist."""
     folder = tmp_path_factory.mktemp("dist")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(folder)], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(folder)], cwd=ROOT, check=True, timeout=240)
     return folder
 
 
@@ -86,5 +86,5 @@ def test_an_empty_environment_with_the_wheel_runs_every_command(built: Path, tmp
 
 def help_of(program: Path, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(program), "--help"], cwd=directory, capture_output=True, text=True, timeout=60, check=False
+        [str(program), "--help"], cwd=directory, capture_output=True, text=True, timeout=240, check=False
     )

@@ -74,11 +74,12 @@ async def test_compaction_is_told_apart(shared: Etcd) -> None:
 
 async def test_a_killed_member_breaks_the_watch_and_comes_back(etcd: Etcd) -> None:
     """SIGKILL: the watch ends with an error; after the restart list and watch go on from the revision."""
-    client = connect_etcd([etcd.endpoint])
+    client = GrpcEtcd([etcd.endpoint], Security())
     revision = await client.put("/a", b"1")
     watch = client.watch("/", revision=revision)
-    waiting = asyncio.ensure_future(take(watch, 2))
     await client.put("/a", b"2")
+    assert [event.kv.value for event in await take(watch, 1)] == [b"2"], "it is there, and can break"
+    waiting = asyncio.ensure_future(take(watch, 1))
     await asyncio.sleep(0)
     etcd.server.kill()
     with pytest.raises(WatchBroken, match="watch of /"):
@@ -87,6 +88,7 @@ async def test_a_killed_member_breaks_the_watch_and_comes_back(etcd: Etcd) -> No
         await client.put("/a", b"lost")
     etcd.server.start()
     await asyncio.to_thread(wait_until, lambda: answers(int(etcd.endpoint.rpartition(":")[2])))
+    await answered(client)
     events = await take(client.watch("/", revision=revision), 1)
     assert events[0].kv.value == b"2"
     await client.close()

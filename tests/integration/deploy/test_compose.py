@@ -17,7 +17,7 @@ from tests.support.compose import Processes, images
 from tests.support.metric_names import Exported, faults, label_faults, queries, rules
 from tests.support.servers import ROOT, MariaDB, etcd_binary, missing, require_java, wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 COMPOSE = ROOT / "deploy/compose"
 
 
@@ -60,11 +60,17 @@ def test_the_shop_s_tables_arrive_and_a_stop_is_clean(processes: Processes, tmp_
     assert "every table is equal" in shop.text()
     look_at_the_pages(processes, tmp_path)
     queries_find_what_they_ask_for(processes)
-    assert processes.servers["drainer"].stop(deadline_s=120) == 0
+    assert processes.servers["drainer"].stop(deadline_s=240) == 0
     for name in ("pump-1", "pump-2"):
-        assert processes.servers[name].stop(deadline_s=60) == 0, "a pump that stops pauses, which takes seconds"
+        assert processes.servers[name].stop(deadline_s=240) == 0, "a pump that stops pauses, which takes seconds"
     with pytest.raises(urllib.error.URLError):
         ready(processes, "pump-1", 9250)
+
+
+def lines_at(url: str) -> int:
+    """Of all charts."""
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return int(answer.read().count(b"<polyline"))
 
 
 def look_at_the_pages(processes: Processes, directory: Path) -> None:
@@ -72,6 +78,7 @@ def look_at_the_pages(processes: Processes, directory: Path) -> None:
     with running_chromium() as browser:
         for name, port in (("pump-1", 9250), ("drainer", 9249)):
             url = f"http://127.0.0.1:{processes.port(name, port)}/"
+            wait_until(lambda url=url: lines_at(url) >= 3, what=f"{name} has two samples, ten seconds apart")  # type: ignore[misc]
             looks = {}
             for size in (PHONE, DESK):
                 for dark in (False, True):

@@ -16,7 +16,7 @@ from tests.integration.pumpclient.conftest import Cluster
 from tests.support.kubernetes_api import Api
 from tests.support.servers import ROOT, MariaDB, free_port, python_module, require_java, running_etcd
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
 FOLDER = ROOT / "deploy/kubernetes-executors"
 ROWS = 40
 POD = "drainer-7d9"

@@ -168,7 +168,7 @@ def test_the_pump_s_image_runs_and_its_health_check_tells(played: Played, etcd: 
             what=f"the health check passes\n{pump.tail()}",
         )
         assert (Path(env["PUMP_DATA_DIR"]) / ".node").exists(), "binlogs are in the volume"
-        assert pump.stop(deadline_s=60) == 0, pump.tail()
+        assert pump.stop(deadline_s=240) == 0, pump.tail()
     finally:
         pump.kill()
     failed = run(played, "pump", *asked)

@@ -81,7 +81,7 @@ class World(Killed):
             return re.match(r"slot \d+ of ", error) is not None and reason in error
 
         wait_until(told, deadline_s=300, what=f"a slot fails by {reason!r}\n{self.said(drainer)}")
-        drainer.wait_for_output("tasks of Spark fail and try again", deadline_s=60)
+        drainer.wait_for_output("tasks of Spark fail and try again", deadline_s=180)
 
     def said(self, drainer: Server) -> str:
         log = self.driver / "data" / "spark.log"

@@ -69,7 +69,7 @@ def reached(drainer: Server, port: int, ts: int) -> None:
         last = status(port)["LastTS"]
         return isinstance(last, int) and last >= ts
 
-    wait_until(there, deadline_s=120, what=f"position {ts}\n{drainer.tail()}")
+    wait_until(there, deadline_s=300, what=f"position {ts}\n{drainer.tail()}")
 
 
 def test_a_life(stubs: Stubs) -> None:
@@ -86,7 +86,7 @@ def test_a_life(stubs: Stubs) -> None:
     stubs.pumps["go"].put(CAPTURE.binlogs[-1])
     # The Go pump here sends no fakes, and on a busy machine the pulls that break off take long.
     drainer = stubs.drainer(configuration(stubs, port, more="go-pump-silence-max = 120")).start()
-    drainer.wait_for_output("drainer is running", deadline_s=120)
+    drainer.wait_for_output("drainer is running", deadline_s=300)
     assert record(stubs).status.state is State.ONLINE
     reached(drainer, port, envelope.scan(CAPTURE.binlogs[-1]).commit_ts)
     assert counts(stubs) == TABLES
@@ -97,7 +97,7 @@ def test_a_life(stubs: Stubs) -> None:
     for place in (f"127.0.0.1:{port}", drainer_address(drainer)):
         with urllib.request.urlopen(f"http://{place}/metrics", timeout=60) as answer:
             assert b"binlog_drainer_checkpoint_tso" in answer.read()
-    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()
     left = record(stubs).status
     assert left.state is State.PAUSED
     assert left.max_commit_ts == status_position(stubs)
@@ -138,12 +138,12 @@ def test_binlogctl_asks_a_drainer_to_go(stubs: Stubs, word: str, state: State, p
     drainer = stubs.drainer(text).start()
     if page == "addr":
         port = int(drainer_address(drainer).rpartition(":")[2])
-        drainer.wait_for_output("drainer is running", deadline_s=120)
+        drainer.wait_for_output("drainer is running", deadline_s=300)
     reached(drainer, port, END)
     words = (f"{word}-drainer", "-node-id", "d1", "-pd-urls", stubs.etcd.endpoint)
     asked = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
     assert asked.returncode == 0, asked
-    assert drainer.wait(deadline_s=90) == 0, drainer.tail()
+    assert drainer.wait(deadline_s=240) == 0, drainer.tail()
     left = record(stubs).status
     assert (left.state, left.max_commit_ts) == (state, status_position(stubs))
     again = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
@@ -157,13 +157,13 @@ def test_a_pump_that_does_not_answer_holds_everything_back_visibly(stubs: Stubs)
     stubs.register("dead", State.ONLINE)
     port = free_port()
     drainer = stubs.drainer(configuration(stubs, port)).start()
-    drainer.wait_for_output("drainer is running", deadline_s=120)
-    wait_until(lambda: "dead" in str(status(port)["HeldBack"]), deadline_s=60, what=drainer.tail())
+    drainer.wait_for_output("drainer is running", deadline_s=300)
+    wait_until(lambda: "dead" in str(status(port)["HeldBack"]), deadline_s=180, what=drainer.tail())
     assert status(port)["Position"] == BEGIN
     stubs.register("dead", State.OFFLINE)
     reached(drainer, port, END)
     assert status(port)["HeldBack"] == ""
-    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()
 
 
 def test_a_destination_that_is_away_is_told_and_waited_for(stubs: Stubs) -> None:
@@ -178,17 +178,17 @@ def test_a_destination_that_is_away_is_told_and_waited_for(stubs: Stubs) -> None
         config += f'user = "{mariadb.user}"\npassword = "{mariadb.password}"\n'
         mariadb.server.kill()
         drainer = stubs.drainer(config).start()
-        wait_until(lambda: status(port)["Error"], deadline_s=60, what=drainer.tail())
+        wait_until(lambda: status(port)["Error"], deadline_s=180, what=drainer.tail())
         assert status(port)["Phase"] == "opening the destination"
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
             assert b"Failing since" in answer.read()
         notify(drainer)  # a Go pump can start, whatever the destination does
         mariadb.server.start()
-        drainer.wait_for_output("drainer is running", deadline_s=120)
+        drainer.wait_for_output("drainer is running", deadline_s=300)
         assert (status(port)["Phase"], status(port)["Error"]) == ("", "")
         mariadb.server.kill()
         stubs.resolve(END)
-        wait_until(lambda: status(port)["Error"], deadline_s=60, what=drainer.tail())
+        wait_until(lambda: status(port)["Error"], deadline_s=180, what=drainer.tail())
         found = status(port)
         assert str(mariadb.port) in str(found["Error"]) and int(str(found["ErrorTries"])) >= 3, found
         assert str(found["ErrorTime"])[:2] == "20"
@@ -197,10 +197,10 @@ def test_a_destination_that_is_away_is_told_and_waited_for(stubs: Stubs) -> None
         wait_until(lambda: metric(port, "binlog_drainer_failing_seconds") > 0, what="the metric rises")
         mariadb.server.start()
         reached(drainer, port, END)
-        found = status(port)
-        assert found["Error"] == "" and str(mariadb.port) in str(found["LastError"]), found
+        wait_until(lambda: status(port)["Error"] == "", what="nothing fails any more")
+        assert str(mariadb.port) in str(status(port)["LastError"])
         wait_until(lambda: metric(port, "binlog_drainer_failing_seconds") == 0, what="the metric falls")
-        assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+        assert drainer.stop(deadline_s=240) == 0, drainer.tail()
 
 
 def metric(port: int, name: str) -> float:
@@ -218,14 +218,14 @@ def metric(port: int, name: str) -> float:
 )
 def test_bad_settings_are_one_line_and_exit_code_1(stubs: Stubs, more: str, code: int, said: str) -> None:
     drainer = stubs.drainer(configuration(stubs, free_port(), more=more)).start()
-    assert drainer.wait(deadline_s=60) == code
+    assert drainer.wait(deadline_s=240) == code
     assert said in drainer.text()
     assert "Traceback" not in drainer.text()
 
 
 def test_without_java_it_says_what_to_install(stubs: Stubs) -> None:
     drainer = stubs.drainer(configuration(stubs, free_port()), JAVA_HOME="/nowhere").start()
-    assert drainer.wait(deadline_s=60) == 2
+    assert drainer.wait(deadline_s=240) == 2
     assert "openjdk-17-jre-headless" in drainer.text()
     assert "Traceback" not in drainer.text()
 
@@ -236,5 +236,5 @@ def test_a_purged_position_is_an_error_not_a_later_start(stubs: Stubs) -> None:
     pump.purged_ts = BEGIN + 1
     stubs.resolve(END)
     drainer = stubs.drainer(configuration(stubs, free_port())).start()
-    assert drainer.wait(deadline_s=120) == 2
+    assert drainer.wait(deadline_s=300) == 2
     assert "may be gone" in drainer.text()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def write(broker: Broker, topic: str, *, commit: bool, twice: bool = False) -> None:
-    """A transaction of rows of two partitions, and a resolved event."""
+    """A transaction that has ended, of rows of two partitions, and a resolved event."""
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": uuid.uuid4().hex, "log_level": 0})
     producer.init_transactions(60)
     producer.begin_transaction()
@@ -25,6 +25,7 @@ def write(broker: Broker, topic: str, *, commit: bool, twice: bool = False) -> N
             producer.produce(topic, key=message.key, value=message.value, partition=partition)
     assert producer.flush(60) == 0
     (producer.commit_transaction if commit else producer.abort_transaction)(60)
+    assert broker.settle(topic), "its markers come behind the acknowledgement"
 
 
 def test_committed_records_of_a_broker(kafka: Broker, capsys: pytest.CaptureFixture[str]) -> None:

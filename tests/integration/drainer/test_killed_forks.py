@@ -13,7 +13,7 @@ from tests.integration.drainer.test_daemon import reached
 from tests.integration.drainer.test_not_spread import COUNT, GOOD, after, drainer, serve, standing
 from tests.integration.drainer.test_signals import descendants, gone, name
 from tests.support.schema_case import ts
-from tests.support.servers import MariaDB, Server, free_port
+from tests.support.servers import MariaDB, Server, free_port, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -24,10 +24,16 @@ HALF = COUNT // 2
 def fork_server(running: Server) -> int:
     """What it forks has its command line, too, and is among its descendants."""
     assert running.process is not None
-    known = {pid: name(pid) for pid in descendants(running.process.pid)}
-    alike = {pid for pid, command in known.items() if FORK_SERVER in command and "supervisor.py" not in command}
-    (found,) = [pid for pid in alike if alike <= {pid, *descendants(pid)}]
-    return found
+    top = running.process.pid
+
+    def found() -> list[int]:
+        """None where a process ended between two looks."""
+        known = {pid: name(pid) for pid in descendants(top)}
+        alike = {pid for pid, command in known.items() if FORK_SERVER in command and "supervisor.py" not in command}
+        return [pid for pid in alike if alike <= {pid, *descendants(pid)}]
+
+    (server,) = wait_until(found, what="the process that the others are forked from")
+    return server
 
 
 def test_a_drainer_goes_on_without_them(stubs: Stubs, mariadb: MariaDB) -> None:
@@ -37,8 +43,8 @@ def test_a_drainer_goes_on_without_them(stubs: Stubs, mariadb: MariaDB) -> None:
     running = drainer(stubs, mariadb, port)
     reached(running, port, half)
     server = fork_server(running)
+    wait_until(lambda: len(descendants(server)) >= 3, what="the daemon, a worker, the stream reader")
     forked = descendants(server)
-    assert len(forked) >= 3, [name(pid) for pid in forked]  # the daemon, a worker, the stream reader
     os.kill(server, signal.SIGKILL)
     end = ts(10 + COUNT + 5)
     stubs.resolve(end)
@@ -46,6 +52,6 @@ def test_a_drainer_goes_on_without_them(stubs: Stubs, mariadb: MariaDB) -> None:
     gone([server])
     assert running.process is not None
     left = descendants(running.process.pid)
-    assert running.stop(deadline_s=120) == 0, running.tail()
+    assert running.stop(deadline_s=240) == 0, running.tail()
     assert standing(mariadb) == after(COUNT)
     gone([*left, *forked])

@@ -63,7 +63,7 @@ class Life:
     def reached(self, name: str) -> bool:
         """False: the start went through, and nobody saw a moment that passes."""
         moment = MOMENTS[name]
-        end = time.monotonic() + 120
+        end = time.monotonic() + 240
         while not moment(self):
             assert self.drainer.alive, self.drainer.tail()
             assert time.monotonic() < end, f"neither {name!r} nor the end of the start: {self.drainer.tail()}"
@@ -149,7 +149,7 @@ def test_a_signal_during_the_start_is_a_clean_stop(stubs: Stubs, moment: str, nu
     life.reach(moment)
     assert life.drainer.process is not None
     os.killpg(life.drainer.process.pid, number)
-    assert life.drainer.wait(deadline_s=90) == 0, life.drainer.tail()
+    assert life.drainer.wait(deadline_s=240) == 0, life.drainer.tail()
     assert "Traceback" not in life.drainer.text()
     if moment == "the temporary folder is there":
         assert "drainer is running" not in life.drainer.text(), "the start went on"

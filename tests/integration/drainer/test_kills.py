@@ -132,7 +132,7 @@ def test_stopped_while_the_next_batch_is_read(world: World) -> None:
     before = len(world.moves())
     drainer = world.drainer()
     wait_until(lambda: len(world.moves()) > before or not drainer.alive, deadline_s=300, what=drainer.tail())
-    assert drainer.stop(deadline_s=120) == 0, drainer.tail()
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()
     world.drain_and_check()
 
 

@@ -105,5 +105,5 @@ def test_a_transaction_that_is_refused(stubs: Stubs, mariadb: MariaDB, bad: list
     port = free_port()
     running = drainer(stubs, mariadb, port, syncer=f"ignore-txn-commit-ts = [{refused}]")
     reached(running, port, end)
-    assert running.stop(deadline_s=120) == 0, running.tail()
+    assert running.stop(deadline_s=240) == 0, running.tail()
     assert standing(mariadb) == after(COUNT)

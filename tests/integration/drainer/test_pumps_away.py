@@ -49,7 +49,7 @@ class World:
         )
         output = self.directory / f"drainer-{life}.log"
         server = python_module("drainer", "-config", str(config), output=output).start()
-        server.wait_for_output("drainer is running", deadline_s=120)
+        server.wait_for_output("drainer is running", deadline_s=300)
         return server
 
     def rows(self) -> set[int]:
@@ -60,7 +60,9 @@ class World:
             return set()
 
     def arrived(self, drainer: Server, what: Callable[[], set[int]]) -> None:
-        wait_until(lambda: what() <= self.rows(), deadline_s=90, what=f"rows arrive: {self.status()}\n{drainer.tail()}")
+        wait_until(
+            lambda: what() <= self.rows(), deadline_s=240, what=f"rows arrive: {self.status()}\n{drainer.tail()}"
+        )
 
     def everything(self) -> set[int]:
         return set(range(self.written))
@@ -125,7 +127,7 @@ def test_rule_1_one_paused_pump_freezes_nobody(world: World) -> None:
         world.arrived(drainer, world.everything)
         assert all(not pump["missed"] and not pump["lateCommits"] for pump in world.status()["Pumps"])
         assert world.rows() == world.everything()
-        assert drainer.stop(deadline_s=60) == 0, drainer.tail()
+        assert drainer.stop(deadline_s=240) == 0, drainer.tail()
         assert "ALARM" not in drainer.text()
     finally:
         drainer.kill()
@@ -137,13 +139,13 @@ def test_rule_2_forced_offline_and_back(world: World) -> None:
     drainer = world.drainer()
     world.write(10)
     world.arrived(drainer, world.everything)
-    assert drainer.stop(deadline_s=60) == 0, drainer.tail()
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()
     known = world.everything()
     world.write(20)
     dead = world.cluster.pumps["p1"]
     dead.server.kill()
     words = ("update-pump", "-node-id", "p1", "-state", "offline", "-pd-urls", world.cluster.url)
-    subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, check=True, timeout=240)
     before = world.everything()
     drainer = world.drainer(2)
     try:
@@ -152,13 +154,13 @@ def test_rule_2_forced_offline_and_back(world: World) -> None:
         lost = before - world.rows()
         assert lost and not lost & known, "the writer used both pumps"
         dead.start()
-        wait_until(lambda: world.pump("p1")["missed"], deadline_s=90, what=drainer.tail())
+        wait_until(lambda: world.pump("p1")["missed"] >= len(lost), deadline_s=240, what=drainer.tail())
         back = world.pump("p1")
         assert back["missed"] == len(back["missedTS"]) == len(lost)
-        assert "ALARM: a pump rejoined" in drainer.text()
+        drainer.wait_for_output("ALARM: a pump rejoined")
         world.write(40)
         world.arrived(drainer, lambda: world.everything() - lost)
         assert world.rows() == world.everything() - lost
-        assert drainer.stop(deadline_s=60) == 0, drainer.tail()
+        assert drainer.stop(deadline_s=240) == 0, drainer.tail()
     finally:
         drainer.kill()

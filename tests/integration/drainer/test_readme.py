@@ -54,7 +54,7 @@ class Machines:
     def program(self, text: str) -> None:
         file = self.directory / "service.py"
         file.write_text(self.here(text))
-        done = subprocess.run([sys.executable, str(file)], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, str(file)], cwd=ROOT, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, done.stderr
 
     def drainer(self) -> Server:
@@ -85,13 +85,13 @@ def test_the_three_steps_of_readme_bring_every_row(machines: Machines, mariadb: 
     for program in (tasks, threads, tasks, threads):
         machines.program(program)
     drainer = machines.drainer().start()
-    assert drainer.wait(deadline_s=120) == 0, drainer.tail()
+    assert drainer.wait(deadline_s=240) == 0, drainer.tail()
     assert "starting from the oldest binlog" in drainer.text()
     rows = mariadb.query("SELECT note, COUNT(*) FROM shop.orders GROUP BY note ORDER BY note")
     assert rows == [("from a task", 2), ("from a thread", 2)]
 
     machines.program(threads)
-    assert drainer.start().wait(deadline_s=120) == 0, drainer.tail()
+    assert drainer.start().wait(deadline_s=240) == 0, drainer.tail()
     assert mariadb.query("SELECT COUNT(*) FROM shop.orders") == [(5,)]
     assert drainer.text().count("starting from the oldest binlog") == 1
     assert "[WARN]" not in drainer.text().replace("skip-verify", "")

@@ -40,7 +40,7 @@ def test_every_table_arrives(name: str, stubs: Stubs, mariadb: MariaDB) -> None:
     stubs.share(capture.binlogs)
     stubs.resolve(capture.meta["scenario_end_ts"])
     drainer = stubs.drainer(configuration(stubs, capture, mariadb), "--until-now").start()
-    assert drainer.wait(deadline_s=180) == 0, drainer.tail()
+    assert drainer.wait(deadline_s=300) == 0, drainer.tail()
     assert differences(mariadb, capture) == []
 
 
@@ -69,9 +69,9 @@ def test_killed_in_every_place_and_nothing_is_lost_or_done_twice(stubs: Stubs, m
     config = configuration(stubs, capture, mariadb, more=small)
     for point in CRASHES:
         drainer = stubs.drainer(config, "--until-now", BINLOG_CRASH_POINT=point).start()
-        assert drainer.wait(deadline_s=180) in (-9, 2), f"{point} was not reached\n{drainer.tail()}"
+        assert drainer.wait(deadline_s=300) in (-9, 2), f"{point} was not reached\n{drainer.tail()}"
     drainer = stubs.drainer(config, "--until-now").start()
-    assert drainer.wait(deadline_s=180) == 0, drainer.tail()
+    assert drainer.wait(deadline_s=300) == 0, drainer.tail()
     assert differences(mariadb, capture) == []
 
 
@@ -94,7 +94,7 @@ def test_a_binlog_that_a_pump_plans_and_does_not_serve_stops_the_drainer(
     more = "spread-bytes-min = 1\nbatch-bytes-max = 4096\ninline-bytes-max = 512" if way == "spread" else ""
     config = configuration(stubs, capture, mariadb, more=more)
     drainer = stubs.drainer(config, "--until-now").start()
-    assert drainer.wait(deadline_s=180) == 2, drainer.tail()
+    assert drainer.wait(deadline_s=300) == 2, drainer.tail()
     said = re.search(
         r"(?s)pump [ab] \(127\.0\.0\.1:\d+\): the range \((\d+), (\d+)\] was planned with (\d+) binlogs? .*? but "
         r"(\d+) binlogs? ",
@@ -108,7 +108,7 @@ def test_a_binlog_that_a_pump_plans_and_does_not_serve_stops_the_drainer(
     for stub in stubs.pumps.values():
         stub.unserved = set()
     drainer = stubs.drainer(config, "--until-now").start()
-    assert drainer.wait(deadline_s=180) == 0, drainer.tail()
+    assert drainer.wait(deadline_s=300) == 0, drainer.tail()
     assert differences(mariadb, capture) == []
 
 
@@ -117,9 +117,9 @@ def test_a_drainer_that_begins_with_nothing_to_do(stubs: Stubs, mariadb: MariaDB
     capture = CaptureSet(GOLDEN / "keys")
     stubs.add("a")
     drainer = stubs.drainer(configuration(stubs, capture, mariadb, more='log-level = "debug"')).start()
-    drainer.wait_for_output("drainer is running", deadline_s=120)
-    drainer.wait_for_output("Spark's first batch is empty", deadline_s=60)
+    drainer.wait_for_output("drainer is running", deadline_s=300)
+    drainer.wait_for_output("Spark's first batch is empty", deadline_s=180)
     stubs.share(capture.binlogs)
     stubs.resolve(capture.meta["scenario_end_ts"])
-    wait_until(lambda: differences(mariadb, capture) == [], deadline_s=90, what="every table arrived")
-    assert drainer.stop(deadline_s=60) == 0, drainer.tail()
+    wait_until(lambda: differences(mariadb, capture) == [], deadline_s=240, what="every table arrived")
+    assert drainer.stop(deadline_s=240) == 0, drainer.tail()

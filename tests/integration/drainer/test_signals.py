@@ -73,7 +73,7 @@ def test_a_signal_to_the_whole_group_is_a_clean_stop(stubs: Stubs, number: signa
     drainer, found = started(stubs)
     assert drainer.process is not None
     os.killpg(drainer.process.pid, number)
-    assert drainer.wait(deadline_s=90) == 0, drainer.tail()
+    assert drainer.wait(deadline_s=240) == 0, drainer.tail()
     assert "drainer stopped" in drainer.text()
     assert "Traceback" not in drainer.text()
     assert record(stubs).status.state == "paused"
@@ -102,5 +102,5 @@ def test_temporary_files_go_with_the_drainer_or_with_the_next(stubs: Stubs) -> N
     assert any(folder.glob("drainer-planner-*"))
     killed.kill()
     drainer = stubs.drainer(configuration(stubs, port), "--until-now", TMPDIR=str(place)).start()
-    assert drainer.wait(deadline_s=120) == 0, drainer.tail()
+    assert drainer.wait(deadline_s=240) == 0, drainer.tail()
     wait_until(lambda: not list(place.iterdir()), deadline_s=90, what=f"{list(place.rglob('*'))}")

@@ -23,17 +23,19 @@ UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 
 
 class Client:
-    """Calls of one pump. `cluster_id` goes into every request."""
+    """Calls of one pump. `cluster_id` goes into every request; `timeout_s`: of a call with one answer."""
 
-    def __init__(self, addr: str, cluster_id: int, **options: Any) -> None:
+    def __init__(self, addr: str, cluster_id: int, *, timeout_s: float = 20, **options: Any) -> None:
         self.channel = aio.insecure_channel(addr, options=UNLIMITED, **options)
         self.cluster_id = cluster_id
+        self._timeout_s = timeout_s
 
     async def close(self) -> None:
         await self.channel.close()
 
-    async def _unary(self, method: str, request: Any, kind: Any, timeout_s: float = 20) -> Any:
+    async def _unary(self, method: str, request: Any, kind: Any, timeout_s: float = 0) -> Any:
         call: Any = self.channel.unary_unary(method)
+        timeout_s = timeout_s or self._timeout_s
         return kind.FromString(await call(request.SerializeToString(), timeout=timeout_s, wait_for_ready=True))
 
     async def write(self, payload: bytes) -> None:
@@ -119,6 +121,7 @@ def config(directory: Path, pd: StubPD, name: str = "p1", **settings: Any) -> Pu
             "data-dir": str(directory / name),
             "node-id": name,
             "drain-wait": 0,
+            "gen-binlog-interval": 0,  # else a pump that is idle for three seconds adds binlogs of its own
             "storage": {"stop-write-at-available-space": 0},
             **settings,
         }

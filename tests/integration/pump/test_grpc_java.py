@@ -161,7 +161,7 @@ def test_a_client_of_java(tmp_path: Path, etcd: Etcd, gateway: JavaGateway, tls:
             )
         finally:
             client.close()
-        assert server.stop(deadline_s=90) == 0, server.tail()
+        assert server.stop(deadline_s=240) == 0, server.tail()
     finally:
         server.kill()
 

@@ -18,6 +18,18 @@ from binlog.runtime.channel import open_channel
 from tests.support.servers import Etcd, Server, free_port, python_module, wait_until
 
 
+async def leader_addr(url: str) -> str:
+    """The address of the pump that gives out timestamps, once there is one: on a slow machine a lease may end."""
+    etcd = connect_etcd([url])
+    try:
+        async with asyncio.timeout(90):
+            while (kv := await etcd.get(LEADER_KEY)) is None:  # noqa: ASYNC110  other processes
+                await asyncio.sleep(0.05)
+            return kv.value.decode()
+    finally:
+        await etcd.close()
+
+
 @dataclass
 class Pump:
     """One pump process; it keeps its port and data-dir over restarts."""
@@ -35,7 +47,7 @@ class Pump:
                 pytest.fail(f"pump {self.node_id} has ended\n{self.server.tail()}")
             return self.server.text().count("pump is serving") > seen
 
-        wait_until(serves, what=f"pump {self.node_id} serves\n{self.server.tail()}")
+        wait_until(serves, deadline_s=180, what=f"pump {self.node_id} serves\n{self.server.tail()}")
 
 
 @dataclass
@@ -64,11 +76,8 @@ class Cluster:
 
     async def leader(self) -> str:
         """The id of the pump that gives out timestamps."""
-        etcd = connect_etcd([self.url])
-        kv = await etcd.get(LEADER_KEY)
-        await etcd.close()
-        assert kv is not None
-        return next(p.node_id for p in self.pumps.values() if p.addr == kv.value.decode())
+        addr = await leader_addr(self.url)
+        return next(p.node_id for p in self.pumps.values() if p.addr == addr)
 
     async def inspect(self, pump: Pump, cluster_id: int) -> pb.InspectResp:
         async with open_channel(pump.addr) as channel:

@@ -32,7 +32,7 @@ from tests.support.servers import ROOT, Etcd, free_port, wait_until
 
 pytestmark = pytest.mark.integration
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 def register(etcd: Etcd, *statuses: NodeStatus) -> None:

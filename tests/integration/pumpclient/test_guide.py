@@ -149,7 +149,7 @@ async def test_the_outbox_survives_kills_of_its_relay(cluster: Cluster, outbox: 
         before = left()
         relay = subprocess.Popen([sys.executable, tmp_path / "outbox.py", cluster.url, path], cwd=ROOT)
         try:
-            wait_until(lambda: left() < before - 10, deadline_s=60, what="a note to be published")
+            wait_until(lambda: left() < before - 10, deadline_s=240, what="a note to be published")
         finally:
             relay.send_signal(signal.SIGKILL)
             relay.wait()

@@ -37,7 +37,7 @@ async def test_killed_in_a_write_storm_nothing_acknowledged_is_lost(cluster: Clu
     failed: set[int] = set()
     stop = asyncio.Event()
     async with await Service.connect(
-        cluster.url, tso_source="own", limits=Limits(write_timeout_s=5, detect_s=0.5)
+        cluster.url, tso_source="own", limits=Limits(write_timeout_s=5, commit_wait_s=600, detect_s=0.5)
     ) as service:
         await service.create_database("shop")
         table = await service.create_table("shop", orders())
@@ -65,7 +65,7 @@ async def test_killed_in_a_write_storm_nothing_acknowledged_is_lost(cluster: Clu
             await asyncio.sleep(rng.random())
             await asyncio.to_thread(victim.start)
         stop.set()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             await asyncio.gather(*writers)
             while service.client.rollbacks_owed:  # noqa: ASYNC110  a count, from outside
                 await asyncio.sleep(0.05)
@@ -80,7 +80,7 @@ async def test_killed_in_a_write_storm_nothing_acknowledged_is_lost(cluster: Clu
             served += [
                 (e.start_ts, e.commit_ts) for e in await cluster.pull(pump, cluster_id, until_ts) if not e.ddl_job_id
             ]
-    assert len(committed) > 1200
+    assert len(committed) >= 1200
     assert max(Counter(served).values()) == 1  # no transaction on two pumps
     assert dict(served) == committed  # nothing lost, nothing invented, no other commit_ts
     assert not failed & dict(served).keys()
@@ -121,12 +121,12 @@ def child(cluster: Cluster, point: str, *, ttl_s: int = 600) -> subprocess.Compl
     """Its lease outlives it by so long; until then nobody but an operator ends what it left."""
     environment = {**os.environ, "BINLOG_CRASH_POINT": point, "PYTHONPATH": f"{ROOT / 'proto'}{os.pathsep}{ROOT}"}
     command = [sys.executable, str(HERE / "writer_child.py"), cluster.url, str(ttl_s)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
 def binlogctl(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pumpclient.ctl", *words, "-pd-urls", cluster.url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=ROOT)
 
 
 def pending(text: str) -> dict[str, str]:

@@ -16,12 +16,14 @@ from binlog.cluster.timestamp import connect_timestamps
 
 from pumpclient.client import PumpsClient
 from pumpclient.options import upstream
+from pumpclient.writer import Limits
 from tests.integration.pumpclient.conftest import Cluster
 from tests.support.servers import Etcd
 
 pytestmark = pytest.mark.integration
 
 KEY, VALUE = b"t\x80key", b"\x08\x01"
+PATIENT = Limits(patience_s=30.0, write_timeout_s=60.0)  # who is chosen, not who is quick: the machine may be slow
 
 
 @pytest.fixture
@@ -62,10 +64,10 @@ async def test_pumps_report_a_score_and_their_labels(labelled: Cluster) -> None:
     found = await statuses(labelled)
     assert {name: 1 <= status.score <= 1000 for name, status in found.items()} == {"a1": True, "b1": True}
     assert found["a1"].label == {"zone": "a", "rack": "1"}
-    async with await PumpsClient.connect(labelled.url, "score", tso_source="own") as client:
+    async with await PumpsClient.connect(labelled.url, "score", tso_source="own", limits=PATIENT) as client:
         assert set(await write(labelled, client, 60)) == {"a1", "b1"}
     before = {name: status.update_ts for name, status in found.items()}
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while True:
             found = await statuses(labelled)
             if all(found[name].update_ts > ts for name, ts in before.items()):
@@ -77,16 +79,17 @@ async def test_pumps_report_a_score_and_their_labels(labelled: Cluster) -> None:
 
 async def test_writers_keep_to_their_label_while_they_can(labelled: Cluster) -> None:
     labels = {"zone": "a"}
-    async with await PumpsClient.connect(labelled.url, "label", tso_source="own", labels=labels) as client:
+    connecting = PumpsClient.connect(labelled.url, "label", tso_source="own", labels=labels, limits=PATIENT)
+    async with await connecting as client:
         assert set(await write(labelled, client, 20)) == {"a1"}
         await asyncio.to_thread(labelled.pumps["a1"].server.stop)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while client.available_pumps != ("b1",):  # noqa: ASYNC110  the registry says so
                 await asyncio.sleep(0.05)
         assert set(await write(labelled, client, 5)) == {"b1"}
         assert client.counts.outside == 5
         await asyncio.to_thread(labelled.pumps["a1"].start)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while client.available_pumps != ("a1", "b1"):  # noqa: ASYNC110  the registry says so
                 await asyncio.sleep(0.05)
         assert set(await write(labelled, client, 5)) == {"a1"}

@@ -48,6 +48,7 @@ def contents(path: Path) -> dict[str, list[str]]:
 
 
 def consumed(broker: Broker, topic: str, path: Path, *more: str, store: str = "") -> int:
+    assert broker.settle(topic), "a transaction is open"
     claims = f"&claim-check-storage-uri={quote(store, safe='')}" if store else ""
     uri = f"kafka://{broker.address}/{topic}?protocol=open-protocol{claims}"
     return main([uri, "--to", f"sqlite:{path}", "--once", *more])

@@ -400,6 +400,7 @@ def test_the_broker_dies_and_comes_back(world: World, monkeypatch: pytest.Monkey
         # test_kafka_faults.py looks at: here is what follows a commit that is whole.
         if point == "kafka.slot_committed":
             world.settled()
+            assert world.broker.settle(f"{world.topic}-control")
         world.broker.kill()
         world.broker.start()
 

@@ -15,7 +15,7 @@ from tests.integration.sink.case import IDENTITY, change, opened, put, server_co
 from tests.integration.sink.test_mysql_spread import intent
 from tests.support.servers import free_port, running_mariadb
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 def test_an_unreachable_server_is_named_after_the_configured_time() -> None:
@@ -43,7 +43,7 @@ def test_work_goes_on_when_a_killed_server_is_back() -> None:
         mariadb.query("CREATE TABLE d.k (n INT)")
         mariadb.query("CREATE TABLE d.p (id INT PRIMARY KEY)")
         k, p = shape("k", "n", key=()), shape("p", "id")
-        destination = opened(mariadb, retry_for_s=60.0)
+        destination = opened(mariadb, retry_for_s=240.0)
         done: list[Applied | Receipt] = []
 
         def rows(after: int) -> None:
@@ -59,7 +59,7 @@ def test_work_goes_on_when_a_killed_server_is_back() -> None:
         thread = threading.Thread(target=rows, args=(200,))
         thread.start()
         mariadb.server.start()
-        thread.join(60)
+        thread.join(300)
         range_ = intent(300, 400)
         target = destination.begin(range_)
         mariadb.server.kill()
@@ -67,7 +67,7 @@ def test_work_goes_on_when_a_killed_server_is_back() -> None:
         thread = threading.Thread(target=lambda: done.append(target.write(0, slot)))
         thread.start()
         mariadb.server.start()
-        thread.join(60)
+        thread.join(300)
         assert destination.commit(range_, [], 1) is None
         assert len(done) == 3
         counted = mariadb.query("SELECT n, COUNT(*) FROM d.k GROUP BY n ORDER BY n")
@@ -91,7 +91,7 @@ def test_waiting_ends_when_told() -> None:
         thread = threading.Thread(target=advance)
         thread.start()
         destination.interrupt()
-        thread.join(60)
+        thread.join(300)
         assert len(errors) == 1
         assert "told to stop" in errors[0]
         destination.close(clean=True)

@@ -34,7 +34,7 @@ def test_shells_take_every_command() -> None:
     for stage in made().values():
         for one in stage.instructions:
             if one.word == "RUN":
-                subprocess.run(["sh", "-n", "-c", one.text], check=True, timeout=60)
+                subprocess.run(["sh", "-n", "-c", one.text], check=True, timeout=240)
 
 
 @pytest.mark.parametrize("target", TARGETS)

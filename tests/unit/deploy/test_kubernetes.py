@@ -172,7 +172,7 @@ def test_executors_reach_the_drainer_and_run_its_image() -> None:
 def test_kustomize_renders_the_same(folder: Path) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
-    ran = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True, timeout=240)
     found = re.sub(r"\b(cluster|pump|drainer)-[a-z0-9]{10}\b", r"\1", ran.stdout)  # hashes of generated names
 
     def key(document: dict[str, Any]) -> str:

@@ -109,10 +109,10 @@ async def test_who_must_wait_for_the_source_holds_nobody_back() -> None:
     store.go_on.clear()
     turn = turn_of(store)
     far = asyncio.create_task(write(turn, b"far"))
-    assert await asyncio.wait_for(asyncio.gather(write(turn, b"a"), write(turn, b"b")), 10) == [None, None]
+    assert await asyncio.wait_for(asyncio.gather(write(turn, b"a"), write(turn, b"b")), 60) == [None, None]
     assert not far.done() and store.groups == [[b"far", b"a", b"b"], [b"far"]]
     store.go_on.set()
-    assert await asyncio.wait_for(far, 10) is None
+    assert await asyncio.wait_for(far, 60) is None
 
 
 async def test_a_large_one_goes_alone() -> None:
@@ -147,7 +147,7 @@ async def test_who_is_cancelled_takes_nobody_along() -> None:
     tasks = [asyncio.create_task(write(turn, payload)) for payload in (b"a", b"b")]
     await asyncio.sleep(0)
     tasks[0].cancel()
-    assert await asyncio.wait_for(tasks[1], 10) is None
+    assert await asyncio.wait_for(tasks[1], 60) is None
     assert store.groups == [[b"a", b"b"]] and tasks[0].cancelled()
 
 
@@ -189,7 +189,7 @@ async def test_through_a_store(tmp_path: Path) -> None:
                 for p in (prewrite(10), commit(10, 11), b"", prewrite(FAR_TS), commit(20, 19), prewrite(30))
             )
         )
-        answers = await asyncio.wait_for(written, 20)
+        answers = await asyncio.wait_for(written, 60)
         assert [answer is None for answer in answers] == [True, True, True, False, False, True]
         assert store.index.complete(11) is not None and store.is_pending(30) and not store.is_pending(FAR_TS)
 

@@ -87,10 +87,12 @@ async def connected_pump(
 async def test_close_waits_for_every_drainer_in_use(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
     """P-LC-09: `closing`, then `offline` once what is here has been passed."""
     registry = Registry(etcd)
-    async with connected_pump(tmp_path, etcd, pd) as (pump, client):
+    # It waits for what is still being written: else it would stay `closing`, and go.
+    async with connected_pump(tmp_path, etcd, pd, **{"drain-wait": 60}) as (pump, client):
         start_ts, commit_ts = pd.allocate(1)[0], pd.allocate(1)[0]
         revision = await registry.create("drainers", NodeStatus("d1", "127.0.0.1:1", State.PAUSED, max_commit_ts=1))
-        await client.write_batches([[prewrite(start_ts), commit(start_ts, commit_ts)]])
+        (answer,) = await client.write_batches([[prewrite(start_ts), commit(start_ts, commit_ts)]])
+        assert not answer.errors
         stopping = asyncio.create_task(pump.stop("close"))
 
         async def closing() -> bool:

@@ -242,7 +242,7 @@ async def test_status_pages_on_the_address_of_grpc(tmp_path: Path, etcd: MemoryE
         await client.write(b"")
         async with http.put(f"{base}/state/p1/pause") as response:
             assert (await response.json())["code"] == 200
-        assert await asyncio.wait_for(pump.requested(), 5) == "pause"
+        assert await asyncio.wait_for(pump.requested(), 60) == "pause"
 
 
 async def test_tls(tmp_path: Path, etcd: MemoryEtcd) -> None:

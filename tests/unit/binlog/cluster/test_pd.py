@@ -65,7 +65,7 @@ async def test_a_restarted_pd_is_found_again(closing: AsyncExitStack) -> None:
         await client.timestamps(1)
     pd = await StubPD.start(addr=addr)
     closing.push_async_callback(pd.close)
-    for _ in range(100):
+    for _ in range(1200):
         try:
             assert (await client.timestamps(1))[0] > before
             break

@@ -35,4 +35,4 @@ async def probe(*arguments: str) -> subprocess.CompletedProcess[str]:
     import asyncio
 
     command = [sys.executable, "-m", "binlog.runtime.probe", *arguments]
-    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=240, check=False)

@@ -181,7 +181,7 @@ async def test_a_session_that_is_over_ends_the_drainer_with_both_reasons() -> No
     run = OverRun(None, None, 1, StandingPipeline(), None, loop=asyncio.get_running_loop(), pause_s=0)  # type: ignore[arg-type]
     run._query_ended(SparkFailed("Master removed our application"))
     with pytest.raises(SparkFailed, match="Master removed our application; no other query can start: Cannot call"):
-        await asyncio.wait_for(run.wait(), 5)
+        await asyncio.wait_for(run.wait(), 60)
 
 
 async def test_what_a_node_lacks_is_the_reason_even_if_another_failure_comes_last() -> None:
@@ -191,7 +191,7 @@ async def test_what_a_node_lacks_is_the_reason_even_if_another_failure_comes_las
     for _ in range(SPARK_FAILURES_MAX):
         run._query_ended(SparkFailed("java.lang.NullPointerException"))
     with pytest.raises(NodeLacks, match="node a has no module drainer"):
-        await asyncio.wait_for(run.wait(), 5)
+        await asyncio.wait_for(run.wait(), 60)
 
 
 async def test_what_a_node_lacked_before_is_forgotten_with_progress() -> None:
@@ -202,7 +202,7 @@ async def test_what_a_node_lacked_before_is_forgotten_with_progress() -> None:
     for _ in range(SPARK_FAILURES_MAX + 1):
         run._query_ended(SparkFailed("busy"))
     with pytest.raises(SparkFailed, match="busy"):
-        await asyncio.wait_for(run.wait(), 5)
+        await asyncio.wait_for(run.wait(), 60)
 
 
 # --- a batch is read while the one before it is applied ---------------------------------------------------------------

@@ -75,7 +75,9 @@ async def test_only_of_one_pump_and_with_force(shop: Shop) -> None:
 
 
 async def test_young_ones_are_left_alone(shop: Shop) -> None:
-    """The stub's are 1.5 s old."""
+    """The stub's are 1.5 s old; by default a minute is young."""
+    await settle.settle(session(shop.etcd, all=True, rollback=True, yes=True))
+    assert len(shop.pumps["a"].pending) == 3
     await settle.settle(session(shop.etcd, **{**ALL, "older_than": "2s"}, yes=True))
     assert len(shop.pumps["a"].pending) == 3
     await settle.settle(session(shop.etcd, **{**ALL, "older_than": "1"}, yes=True))

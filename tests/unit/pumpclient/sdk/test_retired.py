@@ -56,7 +56,7 @@ async def undelivered(shop: Shop, service: Service, table: Table) -> CommitUndel
 
 
 async def gone(shop: Shop, writer: bytes) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while writer in await living_writers(shop.etcd):  # noqa: ASYNC110  what another task ends
             await asyncio.sleep(0.01)
 

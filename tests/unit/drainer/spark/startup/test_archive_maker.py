@@ -84,10 +84,10 @@ async def test_it_ends_with_the_drainer(place: Path, tmp_path: Path) -> None:
     trace = tmp_path / "pid"
     code = f"import os, pathlib, time; pathlib.Path({str(trace)!r}).write_text(f'{{os.getpid()}} '); time.sleep(600)"
     task = asyncio.ensure_future(make_where_missing(0, script(code)))
-    await asyncio.to_thread(wait_until, lambda: written(trace), deadline_s=60, what="it is being made")
+    await asyncio.to_thread(wait_until, lambda: written(trace), deadline_s=180, what="it is being made")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await asyncio.to_thread(wait_until, lambda: not alive(trace), deadline_s=60, what="the maker ended")
+    await asyncio.to_thread(wait_until, lambda: not alive(trace), deadline_s=180, what="the maker ended")
 
 
 async def test_it_waits_until_the_drainer_has_run_for_a_while(place: Path, tmp_path: Path) -> None:

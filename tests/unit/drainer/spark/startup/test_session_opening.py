@@ -30,7 +30,7 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_jvm_starts_before_anybody_asks_for_the_session(waiting: Path) -> None:
     opening = Opening(master=LOCAL, output=waiting / "spark.log", conf={})
     try:
-        wait_until(lambda: (waiting / "pid").exists() and started(waiting), deadline_s=60, what="the JVM runs")
+        wait_until(lambda: (waiting / "pid").exists() and started(waiting), deadline_s=180, what="the JVM runs")
     finally:
         opening.close()
     wait_until(lambda: not started(waiting), what="it ended")
@@ -40,7 +40,7 @@ def test_a_start_that_is_not_wanted_any_more_ends(waiting: Path) -> None:
     stop = threading.Event()
     opening = Opening(master=LOCAL, output=waiting / "spark.log", conf={}, stopping=stop.is_set)
     try:
-        wait_until(lambda: (waiting / "pid").exists(), deadline_s=60, what="the JVM runs")
+        wait_until(lambda: (waiting / "pid").exists(), deadline_s=180, what="the JVM runs")
         stop.set()
         with pytest.raises(Stopped):
             opening.session()

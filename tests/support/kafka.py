@@ -207,8 +207,8 @@ class Broker:
         return found
 
     def open_partitions(self, topic: str) -> list[int]:
-        """Those in which a transaction has no end yet, at which readers of committed messages wait. One whose commit
-        has been acknowledged is among them until the broker has written its marker."""
+        """Those in which a transaction is open, past which read-committed consumers cannot read. One whose commit has
+        been acknowledged is among them until the broker has written its marker."""
         found = []
         for partition in range(self.topics()[topic]):
             committed, written = (

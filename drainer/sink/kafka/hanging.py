@@ -194,13 +194,13 @@ class Hanging:
         return [(topic, partition) for topic, count in counts.items() for partition in range(count)]
 
     def tell(self, places: Sequence[Place]) -> None:
-        """Where readers stand still, which may be at another producer's work: in the log and in the status."""
-        what = f"{self._label}: readers"
+        """Which transactions have no end, another producer's too, if it is at work: in the log and in the status."""
+        what = f"{self._label}: open transactions"
         _, open_at = self._topics.settled(places, GRACE_S)
         self._told, self._told_s = open_at, time.monotonic()
         if open_at:
             text = told(open_at, self._config.address)
-            _log.warning("readers of committed messages stand still", why=text)
+            _log.warning("read-committed consumers cannot read past an open transaction", why=text)
             FAILURES.failed(what, DestinationDown(text), tries=TRIES_REPORTED)
         else:
             FAILURES.clear(what)

@@ -1,4 +1,6 @@
-"""How transactions are to be ended that brokers have decided and never end, at which readers stand still. Pure.
+"""How transactions are to be ended that brokers have decided and never end. Pure.
+
+Read-committed consumers cannot read past an open transaction.
 
 Brokers up to 4.4 take a partition without a leader for a deleted one (KAFKA-20734): they never write the marker of a
 transaction there that was being committed or aborted when its broker died. Who has its transactional id still holds its
@@ -8,8 +10,8 @@ Neither may happen: they are ended (hanging.py), each with its own outcome, befo
 
 No client is told the outcome. What is based on a transaction tells it: one whose intent slots have written, a slot's
 that the position covers, one that this driver was acknowledged. So do other partitions of it, which have their marker:
-it is written down where each partition ended before it, and whatever readers of committed messages find behind that is
-of it. Nobody has seen any other one, or acted on it, and what it wrote is written again: it is aborted.
+it is written down where each partition ended before it, and whatever read-committed consumers find behind that is of
+it. Nobody has seen any other one, or acted on it, and what it wrote is written again: it is aborted.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from drainer.sink.position import Stored
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What is known of outcomes. `before`: the position that readers of committed records find; `acknowledged`: the one
+    """What is known of outcomes. `before`: the position that read-committed consumers find; `acknowledged`: the one
     whose commit this driver was acknowledged; `finished`: the range whose slots are all acknowledged."""
 
     acknowledged: Stored | None = None
@@ -37,7 +39,7 @@ class Basis:
         return replace(self, before=before)
 
 
-# Of partitions and where they ended before a transaction: whether readers of committed messages find what it wrote.
+# Of partitions and where they ended before a transaction: whether read-committed consumers find what it wrote.
 IsCommitted = Callable[[Mapping[Place, int]], bool]
 
 

@@ -39,7 +39,7 @@ class RowWitness:
         return False
 
     def is_settled_behind(self, place: Place, begin: int) -> bool | None:
-        """Whether readers of committed messages find any from offset `begin` on, below what is open there; None where
+        """Whether read-committed consumers find any from offset `begin` on, below what is open there; None where
         they were deleted."""
         topic, partition = place
         if topic not in self._readers:
@@ -61,7 +61,7 @@ class RowWitness:
 
 
 def told(open_at: Mapping[Place, int], address: str) -> str:
-    """For an operator: where readers stand still, and what names and ends that."""
+    """For an operator: which transaction is open, and what names and ends it."""
     (topic, partition), offset = min(open_at.items())
     more = f", and in {len(open_at) - 1} partitions more" if len(open_at) > 1 else ""
     tool = f"kafka-transactions.sh --bootstrap-server {address}"

@@ -118,7 +118,7 @@ class Topics:
         return self._setting(topic, "cleanup.policy")
 
     def ends(self, places: Sequence[Place], *, committed: bool) -> dict[Place, int]:
-        """Where partitions end: for readers of committed messages, which is where the first open transaction begins, or
+        """Where partitions end: for read-committed consumers, which is where the first open transaction begins, or
         behind everything. Without those that are not there."""
 
         def ask() -> dict[Place, int]:
@@ -139,9 +139,8 @@ class Topics:
     def settled(
         self, places: Sequence[Place], grace_s: float, known: Mapping[Place, int] | None = None
     ) -> tuple[dict[Place, int], dict[Place, int]]:
-        """Where partitions end; and those at whose offsets readers of committed messages have stood still for `grace_s`
-        because a transaction has no end there, but for the offsets that are `known`. The ends are those of a moment at
-        which there was no such partition."""
+        """Where partitions end; and those where a transaction that begins at the offset given is open for `grace_s`,
+        but for the offsets that are `known`. The ends are those of a moment at which there was no such partition."""
         end_s = time.monotonic() + grace_s
         still: dict[Place, int] | None = None
         pause_s = _LOOK_AGAIN_S_FIRST

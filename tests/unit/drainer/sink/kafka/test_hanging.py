@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from drainer.protocol.encoder import Message
 from drainer.sink.document_position import Document
@@ -150,3 +151,14 @@ def test_what_is_committed_and_cannot_be_ended_stops_it(monkeypatch: pytest.Monk
         ):
             once()
     assert brokers.ended == [(("t", 1), b"end", False)]
+
+
+def test_an_operator_is_told_of_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the log, while nothing can end it here."""
+    brokers = Brokers({("t", 2): 12})
+    monkeypatch.setattr(brokers, "open_at", _Lasting(brokers.open_at))
+    with capture_logs() as logs:
+        end(monkeypatch, brokers, [RESOLVED])()
+    told = [line for line in logs if line["event"] == "read-committed consumers cannot read past an open transaction"]
+    assert len(told) == 1
+    assert "offset 12 of t-2" in told[0]["why"]

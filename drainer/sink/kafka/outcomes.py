@@ -21,9 +21,16 @@ from dataclasses import dataclass, field, replace
 
 from drainer.sink.base import Intent
 from drainer.sink.document_position import Document
-from drainer.sink.kafka.control_records import POSITION_PARTITION, Place, document_of, mark_of, slots_of, wrote_of
+from drainer.sink.kafka.control_records import (
+    POSITION_PARTITION,
+    Place,
+    document_of,
+    is_same_position,
+    mark_of,
+    slots_of,
+    wrote_of,
+)
 from drainer.sink.kafka.reader import Record
-from drainer.sink.position import Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,7 @@ class Basis:
     """What is known of outcomes. `before`: the position that read-committed consumers find; `acknowledged`: the one
     whose commit this driver was acknowledged; `finished`: the range whose slots are all acknowledged."""
 
-    acknowledged: Stored | None = None
+    acknowledged: Document = field(default_factory=Document)
     finished: Intent | None = None
     before: Document = field(default_factory=Document)
 
@@ -77,7 +84,7 @@ def outcomes(
         stored = hanging.stored
         all_marks = [mark_of(of, label) for of in marks]
         control[POSITION_PARTITION] = stored is not None and (
-            stored == basis.acknowledged
+            is_same_position(hanging, basis.acknowledged)
             or (stored.intent is not None and stored.intent in all_marks)
             or is_committed(wrote_of(hanging) or {})
         )
@@ -118,9 +125,9 @@ def _driver_rows(
 ) -> dict[Place, bool]:
     """Of the driver's last transaction, which hangs in the control topic, too, with the outcome `decided`; or else of
     that of the position that is there, or of one behind it that was aborted before it had a position."""
-    if decided is not None:
-        return dict.fromkeys(open_rows, decided)
     wrote = wrote_of(document)
+    if decided is not None:
+        return {place: decided and (wrote is None or place in wrote) for place in open_rows}
     found: dict[Place, bool] = {}
     for place, offset in open_rows.items() if wrote is not None else ():
         begin = (wrote or {}).get(place)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import TracebackType
 
 from drainer.sink.errors import DestinationRefused
@@ -13,11 +13,20 @@ from drainer.sink.retry import Patience
 
 
 class RowWitness:
-    """A context, for one thread. `open_rows`: partitions where a transaction hangs, and from which offset on."""
+    """A context, for one thread. `there`: partitions that exist; `open_rows`: those where a transaction hangs, and from
+    which offset on."""
 
-    def __init__(self, config: KafkaConfig, label: str, open_rows: Mapping[Place, int], patience: Patience) -> None:
+    def __init__(
+        self,
+        config: KafkaConfig,
+        label: str,
+        there: Container[Place],
+        open_rows: Mapping[Place, int],
+        patience: Patience,
+    ) -> None:
         self._config = config
         self._label = label
+        self._there = there
         self._open_rows = open_rows
         self._patience = patience
         self._readers: dict[str, Reader] = {}
@@ -25,11 +34,14 @@ class RowWitness:
     def is_committed(self, begins: Mapping[Place, int]) -> bool:
         """Whether a transaction was committed in any of the partitions, which ended at these offsets before it. Raises
         DestinationRefused where none of them can tell any more."""
-        found = {place: self.is_settled_behind(place, begin) for place, begin in begins.items()}
-        if any(found.values()):
-            return True
-        gone = sorted(place for place, shown in found.items() if shown is None)
-        if gone and len(gone) == len(found):
+        gone = []
+        for place, begin in sorted(begins.items()):
+            shown = self.is_settled_behind(place, begin)
+            if shown:
+                return True
+            if shown is None:
+                gone.append(place)
+        if gone and len(gone) == len(begins):
             topic, partition = gone[0]
             offset = begins[gone[0]]
             raise DestinationRefused(
@@ -40,7 +52,9 @@ class RowWitness:
 
     def is_settled_behind(self, place: Place, begin: int) -> bool | None:
         """Whether read-committed consumers find any from offset `begin` on, below what is open there; None where
-        they were deleted."""
+        they were deleted, by themselves or with their topic."""
+        if place not in self._there:
+            return None
         topic, partition = place
         if topic not in self._readers:
             self._readers[topic] = Reader(self._config.client, topic)

@@ -119,20 +119,22 @@ class Topics:
 
     def ends(self, places: Sequence[Place], *, committed: bool) -> dict[Place, int]:
         """Where partitions end: for read-committed consumers, which is where the first open transaction begins, or
-        behind everything. Without those that are not there."""
+        behind everything. Without those that are not there. One that a broker alone does not know, as a broker may
+        that has just started, is asked for again: what hangs there must not be overlooked."""
 
         def ask() -> dict[Place, int]:
             with self._lock:
                 consumer = self._of_ends.get(committed) or self._made(committed=committed)
                 self._of_ends[committed] = consumer
             asked = [TopicPartition(*place, _LATEST) for place in places]
-            found = {}
-            for answer in consumer.offsets_for_times(asked, timeout=_ANSWER_S):
-                if answer.error is None:
-                    found[answer.topic, answer.partition] = int(answer.offset)
-                elif answer.error.code() not in _NOT_THERE:
+            answers = consumer.offsets_for_times(asked, timeout=_ANSWER_S)
+            refused = [answer for answer in answers if answer.error is not None]
+            listed = self._admin.list_topics(timeout=_ANSWER_S).topics if refused else {}
+            for answer in refused:
+                is_listed = answer.topic in listed and answer.partition in listed[answer.topic].partitions
+                if is_listed or answer.error.code() not in _NOT_THERE:
                     raise KafkaException(answer.error)
-            return found
+            return {(answer.topic, answer.partition): int(answer.offset) for answer in answers if not answer.error}
 
         return self._patiently("asking where partitions end", ask) if places else {}
 

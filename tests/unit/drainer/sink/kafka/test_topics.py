@@ -71,12 +71,13 @@ def test_a_partition_that_one_broker_does_not_know_is_not_taken_for_gone(
     assert made.ends(PLACES, committed=False) == {("t", 0): 7, ("t", 1): 7}
 
 
-@pytest.mark.parametrize("partitions", [3, 1000])
-def test_however_many_partitions_there_are_it_is_asked_twice(
-    monkeypatch: pytest.MonkeyPatch, made: Topics, partitions: int
+@pytest.mark.parametrize(("partitions", "asked"), [(0, []), (3, [3]), (1000, [256, 256, 256, 232])])
+def test_many_partitions_are_asked_for_with_few_questions(
+    monkeypatch: pytest.MonkeyPatch, made: Topics, partitions: int, asked: list[int]
 ) -> None:
-    """A driver does so for each of its transactions."""
+    """A driver asks for all of them twice for each of its transactions."""
     ends = Ends(set())
     answers(monkeypatch, made, ends)
-    made.settled([("t", partition) for partition in range(partitions)], 10.0)
-    assert ends.asked == [partitions, partitions]
+    places = [("t", partition) for partition in range(partitions)]
+    assert made.settled(places, 10.0) == (dict.fromkeys(places, 7), {})
+    assert ends.asked == asked * 2

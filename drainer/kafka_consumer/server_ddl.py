@@ -112,7 +112,7 @@ class DdlRun:
                 ddl = replace(ddl, before=fingerprint.take(self._session, (), tables), is_noted=True)
                 self._store(ddl.text())
                 crash_point("consumer.ddl_noted")
-                self._execute(ddl, statement, again=repeated or begun)
+                self._execute(ddl, statement, again=begun)
                 crash_point("consumer.after_ddl")
             ddl = replace(ddl, statement=ddl.statement + 1, before=None)
         self._store(None)

@@ -225,8 +225,8 @@ class Broker:
             pause_s = min(2 * pause_s, 0.25)
 
     def open_partitions(self, topic: str) -> list[int]:
-        """Those in which a transaction has no end yet, at which readers of committed messages wait. One whose commit
-        has been acknowledged is among them until the broker has written its marker."""
+        """Those in which a transaction is open, past which read-committed consumers cannot read. One whose commit has
+        been acknowledged is among them until the broker has written its marker."""
         ends = (self._ends(topic, level) for level in ("read_committed", "read_uncommitted"))
         return [number for number, (committed, written) in enumerate(zip(*ends, strict=True)) if committed < written]
 

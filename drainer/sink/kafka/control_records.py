@@ -156,6 +156,13 @@ def taken(document: Document, epoch: int, node_id: str) -> Document:
     return replace(document, stored=replace(document.stored, epoch=epoch, node_id=node_id))
 
 
+def is_same_position(one: Document, other: Document) -> bool:
+    """Whether one transaction wrote both: position, intent, and notes, which have the offsets of what it wrote."""
+    if one.stored is None or other.stored is None or one.stored.epoch != other.stored.epoch:
+        return False
+    return _position_value(one, one.stored) == _position_value(other, other.stored)
+
+
 def wrote_note(begins: Mapping[Place, int]) -> dict[str, list[list[int]]]:
     """Of each partition that a transaction writes to, the offset at which it ended before."""
     return _listed({place: (offset,) for place, offset in begins.items()})

@@ -41,7 +41,7 @@ from drainer.sink.kafka.control_records import (
     newest_claim,
     taken,
 )
-from drainer.sink.kafka.hanging import Filler, Hanging
+from drainer.sink.kafka.hanging import Filler, Hanging, check_there
 from drainer.sink.kafka.outcomes import Basis
 from drainer.sink.kafka.producer import Producer, ProducerLost, library_batch_bytes
 from drainer.sink.kafka.producers import new_producer
@@ -243,7 +243,7 @@ class Driver:
             records = self._reader.everything(POSITION_PARTITION, patience, begin=self.epoch)
             check_claims(records, self.epoch, self.label, self.owner)
 
-        basis = Basis(self._document.stored, finished, before if before is not None else self._document)
+        basis = Basis(self._document, finished, before if before is not None else self._document)
         self._ends = self.hanging.end(producer, partitions, self.slots, basis, check, patience)
 
     def _ended(self, topic: str, partition: int) -> int:
@@ -252,8 +252,7 @@ class Driver:
         if not self._config.exactly_once:
             return 0
         if (topic, partition) not in self._ends:
-            places = [(topic, number) for number in range(self._topics.counts().get(topic, 0))]
-            self._ends = {**self._topics.ends(places, committed=False), **self._ends}
+            self._ends = {**self.hanging.meet(topic), **self._ends}
         return self._ends.get((topic, partition), 0)  # of one that is gone, which sending tells
 
     def _not_older(self, read: Document) -> Document:
@@ -286,6 +285,7 @@ class Driver:
             try:
                 found, open_at = self._topics.settled(control, GRACE_S)
                 if not open_at:
+                    check_there(control, found, self.label)
                     if found[control[POSITION_PARTITION]] != self._end_behind:
                         self._check_claim(patience)
                     patience.over()

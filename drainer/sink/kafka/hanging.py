@@ -35,6 +35,7 @@ class Hanging:
         self._reader = reader
         self._label = label
         self._filler = filler
+        self._met: dict[str, int] = {}  # topics that no position may name yet, and their partitions
         self._told: dict[Place, int] = {}
         self._told_s = 0.0
 
@@ -59,7 +60,18 @@ class Hanging:
             self._end(own, slots, basis, open_at, check, patience)
             ends = self._topics.ends(places, committed=False)
         elif self._told and time.monotonic() - self._told_s > GRACE_S:
-            self.tell(list(self._told))
+            self._tell_again()
+        check_there(control, ends, self._label)
+        return ends
+
+    def meet(self, topic: str) -> dict[Place, int]:
+        """Where partitions of a topic end that the driver's transaction is the first to write to. Raises ProducerLost
+        where a former attempt has no end there, which would be committed with this one: `end` knows the topic now."""
+        places = [(topic, partition) for partition in range(self._topics.counts().get(topic, 0))]
+        ends, open_at = self._topics.settled(places, GRACE_S, self._told)
+        self._met[topic] = len(places)
+        if open_at:
+            raise ProducerLost(f"{self._label}: {told(open_at, self._config.address)}")
         return ends
 
     def _end(
@@ -77,8 +89,8 @@ class Hanging:
             for (_, partition), offset in self._topics.settled(control, 0)[1].items()
         }
         before = document_of(self._reader.before_open(POSITION_PARTITION, patience), self._label)
-        _, open_rows = self._topics.settled(self._rows_of(before, *tails.values()), 0)
-        with RowWitness(self._config, self._label, open_rows, patience) as witness:
+        there, open_rows = self._topics.settled(self._rows_of(before, *tails.values()), 0)
+        with RowWitness(self._config, self._label, there, open_rows, patience) as witness:
             found = outcomes(
                 tails,
                 open_rows,
@@ -188,19 +200,34 @@ class Hanging:
 
     def _rows_of(self, before: Document, *tails: Sequence[Record]) -> list[Place]:
         """All partitions of the topics that were used."""
-        counts: dict[str, int] = {}
+        counts = dict(self._met)
         for document in (before, *(document_of(tail, self._label) for tail in tails)):
-            counts.update({str(topic): int(count) for topic, count in document.notes.get(COUNTS_NOTE, {}).items()})
+            for topic, count in document.notes.get(COUNTS_NOTE, {}).items():
+                counts[str(topic)] = max(int(count), counts.get(str(topic), 0))
         return [(topic, partition) for topic, count in counts.items() for partition in range(count)]
 
     def tell(self, places: Sequence[Place]) -> None:
-        """Where readers stand still, which may be at another producer's work: in the log and in the status."""
-        what = f"{self._label}: readers"
-        _, open_at = self._topics.settled(places, GRACE_S)
+        """Which transactions have no end, another producer's too, if it is at work: in the log and in the status."""
+        self._tell(self._topics.settled(places, GRACE_S)[1])
+
+    def _tell_again(self) -> None:
+        """What is open at the same offset still; not waited for a second time."""
+        _, open_at = self._topics.settled(list(self._told), 0)
+        self._tell({place: at for place, at in open_at.items() if self._told[place] == at})
+
+    def _tell(self, open_at: dict[Place, int]) -> None:
+        what = f"{self._label}: open transactions"
         self._told, self._told_s = open_at, time.monotonic()
         if open_at:
             text = told(open_at, self._config.address)
-            _log.warning("readers of committed messages stand still", why=text)
+            _log.warning("read-committed consumers cannot read past an open transaction", why=text)
             FAILURES.failed(what, DestinationDown(text), tries=TRIES_REPORTED)
         else:
             FAILURES.clear(what)
+
+
+def check_there(control: Iterable[Place], ends: Mapping[Place, int], label: str) -> None:
+    """Raises ProducerLost where a partition of the control topic was not found."""
+    gone = [place for place in control if place not in ends]
+    if gone:
+        raise ProducerLost(f"{label}: partition {gone[0][1]} of {gone[0][0]} is not there")

@@ -1,4 +1,6 @@
-"""How transactions are to be ended that brokers have decided and never end, at which readers stand still. Pure.
+"""How transactions are to be ended that brokers have decided and never end. Pure.
+
+Read-committed consumers cannot read past an open transaction.
 
 Brokers up to 4.4 take a partition without a leader for a deleted one (KAFKA-20734): they never write the marker of a
 transaction there that was being committed or aborted when its broker died. Who has its transactional id still holds its
@@ -8,8 +10,8 @@ Neither may happen: they are ended (hanging.py), each with its own outcome, befo
 
 No client is told the outcome. What is based on a transaction tells it: one whose intent slots have written, a slot's
 that the position covers, one that this driver was acknowledged. So do other partitions of it, which have their marker:
-it is written down where each partition ended before it, and whatever readers of committed messages find behind that is
-of it. Nobody has seen any other one, or acted on it, and what it wrote is written again: it is aborted.
+it is written down where each partition ended before it, and whatever read-committed consumers find behind that is of
+it. Nobody has seen any other one, or acted on it, and what it wrote is written again: it is aborted.
 """
 
 from __future__ import annotations
@@ -19,17 +21,24 @@ from dataclasses import dataclass, field, replace
 
 from drainer.sink.base import Intent
 from drainer.sink.document_position import Document
-from drainer.sink.kafka.control_records import POSITION_PARTITION, Place, document_of, mark_of, slots_of, wrote_of
+from drainer.sink.kafka.control_records import (
+    POSITION_PARTITION,
+    Place,
+    document_of,
+    is_same_position,
+    mark_of,
+    slots_of,
+    wrote_of,
+)
 from drainer.sink.kafka.reader import Record
-from drainer.sink.position import Stored
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What is known of outcomes. `before`: the position that readers of committed records find; `acknowledged`: the one
+    """What is known of outcomes. `before`: the position that read-committed consumers find; `acknowledged`: the one
     whose commit this driver was acknowledged; `finished`: the range whose slots are all acknowledged."""
 
-    acknowledged: Stored | None = None
+    acknowledged: Document = field(default_factory=Document)
     finished: Intent | None = None
     before: Document = field(default_factory=Document)
 
@@ -37,7 +46,7 @@ class Basis:
         return replace(self, before=before)
 
 
-# Of partitions and where they ended before a transaction: whether readers of committed messages find what it wrote.
+# Of partitions and where they ended before a transaction: whether read-committed consumers find what it wrote.
 IsCommitted = Callable[[Mapping[Place, int]], bool]
 
 
@@ -75,7 +84,7 @@ def outcomes(
         stored = hanging.stored
         all_marks = [mark_of(of, label) for of in marks]
         control[POSITION_PARTITION] = stored is not None and (
-            stored == basis.acknowledged
+            is_same_position(hanging, basis.acknowledged)
             or (stored.intent is not None and stored.intent in all_marks)
             or is_committed(wrote_of(hanging) or {})
         )
@@ -116,9 +125,9 @@ def _driver_rows(
 ) -> dict[Place, bool]:
     """Of the driver's last transaction, which hangs in the control topic, too, with the outcome `decided`; or else of
     that of the position that is there, or of one behind it that was aborted before it had a position."""
-    if decided is not None:
-        return dict.fromkeys(open_rows, decided)
     wrote = wrote_of(document)
+    if decided is not None:
+        return {place: decided and (wrote is None or place in wrote) for place in open_rows}
     found: dict[Place, bool] = {}
     for place, offset in open_rows.items() if wrote is not None else ():
         begin = (wrote or {}).get(place)

@@ -4,7 +4,7 @@ what is recorded so that rows that come again come to the partitions where they 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from binlog.runtime.log import get_logger
 
@@ -15,10 +15,10 @@ from drainer.sink.kafka.transaction import Transaction
 _log = get_logger(__name__)
 
 
-def announce(driver: Driver, topics: TopicCounts, until_ts: int) -> None:
-    """What is about to be sent is recorded before, where there are no transactions: whoever comes behind a crash sends
-    it again to the same partitions."""
-    notes = topics.announcement(until_ts)
+def announce(driver: Driver, topics: TopicCounts, until_ts: int, names: Iterable[str]) -> None:
+    """What is about to be sent to these topics is recorded before, where there are no transactions: whoever comes
+    behind a crash sends it again to the same partitions. With transactions `names` is not asked for."""
+    notes = topics.announcement(until_ts, names)
     if notes is None:
         return
 

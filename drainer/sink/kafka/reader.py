@@ -84,7 +84,7 @@ class Reader:
         return self._read(partition, begin, end, committed=False, patience=patience)
 
     def shows(self, partition: int, begin: int, end: int | None, patience: Patience) -> bool | None:
-        """Whether readers of committed messages find one from offset `begin` to below `end`, None: the first open
+        """Whether read-committed consumers find one from offset `begin` to below `end`, None: the first open
         transaction. None where messages from `begin` on have been deleted, so that nothing can be said."""
         first, stable = self._bounds(partition, committed=True, patience=patience)
         end = stable if end is None else min(end, stable)

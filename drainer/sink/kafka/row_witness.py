@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import TracebackType
 
 from drainer.sink.errors import DestinationRefused
@@ -13,11 +13,20 @@ from drainer.sink.retry import Patience
 
 
 class RowWitness:
-    """A context, for one thread. `open_rows`: partitions where a transaction hangs, and from which offset on."""
+    """A context, for one thread. `there`: partitions that exist; `open_rows`: those where a transaction hangs, and from
+    which offset on."""
 
-    def __init__(self, config: KafkaConfig, label: str, open_rows: Mapping[Place, int], patience: Patience) -> None:
+    def __init__(
+        self,
+        config: KafkaConfig,
+        label: str,
+        there: Container[Place],
+        open_rows: Mapping[Place, int],
+        patience: Patience,
+    ) -> None:
         self._config = config
         self._label = label
+        self._there = there
         self._open_rows = open_rows
         self._patience = patience
         self._readers: dict[str, Reader] = {}
@@ -25,11 +34,14 @@ class RowWitness:
     def is_committed(self, begins: Mapping[Place, int]) -> bool:
         """Whether a transaction was committed in any of the partitions, which ended at these offsets before it. Raises
         DestinationRefused where none of them can tell any more."""
-        found = {place: self.is_settled_behind(place, begin) for place, begin in begins.items()}
-        if any(found.values()):
-            return True
-        gone = sorted(place for place, shown in found.items() if shown is None)
-        if gone and len(gone) == len(found):
+        gone = []
+        for place, begin in sorted(begins.items()):
+            shown = self.is_settled_behind(place, begin)
+            if shown:
+                return True
+            if shown is None:
+                gone.append(place)
+        if gone and len(gone) == len(begins):
             topic, partition = gone[0]
             offset = begins[gone[0]]
             raise DestinationRefused(
@@ -39,8 +51,10 @@ class RowWitness:
         return False
 
     def is_settled_behind(self, place: Place, begin: int) -> bool | None:
-        """Whether readers of committed messages find any from offset `begin` on, below what is open there; None where
-        they were deleted."""
+        """Whether read-committed consumers find any from offset `begin` on, below what is open there; None where
+        they were deleted, by themselves or with their topic."""
+        if place not in self._there:
+            return None
         topic, partition = place
         if topic not in self._readers:
             self._readers[topic] = Reader(self._config.client, topic)
@@ -61,7 +75,7 @@ class RowWitness:
 
 
 def told(open_at: Mapping[Place, int], address: str) -> str:
-    """For an operator: where readers stand still, and what names and ends that."""
+    """For an operator: which transaction is open, and what names and ends it."""
     (topic, partition), offset = min(open_at.items())
     more = f", and in {len(open_at) - 1} partitions more" if len(open_at) > 1 else ""
     tool = f"kafka-transactions.sh --bootstrap-server {address}"

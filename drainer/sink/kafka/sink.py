@@ -152,7 +152,7 @@ class KafkaSink:
     def _write(self, pieces: Pieces[ChangeSegment], parts: PartsOf, schema_version: int) -> Applied:
         rows, schedule = 0, self._schedule
         self._take_up_partitions()
-        announce(*self._opened(), pieces.until_ts)
+        announce(*self._opened(), pieces.until_ts, self._topics_in(pieces))
 
         def counted() -> Iterator[ChangeSegment]:
             nonlocal rows
@@ -180,7 +180,7 @@ class KafkaSink:
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         self._take_up_partitions()
-        announce(*self._opened(), step.commit_ts)
+        announce(*self._opened(), step.commit_ts, self._publication.topics_of(step))
 
         def body(transaction: Transaction) -> None:
             publication = self._known(self._publication.topics_of(step))
@@ -333,6 +333,9 @@ class KafkaSink:
         if driver.use_batches(publication.batch_bytes):
             raise ProducerLost(f"{driver.label}: a topic takes less at once than those before")
         return publication
+
+    def _topics_in(self, pieces: Pieces[ChangeSegment]) -> Iterator[str]:
+        return (topic for segment in pieces.works() for topic, _ in self._publication.tables_in(segment))
 
     def _check(self, after_ts: int, until_ts: int) -> None:
         """Raises PositionMoved where (after_ts, until_ts] does not follow the position."""

@@ -122,7 +122,7 @@ class KafkaSlotWriter:
         return self.ends[1 + slot] + _MARK_OFFSETS if self.ends and self.config.exactly_once else -1
 
     def _abort(self, producer: Producer) -> None:
-        """What is open would hold readers of committed messages until its time is up."""
+        """Read-committed consumers could not read past what is open until its time is up."""
         try:
             producer.abort(Patience(f"{self.label}: aborting", min(self.config.retry_for_s, _ABORT_S)))
         except DestinationError as error:

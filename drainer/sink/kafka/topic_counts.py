@@ -110,11 +110,12 @@ class TopicCounts:
         notes = {COUNTS_NOTE: dict(self._publication.counts), _GENERATION: self._generation, _IDS: dict(self._ids)}
         return notes if not self._sent_ts else {**notes, _SENT: self._sent_ts, _RULES: self._rules()}
 
-    def announcement(self, until_ts: int) -> dict[str, Any] | None:
-        """Before rows up to there are sent: the notes that say so, None where none are needed. Without transactions
-        rows are there when the position is not. `announced` when they are recorded."""
+    def announcement(self, until_ts: int, names: Iterable[str] = ()) -> dict[str, Any] | None:
+        """Before rows up to there are sent to these topics: the notes that say so, None where none are needed. Without
+        transactions rows are there when the position is not. `announced` when they are recorded. Raises as `know`."""
         if self._config.exactly_once or until_ts <= self._sent_ts:
             return None
+        self.know(names)
         return {**self.notes(), _SENT: until_ts, _RULES: self._rules()}
 
     def announced(self, until_ts: int) -> None:

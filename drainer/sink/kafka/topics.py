@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka.control_records import Place
+from drainer.sink.kafka.missing_replicas import missing_replicas
 from drainer.sink.kafka.producer import meaning
 from drainer.sink.retry import Patience
 
@@ -22,6 +23,8 @@ GRACE_S: Final = 10.0
 # A marker follows its commit within milliseconds, but for brokers that were just started.
 _LOOK_AGAIN_S_FIRST: Final = 0.002
 _LOOK_AGAIN_S_MAX: Final = 0.2
+# The library looks each of them up among all of one question: of 3,000 that is most of the time.
+_PLACES_AT_ONCE: Final = 256
 _LATEST: Final = -1  # in the place of a time: where a partition ends
 _NO_ID: Final = str(Uuid(0, 0))
 PARTITIONS_DEFAULT: Final = 3
@@ -118,30 +121,40 @@ class Topics:
         return self._setting(topic, "cleanup.policy")
 
     def ends(self, places: Sequence[Place], *, committed: bool) -> dict[Place, int]:
-        """Where partitions end: for readers of committed messages, which is where the first open transaction begins, or
-        behind everything. Without those that are not there."""
+        """Where partitions end: for read-committed consumers, which is where the first open transaction begins, or
+        behind everything. Without those that are not there. One that a broker alone does not know, as a broker may
+        that has just started, is asked for again: what hangs there must not be overlooked."""
 
+        found: dict[Place, int] = {}
+        for begin in range(0, len(places), _PLACES_AT_ONCE):
+            found |= self._ends_of(places[begin : begin + _PLACES_AT_ONCE], committed=committed)
+        return found
+
+    def _ends_of(self, places: Sequence[Place], *, committed: bool) -> dict[Place, int]:
         def ask() -> dict[Place, int]:
             with self._lock:
                 consumer = self._of_ends.get(committed) or self._made(committed=committed)
                 self._of_ends[committed] = consumer
             asked = [TopicPartition(*place, _LATEST) for place in places]
-            found = {}
-            for answer in consumer.offsets_for_times(asked, timeout=_ANSWER_S):
-                if answer.error is None:
-                    found[answer.topic, answer.partition] = int(answer.offset)
-                elif answer.error.code() not in _NOT_THERE:
+            answers = consumer.offsets_for_times(asked, timeout=_ANSWER_S)
+            refused = [answer for answer in answers if answer.error is not None]
+            listed = self._admin.list_topics(timeout=_ANSWER_S).topics if refused else {}
+            for answer in refused:
+                is_listed = answer.topic in listed and answer.partition in listed[answer.topic].partitions
+                if is_listed or answer.error.code() not in _NOT_THERE:
+                    why = missing_replicas(listed, [(answer.topic, answer.partition)])
+                    if why:  # such a partition may have no certain end, which is refused in other words
+                        raise DestinationDown(f"{answer.error.str()}: {why[0]}")
                     raise KafkaException(answer.error)
-            return found
+            return {(answer.topic, answer.partition): int(answer.offset) for answer in answers if not answer.error}
 
-        return self._patiently("asking where partitions end", ask) if places else {}
+        return self._patiently("asking where partitions end", ask)
 
     def settled(
         self, places: Sequence[Place], grace_s: float, known: Mapping[Place, int] | None = None
     ) -> tuple[dict[Place, int], dict[Place, int]]:
-        """Where partitions end; and those at whose offsets readers of committed messages have stood still for `grace_s`
-        because a transaction has no end there, but for the offsets that are `known`. The ends are those of a moment at
-        which there was no such partition."""
+        """Where partitions end; and those where a transaction that begins at the offset given is open for `grace_s`,
+        but for the offsets that are `known`. The ends are those of a moment at which there was no such partition."""
         end_s = time.monotonic() + grace_s
         still: dict[Place, int] | None = None
         pause_s = _LOOK_AGAIN_S_FIRST
@@ -228,6 +241,9 @@ class Topics:
             except TimeoutError:
                 self._renew()
                 patience.failed(DestinationDown(f"no answer {self._reason}".strip()))
+            except DestinationDown as error:
+                self._renew()
+                patience.failed(error)
             else:
                 patience.over()
                 return found

@@ -29,9 +29,12 @@ class Transaction:
 
     def send(self, topic: str, partition: int, messages: Iterable[Message]) -> int:
         """In this order; how many there were."""
-        if (topic, partition) not in self.wrote:
-            self.wrote[topic, partition] = self._ends(topic, partition)
-        return self._producer.send(topic, partition, messages, self._patience)
+        place = topic, partition
+        begin = self.wrote[place] if place in self.wrote else self._ends(topic, partition)
+        count = self._producer.send(topic, partition, messages, self._patience)
+        if count:  # else what hangs there was never this transaction's
+            self.wrote[place] = begin
+        return count
 
     def send_last(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
         """Behind everything else; where there are no transactions, behind the position, which must not be repeated

@@ -400,11 +400,12 @@ def test_a_transaction_whose_marker_came_to_some_of_its_partitions_is_committed_
     cluster.both()
 
 
-@pytest.mark.parametrize("who", ["driver", "0"])
+@pytest.mark.parametrize(("who", "is_first"), [("driver", False), ("0", False), ("driver", True)])
 def test_a_transaction_that_was_aborted_and_has_no_marker_is_not_committed_with_the_next(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, who: str
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, who: str, *, is_first: bool
 ) -> None:
-    """Its rows were sent, and it was given up before anything came to the control topic."""
+    """Its rows were sent, and it was given up before anything came to the control topic. `is_first`: no position names
+    the topic yet."""
     topic, control = cluster.alone(3), cluster.placed([1], [1], cleanup_policy="compact")
     aborted: list[str] = []
     abort = Producer.abort
@@ -420,18 +421,23 @@ def test_a_transaction_that_was_aborted_and_has_no_marker_is_not_committed_with_
 
     with world(cluster, topic, control_topic=control) as made:
         destination = made.opened()
-        destination.apply(segment(0, 10, 1), 1)
+        if not is_first:
+            destination.apply(segment(0, 10, 1), 1)
+        begin = 0 if is_first else 10
         monkeypatch.setattr(Producer, "abort", aborting)
         at(monkeypatch, Once("kafka.slot_sent" if who == "0" else "kafka.rows_sent", dies))
         with pytest.raises(Died):
             if who == "0":
                 spread(destination, 10, 60, *range(2, 14))
             else:
-                destination.apply(segment(10, 60, *range(2, 14)), 1)
+                destination.apply(segment(begin, 60, *range(2, 14)), 1)
         assert aborted == [f"{control}-{who}"]
         monkeypatch.undo()
-        spread(destination, 10, 60, *range(2, 14))
-        assert made.settled().keys() == list(range(1, 14))
+        if is_first:
+            destination.apply(segment(0, 60, *range(2, 14)), 1)
+        else:
+            spread(destination, 10, 60, *range(2, 14))
+        assert made.settled().keys() == list(range(2 if is_first else 1, 14))
         assert made.resolved() == {60}
     cluster.both()
 

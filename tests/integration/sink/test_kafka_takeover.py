@@ -526,6 +526,26 @@ def test_without_transactions_rows_come_again_to_their_partitions(
     world.opened(**more, dispatchers=[{"matcher": ["*.*"], "partition": "ts"}]).apply(segment(90, 99, 60), 1)
 
 
+def test_without_transactions_rows_come_again_to_their_partitions_of_a_new_topic(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who writes its first rows dies before the position, and somebody adds partitions."""
+    topic = f"{world.topic}-new"
+    more: dict[str, Any] = {"exactly_once": False, "partition_change": "take-up", "partition_look": "1s"}
+    more["dispatchers"] = [{"matcher": ["*.*"], "partition": "index-value", "topic": topic}]
+    old = world.opened(**more)
+    with monkeypatch.context() as patched:
+        at(patched, Once("kafka.rows_acknowledged", dies))
+        with pytest.raises(Died):
+            old.apply(segment(0, 40, *KEYS), 1)
+    world.broker.grow(topic, 7)
+    new = world.opened(OTHER, **more)
+    new.apply(segment(0, 40, *KEYS), 1)
+    found = seen(world.broker, topic, repeats=True)
+    places = {(key(row), number) for number, of in enumerate(found) for row in of.rows}
+    assert sorted(one for one, _ in places) == list(KEYS), "each in one partition"
+
+
 def test_a_message_above_the_topic_s_limit_is_never_dropped(world: World) -> None:
     """Above what is the default elsewhere, too, where the topic takes it."""
     world.broker.set_topic(world.topic, max_message_bytes=str(100_000))

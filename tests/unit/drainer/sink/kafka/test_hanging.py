@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from drainer.protocol.encoder import Message
 from drainer.sink.document_position import Document
@@ -31,10 +32,16 @@ class Brokers:
     def __init__(self, open_at: Mapping[Place, int]) -> None:
         self.open_at = dict(open_at)
         self.ended: list[tuple[Place, bytes, bool]] = []
+        self.given: dict[str, int] = {}
+        self.graces: list[float] = []
+
+    def counts(self) -> dict[str, int]:
+        return self.given
 
     def settled(
         self, places: Sequence[Place], grace_s: float, known: Mapping[Place, int] | None = None
     ) -> tuple[dict[Place, int], dict[Place, int]]:
+        self.graces.append(grace_s)
         found = {place: self.open_at[place] for place in places if place in self.open_at}
         left = {place: at for place, at in found.items() if known is None or known.get(place) != at}
         return self.ends(places, committed=False), left
@@ -107,7 +114,7 @@ def end(monkeypatch: pytest.MonkeyPatch, brokers: Brokers, filler: Sequence[Mess
     producer: Any = Ending(brokers)
 
     def once() -> None:
-        basis = Basis(STORED, None, document)
+        basis = Basis(document, None, document)
         assert made.end(producer, [0], 0, basis, lambda: None, Patience("x", 0))["t", 0] == 50
 
     return once
@@ -150,3 +157,82 @@ def test_what_is_committed_and_cannot_be_ended_stops_it(monkeypatch: pytest.Monk
         ):
             once()
     assert brokers.ended == [(("t", 1), b"end", False)]
+
+
+def test_an_operator_is_told_of_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the log, while nothing can end it here."""
+    brokers = Brokers({("t", 2): 12})
+    monkeypatch.setattr(brokers, "open_at", _Lasting(brokers.open_at))
+    with capture_logs() as logs:
+        end(monkeypatch, brokers, [RESOLVED])()
+    told = [line for line in logs if line["event"] == "read-committed consumers cannot read past an open transaction"]
+    assert len(told) == 1
+    assert "offset 12 of t-2" in told[0]["why"]
+
+
+class Meeting:
+    """A driver's first transaction of a topic, in steps."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        document = Document(STORED, notes=NOTES)
+        given: Any = (KafkaConfig({}, "k1:9092", "control"), brokers, OfControl(document), "x", lambda _: [RESOLVED])
+        self.hanging = Hanging(*given)
+        self._producer: Any = Ending(brokers)
+        self._basis = Basis(document, None, document)
+
+    def look(self) -> dict[Place, int]:
+        return self.hanging.end(self._producer, [0], 0, self._basis, lambda: None, Patience("x", 0))
+
+
+def test_what_hangs_in_a_topic_that_no_position_names_is_ended_before_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A driver made the topic, sent rows there, and died before its position. What was aborted would be committed with
+    the same rows when they come again."""
+    monkeypatch.setattr(hanging_module, "RowWitness", Witness)
+    brokers = Brokers({("new", 1): 3})
+    brokers.given = {"new": 2}
+    driver = Meeting(brokers)
+    driver.look()
+    assert brokers.ended == [], "nobody knows of it yet"
+    with pytest.raises(ProducerLost, match="no end at offset 3 of new-1"):
+        driver.hanging.meet("new")
+    driver.look()
+    assert brokers.ended == [(("new", 1), b"end", False)]
+    assert driver.hanging.meet("new") == {("new", 0): 50, ("new", 1): 50}
+
+
+def test_a_topic_that_was_met_is_looked_at_until_a_position_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction fails after it met the topic, and its abort has no end there."""
+    monkeypatch.setattr(hanging_module, "RowWitness", Witness)
+    brokers = Brokers({})
+    brokers.given = {"new": 1, "t": 5}
+    driver = Meeting(brokers)
+    driver.hanging.meet("new")
+    driver.hanging.meet("t")
+    brokers.open_at.update({("new", 0): 3, ("t", 4): 8})
+    driver.look()
+    assert brokers.ended == [(("new", 0), b"end", False), (("t", 4), b"end", False)], "of more partitions, too"
+
+
+def test_what_stays_open_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else another producer's transaction would take half of the time. One that began since is looked for anew."""
+    brokers = Brokers({("t", 2): 12})
+    monkeypatch.setattr(brokers, "open_at", _Lasting(brokers.open_at))
+    once = end(monkeypatch, brokers, [RESOLVED])
+    once()
+    monkeypatch.setattr(hanging_module, "GRACE_S", -1.0)
+    brokers.graces.clear()
+    once()
+    assert brokers.graces == [-1.0, 0.0], "one look around the transaction, one at what is open still"
+    brokers.ended.clear()
+    brokers.open_at["t", 2] = 20
+    once()
+    assert brokers.ended == [(("t", 2), b"end", False)]
+
+
+def test_a_control_topic_that_is_gone_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers({})
+    monkeypatch.setattr(brokers, "ends", lambda places, *, committed: {})
+    with pytest.raises(ProducerLost, match="partition 0 of control is not there"):
+        Meeting(brokers).look()

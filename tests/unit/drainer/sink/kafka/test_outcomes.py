@@ -108,9 +108,20 @@ def test_what_something_is_based_on_is_committed() -> None:
     """An intent by the mark of a slot, ended or not; a slot by the position or by its range's end; and what this driver
     was acknowledged."""
     assert control({0: moved(Document(WITH_INTENT))}, [[], MARK]) == ({0: True}, 100)
-    assert control({0: moved(Document(BEHIND))}, [[]], replace(NOBODY, acknowledged=BEHIND)) == ({0: True}, 200)
+    assert control({0: moved(Document(BEHIND))}, [[]], replace(NOBODY, acknowledged=Document(BEHIND))) == (
+        {0: True},
+        200,
+    )
     assert control({2: MARK}, [[], MARK], NOBODY.on(Document(BEHIND))) == ({2: True}, 200)
     assert control({2: MARK}, [[], MARK], replace(NOBODY, finished=INTENT)) == ({2: True}, 100)
+
+
+def test_an_acknowledgement_is_of_one_transaction() -> None:
+    """Not of the next one with the same position: other numbers of partitions are recorded so, with events that may not
+    all have been written when it was aborted."""
+    acknowledged = replace(NOBODY, acknowledged=noted(BEHIND, {("t", 0): 10}))
+    assert control({0: moved(noted(BEHIND, {("t", 0): 10}))}, basis=acknowledged) == ({0: True}, 200)
+    assert control({0: moved(noted(BEHIND, {("t", 0): 14}))}, basis=acknowledged) == ({0: False}, 100)
 
 
 def test_what_nobody_knows_of_is_aborted() -> None:
@@ -129,7 +140,7 @@ def test_a_slot_goes_by_the_position_that_the_driver_s_own_transaction_gets() ->
     """Both hang: the range's end, and a slot of it."""
     tails = {0: moved(Document(BEHIND)), 2: MARK}
     marks = [[], MARK]
-    assert control(tails, marks, replace(NOBODY, acknowledged=BEHIND)) == ({0: True, 2: True}, 200)
+    assert control(tails, marks, replace(NOBODY, acknowledged=Document(BEHIND))) == ({0: True, 2: True}, 200)
     assert control(tails, marks) == ({0: False, 2: False}, 100)
 
 
@@ -156,11 +167,15 @@ def test_a_slot_goes_by_the_range_that_hangs_as_well() -> None:
 
 
 def test_rows_that_hang_go_with_the_control_topic() -> None:
-    """The driver's with its position, a slot's with its mark, each in the partitions that are open."""
+    """The driver's with its position, a slot's with its mark, each in the partitions that are open. Where the
+    position's transaction wrote nothing, a commit of it is none of what hangs there."""
     tails = {0: moved(noted(BEHIND, {("t", 0): 10}))}
     at = {("t", 0): 10, ("t", 1): 25}
     assert decided(tails, open_rows=at).driver == dict.fromkeys(at, False)
-    assert decided(tails, basis=replace(NOBODY, acknowledged=BEHIND), open_rows=at).driver == dict.fromkeys(at, True)
+    told = replace(NOBODY, acknowledged=noted(BEHIND, {("t", 0): 10}))
+    assert decided(tails, basis=told, open_rows=at).driver == {("t", 0): True, ("t", 1): False}
+    old, told = {0: moved(Document(BEHIND))}, replace(NOBODY, acknowledged=Document(BEHIND))
+    assert decided(old, basis=told, open_rows=at).driver == dict.fromkeys(at, True), "an earlier version noted nothing"
     marks = [MARK, MARK]
     assert decided({2: MARK}, marks, OPEN, open_rows=at, u0=[30]).slots[1] == {("t", 1): True}
     assert decided({2: MARK}, marks, OPEN, open_rows=at).slots[1] == {("t", 1): False}
@@ -200,7 +215,7 @@ def test_what_is_noted_is_read_back() -> None:
 def test_partitions_that_have_lost_their_messages_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither outcome may be taken for granted then."""
     rows = Partitions(t0=None, t1=[])
-    with RowWitness(KafkaConfig({}, "k1:9092", "control"), "x", {}, Patience("x", 0)) as witness:
+    with RowWitness(KafkaConfig({}, "k1:9092", "control"), "x", ROWS, {}, Patience("x", 0)) as witness:
         monkeypatch.setattr(witness, "is_settled_behind", rows.finds)
         assert not witness.is_committed({("t", 1): 20})
         assert not witness.is_committed({("t", 0): 10, ("t", 1): 20}), "the other one has its end, and nothing before"
@@ -218,12 +233,30 @@ def test_a_user_who_may_not_read_rows_is_told_so(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Reader, "shows", refuses)
     with (
-        RowWitness(KafkaConfig({}, "k1:9092", "control"), "x", {}, Patience("x", 0)) as witness,
+        RowWitness(KafkaConfig({}, "k1:9092", "control"), "x", ROWS, {}, Patience("x", 0)) as witness,
         pytest.raises(
             DestinationRefused, match=r"in topic t, which this user may not read: give it Read there \(TOPIC_AUTH"
         ),
     ):
         witness.is_committed({("t", 0): 10})
+
+
+def test_topics_that_are_gone_tell_nothing_and_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of many partitions no more are read than it takes."""
+    read: list[int] = []
+
+    def shows(self: Reader, partition: int, *_: object) -> bool:
+        read.append(partition)
+        return partition == 1
+
+    monkeypatch.setattr(Reader, "shows", shows)
+    there = {("t", partition) for partition in range(4)}
+    with RowWitness(KafkaConfig({}, "k1:9092", "control"), "x", there, {}, Patience("x", 0)) as witness:
+        assert witness.is_committed({("gone", 0): 3, **dict.fromkeys(there, 10)})
+        assert read == [0, 1]
+        assert not witness.is_committed({("gone", 0): 3, ("t", 2): 10})
+        with pytest.raises(DestinationRefused, match="gone-0 has lost its messages from offset 3 on"):
+            witness.is_committed({("gone", 0): 3})
 
 
 def test_an_operator_is_told_the_commands() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -152,6 +152,19 @@ def test_what_is_sent_without_transactions_is_recorded_before() -> None:
     ):
         counts(rules=[DispatchRule(("a.*",), partition="ts")]).begin(notes, 49)
     assert counts().announcement(50) is None, "transactions need none of this"
+
+
+def test_what_is_sent_without_transactions_is_recorded_with_its_topics() -> None:
+    """Also of those that this is the first to go to; with transactions nobody asks which these are."""
+    notes = counts(exactly_once=False).announcement(50, iter(["new"]))
+    assert notes is not None
+    assert notes["topics"] == {"shop": 3, "new": 3}
+
+    def unasked() -> Iterator[str]:
+        raise AssertionError
+        yield ""
+
+    assert counts().announcement(50, unasked()) is None
 
 
 def test_positions_from_before_topics_had_ids_are_taken_as_they_are() -> None:

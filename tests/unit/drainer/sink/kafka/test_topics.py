@@ -1,0 +1,83 @@
+"""What brokers' answers about topics are taken for, with clients that are made here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from drainer.sink.errors import DestinationDown
+from drainer.sink.kafka.topics import Topics
+
+PLACES = [("t", 0), ("t", 1), ("gone", 0)]
+
+
+class Ends:
+    """A consumer. `unknown`: partitions that the broker does not know, at each of the next questions; the last one
+    stays."""
+
+    def __init__(self, *unknown: set[tuple[str, int]]) -> None:
+        self.unknown = list(unknown)
+        self.asked: list[int] = []
+
+    def offsets_for_times(self, asked: Sequence[TopicPartition], timeout: float) -> list[Any]:
+        unknown = self.unknown.pop(0) if len(self.unknown) > 1 else self.unknown[0]
+        self.asked.append(len(asked))
+        error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        return [
+            SimpleNamespace(
+                topic=one.topic,
+                partition=one.partition,
+                offset=7,
+                error=error if (one.topic, one.partition) in unknown else None,
+            )
+            for one in asked
+        ]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Topics:
+    """Brokers list topic t, which has two partitions."""
+    topics = Topics({"bootstrap.servers": "127.0.0.1:1"}, "127.0.0.1:1", 0.0, threading.Event())
+    listed = SimpleNamespace(topics={"t": SimpleNamespace(partitions={0: None, 1: None})})
+    monkeypatch.setattr(topics, "_admin", SimpleNamespace(list_topics=lambda timeout: listed))
+    return topics
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, topics: Topics, ends: Ends) -> None:
+    monkeypatch.setattr(topics, "_made", lambda *, committed: ends)
+    monkeypatch.setattr(topics, "_of_ends", {})
+    monkeypatch.setattr(topics, "_renew", lambda: None)
+
+
+def test_partitions_that_are_gone_are_left_out(monkeypatch: pytest.MonkeyPatch, made: Topics) -> None:
+    answers(monkeypatch, made, Ends({("gone", 0)}))
+    assert made.ends(PLACES, committed=False) == {("t", 0): 7, ("t", 1): 7}
+
+
+def test_a_partition_that_one_broker_does_not_know_is_not_taken_for_gone(
+    monkeypatch: pytest.MonkeyPatch, made: Topics
+) -> None:
+    """A transaction that hangs there would count as ended."""
+    answers(monkeypatch, made, Ends({("t", 1), ("gone", 0)}))
+    with pytest.raises(DestinationDown, match="asking where partitions end"):
+        made.ends(PLACES, committed=False)
+    made._retry_for_s = 60.0
+    answers(monkeypatch, made, Ends({("t", 1), ("gone", 0)}, {("gone", 0)}))
+    assert made.ends(PLACES, committed=False) == {("t", 0): 7, ("t", 1): 7}
+
+
+@pytest.mark.parametrize(("partitions", "asked"), [(0, []), (3, [3]), (1000, [256, 256, 256, 232])])
+def test_many_partitions_are_asked_for_with_few_questions(
+    monkeypatch: pytest.MonkeyPatch, made: Topics, partitions: int, asked: list[int]
+) -> None:
+    """A driver asks for all of them twice for each of its transactions."""
+    ends = Ends(set())
+    answers(monkeypatch, made, ends)
+    places = [("t", partition) for partition in range(partitions)]
+    assert made.settled(places, 10.0) == (dict.fromkeys(places, 7), {})
+    assert ends.asked == asked * 2

@@ -329,6 +329,34 @@ async def test_a_group_that_fails_holds_nobody_back(monkeypatch: pytest.MonkeyPa
     assert [str(caller.told.result()) for caller in turns.callers] == ["the pump is stopping"] * 2 + ["None"]
 
 
+async def test_each_group_waits_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind one for which all turns were idle; and one caller that is alone is no reason to forget the others."""
+    turns = Turns(monkeypatch)
+    await turns.group_of(3)
+    for first, second in ((b"a", b"b"), (b"c", b"d")):
+        turns.take(first)
+        await turns.pass_turns(IDLE_TURNS_MAX - 2)
+        turns.take(second)
+        await turns.turns_until_begun()
+        turns.store.end()
+    await turns.group_of(1)
+    turns.take(b"e")
+    await turns.pass_turns(2)
+    turns.take(b"f")
+    await turns.turns_until_begun()
+    assert turns.store.groups[1:] == [[b"a", b"b"], [b"c", b"d"], [b"0"], [b"e", b"f"]]
+
+
+async def test_calls_that_arrive_together_count_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns(monkeypatch)
+    turns.take(b"a")
+    await turns.turns_until_begun()
+    numbers, payloads = range(SMALL_MAX), [b"%d" % number for number in range(SMALL_MAX)]
+    turns.turn.take(Callers(Caller(), numbers, 0.0), payloads)
+    assert await turns.turns_until_begun() == 1
+    assert turns.store.groups == [[b"a"], payloads]
+
+
 @pytest.mark.parametrize("wrong", [b"", commit(20, 19)], ids=["usual", "with another"])
 async def test_a_mistake_behind_the_write_holds_nobody_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: bytes

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from binlog.envelope import Envelope, encode_binlog, encode_fake, scan
-from binlog.errors import BinlogError, DecodeError
+from binlog.errors import BinlogError, DecodeError, LogBroken, NotOnline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -465,3 +465,43 @@ async def test_the_loop_waits_for_short_writes_alone(tmp_path: Path, monkeypatch
             assert await store.write([prewrite(BASE + 500)]) == [None]
         assert await store.write([prewrite(BASE + 501, row=bytes(1 << 16))]) == [None]
         assert waited[3:] == [False, False]
+
+
+async def test_a_pump_that_takes_no_prewrites_takes_no_usual_one(tmp_path: Path) -> None:
+    """P-RPC-03, by either way: commits of what is pending are taken."""
+    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
+        assert await store.write([prewrite(BASE), prewrite(BASE + 1)]) == [None] * 2
+        found: asyncio.Future[list[BinlogError | None]] = asyncio.get_running_loop().create_future()
+        group = [prewrite(BASE + 2), commit(BASE, BASE + 5)]
+        store.submit(group, lambda results, _left: found.set_result(results), refuse_prewrites="pausing")
+        group = [prewrite(BASE + 3), commit(BASE + 1, BASE + 6)]
+        for results in (await asyncio.wait_for(found, 60), await store.write(group, refuse_prewrites="pausing")):
+            assert [type(error) for error in results] == [NotOnline, type(None)]
+        await store.resolver.refresh()
+        assert not store.pending_count and len(await binlogs_of(store)) == 2
+
+
+@pytest.mark.parametrize("way", [submitted, written])
+async def test_a_broken_log_refuses_usual_prewrites_as_a_pump_that_takes_none(tmp_path: Path, way: Way) -> None:
+    """So that a client goes to another pump; of a commit it is not known."""
+    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
+        assert await way(store, [prewrite(BASE)]) == [None]
+        store.log.give_up("the disk is gone")
+        results = await way(store, [prewrite(BASE + 1), commit(BASE, BASE + 2)])
+        assert [type(error) for error in results] == [NotOnline, LogBroken]
+        assert store.is_pending(BASE) and not store.is_pending(BASE + 1)
+
+
+@pytest.mark.parametrize("on_loop", [0, 1 << 20])
+async def test_a_batch_of_repetitions_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_loop: int
+) -> None:
+    """Nor does it move the head, from which the next start reads."""
+    monkeypatch.setattr(writer, "LOOP_BYTES_MAX", on_loop)
+    batch = [prewrite(BASE), commit(BASE, BASE + 1)]
+    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
+        assert await store.write(batch) == [None] * 2
+        before, size = store.index.own_head(), store.log.tail.size
+        assert before is not None and before.end == size
+        assert await store.write(batch) == [None] * 2
+        assert (store.index.own_head(), store.log.tail.size) == (before, size)

@@ -75,3 +75,14 @@ async def test_the_end_of_the_stream_ends_the_timer() -> None:
         await batch.close()
         assert (await asyncio.wait_for(answer, WAIT_S)).outcome is not Outcome.ACKED
         assert batch._timer is None and not batch._due
+
+
+async def test_a_channel_that_was_closed_meanwhile_ends_the_stream_at_once() -> None:
+    """Else every later write would be queued on a stream that never begins, until the first one is late."""
+    channel = grpc.aio.insecure_channel("127.0.0.1:1")
+    await channel.close()
+    batch = BatchWriter(channel, cluster_id=CLUSTER_ID, timeout_s=1000.0)
+    answer = await asyncio.wait_for(batch.write(prewrite(1)), WAIT_S)
+    assert answer.outcome is Outcome.NOT_SENT and "closed" in answer.detail
+    assert batch.ended and batch._timer is None
+    await batch.close()

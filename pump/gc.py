@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -53,6 +54,7 @@ class GarbageCollector:
         self._registry = registry
         self._retention = retention
         self._working = asyncio.Lock()
+        self._stopping = threading.Event()
 
     def _bounded_clock_ms(self) -> int:
         """A machine's clock that jumped forward would have everything removed that no drainer has registered for."""
@@ -87,12 +89,24 @@ class GarbageCollector:
                 await asyncio.to_thread(self._store.checkpoints.purge, point)
                 _log.info("GC: binlogs at or below purged_ts are no longer served", purged_ts=point, former=before)
             point = max(point, before)
-            await asyncio.to_thread(self._remove, removed_until_ts(point))
+            await self._remove_in_thread(removed_until_ts(point))
             return point
+
+    async def _remove_in_thread(self, until_ts: int) -> None:
+        """A caller who is cancelled ends it, and waits for its end: whoever stops closes the index next, and LevelDB
+        must not be used then."""
+        self._stopping.clear()
+        removing = asyncio.ensure_future(asyncio.to_thread(self._remove, until_ts))
+        try:
+            await asyncio.shield(removing)
+        except asyncio.CancelledError:
+            self._stopping.set()
+            await asyncio.gather(removing, return_exceptions=True)
+            raise
 
     def _remove(self, until_ts: int) -> None:
         """Remove files whose binlogs, and the commits that need them, are all at or below `until_ts`; then index
-        keys."""
+        keys. Once it is to stop it ends soon; the next collection goes on."""
         store = self._store
         needs = store.index.needs()
         files = store.log.files()
@@ -105,4 +119,6 @@ class GarbageCollector:
         for prefix in (TS, COMPLETE, OUTCOME):
             for deleted in store.index.delete_until(prefix, until_ts):
                 storage_metrics.DELETED_KEYS.inc(deleted)
+                if self._stopping.is_set():
+                    return
         storage_metrics.DONE_GC.set(tso.physical_ms(until_ts))

@@ -100,7 +100,11 @@ class BatchWriter:
         self._end(lost("the connection was closed"))
 
     async def _run(self) -> None:
-        call = self._stub.WriteBatch()
+        try:
+            call = self._stub.WriteBatch()
+        except grpc.aio.UsageError as error:  # the channel was closed before this task began
+            self._end(not_sent(f"CANCELLED: {error}"))
+            return
         sender = asyncio.create_task(self._send(call))
         why = lost("the stream ended")
         try:

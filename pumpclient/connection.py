@@ -171,6 +171,9 @@ class Connection:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 self._drop(channel)
             return classify(int(error.code().value[0]), error.details() or "")
+        except grpc.aio.UsageError as error:  # the channel was closed before this call began
+            self._drop(channel)
+            return not_sent(f"CANCELLED: {error}")
         except asyncio.CancelledError:
             if self._channel is channel:
                 raise  # the caller was cancelled, not the channel

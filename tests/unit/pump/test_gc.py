@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -183,3 +186,29 @@ async def test_damage_in_a_file_that_is_gone_is_no_damage_any_more(tmp_path: Pat
         assert await store.write([commit(point + 101, point + 103)]) == [None]
         store.resolver.advance(point + 200)
         assert await binlogs_of(store, point) == [merged(point + 101, point + 103)]
+
+
+async def test_a_collection_that_is_cancelled_has_ended_before_the_index_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LevelDB crashes the process where it is closed under a thread that scans it."""
+    removing, go_on, batches = threading.Event(), threading.Event(), []
+
+    def delete_until(prefix: bytes, _ts: int) -> Iterator[int]:
+        for _ in range(3):
+            batches.append(prefix)
+            removing.set()
+            assert go_on.wait(60)
+            yield 1
+
+    async with opened(tmp_path, SetClock(1)) as store:
+        monkeypatch.setattr(store.index, "delete_until", delete_until)
+        collecting = asyncio.create_task(collector(store, Registry(MemoryEtcd())).collect())
+        assert await asyncio.to_thread(removing.wait, 60)
+        collecting.cancel()
+        done, _ = await asyncio.wait({collecting}, timeout=0.1)
+        go_on.set()
+        assert not done, "its thread is at work"
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(collecting, 60)
+        assert len(batches) == 1, "no other batch was begun"

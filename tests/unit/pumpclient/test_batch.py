@@ -12,6 +12,7 @@ from binlog.envelope import encode_binlog
 
 from pumpclient.answer import ACKED, Outcome
 from pumpclient.batch import BatchWriter
+from pumpclient.connection import Connection
 from tests.unit.pumpclient.stub_pump import CLUSTER_ID, Fault, StubPump
 
 WAIT_S = 60.0
@@ -75,3 +76,26 @@ async def test_the_end_of_the_stream_ends_the_timer() -> None:
         await batch.close()
         assert (await asyncio.wait_for(answer, WAIT_S)).outcome is not Outcome.ACKED
         assert batch._timer is None and not batch._due
+
+
+async def test_a_channel_that_was_closed_meanwhile_ends_the_stream_at_once() -> None:
+    """Else every later write would be queued on a stream that never begins, until the first one is late."""
+    channel = grpc.aio.insecure_channel("127.0.0.1:1")
+    await channel.close()
+    batch = BatchWriter(channel, cluster_id=CLUSTER_ID, timeout_s=1000.0)
+    answer = await asyncio.wait_for(batch.write(prewrite(1)), WAIT_S)
+    assert answer.outcome is Outcome.NOT_SENT and "closed" in answer.detail
+    assert batch.ended and batch._timer is None
+    await batch.close()
+
+
+async def test_a_connection_whose_channel_was_closed_meanwhile_answers() -> None:
+    """As where it is reset between a dial and the write that waited for it: nothing was sent, and nothing is raised."""
+    channel = grpc.aio.insecure_channel("127.0.0.1:1")
+    await channel.close()
+    connection = Connection("127.0.0.1:1", cluster_id=CLUSTER_ID, timeout_s=1000.0)
+    for use_extension in (True, False):
+        connection._channel, connection.has_extension = channel, use_extension
+        answer = await asyncio.wait_for(connection.write(prewrite(1)), WAIT_S)
+        assert answer.outcome is Outcome.NOT_SENT and "closed" in answer.detail
+    await connection.close()

@@ -37,7 +37,7 @@ from tests.support.servers import ROOT, Server, answers, free_port, missing, wai
 
 _JARS = ROOT / "scripts" / "jars" / "kafka-4.4.0.txt"
 _JVM = ["-Xms96m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
-DEADLINE_S = 120
+DEADLINE_S = 240
 ANSWER_S: Final = 10.0
 SETTLED_S: Final = 90.0
 

@@ -18,7 +18,7 @@ from tests.support.servers import ROOT, Server, answers, free_port, missing, wai
 
 _LISTED = ROOT / "scripts" / "jars" / "apicurio-registry-2.6.13.txt"
 _JVM = ["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
-_DEADLINE_S = 120
+_DEADLINE_S = 240
 
 
 @dataclass

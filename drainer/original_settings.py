@@ -16,6 +16,7 @@ WITHOUT_EFFECT = "accepted, without effect"
 _TEXT_MODES = frozenset({"ANSI", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "PIPES_AS_CONCAT", "IGNORE_SPACE"})
 _SYNC_MODES = (0, 1)
 _CHECKPOINT_SCHEMA = "tidb_binlog"
+_CHECKPOINT_TYPES = frozenset({"", "mysql", "tidb"})  # where it is a table, as ours; else it is a file, or elsewhere
 
 
 def _usual_text(value: str) -> str:
@@ -60,7 +61,7 @@ def _usual_schema(value: str) -> str:
 
 
 def _of_a_server(value: str) -> str:
-    if value not in ("", "mysql", "tidb"):
+    if value not in _CHECKPOINT_TYPES:
         raise ValueError(
             f"the position is in the destination itself: remove it, and begin with initial-commit-ts of the {value}'s"
         )

@@ -236,3 +236,25 @@ def test_a_control_topic_that_is_gone_is_said(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(brokers, "ends", lambda places, *, committed: {})
     with pytest.raises(ProducerLost, match="partition 0 of control is not there"):
         Meeting(brokers).look()
+
+
+def test_a_transaction_that_begins_while_it_looks_is_looked_for_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be one that hangs, and is not told before it was waited for."""
+    brokers = Brokers({("t", 2): 12})
+    monkeypatch.setattr(brokers, "open_at", _Lasting(brokers.open_at))
+    once = end(monkeypatch, brokers, [RESOLVED])
+    once()
+    monkeypatch.setattr(hanging_module, "GRACE_S", -1.0)
+    settled = brokers.settled
+
+    def moves(places: Sequence[Place], grace_s: float, known: Mapping[Place, int] | None = None) -> Any:
+        if grace_s == 0.0:
+            brokers.open_at["t", 2] = 20
+        return settled(places, grace_s, known)
+
+    monkeypatch.setattr(brokers, "settled", moves)
+    brokers.ended.clear()
+    once()
+    assert brokers.ended == []
+    once()
+    assert brokers.ended == [(("t", 2), b"end", False)]

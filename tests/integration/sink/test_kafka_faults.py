@@ -97,7 +97,8 @@ class Mended:
 
         def logged() -> bool:
             """The log's line comes some failures behind the status."""
-            return any(re.search(self._reason, str(line.get("error", ""))) for line in self._lines)
+            texts = [f"{line.get('what')}: {line.get('error')}" for line in self._lines]  # as the status has it
+            return any(re.search(self._reason, text) for text in texts)
 
         try:
             wait_until(shown, deadline_s=150, what=f"the status says {self._reason}")

@@ -119,7 +119,8 @@ class Processes:
         return copy
 
     def _addresses(self, name: str, text: str) -> str:
-        names = "|".join(map(re.escape, [*self.services, "0.0.0.0"]))
+        hosts = [*self.services, *(host for host, _ in self.given), "0.0.0.0"]
+        names = "|".join(map(re.escape, hosts))
 
         def local(match: re.Match[str]) -> str:
             host = name if match[1] == "0.0.0.0" else match[1]

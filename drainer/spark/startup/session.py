@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from binlog.runtime.log import get_logger
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -21,6 +23,8 @@ from drainer.spark.startup.jvm_launch import Jvm, connect, end, killed_when, sta
 from drainer.spark.startup.unavailable import SparkUnavailable
 
 JVM_EXIT_S = 10
+
+_log = get_logger(__name__)
 
 
 def start_session(
@@ -47,6 +51,7 @@ def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> Spar
             session = SparkSession(SparkContext(conf=conf, gateway=gateway))
             if jvm.python:
                 session.sparkContext.pythonExec = jvm.python
+            log_accumulator_errors(session.sparkContext)
             register(session)
             return session
     except Stopped:
@@ -74,6 +79,20 @@ def quiet_py4j() -> Iterator[None]:
         yield
     finally:
         root.removeFilter(is_other)
+
+
+def log_accumulator_errors(context: SparkContext) -> None:
+    """PySpark's server for accumulators, of which the drainer has none, prints a traceback when its connection to the
+    JVM ends, as it does where a signal ends the JVM first. That is no error; any other goes to the log."""
+
+    def handle_error(request: object, client_address: object) -> None:
+        error = sys.exception()
+        if not isinstance(error, (EOFError, ConnectionError)):
+            _log.error("Spark's server for accumulators failed", exc_info=error)
+
+    server = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = handle_error
 
 
 def stop_session(session: SparkSession, *, exit_s: float = JVM_EXIT_S) -> None:

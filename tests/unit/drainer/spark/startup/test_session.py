@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from pyspark import SparkContext
+from pyspark.accumulators import _start_update_server
+from structlog.testing import capture_logs
 
 from drainer.spark.startup.java import check_java
-from drainer.spark.startup.session import quiet_py4j
+from drainer.spark.startup.session import log_accumulator_errors, quiet_py4j
 from drainer.spark.startup.spark_settings import python_of, with_retries
 from drainer.spark.startup.unavailable import SparkUnavailable
 
@@ -60,3 +66,22 @@ def test_what_py4j_writes_of_a_killed_jvm_is_not_shown(caplog: pytest.LogCapture
         log("/site-packages/another/module.py")
     log("/site-packages/py4j/clientserver.py")
     assert caplog.messages == ["/site-packages/another/module.py", "/site-packages/py4j/clientserver.py"]
+
+
+@pytest.mark.parametrize(("sent", "lines"), [(b"token", []), (b"other", ["Spark's server for accumulators failed"])])
+def test_the_end_of_the_jvm_s_connection_for_accumulators_is_no_error(
+    capfd: pytest.CaptureFixture[str], sent: bytes, lines: list[str]
+) -> None:
+    """By PySpark's own server: a stop by a signal, which ends the JVM first, printed a traceback."""
+    server = _start_update_server("token", False, None)
+    try:
+        log_accumulator_errors(cast("SparkContext", SimpleNamespace(_accumulatorServer=server)))
+        with capture_logs() as logged, socket.create_connection(server.server_address) as connection:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.makefile("rb").read() == b"", "the server has closed it, behind its error"
+        assert [line["event"] for line in logged] == lines
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert "Traceback" not in capfd.readouterr().err

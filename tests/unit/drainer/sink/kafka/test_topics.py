@@ -41,9 +41,12 @@ class Ends:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Topics:
-    """Brokers list topic t, which has two partitions."""
+    """Brokers list topic t, which has two partitions, and one whose partition lacks a replica in sync."""
     topics = Topics({"bootstrap.servers": "127.0.0.1:1"}, "127.0.0.1:1", 0.0, threading.Event())
-    listed = SimpleNamespace(topics={"t": SimpleNamespace(partitions={0: None, 1: None})})
+    whole = SimpleNamespace(leader=1, isrs=[1, 2], replicas=[1, 2], error=None)
+    alone = SimpleNamespace(leader=1, isrs=[1], replicas=[1, 2], error=None)
+    partitions = {"t": {0: whole, 1: whole}, "lacking": {0: alone}}
+    listed = SimpleNamespace(topics={name: SimpleNamespace(partitions=of) for name, of in partitions.items()})
     monkeypatch.setattr(topics, "_admin", SimpleNamespace(list_topics=lambda timeout: listed))
     return topics
 
@@ -69,6 +72,14 @@ def test_a_partition_that_one_broker_does_not_know_is_not_taken_for_gone(
     made._retry_for_s = 60.0
     answers(monkeypatch, made, Ends({("t", 1), ("gone", 0)}, {("gone", 0)}))
     assert made.ends(PLACES, committed=False) == {("t", 0): 7, ("t", 1): 7}
+
+
+def test_a_partition_that_has_no_certain_end_for_lack_of_replicas_is_named(
+    monkeypatch: pytest.MonkeyPatch, made: Topics
+) -> None:
+    answers(monkeypatch, made, Ends({("lacking", 0)}))
+    with pytest.raises(DestinationDown, match="partition 0 of topic lacking has 1 of 2 replicas in sync, .*broker 2"):
+        made.ends([("t", 0), ("lacking", 0)], committed=False)
 
 
 @pytest.mark.parametrize(("partitions", "asked"), [(0, []), (3, [3]), (1000, [256, 256, 256, 232])])

@@ -78,7 +78,7 @@ def test_a_partition_that_has_no_certain_end_for_lack_of_replicas_is_named(
     monkeypatch: pytest.MonkeyPatch, made: Topics
 ) -> None:
     answers(monkeypatch, made, Ends({("lacking", 0)}))
-    with pytest.raises(DestinationDown, match="partition 0 of topic lacking has 1 of 2 replicas in sync, .*broker 2"):
+    with pytest.raises(DestinationDown, match=r"partition 0 of topic lacking has 1 of 2 replicas in sync, .*broker 2"):
         made.ends([("t", 0), ("lacking", 0)], committed=False)
 
 

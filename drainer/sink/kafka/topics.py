@@ -136,19 +136,27 @@ class Topics:
                 consumer = self._of_ends.get(committed) or self._made(committed=committed)
                 self._of_ends[committed] = consumer
             asked = [TopicPartition(*place, _LATEST) for place in places]
-            answers = consumer.offsets_for_times(asked, timeout=_ANSWER_S)
+            try:
+                answers = consumer.offsets_for_times(asked, timeout=_ANSWER_S)
+            except KafkaException as error:  # none of them has an answer
+                raise self._without_end(error.args[0], places) from error
             refused = [answer for answer in answers if answer.error is not None]
             listed = self._admin.list_topics(timeout=_ANSWER_S).topics if refused else {}
             for answer in refused:
                 is_listed = answer.topic in listed and answer.partition in listed[answer.topic].partitions
                 if is_listed or answer.error.code() not in _NOT_THERE:
-                    why = missing_replicas(listed, [(answer.topic, answer.partition)])
-                    if why:  # such a partition may have no certain end, which is refused in other words
-                        raise DestinationDown(f"{answer.error.str()}: {why[0]}")
-                    raise KafkaException(answer.error)
+                    raise self._without_end(answer.error, [(answer.topic, answer.partition)])
             return {(answer.topic, answer.partition): int(answer.offset) for answer in answers if not answer.error}
 
         return self._patiently("asking where partitions end", ask)
+
+    def _without_end(self, error: KafkaError, places: Sequence[Place]) -> Exception:
+        """A partition that lacks replicas in sync may have no certain end, which is refused in other words."""
+        found: Exception = KafkaException(error)
+        if isinstance(meaning(error, ""), DestinationRefused):
+            return found
+        why = missing_replicas(self._admin.list_topics(timeout=_ANSWER_S).topics, places)
+        return DestinationDown(f"{error.str()}: {why[0]}") if why else found
 
     def settled(
         self, places: Sequence[Place], grace_s: float, known: Mapping[Place, int] | None = None

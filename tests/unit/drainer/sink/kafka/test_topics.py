@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from drainer.sink.errors import DestinationDown
 from drainer.sink.kafka.topics import Topics
@@ -27,6 +27,8 @@ class Ends:
     def offsets_for_times(self, asked: Sequence[TopicPartition], timeout: float) -> list[Any]:
         unknown = self.unknown.pop(0) if len(self.unknown) > 1 else self.unknown[0]
         self.asked.append(len(asked))
+        if unknown.issuperset((one.topic, one.partition) for one in asked):
+            raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
         error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
         return [
             SimpleNamespace(
@@ -77,9 +79,12 @@ def test_a_partition_that_one_broker_does_not_know_is_not_taken_for_gone(
 def test_a_partition_that_has_no_certain_end_for_lack_of_replicas_is_named(
     monkeypatch: pytest.MonkeyPatch, made: Topics
 ) -> None:
+    """Whether it alone or all partitions of a question are refused."""
     answers(monkeypatch, made, Ends({("lacking", 0)}))
-    with pytest.raises(DestinationDown, match=r"partition 0 of topic lacking has 1 of 2 replicas in sync, .*broker 2"):
-        made.ends([("t", 0), ("lacking", 0)], committed=False)
+    for places in ([("t", 0), ("lacking", 0)], [("lacking", 0)]):
+        text = r"partition 0 of topic lacking has 1 of 2 replicas in sync, .*broker 2"
+        with pytest.raises(DestinationDown, match=text):
+            made.ends(places, committed=False)
 
 
 @pytest.mark.parametrize(("partitions", "asked"), [(0, []), (3, [3]), (1000, [256, 256, 256, 232])])

@@ -73,7 +73,7 @@ class Transactions:
             acknowledged.put(None)
 
     def _requests(self, count: int, acknowledged: queue.SimpleQueue[None]) -> Iterator[pump_ext_pb2.WriteBatchReq]:
-        """The prewrites of a batch, then the commits of the one before, when all but the last message are answered."""
+        """Messages: a batch's prewrites, then the commits of the batch before, whose prewrites are acknowledged."""
         starts: list[int] = []
         for at in range(0, count + BATCH, BATCH):
             before, starts = starts, [self._timestamp() for _ in range(min(BATCH, count - at))]

@@ -65,7 +65,7 @@ async def drain(endpoint: str, port: int, cluster: int, progress: Path) -> None:
 
 
 async def _register(etcd: Etcd, after_ts: int) -> None:
-    """Paused: nobody listens for this drainer's notifications, and binlogs above its position are kept all the same."""
+    """Register a drainer that is paused: pumps keep binlogs above its position, and do not notify it."""
     now_ts = int(time.time() * 1000) << 18
     status = NodeStatus(NODE_ID, "127.0.0.1:1", State.PAUSED, max_commit_ts=after_ts, update_ts=now_ts)
     await etcd.put(key_of("drainers", NODE_ID), status.to_json())

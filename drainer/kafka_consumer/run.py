@@ -36,7 +36,7 @@ def consume(
     once: bool = False,
     skips_handle_only: bool = False,
 ) -> None:
-    """Until `stop` (a threading.Event) is set, or with `once` until the topics' end. `skips_handle_only`: rows whose
+    """Apply what the topics have until `stop` is set, or with `once` up to their end. `skips_handle_only`: rows whose
     messages have the handle key alone are left out. Raises ReadError and ConsumeError."""
     decoding = _Decoding(decoders(address.options))
     claims = _Claims(address.options, decoding, skips_handle_only=skips_handle_only)

@@ -26,7 +26,7 @@ class EncodedColumns(NamedTuple):
     commit_ts: Words
 
     def longest(self) -> int:
-        """Bytes that no row's key and value together exceed."""
+        """An upper bound, in bytes, of a row's key and value together."""
         return sum(int(pc.max(pc.binary_length(column)).as_py() or 0) for column in (self.keys, self.values))
 
     def rows(self) -> list[EncodedRow]:

@@ -129,8 +129,8 @@ def fragments_of(
 def old_fragments(
     changes: RowChanges, fragments: Sequence[Fragment], places: Sequence[int], new: Sequence[Any]
 ) -> list[Any]:
-    """The same of the old image of updates, beside `new`, what `fragments_of` made of the new one. An update leaves
-    most columns as they were: one that is so in all these rows is not written a second time."""
+    """As `fragments_of`, for the old image of updates; `new`: what `fragments_of` made of the new image. A column whose
+    old and new values are equal in all these rows is taken from `new` instead of being written again."""
     old, image = changes.old, changes.new
     assert old is not None and image is not None
     return [

@@ -290,7 +290,7 @@ def _pumps(config: Config, upstream: Upstream, membership: Membership | None = N
 
 
 def batch_sizes(config: Config, destination: AnySink) -> Sizes:
-    """How large batches are: of what they take of memory, the bound."""
+    """The limits of a batch: bytes and binlogs read, which bound the memory it takes."""
     if config.syncer.spread and destination.parallel is not None:
         return Sizes(
             inline_bytes_max=config.inline_bytes_max,

@@ -29,7 +29,7 @@ from binlog.tidb.types import SchemaState
 from pumpclient.client import PumpsClient
 from pumpclient.payload import DdlFields
 from pumpclient.sdk.catalog import Catalog
-from pumpclient.sdk.delivered import delivered, taken_back
+from pumpclient.sdk.delivered import begin, delivered, taken_back
 from pumpclient.sdk.errors import BadDeclaration, DdlLockLost, DdlUndecided
 from pumpclient.sdk.lease import Use, Writer, WriterLease
 from pumpclient.sdk.lock import DdlLock, ddl_lock
@@ -149,8 +149,7 @@ class DdlRunner:
                 f"the DDL lock, or this writer's lease, was lost before job {job.id} was published: {job.query}"
             )
         crash_point("sdk.ddl_after_publish")
-        delivery = asyncio.ensure_future(self.client.commit(job.start_ts, commit_ts, ddl))
-        delivery.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen, also if not awaited
+        delivery = begin(self.client.commit(job.start_ts, commit_ts, ddl))
         await delivered(delivery, self.client.limits, start_ts=job.start_ts, commit_ts=commit_ts, pump=pump)
         self.catalog.apply(job)
         log.info("DDL done", job=job.id, version=job.schema_version, commit_ts=commit_ts, query=job.query)

@@ -14,6 +14,14 @@ from pumpclient.errors import CommitUndelivered
 from pumpclient.writer import Limits
 
 
+def begin(sending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start it as a task that goes on when its caller stops waiting. What it raises is then dropped without asyncio's
+    report of an exception that nobody retrieved: the client has logged it."""
+    delivery = asyncio.ensure_future(sending)
+    delivery.add_done_callback(lambda task: task.cancelled() or task.exception())
+    return delivery
+
+
 async def delivered(delivery: asyncio.Task[None], limits: Limits, *, start_ts: int, commit_ts: int, pump: str) -> None:
     """Return when it has ended well; raise what it ended with, or CommitUndelivered after `commit_wait_s`. A caller who
     is cancelled does not cancel it."""
@@ -30,6 +38,4 @@ async def delivered(delivery: asyncio.Task[None], limits: Limits, *, start_ts: i
 async def taken_back(rollback: Coroutine[Any, Any, None], limits: Limits) -> None:
     """Wait until the pump has answered, for `commit_wait_s` at most. Whatever it answers, and also where the caller is
     cancelled, the transaction is not committed: so what the rollback raises is not raised here."""
-    delivery = asyncio.ensure_future(rollback)
-    delivery.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen: the client has reported it
-    await asyncio.wait({delivery}, timeout=limits.commit_wait_s)
+    await asyncio.wait({begin(rollback)}, timeout=limits.commit_wait_s)

@@ -22,7 +22,7 @@ from pumpclient.client import PumpsClient
 from pumpclient.errors import ClientClosed, CommitUndelivered, TransactionRolledBack
 from pumpclient.sdk.arguments import of_kind
 from pumpclient.sdk.catalog import Catalog
-from pumpclient.sdk.delivered import delivered, taken_back
+from pumpclient.sdk.delivered import begin, delivered, taken_back
 from pumpclient.sdk.errors import RowRejected, TransactionEnded
 from pumpclient.sdk.lease import Use, WriterLease
 from pumpclient.sdk.places import Places
@@ -235,9 +235,8 @@ class Transaction:
     def _deliver(self) -> asyncio.Task[None]:
         assert self.commit_ts is not None
         self._sent_s = asyncio.get_running_loop().time()
-        self._delivery = asyncio.ensure_future(self._client.commit(self.start_ts, self.commit_ts))
+        self._delivery = begin(self._client.commit(self.start_ts, self.commit_ts))
         self._begun.set()
-        self._delivery.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen, also if not awaited
         return self._delivery
 
     async def _send(self) -> int:

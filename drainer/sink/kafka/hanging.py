@@ -65,8 +65,9 @@ class Hanging:
         return ends
 
     def meet(self, topic: str) -> dict[Place, int]:
-        """Where partitions of a topic end that the driver's transaction is the first to write to. Raises ProducerLost
-        where a former attempt has no end there, which would be committed with this one: `end` knows the topic now."""
+        """The end offset of each partition of a topic, before the driver's transaction first writes there. Raises
+        ProducerLost where an earlier attempt is still open in one: this transaction's commit would commit it, too. The
+        topic is known from then on, so that `end` ends that attempt."""
         places = [(topic, partition) for partition in range(self._topics.counts().get(topic, 0))]
         ends, open_at = self._topics.settled(places, GRACE_S, self._told)
         self._met[topic] = len(places)

@@ -1,5 +1,5 @@
-"""Topics that have another number of partitions, or were deleted and made again, while rows go there (rule 31); and
-what is recorded so that rows that come again come to the partitions where they were.
+"""Topics that have another number of partitions, or were deleted and made again, while rows are sent to them (rule 31);
+and what is recorded so that a row that is sent again goes to the partition that it went to before.
 """
 
 from __future__ import annotations

@@ -151,7 +151,8 @@ class Topics:
         return self._patiently("asking where partitions end", ask)
 
     def _without_end(self, error: KafkaError, places: Sequence[Place]) -> Exception:
-        """A partition that lacks replicas in sync may have no certain end, which is refused in other words."""
+        """The error to raise where brokers refuse to tell end offsets. They do so, without the reason, while too few
+        replicas are in sync: then it is DestinationDown with the missing replicas."""
         found: Exception = KafkaException(error)
         if isinstance(meaning(error, ""), DestinationRefused):
             return found

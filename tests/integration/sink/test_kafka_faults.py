@@ -328,6 +328,14 @@ def test_a_transaction_that_was_acknowledged_and_has_no_marker_is_committed(
         assert made.keys() == [*range(1, 14), *range(20, 30)]
 
 
+def apply_by(points: tuple[str, str], destination: KafkaSink) -> None:
+    """Keys 2 to 13 up to 60: by slots, or in the driver's own transaction."""
+    if points == SLOT:
+        spread(destination, 10, 60, *range(2, 14))
+    else:
+        destination.apply(segment(10, 60, *range(2, 14)), 1)
+
+
 @pytest.mark.parametrize("points", [DRIVER, SLOT])
 def test_a_transaction_that_nobody_knows_of_is_written_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, points: tuple[str, str]
@@ -335,10 +343,7 @@ def test_a_transaction_that_nobody_knows_of_is_written_again(
     """Its driver died behind it; the next one must neither miss its rows nor write them twice."""
     with hanging(cluster, monkeypatch, *points, dies=True) as (made, old):
         with pytest.raises(Died):
-            if points == SLOT:
-                spread(old, 10, 60, *range(2, 14))
-            else:
-                old.apply(segment(10, 60, *range(2, 14)), 1)
+            apply_by(points, old)
         monkeypatch.undo()
         new = made.opened(OTHER)
         assert new.commit_ts == BEGIN_TS + 10
@@ -383,10 +388,7 @@ def test_a_transaction_whose_marker_came_to_some_of_its_partitions_is_committed_
         for module in (driver_module, sink_module, slot_writer):
             monkeypatch.setattr(module, "crash_point", passed)
         with pytest.raises(Died):
-            if points == SLOT:
-                spread(old, 10, 60, *range(2, 14))
-            else:
-                old.apply(segment(10, 60, *range(2, 14)), 1)
+            apply_by(points, old)
         monkeypatch.undo()
         if where == "rows":
             assert made.keys(settled=False) == [1]

@@ -335,7 +335,7 @@ class Driver:
         once, after = self._config.exactly_once, transaction.store.document
         if once:
             transaction.send_the_last()
-            transaction.note_places(lambda places: self._topics.ends(places, committed=False))
+            transaction.note_places(self._ends, lambda places: self._topics.ends(places, committed=False))
         else:
             transaction.note_no_places()
             producer.flush(patience)

@@ -163,7 +163,12 @@ class Topics:
         self, places: Sequence[Place], grace_s: float, known: Mapping[Place, int] | None = None
     ) -> tuple[dict[Place, int], dict[Place, int]]:
         """Where partitions end; and those where a transaction that begins at the offset given is open for `grace_s`,
-        but for the offsets that are `known`. The ends are those of a moment at which there was no such partition."""
+        but for the offsets that are `known`. The ends are those of a moment at which there was no such partition.
+
+        Two questions, for brokers tell one kind of end at a time, and neither can be known instead: that a partition
+        ends where its last transaction and marker must end does not say that they are what is there (an attempt of a
+        writer that was fenced off may be, with the marker left out), and that readers get to there does not say that
+        no such attempt is open behind it."""
         end_s = time.monotonic() + grace_s
         still: dict[Place, int] | None = None
         pause_s = _LOOK_AGAIN_S_FIRST

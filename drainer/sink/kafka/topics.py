@@ -190,7 +190,8 @@ class Topics:
             found = self._admin.describe_configs([resource], request_timeout=_ANSWER_S)[resource]
             return str(found.result(_ANSWER_S + 5)[name].value)
 
-        return self._patiently(f"asking for the settings of {resource.restype.name.lower()} {resource.name}", ask)
+        what = f"asking for the settings of {resource.restype.name.lower()} {resource.name}"
+        return self._patiently(what, ask, "DescribeConfigs")
 
     def create(self, topic: str, partitions: int, replication_factor: int) -> int:
         """One that is there already is left as it is. How many partitions it has. Raises DestinationRefused."""
@@ -216,7 +217,7 @@ class Topics:
                 if code != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
 
-        self._patiently(f"creating topic {topic}", ask)
+        self._patiently(f"creating topic {topic}", ask, "Create")
         # A broker answers before all of them know of it; the next question may go to one that does not.
         patience = self._patience(f"creating topic {topic}")
         while not (found := self.counts().get(topic, 0)):
@@ -240,14 +241,14 @@ class Topics:
         # Its end may wait for a broker that is away.
         threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()
 
-    def _patiently(self, what: str, ask: Callable[[], T]) -> T:
+    def _patiently(self, what: str, ask: Callable[[], T], right: str = "Describe") -> T:
         patience = self._patience(what)
         while True:
             try:
                 found = ask()
             except KafkaException as error:
                 reason: Any = error.args[0]
-                refused = meaning(reason, what)
+                refused = meaning(reason, what, right)
                 if isinstance(refused, DestinationRefused):
                     raise refused from error
                 self._renew()

@@ -55,6 +55,17 @@ class Topics:
         self._of_ends: dict[bool, Consumer] = {}
         self._lock = threading.Lock()
 
+    def close(self) -> None:
+        """Nothing may be asked behind this."""
+        with self._lock:
+            self._let_go([self._admin, *self._of_ends.values()])
+            self._of_ends = {}
+            del self._admin
+
+    def _let_go(self, last: list[Any]) -> None:
+        """End these clients, which `last` alone refers to. One may wait for a broker that is away."""
+        threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()
+
     def _note_error(self, error: KafkaError) -> None:
         self._reason = f"{error.name()}: {error.str()}"
 
@@ -238,8 +249,7 @@ class Topics:
             last: list[Any] = [self._admin, *self._of_ends.values()]
             self._of_ends = {}
         self._admin = AdminClient(self._client)
-        # Its end may wait for a broker that is away.
-        threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()
+        self._let_go(last)
 
     def _patiently(self, what: str, ask: Callable[[], T], right: str = "Describe") -> T:
         patience = self._patience(what)

@@ -45,9 +45,7 @@ class Transaction:
         for topic, partition, messages in self._last:
             self.send(topic, partition, messages)
 
-    def note_places(
-        self, before: Mapping[Place, int], ends: Callable[[Sequence[Place]], Mapping[Place, int]]
-    ) -> None:
+    def note_places(self, before: Mapping[Place, int], ends: Callable[[Sequence[Place]], Mapping[Place, int]]) -> None:
         """With the position. `before`: where partitions ended before the transaction, as far as that is known; `ends`:
         where they end now. That is asked of those alone which this transaction has changed: slots write nothing before
         it is committed, so the others end where they did."""

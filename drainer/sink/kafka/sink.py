@@ -362,9 +362,7 @@ class KafkaSink:
         except Fenced:
             raise
         except DestinationError as error:
-            what = (
-                "whether topics have other partitions is not known; it is asked again, and rows go to the known ones"
-            )
+            what = "whether topics have other partitions is not known; it is asked again, and rows go to the known ones"
             _log.warning(what, why=str(error))
 
     def interrupt(self) -> None:

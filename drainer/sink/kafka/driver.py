@@ -325,12 +325,7 @@ class Driver:
                 patience.over()
                 return False
             except ProducerLost as error:
-                _log.info(
-                    "the driver's transaction failed; it is tried again with a new producer",
-                    what=what,
-                    transactional_id=self._config.driver_id,
-                    why=str(error),
-                )
+                _log.info("the driver's transaction failed and is tried again", what=what, why=str(error))
                 self.lose()
                 patience.failed(error)
 
@@ -365,11 +360,7 @@ class Driver:
         try:
             producer.abort(patience)
         except BaseException as error:  # noqa: BLE001  the first error is the one to tell
-            _log.info(
-                "the driver's transaction could not be aborted; the next producer of its transactional_id aborts it",
-                transactional_id=self._config.driver_id,
-                why=str(error),
-            )
+            _log.info("the driver's transaction could not be aborted; the next producer aborts it", why=str(error))
             self.lose()
 
     def _put(self, document: Document, patience: Patience) -> None:

@@ -1,6 +1,7 @@
-"""The pump client, the SDK for embedding services, and binlogctl.
+"""The pump client, the SDK and binlogctl.
 
-`client` is the pump client, `sync` its blocking form for threads, `sdk` what a service embeds, `ctl` binlogctl.
+`client` is the pump client, `sync` its blocking form, `sdk` the library for programs that embed the writer, and `ctl`
+the command line tool binlogctl.
 """
 
 from binlog.runtime.version import release

@@ -1,8 +1,8 @@
 """Classifies a pump's answer to one write. Pure; the only module that interprets gRPC codes.
 
-The caller needs to know whether a copy of the prewrite may exist on that pump. After a refusal with a known reason it
-does not. After a lost connection, a deadline or another failure it may, and a clean-up rollback is sent (correctness
-rule 5).
+The caller needs to know whether the pump may hold a copy of the prewrite. After a refusal with a known reason it holds
+none. After a lost connection, a timeout or another failure it may hold one, and a clean-up rollback is sent
+(correctness rule 5).
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from enum import Enum
 class Outcome(Enum):
     """Result of one try.
 
-    ACKED: durable. REFUSED: the pump said no before storing anything. TOO_LARGE: so would every pump.
-    CONFLICT: it contradicts what the pump has stored, permanently. ROLLED_BACK: the transaction was rolled back there.
-    NOT_SENT: it was not sent.
-    UNKNOWN: a copy may be there.
+    - ACKED: the binlog is durable.
+    - REFUSED: the pump refused before it stored anything.
+    - TOO_LARGE: the binlog is too large for any pump.
+    - CONFLICT: the binlog contradicts what the pump has stored. Permanent.
+    - ROLLED_BACK: the pump has rolled the transaction back. Permanent.
+    - NOT_SENT: the binlog was not sent.
+    - UNKNOWN: the pump may have stored the binlog.
     """
 
     ACKED = "acked"
@@ -42,7 +45,7 @@ class Answer:
 
     @property
     def final(self) -> bool:
-        """Whether the pump decided about the binlog permanently, so that a retry is useless and the pump is healthy."""
+        """Whether the pump decided about the binlog permanently. A retry is then useless, and the pump is healthy."""
         return self.outcome in (Outcome.ACKED, Outcome.TOO_LARGE, Outcome.CONFLICT, Outcome.ROLLED_BACK)
 
     @property
@@ -52,7 +55,7 @@ class Answer:
 
     @property
     def passes(self) -> bool:
-        """Whether it is a refusal for a reason that will not last: the same binlog may be taken later."""
+        """Whether the pump refused for a temporary reason, so that it may accept the same binlog later."""
         return self.outcome is Outcome.REFUSED and any(text in self.detail for text in PASSING_TEXTS)
 
 
@@ -81,7 +84,7 @@ CODE_NAMES = {
     UNAUTHENTICATED: "UNAUTHENTICATED",
 }
 
-# Codes a pump gives before it has written anything.
+# A pump returns these codes only before it has written anything.
 REFUSALS = frozenset(
     {
         INVALID_ARGUMENT,
@@ -94,12 +97,12 @@ REFUSALS = frozenset(
     }
 )
 
-OURS_TOO_FAR = "ahead of the timestamp source"  # our pump's, over the service that answers UNKNOWN
-# How a pump of ours begins when too many bytes are in flight: it, or another one, may take the binlog in a moment.
+OURS_TOO_FAR = "ahead of the timestamp source"  # our pump's text, sent with UNKNOWN by its compatible service
+# Text of our pump when too many bytes are in flight. It, or another pump, may accept the binlog a moment later.
 BUSY_TEXT = "too many bytes in flight"
 
-# The Go pump answers everything with UNKNOWN; these beginnings are its refusals before the write
-# (P-RPC-01, P-RPC-03, P-RPC-06), spelt as it spells them.
+# The Go pump answers every error with UNKNOWN. These are the beginnings of its refusals before the write (P-RPC-01,
+# P-RPC-03, P-RPC-06), in its spelling.
 REFUSAL_TEXTS = (
     "cluster ID are mismatch",
     "no online:",
@@ -110,7 +113,7 @@ REFUSAL_TEXTS = (
 )
 
 
-# Of these, what a pump says while it is busy, full, or not online: true now, and not for ever.
+# The temporary ones of these refusals: the pump is busy, full, or not online.
 PASSING_TEXTS = ("no online:", "no available space", "not online", OURS_TOO_FAR, BUSY_TEXT)
 
 

@@ -1,9 +1,9 @@
-"""Writes binlogs in batches over PumpExt.WriteBatch; a batch is what has queued up, without a delay.
+"""Writes binlogs in batches over PumpExt.WriteBatch. Each batch contains what has queued up; no binlog is delayed.
 
-While a message is under way others queue up, and the next message takes them all, up to a bound in bytes and in
-count. An idle client so sends one binlog at once, a busy one hundreds per message.
+While messages are in flight, other binlogs queue up. The next message contains all of them, up to a limit in bytes and
+in count. So an idle client sends a single binlog immediately, and a busy client sends hundreds per message.
 
-A BatchWriter is connecting, then open, then ended; its owner creates another.
+A BatchWriter is connecting, then open, then ended. Its owner then creates a new one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from binlog.pb import pump_ext_pb2, pump_ext_pb2_grpc
 
 from pumpclient.answer import ACKED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, Answer, classify, lost, not_sent
 
-MESSAGE_BYTES_MAX = 1 << 20  # a larger binlog does not belong here: it goes by a call of its own
+MESSAGE_BYTES_MAX = 1 << 20  # a larger binlog is written with a call of its own instead
 MESSAGE_COUNT_MAX = 2048
 TIMEOUT_S = 15.0
-IN_FLIGHT_MAX = 2  # one is being synced by the pump while the next is on its way
+IN_FLIGHT_MAX = 2  # the pump syncs one message while the next is being sent
 
 
 @dataclass(slots=True)
@@ -37,8 +37,8 @@ class Waiting:
 class BatchWriter:
     """One WriteBatch stream. A binlog that is not answered within `timeout_s` gets the answer `late`.
 
-    `unsupported` turns true when the pump does not know the extension, `oversized` when it does not take messages
-    of this size; then binlogs are written by single calls.
+    `unsupported` becomes true if the pump does not have the extension, `oversized` if it refuses messages of this size.
+    The caller then writes binlogs with single calls.
     """
 
     def __init__(self, channel: grpc.aio.Channel, *, cluster_id: int, timeout_s: float = TIMEOUT_S) -> None:
@@ -48,9 +48,9 @@ class BatchWriter:
         self._stub = pump_ext_pb2_grpc.PumpExtStub(channel)  # type: ignore[no-untyped-call]  # generated
         self._queue: deque[Waiting] = deque()
         self._in_flight: dict[int, Sequence[Waiting]] = {}
-        self._heard_s = 0.0  # the last answer, or the first message after a silence with nothing in flight
+        self._heard_s = 0.0  # time of the last answer, or of the first message sent when nothing was in flight
         self._next_id = 1
-        self._due: deque[tuple[float, asyncio.Future[Answer]]] = deque()  # one timer for all, instead of one for each
+        self._due: deque[tuple[float, asyncio.Future[Answer]]] = deque()  # one timer serves all of these
         self._timer: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -59,7 +59,7 @@ class BatchWriter:
         self.oversized = False
 
     def write(self, payload: bytes) -> asyncio.Future[Answer]:
-        """Queue one binlog; the future always gets an answer, also when the stream ends."""
+        """Queue one binlog. The future always gets an answer, even if the stream ends."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
         if self.ended:
@@ -78,7 +78,7 @@ class BatchWriter:
         return answer
 
     def _check_due(self) -> None:
-        """Answer what is late, and come again when the next one would be."""
+        """Give late binlogs their answer, and set the timer for the next one."""
         loop, due = asyncio.get_running_loop(), self._due
         now_s = loop.time()
         while due and (due[0][1].done() or due[0][0] <= now_s):
@@ -89,7 +89,7 @@ class BatchWriter:
 
     @property
     def silent_s(self) -> float:
-        """Seconds for which the pump has answered none of the messages that it has; 0 where it has none."""
+        """The seconds since the pump last answered while messages are in flight; 0 if none is in flight."""
         return time.monotonic() - self._heard_s if self._in_flight else 0.0
 
     async def close(self) -> None:
@@ -120,7 +120,9 @@ class BatchWriter:
             self._end(why)
 
     def _ending(self, code: grpc.StatusCode, detail: str | None) -> Answer:
-        """The answer for sent binlogs when the stream ends: unknown, unless the pump cannot have accepted any."""
+        """Return the answer for sent binlogs when the stream ends: unknown, unless the pump cannot have
+        accepted any.
+        """
         number = int(code.value[0])
         self.unsupported = number == UNIMPLEMENTED
         self.oversized = number == RESOURCE_EXHAUSTED
@@ -145,10 +147,10 @@ class BatchWriter:
                 try:
                     await call.write(request)
                 except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                    return  # the stream is gone; _run reads why and answers everybody
+                    return  # the stream has ended; _run reads the reason and answers all binlogs
 
     def _take(self) -> list[Waiting]:
-        """What goes into the next message: nothing that nobody waits for any more."""
+        """Return the binlogs for the next message. Binlogs that already have an answer are left out."""
         batch: list[Waiting] = []
         size = 0
         while self._queue and len(batch) < MESSAGE_COUNT_MAX:

@@ -28,7 +28,9 @@ Exists = Callable[[str], bool]
 
 
 class Cleaner:
-    """`write` sends one payload to one pump; `exists` says whether the registry still has the pump as not offline."""
+    """Sends clean-up rollbacks. `write` sends a payload to a pump; `exists` says whether the pump is registered and not
+    offline.
+    """
 
     def __init__(self, write: Write, exists: Exists, *, retry_s: float = RETRY_S, owed_max: int = OWED_MAX) -> None:
         self._write = write
@@ -42,7 +44,7 @@ class Cleaner:
 
     @property
     def owed(self) -> int:
-        """Rollbacks not yet answered."""
+        """The number of rollbacks that are not answered yet."""
         return sum(len(queue) for queue in self._owed.values())
 
     def add(self, work: CleanUp) -> None:
@@ -61,14 +63,14 @@ class Cleaner:
         while queue:
             if not self._exists(pump):
                 while queue:
-                    self._abandon(pump, queue.popleft()[0], "the pump is offline or gone")
+                    self._abandon(pump, queue.popleft()[0], "the pump is offline or no longer registered")
                 break
             start_ts, key = queue[0]
             try:
                 answer = await self._write(pump, rollback_payload(start_ts, key))
-            except BinlogError as error:  # settings gone bad, such as a TLS file: as if the pump were away
+            except BinlogError as error:  # unusable settings, such as a TLS file: retry as for an unreachable pump
                 answer = not_sent(str(error))
-            if not answer.heard or answer.passes:  # a copy left behind would hold every drainer back
+            if not answer.heard or answer.passes:  # an abandoned copy would hold back every drainer
                 await asyncio.sleep(self._retry_s)
                 continue
             if queue and queue[0][0] == start_ts:
@@ -76,7 +78,7 @@ class Cleaner:
             self.answered += 1
             metrics.ROLLBACKS_OWED.dec()
             if answer.outcome is Outcome.CONFLICT:
-                # It holds a commit of this transaction: the two differ, and a drainer drops the second (rule 19).
+                # This pump has a commit of the transaction, too. The two differ; drainers drop the second (rule 19).
                 log.error("a copy of a prewrite was committed instead of rolled back", pump=pump, start_ts=start_ts)
             elif not answer.acked:
                 log.warning("a pump refused a clean-up rollback", pump=pump, start_ts=start_ts, detail=answer.detail)
@@ -98,7 +100,7 @@ class Cleaner:
             await asyncio.wait(list(self._tasks.values()))
 
     async def close(self) -> None:
-        """Stop; unanswered rollbacks are logged with their start_ts."""
+        """Stop. Unanswered rollbacks are logged with their start_ts."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -106,6 +108,6 @@ class Cleaner:
             await asyncio.wait(tasks)
         for pump, queue in self._owed.items():
             for start_ts, _ in queue:
-                self._abandon(pump, start_ts, "the client was closed first")
+                self._abandon(pump, start_ts, "the client was closed before the pump answered")
         self._owed.clear()
         self._tasks.clear()

@@ -4,8 +4,8 @@
         await client.write_prewrite(start_ts, prewrite_key, prewrite_value)
         await client.commit(start_ts, commit_ts)
 
-It is connecting (listing the pumps), then open, then closed. All of it runs in one event loop; `sync` has the same
-for threads.
+A client is connecting (listing the pumps), then open, then closed. It runs in one event loop. `sync` has a blocking
+form for programs with threads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DRAIN_S = 5.0
 
 
 class PumpsClient:
-    """Prewrites to a pump of its choice, commits to the pump that has the prewrite."""
+    """Sends each prewrite to a pump that it selects, and the commit to the pump that acknowledged the prewrite."""
 
     def __init__(
         self,
@@ -54,7 +54,9 @@ class PumpsClient:
         on_undelivered: Callable[[CommitUndelivered], None] | None = None,
         on_expired: Callable[[OpenTransaction], None] | None = None,
     ) -> None:
-        """Starts nothing; `open` does. `on_undelivered` and `on_expired` are called in the event loop."""
+        """Make a client without starting it; call `open` next. `on_undelivered` and `on_expired` are called in the
+        event loop.
+        """
         check_labels(strategy, labels, only=labels_only)
         self.cluster_id = cluster_id
         self._limits = limits or Limits()
@@ -82,7 +84,10 @@ class PumpsClient:
 
     @classmethod
     async def connect(cls, pd_urls: PdUrls, strategy: str = "range", **options: Unpack[ConnectOptions]) -> PumpsClient:
-        """NoPump when none is registered (C-01); EtcdError, ConfigError, TimestampUnavailable from what it asks."""
+        """Connect to etcd, list the pumps and return the open client.
+
+        Raises NoPump if no pump is registered (C-01), EtcdError, ConfigError or TimestampUnavailable.
+        """
         section = upstream_of(pd_urls, options)
         etcd = connect_etcd(section.pd_urls, options.get("security"))
         try:
@@ -95,7 +100,7 @@ class PumpsClient:
 
     @classmethod
     async def over(cls, etcd: Etcd, section: UpstreamSection, strategy: str, options: ConnectOptions) -> PumpsClient:
-        """As `connect`, over an etcd that stays the caller's to close."""
+        """Connect as `connect` does, with an etcd client that the caller keeps and closes."""
         security = options.get("security")
         client = cls(
             Registry(etcd),
@@ -112,7 +117,7 @@ class PumpsClient:
         return client
 
     async def open(self) -> None:
-        """List the pumps and begin to follow them. NoPump when none is registered."""
+        """List the pumps and start to follow their changes. Raises NoPump if none is registered."""
         if not await self._watch.list_once():
             raise NoPump("no pump found in pd")
         self._tasks = [
@@ -125,11 +130,11 @@ class PumpsClient:
     async def write_prewrite(
         self, start_ts: int, prewrite_key: bytes, prewrite_value: bytes, *, writer: bytes = b""
     ) -> str:
-        """A transaction's rows, a serialized PrewriteValue; the id of the pump that has it now.
+        """Write the rows of a transaction (a serialized PrewriteValue) to a pump and return the pump's id.
 
-        `writer`: an id registered by cluster/writers.py; the pumps roll the transaction back when its lease has ended.
-        Without one it stays pending, and holds every drainer back, until it is ended here or by an operator.
-        Raises PrewriteFailed, PayloadTooLarge, NoPump, DuplicateTransaction or TooManyTransactions.
+        `writer`: an id registered by cluster/writers.py. The pumps roll the transaction back when the lease of that id
+        ends. Without it, the prewrite stays pending and holds back every drainer until this client or an operator ends
+        it. Raises PrewriteFailed, PayloadTooLarge, NoPump, DuplicateTransaction or TooManyTransactions.
         """
         self._check_open()
         payload = prewrite_payload(start_ts, prewrite_key, prewrite_value, writer)
@@ -138,28 +143,30 @@ class PumpsClient:
     async def write_ddl_prewrite(
         self, start_ts: int, prewrite_key: bytes, ddl: DdlFields, *, writer: bytes = b""
     ) -> str:
-        """As `write_prewrite`, of a DDL."""
+        """Write the prewrite of a DDL and return the pump's id. Errors as for `write_prewrite`."""
         self._check_open()
         payload = ddl_prewrite_payload(start_ts, prewrite_key, ddl, writer)
         return await self._writer.prewrite(start_ts, prewrite_key, payload)
 
     async def commit(self, start_ts: int, commit_ts: int, ddl: DdlFields | None = None) -> None:
-        """Deliver the commit to the pump that has the prewrite; durable when this returns.
+        """Send the commit to the pump that has the prewrite. The commit is durable when this returns.
 
         Cancelling the caller does not cancel the delivery. Raises UnknownTransaction, CommitTsChanged,
-        TransactionRolledBack where the pump has rolled it back, for good, or CommitUndelivered once the budget is
-        spent; the same call may then be made again, with the same commit_ts.
+        TransactionRolledBack (the pump has rolled it back permanently), or CommitUndelivered when the time for retries
+        is over. After CommitUndelivered, the call may be repeated with the same commit_ts.
         """
         self._check_open()
         await self._writer.commit(start_ts, commit_ts, ddl)
 
     async def rollback(self, start_ts: int) -> None:
-        """Roll an acknowledged prewrite back. Errors as for `commit`."""
+        """Roll back an acknowledged prewrite. Errors as for `commit`."""
         self._check_open()
         await self._writer.rollback(start_ts)
 
     def when_ended(self, start_ts: int, call: Ended) -> None:
-        """Call once nothing more is sent for this transaction, at once if nothing is; see writer.Ended."""
+        """Call `call` when no more messages are sent for this transaction; immediately if none are. See
+        writer.Ended.
+        """
         self._writer.when_ended(start_ts, call)
 
     # --- looking --------------------------------------------------------------------------------------------
@@ -174,17 +181,17 @@ class PumpsClient:
 
     @property
     def open_transactions(self) -> int:
-        """Number of transactions that are neither committed nor rolled back."""
+        """The number of transactions that are neither committed nor rolled back."""
         return len(self._writer.tracker)
 
     @property
     def rollbacks_owed(self) -> int:
-        """Clean-up rollbacks that no pump has answered yet."""
+        """The number of clean-up rollbacks that are not answered yet."""
         return self._writer.cleaner.owed
 
     @property
     def cleaned(self) -> int:
-        """Clean-up rollbacks that a pump has answered."""
+        """The number of clean-up rollbacks that a pump has answered."""
         return self._writer.cleaner.answered
 
     @property
@@ -192,7 +199,7 @@ class PumpsClient:
         return self._pool.available()
 
     def set_strategy(self, strategy: str) -> None:
-        """Change how pumps are chosen; ends of open transactions still follow their prewrites (C-08)."""
+        """Change how pumps are selected. Commits and rollbacks still go to the pump that has the prewrite (C-08)."""
         if strategy not in STRATEGIES:
             raise PumpClientError(f"strategy {strategy} is not support")  # upstream's words
         if strategy == "label" and not self._labels:
@@ -210,8 +217,9 @@ class PumpsClient:
         return selector
 
     async def close(self, *, drain_s: float = DRAIN_S) -> None:
-        """Stop. Commits under way and clean-up rollbacks get `drain_s`; unfinished ones are logged with their
-        start_ts."""
+        """Close the client. Commits under way and clean-up rollbacks get `drain_s` seconds; unfinished ones are logged
+        with their start_ts.
+        """
         if self._closed:
             return
         self._closed = True

@@ -1,7 +1,8 @@
-"""One pump's gRPC channel: connected at the first write, discarded when it is lost (C-07, C-10).
+"""The gRPC channel to one pump: connected at the first write, discarded when the connection is lost (C-07, C-10).
 
-A Connection is closed, or has a channel; `reset` closes it and the next write dials anew. Whether the pump has the
-extension is asked once per channel: the Go pump answers UNIMPLEMENTED, and gets one call per binlog.
+A Connection either has a channel or is closed. `reset` closes the channel; the next write connects again. Each new
+channel finds out once whether the pump has the batch extension. A Go pump answers UNIMPLEMENTED; binlogs are then
+written with one call each.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # Channels of one process otherwise share a broken subchannel's back-off, and a reset would reset nothing.
+    # Otherwise channels of one process share a broken subchannel and its back-off; a new channel would not help.
     ("grpc.use_local_subchannel_pool", 1),
-    *keepalive(),  # the stream of batches is open for as long as the pump is used
+    *keepalive(),  # the batch stream stays open as long as the pump is used
 )
 
 
 class Connection:
-    """Writes to one pump. `write` and `probe` return an Answer for failures of pump and network; they do not raise."""
+    """Writes to one pump. `write` and `probe` return failures of the pump and the network as an Answer; they do not
+    raise.
+    """
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class Connection:
         self._dialled_s = 0.0
         self._closing: set[asyncio.Task[None]] = set()
         self.has_extension = use_extension
-        self.open_bytes = self.open_count = 0  # of writes without an answer
+        self.open_bytes = self.open_count = 0  # writes that are not answered yet
 
     async def write(self, payload: bytes) -> Answer:
         """Write one binlog and wait until it is durable or has failed."""
@@ -69,7 +72,7 @@ class Connection:
 
     async def _write(self, payload: bytes) -> Answer:
         if self._batch is not None and self._batch.silent_s > self._timeout_s:
-            self.reset()  # those that waited have gone to other pumps; nobody else would find the stream dead
+            self.reset()  # earlier writes moved on to other pumps, so nothing else would notice that the stream is dead
         channel = await self._connected()
         if isinstance(channel, Answer):
             return channel
@@ -80,14 +83,14 @@ class Connection:
         return await self._write_plain(channel, payload, self._timeout_s)
 
     async def probe(self, *, timeout_s: float) -> Answer:
-        """An empty binlog: accepted by a pump that takes prewrites, stored by none (P-RPC-05)."""
+        """Send an empty binlog. A pump that accepts prewrites accepts it, and no pump stores it (P-RPC-05)."""
         channel = await self._connected()
         if isinstance(channel, Answer):
             return channel
         return await self._write_plain(channel, b"", timeout_s)
 
     def reset(self) -> None:
-        """Discard the channel; open writes get UNKNOWN, the next one connects again."""
+        """Discard the channel. Open writes get UNKNOWN; the next write connects again."""
         channel, batch = self._channel, self._batch
         self._channel = self._batch = None
         self.has_extension = self._use_extension
@@ -97,7 +100,7 @@ class Connection:
             task.add_done_callback(self._closing.discard)
 
     def renew(self, before_s: float) -> None:
-        """Reset a channel that was dialled before this moment of the monotonic clock."""
+        """Reset the channel if it was connected before `before_s` (monotonic clock)."""
         if self._dialled_s < before_s:
             self.reset()
 
@@ -109,7 +112,7 @@ class Connection:
             await asyncio.wait(set(self._closing))
 
     async def _connected(self) -> grpc.aio.Channel | Answer:
-        """The channel, or the answer why there is none; concurrent callers share one connection attempt."""
+        """Return the channel, or an Answer if there is none. Concurrent callers share one connection attempt."""
         if self._channel is not None:
             return self._channel
         if self._dialling is None:
@@ -123,7 +126,7 @@ class Connection:
             raise
 
     async def _dial(self) -> grpc.aio.Channel | Answer:
-        """Wait until the channel is connected, so that a connection failure means that nothing was sent."""
+        """Connect and wait until the channel is ready, so that a failure to connect means that nothing was sent."""
         try:
             channel = open_channel(self.host, self._security, OPTIONS)
             try:
@@ -144,7 +147,9 @@ class Connection:
             self._dialling = None
 
     async def _write_batched(self, channel: grpc.aio.Channel, payload: bytes) -> Answer | None:
-        """None when this pump does not have the extension; the payload then certainly was not stored."""
+        """Write over the batch stream. Return None if this pump lacks the extension; the payload was then not
+        stored.
+        """
         if self._batch is None or self._batch.ended:
             self._batch = BatchWriter(channel, cluster_id=self._cluster_id, timeout_s=self._timeout_s)
         batch = self._batch
@@ -155,10 +160,10 @@ class Connection:
         if batch.unsupported:
             self.has_extension = False
             return None
-        if batch.oversized:  # kept for later channels too: the limit is in the pump's settings
+        if batch.oversized:  # also for later channels: the pump's settings limit the message size
             self._use_extension = False
         if answer.outcome is Outcome.UNKNOWN and batch.ended:
-            # After a refused message as well: its bytes may hold the flow-control window that single calls need.
+            # Also after a refused message: its bytes may occupy the flow-control window that single calls need.
             self._drop(channel)
         return answer
 
@@ -178,7 +183,7 @@ class Connection:
             if self._channel is channel:
                 raise  # the caller was cancelled, not the channel
             return lost(f"CANCELLED: the connection to {self.host} was reset")
-        if response.errmsg:  # upstream's client looks at it too, though over gRPC it never arrives (P-RPC-04)
+        if response.errmsg:  # the original's client checks it too, though pumps never set it over gRPC (P-RPC-04)
             return classify(2, response.errmsg)
         return ACKED
 

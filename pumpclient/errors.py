@@ -10,11 +10,11 @@ class PumpClientError(BinlogError):
 
 
 class NoPump(PumpClientError):
-    """No pump is registered, or none may be written to (C-01, C-12)."""
+    """No pump is registered, or no registered pump accepts writes (C-01, C-12)."""
 
 
 class PrewriteFailed(PumpClientError):
-    """No pump acknowledged the prewrite (C-13). Copies whose outcome is unknown are being rolled back."""
+    """No pump acknowledged the prewrite (C-13). Pumps that may hold a copy are sent a rollback in the background."""
 
     def __init__(self, start_ts: int, *, tries: int, last: str) -> None:
         super().__init__(f"prewrite {start_ts}: write binlog failed after {tries} tries, the last error: {last}")
@@ -24,7 +24,7 @@ class PrewriteFailed(PumpClientError):
 
 
 class PayloadTooLarge(PumpClientError):
-    """The binlog is larger than a pump takes; no pump will take it, so nothing is retried (C-10)."""
+    """The binlog is larger than a pump accepts. All pumps would refuse it, so it is not retried (C-10)."""
 
     def __init__(self, start_ts: int, *, payload_bytes: int, detail: str) -> None:
         super().__init__(f"binlog {start_ts} of {payload_bytes} bytes is too large: {detail}")
@@ -33,7 +33,7 @@ class PayloadTooLarge(PumpClientError):
 
 
 class UnknownTransaction(PumpClientError):
-    """A commit or rollback for a start_ts that has no acknowledged prewrite in this client (C-08)."""
+    """A commit or rollback names a start_ts that has no acknowledged prewrite in this client (C-08)."""
 
     def __init__(self, start_ts: int) -> None:
         super().__init__(f"transaction {start_ts} has no acknowledged prewrite here, or has already ended")
@@ -41,7 +41,7 @@ class UnknownTransaction(PumpClientError):
 
 
 class DuplicateTransaction(PumpClientError):
-    """A second prewrite for a start_ts that is still open: a start_ts belongs to one transaction."""
+    """A prewrite names a start_ts that is already open. Each start_ts belongs to one transaction."""
 
     def __init__(self, start_ts: int) -> None:
         super().__init__(f"transaction {start_ts} is already open in this client")
@@ -49,7 +49,7 @@ class DuplicateTransaction(PumpClientError):
 
 
 class TooManyTransactions(PumpClientError):
-    """The bound on open transactions is reached: commits or rollbacks are missing (C-09)."""
+    """The limit of open transactions is reached. The program probably omits commits or rollbacks (C-09)."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"{limit} transactions are open in this client, which is its limit")
@@ -57,7 +57,7 @@ class TooManyTransactions(PumpClientError):
 
 
 class CommitTsChanged(PumpClientError):
-    """A commit_ts once sent never changes (correctness rule 19)."""
+    """A commit names another commit_ts than an earlier attempt. A commit_ts that was sent never changes (rule 19)."""
 
     def __init__(self, start_ts: int, *, sent: int, asked: int) -> None:
         super().__init__(f"transaction {start_ts}: commit_ts {sent} has been sent, it cannot become {asked}")
@@ -67,9 +67,10 @@ class CommitTsChanged(PumpClientError):
 
 
 class TransactionRolledBack(PumpClientError):
-    """The pump had rolled the transaction back before its commit came: nothing of it is visible, or ever will be.
+    """The pump had rolled the transaction back before its commit arrived. Its rows are not visible and never will be.
 
-    The lease of the writer that its prewrite names had ended, or an operator settled it. Make it again as a new one.
+    Either the lease of the writer that the prewrite names had ended, or an operator settled the transaction. Write the
+    rows again in a new transaction.
     """
 
     def __init__(self, start_ts: int, commit_ts: int, *, pump: str) -> None:
@@ -84,15 +85,17 @@ class TransactionRolledBack(PumpClientError):
 
 
 class CommitUndelivered(PumpClientError):
-    """The pump that holds the prewrite did not answer the commit or rollback within the budget (C-11, not silent).
+    """The pump that holds the prewrite did not acknowledge the commit or rollback within the budget (C-11).
 
-    A transaction is committed when its pump has stored the commit, which may or may not have happened. If it has not,
-    the prewrite is pending there and holds back its pump's resolved ts. The same call may be made again, which tells
-    the outcome; `binlogctl inspect` does, too. A service ends the lease of the writer that the prewrite names as soon
-    as no other transaction uses it, and the pumps roll back what is pending then (of a DDL: as its published job says).
-    A prewrite without a writer waits for `binlogctl settle` with exactly this commit_ts (0: a rollback).
+    The outcome is unknown: the pump may or may not have stored the commit. If not, the prewrite is pending there and
+    holds back the pump's resolved ts. To learn the outcome, repeat the same call or run `binlogctl inspect`.
 
-    `under_way`: it is still being sent, as a Service does when its caller has waited for long enough.
+    A service revokes the lease of the writer that the prewrite names when no other transaction uses it. The pumps then
+    roll back what is still pending. They settle a DDL by its published job. A prewrite without a writer stays pending
+    until `binlogctl settle` is run with exactly this commit_ts (0: a rollback).
+
+    `under_way`: the commit is still being retried in the background, because a Service stopped waiting before the
+    budget was spent.
     """
 
     def __init__(
@@ -109,4 +112,4 @@ class CommitUndelivered(PumpClientError):
 
 
 class ClientClosed(PumpClientError):
-    """The client was closed."""
+    """The client or the service is closed."""

@@ -1,4 +1,4 @@
-"""Options of `connect`, common to the pump client, the SDK and their blocking forms."""
+"""The options of `connect`, shared by the pump client, the SDK and their blocking forms."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ PdUrls = str | Sequence[str]
 
 
 class ConnectOptions(TypedDict, total=False):
-    """Keyword arguments of every `connect`; each may be left out.
+    """Keyword arguments of every `connect`. All are optional.
 
-    write_timeout_s: seconds after which another pump is tried, 15 by default; `limits` sets it and all other times.
-    security: TLS towards etcd, PD and the pumps. tso_source: auto, pd or own. pd_addr: PD's gRPC address, host:port,
-    where it is not at pd_urls. labels: of this writer, for the strategy `label`, such as {"zone": "a"}. labels_only:
-    rather fail than write to a pump without them. on_undelivered, on_expired: called in the event loop, once for each
-    transaction whose end reached no pump, or that has been open for too long.
+    - `write_timeout_s`: seconds after which another pump is tried, by default 15. `limits` sets this and all other
+      times.
+    - `security`: TLS for connections to etcd, PD and the pumps.
+    - `tso_source`: auto, pd or own.
+    - `pd_addr`: PD's gRPC address as host:port, if it is not at pd_urls.
+    - `labels`: labels of this writer for the strategy `label`, such as {"zone": "a"}.
+    - `labels_only`: fail instead of writing to a pump without these labels.
+    - `on_undelivered`: called in the event loop, once for each transaction whose commit or rollback reached no pump.
+    - `on_expired`: called in the event loop, once for each transaction that has been open for too long.
     """
 
     write_timeout_s: float
@@ -51,7 +55,9 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def upstream(pd_urls: PdUrls, *, tso_source: str = "auto", pd_addr: str = "") -> UpstreamSection:
-    """The section of settings the contract's functions take; bare host:port is accepted (K-05). Raises ConfigError."""
+    """Return the upstream settings for the given arguments. A URL may be a bare host:port (K-05). Raises
+    ConfigError.
+    """
     given: dict[str, object] = {"pd-urls": pd_urls, "tso-source": tso_source, "pd-addr": pd_addr}
     try:
         given["pd-urls"] = list(parse_loose_urls(pd_urls if isinstance(pd_urls, str) else list(pd_urls)))
@@ -97,7 +103,7 @@ def check_strategy(strategy: str) -> str:
 
 
 def check_labels(strategy: str, labels: Mapping[str, str], *, only: bool) -> None:
-    """Raise ConfigError unless there are labels where, and only where, the strategy looks at them."""
+    """Raise ConfigError unless labels are given exactly if the strategy uses them."""
     if strategy == "label" and not labels:
         raise ConfigError("strategy='label' needs labels, such as labels={'zone': 'a'}")
     if strategy != "label" and (labels or only):
@@ -108,13 +114,15 @@ def check_labels(strategy: str, labels: Mapping[str, str], *, only: bool) -> Non
 
 
 def upstream_of(pd_urls: PdUrls, options: ConnectOptions) -> UpstreamSection:
-    """`upstream` of the options of a `connect`. TypeError and ConfigError name the argument."""
+    """Return the upstream settings for the options of a `connect`. Raises TypeError or ConfigError that names the
+    argument.
+    """
     check_options(options)
     return upstream(pd_urls, tso_source=options.get("tso_source", "auto"), pd_addr=options.get("pd_addr", ""))
 
 
 def limits_of(options: ConnectOptions) -> Limits:
-    """`limits` where it is given, else the defaults with `write_timeout_s`."""
+    """Return the option `limits`, or else default limits with the option `write_timeout_s`."""
     given = options.get("limits")
     if given is not None:
         return given

@@ -9,7 +9,7 @@ from binlog.envelope import BinlogType, encode_binlog
 
 @dataclass(frozen=True, slots=True)
 class DdlFields:
-    """The DDL fields of a prewrite and its commit. `schema_state` as X-06: 0 for drops, 5 otherwise."""
+    """The DDL fields of a prewrite and of its commit. `schema_state` (X-06): 0 for drops, 5 otherwise."""
 
     job_id: int
     query: bytes
@@ -17,7 +17,9 @@ class DdlFields:
 
 
 def prewrite_payload(start_ts: int, prewrite_key: bytes, prewrite_value: bytes, writer: bytes = b"") -> bytes:
-    """A transaction's rows: `prewrite_value` is a serialized PrewriteValue. `writer`: its id if it holds a lease."""
+    """Encode a prewrite with rows. `prewrite_value`: a serialized PrewriteValue. `writer`: the writer's id if it has a
+    lease.
+    """
     return encode_binlog(
         tp=BinlogType.PREWRITE,
         start_ts=start_ts,
@@ -42,7 +44,7 @@ def ddl_prewrite_payload(start_ts: int, prewrite_key: bytes, ddl: DdlFields, wri
 
 
 def commit_payload(start_ts: int, commit_ts: int, prewrite_key: bytes, ddl: DdlFields | None = None) -> bytes:
-    """The key is repeated, and all of a DDL; only the rows are not (X-01)."""
+    """Encode a commit. It repeats the prewrite's key and all DDL fields, but not the rows (X-01)."""
     if ddl is None:
         return encode_binlog(
             tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=prewrite_key or None
@@ -59,5 +61,5 @@ def commit_payload(start_ts: int, commit_ts: int, prewrite_key: bytes, ddl: DdlF
 
 
 def rollback_payload(start_ts: int, prewrite_key: bytes) -> bytes:
-    """commit_ts 0 and the prewrite's key (X-02)."""
+    """Encode a rollback: commit_ts 0 and the prewrite's key (X-02)."""
     return encode_binlog(tp=BinlogType.ROLLBACK, start_ts=start_ts, commit_ts=0, prewrite_key=prewrite_key or None)

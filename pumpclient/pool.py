@@ -1,8 +1,9 @@
-"""The set of pumps known to this client, and which are available (C-03 to C-06, C-14). Pure.
+"""The pumps known to this client, and which of them are available (C-03 to C-06, C-14). Pure.
 
-A pump is available when the registry says online, it has not failed more than `errors_max` times in a row, and it
-was not found slow. One that is suspended is probed after a second, then ever later: it doubles its pause when it is
-suspended again soon after it came back, so that a pump that comes and goes costs writers less and less.
+A pump is available if the registry says online, it has not failed more than `errors_max` times in a row, and it was not
+found slow. A pump that fails or is slow is suspended. A suspended pump is probed after one second, then at doubled
+intervals. If it is suspended again soon after it recovered, the interval stays long, so that a pump which recovers only
+for short times delays writers less and less.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from types import MappingProxyType
 
 from binlog.cluster.node import NodeStatus, State
 
-ERRORS_MAX = 10  # consecutive, as upstream (C-03)
+ERRORS_MAX = 10  # consecutive errors, as in the original (C-03)
 PAUSE_FIRST_S = 1.0
-PAUSE_MAX_S = 30.0  # as upstream probes (C-05)
-WORST = 1.0  # the least score of a pump
-STALE_S = 10.0  # a record unchanged for so long, or for three times its usual interval, says nothing any more
-STEADY_S = 30.0  # available for so long, a pump's next pause is the first one again
+PAUSE_MAX_S = 30.0  # the interval of the original's probes (C-05)
+WORST = 1.0  # the lowest score of a pump
+STALE_S = 10.0  # a record is stale if unchanged for this long, and for three times its usual interval
+STEADY_S = 30.0  # after a pump was available for this long, its next suspension begins with the first pause again
 
 
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
@@ -27,8 +28,11 @@ NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(slots=True)
 class Member:
-    """One pump. `suspended` is set by errors or slowness and cleared by a success, a probe, or a change of state or
-    address. Of a `slow` one only the probe counts: late acknowledgements do not make it fast."""
+    """A pump.
+
+    `suspended` is set after errors or slowness. A success, a successful probe, or a change of state or address clears
+    it. A `slow` pump needs a successful probe: a late acknowledgement does not show that it is fast again.
+    """
 
     node_id: str
     host: str
@@ -36,13 +40,13 @@ class Member:
     errors: int = 0
     suspended: bool = False
     slow: bool = False
-    pause_s: float = 0.0  # between its suspension, or last probe, and the next probe
+    pause_s: float = 0.0  # from its suspension, or its last probe, to the next probe
     probe_at_s: float = 0.0
     revived_s: float = float("-inf")
     last_cause: object = None
-    score: int = 0  # 0: it reports none, as Go pumps do
+    score: int = 0  # 0: the pump reports no score; Go pumps never do
     update_ts: int = 0
-    seen_s: float = 0.0  # when the record last changed, by this process's clock
+    seen_s: float = 0.0  # when this process last saw the record change, on its own clock
     interval_s: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -55,7 +59,7 @@ class Member:
         return self.online and not self.suspended
 
     def take(self, status: NodeStatus, now_s: float) -> None:
-        """What the record says now."""
+        """Copy the state, address, score and labels from the registry's record."""
         if self.update_ts != status.update_ts:
             self.interval_s = now_s - self.seen_s if self.update_ts else 0.0
             self.seen_s, self.update_ts = now_s, status.update_ts
@@ -66,12 +70,14 @@ class Member:
         return all(self.labels.get(name) == value for name, value in labels.items())
 
     def stale(self, now_s: float) -> bool:
-        """Whether its heartbeats have ended, or do not reach this process."""
+        """Return whether the pump's heartbeats have stopped, or no longer reach this process."""
         return now_s - self.seen_s > max(STALE_S, 3 * self.interval_s)
 
 
 class Pool:
-    """All registered pumps by id. Lists come in the order of ids, so that `hash` is stable over processes."""
+    """All registered pumps by id. Methods list them in the order of ids, so that `hash` chooses alike in all
+    processes.
+    """
 
     def __init__(
         self,
@@ -82,7 +88,7 @@ class Pool:
         clock: Callable[[], float] = time.monotonic,
         only: Mapping[str, str] = NO_LABELS,
     ) -> None:
-        """`only`: pumps without all of these labels are known, and never chosen."""
+        """`only`: labels that a pump must have to be chosen. Pumps without all of them are known, but never chosen."""
         self._errors_max = errors_max
         self._pause_first_s = pause_first_s
         self._pause_max_s = pause_max_s
@@ -97,9 +103,11 @@ class Pool:
         return self._members.get(node_id)
 
     def put(self, status: NodeStatus) -> bool:
-        """Take a status from the registry. True when its connection must go: the pump has another address.
+        """Apply a status from the registry. Return True if the pump's address changed: its connection must then be
+        reset.
 
-        Another state is a fresh start for its error count, and no reason to lose answers that are on their way.
+        A change of state or address resets the error count. A change of state alone keeps the connection, so that
+        answers on their way are not lost.
         """
         known, now_s = self._members.get(status.node_id), self._clock()
         if known is None:
@@ -116,7 +124,7 @@ class Pool:
         return self._members.pop(node_id, None) is not None
 
     def replace_all(self, statuses: Iterable[NodeStatus]) -> set[str]:
-        """Replace the pool by a listing; returns ids that are gone or whose connection must be reset."""
+        """Replace the pool by a listing. Return the ids that were removed or whose connection must be reset."""
         listed = {status.node_id: status for status in statuses}
         stale = {node_id for node_id in self._members if node_id not in listed}
         for node_id in stale:
@@ -135,7 +143,7 @@ class Pool:
         return [m for m in self._members.values() if m.has(self._only)]
 
     def told(self) -> str:
-        """For an error: how many pumps there are."""
+        """Describe for an error message how many pumps are registered, and how many of them have the labels."""
         text = f"{len(self)} registered"
         if self._only:
             labels = ",".join(f"{name}={value}" for name, value in self._only.items())
@@ -143,10 +151,11 @@ class Pool:
         return text
 
     def weights(self, pumps: Sequence[str]) -> list[float]:
-        """How often each of these pumps is to be chosen beside the others, by the scores that they report.
+        """Return the weight of each of these pumps: how often to choose it in relation to the others, by the reported
+        scores.
 
-        One that reports none counts as their mean. One that has stopped to report, while others have not, counts as
-        the worst. Where nobody reports all count alike.
+        A pump that reports no score gets the mean. A pump whose record is stale, while records of others are fresh,
+        gets the worst score. If no pump has a fresh score, all get the same weight.
         """
         now_s = self._clock()
         members = [self._members.get(pump) for pump in pumps]
@@ -157,12 +166,12 @@ class Pool:
         return [mean if m is None or m.score <= 0 else (WORST if m.stale(now_s) else float(m.score)) for m in members]
 
     def labelled(self, pump: str, labels: Mapping[str, str]) -> bool:
-        """Whether the pump has all of these labels."""
+        """Return whether the pump has all of these labels."""
         member = self._members.get(pump)
         return member is not None and member.has(labels)
 
     def due(self) -> tuple[str, ...]:
-        """Suspended pumps that are to be probed now (C-05); all of them where no pump is available."""
+        """Return the suspended pumps that are to be probed now (C-05); all suspended pumps if no pump is available."""
         waits = any(m.available for m in self._chosen())
         now_s = self._clock()
         return tuple(
@@ -172,12 +181,12 @@ class Pool:
         )
 
     def next_probe_s(self) -> float:
-        """Seconds until a suspended pump is due; infinite where none is suspended."""
+        """Return the seconds until a suspended pump is due; infinity if none is suspended."""
         due = [m.probe_at_s for m in self._chosen() if m.online and m.suspended]
         return max(0.0, min(due) - self._clock()) if due else float("inf")
 
     def succeeded(self, node_id: str, *, probe: bool = False) -> bool:
-        """A write or a probe was acknowledged. True when this made the pump available again."""
+        """Note that a write or a probe was acknowledged. Return True if this made the pump available again."""
         member = self._members.get(node_id)
         if member is None:
             return False
@@ -189,9 +198,9 @@ class Pool:
         return True
 
     def failed(self, node_id: str, cause: object = None) -> bool:
-        """One more error in a row. True when this made the pump unavailable.
+        """Count one more consecutive error. Return True if this made the pump unavailable.
 
-        The same `cause` again is the same error: a broken stream is one, however many binlogs were on it.
+        The same `cause` object twice counts as one error: a broken stream is one, however many binlogs were on it.
         """
         member = self._members.get(node_id)
         if member is None or (cause is not None and cause is member.last_cause):
@@ -201,7 +210,9 @@ class Pool:
         return member.errors > self._errors_max and self._suspend(member)
 
     def found_slow(self, node_id: str) -> bool:
-        """It let a write wait for too long. True when this made the pump unavailable; the last one stays."""
+        """Note that the pump did not answer a write in time. Return True if this made the pump unavailable. The last
+        available pump stays available.
+        """
         member = self._members.get(node_id)
         if member is None or not self._others(member) or not self._suspend(member):
             return False
@@ -209,7 +220,7 @@ class Pool:
         return True
 
     def probe_failed(self, node_id: str) -> None:
-        """It stays suspended, and the next probe comes later."""
+        """Keep the pump suspended and double the pause before its next probe."""
         member = self._members.get(node_id)
         if member is not None:
             self._pause(member)

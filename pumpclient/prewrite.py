@@ -1,8 +1,8 @@
-"""One prewrite's way over the pumps (C-10, C-13): pump after pump until one takes it.
+"""Sends one prewrite to pump after pump until one acknowledges it (C-10, C-13).
 
-A pump that has not answered within `patience` keeps its chance, and another one is tried beside it: the first
-acknowledgement wins. Each pump whose answer is not awaited any more may hold a copy. The tracker notes that, and the
-copy is rolled back once the outcome is settled (correctness rule 5).
+If a pump has not answered within its `patience`, the try stays open, and another pump is tried in parallel. The first
+acknowledgement wins. Every pump whose answer is then no longer awaited may hold a copy. The tracker notes these pumps,
+and the copies are rolled back after the outcome is settled (correctness rule 5).
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from pumpclient.pool import Pool
 from pumpclient.selector import Selector
 from pumpclient.tracker import Tracker
 
-STALL_S = 0.1  # a timer that comes so late says that this process stood still, and nothing about the pump
-RECHECK_S = 0.5  # between two looks for a pump that has become available, where all that are have been tried
+STALL_S = 0.1  # a timer this late shows that this process was suspended or busy, not that the pump is slow
+RECHECK_S = 0.5  # how often to look for newly available pumps after all available ones were tried
 
 
 class Tries(Protocol):
-    """What a prewrite needs of the writer."""
+    """The operations of the writer that a prewrite uses."""
 
     selector: Selector
     tracker: Tracker
 
     async def attempt(self, pump: str, payload: bytes) -> Answer:
-        """One try at one pump; never raises for failures of pump and network."""
+        """Try one pump once. Failures of the pump and the network are returned as the Answer, not raised."""
         ...
 
     def patience_s(self, pump: str, payload_bytes: int) -> float:
-        """Seconds to wait for a payload that is about to go to this pump before another one is tried beside it."""
+        """Return how many seconds a payload may wait for this pump before another pump is tried in parallel."""
         ...
 
     def found_slow(self, pump: str) -> None:
-        """It did not answer within the patience."""
+        """Note that the pump did not answer within the patience."""
         ...
 
     def found_failing(self, pump: str, start_ts: int, answer: Answer) -> None:
-        """It did not take the prewrite."""
+        """Note that the pump did not accept the prewrite."""
         ...
 
     def falls_back(self) -> None:
-        """No pump is available, or none took it in time: now every pump that is online is tried."""
+        """Note that no pump is available, or none accepted the prewrite in time: all online pumps are tried now."""
         ...
 
     def renew(self, pump: str, before_s: float) -> None:
-        """Reset its connection if that is older."""
+        """Reset the pump's connection if it was made before `before_s` (monotonic clock)."""
         ...
 
 
 class Prewriting:
-    """Of one transaction; `run` once."""
+    """The prewrite of one transaction. Call `run` once."""
 
     def __init__(
         self, start_ts: int, payload: bytes, tries: Tries, pool: Pool, *, timeout_s: float, retry_s: float
@@ -72,7 +72,9 @@ class Prewriting:
         self._last = "no available pump to write binlog"
 
     async def run(self) -> str:
-        """The id of the pump that acknowledged. PrewriteFailed, PayloadTooLarge, NoPump."""
+        """Send the prewrite; return the id of the pump that acknowledged. Raises PrewriteFailed, PayloadTooLarge or
+        NoPump.
+        """
         try:
             pump = await self._somewhere()
             return pump if pump is not None else await self._anywhere()
@@ -93,11 +95,13 @@ class Prewriting:
             available = self._pool.available()
             if time.monotonic() > self._begun_s + self._timeout_s and self._count > len(available):
                 return None
-            if available and self._tried.issuperset(available):  # everybody failed once: now it is worth waiting
+            if available and self._tried.issuperset(available):  # every pump has failed once: pause before retrying
                 await asyncio.sleep(self._retry_s)
 
     def _choose(self) -> str | None:
-        """The next pump to try; None where there is none. Beside an open try only one that was not tried before."""
+        """Return the next pump to try, or None. While another try is open, only pumps that were not tried yet are
+        chosen.
+        """
         available = self._pool.available()
         for more in range(len(available)):
             pump = self._tries.selector.select(
@@ -115,8 +119,9 @@ class Prewriting:
         self._open[task] = pump
 
     async def _answered(self, newest: str | None) -> str | None:
-        """Wait until a try has ended, or `newest` has let this prewrite wait for too long. The pump that acknowledged,
-        if one did; where two did, the other one stays open."""
+        """Wait until a try has ended, or `newest` has not answered within its patience. Return the pump that
+        acknowledged, or None. If two pumps acknowledged, the second try stays in `_open`.
+        """
         wait_s = self._tries.patience_s(newest, len(self._payload)) if newest is not None else RECHECK_S
         while True:
             due_s = time.monotonic() + wait_s
@@ -134,7 +139,7 @@ class Prewriting:
         return None
 
     async def _ended(self, wait_s: float) -> list[asyncio.Task[Answer]]:
-        """Tries that have ended, waiting for the first of them so long: asyncio.wait for half of its cost."""
+        """Wait up to `wait_s` for a try to end and return the ended ones. It costs half as much as asyncio.wait."""
         done = [task for task in self._open if task.done()]
         if done:
             return done
@@ -160,9 +165,11 @@ class Prewriting:
             self._tries.tracker.unknown(self._start_ts, pump)
 
     async def _anywhere(self) -> str:
-        """At last (C-13) one try at each pump the registry calls online, over connections younger than the prewrite.
+        """As the last resort (C-13), try each pump that the registry calls online, on connections younger than the
+        prewrite.
 
-        Younger, not new: of many transactions that come here together, each would tear down what the others use.
+        Existing younger connections are kept: if many transactions get here together, each would otherwise close the
+        connections that the others use.
         """
         online = self._pool.online()
         if not online and not self._count:
@@ -179,9 +186,9 @@ class Prewriting:
         raise PrewriteFailed(self._start_ts, tries=self._count, last=self._last)
 
     def _abandon(self) -> None:
-        """Stop waiting for what is still open; each may have left, or may yet leave, a copy."""
+        """Stop waiting for open tries. Each may have stored a copy, or may still store one."""
         for task, pump in self._open.items():
             self._tries.tracker.unknown(self._start_ts, pump)
             if not task.cancel() and not task.cancelled():
-                task.exception()  # seen
+                task.exception()  # retrieve it, so that asyncio does not log it
         self._open.clear()

@@ -1,5 +1,7 @@
-"""Selects the pump of the next prewrite: the original's strategies `range` and `hash`, and `score` and `label`, which
-the original names and does not have. Pure, but for the dice of `score`."""
+"""Selects the pump for a prewrite. Pure, except for the random numbers of `score`.
+
+`range` and `hash` are the original's strategies. The original names `score` and `label`, but does not implement them.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,15 @@ class Selector(Protocol):
     name: str
 
     def select(self, available: Sequence[str], *, start_ts: int, tries: int, tried: Collection[str] = ()) -> str | None:
-        """An id out of `available` (in its stable order), or None where none may be taken. `tries` counts from 0;
-        `tried` are pumps that had this prewrite and did not acknowledge it."""
+        """Return an id from `available` (which is in a stable order), or None if it is empty.
+
+        `tries` counts from 0. `tried`: pumps that were sent this prewrite and did not acknowledge it.
+        """
         ...
 
 
 class RangeSelector:
-    """Round robin. The cursor is reset when the list of pumps changes."""
+    """Round robin. The position is reset when the list of pumps changes."""
 
     name = "range"
 
@@ -42,7 +46,9 @@ class RangeSelector:
 
 
 class HashSelector:
-    """(start_ts + tries) mod n: the same transaction meets the same pump, and each retry the next one."""
+    """Index (start_ts + tries) mod n: a transaction always starts at the same pump, and each retry uses the
+    next one.
+    """
 
     name = "hash"
 
@@ -53,8 +59,9 @@ class HashSelector:
 
 
 class ScoreSelector:
-    """Each pump as often as its weight is large, by dice of this process: writers that see the same scores at the same
-    moment do not all go to the same pump. Within one transaction no pump comes twice before each has had its turn."""
+    """Random choice in proportion to the weights. Each process has its own random numbers, so writers that see the same
+    scores do not all choose the same pump. A transaction tries no pump twice before it has tried all.
+    """
 
     name = "score"
 
@@ -70,11 +77,11 @@ class ScoreSelector:
 
 
 class LabelSelector:
-    """As `score`, among the pumps that have all of the writer's labels.
+    """The choice of `score`, among the pumps that have all of the writer's labels.
 
-    Where none of these is available, or each was tried in vain, it is the others' turn: a binlog at a pump of another
-    place is better than none, for TiDB stops where its binlog cannot be written. A writer that would rather stop has a
-    pool of its own pumps alone.
+    If none of these is available, or all were tried in vain, other pumps are chosen. A binlog on a pump in another
+    place is better than none, because TiDB stops when it cannot write its binlog. For a writer that prefers to stop,
+    the pool itself is limited to pumps with its labels.
     """
 
     name = "label"
@@ -98,7 +105,7 @@ def make_selector(
     weights: Callable[[Sequence[str]], Sequence[float]],
     has_labels: Callable[[str], bool] = lambda pump: True,
 ) -> tuple[Selector, bool]:
-    """The selector, and whether the name was known: for an unknown one the range selector."""
+    """Return the selector, and whether the strategy is known. An unknown strategy gets the range selector."""
     if strategy == "hash":
         return HashSelector(), True
     if strategy == "score":

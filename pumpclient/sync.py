@@ -1,4 +1,4 @@
-"""Blocking pump client for threads, with an event loop in a thread of its own."""
+"""The pump client for programs with threads: blocking calls, with an event loop in its own thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STOP_S = 10.0
 
 
 class LoopThread:
-    """One event loop in one daemon thread, running from construction until `stop`."""
+    """An event loop in a daemon thread. It runs from construction until `stop`."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -25,10 +25,12 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run in the loop, wait, and return or raise what it did. A KeyboardInterrupt cancels it."""
+        """Run a coroutine in the loop, wait, and return its result or raise its exception. A KeyboardInterrupt cancels
+        it.
+        """
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("a blocking call from inside the event loop that has to run it")
+            raise RuntimeError("a blocking call in the event loop's own thread would wait for itself")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -46,7 +48,9 @@ class LoopThread:
 
 
 class SyncPumpsClient:
-    """A PumpsClient for threads; any number of them may use it at once. Raises what PumpsClient raises."""
+    """A PumpsClient with blocking calls. Any number of threads may use it at the same time. It raises the same
+    errors.
+    """
 
     def __init__(self, inner: PumpsClient, loop: LoopThread) -> None:
         self._inner = inner
@@ -54,7 +58,7 @@ class SyncPumpsClient:
 
     @classmethod
     def connect(cls, pd_urls: PdUrls, strategy: str = "range", **options: Unpack[ConnectOptions]) -> SyncPumpsClient:
-        """As PumpsClient.connect."""
+        """Connect and return the client. See PumpsClient.connect."""
         loop = LoopThread("pumpclient")
         try:
             return cls(loop.run(PumpsClient.connect(pd_urls, strategy, **options)), loop)

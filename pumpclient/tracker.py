@@ -20,7 +20,10 @@ OPEN_MAX = 1_000_000
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """`pump` acknowledged the prewrite. `unknown` are pumps that may hold a copy. `commit_ts` 0 means rollback."""
+    """An open transaction.
+
+    `pump` acknowledged the prewrite. `unknown` are the pumps that may hold a copy of it. `commit_ts` 0 means rollback.
+    """
 
     start_ts: int
     prewrite_key: bytes
@@ -42,7 +45,7 @@ class CleanUp:
 
 
 class Tracker:
-    """The open transactions of one client. Bounded: at `open_max` a new prewrite is refused by name."""
+    """The open transactions of one client. When `open_max` are open, `begin` raises TooManyTransactions."""
 
     def __init__(self, *, open_max: int = OPEN_MAX) -> None:
         self._open_max = open_max
@@ -52,7 +55,7 @@ class Tracker:
         return len(self._open)
 
     def is_open(self, start_ts: int) -> bool:
-        """Begun, and neither failed nor settled."""
+        """Return whether the transaction has begun, and has neither failed nor been settled."""
         return start_ts in self._open
 
     def begin(self, start_ts: int, prewrite_key: bytes, *, now_s: float) -> None:
@@ -63,7 +66,9 @@ class Tracker:
         self._open[start_ts] = OpenTransaction(start_ts, prewrite_key, now_s)
 
     def _evict(self) -> bool:
-        """Make room for one more: remove the oldest transaction if it has expired and was reported."""
+        """Make room for one transaction: remove the oldest one if its end was undelivered, or if it expired and was
+        reported.
+        """
         oldest = next(iter(self._open.values()))
         if oldest.undelivered or (oldest.reported and oldest.commit_ts is None):
             del self._open[oldest.start_ts]
@@ -77,7 +82,7 @@ class Tracker:
         return transaction
 
     def unknown(self, start_ts: int, pump: str) -> None:
-        """A try on `pump` ended without an answer that excludes a copy there."""
+        """Note that a try on `pump` ended without an answer that rules out a copy there."""
         self._get(start_ts).unknown.add(pump)
 
     def acked(self, start_ts: int, pump: str) -> None:
@@ -86,7 +91,9 @@ class Tracker:
         transaction.unknown.discard(pump)
 
     def failed(self, start_ts: int) -> CleanUp:
-        """No pump acknowledged, so the transaction is settled: it never commits, and every copy must go."""
+        """Note that no pump acknowledged the prewrite. The transaction never commits, and every copy must be rolled
+        back.
+        """
         transaction = self._open.pop(start_ts, None)
         if transaction is None:
             raise UnknownTransaction(start_ts)
@@ -94,7 +101,9 @@ class Tracker:
         return CleanUp(start_ts, transaction.prewrite_key, tuple(sorted(transaction.unknown)))
 
     def ending(self, start_ts: int, commit_ts: int) -> str:
-        """The pump to which the commit or rollback must be sent. Called before sending; fixes commit_ts."""
+        """Return the pump to which the commit or rollback must be sent. Call this before sending: it fixes the
+        commit_ts.
+        """
         transaction = self._get(start_ts)
         if transaction.pump is None:
             raise UnknownTransaction(start_ts)
@@ -108,18 +117,22 @@ class Tracker:
         return self._get(start_ts).prewrite_key
 
     def settled(self, start_ts: int) -> CleanUp:
-        """The acknowledging pump has stored the commit or rollback."""
+        """Note that the acknowledging pump has stored the commit or rollback. Return the remaining copies to
+        clean up.
+        """
         transaction = self._get(start_ts)
         assert transaction.commit_ts is not None, f"transaction {start_ts} is settled without an end"
         del self._open[start_ts]
         return CleanUp(start_ts, transaction.prewrite_key, tuple(sorted(transaction.unknown)))
 
     def undelivered(self, start_ts: int) -> None:
-        """The budget for sending the end is spent. Nothing is settled, so nothing is cleaned up; a later try may be."""
+        """Note that the time for sending the commit or rollback is over. Nothing is settled or cleaned up; a retry is
+        allowed.
+        """
         self._get(start_ts).undelivered = True
 
     def expired(self, *, now_s: float, ttl_s: float) -> list[OpenTransaction]:
-        """Open longer than `ttl_s` without commit or rollback, each given once (C-09)."""
+        """Return the transactions open longer than `ttl_s` without commit or rollback. Each is returned once (C-09)."""
         late: list[OpenTransaction] = []
         for transaction in self._open.values():
             if now_s - transaction.opened_s <= ttl_s:

@@ -1,7 +1,7 @@
-"""Keeps the pool equal to the registry and probes failed pumps (C-04, C-05).
+"""Keeps the pool equal to the registry and probes suspended pumps (C-04, C-05).
 
-Two loops: one follows the registry from the revision of its listing, one probes pumps that are online by the
-registry and unusable by experience.
+One loop follows the registry from the revision of its listing. The other probes pumps that are registered as online,
+but were suspended after errors or slowness.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RELIST_S = 1.0
 
 
 class Watch:
-    """Call `list_once` first; `run` then follows from there until it is cancelled."""
+    """Call `list_once` first. `follow` and `detect` then run until they are cancelled."""
 
     def __init__(self, registry: Registry, pool: Pool, writer: Writer, limits: Limits) -> None:
         self._registry = registry
@@ -34,7 +34,7 @@ class Watch:
         self._revision = 0
 
     async def list_once(self) -> int:
-        """Replace the pool by a listing and return how many pumps it has. EtcdError as the registry raises it."""
+        """Replace the pool by a listing and return the number of pumps. Raises EtcdError."""
         listing = await self._registry.list("pumps")
         self._revision = listing.revision
         for node_id in self._pool.replace_all(record.status for record in listing.nodes):
@@ -42,8 +42,7 @@ class Watch:
         return len(listing.nodes)
 
     async def follow(self) -> None:
-        """Apply changes until cancelled. After a broken watch the pumps are listed again, so that no change is
-        missed."""
+        """Apply changes until cancelled. After a broken watch, list the pumps again, so that no change is missed."""
         outage = Outage(log, "watch of pumps failed", "watch of pumps works again")
         while True:
             try:
@@ -53,7 +52,7 @@ class Watch:
             except BinlogError as error:
                 outage.failed(error=str(error))
             await asyncio.sleep(RELIST_S)
-            with contextlib.suppress(BinlogError):  # etcd is away: the pool stays as it was, the loop comes back
+            with contextlib.suppress(BinlogError):  # etcd is unreachable: keep the pool as it is and retry
                 await self.list_once()
                 outage.over()
 
@@ -65,7 +64,7 @@ class Watch:
             self._writer.forget(change.node_id)
 
     async def detect(self) -> None:
-        """Probe suspended pumps: those that are due, and all of them, again and again, while no pump is available."""
+        """Probe suspended pumps when they are due. While no pump is available, probe all of them repeatedly."""
         last_s = -self._limits.detect_soonest_s
         while True:
             with contextlib.suppress(TimeoutError):

@@ -30,18 +30,25 @@ from pumpclient.tracker import OpenTransaction, Tracker
 
 log = get_logger(__name__)
 
-PATIENCE_BYTES_S = 8 << 20  # what a pump is trusted to take in a second, over all that this client has open there
+PATIENCE_BYTES_S = 8 << 20  # bytes that a pump is expected to store per second, of all that this client sends it
 PATIENCE_COUNT_S = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """C-10, C-11; but a commit is retried after `commit_retry_first_s`, then ever later, to `commit_retry_s` apart.
+    """Times of the pump client in seconds (C-10, C-11).
 
-    It is retried for `commit_budget_s`; the caller of a Service is told after `commit_wait_s` that it is not known yet.
-
-    A prewrite that one pump has not answered within `patience_s` is tried at another one beside it, and the pump is
-    passed over until a probe finds it well; probes begin `detect_first_s` later and end up `detect_s` apart.
+    - `write_timeout_s`: a pump must answer a write within this time.
+    - `patience_s`: if a pump has not answered a prewrite within this time (longer for large prewrites), another pump is
+      tried in parallel, and the slow pump is suspended until a probe succeeds.
+    - `prewrite_retry_s`: the pause after every available pump has failed.
+    - `commit_retry_first_s`, `commit_retry_s`: the first and the longest pause between tries to send a commit.
+    - `commit_budget_s`: a commit is retried for this long.
+    - `commit_wait_s`: a Service's caller waits for a commit for this long, then gets CommitUndelivered.
+    - `open_ttl_s`: a transaction open for longer is reported to `on_expired`.
+    - `detect_first_s`, `detect_s`: the first and the longest pause before a suspended pump is probed.
+    - `detect_soonest_s`: the shortest time between two rounds of probes.
+    - `probe_timeout_s`: a pump must answer a probe within this time.
     """
 
     write_timeout_s: float = 15.0
@@ -59,7 +66,10 @@ class Limits:
 
 
 class Ended(Protocol):
-    """`decided`: the transaction is committed, rolled back, or not on any pump. Else its prewrite may be pending."""
+    """Called when no more messages are sent for a transaction.
+
+    `decided`: the transaction is committed, rolled back, or stored on no pump. Otherwise its prewrite may be pending.
+    """
 
     def __call__(self, *, decided: bool) -> None: ...
 
@@ -80,7 +90,9 @@ class Counts:
 
 
 class Writer:
-    """Prewrites go to a selected pump, their end to the pump that acknowledged them. One event loop, no threads."""
+    """Sends each prewrite to a selected pump, and its commit or rollback to the pump that acknowledged it. One event
+    loop, no threads.
+    """
 
     def __init__(
         self,
@@ -111,7 +123,7 @@ class Writer:
         self.tracker = tracker or Tracker()
         self.counts = Counts()
         self.cleaner = Cleaner(self.attempt, self._may_hold)
-        self.suspended = asyncio.Event()  # a pump was; or none is available
+        self.suspended = asyncio.Event()  # set when a pump is suspended, or none is available
         self._connections: dict[str, Connection] = {}
         self._outages: dict[str, Outage] = {}
         self._endings: dict[asyncio.Task[None], int] = {}  # deliveries under way, with their start_ts
@@ -121,8 +133,8 @@ class Writer:
     async def prewrite(self, start_ts: int, prewrite_key: bytes, payload: bytes) -> str:
         """Make the prewrite durable on one pump and return its id.
 
-        Raises PrewriteFailed, PayloadTooLarge or NoPump: then the transaction is over, and every pump that may
-        hold a copy is being told so.
+        Raises PrewriteFailed, PayloadTooLarge or NoPump. The transaction has then failed, and every pump that may hold
+        a copy is sent a rollback.
         """
         self.report_expired()
         self.tracker.begin(start_ts, prewrite_key, now_s=time.monotonic())
@@ -135,7 +147,7 @@ class Writer:
                 timeout_s=self._limits.write_timeout_s,
                 retry_s=self._limits.prewrite_retry_s,
             ).run()
-        except BaseException:  # a cancelled caller, too, leaves copies behind
+        except BaseException:  # also when the caller was cancelled: pumps may hold copies
             self.cleaner.add(self.tracker.failed(start_ts))
             raise
         self.counts.prewrites += 1
@@ -154,11 +166,11 @@ class Writer:
     # --- commit and rollback --------------------------------------------------------------------------------
 
     async def commit(self, start_ts: int, commit_ts: int, ddl: DdlFields | None = None) -> None:
-        """Give the transaction's pump its commit; return when it is durable there.
+        """Send the commit to the transaction's pump and return when it is durable there.
 
-        The delivery goes on when the caller is cancelled: the transaction is committed as soon as the pump has stored
-        it. Raises UnknownTransaction, CommitTsChanged, TransactionRolledBack, or CommitUndelivered after the budget or
-        when the client is closed.
+        The delivery continues if the caller is cancelled. The transaction is committed when the pump has stored the
+        commit. Raises UnknownTransaction, CommitTsChanged, TransactionRolledBack, or CommitUndelivered when the time
+        for retries is over or the client is closed.
         """
         assert commit_ts > start_ts, f"commit_ts {commit_ts} is not after start_ts {start_ts}"
         pump = self.tracker.ending(start_ts, commit_ts)
@@ -187,10 +199,10 @@ class Writer:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._endings.pop(task, None)
         if not task.cancelled():
-            task.exception()  # seen: the caller raises it, or was cancelled and _deliver has reported it
+            task.exception()  # retrieve it: the caller raises it, or was cancelled and _deliver has logged it
 
     def when_ended(self, start_ts: int, call: Ended) -> None:
-        """Call it now, or when the delivery under way has ended: a cancelled caller does not end that."""
+        """Call `call` now, or when the delivery under way has ended. A cancelled caller does not end the delivery."""
         if not self.tracker.is_open(start_ts):
             call(decided=True)
             return
@@ -221,7 +233,7 @@ class Writer:
                 log.warning("transaction was rolled back by its pump", start_ts=start_ts, pump=pump)
                 raise TransactionRolledBack(start_ts, commit_ts, pump=pump)
             if time.monotonic() >= end_s or answer.outcome is Outcome.CONFLICT:
-                break  # a conflict stays one: somebody has settled the transaction in another way
+                break  # a conflict is permanent: the transaction was settled in another way
             self._refusals(pump).failed(pump=pump, start_ts=start_ts, detail=answer.detail)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, self._limits.commit_retry_s)
@@ -245,7 +257,7 @@ class Writer:
     # --- pumps ----------------------------------------------------------------------------------------------
 
     async def attempt(self, pump: str, payload: bytes) -> Answer:
-        """One try at one pump; its error count and availability follow (C-07, C-14)."""
+        """Try one pump once, and update its error count and availability (C-07, C-14)."""
         connection = self._connection(pump)
         if connection is None:
             return not_sent(f"pump {pump} is not registered")
@@ -271,7 +283,11 @@ class Writer:
         return answer
 
     def patience_s(self, pump: str, payload_bytes: int) -> float:
-        """Longer for what is large, or waits behind much at the same pump. The payload is not among that yet."""
+        """Return how long a prewrite may wait for this pump before another one is tried.
+
+        It grows with the size of the payload, and with the writes that are already open at the pump (this one
+        excluded).
+        """
         connection = self._connections.get(pump)
         ahead = (connection.open_bytes, connection.open_count) if connection is not None else (0, 0)
         return self._limits.patience_s + (ahead[0] + payload_bytes) / PATIENCE_BYTES_S + ahead[1] / PATIENCE_COUNT_S
@@ -295,11 +311,11 @@ class Writer:
             self._connections[pump].renew(before_s)
 
     def _refusals(self, pump: str) -> Outage:
-        """The shared outage log of a pump that refuses all writes."""
+        """Return the outage log of a pump that refuses writes. All writes to the pump share it."""
         return self._outages.setdefault(pump, Outage(log, "writes to a pump fail", "writes to a pump succeed again"))
 
     async def probe(self, pump: str) -> Answer:
-        """Whether the pump accepts prewrites. A refusal means no, whatever its gRPC status is (C-05)."""
+        """Probe whether the pump accepts prewrites. Any refusal counts as no, whatever its gRPC status (C-05)."""
         connection = self._connection(pump)
         if connection is None:
             return not_sent(f"pump {pump} is not registered")
@@ -311,7 +327,7 @@ class Writer:
         return answer
 
     def forget(self, pump: str) -> None:
-        """Reset the connection of a pump that moved or left."""
+        """Reset the connection of a pump that moved or was removed."""
         connection = self._connections.pop(pump, None)
         if connection is not None:
             connection.reset()
@@ -349,7 +365,9 @@ class Writer:
                 self._on_expired(transaction)
 
     async def close(self, *, drain_s: float) -> None:
-        """Give endings under way and clean-ups `drain_s` to finish, then stop them; what is left is logged."""
+        """Wait up to `drain_s` for commits, rollbacks and clean-ups under way, then stop them. Unfinished ones are
+        logged.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain_s):
                 while self._endings:

@@ -1,4 +1,4 @@
-"""For services that embed the writer: declare tables, open transactions, run DDL. `service` is the way in."""
+"""The SDK for programs that embed the writer: declare tables, open transactions, run DDL. Start with `Service`."""
 
 from binlog.errors import (
     BinlogError,

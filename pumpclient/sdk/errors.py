@@ -1,4 +1,4 @@
-"""What the SDK refuses, always naming the table, the column and the value."""
+"""Errors of the SDK. The texts name the table, the column and the value."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from binlog.errors import BinlogError
 
 
 class SdkError(BinlogError):
-    """Root of the SDK's errors."""
+    """Base class of the SDK's errors."""
 
 
 class BadDeclaration(SdkError):
-    """A table, column or index that cannot be."""
+    """The declaration of a table, column or index, or another argument, is invalid."""
 
 
 class ValueRejected(SdkError):
-    """A value that its column does not hold. Nothing is converted in silence: no rounding, no truncation."""
+    """The column cannot store the value exactly. The SDK never rounds or truncates a value."""
 
     def __init__(self, table: str, column: str, value: object, why: str) -> None:
         text = repr(value)
@@ -27,39 +27,41 @@ class ValueRejected(SdkError):
 
 
 class RowRejected(SdkError):
-    """A row with an unknown or a missing column."""
+    """The row has an unknown column, or lacks a column."""
 
 
 class SchemaNotFound(SdkError):
-    """No such database or table among the published jobs."""
+    """The published jobs contain no such database, table, column or index."""
 
 
 class SchemaExists(SdkError):
-    """The database, table, column or index is there already."""
+    """The database, table, column or index exists already."""
 
 
 class SchemaDiffers(SchemaExists):
-    """What is there already is not what is declared (`if_not_exists`); the text names the difference."""
+    """With `if_not_exists`: the existing database or table is not as declared. The text names the difference."""
 
 
 class SchemaConflict(SdkError):
-    """One transaction uses tables as of schema versions that never stood together."""
+    """The transaction uses handles of schema versions that were never valid at the same time."""
 
 
 class TransactionEnded(SdkError):
-    """The transaction has been committed or rolled back."""
+    """The transaction has been committed or rolled back, or its commit failed."""
 
 
 class Busy(SdkError):
-    """As many transactions as may be are under way, and as many wait as may, or this one has waited for long enough.
+    """Too many transactions are being sent, and either the queue is full or this one has waited in it for too long.
 
-    Nothing was sent. Tell the caller to come again later; an attempt at once makes it worse."""
+    Nothing was sent. Report to the caller that it should retry later; an immediate retry adds to the load.
+    """
 
 
 class DdlLockLost(SdkError):
-    """The DDL lock ran out while a statement was under way, before anything of it was published."""
+    """The DDL lock or the writer's lease expired before the statement was published. The statement is rolled back."""
 
 
 class DdlUndecided(SdkError):
-    """It is not known whether the job was published. The writer's lease ends with its other transactions; then the
-    pumps commit the statement if its job is there, and roll it back if not."""
+    """It is unknown whether the statement was published. The writer's lease is revoked after its other transactions
+    have ended. The pumps then commit the statement if its job is published, and roll it back if not.
+    """

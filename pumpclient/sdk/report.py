@@ -1,4 +1,4 @@
-"""What is told of each transaction to the metrics, and to a service's own hook."""
+"""The report on each finished `commit`, for the metrics and for the service's own callback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = get_logger(__name__)
 
 
 class Outcome(StrEnum):
-    """COMMITTED: its rows are visible. FAILED: they never will be. UNKNOWN: see Transaction.outcome."""
+    """COMMITTED: the rows are visible. FAILED: they never will be. UNKNOWN: query Transaction.outcome."""
 
     COMMITTED = "committed"
     FAILED = "failed"
@@ -23,10 +23,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionReport:
-    """One transaction with rows, as its `commit` ended.
+    """The result of the `commit` of one transaction with rows.
 
-    `pump`: the id of the one that took the rows, None where none did. `seconds` from the call of `commit` to its end,
-    `queued_s` of them before it was sent. `error`: what `commit` raised.
+    `pump`: the id of the pump that accepted the rows, or None. `seconds`: the duration of `commit`. `queued_s`: the
+    part of it before the transaction was sent. `error`: the exception that `commit` raised, or None.
     """
 
     start_ts: int
@@ -44,7 +44,9 @@ OnTransaction = Callable[[TransactionReport], None]
 
 
 def report(done: TransactionReport, hook: OnTransaction | None) -> None:
-    """Count it and call the hook, whose errors end no transaction: they are logged."""
+    """Count the transaction and call the hook. An exception from the hook is logged; it does not affect the
+    transaction.
+    """
     metrics.TRANSACTIONS.labels(done.outcome.value).inc()
     metrics.SECONDS.labels(done.outcome.value).observe(done.seconds)
     if done.outcome is Outcome.COMMITTED:

@@ -1,14 +1,4 @@
-"""The public interface of the SDK: connect, run DDL, open transactions.
-
-    async with await Service.connect("http://127.0.0.1:2379") as svc:
-        await svc.create_database("shop")
-        orders = await svc.create_table("shop", Table("orders", Column("id", BigInt(), primary_key=True), ...))
-        async with svc.transaction() as txn:
-            txn.insert(orders, {"id": 1, ...})
-
-It is an embedded writer, not a database. It checks that values fit their columns; it does not check uniqueness, takes
-no locks and reads no rows: the embedding service holds the data, and the SDK writes its changes to the pumps.
-"""
+"""The main class of the SDK: `Service`, which connects, runs DDL statements and opens transactions."""
 
 from __future__ import annotations
 
@@ -53,11 +43,23 @@ log = get_logger(__name__)
 
 RELOAD_S = 1.0
 CLOSE_WAIT_S = 5.0
-CLOSE_DRAIN_S = 1.0  # for what is cancelled, to tell the pumps
+CLOSE_DRAIN_S = 1.0  # so that rollbacks of cancelled transactions can reach the pumps
 
 
 class Service:
-    """Connected from `connect` until `close`. One event loop."""
+    """A connection to a cluster: it runs DDL statements and opens transactions.
+
+        async with await Service.connect("http://127.0.0.1:2379") as svc:
+            await svc.create_database("shop")
+            orders = await svc.create_table("shop", Table("orders", Column("id", BigInt(), primary_key=True), ...))
+            async with svc.transaction() as txn:
+                txn.insert(orders, {"id": 1, ...})
+
+    A Service writes changes to the pumps; it is not a database. It checks that values fit their columns. It does not
+    check uniqueness, takes no locks and reads no rows: the program that embeds it holds the data.
+
+    Use a Service in one event loop only, from `connect` until `close`.
+    """
 
     def __init__(
         self,
@@ -70,9 +72,9 @@ class Service:
         places: Places | None = None,
         on_transaction: OnTransaction | None = None,
     ) -> None:
-        """From parts already made; `open` loads the schema. Most callers want `connect`.
+        """Make a service of existing parts; call `open` next. Most programs call `connect` instead.
 
-        `lease`: by default one that is renewed in this event loop.
+        `lease` is by default a writer lease that is renewed in this event loop.
         """
         self._lease = lease or WriterLease(etcd)
         self._under_way = UnderWay()
@@ -111,16 +113,18 @@ class Service:
         on_transaction: OnTransaction | None = None,
         **options: Unpack[ConnectOptions],
     ) -> Service:
-        """Reach etcd (or PD), at least one pump and the source of timestamps, and load the published schema.
+        """Connect to etcd (or PD), at least one pump and the timestamp source, load the schema, and return the service.
 
-        `lease_ttl_s`: when this process has ended, or stood still or been without etcd for that many seconds, the pumps
-        roll back what it has not committed. A thread of its own renews the lease, so a busy event loop does not end it.
+        `lease_ttl_s`: the pumps roll back this process's uncommitted transactions when it has ended, or was suspended
+        or could not reach etcd for this many seconds. The lease is renewed in its own thread, so a busy event loop does
+        not let it expire.
 
-        `in_flight_max` transactions are sent at once; `queue_max` more wait in `commit`, `queue_wait_s` seconds at
-        most, and others get Busy. `on_transaction` is called in the event loop as each `commit` of rows ends.
+        At most `in_flight_max` transactions are sent at the same time. `queue_max` more wait in `commit`, each for at
+        most `queue_wait_s` seconds; any other `commit` raises Busy. `on_transaction` is called in the event loop with a
+        TransactionReport when the `commit` of a transaction with rows ends.
 
-        NoPump, EtcdError, TimestampUnavailable or TimestampSourceMismatch say what is missing; ConfigError and
-        TypeError name an argument that cannot be.
+        Raises NoPump, EtcdError, TimestampUnavailable or TimestampSourceMismatch if a part of the cluster is missing,
+        and ConfigError, BadDeclaration or TypeError if an argument is invalid.
         """
         check_strategy(strategy)
         places = Places(in_flight_max=in_flight_max, queue_max=queue_max, queue_wait_s=queue_wait_s)
@@ -150,13 +154,13 @@ class Service:
             return service
 
     async def open(self) -> None:
-        """Load the published jobs, follow those of other services, and be known to the pumps."""
+        """Load the published jobs, start to follow the jobs of other services, and register this writer in etcd."""
         await self.refresh()
         await self._lease.ready()
         self._follower = asyncio.create_task(self._follow(), name="sdk-jobs")
 
     async def refresh(self) -> None:
-        """Take in every job that is published by now."""
+        """Apply all jobs that are published by now to the catalog. Raises EtcdError."""
         listing, self._revision = await self._jobs.listing()
         self._apply(listing)
 
@@ -180,15 +184,15 @@ class Service:
             except BinlogError as error:
                 outage.failed(error=str(error))
 
-    # --- rows -----------------------------------------------------------------------------------------------
-
     async def begin(self) -> Transaction:
-        """An open transaction with its start_ts. ClientClosed once the service is closed."""
+        """Open a transaction and give it a start_ts. Raises ClientClosed if the service is closed."""
         self._under_way.check("a transaction")
         return self._transaction(await self._timestamps.get())
 
     def transaction(self) -> Opening:
-        """`async with svc.transaction() as txn:`; commits when the block ends, rolls back when it raises."""
+        """Open a transaction for `async with svc.transaction() as txn:`. It is committed when the block ends, and
+        rolled back when the block raises.
+        """
         return Opening(self.begin)
 
     def _transaction(self, start_ts: int) -> Transaction:
@@ -205,45 +209,44 @@ class Service:
         )
 
     async def run(self, work: Callable[[Transaction], Awaitable[None] | None], *, within_s: float = WITHIN_S) -> int:
-        """The commit_ts of a transaction that `work` fills with rows, made again while that is harmless.
+        """Fill a transaction with `work`, commit it, retry while that is safe, and return the commit_ts.
 
-        `work` is called once for each attempt, with a new transaction. It is made again after an error that says that
-        nothing will be visible, and after CommitUndelivered once the pumps have said that it is not committed: so rows
-        are written once. Busy, errors of rows and `work`'s own errors are raised at once; others, CommitUndelivered
-        among them, when `within_s` seconds have passed.
+        Each attempt calls `work` with a new transaction. An attempt follows an error which says that nothing will be
+        visible, or CommitUndelivered if the pumps have then answered that the transaction is not committed. Rows are
+        thus written once. Busy, errors in rows and exceptions of `work` itself are raised immediately. All other
+        errors, CommitUndelivered included, are raised after `within_s` seconds.
         """
         return await run(self.begin, work, within_s)
 
     @property
     def in_flight(self) -> int:
-        """Transactions being sent now."""
+        """The number of transactions that are being sent."""
         return self._places.in_flight
 
     @property
     def queued(self) -> int:
-        """Transactions that wait in `commit` for others to end."""
+        """The number of transactions that wait in `commit` for others to end."""
         return self._places.queued
 
-    # --- schema ---------------------------------------------------------------------------------------------
-
     async def table(self, schema: str, name: str) -> Table:
-        """The current handle of a table, whoever made it. SchemaNotFound."""
+        """Return the current handle of a table, whichever service created it. Raises SchemaNotFound."""
         await self.refresh()
         return self.catalog.table(schema, name)
 
     async def databases(self) -> tuple[str, ...]:
-        """Names of the databases that are published by now, whoever made them."""
+        """Return the names of all published databases, whichever service created them."""
         await self.refresh()
         return self.catalog.databases()
 
     async def tables(self, schema: str) -> tuple[str, ...]:
-        """Names of a database's tables that are published by now. SchemaNotFound."""
+        """Return the names of all published tables of a database. Raises SchemaNotFound."""
         await self.refresh()
         return self.catalog.tables(schema)
 
     async def create_database(self, schema: str, *, collate: str = "utf8mb4_bin", if_not_exists: bool = False) -> None:
-        """SchemaExists when it is there. With `if_not_exists` that is as good, whoever made it; SchemaDiffers when it
-        has another collation."""
+        """Create a database. Raises SchemaExists if it exists already. With `if_not_exists`, an existing database is
+        accepted, whichever service created it; raises SchemaDiffers if its collation is not `collate`.
+        """
         plan = statements.create_database(schema, collate)
         if if_not_exists and schema.lower() in map(str.lower, await self.databases()):
             compare.check_database(self.catalog.database(schema).info, collate)
@@ -253,17 +256,17 @@ class Service:
         except SchemaExists:
             if not if_not_exists:
                 raise
-            compare.check_database(self.catalog.database(schema).info, collate)  # another service was faster
+            compare.check_database(self.catalog.database(schema).info, collate)  # another service created it meanwhile
 
     async def drop_database(self, schema: str) -> None:
-        """Drop it and every table in it. SchemaNotFound."""
+        """Drop a database and all its tables. Raises SchemaNotFound."""
         await self._ddl.run(statements.drop_database(schema))
 
     async def create_table(self, schema: str, table: Table, *, if_not_exists: bool = False) -> Table:
-        """The handle to write through. SchemaExists, SchemaNotFound (no such database), BadDeclaration.
+        """Create a table and return its handle, through which rows are written.
 
-        With `if_not_exists` the handle of a table of that name that is there already, whoever made it; SchemaDiffers,
-        naming the difference, when that is not what `table` declares.
+        With `if_not_exists`, return the handle of an existing table of that name, whichever service created it; raises
+        SchemaDiffers if it is not as declared. Raises SchemaExists, SchemaNotFound (the database) or BadDeclaration.
         """
         plan = statements.create_table(schema, table)
         if if_not_exists and table.name.lower() in map(str.lower, await self.tables(schema)):
@@ -273,22 +276,24 @@ class Service:
         except SchemaExists:
             if not if_not_exists:
                 raise
-            return self._as_declared(schema, table)  # another service was faster
+            return self._as_declared(schema, table)  # another service created it meanwhile
 
     def _as_declared(self, schema: str, table: Table) -> Table:
         compare.check_table(self.catalog.bound(schema, table.name), table)
         return self.catalog.table(schema, table.name)
 
     async def drop_table(self, table: Table) -> None:
-        """Drop the table. SchemaNotFound."""
+        """Drop the table. Raises SchemaNotFound."""
         await self._ddl.run(statements.drop_table(*_place(table)))
 
     async def truncate_table(self, table: Table) -> Table:
-        """The new handle: rows written through the old one from now on are dropped downstream."""
+        """Remove all rows and return the new handle. Rows written later through the old handle are dropped
+        downstream.
+        """
         return await self._run_for_table(statements.truncate_table(*_place(table)))
 
     async def rename_table(self, table: Table, name: str, *, schema: str | None = None) -> Table:
-        """The new handle; into another database with `schema`."""
+        """Rename the table, and move it to the database `schema` if that is given. Return the new handle."""
         old_schema, old = _place(table)
         return await self._run_for_table(statements.rename_table(old_schema, old, schema or old_schema, name))
 
@@ -308,17 +313,17 @@ class Service:
         after: str | None = None,
         first: bool = False,
     ) -> Table:
-        """One ALTER TABLE with all these changes; the new handle.
+        """Make all these changes with one ALTER TABLE and return the new handle.
 
-        `modify` declares columns anew, whole; `change` does so under another name, `rename` changes the name alone.
-        A type may become one that holds every value of the old (INT to BIGINT, VARCHAR(20) to VARCHAR(40) or TEXT,
-        DECIMAL with more digits, ENUM with more names, …); in a primary key only an integer may get more bytes.
-        `place` moves columns that are modified or changed: {"note": "id"} puts note behind id, {"note": None} first.
-        BadDeclaration says what cannot be.
+        `modify` redeclares columns completely; `change` does the same under another name; `rename` changes only names.
+        The new type must hold every value of the old one: INT to BIGINT, VARCHAR(20) to VARCHAR(40) or TEXT, DECIMAL
+        with more digits, ENUM with more names, and so on. In a primary key, only an integer may get more bytes. `place`
+        moves modified or changed columns: {"note": "id"} puts note after id, {"note": None} puts it first. `after` and
+        `first` give the place of added columns. Raises BadDeclaration if a change is impossible.
 
-        The old handle stays valid: its rows keep arriving, under the columns' new names and types. They do not know
-        added columns, which keep their default downstream even where another writer has set them since. So let every
-        writer change handles before any gives such a column another value. `after` and `first` place added columns.
+        The old handle stays valid: its rows still arrive, under the new column names and types. They do not contain
+        added columns. Downstream such a column gets its default, even if another writer has set it meanwhile. So let
+        all writers switch to the new handle before any of them writes another value to an added column.
         """
         change_of = statements.alteration(
             add=add, drop=drop, add_unique=add_unique, add_index=add_index, drop_index=drop_index,
@@ -329,19 +334,19 @@ class Service:
     async def create_index(
         self, table: Table, name: str, columns: Sequence[str | tuple[str, int]], *, unique: bool = False
     ) -> Table:
-        """Add an index over columns, or over (column, prefix length); the new handle. SchemaExists, BadDeclaration."""
+        """Add an index over columns or (column, prefix length) pairs. Raises SchemaExists, BadDeclaration."""
         key = Index.over(name, columns, unique=unique)
         return await self.alter_table(table, add_unique=[key] if unique else [], add_index=[] if unique else [key])
 
     async def drop_index(self, table: Table, name: str) -> Table:
-        """The new handle. SchemaNotFound."""
+        """Drop an index and return the new handle of the table. Raises SchemaNotFound."""
         return await self.alter_table(table, drop_index=[name])
 
     async def ddl(self, statement: str) -> Table | None:
-        """A statement as text: CREATE or DROP DATABASE, DROP, TRUNCATE or RENAME TABLE, DROP INDEX, ALTER TABLE … DROP.
+        """Run a statement given as text; return the table's new handle, or None if the statement leaves no table.
 
-        What declares columns takes a `Table` or `Column` instead. The table's new handle where there is one.
-        BadDeclaration for anything else.
+        Supported: CREATE and DROP DATABASE; DROP, TRUNCATE and RENAME TABLE; DROP INDEX; ALTER TABLE … DROP. Any other
+        raises BadDeclaration: to declare columns, use the methods that accept a `Table` or a `Column`.
         """
         job = await self._ddl.run(parse_ddl(statement))
         return self._handle(job)
@@ -356,13 +361,11 @@ class Service:
             return None
         return bound_table(job.schema_name, job.table_info, job.schema_version)
 
-    # --- ending ---------------------------------------------------------------------------------------------
-
     async def close(self, *, wait_s: float = CLOSE_WAIT_S) -> None:
-        """Take nothing new, wait at most `wait_s` for what is under way, cancel the rest (0: at once), and disconnect.
+        """Refuse new calls, wait up to `wait_s` seconds for open ones, cancel the others, and disconnect.
 
-        A transaction that is cancelled ends with ClientClosed in its own caller and is rolled back. What the pumps
-        could not be told they roll back by themselves at once, for the writer's lease ends here.
+        The caller of a cancelled transaction gets ClientClosed, and the transaction is rolled back. If a pump does not
+        receive the rollback, it rolls back by itself shortly afterwards, because the writer's lease is revoked here.
         """
         self._under_way.shut()
         if not await self._under_way.ended(wait_s):

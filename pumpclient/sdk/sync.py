@@ -1,4 +1,6 @@
-"""The SDK for threads: the same calls, blocking. Each runs in an event loop of the service's own thread."""
+"""The SDK for programs with threads: the same calls as `Service`, but blocking. Each call runs in an event loop in a
+thread of the service.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from pumpclient.sync import LoopThread
 
 
 class SyncTransaction:
-    """A Transaction whose commit blocks. Use it from one thread at a time."""
+    """A Transaction with blocking calls. Use it from one thread at a time."""
 
     def __init__(self, inner: Transaction, loop: LoopThread) -> None:
         self._inner = inner
@@ -34,34 +36,34 @@ class SyncTransaction:
 
     @property
     def start_ts(self) -> int:
-        """As Transaction.start_ts."""
+        """See Transaction.start_ts."""
         return self._inner.start_ts
 
     @property
     def commit_ts(self) -> int | None:
-        """None until it is committed."""
+        """The commit_ts, or None until the transaction is committed."""
         return self._inner.commit_ts
 
     @property
     def row_count(self) -> int:
-        """As Transaction.row_count."""
+        """See Transaction.row_count."""
         return self._inner.row_count
 
     @property
     def stage(self) -> Stage:
-        """Open, being committed, committed, rolled back or failed."""
+        """The state of the transaction: open, being committed, committed, rolled back or failed."""
         return self._inner.stage
 
     def commit(self) -> int:
-        """As Transaction.commit."""
+        """Commit the transaction and return its commit_ts. See Transaction.commit."""
         return self._loop.run(self._inner.commit())
 
     def outcome(self) -> bool:
-        """As Transaction.outcome."""
+        """Return whether the transaction is committed. See Transaction.outcome."""
         return self._loop.run(self._inner.outcome())
 
     def rollback(self) -> None:
-        """As Transaction.rollback."""
+        """Discard the rows. See Transaction.rollback."""
         self._loop.run(self._inner.rollback())
 
     def __enter__(self) -> Self:
@@ -74,7 +76,9 @@ class SyncTransaction:
 
 
 class SyncService:
-    """A Service for threads; any number of them may use it at once. Raises what Service raises."""
+    """A Service with blocking calls. Any number of threads may use it at the same time. It raises the same errors as
+    Service.
+    """
 
     def __init__(self, inner: Service, loop: LoopThread) -> None:
         self._inner = inner
@@ -93,7 +97,9 @@ class SyncService:
         on_transaction: OnTransaction | None = None,
         **options: Unpack[ConnectOptions],
     ) -> SyncService:
-        """As Service.connect; `on_transaction` is called in the service's own thread."""
+        """Connect to a cluster and return the service. See Service.connect. `on_transaction` is called in the service's
+        thread.
+        """
         loop = LoopThread("sdk")
         try:
             made = Service.connect(
@@ -112,19 +118,23 @@ class SyncService:
             raise
 
     def refresh(self) -> None:
-        """As Service.refresh."""
+        """Apply all jobs that are published by now. See Service.refresh."""
         self._loop.run(self._inner.refresh())
 
     def begin(self) -> SyncTransaction:
-        """As Service.begin."""
+        """Open a transaction. See Service.begin."""
         return SyncTransaction(self._loop.run(self._inner.begin()), self._loop)
 
     def transaction(self) -> SyncTransaction:
-        """`with svc.transaction() as txn:`"""
+        """Open a transaction for `with svc.transaction() as txn:`. It is committed when the block ends, and rolled back
+        when the block raises.
+        """
         return self.begin()
 
     def run(self, work: Callable[[SyncTransaction], None], *, within_s: float = WITHIN_S) -> int:
-        """As Service.run; `work` is called in this thread."""
+        """Fill a transaction with `work`, commit it, retry while that is safe, and return the commit_ts. See
+        Service.run. `work` is called in the caller's thread.
+        """
         retry = Retry(within_s)
         while True:
             txn: SyncTransaction | None = None
@@ -133,7 +143,7 @@ class SyncService:
                 work(txn)
                 return txn.commit()
             except (CommitUndelivered, *AGAIN) as error:
-                if txn is not None and txn.stage is Stage.OPEN:  # `work` itself met it, in something else that it did
+                if txn is not None and txn.stage is Stage.OPEN:  # `work` raised it, not this transaction
                     raise
                 time.sleep(retry.pause_s(error))
                 if txn is not None and isinstance(error, CommitUndelivered) and self._decided(txn, retry):
@@ -150,48 +160,48 @@ class SyncService:
 
     @property
     def in_flight(self) -> int:
-        """As Service.in_flight."""
+        """The number of transactions that are being sent."""
         return self._inner.in_flight
 
     @property
     def queued(self) -> int:
-        """As Service.queued."""
+        """The number of transactions that wait in `commit` for others to end."""
         return self._inner.queued
 
     def table(self, schema: str, name: str) -> Table:
-        """As Service.table."""
+        """Return the current handle of a table. See Service.table."""
         return self._loop.run(self._inner.table(schema, name))
 
     def databases(self) -> tuple[str, ...]:
-        """As Service.databases."""
+        """Return the names of all published databases."""
         return self._loop.run(self._inner.databases())
 
     def tables(self, schema: str) -> tuple[str, ...]:
-        """As Service.tables."""
+        """Return the names of all published tables of a database. See Service.tables."""
         return self._loop.run(self._inner.tables(schema))
 
     def create_database(self, schema: str, *, collate: str = "utf8mb4_bin", if_not_exists: bool = False) -> None:
-        """As Service.create_database."""
+        """Create a database. See Service.create_database."""
         self._loop.run(self._inner.create_database(schema, collate=collate, if_not_exists=if_not_exists))
 
     def drop_database(self, schema: str) -> None:
-        """As Service.drop_database."""
+        """Drop a database and all its tables. See Service.drop_database."""
         self._loop.run(self._inner.drop_database(schema))
 
     def create_table(self, schema: str, table: Table, *, if_not_exists: bool = False) -> Table:
-        """As Service.create_table."""
+        """Create a table and return its handle. See Service.create_table."""
         return self._loop.run(self._inner.create_table(schema, table, if_not_exists=if_not_exists))
 
     def drop_table(self, table: Table) -> None:
-        """As Service.drop_table."""
+        """Drop the table. See Service.drop_table."""
         self._loop.run(self._inner.drop_table(table))
 
     def truncate_table(self, table: Table) -> Table:
-        """As Service.truncate_table."""
+        """Remove all rows and return the new handle. See Service.truncate_table."""
         return self._loop.run(self._inner.truncate_table(table))
 
     def rename_table(self, table: Table, name: str, *, schema: str | None = None) -> Table:
-        """As Service.rename_table."""
+        """Rename the table and return the new handle. See Service.rename_table."""
         return self._loop.run(self._inner.rename_table(table, name, schema=schema))
 
     def alter_table(
@@ -210,7 +220,7 @@ class SyncService:
         after: str | None = None,
         first: bool = False,
     ) -> Table:
-        """As Service.alter_table."""
+        """Change the table with one ALTER TABLE and return the new handle. See Service.alter_table."""
         return self._loop.run(
             self._inner.alter_table(
                 table,
@@ -231,26 +241,28 @@ class SyncService:
     def create_index(
         self, table: Table, name: str, columns: Sequence[str | tuple[str, int]], *, unique: bool = False
     ) -> Table:
-        """As Service.create_index."""
+        """Add an index and return the new handle. See Service.create_index."""
         return self._loop.run(self._inner.create_index(table, name, columns, unique=unique))
 
     def drop_index(self, table: Table, name: str) -> Table:
-        """As Service.drop_index."""
+        """Drop an index and return the new handle. See Service.drop_index."""
         return self._loop.run(self._inner.drop_index(table, name))
 
     def ddl(self, statement: str) -> Table | None:
-        """As Service.ddl."""
+        """Run a statement given as text and return the table's new handle, if any. See Service.ddl."""
         return self._loop.run(self._inner.ddl(statement))
 
     def write(self, table: Table, rows: Sequence[RowValues]) -> int:
-        """Insert rows in one transaction; its commit_ts."""
+        """Insert rows in one transaction and return its commit_ts. Raises as Transaction.insert and Transaction.commit
+        do.
+        """
         with self.transaction() as txn:
             txn.insert_many(table, list(rows))
         assert txn.commit_ts is not None
         return txn.commit_ts
 
     def close(self, *, wait_s: float = CLOSE_WAIT_S) -> None:
-        """As Service.close."""
+        """Refuse new calls, wait up to `wait_s` seconds for open ones, and disconnect. See Service.close."""
         try:
             self._loop.run(self._inner.close(wait_s=wait_s))
         finally:

@@ -1,7 +1,7 @@
-"""Declaring a table, and the handle that rows are written through.
+"""Table declarations, and the handles that rows are written through.
 
-A `Table` is declared (made by the program) or bound (returned by the service): then it has a schema, a TableInfo and
-the schema version it stands for. A bound Table never changes; ALTER returns another one.
+A `Table` is either declared (made by the program) or bound (returned by the service). A bound one has a schema, a
+TableInfo and a schema version. It never changes: an ALTER returns a new handle.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ NAME_CHARACTERS_MAX = 64
 
 
 class Default(PythonEnum):
-    """Defaults that are no value."""
+    """Defaults of a column that are not values."""
 
-    NONE = "none"  # a row must give the column, or it is NULL
-    NOW = "now"  # CURRENT_TIMESTAMP, in UTC, of the moment a row without the column is written
+    NONE = "none"  # a row that leaves the column out gets NULL; an error if the column is not nullable
+    NOW = "now"  # CURRENT_TIMESTAMP: the time, in UTC, at which a row without the column is written
 
 
 NO_DEFAULT: Final = Default.NONE
@@ -33,7 +33,11 @@ NOW: Final = Default.NOW
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. Columns are nullable unless they are in the primary key or say otherwise."""
+    """A column of a table: its name, its type (such as `BigInt()`), and its properties.
+
+    `nullable`: by default a column is nullable unless it is in the primary key. `default`: the value for rows that
+    leave the column out; `NOW` is the time of writing. Raises BadDeclaration if an argument has the wrong type.
+    """
 
     name: str
     type: FieldType
@@ -52,13 +56,15 @@ class Column:
 
     @property
     def is_nullable(self) -> bool:
-        """What `nullable` says; where it is None, all but columns of the primary key."""
+        """The value of `nullable`. If that is None: True unless the column is in the primary key."""
         return not self.primary_key if self.nullable is None else self.nullable
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A key over columns; a part may be a prefix: `("name", 10)` is the first ten characters or bytes."""
+    """An index over columns. A column may be limited to a prefix: `("name", 10)` is the first ten characters (or
+    bytes).
+    """
 
     name: str
     columns: tuple[tuple[str, int], ...]
@@ -70,7 +76,7 @@ class Index:
 
     @classmethod
     def over(cls, name: str, columns: Sequence[str | tuple[str, int]], *, unique: bool = False) -> Index:
-        """From column names, or pairs of a name and the length of a prefix."""
+        """Make an index from column names, or from pairs of a name and a prefix length."""
         return cls(name, columns, unique)  # type: ignore[arg-type]
 
 
@@ -91,7 +97,7 @@ Keys = Mapping[str, Sequence[str | tuple[str, int]]] | Sequence[Sequence[str | t
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What the service knows of a table: where it is, and as of which schema version."""
+    """The published definition of a table: its database, its TableInfo, and the schema version they belong to."""
 
     schema: str
     info: TableInfo
@@ -99,10 +105,12 @@ class Bound:
 
 
 class Table:
-    """A table: columns, and `unique` and `indexes` by name (or a list of column lists, named after their first column).
+    """A table with its columns and keys.
 
-    A primary key of one integer column is the row's handle; any other is clustered unless `clustered=False`.
-    A table may have no key at all.
+    `unique` and `indexes` map names to columns. As a list of column lists, each key is named after its first column.
+
+    A primary key of one integer column is the row's handle. Any other primary key is clustered unless
+    `clustered=False`. A table may have no key.
     """
 
     def __init__(
@@ -117,7 +125,11 @@ class Table:
         comment: str = "",
         bound: Bound | None = None,
     ) -> None:
-        """`primary_key` gives order or prefixes; without it the columns that say `primary_key=True`, in order."""
+        """Declare a table.
+
+        `primary_key` lists the key's columns, with prefix lengths where needed; by default it is the columns declared
+        with `primary_key=True`, in their order. Raises BadDeclaration if the declaration is not possible.
+        """
         self.name = check_name("table", name)
         for n, column in enumerate(columns):
             of_kind(f"Table {name!r}: column {n + 1}", column, Column)
@@ -145,7 +157,7 @@ class Table:
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """In the order of the declaration."""
+        """The names of the columns, in the order of the declaration."""
         return tuple(c.name for c in self.columns)
 
     def __iter__(self) -> Iterator[Column]:
@@ -158,7 +170,7 @@ class Table:
 
 
 def check_name(what: str, name: str) -> str:
-    """An identifier as MySQL takes it; BadDeclaration otherwise."""
+    """Return `name` if MySQL accepts it as an identifier; raise BadDeclaration if not."""
     of_kind(f"{what} name", name, str)
     if not name or len(name) > NAME_CHARACTERS_MAX or name.endswith(" ") or "\x00" in name:
         raise BadDeclaration(
@@ -178,7 +190,7 @@ def check_column(table: str, column: Column) -> None:
 
 
 def check_index(table: str, key: Index, types: Mapping[str, FieldType]) -> None:
-    """The columns exist, prefixes fit, blobs have one, JSON is in no key."""
+    """Raise BadDeclaration unless the columns exist, prefixes fit, TEXT and BLOB have a prefix, and none is JSON."""
     if not key.columns and key.name != "PRIMARY":
         raise BadDeclaration(f"{table}: key {key.name} names no column")
     _distinct(f"{table}: key {key.name}", "column", [name for name, _ in key.columns])
@@ -223,7 +235,7 @@ def _indexes(keys: Keys, *, unique: bool) -> tuple[Index, ...]:
 
 
 def bound_table(schema: str, info: TableInfo, version: int) -> Table:
-    """The handle of a table as of `version`, also one that another process created."""
+    """Return the handle of a table at schema version `version`; another process may have created the table."""
     columns = [
         Column(
             c.name,

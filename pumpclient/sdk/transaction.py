@@ -1,7 +1,7 @@
-"""One transaction: rows are collected in memory and leave as one prewrite and one commit binlog.
+"""A transaction: its rows are collected in memory and sent as one prewrite and one commit binlog.
 
-Open, then committing, then committed, rolled back or failed. Nothing is sent before it commits, so a rollback before
-that sends nothing either (X-02).
+A transaction is open, then being committed, then committed, rolled back or failed. Nothing is sent before `commit`, so
+a rollback before that sends nothing either (X-02).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pumpclient.sdk.underway import UnderWay
 
 
 class Stage(Enum):
-    """Where a transaction is. FAILED: `commit` raised, and its error says what that means for the rows."""
+    """The state of a transaction. FAILED: `commit` raised; its error says whether the rows may be visible."""
 
     OPEN = "open"
     COMMITTING = "being committed"
@@ -44,13 +44,16 @@ class Stage(Enum):
 
 
 class Transaction:
-    """Rows of any tables, committed as one. Not safe for concurrent use.
+    """Rows of one or more tables that are committed together. Not safe for use by several tasks at the same time.
 
-    It keeps, per table, the handle it is given: one taken before an ALTER is written with the TableInfo of then.
-    Leaving `async with` commits; leaving it with an exception rolls back.
+    `async with` commits the transaction at the end of the block, and rolls it back if the block raises.
 
-    This is a writer, not a database: it checks values against their columns, but no uniqueness, no locks and no
-    earlier rows. Two transactions that write one key at once are both accepted; the later commit_ts wins.
+    Each row is written with the TableInfo of the handle it is given: a handle from before an ALTER writes the old
+    columns.
+
+    A Transaction is not a database session. It checks values against their columns, but does not check uniqueness,
+    takes no locks and reads no rows. If two transactions write the same key, both are accepted; the later commit_ts
+    wins.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class Transaction:
         self._places = places
         self._on_transaction = on_transaction
         self._delivery: asyncio.Task[None] | None = None
-        self._begun = asyncio.Event()  # the delivery of its commit; or there will be none
+        self._begun = asyncio.Event()  # set when the delivery of the commit has begun, or will never begin
         self._placed = False
         self._sent_s: float | None = None
         self._pump: str | None = None
@@ -92,14 +95,15 @@ class Transaction:
 
     @property
     def row_count(self) -> int:
-        """Rows written so far; an update that moves the clustered key counts twice."""
+        """The number of rows written so far. An update that changes the clustered key counts as two."""
         return self._rows
 
     def insert(self, table: Table, row: RowValues) -> StoredRow:
-        """Add a row; the whole row as it is stored. Columns left out get their default, or NULL.
+        """Insert a row and return it as it is stored.
 
-        What it returns holds every column, `default=NOW` included, and can be given as the old row of an `update` or a
-        `delete`. ValueRejected, RowRejected.
+        Columns that `row` leaves out get their default, or NULL. The returned row contains every column, including
+        those with `default=NOW`, and can be passed as the old row of an `update` or to `delete`. Raises ValueRejected,
+        RowRejected, SchemaConflict or TransactionEnded.
         """
         bound, codec = self._codec(table)
         encoded, stored = codec.insert_stored(row, rowid=self._rowids.next() if codec.needs_rowid else 0)
@@ -108,13 +112,16 @@ class Transaction:
         return stored
 
     def insert_many(self, table: Table, rows: Iterable[RowValues]) -> list[StoredRow]:
-        """As `insert`, row by row; rows before one that is refused stay in the transaction."""
+        """Insert rows one after the other and return them as `insert` does. If one is rejected, the preceding rows stay
+        in the transaction.
+        """
         return [self.insert(table, row) for row in rows]
 
     def update(self, table: Table, *, old: RowValues, new: RowValues) -> None:
-        """Change a row. `old` gives every column, `new` those that change: the others keep their old value.
+        """Update a row. `old` contains every column; `new` contains the columns that change.
 
-        A row that stays as it is writes nothing (X-12). ValueRejected, RowRejected.
+        An update that changes nothing writes nothing (X-12). Raises ValueRejected, RowRejected, SchemaConflict or
+        TransactionEnded.
         """
         bound, codec = self._codec(table)
         update = codec.update(old, new)
@@ -130,7 +137,7 @@ class Transaction:
         self._value.update(bound.info.id, update.changed)
 
     def delete(self, table: Table, row: RowValues) -> None:
-        """Remove a row, given with every column."""
+        """Delete a row; `row` contains every column. Raises as `update` does."""
         bound, codec = self._codec(table)
         encoded = codec.delete(row)
         self._take(bound, None)
@@ -158,13 +165,15 @@ class Transaction:
     # --- ending ---------------------------------------------------------------------------------------------
 
     async def commit(self) -> int:
-        """Make it durable and visible; the commit_ts (start_ts when there was nothing to write).
+        """Write the rows durably, make them visible, and return the commit_ts (the start_ts if there are no rows).
 
-        It is committed when its pump has stored the commit. After PrewriteFailed, NoPump, PayloadTooLarge,
-        TransactionRolledBack, ClientClosed, EtcdError, TimestampUnavailable or Busy nothing will ever be visible. After
-        CommitUndelivered, or when the caller is cancelled, it is not known whether the pump has stored it, or will:
-        `outcome` tells. The commit is sent until the pump has answered, for `limits.commit_budget_s` at most, also when
-        its caller has stopped waiting, after `limits.commit_wait_s`. What is not stored then the pumps roll back.
+        The transaction is committed when its pump has stored the commit. After PrewriteFailed, NoPump, PayloadTooLarge,
+        TransactionRolledBack, ClientClosed, EtcdError, TimestampUnavailable or Busy its rows will never be visible.
+        After CommitUndelivered, or if the caller was cancelled, the outcome is unknown: call `outcome` to query it.
+
+        The caller waits for the pump's answer for at most `limits.commit_wait_s`. The commit is retried in the
+        background for up to `limits.commit_budget_s`. If the pump has not stored it by then, the pump rolls the
+        transaction back.
         """
         if self.stage is not Stage.OPEN:
             raise TransactionEnded(f"transaction {self.start_ts} is {self.stage.value}")
@@ -207,12 +216,13 @@ class Transaction:
         )
 
     async def outcome(self) -> bool:
-        """Whether it is committed, of one whose `commit` was cancelled or raised CommitUndelivered.
+        """Return whether the transaction is committed. For use after `commit` was cancelled or raised
+        CommitUndelivered.
 
-        True: its rows are visible. False: they are not, and never will be: make it again as a new transaction.
-        CommitUndelivered once more where its pump still gives no answer within `limits.commit_wait_s`; ask again later.
-        A pump that has not stored the commit when it is no longer sent rolls the transaction back within seconds, and
-        then the answer is False.
+        True: the rows are visible. False: they are not and never will be; write them again in a new transaction. Raises
+        CommitUndelivered if the pump does not answer within `limits.commit_wait_s`; call again later. A pump that has
+        not stored the commit rolls the transaction back within seconds after the last attempt to send it; the result is
+        then False.
         """
         if self.stage is Stage.COMMITTING:
             await self._begun.wait()
@@ -226,7 +236,7 @@ class Transaction:
             await self._delivered(self._delivery)
         except TransactionRolledBack:
             return False
-        except ClientClosed as error:  # of a commit that has been sent before it does not say that it failed
+        except ClientClosed as error:  # the commit may have been sent before; this error does not say that it failed
             assert self.commit_ts is not None and self._pump is not None
             raise CommitUndelivered(self.start_ts, self.commit_ts, pump=self._pump, tries=0, last=str(error)) from error
         self.stage = Stage.COMMITTED
@@ -268,8 +278,11 @@ class Transaction:
         await delivered(delivery, limits, start_ts=self.start_ts, commit_ts=self.commit_ts, pump=self._pump)
 
     def _leave_place(self) -> None:
-        """When nothing more is sent; but while a pump is away its transactions must not take the places of those that
-        other pumps would store at once."""
+        """Free the place when nothing more is sent, or `commit_wait_s` after the commit was first sent.
+
+        The time limit matters while a pump is unreachable: its transactions must not occupy the places of transactions
+        that other pumps would store immediately.
+        """
         loop = asyncio.get_running_loop()
 
         def leave(*, decided: bool = False) -> None:
@@ -283,16 +296,16 @@ class Transaction:
         self._client.when_ended(self.start_ts, leave)
 
     async def _commit_ts(self) -> int:
-        """Without one the transaction never commits, so its prewrite is taken back."""
+        """Get the commit_ts. Without one the transaction never commits, so its prewrite is rolled back."""
         try:
             return await self._timestamps.get()
         except BaseException:
-            # Cancelled or not, the pump must hear it; the delivery outlives this task.
+            # The rollback is sent even if this task is cancelled; its delivery continues after this task.
             await taken_back(self._client.rollback(self.start_ts), self._client.limits)
             raise
 
     async def rollback(self) -> None:
-        """Forget the rows. Nothing was sent, so nothing is sent."""
+        """Discard the rows. Nothing was sent, so no pump is contacted. Raises TransactionEnded if it is not open."""
         if self.stage is not Stage.OPEN:
             raise TransactionEnded(f"transaction {self.start_ts} is {self.stage.value}")
         self.stage = Stage.ROLLED_BACK
@@ -312,7 +325,7 @@ class Transaction:
 
 
 class Opening:
-    """A transaction that begins with its block."""
+    """An `async with` block that opens its transaction on entry."""
 
     def __init__(self, begin: Callable[[], Awaitable[Transaction]]) -> None:
         self._begin = begin

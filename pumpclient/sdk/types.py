@@ -1,6 +1,7 @@
-"""Column types by their SQL names; each makes a `FieldType` with the lengths TiDB gives it.
+"""Column types by their SQL names. Each function returns a `FieldType` with the lengths that TiDB gives the type.
 
-Named as in SQL, hence capitals on functions. `collate` of the string types must belong to utf8mb4, utf8 or ascii.
+The names are those of SQL, hence the capitals. `collate` of a string type must belong to utf8mb4, utf8 or ascii. An
+argument out of range raises BadDeclaration.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _integer(tp: Tp, unsigned: bool) -> FieldType:
 
 
 def TinyInt(*, unsigned: bool = False) -> FieldType:
-    """TINYINT: an int from -128 to 127; unsigned 0 to 255."""
+    """TINYINT: an int from -128 to 127, or 0 to 255 if unsigned."""
     return _integer(Tp.TINY, unsigned)
 
 
@@ -52,29 +53,29 @@ def BigInt(*, unsigned: bool = False) -> FieldType:
 
 
 def Bool() -> FieldType:
-    """TINYINT(1): MySQL's BOOL."""
+    """BOOL, which MySQL stores as TINYINT(1)."""
     return FieldType(Tp.TINY, flen=1, decimal=0)
 
 
 def Float(*, unsigned: bool = False) -> FieldType:
-    """FLOAT: a float or int; kept with four bytes, so about seven digits."""
+    """FLOAT: a float or int, stored in four bytes (about seven digits)."""
     return FieldType(Tp.FLOAT, flag=int(Flag.UNSIGNED) if unsigned else 0, flen=12)
 
 
 def Double(*, unsigned: bool = False) -> FieldType:
-    """DOUBLE: a float or int."""
+    """DOUBLE: a float or int, stored in eight bytes."""
     return FieldType(Tp.DOUBLE, flag=int(Flag.UNSIGNED) if unsigned else 0, flen=22)
 
 
 def NumericType(precision: int = 10, scale: int = 0, *, unsigned: bool = False) -> FieldType:
-    """DECIMAL(precision, scale): `precision` digits in all, `scale` of them after the point."""
+    """DECIMAL(precision, scale): `precision` digits in total, `scale` of them after the decimal point."""
     _bounded("the precision of DECIMAL", precision, 1, 65)
     _bounded("the scale of DECIMAL", scale, 0, min(30, precision))
     return FieldType(Tp.NEWDECIMAL, flag=int(Flag.UNSIGNED) if unsigned else 0, flen=precision, decimal=scale)
 
 
 def Bit(width: int = 1) -> FieldType:
-    """BIT(width): an int, or bytes with the most significant first."""
+    """BIT(width): an int, or bytes in big-endian order. `width`: 1 to 64 bits."""
     return FieldType(Tp.BIT, flag=int(Flag.UNSIGNED), flen=_bounded("the width of BIT", width, 1, 64), decimal=0)
 
 
@@ -84,7 +85,7 @@ def Year() -> FieldType:
 
 
 def Date() -> FieldType:
-    """DATE: a date, or text as `2026-11-22`."""
+    """DATE: a date, or a str such as `2026-11-22`."""
     return FieldType(Tp.DATE, flag=int(Flag.BINARY), flen=10, decimal=0)
 
 
@@ -94,17 +95,17 @@ def _with_fraction(tp: Tp, flen: int, fsp: int) -> FieldType:
 
 
 def Time(fsp: int = 0) -> FieldType:
-    """TIME(fsp): a timedelta, a time without zone, or text as `-12:30:00.5`. `fsp`: digits after the second, 0 to 6."""
+    """TIME(fsp): a timedelta, a time without zone, or a str such as `-12:30:00.5`. `fsp`: fractional digits, 0 to 6."""
     return _with_fraction(Tp.DURATION, 10, fsp)
 
 
 def DateTime(fsp: int = 0) -> FieldType:
-    """DATETIME(fsp): a naive datetime, a date, or text. `fsp`: digits after the second, 0 to 6."""
+    """DATETIME(fsp): a datetime without zone, a date, or a str. `fsp`: fractional digits of the second, 0 to 6."""
     return _with_fraction(Tp.DATETIME, 19, fsp)
 
 
 def Timestamp(fsp: int = 0) -> FieldType:
-    """An instant: an aware datetime, or a naive one in UTC."""
+    """TIMESTAMP(fsp): an instant, as a datetime with zone, or without zone in UTC. `fsp`: fractional digits, 0 to 6."""
     return _with_fraction(Tp.TIMESTAMP, 19, fsp)
 
 
@@ -120,22 +121,22 @@ def _bytes(tp: Tp, flen: int) -> FieldType:
 
 
 def Char(length: int = 1, *, collate: str = "utf8mb4_bin") -> FieldType:
-    """CHAR(length in characters). Trailing spaces are not part of a value, as in MySQL."""
+    """CHAR(length): a str of at most `length` characters. Trailing spaces are removed, as in MySQL."""
     return _text(Tp.STRING, _bounded("the length of CHAR", length, 0, 255), collate)
 
 
 def VarChar(length: int, *, collate: str = "utf8mb4_bin") -> FieldType:
-    """VARCHAR(length in characters)."""
+    """VARCHAR(length): a str of at most `length` characters."""
     return _text(Tp.VARCHAR, _bounded("the length of VARCHAR", length, 0, VARCHAR_CHARACTERS_MAX), collate)
 
 
 def Binary(length: int = 1) -> FieldType:
-    """BINARY(length in bytes), padded with zero bytes."""
+    """BINARY(length): at most `length` bytes, padded with zero bytes."""
     return _bytes(Tp.STRING, _bounded("the length of BINARY", length, 0, 255))
 
 
 def VarBinary(length: int) -> FieldType:
-    """VARBINARY(length in bytes): bytes, bytearray or memoryview."""
+    """VARBINARY(length): at most `length` bytes, as bytes, bytearray or memoryview."""
     return _bytes(Tp.VARCHAR, _bounded("the length of VARBINARY", length, 0, VARBINARY_BYTES_MAX))
 
 
@@ -155,27 +156,27 @@ def MediumText(*, collate: str = "utf8mb4_bin") -> FieldType:
 
 
 def LongText(*, collate: str = "utf8mb4_bin") -> FieldType:
-    """LONGTEXT: a str; a binlog's own limit is far below the type's 4 GiB."""
+    """LONGTEXT: a str. The size limit of a binlog is far below the type's 4 GiB."""
     return _text(Tp.LONG_BLOB, TEXT_BYTES[Tp.LONG_BLOB], collate)
 
 
 def TinyBlob() -> FieldType:
-    """TINYBLOB: at most 255 bytes."""
+    """TINYBLOB: bytes, bytearray or memoryview of at most 255 bytes."""
     return _bytes(Tp.TINY_BLOB, TEXT_BYTES[Tp.TINY_BLOB])
 
 
 def Blob() -> FieldType:
-    """BLOB: at most 65,535 bytes."""
+    """BLOB: bytes, bytearray or memoryview of at most 65,535 bytes."""
     return _bytes(Tp.BLOB, TEXT_BYTES[Tp.BLOB])
 
 
 def MediumBlob() -> FieldType:
-    """MEDIUMBLOB: at most 16 MiB."""
+    """MEDIUMBLOB: bytes, bytearray or memoryview of at most 16 MiB."""
     return _bytes(Tp.MEDIUM_BLOB, TEXT_BYTES[Tp.MEDIUM_BLOB])
 
 
 def LongBlob() -> FieldType:
-    """LONGBLOB: bytes; a binlog's own limit is far below the type's 4 GiB."""
+    """LONGBLOB: bytes, bytearray or memoryview. The size limit of a binlog is far below the type's 4 GiB."""
     return _bytes(Tp.LONG_BLOB, TEXT_BYTES[Tp.LONG_BLOB])
 
 
@@ -199,7 +200,7 @@ def Enum(*names: str, collate: str = "utf8mb4_bin") -> FieldType:
 
 
 def Set(*names: str, collate: str = "utf8mb4_bin") -> FieldType:
-    """SET(names…): names as an iterable of str, or as one str with commas."""
+    """SET(names…): some of the names, as an iterable of str or as one str with commas."""
     elems = _names("SET", names, 64)
     for name in elems:
         if "," in name:
@@ -209,5 +210,5 @@ def Set(*names: str, collate: str = "utf8mb4_bin") -> FieldType:
 
 
 def JSON() -> FieldType:
-    """JSON: what json.dumps takes (dict, list, str, int, float, bool, None), or a BinaryJSON."""
+    """JSON: any value that json.dumps accepts (dict, list, str, int, float, bool, None), or a BinaryJSON."""
     return FieldType(Tp.JSON, flag=int(Flag.BINARY), flen=4_294_967_295, decimal=0)

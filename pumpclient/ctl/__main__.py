@@ -1,4 +1,4 @@
-"""`binlogctl -cmd pumps -pd-urls …`. exit_codes.py has the exit codes."""
+"""The program: `binlogctl -cmd pumps -pd-urls …`. For exit codes see exit_codes.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pumpclient.ctl.session import Session, open_session
 from pumpclient.ctl.watch import watch
 
 Command = Callable[[Session], Awaitable[None]]
-INTERRUPTED = 130  # as a shell shows SIGINT
+INTERRUPTED = 130  # a shell's exit code for SIGINT
 
 COMMANDS: Mapping[str, Command] = {
     "pumps": lambda session: nodes.query(session, "pumps"),
@@ -40,12 +40,12 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
-# They need no cluster.
+# These commands need no cluster.
 LOCAL: Mapping[str, Callable[[Options, Output], None]] = {"encrypt": password.encrypt}
 
 
 async def run(options: Options, out: Output) -> None:
-    """BinlogError says why it failed."""
+    """Run a command. Raises BinlogError with the reason if it fails."""
     if options.cmd in LOCAL:
         LOCAL[options.cmd](options, out)
         return
@@ -59,13 +59,13 @@ async def run(options: Options, out: Output) -> None:
             except EtcdError as error:
                 why = await why_unreachable(session.section.pd_urls, session.security)
                 raise EtcdError(f"{error} {why}") from error
-    except ValueError as error:  # settings that pydantic or a URL parser refuses
+    except ValueError as error:  # pydantic or a URL parser refused a setting
         raise Misused(f"-pd-urls {options.pd_urls}: {error}") from error
 
 
 def _exit_code(options: Options) -> int:
-    """Of a command line that was understood: carry it out."""
-    # Log lines are the answer where that is the form, for pipes; upstream's go there too.
+    """Run a command whose command line is valid. Return its exit code."""
+    # With the output format log, the log lines are the output, so they go to stdout, as in the original.
     setup(stdout=form_of(options.output) == "log")
     out = open_output(options.output)
     code = DONE
@@ -94,8 +94,8 @@ def main(argv: list[str] | None = None) -> None:
         else:
             code = _exit_code(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # what it prints into was closed, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's end complains
+    except BrokenPipeError:  # the reader of the output has ended, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes stdout at exit
         code = DONE
     raise SystemExit(code)
 

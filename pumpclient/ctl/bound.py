@@ -1,8 +1,8 @@
-"""reset-tso-bound: where there is no PD, lower a bound of timestamps that is far ahead of the clock.
+"""reset-tso-bound: for clusters without PD, lowers a timestamp bound that is far ahead of the clock.
 
-The elected pump keeps in etcd a bound above every timestamp it allocated, and its successor starts there. A bound that
-is far ahead came from a wrong clock, or from a binlog with a ts of another source. Pumps refuse to start from such a
-bound (`bound-ahead-max`). Allocating a ts below one in use would lose transactions, so this command determines the
+The elected pump stores in etcd a bound above every timestamp that it allocated; its successor starts there. A bound far
+ahead of the clock comes from a wrong clock, or from a binlog with a ts of another source. Pumps refuse to start from
+such a bound (`bound-ahead-max`). Allocating a ts below one in use would lose transactions. So this command finds the
 positions in use, reports them, and lowers the bound to just above them.
 """
 
@@ -21,22 +21,24 @@ from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.errors import CommandError, Refused
 from pumpclient.ctl.session import Session
 
-# A position may be so far ahead of this machine's clock and still be taken for one that was really reached.
+# A position up to this far ahead of this machine's clock is believed to have really been reached.
 AHEAD_MAX_MS = 86_400_000
-# Between the last heartbeat of a node and the last timestamp given out; and clocks differ.
+# Covers the time since a node's last heartbeat, in which timestamps were allocated, and differences between clocks.
 MARGIN_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What to do. `bound_ms` None: nothing. `above`: nodes whose positions are above the new bound."""
+    """The decision. `bound_ms`: the new bound, or None to do nothing. `above`: nodes whose positions are above it."""
 
     bound_ms: int | None
     above: tuple[str, ...]
 
 
 def decide(*, stored: bytes | None, now_ms: int, positions: Sequence[tuple[str, int]]) -> Reset:
-    """`positions`: each node's name and maxCommitTS. A bound that is no number is as bad as one that is far ahead."""
+    """Decide what to do. `positions`: each node's name and maxCommitTS. A bound that is not a number must be replaced,
+    too.
+    """
     reached_ms = [physical_ms(ts) for _, ts in positions if physical_ms(ts) <= now_ms + AHEAD_MAX_MS]
     wanted_ms = max([now_ms, *reached_ms]) + MARGIN_MS
     above = tuple(f"{name} at {ts}" for name, ts in positions if physical_ms(ts) > now_ms + AHEAD_MAX_MS)
@@ -57,7 +59,7 @@ async def reset(session: Session) -> None:
     found = decide(stored=stored.value if stored else None, now_ms=now_ms, positions=await _positions(session))
     _show(session, stored, now_ms, found)
     if found.bound_ms is None:
-        session.out.done("the bound is right: nothing to do")
+        session.out.done("the bound is correct: nothing to do")
         return
     _check(session, leader, found)
     if session.options.dry_run:
@@ -112,16 +114,16 @@ def _show(session: Session, stored: KV | None, now_ms: int, reset: Reset) -> Non
 
 
 def _check(session: Session, leader: KV | None, reset: Reset) -> None:
-    """Raise Refused for an obstacle; a dry run only reports it."""
+    """Raise Refused if an obstacle exists. A dry run only reports it."""
     obstacles: list[str] = []
     if leader is not None:
         address = leader.value.decode(errors="replace")
-        obstacles.append(f"pump {address} allocates timestamps now: stop all pumps first (a stopped pump's key goes)")
+        obstacles.append(f"pump {address} allocates timestamps now: stop all pumps first (this removes the pump's key)")
     if reset.above and not session.options.force:
         obstacles.append(
-            f"timestamps above the new bound are in use: {', '.join(reset.above)}. What commits below them would never "
-            f"be applied by a drainer that is there, nor served in order by a pump. If those positions are mistakes "
-            f"too, or these nodes will be set up again, use -force"
+            f"timestamps above the new bound are in use: {', '.join(reset.above)}. Commits below them would never "
+            f"be applied by a drainer at such a position, nor served in order by a pump. If the positions are wrong "
+            f"too, or the nodes will be set up again, use -force"
         )
     for obstacle in obstacles:
         if not session.options.dry_run:

@@ -10,15 +10,15 @@ from pumpclient.ctl.options import Options
 
 
 async def confirm(options: Options, *, refusal: str, about: str, word: str) -> None:
-    """Refused unless -yes is given or `word` is typed: with `refusal` where there is no terminal to type at.
+    """Return if -yes is given or the operator types `word`; raise Refused otherwise.
 
-    `about`: what the person reads first.
+    `refusal`: the error if there is no terminal to type at. `about`: the text shown before the question.
     """
     if options.yes:
         return
     if not sys.stdin.isatty():
         raise Refused(refusal)
-    sys.stderr.write(f"{about}This cannot be undone. Type {word} to go on: ")
+    sys.stderr.write(f"{about}This cannot be undone. Type {word} to continue: ")
     sys.stderr.flush()
     typed = await asyncio.to_thread(sys.stdin.readline)
     if typed.strip() != word:

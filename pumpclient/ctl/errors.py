@@ -1,4 +1,4 @@
-"""How a command fails; exit_codes.py makes numbers of it."""
+"""The errors of commands. exit_codes.py maps them to exit codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class CommandError(BinlogError):
 
 
 class NotFound(CommandError):
-    """There is no such node, prewrite or binlog."""
+    """No such node, prewrite or binlog exists."""
 
 
 class NodeSilent(CommandError):
@@ -18,8 +18,8 @@ class NodeSilent(CommandError):
 
 
 class Refused(CommandError):
-    """A node refuses, a confirmation is missing, or something changed meanwhile: nothing was done."""
+    """A node refused, a confirmation is missing, or something changed meanwhile. Nothing was done."""
 
 
 class Misused(CommandError):
-    """Flags that a command needs are missing, or do not go together."""
+    """Flags that the command needs are missing, or contradict each other."""

@@ -1,4 +1,4 @@
-"""What binlogctl's exit code says, for scripts. Upstream's tool knows 0, 1 and 2."""
+"""The exit codes of binlogctl, for scripts. The original's tool has only 0, 1 and 2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from binlog.runtime.http import NoAnswer
 from pumpclient.ctl.errors import Misused, NodeSilent, NotFound, Refused
 from pumpclient.ctl.options import FAILED, NO_CLUSTER, NODE_SILENT, NOT_FOUND, REFUSED, USAGE, UsageError
 
-# The first class that fits decides.
+# The first matching class decides.
 _CODES: tuple[tuple[type[BinlogError], int], ...] = (
     (UsageError, USAGE),
     (Misused, USAGE),
@@ -36,5 +36,5 @@ _CODES: tuple[tuple[type[BinlogError], int], ...] = (
 
 
 def code_of(error: BinlogError) -> int:
-    """The exit code of a command that ended with this error."""
+    """Return the exit code of a command that ended with this error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

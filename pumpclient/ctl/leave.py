@@ -1,4 +1,4 @@
-"""pause-pump, offline-pump, pause-drainer, offline-drainer: request a running node over HTTP to stop or leave."""
+"""pause-pump, offline-pump, pause-drainer, offline-drainer: request a running node over HTTP to pause or to leave."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from binlog.runtime.http import NoAnswer, put
 from pumpclient.ctl.errors import CommandError, NodeSilent, Refused
 from pumpclient.ctl.session import Session
 
-OK = 200  # inside the JSON; the HTTP status is always 200
+OK = 200  # the code inside the JSON; the HTTP status is always 200
 
 
 async def ask(session: Session, kind: Kind, action: str) -> None:
-    """PUT /state/<node id>/<action> at the node. Returns when it has agreed; leaving takes it as long as it needs.
+    """Send PUT /state/<node id>/<action> to the node. Return when it has agreed; it then takes as long as it needs.
 
-    NodeSilent, or Refused where it answers that it will not, which upstream's tool passes over.
+    Raises NodeSilent, or Refused if the node refuses (the original's tool ignores a refusal).
     """
     record = await session.record(kind)
     node_id = record.status.node_id
@@ -29,8 +29,8 @@ async def ask(session: Session, kind: Kind, action: str) -> None:
         body = await put(place, f"/state/{quote(node_id, safe=':')}/{action}", security=session.security)
     except NoAnswer as error:
         raise NodeSilent(
-            f"{what} {node_id} ({record.status.state}) does not answer: {error}. Where its status page is off, send it "
-            f"SIGTERM to pause it; if it is gone for good: binlogctl update-{what} -node-id {node_id} -state offline"
+            f"{what} {node_id} ({record.status.state}) does not answer: {error}. If its status page is off, send it "
+            f"SIGTERM to pause it; if it will never return: binlogctl update-{what} -node-id {node_id} -state offline"
         ) from error
     code, message = _verdict(body)
     if code != OK:
@@ -39,7 +39,9 @@ async def ask(session: Session, kind: Kind, action: str) -> None:
 
 
 def place_of(status: NodeStatus) -> str:
-    """host:port of a node's HTTP port: from its label, or for original nodes the address of its record."""
+    """Return host:port of a node's HTTP port: from its label or, for the original's nodes, the address in its
+    record.
+    """
     return (status.label or {}).get(STATUS_LABEL) or status.host
 
 

@@ -1,6 +1,6 @@
 """generate_meta: writes the current TSO as a savepoint file from which a drainer can start.
 
-Upstream appends time lines that make the file invalid TOML; here they are comments.
+The original appends lines with the time, which make the file invalid TOML. Here these lines are comments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ SAVEPOINT = "savepoint"
 
 
 def parse_zone(text: str) -> tzinfo:
-    """`+08:00`, `Asia/Shanghai`, `UTC`, or `Local`, as Go calls this machine's. Misused for anything else."""
+    """Return a time zone: `+08:00`, `Asia/Shanghai`, `UTC`, or `Local` (this machine's zone, Go's name). Raises
+    Misused.
+    """
     if text == "Local":
         local = datetime.now().astimezone().tzinfo
         assert local is not None
@@ -37,7 +39,7 @@ def parse_zone(text: str) -> tzinfo:
 
 
 def savepoint_text(commit_ts: int, zone: tzinfo | None) -> str:
-    """The file as TOML: the position, and its time in a comment."""
+    """Return the file as TOML: the position, and its time as comments."""
     moment = datetime.fromtimestamp(physical_ms(commit_ts) / 1000, UTC)
     lines = [f"commitTS = {commit_ts}"]
     if zone is not None:
@@ -46,12 +48,12 @@ def savepoint_text(commit_ts: int, zone: tzinfo | None) -> str:
 
 
 def write_savepoint(directory: Path, text: str) -> Path:
-    """Whole or not at all (K-12): a new file is written and renamed."""
+    """Write the file atomically (K-12): write a new file and rename it."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / SAVEPOINT
     new = path.with_suffix(".tmp")
     new.write_text(text)
-    new.chmod(0o644)  # as upstream: it may be another user's drainer that reads it
+    new.chmod(0o644)  # as in the original: a drainer of another user may read it
     new.replace(path)
     return path
 

@@ -27,7 +27,7 @@ _COLUMNS = {
 
 
 def describe(status: NodeStatus) -> str:
-    """As upstream's `query node` line shows a node."""
+    """Return a node in the form of the original's `query node` line."""
     return (
         f"{{NodeID: {status.node_id}, Addr: {status.host}, State: {status.state}, "
         f"MaxCommitTS: {status.max_commit_ts}, UpdateTime: {format_local(status.update_ts)}}}"
@@ -35,8 +35,11 @@ def describe(status: NodeStatus) -> str:
 
 
 def facts_of(status: NodeStatus, kind: Kind, *, now_s: float) -> dict[str, Any]:
-    """One node for every output. Its heartbeat's age is counted by this machine's clock; a state that a process must
-    keep up is shown as doubtful once the heartbeat is older than HEARTBEAT_OLD_S."""
+    """Return the facts of one node for every output format.
+
+    The age of its heartbeat is measured with this machine's clock. A state that requires a running process is marked as
+    doubtful if the heartbeat is older than HEARTBEAT_OLD_S.
+    """
     age_s = max(0.0, round(now_s - physical_ms(status.update_ts) / 1000, 1)) if status.update_ts else None
     missing = status.state in _LIVING and (age_s is None or age_s > HEARTBEAT_OLD_S)
     return {
@@ -57,7 +60,7 @@ def facts_of(status: NodeStatus, kind: Kind, *, now_s: float) -> dict[str, Any]:
 
 
 async def query(session: Session, kind: Kind) -> None:
-    """One row a node; offline ones only when asked for."""
+    """List one row per node. Offline nodes are listed only with -show-offline-nodes."""
     listing = await session.registry.list(kind)
     all_of_them = session.options.show_offline_nodes
     shown = [r.status for r in listing.nodes if all_of_them or r.status.state is not State.OFFLINE]
@@ -72,9 +75,9 @@ async def query(session: Session, kind: Kind) -> None:
 
 
 async def update(session: Session, kind: Kind) -> None:
-    """Write -state into the record, without asking the node: for nodes that are dead. May lose data.
+    """Write -state into the record without contacting the node. For dead nodes; may lose data.
 
-    Compares with the record as read, so that a node that is alive after all is not overwritten unseen.
+    The write is conditional on the record as it was read, so that a node which is alive after all is not overwritten.
     """
     options = session.options
     states = [state.value for state in State]

@@ -1,6 +1,6 @@
-"""binlogctl's command line: Go's flags, with one dash or two, `-flag value` or `-flag=value`. Pure.
+"""The command line of binlogctl: Go's flags, with one dash or two, `-flag value` or `-flag=value`. Pure.
 
-`-cmd pumps` as upstream and plain `binlogctl pumps` are the same.
+`binlogctl -cmd pumps`, as in the original, and `binlogctl pumps` are the same.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ WATCHED = ("pumps", "drainers", "inspect")
 
 
 class UsageError(BinlogError):
-    """Invalid command line: exit code 2 (K-03)."""
+    """The command line is invalid: exit code 2 (K-03)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Every flag. Names are the flags' with `_` for `-`."""
+    """The values of all flags. A field's name is the flag's name with `_` for `-`."""
 
     cmd: str = "pumps"
     pd_urls: str = "http://127.0.0.1:2379"
@@ -53,35 +53,35 @@ class Options:
 
 
 HELP = {
-    "cmd": "what to do; the first word does as well",
+    "cmd": "the command; it may also be given as the first word",
     "pd_urls": "PD, or an etcd where there is no PD: URLs or host:port, comma separated",
-    "pd_addr": "host:port of PD's gRPC service where it is not at pd-urls",
-    "tso_source": "auto, pd or own: where timestamps come from",
+    "pd_addr": "host:port of PD's gRPC service, if it is not at pd-urls",
+    "tso_source": "auto, pd or own: the source of timestamps",
     "node_id": "the pump or drainer, as `pumps` and `drainers` list it",
     "state": "update-pump, update-drainer: online, pausing, paused, closing or offline",
-    "show_offline_nodes": "pumps, drainers: list those too",
-    "data_dir": "generate_meta: where savepoint is written",
-    "time_zone": "generate_meta: also show the position's time in this zone, as +08:00 or Asia/Shanghai",
-    "text": "encrypt: the password; - reads it from the first line of stdin, and at a terminal without showing it",
-    "watch": "pumps, drainers, inspect: list again and again until Ctrl-C; at a terminal in place, in a pipe one "
-    "listing after the other, with -output json one document a line",
-    "interval": "-watch: how often: 2s, 1m, or seconds",
-    "start_ts": "settle: which pending prewrite, by its TSO",
-    "commit_ts": "settle: commit it at this TSO; pass-over: which binlog",
-    "rollback": "settle: roll it back",
-    "all": "settle -rollback: every prewrite older than -older-than, of -node-id or of all pumps. DDLs whose job is "
-    "published are committed instead; those of a service whose lease in etcd lives are left alone (-force: neither)",
-    "older_than": "settle -all: how long a prewrite must have been pending: 90s, 5m, 1h, or seconds",
-    "force": "settle: against what the published DDL job says; reset-tso-bound: although higher timestamps were used",
-    "yes": "settle, pass-over, reset-tso-bound: do not ask; needed where there is no terminal to ask at",
-    "dry_run": "settle, pass-over, reset-tso-bound: say what it would do, and do nothing",
-    "pending_max": "settle, inspect: how many pending prewrites of each pump to list at most",
-    "output": "table, json, log (the original's lines), or auto: table at a terminal, log elsewhere",
-    "ssl_ca": "CA file; TLS is on only when it is set",
+    "show_offline_nodes": "pumps, drainers: list offline nodes, too",
+    "data_dir": "generate_meta: the directory for the savepoint file",
+    "time_zone": "generate_meta: also write the position's time in this zone, such as +08:00 or Asia/Shanghai",
+    "text": "encrypt: the password; - reads it from the first line of stdin, at a terminal without showing it",
+    "watch": "pumps, drainers, inspect: repeat the listing until Ctrl-C; at a terminal in place, in a pipe one "
+    "listing after the other, with -output json one document per line",
+    "interval": "-watch: the time between listings: 2s, 1m, or seconds",
+    "start_ts": "settle: the start ts of the pending prewrite",
+    "commit_ts": "settle: commit the prewrite at this TSO; pass-over: the commit ts of the binlog",
+    "rollback": "settle: roll the prewrite back",
+    "all": "settle -rollback: all prewrites older than -older-than, of -node-id or of all pumps. DDLs whose job is "
+    "published are committed instead; those of a service whose lease in etcd is valid are skipped (-force: neither)",
+    "older_than": "settle -all: the time for which a prewrite must have been pending: 90s, 5m, 1h, or seconds",
+    "force": "settle: ignore the published DDL job; reset-tso-bound: even if higher timestamps are in use",
+    "yes": "settle, pass-over, reset-tso-bound: do not ask for confirmation; required without a terminal",
+    "dry_run": "settle, pass-over, reset-tso-bound: report what would be done, and do nothing",
+    "pending_max": "settle, inspect: the most pending prewrites to list for each pump",
+    "output": "table, json, log (the original's log lines), or auto: table at a terminal, log elsewhere",
+    "ssl_ca": "CA file; TLS is used only if it is set",
     "ssl_cert": "certificate file",
     "ssl_key": "key file",
     "version": "print the version and exit",
-    "help": "print this and exit",
+    "help": "print this text and exit",
 }
 _SHORT = {"V": "version", "h": "help", "o": "output"}
 _KINDS: dict[str, type] = {name: type(getattr(Options(), name)) for name in HELP}
@@ -93,7 +93,7 @@ def flag_name(field: str) -> str:
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """UsageError naming the flag."""
+    """Return the options. Raises UsageError that names the flag."""
     options: dict[str, str | int | bool] = {}
     rest = list(argv)
     while rest:
@@ -153,7 +153,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def seconds_of(text: str, flag: str = "-older-than") -> float:
-    """90, 90s, 5m or 1h. UsageError, which names the flag, for anything else."""
+    """Return the seconds of 90, 90s, 5m or 1h. Raises UsageError that names the flag for any other text."""
     unit = _UNITS.get(text[-1:])
     number = text[:-1] if unit else text
     if not number.isdigit():
@@ -164,34 +164,34 @@ def seconds_of(text: str, flag: str = "-older-than") -> float:
 DONE, FAILED, USAGE, NO_CLUSTER, NOT_FOUND, NODE_SILENT, REFUSED = range(7)
 EXIT_CODES: Mapping[int, str] = {
     DONE: "done",
-    FAILED: "failed for another reason, such as a pump that did a part of it",
-    USAGE: "the command line cannot be used: a flag is unknown, missing or wrong, -pd-urls or a TLS file among them",
-    NO_CLUSTER: "etcd or PD does not answer, or not over TLS as it was asked",
-    NOT_FOUND: "there is no such node, prewrite or binlog",
+    FAILED: "failed for another reason, for example because a pump did only a part",
+    USAGE: "the command line is invalid: a flag is unknown, missing or wrong (including -pd-urls and TLS files)",
+    NO_CLUSTER: "etcd or PD does not answer, or not with the TLS settings given",
+    NOT_FOUND: "no such node, prewrite or binlog exists",
     NODE_SILENT: "the node does not answer",
-    REFUSED: "refused, and nothing done: by the node, for want of a confirmation, or because something changed "
+    REFUSED: "refused, nothing was done: by the node, because a confirmation is missing, or because something changed "
     "meanwhile",
 }
 
 COMMANDS: Mapping[str, str] = {
-    "pumps": "list the pumps: address, state, how far they are",
+    "pumps": "list the pumps: address, state, last heartbeat, position",
     "drainers": "list the drainers",
-    "inspect": "ask every pump, or -node-id: resolved ts, pending prewrites, late commits",
-    "settle": "list pending prewrites; with -start-ts end one of -node-id, by -commit-ts N or -rollback; with -all "
-    "-rollback end all old ones. Rolling back is safe when the writer has ended for good and its transaction was not "
-    "committed: a service's is not unless a pump serves its commit; of a TiDB's, TiKV knows, and pumps ask it",
-    "pass-over": "serve the damaged binlog -commit-ts of -node-id without its rows, which are lost by that; for a "
+    "inspect": "query all pumps, or -node-id: resolved ts, pending prewrites, late commits",
+    "settle": "list pending prewrites; with -start-ts end one of -node-id, with -commit-ts N or -rollback; with -all "
+    "-rollback end all old ones. A rollback is safe if the writer has ended permanently and the transaction was not "
+    "committed. A service's transaction is committed only if a pump serves its commit. For TiDB's, pumps query TiKV",
+    "pass-over": "serve the damaged binlog -commit-ts of -node-id without its rows, which are then lost; for a "
     "range that drainers cannot read (DATA_LOSS)",
-    "reset-tso-bound": "without PD: lower a bound of timestamps that is far ahead; -dry-run says what it would do",
-    "pause-pump": "ask the pump -node-id to stop for a while: it ends its transactions, then says paused",
+    "reset-tso-bound": "without PD: lower a timestamp bound that is far ahead; -dry-run reports what would be done",
+    "pause-pump": "request the pump -node-id to pause: it ends its transactions, then its state is paused",
     "pause-drainer": "the same for a drainer, after the batch in flight",
-    "offline-pump": "ask the pump -node-id to leave for good, once every drainer has read what it holds",
-    "offline-drainer": "ask the drainer -node-id to leave for good: pumps keep nothing for it any more",
-    "update-pump": "write -state into the record of -node-id without asking it; for dead nodes, may lose data",
+    "offline-pump": "request the pump -node-id to leave permanently, after every drainer has read its binlogs",
+    "offline-drainer": "request the drainer -node-id to leave permanently: pumps no longer keep binlogs for it",
+    "update-pump": "write -state into the record of -node-id without contacting it; for dead nodes, may lose data",
     "update-drainer": "the same for a drainer",
-    "generate_meta": "write a TSO of now into <data-dir>/savepoint",
-    "encrypt": "print -text encrypted, for encrypted_password in a drainer's [syncer.to]; the key is in "
-    "BINLOG_SECRET_KEY, 16, 24 or 32 bytes in hexadecimal, without which upstream's public one is used",
+    "generate_meta": "write the current TSO to <data-dir>/savepoint",
+    "encrypt": "print -text encrypted, for encrypted_password in a drainer's [syncer.to]; the key is taken from "
+    "BINLOG_SECRET_KEY (16, 24 or 32 bytes in hexadecimal); without it, the original's public key is used",
 }
 EXAMPLES = (
     "binlogctl pumps -pd-urls 10.0.0.9:2379 -show-offline-nodes",
@@ -211,8 +211,8 @@ def _default(field: str) -> str:
 
 
 def usage() -> str:
-    """The answer to -h."""
-    lines = ["binlogctl lists nodes, asks them to pause or to leave, and ends transactions whose writer died.", ""]
+    """Return the text for -h."""
+    lines = ["binlogctl lists nodes, requests them to pause or leave, and ends transactions whose writer died.", ""]
     lines += ["Usage: binlogctl [command] [flags]", "", "Commands:"]
     lines += [f"  {name:16}{text}" for name, text in COMMANDS.items()]
     lines += ["", "Flags:"]
@@ -229,7 +229,7 @@ def usage() -> str:
 
 
 def reference() -> str:
-    """Two tables for docs/configuration.md."""
+    """Return the tables of commands, flags and exit codes for docs/configuration.md."""
     lines = ["| command | what it does |", "|---|---|"]
     lines += [f"| `{name}` | {text.replace('<', '&lt;')} |" for name, text in COMMANDS.items()]
     lines += ["", "| flag | default | meaning |", "|---|---|---|"]

@@ -1,6 +1,6 @@
 """Output formats of binlogctl: aligned columns, a JSON document, or the original's log lines.
 
-Columns and JSON go to stdout and problems to stderr, so that stdout can be piped; log lines all go to stdout, as the
+Columns and JSON go to stdout and problems to stderr, so that stdout can be piped. Log lines all go to stdout, as the
 original's do.
 """
 
@@ -22,8 +22,11 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One kind of row. `columns` maps a fact's name to its heading in the table; JSON holds every fact. `event` is the
-    message of a log line, `line` which facts stand in it (None: all)."""
+    """The format of one kind of row.
+
+    `columns` maps the name of a fact to its heading in the table; JSON contains every fact. `event` is the message of a
+    log line, `line` the facts in it (None: all).
+    """
 
     name: str
     columns: Mapping[str, str]
@@ -32,26 +35,26 @@ class Listing:
 
 
 class Output(Protocol):
-    """Where a command's answer goes. `end` is called once, when the command is over, also after an error."""
+    """The destination of a command's output. `end` is called once when the command is over, also after an error."""
 
     def rows(self, listing: Listing, rows: Sequence[Facts]) -> None:
-        """The rows of one listing; an empty one is said, too."""
+        """Print the rows of one listing. An empty listing is reported as such."""
 
     def done(self, what: str, **facts: Any) -> None:
         """Report a completed action."""
 
     def problem(self, what: str, **facts: Any) -> None:
-        """Report a problem of one node; the others are still listed."""
+        """Report a problem with one node. The other nodes are still listed."""
 
     def failed(self, command: str, text: str, exit_code: int) -> None:
-        """Report why the command failed, at its end."""
+        """Report, at the end, why the command failed."""
 
     def end(self) -> None:
         """Print buffered output."""
 
 
 class LogOutput:
-    """A log line for each row, in the original's words where it has such a line."""
+    """Writes a log line for each row, with the original's text if the original has such a line."""
 
     def rows(self, listing: Listing, rows: Sequence[Facts]) -> None:
         for row in rows:
@@ -74,7 +77,7 @@ class LogOutput:
 
 
 class TableOutput:
-    """Aligned columns; a fact that is None or missing is `-`."""
+    """Writes aligned columns. A fact that is None or missing is shown as `-`."""
 
     def __init__(self, out: TextIO, err: TextIO) -> None:
         self._out = out
@@ -107,8 +110,11 @@ class TableOutput:
 
 
 class JsonOutput:
-    """`{"pumps": [{…}, …]}`: a key for each listing, `done` for what was carried out, `problems` and `error` if there
-    were any. With `line` the document is one line, and says at which time it was made."""
+    """Writes one document, `{"pumps": [{…}, …]}`.
+
+    It has a key for each listing, `done` for completed actions, and `problems` and `error` if there were any. With
+    `line` the document is a single line and contains its time.
+    """
 
     def __init__(self, out: TextIO, *, line: bool = False) -> None:
         self._out = out
@@ -134,14 +140,16 @@ class JsonOutput:
 
 
 def form_of(form: str) -> str:
-    """One of options.FORMATS; `auto` is a table at a terminal and log lines elsewhere."""
+    """Return the format: `auto` becomes table at a terminal and log elsewhere; others (see options.FORMATS) are
+    unchanged.
+    """
     if form == "auto":
         return "table" if sys.stdout.isatty() else "log"
     return form
 
 
 def open_output(form: str) -> Output:
-    """`form`: see form_of."""
+    """Return the output for a format. See form_of."""
     form = form_of(form)
     if form == "json":
         return JsonOutput(sys.stdout)

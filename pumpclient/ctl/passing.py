@@ -11,10 +11,10 @@ from pumpclient.ctl.session import Session
 
 
 async def pass_over(session: Session) -> None:
-    """Let -node-id serve the binlog -commit-ts without its rows; with -dry-run only report it."""
+    """Make the pump -node-id serve the binlog -commit-ts without its rows. With -dry-run, only report it."""
     options = session.options
     if not options.commit_ts:
-        raise Misused("-commit-ts is required: the errors of the drainer and of the pump name it")
+        raise Misused("-commit-ts is required: the errors of the drainer and the pump contain it")
     record = await session.record("pumps")
     host = record.status.host
     binlog = await session.pass_over(host, options.commit_ts, dry_run=True)

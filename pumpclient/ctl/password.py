@@ -1,4 +1,4 @@
-"""encrypt: prints a password as configurations may hold it."""
+"""encrypt: prints a password in the encrypted form that configuration files accept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STDIN = "-"
 
 
 def encrypt(options: Options, out: Output) -> None:
-    """Encrypt -text. Misused without it, CipherError for a key that is none."""
+    """Encrypt -text. Raises Misused without a text, CipherError for an invalid key."""
     text = _read() if options.text == STDIN else options.text
     if not text:
         raise Misused("need to specify the text to be encrypt: -text, or -text - to read it from stdin")
@@ -25,7 +25,7 @@ def encrypt(options: Options, out: Output) -> None:
 
 
 def _read() -> str:
-    """One line; what a command line holds can be read by every user of the machine."""
+    """Read one line from stdin: arguments of a command line are visible to every user of the machine."""
     if sys.stdin.isatty():
         return getpass.getpass("password: ")
     return sys.stdin.readline().rstrip("\r\n")

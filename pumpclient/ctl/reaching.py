@@ -1,4 +1,4 @@
-"""Why etcd cannot be reached: gRPC says of every reason the same."""
+"""Finds out why etcd cannot be reached, because gRPC reports the same error for every reason."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PROBE_S = 2.0
 
 
 async def why_unreachable(urls: Sequence[str], security: Security | None) -> str:
-    """What a connection to each of them meets, as `https://h:1 …; https://h:2 …`."""
+    """Try to connect to each URL and return the problems, as `https://h:1 …; https://h:2 …`."""
     found = await asyncio.gather(*(_probe(urlsplit(url).netloc or url, security) for url in urls))
     return "; ".join(f"{url} {why}" for url, why in zip(urls, found, strict=True))
 
 
 async def _probe(place: str, security: Security | None) -> str:
-    """What is wrong at host:port as far as a TCP connection, with TLS where `security` is given, tells."""
+    """Return the problem at host:port, as far as a TCP connection shows it (with TLS if `security` is given)."""
     host, port = split_host_port(place)
     context = security.ssl_context(server=False, protocols=("h2",)) if security is not None else None
     try:
@@ -38,6 +38,6 @@ async def _probe(place: str, security: Security | None) -> str:
         return f"cannot be reached: {error.strerror or error}"
     writer.transport.abort()  # close() would wait for the peer's TLS close_notify
     if context is None:
-        return "listens, but not as an etcd without TLS: does it need -ssl-ca?"
-    needs = "" if security is not None and security.ssl_cert else ": does it want -ssl-cert and -ssl-key?"
-    return f"takes the TLS connection, but not our calls{needs}"
+        return "accepts the connection, but does not answer as an etcd without TLS: does it need -ssl-ca?"
+    needs = "" if security is not None and security.ssl_cert else ": does it need -ssl-cert and -ssl-key?"
+    return f"accepts the TLS connection, but not the requests{needs}"

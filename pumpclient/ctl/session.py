@@ -1,4 +1,4 @@
-"""Session of a command: clients of the registry, the published jobs and the pumps' extension service."""
+"""A command's connections: the registry, the published jobs and the pumps' extension service."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _KINDS = {
 
 @dataclass(slots=True)
 class Session:
-    """One run of binlogctl against one cluster. `out` takes its answer."""
+    """One run of binlogctl against one cluster. `out` receives its output."""
 
     options: Options
     section: UpstreamSection
@@ -53,7 +53,7 @@ class Session:
         return await cluster_id(self.etcd, self.section, self.security)
 
     async def record(self, kind: Kind) -> NodeRecord:
-        """The record of -node-id. Misused when the flag is missing, NodeNotFound when there is no such node."""
+        """Return the record of -node-id. Raises Misused if the flag is missing, NodeNotFound if no such node exists."""
         node_id = self.options.node_id
         if not node_id:
             raise Misused(f"-node-id is required: `binlogctl {kind} -show-offline-nodes` lists them")
@@ -63,7 +63,7 @@ class Session:
         return record
 
     async def inspect(self, host: str, pending_max: int) -> pb.InspectResp:
-        """NodeSilent when the pump does not answer, CommandError when it is a Go pump."""
+        """Return the state of a pump. Raises NodeSilent if it does not answer, CommandError if it is a Go pump."""
         request = pb.InspectReq(cluster_id=await self.cluster_id(), pending_max=pending_max)
         return await self._call(host, "Inspect", request)  # type: ignore[no-any-return]
 
@@ -76,9 +76,9 @@ class Session:
         return await self._call(host, "PassOver", request)  # type: ignore[no-any-return]
 
     async def settle_many(self, host: str, ends: Sequence[tuple[int, int]]) -> list[str]:
-        """As `settle` for each (start_ts, commit_ts), many at once over one connection; "" or what went wrong.
+        """Settle each (start_ts, commit_ts), many concurrently over one connection. Return "" or the error for each.
 
-        One that is not pending any more has ended by itself, and nothing is wrong.
+        A prewrite that is no longer pending was settled meanwhile; that is not an error.
         """
         cluster = await self.cluster_id()
         slots = asyncio.Semaphore(SETTLED_AT_ONCE_MAX)
@@ -99,7 +99,7 @@ class Session:
             return list(await asyncio.gather(*(one(*end) for end in ends)))
 
     async def outcome(self, host: str, start_ts: Sequence[int]) -> Sequence[int]:
-        """The commit_ts under which the pump serves each, 0 for those it does not serve."""
+        """Return the commit_ts with which the pump serves each transaction, 0 if it serves none."""
         request = pb.OutcomeReq(cluster_id=await self.cluster_id(), start_ts=start_ts)
         answer = await self._call(host, "Outcome", request)
         return list(answer.commit_ts)
@@ -118,11 +118,11 @@ class Session:
 
 @contextlib.asynccontextmanager
 async def open_session(options: Options, out: Output) -> AsyncIterator[Session]:
-    """Connect to the cluster. ConfigError and ValueError for invalid settings."""
+    """Connect to the cluster. Raises ConfigError or ValueError for invalid settings."""
     security = Security(options.ssl_ca, options.ssl_cert, options.ssl_key) if options.ssl_ca else None
     if security is not None:
         security.verify()
-    parse_loose_urls(options.pd_urls)  # names the flag, where `upstream` names the argument of a call
+    parse_loose_urls(options.pd_urls)  # its error names the flag; the error of `upstream` would name an argument
     section = upstream(options.pd_urls, tso_source=options.tso_source, pd_addr=options.pd_addr)
     etcd = connect_etcd(section.pd_urls, security)
     try:

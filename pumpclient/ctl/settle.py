@@ -1,8 +1,8 @@
-"""settle and inspect: list pending prewrites, and commit or roll back those of a dead writer.
+"""settle and inspect: list pending prewrites, and commit or roll back those of a writer that has died.
 
-A pending prewrite holds back its pump's resolved ts, and with it every drainer. Whether its transaction was committed
-only its writer knew, so an operator decides, with two aids: a DDL whose job is published was committed, at the job's
-FinishedTS, and a pump that serves a commit for the start_ts shows that the transaction was settled elsewhere.
+A pending prewrite holds back its pump's resolved ts, and with it every drainer. Only its writer knew whether the
+transaction was committed, so an operator decides. Two facts help: a DDL whose job is published was committed, at the
+job's FinishedTS; and if another pump serves a commit for the start_ts, the transaction was settled there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PENDING = Listing(
 
 
 async def published_commit_ts(session: Session, ddl_job_id: int) -> int | None:
-    """FinishedTS of a published job; None when there is no such job. 0 is no job's id."""
+    """Return the FinishedTS of a published job, or None if no such job exists. Job id 0 means none."""
     if ddl_job_id == 0:
         return None
     for _, text in await PublishedJobs(session.etcd).all():
@@ -70,7 +70,9 @@ async def _pumps(session: Session) -> Sequence[NodeStatus]:
 
 
 async def inspect(session: Session) -> None:
-    """State, positions and pending prewrites of every pump that answers; an error at the end when one did not."""
+    """List the state, positions and pending prewrites of every pump that answers. Raises NodeSilent at the end if one
+    did not.
+    """
     silent: list[str] = []
     answers: dict[str, pb.InspectResp] = {}
     for status in await _pumps(session):
@@ -111,7 +113,9 @@ def _facts(answer: pb.InspectResp) -> dict[str, object]:
 
 
 async def _committed_elsewhere(session: Session, answer: pb.InspectResp, others: Sequence[str]) -> dict[int, int]:
-    """start_ts -> commit_ts of pending prewrites whose commit another pump serves: copies whose clean-up was lost."""
+    """Map start_ts to commit_ts, for pending prewrites whose commit another pump serves: copies whose clean-up was
+    lost.
+    """
     wanted = [pending.start_ts for pending in answer.pending]
     found: dict[int, int] = {}
     for host in others if wanted else ():
@@ -124,7 +128,7 @@ async def _committed_elsewhere(session: Session, answer: pb.InspectResp, others:
 async def _pending(
     session: Session, node_id: str, pending: pb.PendingPrewrite, elsewhere: int = 0
 ) -> dict[str, object]:
-    """One pending prewrite, with advice where there is any."""
+    """Return the facts of one pending prewrite, with advice if there is any."""
     key: bytes = pending.prewrite_key  # the stub types allow None, the wire does not
     facts: dict[str, object] = {
         "node_id": node_id,
@@ -149,7 +153,10 @@ async def _pending(
 
 
 async def settle(session: Session) -> None:
-    """With -start-ts: end that prewrite on -node-id. With -all: every old one. With neither: list what is pending."""
+    """Settle pending prewrites.
+
+    With -start-ts: end that prewrite on -node-id. With -all: end every old one. With neither: list the pending ones.
+    """
     options = session.options
     if options.all:
         await settle_all(session, await _pumps(session))
@@ -191,7 +198,7 @@ async def _find(session: Session, status: NodeStatus) -> pb.PendingPrewrite:
 
 
 async def _check_published(session: Session, pending: pb.PendingPrewrite) -> None:
-    """A DDL is committed exactly when its job is published, and at the job's FinishedTS."""
+    """Check that a DDL is committed if and only if its job is published, and at the job's FinishedTS."""
     options = session.options
     if not pending.ddl_job_id or options.force:
         return

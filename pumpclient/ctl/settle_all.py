@@ -19,7 +19,7 @@ from pumpclient.ctl.options import UsageError, seconds_of
 from pumpclient.ctl.output import Listing
 from pumpclient.ctl.session import Session
 
-INSPECTED_MAX = 10_000  # a pump tells of no more in one answer
+INSPECTED_MAX = 10_000  # a pump returns at most this many in one answer
 
 _LISTING = Listing(
     "prewrites to settle",
@@ -38,8 +38,9 @@ _LISTING = Listing(
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One pending prewrite and its end: committed at `commit_ts`, rolled back (0), or not settled; `left`: the
-    reason."""
+    """What to do with one pending prewrite: commit it at `commit_ts`, roll it back (0), or leave it (`left`: the
+    reason).
+    """
 
     host: str
     node_id: str
@@ -62,7 +63,9 @@ class Decision:
 
 
 async def settle_all(session: Session, pumps: Sequence[NodeStatus]) -> None:
-    """List what will be done; with -dry-run that is all. CommandError when a pump did not answer, at the end."""
+    """List what will be done, then do it unless -dry-run is given. Raises NodeSilent at the end if a pump did not
+    answer.
+    """
     options = session.options
     if not options.rollback or options.commit_ts or options.start_ts:
         raise Misused("-all goes with -rollback, and neither with -start-ts nor with -commit-ts")
@@ -121,7 +124,7 @@ async def _confirm(session: Session, count: int) -> None:
 
 
 async def _carry_out(session: Session, chosen: Sequence[Decision]) -> None:
-    """Settle all of one pump concurrently over one connection, so that one log sync serves many."""
+    """Settle all prewrites of one pump concurrently over one connection, so that one log sync serves many of them."""
     failed = 0
     for host in dict.fromkeys(decision.host for decision in chosen):
         part = [decision for decision in chosen if decision.host == host]

@@ -1,4 +1,4 @@
-"""-watch: a listing again and again, in place at a terminal, one after the other elsewhere."""
+"""-watch: repeats a listing, at a terminal in place, elsewhere one after the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Show = Callable[[str], None]
 
 
 async def watch(session: Session, command: Command) -> None:
-    """List every -interval until SIGINT or SIGTERM. A first listing that fails ends it; later ones are shown."""
+    """List every -interval until SIGINT or SIGTERM. An error in the first listing is raised; later errors are shown."""
     interval_s = seconds_of(session.options.interval, "-interval")
     form = form_of(session.options.output)
     listed = False
@@ -50,14 +50,17 @@ async def watch(session: Session, command: Command) -> None:
 
 
 def _output(form: str, buffer: TextIO) -> Output:
-    """Log lines go to the log, and leave the buffer empty."""
+    """Return an output that writes to the buffer. Log lines go to the log and leave the buffer empty."""
     if form == "json":
         return JsonOutput(buffer, line=True)
     return TableOutput(buffer, buffer) if form == "table" else LogOutput()
 
 
 async def _finished(work: Awaitable[None], stopped: asyncio.Event) -> bool:
-    """False: it was stopped first, and is cancelled. Raises what the work raises."""
+    """Wait for the work and return True; return False if `stopped` was set first (the work is then cancelled).
+
+    Raises the exception of the work.
+    """
     tasks = [asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     done = tasks[0].done()
@@ -72,7 +75,7 @@ async def _finished(work: Awaitable[None], stopped: asyncio.Event) -> bool:
 
 @contextlib.contextmanager
 def _shown(form: str, interval_s: float) -> Iterator[Show]:
-    """How a listing gets to stdout: only at a terminal does one take the place of the one before."""
+    """Return how a listing is printed. Only at a terminal does a listing replace the previous one."""
     if form == "table" and sys.stdout.isatty():
         with Live(console=Console(), auto_refresh=False) as live:
 
@@ -96,7 +99,7 @@ def _now() -> str:
 
 @contextlib.asynccontextmanager
 async def _signals() -> AsyncIterator[asyncio.Event]:
-    """Set by SIGINT and SIGTERM."""
+    """Return an event that SIGINT and SIGTERM set."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     numbers = (signal.SIGINT, signal.SIGTERM)
     for number in numbers:

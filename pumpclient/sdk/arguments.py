@@ -15,7 +15,7 @@ _KIND_NAMES: dict[type, str] = {FieldType: "type such as BigInt() or VarChar(40)
 
 
 def shown(value: object) -> str:
-    """What was given, short enough for a message."""
+    """Return a value as text short enough for a message."""
     if isinstance(value, FunctionType):
         return f"the function {value.__name__}: call it, {value.__name__}()"
     text = repr(value)
@@ -23,21 +23,23 @@ def shown(value: object) -> str:
 
 
 def of_kind(where: str, value: object, kind: type[T]) -> T:
-    """BadDeclaration unless `value` is a `kind`."""
+    """Return `value`, or raise BadDeclaration if it is not a `kind`."""
     if not isinstance(value, kind):
         raise BadDeclaration(f"{where} must be a {_KIND_NAMES.get(kind, kind.__name__)}, not {shown(value)}")
     return value
 
 
 def list_of(where: str, value: object, kind: type[T]) -> tuple[T, ...]:
-    """A list, tuple or other iterable of `kind`; a str is none, though it is a sequence of str."""
+    """Return the elements of a list, tuple or other iterable of `kind`. A str is refused, although it is a sequence of
+    str.
+    """
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection | Iterator):
         raise BadDeclaration(f"{where} must be a list of {_KIND_NAMES.get(kind, kind.__name__)}, not {shown(value)}")
     return tuple(of_kind(f"{where}[{n}]", item, kind) for n, item in enumerate(value))
 
 
 def mapping_of(where: str, value: object, kind: type[T]) -> tuple[tuple[str, T], ...]:
-    """A mapping of names to `kind`, as pairs."""
+    """Return a mapping of names to `kind` as pairs."""
     if not isinstance(value, Mapping):
         raise BadDeclaration(f"{where} must be a dict of names to {kind.__name__}, not {shown(value)}")
     return tuple(

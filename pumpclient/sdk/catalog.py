@@ -1,7 +1,7 @@
 """The schema built from the published jobs, with the versions for which each table handle is valid. Pure.
 
-Jobs are applied in order of schema version. A table handle is good for every version from its own up to the next job
-on its table; a transaction carries one version, so it must lie within all of its tables' ranges.
+Jobs are applied in the order of schema versions. A table handle is valid from its own version up to the next job on its
+table. A transaction carries a single version, which must be valid for all its tables.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FOREVER = 1 << 62
 
 @dataclass(slots=True)
 class Database:
-    """A database and its current tables by lower-case name."""
+    """A database and its current tables, by lower-case name."""
 
     info: DBInfo
     tables: dict[str, Bound] = field(default_factory=dict)
 
 
 class Catalog:
-    """`version` is that of the last job applied; 0 when there was none."""
+    """The schema as of `version`, the version of the last applied job (0 before the first)."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -37,7 +37,7 @@ class Catalog:
         self._gone: dict[int, int] = {}  # table id -> version of the job that dropped or truncated it
 
     def apply(self, job: Job) -> None:
-        """Take one published job. A version already seen changes nothing."""
+        """Apply one published job. A version that was applied before changes nothing."""
         if job.schema_version <= self.version:
             return
         self.version = job.schema_version
@@ -63,7 +63,7 @@ class Catalog:
         self._remove(job.table_id, gone_in=None if job.table_id == info.id else job.schema_version)
         database = self._by_id(job.schema_id)
         if database is None:
-            return  # a job of a database that was dropped since is history, not an error
+            return  # the database was dropped later; its older jobs need no handling
         database.tables[info.name.lower()] = Bound(database.info.name, info, job.schema_version)
         self._changes.setdefault(info.id, []).append(job.schema_version)
 
@@ -100,29 +100,29 @@ class Catalog:
         return found
 
     def table(self, schema: str, name: str) -> Table:
-        """The current handle. SchemaNotFound."""
+        """Return the current handle. Raises SchemaNotFound."""
         bound = self.bound(schema, name)
         return bound_table(bound.schema, bound.info, bound.version)
 
     def must_be_free(self, schema: str, name: str) -> Database:
-        """The database, when it has no such table; SchemaExists otherwise."""
+        """Return the database if it has no such table; raise SchemaExists otherwise."""
         database = self.database(schema)
         if name.lower() in database.tables:
-            raise SchemaExists(f"table {schema}.{name} is there already")
+            raise SchemaExists(f"table {schema}.{name} already exists")
         return database
 
     def good_until(self, bound: Bound) -> int:
-        """The last version this handle's TableInfo stands for."""
+        """Return the last schema version for which this handle's TableInfo is valid."""
         later = [v for v in self._changes.get(bound.info.id, ()) if v > bound.version]
         if bound.info.id in self._gone:
             later.append(self._gone[bound.info.id])
         return min(later, default=FOREVER) - 1
 
     def version_for(self, used: Iterable[Bound], *, preferred: int) -> int:
-        """A version at which every handle in `used` stood; the one nearest to `preferred`.
+        """Return the version nearest to `preferred` at which every handle in `used` is valid.
 
-        SchemaConflict when there is none: a table was altered, and the transaction mixes its old handle with
-        something newer.
+        Raises SchemaConflict if there is none: a table was altered, and the transaction mixes its old handle with newer
+        ones.
         """
         low, high = 0, FOREVER
         oldest: Bound | None = None
@@ -137,6 +137,6 @@ class Catalog:
             assert newest is not None and oldest is not None
             raise SchemaConflict(
                 f"{oldest.schema}.{oldest.info.name} as of version {oldest.version} was changed in version {high + 1}, "
-                f"and {newest.schema}.{newest.info.name} is used as of version {newest.version}: take both handles anew"
+                f"and {newest.schema}.{newest.info.name} is used as of version {newest.version}: get both handles again"
             )
         return max(low, min(high, preferred))

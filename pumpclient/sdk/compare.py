@@ -1,4 +1,4 @@
-"""Compares an existing table with a declared one, for `if_not_exists`. Pure."""
+"""Compares an existing database or table with a declared one, for `if_not_exists`. Pure."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from pumpclient.sdk import sql
 from pumpclient.sdk.errors import SchemaDiffers
 from pumpclient.sdk.table import Bound, Table
 
-# What a declaration says of a type; the other flags follow from defaults and keys, which are compared themselves.
+# The flags that a declaration gives. The other flags follow from defaults and keys, which are compared themselves.
 _DECLARED_FLAGS = int(Flag.UNSIGNED | Flag.ZEROFILL)
 
 
 def check_database(there: DBInfo, collate: str) -> None:
-    """SchemaDiffers where the database has another collation."""
+    """Raise SchemaDiffers if the database has another collation."""
     if there.collate != collate:
         raise SchemaDiffers(
-            f"database {there.name} is there already, with collation {there.collate} and not {collate} as declared"
+            f"database {there.name} already exists, with collation {there.collate} and not {collate} as declared"
         )
 
 
 def check_table(there: Bound, declared: Table) -> None:
-    """SchemaDiffers names the first difference. Ids and the table's history are ignored."""
+    """Raise SchemaDiffers with the first difference. Ids and the table's history are ignored."""
     wanted = shape.build_table(declared, table_id=there.info.id, start_ts=there.info.update_timestamp)
     difference = next(_differences(there.info, wanted), None)
     if difference is not None:
         where = f"table {there.schema}.{there.info.name}"
-        raise SchemaDiffers(f"{where} is there already and is not as declared: {difference}")
+        raise SchemaDiffers(f"{where} already exists and is not as declared: {difference}")
 
 
 def _differences(there: TableInfo, wanted: TableInfo) -> Iterator[str]:

@@ -1,11 +1,12 @@
-"""Running one DDL: P, then its commit_ts, then the published job, then C, in this order and no other.
+"""Runs one DDL statement: prewrite, commit_ts, published job, commit, always in this order.
 
-P first, so that from before the job is visible until its commit is stored the pump's resolved ts stays below it.
-The commit_ts before the job, so that whoever sees the job and writes rows in its schema commits later than the DDL.
-The job before C, so that no drainer meets a DDL binlog whose job nobody has.
+The prewrite is written first: while it is pending, the pump's resolved ts stays below it. It is pending from before the
+job is visible until the commit is stored. The commit_ts is taken before the job is published: a service that reads the
+job and writes rows with the new schema then gets a later commit_ts. The job is published before the commit is written:
+otherwise a drainer could read a DDL binlog whose job does not exist.
 
-A death between P and the job leaves a pending prewrite and no job: settle it by rollback. A death between the job
-and C leaves a pending prewrite whose commit_ts is the job's FinishedTS: settle it by committing at that.
+If the service dies between the prewrite and the job, a pending prewrite without a job remains: it must be rolled back.
+If it dies between the job and the commit, the pending prewrite must be committed at the job's FinishedTS.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ NO_STATE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One DDL, planned against the schema at the moment when it holds the lock."""
+    """A DDL statement, planned against the schema while the DDL lock is held."""
 
     type: ActionType
     query: str
@@ -60,13 +61,13 @@ class Statement:
 
     @property
     def schema_state(self) -> SchemaState:
-        """0 for every drop and multi-schema change, else public (X-06)."""
+        """None (0) for every drop and for multi-schema changes, otherwise public (X-06)."""
         return SchemaState.NONE if self.type in NO_STATE else SchemaState.PUBLIC
 
 
 @dataclass(slots=True)
 class Planning:
-    """What a plan may use: the current catalog, the statement's start_ts, and fresh ids."""
+    """The input of a plan: the current catalog, the statement's start_ts, and a source of new ids."""
 
     catalog: Catalog
     start_ts: int
@@ -78,7 +79,7 @@ Plan = Callable[[Planning], Awaitable[Statement]]
 
 @dataclass(slots=True)
 class DdlRunner:
-    """Runs statements one after the other over all services that share the etcd."""
+    """Runs DDL statements one after the other, across all services that share the etcd."""
 
     etcd: Etcd
     jobs: PublishedJobs
@@ -93,13 +94,16 @@ class DdlRunner:
     _rests: set[asyncio.Future[Job]] = field(default_factory=set)
 
     async def run(self, plan: Plan) -> Job:
-        """The job as published. Whatever `plan` raises; DdlLockTimeout, DdlLockLost, DdlUndecided, pump errors."""
+        """Run the statement and return the job as published.
+
+        Raises the errors of `plan`, DdlLockTimeout, DdlLockLost, DdlUndecided, and errors of the pump client.
+        """
         async with contextlib.AsyncExitStack() as held:
             with self.under_way.entered("a DDL statement"):
                 await held.enter_async_context(self._own)
                 lock = await held.enter_async_context(ddl_lock(self.etcd, self.owner))
                 rest = asyncio.ensure_future(self._publish_and_commit(*await self._prewrite(plan, lock)))
-            # From here on a cancelled caller changes nothing: the statement is carried through, or rolled back.
+            # From here on, cancelling the caller has no effect: the statement is completed or rolled back.
             self._rests.add(rest)
             rest.add_done_callback(self._rests.discard)
             try:
@@ -142,7 +146,7 @@ class DdlRunner:
             await taken_back(self.client.rollback(job.start_ts), self.client.limits)
             raise
         job = replace(job, finished_ts=commit_ts)
-        # Once that is begun nothing but its answer ends the statement: without one the pumps decide, by the job.
+        # After this call only etcd's answer decides. Without an answer, the pumps settle the statement by its job.
         if not await self._publish(job, lock, writer):
             await taken_back(self.client.rollback(job.start_ts), self.client.limits)
             raise DdlLockLost(
@@ -156,7 +160,9 @@ class DdlRunner:
         return job
 
     async def abandon(self) -> None:
-        """Stop statements that are being published; the pumps decide, by the job, when the writer's lease has ended."""
+        """Stop statements that are being published. When the writer's lease has ended, the pumps settle them by their
+        jobs.
+        """
         rests = list(self._rests)
         for rest in rests:
             rest.cancel()
@@ -164,7 +170,7 @@ class DdlRunner:
 
     async def _publish(self, job: Job, lock: DdlLock, writer: Writer) -> bool:
         key, text = key_of_version(job.schema_version), job.dump()
-        # A writer whose lease has ended publishes nothing, whatever it believes: the pumps may have rolled it back.
+        # A writer whose lease has ended must not publish: the pumps may have rolled the statement back.
         conditions = [lock.condition, writer.condition, Compare(key, mod_revision=0)]
         try:
             return await self.etcd.txn(conditions, [Put(key, text)]) is not None
@@ -174,7 +180,8 @@ class DdlRunner:
             )
         for _ in range(CONFIRM_TRIES):
             try:
-                # Repeating the transaction is safe: it can only succeed once, and its key says by whom.
+                # Repeating the transaction is safe: it succeeds at most once, and the key's value shows whose job it
+                # is.
                 if await self.etcd.txn(conditions, [Put(key, text)]) is not None:
                     return True
                 there = await self.etcd.get(key)
@@ -182,9 +189,9 @@ class DdlRunner:
             except EtcdError:
                 await asyncio.sleep(CONFIRM_PAUSE_S)
         raise DdlUndecided(
-            f"etcd did not say whether job {job.id} (version {job.schema_version}) is published; its prewrite "
-            f"{job.start_ts} is pending: the pumps commit it at {job.finished_ts} if the job is there, else roll it "
-            "back, within seconds: the lease of this writer is ended"
+            f"etcd did not answer whether job {job.id} (version {job.schema_version}) is published; its prewrite "
+            f"{job.start_ts} is pending: the pumps commit it at {job.finished_ts} if the job exists, else roll it "
+            "back, within seconds, because the lease of this writer is revoked"
         )
 
     async def _next_id(self) -> int:
@@ -210,7 +217,7 @@ def _job(statement: Statement, *, job_id: int, version: int, start_ts: int) -> J
 
 
 def _meta_key(statement: Statement) -> bytes:
-    """TiDB's own meta key of what the statement changes: the databases, or the tables of one."""
+    """Return TiDB's meta key of what the statement changes: the list of databases, or the tables of one database."""
     if statement.type in (ActionType.CREATE_SCHEMA, ActionType.DROP_SCHEMA):
         return meta_hash_key(b"DBs", f"DB:{statement.schema_id}".encode())
     return meta_hash_key(f"DB:{statement.schema_id}".encode(), f"Table:{statement.table_id}".encode())

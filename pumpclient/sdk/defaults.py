@@ -1,6 +1,6 @@
-"""Default values of columns: as TableInfo keeps them, as SQL writes them, and as a row without the column gets them.
+"""Default values of columns: as stored in TableInfo, as SQL text, and as the value of a row that leaves the column out.
 
-Pure, but for the moment given to `NOW`.
+Pure, except that the current time is passed in for `NOW`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_LITERAL = frozenset({Tp.JSON, Tp.BLOB, Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG
 
 @dataclass(frozen=True, slots=True)
 class DefaultInfo:
-    """`text` and `bit` as ColumnInfo keeps them; `sql` what follows DEFAULT, None without one."""
+    """A default. `text` and `bit`: as ColumnInfo stores it. `sql`: the text after DEFAULT, or None."""
 
     text: str | None = None
     bit: bytes | None = None
@@ -34,7 +34,9 @@ class DefaultInfo:
 
 
 def default_info(table: str, column: Column) -> DefaultInfo:
-    """BadDeclaration for a default the type cannot have, ValueRejected for a value it cannot hold."""
+    """Return a column's default. Raises BadDeclaration for a default that the type cannot have, ValueRejected for a bad
+    value.
+    """
     kind, value = column.type, column.default
     if value is NO_DEFAULT or value is None:
         return DefaultInfo()
@@ -52,7 +54,7 @@ def default_info(table: str, column: Column) -> DefaultInfo:
 
 
 def literal_info(kind: FieldType, datum: Datum) -> DefaultInfo:
-    """Of a value that is no NULL."""
+    """Return the default for a datum other than NULL."""
     if kind.tp is Tp.BIT:
         assert isinstance(datum, int)
         data = datum.to_bytes((kind.flen + 7) // 8, "big")
@@ -61,7 +63,7 @@ def literal_info(kind: FieldType, datum: Datum) -> DefaultInfo:
     if isinstance(canonical, bytes):
         try:
             return DefaultInfo(canonical.decode(), sql=_bytes_literal(canonical))
-        except UnicodeDecodeError:  # JSON has no such text: the bytes go where those of a BIT go
+        except UnicodeDecodeError:  # JSON cannot hold such text: the bytes are stored in the field of BIT defaults
             text = canonical.decode("utf-8", errors="replace")
             return DefaultInfo(text, bit=canonical, sql=_bytes_literal(canonical))
     assert canonical is not None
@@ -71,7 +73,7 @@ def literal_info(kind: FieldType, datum: Datum) -> DefaultInfo:
 
 
 def string_literal(text: str) -> str:
-    """As TiDB restores a string default (X-04)."""
+    """Return a string default in the form in which TiDB restores it (X-04)."""
     return "_UTF8MB4" + quoted(text)
 
 
@@ -88,14 +90,14 @@ def _bytes_literal(data: bytes) -> str:
 
 
 def now_datum(kind: FieldType, moment: datetime) -> Datum:
-    """CURRENT_TIMESTAMP with the column's precision, cut."""
+    """Return CURRENT_TIMESTAMP, truncated to the column's precision."""
     step = 10 ** (6 - kind.fsp)
     moment = moment.astimezone(UTC).replace(tzinfo=None)
     return encoder(kind)(moment.replace(microsecond=moment.microsecond // step * step))
 
 
 def stored_default(kind: FieldType, text: object, bit: bytes | None) -> Datum:
-    """The datum of a literal default as a TableInfo keeps it. ValueError when it is not one of the type."""
+    """Return the datum of a literal default from a TableInfo. Raises ValueError if the type cannot hold it."""
     assert isinstance(text, str)
     if kind.tp is Tp.BIT:
         return encoder(kind)(bit if bit is not None else text.encode())

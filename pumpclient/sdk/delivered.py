@@ -1,7 +1,7 @@
-"""Waiting for a commit or a rollback to be delivered: as long as a caller should, and pumps are away for longer.
+"""Waits until a commit or a rollback is delivered, but not longer than a caller should wait.
 
-Only the pump that has a prewrite can store its commit, so nothing is gained by going elsewhere, and nothing by giving
-up either: the delivery goes on, and the caller is told that it does.
+Only the pump that has the prewrite can store its commit, so no other pump can be tried instead. When the caller's time
+is over, the caller is informed, and the delivery continues in the background.
 """
 
 from __future__ import annotations
@@ -15,16 +15,21 @@ from pumpclient.writer import Limits
 
 
 def begin(sending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Start it as a task that goes on when its caller stops waiting. What it raises is then dropped without asyncio's
-    report of an exception that nobody retrieved: the client has logged it."""
+    """Start the delivery as a task that continues when its caller stops waiting.
+
+    Its exception, if any, is marked as retrieved, so that asyncio does not report it: the client has logged it.
+    """
     delivery = asyncio.ensure_future(sending)
     delivery.add_done_callback(lambda task: task.cancelled() or task.exception())
     return delivery
 
 
 async def delivered(delivery: asyncio.Task[None], limits: Limits, *, start_ts: int, commit_ts: int, pump: str) -> None:
-    """Return when it has ended well; raise what it ended with, or CommitUndelivered after `commit_wait_s`. A caller who
-    is cancelled does not cancel it."""
+    """Return when the delivery has succeeded; raise the exception of the delivery, or CommitUndelivered after
+    `commit_wait_s`.
+
+    Cancelling the caller does not cancel the delivery.
+    """
     done, _ = await asyncio.wait({delivery}, timeout=limits.commit_wait_s)
     if not done:
         last = (
@@ -36,6 +41,9 @@ async def delivered(delivery: asyncio.Task[None], limits: Limits, *, start_ts: i
 
 
 async def taken_back(rollback: Coroutine[Any, Any, None], limits: Limits) -> None:
-    """Wait until the pump has answered, for `commit_wait_s` at most. Whatever it answers, and also where the caller is
-    cancelled, the transaction is not committed: so what the rollback raises is not raised here."""
+    """Wait for the pump's answer to the rollback, for at most `commit_wait_s`.
+
+    The transaction is not committed whatever the pump answers, and even if the caller is cancelled. So errors of the
+    rollback are not raised.
+    """
     await asyncio.wait({begin(rollback)}, timeout=limits.commit_wait_s)

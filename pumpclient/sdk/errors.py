@@ -27,7 +27,7 @@ class ValueRejected(SdkError):
 
 
 class RowRejected(SdkError):
-    """The row has an unknown column, or lacks a column."""
+    """The row has an unknown or a generated column or lacks a column, or the table is only declared, not created."""
 
 
 class SchemaNotFound(SdkError):

@@ -28,7 +28,9 @@ REVOKE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """`id` is what a prewrite names. An etcd transaction with `condition` is made only while this writer lives."""
+    """A writer. `id`: named in its prewrites. `condition`: makes an etcd transaction succeed only while this writer's
+    lease is valid.
+    """
 
     id: bytes
     condition: Compare
@@ -36,7 +38,7 @@ class Writer:
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """Current, then retired (`users` may still be under way), then ended."""
+    """A lease: current, then retired (transactions of `users` may still be under way), then ended."""
 
     writer: Writer
     lease: Lease
@@ -46,7 +48,7 @@ class _Held:
 
 
 class Use:
-    """One transaction under a writer, from `WriterLease.enter` to `end`."""
+    """The use of a writer by one transaction, from `WriterLease.enter` to `end`."""
 
     __slots__ = ("_held", "_lease", "writer")
 
@@ -56,18 +58,21 @@ class Use:
         self.writer = held.writer
 
     def end(self, *, decided: bool) -> None:
-        """`decided`: it is committed, or rolled back, or was never sent. Else its prewrite may be pending, and is left
-        to the pumps. A second call does nothing."""
+        """End the use. A second call does nothing.
+
+        `decided`: the transaction is committed, rolled back, or was never sent. Otherwise its prewrite may be pending,
+        and the pumps settle it.
+        """
         held, self._held = self._held, None
         if held is not None:
             self._lease.leave(held, decided=decided)
 
 
 class WriterLease:
-    """Without an id until first asked for one; then with it, or a new one where it was retired or its lease has ended;
-    then closed.
+    """The writer id of a service and its lease. The id is registered at first use; a new one replaces it when it is
+    retired or its lease has ended. Then closed.
 
-    `keep` is how a lease is renewed, by default in the running event loop: see binlog.cluster.keepalive.
+    `keep` renews a lease, by default in the running event loop. See binlog.cluster.keepalive.
     """
 
     def __init__(self, etcd: Etcd, *, ttl_s: int = TTL_S, keep: Keep = KeepAliveTask) -> None:
@@ -81,16 +86,19 @@ class WriterLease:
 
     @property
     def writer(self) -> Writer | None:
-        """The id of now, if there is one; its lease may have ended."""
+        """The current writer, or None. Its lease may have ended."""
         return None if self._held is None else self._held.writer
 
     async def ready(self) -> None:
-        """Have an id. EtcdError as of `enter`."""
+        """Register an id if there is none. Raises EtcdError as `enter` does."""
         await self._current()
 
     async def enter(self) -> Use:
-        """For a transaction whose prewrite is sent now. EtcdError when it is not known whether the lease lives, and no
-        new one can be had; nothing has been sent then."""
+        """Return the use of the writer for a transaction that is about to be sent.
+
+        Raises EtcdError if it is unknown whether the lease is valid, and no new one can be registered. Nothing was sent
+        then.
+        """
         held = await self._current()
         held.users += 1
         return Use(self, held)
@@ -108,7 +116,10 @@ class WriterLease:
             return await self._register()
 
     async def _lives(self, held: _Held) -> bool:
-        """Our clock says that its time is over. etcd has the last word: it may have renewed it, or been down itself."""
+        """Query etcd after the lease seems to have expired by this process's clock.
+
+        etcd decides: it may have renewed the lease, or may have been down itself.
+        """
         asked_s = boot_clock_s()
         try:
             await held.lease.keep_alive()
@@ -122,7 +133,7 @@ class WriterLease:
             if self._held is held:
                 self._held = None
             return False
-        if held.retired:  # meanwhile, by a transaction under it
+        if held.retired:  # a transaction that uses it retired it meanwhile
             return False
         held.kept.stop()
         held.kept = self._keep(held.lease, asked_s)
@@ -141,7 +152,7 @@ class WriterLease:
     # --- ending ---------------------------------------------------------------------------------------------
 
     def leave(self, held: _Held, *, decided: bool) -> None:
-        """A transaction under it is over for this service; see `Use.end`."""
+        """Note that a transaction that uses the writer is over for this service. See `Use.end`."""
         held.users -= 1
         if not decided and held is self._held:
             log.warning(
@@ -161,7 +172,9 @@ class WriterLease:
             held.kept.stop()
 
     async def _end(self, held: _Held) -> None:
-        """The pumps roll back at once what is still pending. Without etcd the lease ends by itself."""
+        """Revoke the lease, so that pumps roll back pending prewrites immediately. Without etcd the lease expires by
+        itself.
+        """
         held.kept.stop()
         try:
             async with asyncio.timeout(REVOKE_S):
@@ -175,7 +188,7 @@ class WriterLease:
             )
 
     async def close(self) -> None:
-        """End every lease, whatever is under way."""
+        """End every lease, even if transactions are under way."""
         left = [*self._retired, *([self._held] if self._held is not None else [])]
         self._held = None
         self._retired.clear()

@@ -1,7 +1,7 @@
-"""The DDL lock, which lets one service at a time run DDL: an etcd key under a lease.
+"""The DDL lock: an etcd key under a lease that lets one service at a time run a DDL statement.
 
-Held, it is a fencing token: the job is published in one etcd transaction with the condition that the key still is as
-this holder wrote it. A holder whose lease expired while it was suspended can therefore publish nothing.
+The lock works as a fencing token: a job is published in an etcd transaction, on the condition that the key still is as
+this holder wrote it. So a holder whose lease expired while it was suspended cannot publish a job.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ WAIT_S = 60.0
 
 
 class DdlLockTimeout(SdkError):
-    """Another service held the DDL lock for longer than `wait_s`."""
+    """Other services held the DDL lock for longer than `wait_s`."""
 
 
 class DdlLock:
-    """The lock while it is held. `condition` is what a publishing transaction must compare."""
+    """The lock while it is held. A publishing transaction must compare `condition`."""
 
     def __init__(self, revision: int) -> None:
         self.condition = Compare(LOCK_KEY, mod_revision=revision)
@@ -38,7 +38,9 @@ class DdlLock:
 
 @contextlib.asynccontextmanager
 async def ddl_lock(etcd: Etcd, owner: str, *, lease_s: int = LEASE_S, wait_s: float = WAIT_S) -> AsyncIterator[DdlLock]:
-    """Wait for the lock, hold it renewed, release it. DdlLockTimeout after `wait_s`; EtcdError as etcd gives it."""
+    """Wait for the lock, renew it while it is held, and release it. Raises DdlLockTimeout after `wait_s`, or
+    EtcdError.
+    """
     lease = await etcd.lease(lease_s)
     renewal = asyncio.create_task(_renew(lease), name="ddl-lock-renewal")
     try:
@@ -70,7 +72,7 @@ async def _acquire(etcd: Etcd, owner: str, lease: Lease) -> int:
 
 
 async def _deleted(etcd: Etcd, revision: int) -> None:
-    with contextlib.suppress(BinlogError):  # a broken watch only means: look again
+    with contextlib.suppress(BinlogError):  # after a broken watch, the caller checks the lock again
         async for events in etcd.watch(LOCK_KEY, revision=revision):
             if any(event.kind is EventKind.DELETE for event in events):
                 return

@@ -1,7 +1,7 @@
-"""MODIFY, CHANGE and RENAME COLUMN on a TableInfo, with the ids TiDB gives. Pure.
+"""MODIFY, CHANGE and RENAME COLUMN on a TableInfo, with the ids that TiDB assigns. Pure.
 
-A column whose encoding does not change keeps its id. With another type it gets a new id at the same position, and so do
-its keys; rows of older table handles carry the old id, and drainers cast their values.
+A column keeps its id if its encoding does not change. Otherwise it gets a new id at the same position, and its keys get
+new ids too. Rows of older table handles carry the old id; drainers cast their values to the new type.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pumpclient.sdk.table import Column, Index, check_column, check_index, check
 
 
 def rename_column(info: TableInfo, name: str, new_name: str) -> TableInfo:
-    """The column keeps its id and place. SchemaNotFound, SchemaExists."""
+    """Rename a column; it keeps its id and place. Raises SchemaNotFound or SchemaExists."""
     check_name(f"{info.name}: column", new_name)
     column = shape.column_of(info, name)
     _must_be_plain(info, column)
     taken = next((c for c in info.columns if c.name.lower() == new_name.lower() and c.id != column.id), None)
     if taken is not None:
-        raise SchemaExists(f"{info.name}: column {taken.name} is there already")
+        raise SchemaExists(f"{info.name}: column {taken.name} already exists")
     columns = tuple(replace(c, name=new_name) if c.id == column.id else c for c in info.columns)
     indexes = tuple(
         replace(
@@ -43,10 +43,10 @@ def rename_column(info: TableInfo, name: str, new_name: str) -> TableInfo:
 
 
 def change_column(info: TableInfo, name: str, column: Column) -> TableInfo:
-    """The column anew, as declared: name, type, nullable, default, comment. What is left out of the declaration goes.
+    """Replace a column's name, type, nullable, default and comment by the declaration. Properties not declared are
+    removed.
 
-    BadDeclaration where the rows that are there may not fit, or where it is part of the primary key and its type
-    would be another.
+    Raises BadDeclaration if existing rows may not fit, or if the type of a primary key column would change.
     """
     info = rename_column(info, name, column.name)
     old = shape.column_of(info, column.name)
@@ -64,7 +64,7 @@ def change_column(info: TableInfo, name: str, column: Column) -> TableInfo:
 
 
 def _declared(where: str, old: ColumnInfo, column: Column) -> Column:
-    """Whether it is in the primary key is the table's to say."""
+    """Return the declaration with the table's own value of `primary_key`."""
     if column.primary_key and not old.is_primary:
         raise BadDeclaration(f"{where}: primary_key=True, and the column is not part of the primary key")
     return replace(column, primary_key=old.is_primary)
@@ -82,12 +82,11 @@ def _how(info: TableInfo, where: str, old: ColumnInfo, column: Column) -> Retype
     if how is None:
         raise BadDeclaration(
             f"{where}: {was} cannot become {now}: a value that was written as {was} may not fit or would change, and "
-            "the SDK cannot check existing rows. Add a column of the new type and drop the old one when every row is "
-            "over"
+            "the SDK cannot check existing rows. Add a column of the new type, copy every row, and drop the old column"
         )
     if column.is_nullable is False and not old.is_not_null:
         raise BadDeclaration(
-            f"{where}: nullable=False, and rows that are there may hold NULL; the SDK cannot check existing rows"
+            f"{where}: nullable=False, but existing rows may hold NULL; the SDK cannot check existing rows"
         )
     in_key = any(part.offset == old.offset for index in info.indexes for part in index.columns)
     if in_key and old.type.is_string and column.type.is_string and old.type.collate != column.type.collate:
@@ -115,7 +114,7 @@ def _cast(info: TableInfo, old: ColumnInfo, made: ColumnInfo) -> TableInfo:
 
 
 def _cast_default(old: ColumnInfo, kind: FieldType) -> tuple[str | None, bytes | None]:
-    """The default for rows older than the column, in its new type."""
+    """Return, in the new type, the default of rows that are older than the column."""
     if old.origin_default is None:
         return None, None
     datum = stored_default(old.type, old.origin_default, old.origin_default_bit)

@@ -1,7 +1,7 @@
-"""DDL statements as text, for those that declare no columns. A small grammar, not SQL: everything else is refused.
+"""DDL statements as text, for statements that declare no columns. A small grammar; any other text is refused.
 
-CREATE DATABASE d | DROP DATABASE d | DROP TABLE d.t | TRUNCATE [TABLE] d.t | RENAME TABLE d.t TO d.t
-DROP INDEX i ON d.t | ALTER TABLE d.t DROP [COLUMN] c [, DROP …] | CREATE [UNIQUE] INDEX i ON d.t (c [, c…])
+CREATE DATABASE d | DROP DATABASE d | DROP TABLE d.t | TRUNCATE [TABLE] d.t | RENAME TABLE d.t TO d.t DROP INDEX i ON
+d.t | ALTER TABLE d.t DROP [COLUMN] c [, DROP …] | CREATE [UNIQUE] INDEX i ON d.t (c [, c…])
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FLAGS = re.IGNORECASE | re.DOTALL
 
 
 def parse_ddl(statement: str) -> Plan:
-    """BadDeclaration when it is none of the statements above."""
+    """Return the plan of a statement. Raises BadDeclaration if the grammar above does not include it."""
     text = statement.strip().removesuffix(";").strip()
     for pattern, build in _GRAMMAR:
         match = pattern.fullmatch(text)

@@ -1,4 +1,4 @@
-"""Back-pressure: so many transactions are being sent at once, so many wait for their turn, and no more."""
+"""Backpressure: limits how many transactions are sent at the same time, and how many wait."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ QUEUE_WAIT_S = 5.0
 
 
 class Places:
-    """`in_flight_max` transactions have a place; up to `queue_max` wait for one, in order, `queue_wait_s` at most.
+    """Places for `in_flight_max` transactions. Up to `queue_max` more wait in order, each for at most `queue_wait_s`
+    seconds.
 
-    A place is kept until nothing more is sent for its transaction, also where its caller does not wait any more; but
-    not for longer than a caller waits for a commit, since a pump may be away for much longer. So when pumps are slow
-    the service's callers are told, instead of its memory filling up.
+    A transaction keeps its place until no more messages are sent for it, even if its caller stopped waiting. It frees
+    the place earlier if it has waited as long as a caller waits for a commit: its pump may be unreachable for much
+    longer. When pumps are slow, callers thus get Busy, and the memory of the service does not fill up.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class Places:
         queue_max: int = QUEUE_MAX,
         queue_wait_s: float = QUEUE_WAIT_S,
     ) -> None:
-        """BadDeclaration for numbers that leave no place."""
+        """Raises BadDeclaration for numbers out of range."""
         for name, value, least in (("in_flight_max", in_flight_max, 1), ("queue_max", queue_max, 0)):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise BadDeclaration(f"{name}={value!r}: it must be a whole number of at least {least}")
@@ -42,13 +43,15 @@ class Places:
         self.queued = 0
 
     async def take(self, what: str) -> float:
-        """Have a place when this returns: the seconds it was waited for. Busy where there is none in time."""
+        """Wait for a place and occupy it. Return the seconds waited. Raises Busy if no place became free in time."""
         if not self._free.locked():
-            await self._free.acquire()  # at once
+            await self._free.acquire()  # does not wait
             self._taken()
             return 0.0
         if self.queued >= self._queue_max:
-            raise Busy(f"{what} was not sent: {self.in_flight} are under way and {self.queued} wait, as many as may")
+            raise Busy(
+                f"{what} was not sent: {self.in_flight} are being sent and {self.queued} wait, both at their limit"
+            )
         begun_s = time.monotonic()
         self.queued += 1
         metrics.QUEUED.inc()
@@ -57,7 +60,7 @@ class Places:
                 await self._free.acquire()
         except TimeoutError:
             raise Busy(
-                f"{what} was not sent: none of the {self.in_flight} before it ended within {self._queue_wait_s} s"
+                f"{what} was not sent: none of the {self.in_flight} being sent ended within {self._queue_wait_s} s"
             ) from None
         finally:
             self.queued -= 1
@@ -70,7 +73,7 @@ class Places:
         metrics.IN_FLIGHT.inc()
 
     def leave(self) -> None:
-        """Give a place that was taken to the next."""
+        """Free a place for the next waiting transaction."""
         self.in_flight -= 1
         metrics.IN_FLIGHT.dec()
         self._free.release()

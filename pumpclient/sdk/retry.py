@@ -1,4 +1,4 @@
-"""When a whole transaction may be made again, and how long to wait before."""
+"""Retries of a complete transaction: after which errors, and after which pause."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ WITHIN_S = 30.0
 PAUSE_FIRST_S = 0.05
 PAUSE_MAX_S = 2.0
 
-# After each of these nothing of the transaction is visible, or ever will be, and another attempt may fare better.
+# After each of these errors the transaction is not visible and never will be, and another attempt may succeed.
 AGAIN = (PrewriteFailed, NoPump, TransactionRolledBack, TimestampUnavailable, EtcdError)
 
 
 class Retry:
-    """Of one call of `run`. Pauses double, and are shortened by dice: callers that failed together do not come again
-    together."""
+    """The attempts of one call of `run`. The pause doubles each time and is then shortened at random, so that callers
+    which failed at the same time do not retry at the same time.
+    """
 
     def __init__(
         self, within_s: float, *, clock: Callable[[], float] = time.monotonic, dice: random.Random | None = None
@@ -33,10 +34,12 @@ class Retry:
         self._pause_s = PAUSE_FIRST_S
 
     def pause_s(self, error: Exception) -> float:
-        """Seconds to wait before the next attempt. Raises `error` where there must be none, or no time is left."""
+        """Return the seconds to wait before the next attempt. Raises `error` if no attempt may follow, or no time is
+        left.
+        """
         if not isinstance(error, (*AGAIN, CommitUndelivered)) or self._clock() >= self._end_s:
             raise error
-        if isinstance(error.__cause__, ClientClosed):  # nobody can be asked any more
+        if isinstance(error.__cause__, ClientClosed):  # a closed client can query no pump
             raise error
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, PAUSE_MAX_S)
         return pause_s * self._dice.uniform(0.5, 1.0)
@@ -47,7 +50,7 @@ async def run(
     work: Callable[[Transaction], Awaitable[None] | None],
     within_s: float,
 ) -> int:
-    """As Service.run."""
+    """See Service.run."""
     retry = Retry(within_s)
     while True:
         txn: Transaction | None = None
@@ -59,7 +62,7 @@ async def run(
             await txn.commit()
             committed = True
         except (CommitUndelivered, *AGAIN) as error:
-            if txn is not None and txn.stage is Stage.OPEN:  # `work` itself met it, in something else that it did
+            if txn is not None and txn.stage is Stage.OPEN:  # `work` raised it, not this transaction
                 raise
             await asyncio.sleep(retry.pause_s(error))
             committed = txn is not None and isinstance(error, CommitUndelivered) and await _decided(txn, retry)
@@ -69,7 +72,7 @@ async def run(
 
 
 async def _decided(txn: Transaction, retry: Retry) -> bool:
-    """Ask until a pump has told whether it is committed: before that it must not be made again."""
+    """Query until a pump has answered whether the transaction is committed. Before that it must not be retried."""
     while True:
         try:
             return await txn.outcome()

@@ -1,7 +1,7 @@
 """Decides which changes of a column's type keep every value exactly. Pure.
 
-The SDK reads no rows, so it cannot check whether existing rows fit another type, and rows written with an older table
-handle arrive after the ALTER. So a type may change only to one that can hold every value of the old one.
+The SDK reads no rows, so it cannot check whether existing rows fit another type. Rows written with an older table
+handle also arrive after the ALTER. So a type may only change to one that can hold every value of the old type.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _WIDE_CHARSETS = {"ascii": {"utf8", "utf8mb4"}, "utf8": {"utf8mb4"}}
 
 
 class Retype(Enum):
-    """SAME: the encoding is the same for both types, the column keeps its id. CAST: it gets a new id, as in TiDB."""
+    """SAME: both types have the same encoding; the column keeps its id. CAST: the column gets a new id, as in TiDB."""
 
     SAME = "same"
     CAST = "cast"
 
 
 def retype(old: FieldType, new: FieldType) -> Retype | None:
-    """How to change type `old` to `new`; None where a value may not fit or would change."""
+    """Return how to change type `old` to `new`; None if a value may not fit or would change."""
     if old.tp in _BYTES and new.tp in _BYTES:
         return _integers(old, new)
     if old.tp in _BYTES:

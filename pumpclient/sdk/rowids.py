@@ -1,7 +1,7 @@
 """Hidden row ids (`_tidb_rowid`) of tables without a clustered key.
 
-Drainers do not look at them; they only have to be there and to differ. A timestamp of the cluster, taken once, gives
-each process a range of its own: timestamps advance by 262,144 a millisecond, faster than anybody writes rows.
+Drainers do not use the ids; they must only exist and be unique. Each process starts at a timestamp of the cluster,
+which gives it a range of its own: timestamps advance by 262,144 per millisecond, faster than any process writes rows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 
 
 class RowIds:
-    """Row ids from `first_ts` on."""
+    """A sequence of row ids that starts at `first_ts`."""
 
     def __init__(self, first_ts: int) -> None:
         self._numbers = itertools.count(first_ts)

@@ -1,8 +1,8 @@
-"""Rows of Python values to rows of bytes, with a bound table's TableInfo of its version. Pure.
+"""Encodes rows of Python values with the TableInfo of a bound table. Pure.
 
-An insert fills a column that the row leaves out with its default, or NULL, and tells the whole row as it is stored.
-An update and a delete must give every column of the old row, for both carry it and this SDK reads nothing back; what
-the new row of an update leaves out keeps its old value.
+An insert gives columns that the row leaves out their default, or NULL, and returns the complete row as stored. For an
+update or a delete, the old row must contain every column, because the binlog contains it and the SDK cannot read it.
+Columns that the new row of an update leaves out keep their old value.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ Datums = dict[int, Datum]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An encoded update. Where it `moves` the clustered key TiDB writes a delete and an insert (F-02), and
-    the handle's key goes with the inserted row."""
+    """An encoded update. If it `moves` the clustered key, it consists of a delete and an insert, as in TiDB (F-02), and
+    the row's key is that of the inserted row.
+    """
 
     changed: bytes = b""
     deleted: bytes = b""
@@ -43,7 +44,7 @@ class Update:
 
 
 class RowCodec:
-    """Encodes the rows of one TableInfo. ValueRejected and RowRejected name table and column."""
+    """Encodes the rows of one TableInfo. ValueRejected and RowRejected name the table and the column."""
 
     def __init__(self, schema: str, info: TableInfo) -> None:
         self.info = info
@@ -71,13 +72,13 @@ class RowCodec:
         return self.insert_stored(row, rowid=rowid)[0]
 
     def insert_stored(self, row: RowValues, *, rowid: int) -> tuple[bytes, StoredRow]:
-        """The encoded row, and every column with the value it is stored with."""
+        """Return the encoded row, and every column with its stored value."""
         values = self._values(row, fill=True)
         encoded = encode_insert(self.info, values, rowid=rowid if self.needs_rowid else None)
         return encoded, self._stored(values)
 
     def update(self, old: RowValues, new: RowValues) -> Update | None:
-        """None when nothing changes (X-12). `new` may leave columns out: they keep their old value."""
+        """Encode an update; None if nothing changes (X-12). Columns that `new` leaves out keep their old value."""
         before = self._values(old, fill=False)
         after = before | self._given(new)
         if before == after:
@@ -91,7 +92,7 @@ class RowCodec:
         return encode_delete(self.info, self._values(row, fill=False))
 
     def key(self, inserted: bytes) -> bytes:
-        """The record key of an encoded insert: what a transaction's prewrite_key is."""
+        """Return the record key of an encoded insert, which serves as the transaction's prewrite_key."""
         handle, _ = decode_insert(self.info, inserted)
         if self.info.is_common_handle:
             return record_key(self.info.id, handle)
@@ -100,18 +101,18 @@ class RowCodec:
         return record_key(self.info.id, number)
 
     def _values(self, row: RowValues, *, fill: bool) -> Datums:
-        """Every column. `fill`: with its default, where the row leaves it out."""
+        """Return the values of every column. With `fill`, columns that the row leaves out get their default."""
         values = self._given(row)
         for name, (column, _) in self._columns.items():
             if name in row:
                 continue
             if not fill:
-                raise RowRejected(f"{self._where}.{name}: missing; the old row and a deleted one give every column")
+                raise RowRejected(f"{self._where}.{name}: missing; an old or deleted row must contain every column")
             values[column.id] = self._default(column)
         return values
 
     def _given(self, row: RowValues) -> Datums:
-        """The columns that the row gives."""
+        """Return the values of the columns that the row contains."""
         if not isinstance(row, Mapping):
             raise RowRejected(f"{self._where}: a row is a mapping of column names to values, not {row!r:.80}")
         values: Datums = {}
@@ -155,7 +156,7 @@ def _cached(schema: str, table_id: int, version: int, holder: _Identity) -> RowC
 
 
 class _Identity:
-    """Carries a TableInfo past a cache's hash: id and version already say which it is."""
+    """Makes a TableInfo usable as a cache key. Its id stands for the contents, which need not be hashed."""
 
     __slots__ = ("info",)
 
@@ -170,5 +171,5 @@ class _Identity:
 
 
 def codec_for(schema: str, info: TableInfo, version: int) -> RowCodec:
-    """The codec of a table as of a version, made once."""
+    """Return the codec of a table at a schema version. It is made once and cached."""
     return _cached(schema, info.id, version, _Identity(info))

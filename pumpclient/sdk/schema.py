@@ -1,4 +1,6 @@
-"""TableInfo from a declaration, and what ALTER makes of one, with the ids, offsets and flags TiDB gives. Pure."""
+"""Makes a TableInfo from a declaration, and applies ALTERs to it, with the ids, offsets and flags that TiDB assigns.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _KEY_FLAGS = int(Flag.UNIQUE_KEY | Flag.MULTIPLE_KEY)
 
 
 def build_table(table: Table, *, table_id: int, start_ts: int) -> TableInfo:
-    """What TiDB would store for this CREATE TABLE."""
+    """Return the TableInfo that TiDB would store for this CREATE TABLE."""
     key = table.primary_key.columns
     columns = tuple(column_info(table.name, c, column_id=n + 1, offset=n) for n, c in enumerate(table.columns))
     by_name = {c.name: c for c in columns}
@@ -80,7 +82,7 @@ def _index(key: Index, columns: Sequence[ColumnInfo], *, index_id: int) -> Index
 
 
 def with_key_flags(info: TableInfo) -> TableInfo:
-    """UNIQUE on a column that is a unique key alone, MULTIPLE on the first column of any other key."""
+    """Set UNIQUE on columns that are a unique key by themselves, and MULTIPLE on the first column of any other key."""
     flags = {c.offset: c.type.flag & ~_KEY_FLAGS for c in info.columns}
     for index in info.indexes:
         if index.primary:
@@ -92,12 +94,12 @@ def with_key_flags(info: TableInfo) -> TableInfo:
 
 
 def add_column(info: TableInfo, column: Column, *, after: str | None = None, first: bool = False) -> TableInfo:
-    """ADD COLUMN: a new id, its place, and the default as what older rows hold."""
+    """ADD COLUMN: assign a new id and a place. Older rows get the column's default."""
     check_column(info.name, column)
     if column.primary_key:
         raise BadDeclaration(f"{info.name}.{column.name}: a column of the primary key cannot be added")
     if _find(info, column.name) is not None:
-        raise SchemaExists(f"{info.name}: column {column.name} is there already")
+        raise SchemaExists(f"{info.name}: column {column.name} already exists")
     made = column_info(info.name, column, column_id=info.max_column_id + 1, offset=0)
     if default_info(info.name, column).is_now:
         raise BadDeclaration(f"{info.name}.{column.name}: an added column cannot default to the current time here")
@@ -108,7 +110,7 @@ def add_column(info: TableInfo, column: Column, *, after: str | None = None, fir
 
 
 def move_column(info: TableInfo, name: str, after: str | None) -> TableInfo:
-    """The column behind another one, or first (None). SchemaNotFound, BadDeclaration."""
+    """Move a column after another one, or to the first place (None). Raises SchemaNotFound or BadDeclaration."""
     moved = column_of(info, name)
     others = [c for c in info.columns if c.id != moved.id]
     at = 0
@@ -121,7 +123,9 @@ def move_column(info: TableInfo, name: str, after: str | None) -> TableInfo:
 
 
 def drop_column(info: TableInfo, name: str) -> TableInfo:
-    """DROP COLUMN. A column of a key stays, as in TiDB, unless it is a key's only column; the last one stays too."""
+    """DROP COLUMN. As in TiDB, a column cannot be dropped if it is in a key with other columns, or is the last
+    column.
+    """
     gone = column_of(info, name)
     if gone.is_primary:
         raise BadDeclaration(f"{info.name}.{name} is part of the primary key and cannot be dropped")
@@ -138,7 +142,7 @@ def drop_column(info: TableInfo, name: str) -> TableInfo:
 
 
 def _replaced(info: TableInfo, columns: Sequence[ColumnInfo]) -> TableInfo:
-    """The columns in their new order: their offsets, and those in keys."""
+    """Give the columns their new order, and update their offsets, in keys too."""
     moved = tuple(replace(c, offset=n) for n, c in enumerate(columns))
     offset_of = {c.name: c.offset for c in moved}
     indexes = tuple(
@@ -153,7 +157,7 @@ def add_index(info: TableInfo, key: Index) -> TableInfo:
     if key.name.lower() == "primary":
         raise BadDeclaration(f"{info.name}: a primary key cannot be added")
     if any(index.name.lower() == key.name.lower() for index in info.indexes):
-        raise SchemaExists(f"{info.name}: key {key.name} is there already")
+        raise SchemaExists(f"{info.name}: key {key.name} already exists")
     check_index(info.name, key, {c.name: c.type for c in info.columns})
     made = _index(key, info.columns, index_id=info.max_index_id + 1)
     return with_key_flags(replace(info, indexes=(*info.indexes, made), max_index_id=made.id))

@@ -1,6 +1,8 @@
-"""DDL text as TiDB restores it (X-04): upper-case keywords, back-quoted names, a `;` at the end. Pure.
+"""DDL text in the form in which TiDB restores it (X-04): upper-case keywords, back-quoted names, a `;` at the end.
+Pure.
 
-A TiDB feature stands in a comment that MySQL skips. Names carry their database only where the statement needs it.
+TiDB's own features are written as comments that MySQL ignores. Names include their database only where the statement
+needs it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def name(identifier: str) -> str:
 
 
 def type_sql(kind: FieldType) -> str:
-    """The type's text, with UNSIGNED, CHARACTER SET and COLLATE where they are not the default."""
+    """Return the SQL text of a type, with UNSIGNED, CHARACTER SET and COLLATE where they are not the default."""
     text = _base(kind)
     if kind.tp is not Tp.BIT and kind.tp is not Tp.YEAR and kind.is_unsigned:
         text += " UNSIGNED"
@@ -59,7 +61,7 @@ def _base(kind: FieldType) -> str:
 
 
 def column_sql(table: str, column: Column, *, inline_key: str = "") -> str:
-    """One column's definition; `inline_key` is what stands for a primary key of this column alone."""
+    """Return one column's definition. `inline_key`: the text that makes this column alone the primary key."""
     parts = [name(column.name), type_sql(column.type)]
     default = default_info(table, column)
     if not column.is_nullable and not column.primary_key:

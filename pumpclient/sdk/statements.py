@@ -1,6 +1,7 @@
-"""What each DDL statement does to the schema: its text and its job, from the catalog of the moment. Pure plans.
+"""The text and the job of each DDL statement, planned from the current catalog. Pure.
 
-Every function checks what it can at once and returns a plan; the runner calls it once it holds the DDL lock.
+Every function first checks what it can without the catalog, then returns a plan. The runner calls the plan while it
+holds the DDL lock.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ NO_PLACE: Mapping[str, str | None] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """The changes of one ALTER TABLE. Drops come first in the text, then changed columns, new ones, and keys.
+    """The changes of one ALTER TABLE. In its text, drops come first, then changed columns, new columns, and keys.
 
-    `change`: pairs of a column's name and what it becomes; `rename`: pairs of an old and a new name; `place`: pairs
-    of a column in `modify` or `change`, by its new name, and the column it is to follow (None: the first place).
+    `change`: pairs of a column's name and its new declaration. `rename`: pairs of an old and a new name. `place`: pairs
+    of a column in `modify` or `change`, by its new name, and the column that it shall follow (None: the first place).
     """
 
     add: tuple[Column, ...] = ()
@@ -52,11 +53,13 @@ class Alteration:
 
     @property
     def changed_count(self) -> int:
-        """Columns that get another name or declaration."""
+        """The number of columns that get another name or declaration."""
         return len(self.modify) + len(self.change) + len(self.rename)
 
     def check(self, where: str) -> None:
-        """As TiDB has it: one statement touches a column once, and every name means the table before it."""
+        """Raise BadDeclaration unless TiDB would accept the combination: a statement changes a column only once, and
+        all names refer to the table before the statement.
+        """
         if not self.count:
             raise BadDeclaration(f"{where} without a change")
         touched: dict[str, str] = {}
@@ -86,7 +89,7 @@ class Alteration:
             raise BadDeclaration(f"{where}: place names a column twice")
 
     def position(self, name: str) -> tuple[bool, str | None]:
-        """Whether `place` names the column, and the one it is to follow."""
+        """Return whether `place` names the column, and the column that it shall follow."""
         found = [after for placed, after in self.place if placed.lower() == name.lower()]
         return bool(found), found[0] if found else None
 
@@ -105,7 +108,7 @@ def alteration(
     after: str | None = None,
     first: bool = False,
 ) -> Alteration:
-    """From the arguments of `alter_table`; BadDeclaration names the one that is of another kind."""
+    """Make an Alteration from the arguments of `alter_table`. BadDeclaration names an argument of the wrong type."""
     return Alteration(
         add=list_of("add", add, Column),
         drop=list_of("drop", drop, str),
@@ -126,7 +129,7 @@ def create_database(schema: str, collate: str = "utf8mb4_bin") -> Plan:
 
     async def plan(at: Planning) -> Statement:
         if schema.lower() in map(str.lower, at.catalog.databases()):
-            raise SchemaExists(f"database {schema} is there already")
+            raise SchemaExists(f"database {schema} already exists")
         made = DBInfo(await at.next_id(), schema, collate.split("_", 1)[0], collate)
         return Statement(ActionType.CREATE_SCHEMA, sql.create_database(schema, collate), schema, made.id, database=made)
 
@@ -213,7 +216,7 @@ def _altered(info: TableInfo, change: Alteration) -> tuple[TableInfo, list[str]]
         info = shape.add_column(info, added, after=after, first=first)
         texts.append(sql.add_column(info.name, added, position=_position(after, first)))
         if first or after is not None:
-            after, first = added.name, False  # the next one follows this one
+            after, first = added.name, False  # the next added column follows this one
     for made in (*change.add_unique, *change.add_index):
         unique = made in change.add_unique
         made = replace(made, unique=unique)
@@ -243,7 +246,7 @@ def _changed(info: TableInfo, change: Alteration, texts: list[str]) -> TableInfo
 
 
 def _placed(info: TableInfo, change: Alteration, name: str) -> tuple[TableInfo, str]:
-    """The column at its place, and the words for that."""
+    """Move the column to its place. Return the table and the position in SQL."""
     moves, after = change.position(name)
     if not moves:
         return info, ""

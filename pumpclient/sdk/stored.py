@@ -1,6 +1,6 @@
-"""What a row holds as Python values of the kinds the encoders take: the way back from pumpclient.sdk.values. Pure.
+"""Converts stored datums back to Python values of the types that pumpclient.sdk.values accepts. Pure.
 
-`decoder(FieldType)` makes one function per column. Encoding what it returns gives the same datum again.
+`decoder(FieldType)` makes a function for one column. Encoding its result gives the same datum again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Decode = Callable[[Datum], object]
 
 
 def decoder(kind: FieldType) -> Decode:
-    """The decoder of one column; NULL is the caller's. The type must be one that `encoder` takes."""
+    """Return the decoder of one column. The caller handles NULL. The type must be one that `encoder` accepts."""
     if kind.tp in INTEGERS or kind.tp in (Tp.YEAR, Tp.BIT):
         return _whole
     if kind.tp in FLOATS:
@@ -66,7 +66,7 @@ def _duration(datum: Datum) -> timedelta:
 
 
 def _json(datum: Datum) -> object:
-    """A BinaryJSON where Python's values cannot say what it holds (dates, durations and opaque bytes in JSON)."""
+    """Return Python values, or a BinaryJSON if it contains what they cannot represent (dates, times, opaque bytes)."""
     assert isinstance(datum, BinaryJSON)
     value = datum.value()
     return value if bytes(encode_json(value)) == bytes(datum) else datum

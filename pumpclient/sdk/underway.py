@@ -1,4 +1,4 @@
-"""Open calls of a service, which are waited for and then cancelled when it is closed."""
+"""The open calls of a service. When the service is closed, they are first waited for, then cancelled."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pumpclient.errors import ClientClosed
 
 
 class UnderWay:
-    """Calls that have sent something, or are about to, from `entered` to its end. Open, then (`shut`) closed.
+    """Calls that have sent something or are about to, from `entered` until they end. Open, then closed (`shut`).
 
-    A call that has not yet sent what decides its transaction can be cancelled: it ends with ClientClosed, and its
-    caller's task goes on. It is `asyncio.timeout`'s way to cancel a task from outside.
+    A call can be cancelled as long as it has not sent the message that decides its transaction. It then raises
+    ClientClosed, and its caller's task continues. The task is cancelled from outside as `asyncio.timeout` does it.
     """
 
     def __init__(self) -> None:
@@ -28,13 +28,13 @@ class UnderWay:
         return len(self._open) + self._deciding
 
     def check(self, what: str) -> None:
-        """ClientClosed once it is shut."""
+        """Raise ClientClosed if it is shut."""
         if self._shut:
             raise ClientClosed(f"the service is closed: {what} was not sent")
 
     @contextlib.contextmanager
     def entered(self, what: str) -> Iterator[None]:
-        """A part of a call that may be cancelled: leaving it early means that `what` is never visible."""
+        """Enter a part of a call that may be cancelled. If it ends early, `what` will never be visible."""
         self.check(what)
         task = asyncio.current_task()
         assert task is not None, "only tasks make calls"
@@ -54,7 +54,9 @@ class UnderWay:
 
     @contextlib.contextmanager
     def deciding(self) -> Iterator[None]:
-        """A part that is waited for and never cancelled: what decides the transaction has been sent."""
+        """Enter a part that is waited for and never cancelled: the message that decides the transaction has
+        been sent.
+        """
         self._deciding += 1
         self._idle.clear()
         try:
@@ -68,18 +70,18 @@ class UnderWay:
             self._idle.set()
 
     def shut(self) -> None:
-        """Nothing new is entered from now on."""
+        """Refuse new calls from now on."""
         self._shut = True
 
     async def ended(self, wait_s: float) -> bool:
-        """Whether everything that was entered has ended, within so long."""
+        """Wait up to `wait_s` seconds until all open calls have ended. Return whether they have."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._idle.wait()
         return not len(self)
 
     def cancel(self) -> int:
-        """Cancel what may be cancelled; how many that were."""
+        """Cancel the calls that may be cancelled and return their number."""
         tasks = self._open - self._cancelled
         self._cancelled |= tasks
         for task in tasks:

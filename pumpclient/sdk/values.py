@@ -1,7 +1,8 @@
-"""Python values to what a row holds, strictly: a value a column cannot hold exactly is an error, never rounded. Pure.
+"""Converts Python values to stored datums. A value that a column cannot hold exactly is an error; nothing is rounded.
+Pure.
 
-`encoder(FieldType)` makes one function per column; it takes any Python value but None and gives the flattened datum
-(F-01), or raises ValueError with the reason in words.
+`encoder(FieldType)` makes a function for one column. It accepts any Python value except None and returns the flattened
+datum (F-01), or raises ValueError with the reason.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TIMESTAMP_MAX = datetime(2038, 1, 19, 3, 14, 7, 999_999)
 
 
 def encoder(kind: FieldType) -> Encoder:
-    """The encoder of one column. ValueError for a type this SDK does not write (VECTOR, GEOMETRY)."""
+    """Return the encoder of one column. Raises ValueError for a type that the SDK does not write (VECTOR, GEOMETRY)."""
     if kind.tp is Tp.YEAR:
         return _year
     if kind.tp in INTEGERS:
@@ -107,7 +108,7 @@ def _decimal(kind: FieldType) -> Encoder:
             raise ValueError("NaN and infinity cannot be stored")
         if kind.is_unsigned and number < 0:
             raise ValueError("the column is unsigned")
-        if number.copy_abs() >= top:  # abs() would round to the context
+        if number.copy_abs() >= top:  # abs() would round to the decimal context
             raise ValueError(f"out of range of DECIMAL({precision},{scale})")
         text = _fixed(number, scale)
         return tidb_decimal.Decimal(text, precision, scale)
@@ -116,7 +117,7 @@ def _decimal(kind: FieldType) -> Encoder:
 
 
 def _fixed(number: Decimal, scale: int) -> str:
-    """Exactly `scale` fraction digits. ValueError when that would round."""
+    """Return the number with exactly `scale` fraction digits. Raises ValueError if that would round it."""
     whole, _, fraction = f"{number:f}".partition(".")
     if fraction[scale:].strip("0"):
         raise ValueError(f"more than {scale} digits after the point")
@@ -211,7 +212,7 @@ def _duration(kind: FieldType) -> Encoder:
 
 
 def _text(kind: FieldType) -> Encoder:
-    counted = kind.tp in (Tp.VARCHAR, Tp.VAR_STRING, Tp.STRING)  # in characters; TEXT counts bytes
+    counted = kind.tp in (Tp.VARCHAR, Tp.VAR_STRING, Tp.STRING)  # length in characters; TEXT counts bytes
     trimmed = kind.tp is Tp.STRING
     highest = {"utf8": "\uffff", "ascii": "\x7f"}.get(kind.charset)
 
@@ -269,7 +270,7 @@ def _set(kind: FieldType) -> Encoder:
     def encode(value: object) -> Datum:
         if isinstance(value, str):
             names: list[object] = list(value.split(",")) if value else []
-            if value in masks:  # also the empty name, where the type has one
+            if value in masks:  # this includes the empty name, if the type has one
                 names = [value]
         elif isinstance(value, Iterable) and not isinstance(value, bytes):
             names = list(value)

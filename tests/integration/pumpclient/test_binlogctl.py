@@ -119,7 +119,7 @@ def test_tls_that_does_not_fit_is_named(tmp_path: Path) -> None:
 
     with listening(context) as url:
         assert "has a certificate that -ssl-ca does not verify: " in why(url, stranger.ca)
-        assert "does it want -ssl-cert and -ssl-key?" in why(url, authority.ca)
+        assert "does it need -ssl-cert and -ssl-key?" in why(url, authority.ca)
         assert "does it need -ssl-ca?" in why(url, None)
     with listening(None) as url:
         assert why(url, authority.ca) == f"{url} does not answer"

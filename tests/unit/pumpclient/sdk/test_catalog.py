@@ -43,7 +43,7 @@ def test_names_are_found_in_any_case() -> None:
     assert made.databases() == ("Shop",)
     assert made.tables("SHOP") == ("orders",)
     assert made.bound("shop", "ORDERS").version == 2
-    with pytest.raises(SchemaExists, match=r"SHOP\.Orders is there already"):
+    with pytest.raises(SchemaExists, match=r"SHOP\.Orders already exists"):
         made.must_be_free("SHOP", "Orders")
     with pytest.raises(SchemaNotFound, match=r"no table shop\.x"):
         made.table("shop", "x")

@@ -129,7 +129,7 @@ async def test_another_table_of_that_name_is_an_error(shop: Shop, declared: Tabl
     await service.create_table("shop", Table("orders", ID, NOTE))
     with pytest.raises(SchemaDiffers) as refused:
         await service.create_table("shop", declared, if_not_exists=True)
-    assert "table shop.orders is there already" in str(refused.value)
+    assert "table shop.orders already exists" in str(refused.value)
     assert difference in str(refused.value)
     assert len(await shop.jobs()) == 2
 

@@ -118,7 +118,7 @@ def test_what_cannot_be_says_what_and_why() -> None:
     for name, column, why in (
         ("id", Column("id", t.NumericType(30)), r"t\.id is part of the primary key: its type BIGINT cannot become DEC"),
         ("v", Column("v", t.Int(), primary_key=True), r"t\.v: primary_key=True, and the column is not part of"),
-        ("v", Column("v", t.Int(), nullable=False), r"t\.v: nullable=False, and rows that are there may hold NULL"),
+        ("v", Column("v", t.Int(), nullable=False), r"t\.v: nullable=False, but existing rows may hold NULL"),
         ("id", Column("id", t.BigInt(), nullable=True), r"t\.id: a primary key's column cannot be nullable"),
         (
             "s",
@@ -129,7 +129,7 @@ def test_what_cannot_be_says_what_and_why() -> None:
     ):
         with pytest.raises(BadDeclaration, match=why):
             modify.change_column(made, name, column)
-    with pytest.raises(SchemaExists, match=r"t: column s is there already"):
+    with pytest.raises(SchemaExists, match=r"t: column s already exists"):
         modify.rename_column(made, "v", "S")
     with pytest.raises(SchemaNotFound, match=r"t: there is no column x"):
         modify.rename_column(made, "x", "y")

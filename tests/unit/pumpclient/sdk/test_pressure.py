@@ -96,7 +96,7 @@ async def test_a_full_queue_is_busy_at_once() -> None:
     await places.take("transaction 1")
     waiting = [asyncio.create_task(places.take(f"transaction {n}")) for n in (2, 3)]
     await until(lambda: places.queued == 2)
-    with pytest.raises(Busy, match="transaction 4 was not sent: 1 are under way and 2 wait"):
+    with pytest.raises(Busy, match="transaction 4 was not sent: 1 are being sent and 2 wait"):
         await places.take("transaction 4")
     waiting[0].cancel()
     await until(lambda: places.queued == 1)
@@ -108,7 +108,7 @@ async def test_a_full_queue_is_busy_at_once() -> None:
 async def test_waiting_ends() -> None:
     places = Places(in_flight_max=1, queue_max=1, queue_wait_s=0.01)
     await places.take("transaction 1")
-    with pytest.raises(Busy, match=r"transaction 2 was not sent: none of the 1 before it ended within 0\.01 s"):
+    with pytest.raises(Busy, match=r"transaction 2 was not sent: none of the 1 being sent ended within 0\.01 s"):
         await places.take("transaction 2")
     places.leave()
     assert await places.take("transaction 3") == 0.0

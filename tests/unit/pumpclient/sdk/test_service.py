@@ -166,7 +166,7 @@ async def test_a_transaction_keeps_the_handle_it_was_given(shop: Shop) -> None:
     assert shop.received()[-2].schema_version == 2
     mixed = await service.begin()
     mixed.insert(old, {"id": 4})
-    with pytest.raises(SchemaConflict, match="take both handles anew"):
+    with pytest.raises(SchemaConflict, match="get both handles again"):
         mixed.insert(new, {"id": 4})
     await mixed.commit()  # the row that was refused is not in it
 
@@ -301,7 +301,7 @@ async def test_statements_that_cannot_be(shop: Shop) -> None:
         await service.create_table("shop", orders())
     with pytest.raises(SchemaNotFound):
         await service.create_table("nowhere", orders())
-    with pytest.raises(SchemaExists, match="column note is there already"):
+    with pytest.raises(SchemaExists, match="column note already exists"):
         await service.alter_table(table, add=[Column("note", Int())])
     with pytest.raises(BadDeclaration, match="part of the primary key"):
         await service.alter_table(table, drop=["id"])

@@ -1,21 +1,20 @@
-"""The tree of errors every program here may raise; each package adds its own leaves.
+"""The root of all errors of this project, and the errors that several packages share. Each package adds its own.
 
-Errors are raised where the fact is known, carry it as attributes, and are translated once at the edge (gRPC codes,
-exit codes). Nobody reads `str(error)` to decide anything.
+An error is raised where the fact is known and carries the fact as attributes. It is translated only once, at the
+program's edge (to a gRPC code or an exit code). No code reads `str(error)` to make a decision.
 """
 
 from __future__ import annotations
 
 
 class BinlogError(Exception):
-    """Root of all errors of this project. Its text names the thing and the place."""
+    """Base class of all errors of this project. The text names what failed and where."""
 
 
 class DecodeError(BinlogError):
-    """Bytes that are not what they should be.
+    """Bytes could not be decoded.
 
-    `what` names the thing that was being decoded, `offset` is the byte in it where decoding stopped,
-    `detail` says what was wrong there.
+    `what`: the thing that was being decoded. `offset`: the byte at which decoding stopped. `detail`: the reason.
     """
 
     def __init__(self, what: str, *, offset: int, detail: str) -> None:
@@ -28,7 +27,7 @@ class DecodeError(BinlogError):
         return f"{self.what}: {self.detail} at byte {self.offset}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Spark's workers pickle errors; keyword-only arguments need this.
+        # Spark's workers pickle errors; pickling keyword-only arguments needs this.
         return (_decode_error, (self.what, self.offset, self.detail))
 
 
@@ -37,11 +36,11 @@ def _decode_error(what: str, offset: int, detail: str) -> DecodeError:
 
 
 class ConfigError(BinlogError):
-    """A setting cannot be used; the text names its source (flag, variable, file and key) and why."""
+    """A setting is invalid. The text names its source (flag, variable, or file and key) and the reason."""
 
 
 class ClusterMismatch(BinlogError):
-    """A request or an answer is about another cluster (`P-RPC-01`, upstream's text)."""
+    """A request or an answer belongs to another cluster (`P-RPC-01`, the original's text)."""
 
     def __init__(self, theirs: int, ours: int) -> None:
         super().__init__(theirs, ours)
@@ -53,7 +52,7 @@ class ClusterMismatch(BinlogError):
 
 
 class NotOnline(BinlogError):
-    """A prewrite was sent to a pump that does not take any (`P-RPC-03`, upstream's text)."""
+    """A prewrite was sent to a pump that accepts none (`P-RPC-03`, the original's text)."""
 
     def __init__(self, state: str) -> None:
         super().__init__(state)
@@ -64,7 +63,7 @@ class NotOnline(BinlogError):
 
 
 class NoSpace(BinlogError):
-    """The disk is at its limit (`P-RPC-06`, upstream's text). Both numbers are bytes."""
+    """The disk is at its limit (`P-RPC-06`, the original's text). Both numbers are bytes."""
 
     def __init__(self, available_bytes: int, limit_bytes: int) -> None:
         super().__init__(available_bytes, limit_bytes)
@@ -76,11 +75,11 @@ class NoSpace(BinlogError):
 
 
 class LogBroken(BinlogError):
-    """A write or sync of the value log failed: the log takes nothing more until the process starts anew."""
+    """A write or sync of the value log failed. The log accepts no more writes until the process is restarted."""
 
 
 class PurgedPosition(BinlogError):
-    """A pull asks for binlogs that may be gone. Both numbers are TSOs."""
+    """A pull requests binlogs that may have been purged. Both numbers are TSOs."""
 
     def __init__(self, after_ts: int, purged_ts: int) -> None:
         super().__init__(after_ts, purged_ts)
@@ -92,27 +91,27 @@ class PurgedPosition(BinlogError):
 
 
 class PumpUnavailable(BinlogError):
-    """No pump could be reached, or none took the binlog, within the time allowed."""
+    """No pump could be reached, or none accepted the binlog in time."""
 
 
 class TimestampUnavailable(BinlogError):
-    """No timestamp within the time allowed, or the source answered with something unusable."""
+    """No timestamp was available in time, or the source returned an unusable answer."""
 
 
 class TimestampSourceMismatch(BinlogError):
-    """This cluster takes its timestamps elsewhere than the configuration or the environment says."""
+    """The cluster uses another timestamp source than the configuration or the environment says."""
 
 
 class EtcdError(BinlogError):
-    """A request to etcd failed. From a write it does not say whether the write took place."""
+    """A request to etcd failed. A failed write may nevertheless have taken place."""
 
 
 class WatchBroken(EtcdError):
-    """A watch ended; what changed since must be listed again."""
+    """A watch ended. The caller must list the keys again to see what changed since."""
 
 
 class WatchCompacted(WatchBroken):
-    """The history a watch asked for was compacted away; list again and watch from there."""
+    """The history that a watch needs was compacted. The caller must list again and watch from that revision."""
 
     def __init__(self, prefix: str, revision: int, compacted_revision: int) -> None:
         super().__init__(prefix, revision, compacted_revision)
@@ -128,7 +127,7 @@ class WatchCompacted(WatchBroken):
 
 
 class LeaseExpired(EtcdError):
-    """The lease is gone, and with it every key attached to it."""
+    """The lease has ended; etcd has removed every key attached to it."""
 
     def __init__(self, lease_id: int) -> None:
         super().__init__(lease_id)
@@ -139,11 +138,11 @@ class LeaseExpired(EtcdError):
 
 
 class RegistryConflict(BinlogError):
-    """Somebody else wrote this node's record since it was last read (correctness rule 2)."""
+    """Another process wrote this node's record since it was last read (correctness rule 2)."""
 
 
 class NodeNotFound(BinlogError):
-    """No such key in the registry (`R-05`, upstream's text)."""
+    """The registry has no such key (`R-05`, the original's text)."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
@@ -154,4 +153,4 @@ class NodeNotFound(BinlogError):
 
 
 class LifecycleError(BinlogError):
-    """An event that a node in this state does not know."""
+    """The event is not allowed in the node's current state."""

@@ -1,1 +1,1 @@
-"""Clients of the cluster: etcd, PD, TiKV, the registry of nodes, timestamps."""
+"""Clients of the cluster: etcd, PD, TiKV, the registry of nodes, and timestamps."""

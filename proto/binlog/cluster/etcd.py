@@ -1,11 +1,11 @@
-"""etcd client: implements the `Etcd` protocol over etcd's gRPC API.
+"""etcd client: implements the `Etcd` protocol with etcd's gRPC API.
 
-Of aetcd only the generated stubs are used. Its client speaks to one endpoint, has no TLS, and multiplexes watches over
-a stream whose failure it hides; here every watch has its own stream, and its end is an error the caller sees.
+From aetcd only the generated stubs are used. Its client has one endpoint and no TLS, and it multiplexes watches over a
+stream whose failure it hides. Here every watch has its own stream, and the end of the stream is reported to the caller.
 
-A request goes to the first endpoint that is connected. Reads are tried on every endpoint. A write is not repeated
-once it may have been sent: its second copy could undo what others wrote in between, or take its own first copy for
-somebody else's.
+A request is sent to the first endpoint that is connected. Reads are tried on every endpoint. A write is not repeated
+once it may have been sent: the second copy could undo other clients' writes in between, or take its own first copy for
+another client's write.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from binlog.runtime.security import Security
 
 __all__ = ["KV", "Compare", "Etcd", "Event", "EventKind", "Lease", "Put", "connect_etcd"]
 
-REQUEST_TIMEOUT_S = 5.0  # as upstream (R-06)
+REQUEST_TIMEOUT_S = 5.0  # as in the original (R-06)
 MESSAGE_BYTES_MAX = 64 << 20
 
 _OPTIONS = (
@@ -38,11 +38,11 @@ _OPTIONS = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.enable_retries", 0),
 )
-_HAS_LEADER = (("hasleader", "true"),)  # a member cut off from its cluster must end the watch, not go silent
+_HAS_LEADER = (("hasleader", "true"),)  # a member that is separated from its cluster must end the watch
 
 
 class _Endpoint:
-    """One member's channel and stubs."""
+    """The channel and the stubs of one etcd member."""
 
     def __init__(self, url: str, security: Security) -> None:
         self.url = url
@@ -52,7 +52,7 @@ class _Endpoint:
         self.watches = rpc.WatchStub(self.channel)
 
     async def ready(self, timeout_s: float) -> bool:
-        """Wait up to the given seconds for a connection; returns whether there is one."""
+        """Wait up to `timeout_s` for a connection. Return whether there is one."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.channel.channel_ready()
@@ -62,7 +62,9 @@ class _Endpoint:
 
 
 def connect_etcd(endpoints: Sequence[str], security: Security | None = None) -> Etcd:
-    """A client of the cluster at `endpoints` (URLs or host:port). Nothing is sent before the first request."""
+    """Return a client of the etcd cluster at `endpoints` (URLs or host:port). It sends nothing before the first
+    request.
+    """
     if not endpoints:
         raise EtcdError("no etcd endpoint is configured")
     return GrpcEtcd(endpoints, security or Security())
@@ -84,7 +86,7 @@ class GrpcLease:
 
 
 class GrpcEtcd:
-    """The `Etcd` protocol over grpc. Open from the start, until `close`."""
+    """The `Etcd` protocol over gRPC. Open from construction until `close`."""
 
     def __init__(self, endpoints: Sequence[str], security: Security, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self._endpoints = [_Endpoint(url, security) for url in endpoints]
@@ -159,7 +161,7 @@ class GrpcEtcd:
         return GrpcLease(int(response.ID), int(response.TTL), self)
 
     async def keep_alive(self, lease_id: int) -> int:
-        """Renew a lease once, on a stream of its own. Repeating it does no harm, so every endpoint is tried."""
+        """Renew a lease once, on its own stream. A repeated renewal does no harm, so every endpoint is tried."""
         request = rpc.LeaseKeepAliveRequest(ID=lease_id)
 
         async def once(endpoint: _Endpoint) -> Any:
@@ -193,7 +195,9 @@ class GrpcEtcd:
             await endpoint.channel.close()
 
     async def _connected(self, what: str) -> _Endpoint:
-        """The first endpoint, from the one last used on, that is connected; each gets an equal share of the timeout."""
+        """Return the first connected endpoint, starting with the last one used. Each gets an equal share of the
+        timeout.
+        """
         share_s = self._timeout_s / len(self._endpoints)
         for _ in self._endpoints:
             endpoint = self._endpoints[self._current]
@@ -235,7 +239,7 @@ class GrpcEtcd:
 
 @contextlib.contextmanager
 def _closing_is_an_error(what: str) -> Iterator[None]:
-    """`close` cancels calls under way; their callers get an EtcdError instead of a cancellation."""
+    """Turn the cancellation of calls by `close` into an EtcdError for their callers."""
     try:
         yield
     except asyncio.CancelledError:
@@ -252,7 +256,7 @@ def _why(endpoint: _Endpoint, error: Exception) -> str:
 
 
 def _prefix_end(prefix: str) -> bytes:
-    """The first key that does not have the prefix; an empty prefix is everything."""
+    """Return the first key after all keys with the prefix. For an empty prefix, the range is all keys."""
     data = bytearray(prefix.encode())
     while data:
         if data[-1] < 0xFF:

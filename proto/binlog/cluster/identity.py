@@ -1,4 +1,4 @@
-"""The cluster id: that of PD, or one stored in etcd where there is no PD."""
+"""The cluster id: PD's, or for clusters without PD an id stored in etcd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ CLUSTER_ID_KEY = f"{ROOT}/cluster_id"
 
 
 async def cluster_id(etcd: Etcd, cfg: UpstreamSection, security: Security | None = None) -> int:
-    """The id that every RPC carries. Raises as choose_source, and TimestampUnavailable where PD does not answer."""
+    """Return the id that every RPC carries. Raises as choose_source does, and TimestampUnavailable if PD does not
+    answer.
+    """
     if await choose_source(etcd, cfg, security) == "pd":
         client = PDClient(pd_addresses(cfg), security)
         try:
@@ -27,7 +29,9 @@ async def cluster_id(etcd: Etcd, cfg: UpstreamSection, security: Security | None
 
 
 async def own_cluster_id(etcd: Etcd) -> int:
-    """The id of a cluster without PD: random, 63 bits, created by the first program that asks, and permanent."""
+    """Return the id of a cluster without PD: 63 random bits, created by the first program that needs it, and
+    permanent.
+    """
     kv = await etcd.get(CLUSTER_ID_KEY)
     if kv is None:
         made = secrets.randbits(62) | 1 << 62

@@ -1,8 +1,8 @@
-"""Keeps an etcd lease alive from a thread of its own, with blocking gRPC.
+"""Keeps an etcd lease alive from a separate thread, with blocking gRPC.
 
-An application may keep its event loop busy for longer than its lease lives; a task in that loop would lose the lease
-with it. A second event loop in a thread would do, but grpc's asyncio layer shares one poller over all loops of a
-process and complains in the application's log; its blocking layer does not.
+An application may keep its event loop busy for longer than its lease lasts. A task in that loop could then not renew
+the lease. A second event loop in a thread is no solution: grpc's asyncio layer shares one poller among all loops of a
+process and complains in the application's log. grpc's blocking layer does not.
 """
 
 from __future__ import annotations
@@ -36,27 +36,31 @@ def _outage() -> Outage:
 
 
 def boot_clock_s() -> float:
-    """A clock that also runs while the machine is suspended, where available."""
+    """Return the time of a clock that also runs while the machine is suspended, where available."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
 
 
 class KeepAlive(Protocol):
-    """Renews a lease from its making until `stop`."""
+    """Renews a lease from construction until `stop`."""
 
     @property
     def until_s(self) -> float:
-        """Time on `boot_clock_s` until which the lease is valid. In the past: expired or unknown."""
+        """Time on `boot_clock_s` until which the lease is valid. If it is in the past, the lease is expired or its
+        state unknown.
+        """
         ...
 
     def stop(self) -> None: ...
 
 
-Keep = Callable[[Lease, float], KeepAlive]  # a lease, and when on `boot_clock_s` it was asked for
+Keep = Callable[[Lease, float], KeepAlive]  # a lease, and the time on `boot_clock_s` at which it was requested
 
 
 class KeepAliveTask:
-    """In the running event loop: for an etcd in memory, and for programs whose loop is never busy for long."""
+    """Renews a lease in the running event loop. For an etcd in memory, and for programs whose loop is never busy for
+    long.
+    """
 
     def __init__(self, lease: Lease, asked_s: float) -> None:
         self._lease = lease
@@ -84,14 +88,14 @@ class KeepAliveTask:
 
 
 class KeepAliveThread:
-    """In a daemon thread, over its own connections to `endpoints`."""
+    """Renews a lease in a daemon thread, over its own connections to `endpoints`."""
 
     def __init__(self, endpoints: Sequence[str], security: Security | None, lease: Lease, asked_s: float) -> None:
         self._endpoints = endpoints
         self._security = security
         self._lease_id = lease.id
         self._ttl_s: float = lease.ttl_s
-        self._until_s = asked_s + lease.ttl_s  # written by the thread alone from here on
+        self._until_s = asked_s + lease.ttl_s  # from here on only the thread writes it
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease-keep-alive", daemon=True)
         self._thread.start()
@@ -118,7 +122,7 @@ class KeepAliveThread:
                     if not self._stopped.is_set():
                         failing.failed(lease=f"{self._lease_id:x}", error=error)
                     continue
-                if ttl_s <= 0:  # ended for good, which whoever asks next finds out by himself
+                if ttl_s <= 0:  # the lease has ended; the next caller of the lease gets LeaseExpired
                     self._until_s = float("-inf")
                     return
                 failing.over()
@@ -129,7 +133,9 @@ class KeepAliveThread:
                 channel.close()
 
     def _renew(self, channels: Sequence[grpc.Channel]) -> int:
-        """The seconds it lives from now; 0: it has ended. EtcdError if no endpoint says."""
+        """Return the seconds for which the lease is valid from now, 0 if it has ended. Raises EtcdError if no endpoint
+        answers.
+        """
         failure = "no endpoint"
         for url, channel in zip(self._endpoints, channels, strict=True):
             call = channel.stream_stream(
@@ -150,5 +156,5 @@ class KeepAliveThread:
 
 
 def keep_in_thread(endpoints: Sequence[str], security: Security | None) -> Keep:
-    """A `Keep` for the etcd at `endpoints`."""
+    """Return a `Keep` for the etcd at `endpoints`."""
     return lambda lease, asked_s: KeepAliveThread(endpoints, security, lease, asked_s)

@@ -1,6 +1,6 @@
-"""The `Etcd` protocol and its values: what the programs use of etcd.
+"""The `Etcd` protocol and its values: the operations of etcd that the programs use.
 
-`binlog.cluster.etcd` is the real one, `binlog.stub.etcd` the one in memory; one suite of tests runs on both.
+`binlog.cluster.etcd` implements it with a real etcd, `binlog.stub.etcd` in memory. The same tests run on both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class KV:
-    """A key as read. `mod_revision` is the revision of its last write; `lease_id` 0 means none."""
+    """A key and its value as read. `mod_revision` is the revision of the key's last write; `lease_id` 0 means
+    no lease.
+    """
 
     key: str
     value: bytes
@@ -28,7 +30,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change. Of a delete, `kv.value` is empty and `kv.mod_revision` is the revision of the deletion."""
+    """A change of a key. For a delete, `kv.value` is empty and `kv.mod_revision` is the revision of the deletion."""
 
     kind: EventKind
     kv: KV
@@ -36,7 +38,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A condition of a transaction: the key has exactly this mod_revision (0: is absent) and, or, this value."""
+    """A condition of a transaction: the key has this mod_revision (0: it is absent), this value, or both."""
 
     key: str
     mod_revision: int | None = None
@@ -45,7 +47,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A write of a transaction. `lease` is a lease's id."""
+    """A write in a transaction. `lease`: the id of a lease, or None."""
 
     key: str
     value: bytes
@@ -53,7 +55,9 @@ class Put:
 
 
 class Lease(Protocol):
-    """Keys put with it vanish when it ends. `ttl_s` is what etcd granted, which may be more than was asked."""
+    """A lease. Keys that are put with it are removed when it ends. `ttl_s`: the time etcd granted, which may exceed the
+    request.
+    """
 
     @property
     def id(self) -> int: ...
@@ -62,49 +66,55 @@ class Lease(Protocol):
     def ttl_s(self) -> int: ...
 
     async def keep_alive(self) -> int:
-        """Renew once; the seconds it now lives, counted from some moment after the call. LeaseExpired if gone.
+        """Renew the lease once. Return the seconds for which it is valid, counted from a moment after the call began.
 
-        Who relies on the lease counts from *before* the call (correctness rule 7).
+        Raises LeaseExpired if it has ended. To be safe, callers count from *before* the call (correctness rule 7).
         """
         ...
 
     async def revoke(self) -> None:
-        """End it and delete its keys; a lease already gone is fine."""
+        """End the lease and delete its keys. A lease that has already ended is no error."""
         ...
 
 
 class Etcd(Protocol):
-    """All reads are linearizable. Every failure is an EtcdError; from a write it leaves open whether it took place."""
+    """A client of etcd. All reads are linearizable. Every failure is an EtcdError; a failed write may have
+    taken place.
+    """
 
     async def get(self, key: str) -> KV | None: ...
 
     async def range(self, prefix: str) -> tuple[list[KV], int]:
-        """Every key with the prefix, ascending, and the revision at which that was true."""
+        """Return every key with the prefix, in ascending order, and the revision of this state."""
         ...
 
     async def put(self, key: str, value: bytes, *, lease: int | None = None) -> int:
-        """The revision of the write."""
+        """Write a key and return the revision."""
         ...
 
     async def put_if(self, key: str, value: bytes, *, mod_revision: int, lease: int | None = None) -> int | None:
-        """Write if the key still has this mod_revision (0: is absent); the revision, or None if it has another."""
+        """Write if the key has this mod_revision (0: is absent). Return the revision, or None if the key has
+        another.
+        """
         ...
 
     async def delete(self, key: str, *, mod_revision: int | None = None) -> bool:
-        """Whether a key was deleted; False if absent or, where given, of another mod_revision."""
+        """Delete a key. Return False if it is absent or does not have the given mod_revision."""
         ...
 
     async def txn(
         self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
     ) -> int | None:
-        """All writes if all conditions hold: the revision, or None. A key may be written once."""
+        """Make all writes if all conditions hold. Return the revision, or None. A key may be written only once."""
         ...
 
     def watch(self, prefix: str, *, revision: int) -> AsyncIterator[list[Event]]:
-        """Changes *after* `revision` (that of a list or a write), in order; those of one revision come together.
+        """Yield the changes *after* `revision` (of a list or a write), in order. Changes of one revision arrive
+        together.
 
-        It never ends by itself: it raises WatchBroken when the connection or the member fails, and WatchCompacted
-        when the history is gone. Then list again, and watch from that list's revision.
+        The watch never ends by itself. It raises WatchBroken when the connection or the member fails, and
+        WatchCompacted when the history is no longer available. The caller then lists again and watches from the
+        revision of that list.
         """
         ...
 

@@ -1,6 +1,7 @@
-"""A node's record in the registry, and the lifecycle of pumps and drainers as a table.
+"""A node's record in the registry, and the state machine of pumps and drainers as a table.
 
-The value in etcd is JSON with upstream's keys in upstream's order (`R-02`), so that upstream's tools read it.
+The value in etcd is JSON with the original's keys in the original's order (`R-02`), so that the original's tools can
+read it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from typing import Any, TypeVar
 
 from binlog.errors import DecodeError, LifecycleError
 
-# Labels of this project, which the original's programs ignore.
+# Labels of this project. The original's programs ignore them.
 FINAL_LABEL = "final"  # "true": a `paused` pump that stores nothing above its maxCommitTS and holds nothing pending
 STATUS_LABEL = "status"  # host:port of the node's status page, where PUT /state is answered
 OWN_LABELS = frozenset({FINAL_LABEL, STATUS_LABEL})
 
 
 def parse_labels(items: Iterable[str]) -> dict[str, str]:
-    """Labels as an operator gives them, each `name=value`. ValueError for anything else and for OWN_LABELS."""
+    """Parse labels given by an operator as `name=value`. Raises ValueError for other forms and for names in
+    OWN_LABELS.
+    """
     labels: dict[str, str] = {}
     for item in items:
         name, found, value = (part.strip() for part in item.partition("="))
@@ -35,7 +38,7 @@ def parse_labels(items: Iterable[str]) -> dict[str, str]:
 
 
 class State(StrEnum):
-    """State of a node as in its record (`R-03`)."""
+    """The state of a node in its record (`R-03`)."""
 
     ONLINE = "online"
     PAUSING = "pausing"
@@ -47,11 +50,11 @@ class State(StrEnum):
 class Event(StrEnum):
     """Events of the node's state machine."""
 
-    START = "start"  # the process registers; also after a crash, from whatever state it left behind
-    PAUSE = "pause"  # asked to stop for a while, or stopped by a signal
-    CLOSE = "close"  # asked to leave for good
-    DRAINED = "drained"  # takes no writes any more and holds nothing pending; when closing: drainers passed it too
-    FORCE_OFFLINE = "force offline"  # an operator declares it gone, without the node
+    START = "start"  # the process registers, from any state, which may be left from before a crash
+    PAUSE = "pause"  # a request to pause, or a signal
+    CLOSE = "close"  # a request to leave the cluster permanently
+    DRAINED = "drained"  # accepts no writes and has nothing pending; when closing, drainers have read everything too
+    FORCE_OFFLINE = "force offline"  # an operator declares the node gone, without contacting it
 
 
 TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
@@ -77,7 +80,7 @@ TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
 
 
 def next_state(state: State, event: Event) -> State:
-    """The state after `event`; LifecycleError where the transition does not exist."""
+    """Return the state after `event`. Raises LifecycleError if the transition does not exist."""
     after = TRANSITIONS[state].get(event)
     if after is None:
         raise LifecycleError(f"a node that is {state} cannot {event}")
@@ -86,7 +89,7 @@ def next_state(state: State, event: Event) -> State:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node's record (`R-02`, `R-04`). `max_commit_ts` of a drainer is its checkpoint. Both `*_ts` are TSOs."""
+    """A node's record (`R-02`, `R-04`). `max_commit_ts` of a drainer is its checkpoint. Both `*_ts` are TSOs."""
 
     node_id: str
     host: str
@@ -99,11 +102,11 @@ class NodeStatus:
 
     @property
     def final(self) -> bool:
-        """A promise of a `paused` pump (FINAL_LABEL); for any other state it means nothing."""
+        """Whether a `paused` pump promises FINAL_LABEL. Meaningless for any other state."""
         return self.label is not None and self.label.get(FINAL_LABEL) == "true"
 
     def to_json(self) -> bytes:
-        """Compact JSON as Go writes it, `<`, `>` and `&` escaped."""
+        """Return compact JSON as Go writes it, with `<`, `>` and `&` escaped."""
         document = {
             "nodeId": self.node_id,
             "host": self.host,
@@ -119,7 +122,9 @@ class NodeStatus:
 
     @classmethod
     def from_json(cls, data: bytes) -> NodeStatus:
-        """Any key may be absent except nodeId and state, unknown keys are ignored; else DecodeError."""
+        """Parse a record. Every key except nodeId and state may be absent; unknown keys are ignored. Raises
+        DecodeError.
+        """
         try:
             document = json.loads(data)
         except ValueError as error:
@@ -154,7 +159,7 @@ def _typed(document: Mapping[str, Any], key: str, kind: type[_T], default: _T | 
 def _state(document: Mapping[str, Any]) -> State:
     text = document.get("state")
     try:
-        return State(text)  # type: ignore[arg-type]  # a wrong type is the ValueError below
+        return State(text)  # type: ignore[arg-type]  # a wrong type raises the ValueError below
     except ValueError as error:
         raise DecodeError("node status", offset=0, detail=f"unknown state {text!r}") from error
 

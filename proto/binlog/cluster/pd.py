@@ -1,6 +1,6 @@
 """PD client: leader, cluster id and timestamps.
 
-The same client speaks to a real PD and to an elected pump, which answers GetMembers and Tso on its own port.
+The same client works with a real PD and with an elected pump, which serves GetMembers and Tso on its own port.
 """
 
 from __future__ import annotations
@@ -31,18 +31,21 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Allocator:
-    """The current allocator of timestamps: URL or host:port, and its cluster id."""
+    """The current allocator of timestamps: its URL or host:port, and its cluster id."""
 
     address: str
     cluster_id: int
 
 
 class NotPD(BinlogError):
-    """The server at this address is not a PD: a plain etcd says UNIMPLEMENTED."""
+    """The server at this address is not a PD. A plain etcd answers UNIMPLEMENTED."""
 
 
 async def ask_members(url: str, security: Security | None = None) -> Allocator:
-    """GetMembers at one address. NotPD if it is something else, TimestampUnavailable if it does not answer usably."""
+    """Call GetMembers at one address and return the leader.
+
+    Raises NotPD if the server is not a PD, TimestampUnavailable if there is no usable answer.
+    """
     channel = open_channel(url, security, _OPTIONS)
     try:
         stub = pdpb_pb2_grpc.PDStub(channel)  # type: ignore[no-untyped-call]
@@ -61,9 +64,10 @@ async def ask_members(url: str, security: Security | None = None) -> Allocator:
 
 
 async def ask_first(urls: Sequence[str], security: Security | None = None) -> Allocator:
-    """GetMembers at all addresses at once: the first usable answer, so that a dead one costs no time.
+    """Call GetMembers at all addresses in parallel and return the first usable answer, so that a dead address costs no
+    time.
 
-    NotPD if one of them is something else and none is PD; TimestampUnavailable if none answers usably.
+    Raises NotPD if no server is a PD and at least one is something else, TimestampUnavailable if none answers usably.
     """
     asked = [asyncio.ensure_future(ask_members(url, security)) for url in urls]
     failures: list[BinlogError] = []
@@ -80,13 +84,13 @@ async def ask_first(urls: Sequence[str], security: Security | None = None) -> Al
     for failure in failures:
         if isinstance(failure, NotPD):
             raise failure
-    raise failures[-1] if failures else TimestampUnavailable("no address to ask for PD")
+    raise failures[-1] if failures else TimestampUnavailable("no address of PD is configured")
 
 
 async def gc_safepoint(leader: Allocator, security: Security | None = None) -> int:
-    """Up to which ts TiKV may have removed what it kept of transactions; 0: nothing was ever removed.
+    """Return the ts up to which TiKV may have removed old records of transactions; 0 if nothing was ever removed.
 
-    TimestampUnavailable if PD does not tell.
+    Raises TimestampUnavailable if PD does not answer.
     """
     channel = open_channel(leader.address, security, _OPTIONS)
     try:
@@ -109,13 +113,14 @@ def _check_header(address: str, header: Any) -> None:
 
 
 class TsoClient:
-    """Timestamps from the allocator that `locate` returns, over one stream.
+    """Gets timestamps over one stream from the allocator that `locate` returns.
 
-    Idle, connected, or closed. One request is under way at a time; after any failure, a timeout or a cancellation the
-    stream is thrown away, so that a late answer can never be taken for that of a later request. Timestamps rise from
-    one call to the next, or the call fails: an allocator that goes back is refused.
+    Idle, connected, or closed. One request is in flight at a time. After a failure, a timeout or a cancellation the
+    stream is discarded, so that a late answer cannot be taken for the answer to a later request. Timestamps increase
+    from call to call: a call fails if the allocator returns a smaller one.
 
-    A *held* clock (`StubPD`, for replaying recordings) answers with count 0: its ceiling, given out again and again.
+    A *held* clock (`StubPD`, for replaying recordings) answers with count 0 and its ceiling, which is then returned
+    repeatedly.
     """
 
     def __init__(self, locate: Callable[[], Awaitable[Allocator]], security: Security | None = None) -> None:
@@ -128,7 +133,10 @@ class TsoClient:
         self._last_ts = 0
 
     async def timestamps(self, count: int) -> Sequence[int]:
-        """`count` timestamps, ascending, all above those of earlier calls. TimestampUnavailable or ClusterMismatch."""
+        """Return `count` timestamps in ascending order, above those of earlier calls.
+
+        Raises TimestampUnavailable or ClusterMismatch.
+        """
         if not 0 < count <= COUNT_MAX:
             raise ValueError(f"between 1 and {COUNT_MAX} timestamps can be requested at once, not {count}")
         async with self._lock:
@@ -191,7 +199,7 @@ class TsoClient:
         return range(first_ts, end_ts + 1)
 
     def _drop(self) -> None:
-        """Forget the stream at once; its channel closes by itself when the last reference is gone."""
+        """Discard the stream without waiting. Its channel is closed in the background."""
         stream, channel = self._stream, self._channel
         self._stream = self._channel = None
         if stream is not None:
@@ -205,7 +213,7 @@ _closing: set[asyncio.Future[None]] = set()
 
 
 class PDClient:
-    """PD by its URLs. The cluster's id is asked once; an answer from another cluster is then refused."""
+    """The PD at some URLs. Its cluster id is queried once; later answers from another cluster are refused."""
 
     def __init__(self, urls: Sequence[str], security: Security | None = None) -> None:
         if not urls:
@@ -216,7 +224,7 @@ class PDClient:
         self._tso = TsoClient(self.locate, security)
 
     async def locate(self) -> Allocator:
-        """The leader. ClusterMismatch if another cluster answers there now, else as ask_first."""
+        """Return the leader. Raises ClusterMismatch if another cluster answers now, or the errors of ask_first."""
         found = await ask_first(self._urls, self._security)
         if self._cluster_id not in (0, found.cluster_id):
             raise ClusterMismatch(found.cluster_id, self._cluster_id)
@@ -224,13 +232,13 @@ class PDClient:
         return found
 
     async def cluster_id(self) -> int:
-        """The cluster's id, which never changes."""
+        """Return the cluster's id, which never changes."""
         if self._cluster_id == 0:
             await self.locate()
         return self._cluster_id
 
     async def timestamps(self, count: int) -> Sequence[int]:
-        """As TsoClient.timestamps."""
+        """Return timestamps. See TsoClient.timestamps."""
         return await self._tso.timestamps(count)
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
-"""DDL jobs that embedding services publish in etcd, instead of a TiDB's job history.
+"""DDL jobs that services with the embedded SDK publish in etcd, in place of TiDB's job history.
 
-/tidb-binlog/v1/ddl/jobs/%020d       schema_version → Job JSON as TiDB writes it
-/tidb-binlog/v1/ddl/schema_version   the newest allocated schema version, decimal
-/tidb-binlog/v1/ddl/global_id        the newest allocated table, database or job id, decimal
+/tidb-binlog/v1/ddl/jobs/%020d       schema_version → Job JSON as TiDB writes it /tidb-binlog/v1/ddl/schema_version
+the newest allocated schema version, decimal /tidb-binlog/v1/ddl/global_id        the newest allocated table, database
+or job id, decimal
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ ATTEMPTS_MAX = 100
 
 
 def key_of_version(schema_version: int) -> str:
-    """The key of a job; twenty digits, so that keys sort by version."""
+    """Return the key of a job. The version has twenty digits, so that keys sort by version."""
     return f"{JOBS_PREFIX}{schema_version:020d}"
 
 
 class PublishedJobs:
-    """The jobs and counters. It keeps no state."""
+    """The published jobs and the counters in etcd. An object keeps no state."""
 
     def __init__(self, etcd: Etcd) -> None:
         self._etcd = etcd
 
     async def all(self) -> list[tuple[int, bytes]]:
-        """Every job as (schema version, JSON), ascending."""
+        """Return every job as (schema version, JSON), in ascending order."""
         return (await self.listing())[0]
 
     async def listing(self) -> tuple[list[tuple[int, bytes]], int]:
-        """As `all`, and the revision to watch from."""
+        """Return every job as `all` does, and the revision to watch from."""
         kvs, revision = await self._etcd.range(JOBS_PREFIX)
         return [(_version(kv.key), kv.value) for kv in kvs], revision
 
     async def publish(self, schema_version: int, job_json: bytes) -> int:
-        """Write a job once; the revision. The same bytes again are fine, others a RegistryConflict."""
+        """Write a job once and return the revision. Raises RegistryConflict if the key holds other bytes than these."""
         if len(job_json) > JOB_BYTES_MAX:
             raise ValueError(
                 f"the job of schema version {schema_version} has {len(job_json)} bytes, over {JOB_BYTES_MAX}"
@@ -56,21 +56,21 @@ class PublishedJobs:
         raise RegistryConflict(f"key {key} in etcd already holds another job")
 
     async def used(self) -> bool:
-        """Whether a service that embeds the SDK has ever published a job."""
+        """Return whether a service with the embedded SDK has ever published a job."""
         return await self._etcd.get(GLOBAL_ID_KEY) is not None or await self._etcd.get(SCHEMA_VERSION_KEY) is not None
 
     async def next_schema_version(self) -> int:
-        """Allocate a unique schema version; numbers may be skipped, never repeated."""
+        """Allocate a unique schema version. Numbers may be skipped, but are never repeated."""
         return (await self._count(SCHEMA_VERSION_KEY, 1))[0]
 
     async def next_ids(self, count: int) -> list[int]:
-        """Allocate ids of tables, databases and jobs, which share one counter as in TiDB."""
+        """Allocate ids for tables, databases and jobs. They share one counter, as in TiDB."""
         if count < 1:
-            raise ValueError(f"at least one id can be asked for, not {count}")
+            raise ValueError(f"at least one id must be requested, not {count}")
         return await self._count(GLOBAL_ID_KEY, count)
 
     async def watch(self, revision: int) -> AsyncIterator[list[tuple[int, bytes]]]:
-        """Jobs published after `revision`, as they come. Raises WatchBroken as `Etcd.watch` does."""
+        """Yield the jobs published after `revision`, as they arrive. Raises WatchBroken as `Etcd.watch` does."""
         async for events in self._etcd.watch(JOBS_PREFIX, revision=revision):
             jobs = [(_version(e.kv.key), e.kv.value) for e in events if e.kind is EventKind.PUT]
             if jobs:

@@ -1,7 +1,7 @@
-"""The registry: records of pumps and drainers in etcd (`R-01` to `R-07`).
+"""The registry: the records of pumps and drainers in etcd (`R-01` to `R-07`).
 
-Upstream's `Registry.UpdateNode` reads and then writes, so two processes with one id overwrite each other in turns.
-Here every write compares with the revision its writer last saw (correctness rules 2 and 8).
+The original's `Registry.UpdateNode` reads and then writes, so two processes with the same id overwrite each other. Here
+every write is conditional on the revision that the writer last saw (correctness rules 2 and 8).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All nodes of one kind, by id, at one revision of etcd. `unreadable` are keys whose value is no status."""
+    """All nodes of one kind, sorted by id, at one revision of etcd. `unreadable`: keys whose value is not a valid
+    status.
+    """
 
     nodes: tuple[NodeRecord, ...]
     revision: int
@@ -40,19 +42,19 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """One change seen by a watch. `record` is None where the key was deleted (nothing of ours does: `R-05`)."""
+    """A change seen by a watch. `record` is None if the key was deleted (our programs never delete one: `R-05`)."""
 
     node_id: str
     record: NodeRecord | None
 
 
 def key_of(kind: Kind, node_id: str) -> str:
-    """The key of one node's record (`R-01`)."""
+    """Return the key of a node's record (`R-01`)."""
     return f"{ROOT}/{kind}/{node_id}"
 
 
 def check_node_id(node_id: str) -> str:
-    """The id, trimmed (`P-LC-01`); ValueError where it could not be a key (`R-06`: a slash breaks listing)."""
+    """Return the id, trimmed (`P-LC-01`). Raises ValueError if it cannot be a key (`R-06`: a slash breaks listing)."""
     node_id = node_id.strip()
     if not node_id or "/" in node_id or not node_id.isprintable():
         raise ValueError(f"node id {node_id!r} must not be empty, nor contain a slash or control characters")
@@ -60,13 +62,15 @@ def check_node_id(node_id: str) -> str:
 
 
 class Registry:
-    """The records under ROOT. It keeps no state: who writes remembers the revision."""
+    """The records under ROOT. An object keeps no state: writers remember the revision."""
 
     def __init__(self, etcd: Etcd) -> None:
         self._etcd = etcd
 
     async def list(self, kind: Kind) -> Listing:
-        """Every node of a kind (`R-06`), linearizably. A value that is no status is reported and left out."""
+        """Return every node of a kind (`R-06`), read linearizably. A value that is not a valid status is logged and
+        left out.
+        """
         kvs, revision = await self._etcd.range(f"{ROOT}/{kind}/")
         nodes: list[NodeRecord] = []
         unreadable: list[str] = []
@@ -79,12 +83,14 @@ class Registry:
         return Listing(tuple(nodes), revision, tuple(unreadable))
 
     async def get(self, kind: Kind, node_id: str) -> NodeRecord | None:
-        """One node, or None. DecodeError names the key of a value that is no status."""
+        """Return a node's record, or None. Raises DecodeError with the key if the value is not a valid status."""
         kv = await self._etcd.get(key_of(kind, node_id))
         return None if kv is None else _record(kv)
 
     async def create(self, kind: Kind, status: NodeStatus) -> int:
-        """Write a node that is not there yet; the revision. RegistryConflict if it is (`R-05`)."""
+        """Write the record of a new node and return the revision. Raises RegistryConflict if the node exists
+        (`R-05`).
+        """
         key = key_of(kind, status.node_id)
         revision = await self._etcd.put_if(key, status.to_json(), mod_revision=0)
         if revision is None:
@@ -92,10 +98,10 @@ class Registry:
         return revision
 
     async def update(self, kind: Kind, status: NodeStatus, *, mod_revision: int) -> int:
-        """Write over the record of `mod_revision`; the new revision.
+        """Replace the record of revision `mod_revision` and return the new revision.
 
-        RegistryConflict if somebody wrote it since: an operator forced the node offline, or another process has its
-        id. NodeNotFound if the key is gone.
+        Raises RegistryConflict if another process has written it since: an operator forced the node offline, or another
+        node has the same id. Raises NodeNotFound if the key was deleted.
         """
         if mod_revision <= 0:
             raise ValueError(f"update of {status.node_id} needs the revision of a record, not {mod_revision}")
@@ -112,7 +118,7 @@ class Registry:
         )
 
     async def watch(self, kind: Kind, revision: int) -> AsyncIterator[tuple[NodeChange, ...]]:
-        """Changes after `revision` (of a Listing or a write). Raises WatchBroken as `Etcd.watch` does."""
+        """Yield the changes after `revision` (of a Listing or a write). Raises WatchBroken as `Etcd.watch` does."""
         prefix = f"{ROOT}/{kind}/"
         async for events in self._etcd.watch(prefix, revision=revision):
             changes: list[NodeChange] = []

@@ -1,11 +1,12 @@
-"""TiKV client: the outcome of a transaction whose writer is gone, from its primary key.
+"""TiKV client: queries the outcome of a transaction whose writer is gone, by its primary key.
 
-PD tells which region holds the key and where that region's leader is; both are asked anew each time, for this happens
-once in a while only.
+PD returns the region of the key and the address of the region's leader. Both are queried each time and not cached,
+because outcomes are rarely needed.
 
-TiKV removes old versions up to PD's GC safepoint, and with them the records that say "committed". So a commit that is
-found is a fact, whereas "rolled back", or no trace, is believed only of a transaction that began above the safepoint.
-The safepoint is read after TiKV's answer: what had been removed when it answered is at or below what PD says then.
+TiKV removes old versions up to PD's GC safepoint, and with them the records of commits. A commit that is found is
+therefore certain. "Rolled back", or no record, is believed only for a transaction that began above the safepoint. The
+safepoint is read after TiKV's answer: whatever TiKV had removed when it answered is at or below the safepoint that PD
+returns afterwards.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ REQUEST_TIMEOUT_S = 5.0
 
 
 class StoreUnavailable(BinlogError):
-    """PD or TiKV did not return the outcome of a transaction; retried."""
+    """PD or TiKV did not return the outcome of a transaction. The query is retried."""
 
 
 class BelowSafepoint(BinlogError):
-    """TiKV shows no commit of a transaction that began at or below PD's GC safepoint: its record may be removed."""
+    """TiKV has no commit record of a transaction that began at or below PD's GC safepoint. The record may have been
+    removed.
+    """
 
     def __init__(self, start_ts: int, safepoint_ts: int) -> None:
         super().__init__(
@@ -44,25 +47,25 @@ class BelowSafepoint(BinlogError):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a key is: its region as a request names it, and the address of the region's leader."""
+    """The location of a key: its region, in the form of a request's context, and the address of the region's leader."""
 
     context: Any
     address: str
 
 
 class TiKV:
-    """The cluster whose PD answers at `pd_urls`."""
+    """The TiKV cluster whose PD is at `pd_urls`."""
 
     def __init__(self, pd_urls: Sequence[str], security: Security | None = None) -> None:
         self._pd_urls = pd_urls
         self._security = security
 
     async def outcome(self, primary_key: bytes, start_ts: int, *, now_ts: int, give_up: bool) -> int | None:
-        """The commit_ts of the transaction, 0 if it is rolled back, None while that is open.
+        """Return the transaction's commit_ts, 0 if it is rolled back, or None if that is not decided.
 
-        A lock that has outlived its time at `now_ts` is rolled back by asking, as any reader would do. With `give_up`
-        a transaction of which there is no trace is rolled back there for good, so that it cannot commit any more.
-        Raises BelowSafepoint, StoreUnavailable, ClusterMismatch, TimestampUnavailable, NotPD.
+        If the transaction's lock has expired at `now_ts`, TiKV rolls the transaction back on this query, as on any
+        reader's query. With `give_up`, a transaction without any record is rolled back permanently in TiKV, so that it
+        cannot commit later. Raises BelowSafepoint, StoreUnavailable, ClusterMismatch, TimestampUnavailable or NotPD.
         """
         place = await self._place(primary_key)
         channel = open_channel(place.address, self._security)
@@ -71,7 +74,7 @@ class TiKV:
             found = await _find(stub, place, primary_key, start_ts)
             commit_ts = found.commit_ts
             if found.locked or (give_up and commit_ts is None):
-                if not found.locked:  # asking leaves a rollback there, which the next one to ask would believe
+                if not found.locked:  # the check writes a rollback record, which later queries would believe
                     await self._above_safepoint(start_ts)
                 commit_ts = await _check(stub, place, primary_key, start_ts, now_ts, give_up)
         except aio.AioRpcError as error:
@@ -83,7 +86,7 @@ class TiKV:
         return commit_ts
 
     async def mvcc(self, key: bytes) -> Any:
-        """The MvccGetByKeyResponse of a key: its lock, writes and values. Raises as `outcome` does."""
+        """Return the MvccGetByKeyResponse of a key: its lock, writes and values. Raises as `outcome` does."""
         place = await self._place(key)
         channel = open_channel(place.address, self._security)
         try:
@@ -96,7 +99,7 @@ class TiKV:
             await channel.close()
 
     async def _above_safepoint(self, start_ts: int) -> None:
-        """BelowSafepoint unless every record of the transaction is still there."""
+        """Raise BelowSafepoint unless TiKV still keeps every record of the transaction."""
         leader = await ask_first(self._pd_urls, self._security)
         safepoint_ts = await gc_safepoint(leader, self._security)
         if start_ts <= safepoint_ts:
@@ -127,7 +130,9 @@ class TiKV:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What TiKV keeps of a transaction under its primary key. `commit_ts` 0: a rollback; None: neither."""
+    """TiKV's records of a transaction under its primary key. `commit_ts` 0: a rollback; None: neither commit nor
+    rollback.
+    """
 
     commit_ts: int | None
     locked: bool = False

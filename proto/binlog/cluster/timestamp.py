@@ -1,12 +1,16 @@
 """Timestamp source: batches the requests of many callers.
 
-Everything rests on one promise: *whoever asks later gets more*, over all processes. A pump asks for T and promises
-that no commit at or below T will come; that holds only if a transaction that asks for its commit_ts later gets more
-than T. Handing windows of timestamps to processes breaks it even though every timestamp is unique: a client holds
-100–199; a pump asks, gets T = 200 and resolves 200; the client now commits at 101, below what the pump has promised,
-and the transaction is lost (correctness rule 6). So timestamps are never kept. A request is made when callers wait,
-for exactly as many as wait at that moment; who comes while it is under way waits for the next one; and what was
-allocated for a caller that has gone away is thrown away.
+Correctness depends on one guarantee, across all processes: *a later request gets a larger timestamp*. A pump requests T
+and promises that no commit at or below T will arrive. That only holds if a transaction that requests its commit_ts
+later gets more than T.
+
+Handing ranges of timestamps to processes would break the guarantee, even if every timestamp is unique. Example: a
+client holds 100–199; a pump requests, gets T = 200 and resolves 200; then the client commits at 101, below the pump's
+promise, and the transaction is lost (correctness rule 6).
+
+So timestamps are never kept in reserve. A request is made when callers wait, for exactly as many as wait at that
+moment. Callers that arrive while it is in flight wait for the next request. A timestamp whose caller has gone is
+discarded.
 """
 
 from __future__ import annotations
@@ -35,21 +39,21 @@ _log = get_logger("timestamp")
 
 
 class TimestampSource(Protocol):
-    """Timestamps that rise: a call that begins after another one has returned gets more than it."""
+    """A source of increasing timestamps: a call that begins after another one has returned gets a larger timestamp."""
 
     async def get(self) -> int:
-        """One timestamp. TimestampUnavailable when none could be had in time."""
+        """Return one timestamp. Raises TimestampUnavailable if there is none in time."""
         ...
 
     async def batch(self, count: int) -> list[int]:
-        """`count` timestamps, ascending, all allocated after the call began."""
+        """Return `count` timestamps in ascending order, all allocated after the call began."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Timestamps(Protocol):
-    """The allocator behind a BatchingSource: PDClient, TsoClient, or an allocator in the same process."""
+    """The allocator used by a BatchingSource: PDClient, TsoClient, or an allocator in the same process."""
 
     async def timestamps(self, count: int) -> Sequence[int]: ...
 
@@ -66,8 +70,8 @@ class _Caller:
 class BatchingSource:
     """Joins callers that wait at the same moment into one request.
 
-    Open until `close`. Nothing runs while nobody waits; a task runs from the first caller until the last one is
-    served. A failed request is repeated, for those who wait then, until each caller's deadline.
+    Open until `close`. A task runs only while callers wait. A failed request is repeated for the callers that wait at
+    that time, until each caller's deadline.
     """
 
     def __init__(self, origin: Timestamps, *, wait_s: float = WAIT_S) -> None:
@@ -76,7 +80,7 @@ class BatchingSource:
         self._waiting: deque[_Caller] = deque()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self._reason = ""  # of the last failure, until a request succeeds
+        self._reason = ""  # the reason of the last failure, until a request succeeds
         # An election takes a moment and is not logged.
         self._outage = Outage(_log, "cannot get timestamps", "timestamps are available again", quiet_s=WORTH_A_LINE_S)
 
@@ -96,7 +100,7 @@ class BatchingSource:
         return await caller.answer
 
     async def close(self) -> None:
-        """Callers that still wait get TimestampUnavailable."""
+        """Close the source. Callers that still wait get TimestampUnavailable."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -114,7 +118,7 @@ class BatchingSource:
             self._task = None
 
     def _take(self) -> list[_Caller]:
-        """Those who wait now, as many as one request may serve. Later ones must not be added to it."""
+        """Return the callers that wait now, as many as one request may serve. Later callers must not be added to it."""
         taken: list[_Caller] = []
         total = 0
         while self._waiting and total + self._waiting[0].count <= COUNT_MAX:
@@ -153,7 +157,7 @@ class BatchingSource:
             at += caller.count
 
     def _retry(self, served: list[_Caller], now: float, error: Exception) -> None:
-        """Put back those who have time left; fail the others with the reason that lies behind it."""
+        """Queue callers again that have time left. The others fail with the reason of the outage."""
         reason = str(error) or self._reason or "no answer"
         self._reason = reason
         self._outage.failed(error=reason, waiting=len(served))
@@ -179,14 +183,14 @@ def _fail(callers: Iterable[_Caller], error: Exception) -> None:
 async def connect_timestamps(
     etcd: Etcd, cfg: UpstreamSection, security: Security | None = None, *, wait_s: float = WAIT_S
 ) -> BatchingSource:
-    """The cluster's timestamps: PD's, or those of the elected pump, as choose_source decides (and raises)."""
+    """Return the cluster's timestamps: PD's or the elected pump's. Decides and raises as choose_source does."""
     if await choose_source(etcd, cfg, security) == "pd":
         return BatchingSource(PDClient(pd_addresses(cfg), security), wait_s=wait_s)
     return BatchingSource(OwnTimestamps(etcd, security), wait_s=wait_s)
 
 
 class OwnTimestamps:
-    """Timestamps of the elected pump. Its address is read from etcd again after every failure."""
+    """Timestamps from the elected pump. Its address is read from etcd again after every failure."""
 
     def __init__(self, etcd: Etcd, security: Security | None = None) -> None:
         self._etcd = etcd

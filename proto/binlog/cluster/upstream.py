@@ -1,7 +1,7 @@
-"""Chooses the timestamp source of a cluster, PD or its own pumps, once, and records it in etcd.
+"""Chooses the timestamp source of a cluster, PD or its own pumps, once, and records the choice in etcd.
 
-Two programs of one cluster that took timestamps from different allocators would break the resolved ts (correctness
-rule 7), so the first one writes its choice down and every other one must agree.
+If two programs of a cluster took timestamps from different allocators, the resolved ts would be wrong (correctness rule
+7). So the first program records its choice, and every other program must agree.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _log = get_logger("upstream")
 
 
 def pd_addresses(cfg: UpstreamSection) -> Sequence[str]:
-    """Where PD's gRPC service would be."""
+    """Return the addresses where PD's gRPC service is expected."""
     return (cfg.pd_addr,) if cfg.pd_addr else cfg.pd_urls
 
 
 async def choose_source(etcd: Etcd, cfg: UpstreamSection, security: Security | None = None) -> Source:
-    """The cluster's source, recorded by the first who asks.
+    """Return the cluster's source. The first program that calls this records it.
 
-    TimestampSourceMismatch where the configuration, or what answers at pd-urls, disagrees with the record;
-    TimestampUnavailable where `auto` cannot tell because nobody answers and nothing is recorded.
+    Raises TimestampSourceMismatch if the configuration, or the server at pd-urls, contradicts the record. Raises
+    TimestampUnavailable if tso-source is `auto`, no server answers, and no choice is recorded.
     """
     recorded = await _recorded(etcd)
     wanted = await _wanted(cfg, security, recorded)
@@ -81,7 +81,9 @@ async def _wanted(cfg: UpstreamSection, security: Security | None, recorded: Sou
 
 
 async def probe(urls: Sequence[str], security: Security | None = None) -> Allocator | None:
-    """The PD at these addresses, or None if one of them is certainly something else (a plain etcd) and none is PD."""
+    """Return the PD at these addresses, or None if none is a PD and one of them certainly is another server (a plain
+    etcd).
+    """
     try:
         return await ask_first(urls, security)
     except NotPD:

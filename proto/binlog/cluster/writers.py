@@ -1,10 +1,9 @@
-"""Writers that hold a lease: services of the SDK, which have no TiKV behind them (correctness rule 24).
+"""Writers with a lease: services that use the SDK and have no TiKV (correctness rule 24).
 
-/tidb-binlog/v1/writers/<32 hex digits>   who it is, as JSON for people; the key vanishes with the writer's lease
+/tidb-binlog/v1/writers/<32 hex digits>   a JSON description for operators; removed with the writer's lease
 
-The id is random and never used again, and its key is created before the first prewrite that names it. So a prewrite
-that was read while the key was there, or before, and whose key is absent in a later linearizable read, has lost its
-writer for good.
+The id is random and never reused. Its key is created before the first prewrite that names the id. So if a prewrite was
+read, and a later linearizable read does not find the key, the writer's lease has ended permanently.
 """
 
 from __future__ import annotations
@@ -29,9 +28,11 @@ def key_of_writer(writer: bytes) -> str:
 
 
 async def register_writer(etcd: Etcd, lease: Lease) -> tuple[bytes, Compare] | None:
-    """A new writer's id, and the condition of a transaction that only this living writer may make.
+    """Register a new writer. Return its id, and a condition that makes an etcd transaction succeed only while its lease
+    lasts.
 
-    None if the key is there: with ids of this length, an attempt of this very call whose answer was lost.
+    None if the key exists. With random ids of this length, the key then is from an earlier attempt of this call whose
+    answer was lost.
     """
     writer = secrets.token_bytes(WRITER_BYTES)
     key = key_of_writer(writer)
@@ -41,7 +42,9 @@ async def register_writer(etcd: Etcd, lease: Lease) -> tuple[bytes, Compare] | N
 
 
 async def living_writers(etcd: Etcd) -> frozenset[bytes]:
-    """The ids of all writers whose lease has not ended. Keys that are none of ours are left out."""
+    """Return the ids of all writers whose lease is valid. Keys that do not end in a writer id are logged and
+    left out.
+    """
     kvs, _ = await etcd.range(WRITERS_PREFIX)
     found: list[bytes] = []
     for kv in kvs:

@@ -1,7 +1,7 @@
-"""etcd in one process, for unit tests and for embedding everything in one program.
+"""An etcd in memory, for unit tests and for running everything in one process.
 
-It keeps revisions, history for watches, compaction and leases as etcd does; the suite in
-tests/support/etcd_suite.py runs on it and on a real etcd.
+It keeps revisions, a history for watches, compaction and leases as etcd does. The tests in tests/support/etcd_suite.py
+run on it and on a real etcd.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from binlog.errors import EtcdError, LeaseExpired, WatchBroken, WatchCompacted
 
 @dataclass(slots=True)
 class MemoryLease:
-    """A lease; it ends by itself `ttl_s` after its last renewal, on the running loop's clock."""
+    """A lease. It ends `ttl_s` after its last renewal, by the running loop's clock."""
 
     id: int
     ttl_s: int
@@ -53,8 +53,8 @@ class _Watcher:
 class MemoryEtcd:
     """The `Etcd` protocol on a dict.
 
-    It is up, or (`fail`) refuses everything until `recover`. `expire`, `compact` and `break_watches` are what a test
-    does to it.
+    It is up, or after `fail` it refuses every request until `recover`. Tests also use `expire`, `compact` and
+    `break_watches`.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class MemoryEtcd:
         self._lease_ids = itertools.count(7001)
         self._down: str | None = None
 
-    # What a test does to it.
+    # Operations for tests.
 
     def fail(self, reason: str = "etcd is down") -> None:
         """Refuse every request and break every watch until `recover`."""
@@ -82,7 +82,7 @@ class MemoryEtcd:
             watcher.queue.put_nowait(WatchBroken(f"watch of {watcher.prefix}: {reason}"))
 
     def expire(self, lease_id: int) -> None:
-        """End a lease now and delete its keys, all in one revision."""
+        """End a lease now and delete its keys in a single revision."""
         lease = self.leases.pop(lease_id, None)
         if lease is None:
             return
@@ -167,7 +167,9 @@ class MemoryEtcd:
         self.break_watches("closed")
 
     async def _turn(self, request: str) -> None:
-        """Let others run, as a real request would, so that interleavings happen in tests; then fail if down."""
+        """Let other tasks run, as a real request would, so that tests see interleavings. Raises EtcdError if etcd is
+        down.
+        """
         await asyncio.sleep(0)
         self.check_up(request)
 
@@ -178,7 +180,9 @@ class MemoryEtcd:
         return compare.value is None or (kv is not None and kv.value == compare.value)
 
     def _write(self, puts: Iterable[Put], deletes: Iterable[str]) -> int:
-        """One revision: all of it, or EtcdError before anything changed. Without an effect the revision stays."""
+        """Make all writes in one revision, or raise EtcdError before anything changed. Without an effect, the revision
+        stays.
+        """
         puts = list(puts)
         for put in puts:
             if put.lease and put.lease not in self.leases:

@@ -1,4 +1,4 @@
-"""A PD with a clock one can set: GetMembers and Tso on a real gRPC server, in this process."""
+"""A PD with a settable clock: GetMembers and Tso on a real gRPC server in this process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from binlog.runtime.security import Security
 
 
 class StubPD(pdpb_pb2_grpc.PDServicer):
-    """Running free it gives out the wall clock, always more than before. Held, it answers its ceiling again and again.
+    """A stub of PD. Running, it returns the wall clock, always more than before. Held, it returns the same ceiling
+    repeatedly.
 
-    Held answers say count 0, so that a client can tell them from an allocator that repeats itself.
+    Answers of a held clock have count 0, so that a client can distinguish them from an allocator that repeats itself.
     """
 
     def __init__(self, cluster_id: int) -> None:
@@ -29,7 +30,7 @@ class StubPD(pdpb_pb2_grpc.PDServicer):
 
     @classmethod
     async def start(cls, *, cluster_id: int = 1, addr: str = "127.0.0.1:0", security: Security | None = None) -> StubPD:
-        """A serving stub; `addr` tells its port."""
+        """Start and return a stub. Its attribute `addr` contains the port."""
         stub = cls(cluster_id)
         server = aio.server()
         pdpb_pb2_grpc.add_PDServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
@@ -41,12 +42,12 @@ class StubPD(pdpb_pb2_grpc.PDServicer):
         return stub
 
     def set(self, ts: int, *, hold: bool = False) -> None:
-        """Move the clock to `ts`; held it stays there, else the next timestamp is above it."""
+        """Move the clock to `ts`. With `hold` it stays there; otherwise the next timestamp is above it."""
         self._held_ts = ts if hold else None
         self._last_ts = ts
 
     def run(self) -> None:
-        """Let a held clock run again from where it stands."""
+        """Let a held clock run again from its current value."""
         self._held_ts = None
 
     async def close(self) -> None:
@@ -54,7 +55,7 @@ class StubPD(pdpb_pb2_grpc.PDServicer):
             await self._server.stop(None)
 
     def allocate(self, count: int) -> tuple[int, int]:
-        """(last ts of the batch, how many were allocated)."""
+        """Return the last ts of the batch, and how many were allocated."""
         self.asked += 1
         if self._held_ts is not None:
             return self._held_ts, 0

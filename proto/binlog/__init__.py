@@ -1,4 +1,4 @@
-"""The contract: everything two programs must agree on."""
+"""The formats, protocols and cluster clients that all programs share."""
 
 from binlog.runtime.version import release
 

@@ -1,4 +1,4 @@
-"""A gRPC channel to an address as configurations write it: a URL (`K-05`) or a bare host:port."""
+"""gRPC channels to addresses in the form of configurations: a URL (`K-05`) or a bare host:port."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ _TLS = {"http": False, "https": True, "unix": False, "unixs": True}
 
 
 def keepalive(time_s: float = KEEPALIVE_S, timeout_s: float = KEEPALIVE_TIMEOUT_S) -> tuple[tuple[str, int], ...]:
-    """Options of a channel that notices when the other host is gone: a ping after so long without a packet, while a
-    call is under way, and the connection fails when no answer comes in `timeout_s`.
+    """Return options for a channel that detects an unreachable server.
 
-    A Go server counts pings that are less than five minutes apart and closes the connection (ENHANCE_YOUR_CALM,
-    "too_many_pings") at the fourth between two of its own messages. So on a stream on which it is silent for long,
-    `time_s` must let no more than three fall between two messages. Ours takes one every second.
+    While a call is under way, a ping is sent after `time_s` seconds without a packet. The connection fails if no answer
+    arrives within `timeout_s`.
+
+    A Go server counts pings that are less than five minutes apart. It closes the connection (ENHANCE_YOUR_CALM,
+    "too_many_pings") at the fourth ping between two of its own messages. So for a stream on which the server may be
+    silent for long, `time_s` must allow no more than three pings between two messages. Our server accepts one ping per
+    second.
     """
     return (
         ("grpc.keepalive_time_ms", max(1, int(time_s * 1000))),
         ("grpc.keepalive_timeout_ms", int(timeout_s * 1000)),
-        ("grpc.http2.ping_timeout_ms", int(timeout_s * 1000)),  # without it a lost ping is waited for for a minute
+        ("grpc.http2.ping_timeout_ms", int(timeout_s * 1000)),  # by default, gRPC waits a minute for a lost ping
         ("grpc.http2.max_pings_without_data", 0),  # a pull sends nothing after its request
     )
 
@@ -35,9 +38,10 @@ def keepalive(time_s: float = KEEPALIVE_S, timeout_s: float = KEEPALIVE_TIMEOUT_
 def open_channel(
     address: str, security: Security | None = None, options: Sequence[tuple[str, int | str]] = ()
 ) -> aio.Channel:
-    """`http` and `unix` are plain, `https` and `unixs` are TLS, a bare host:port is TLS where TLS is on.
+    """Open a channel. `http` and `unix` are plain, `https` and `unixs` use TLS, a bare host:port uses TLS if it is
+    enabled.
 
-    ConfigError for another scheme, and for https without `ssl-ca`.
+    Raises ConfigError for another scheme, and for https or unixs without `ssl-ca`.
     """
     target, credentials = _target(address, security)
     if credentials is None:
@@ -48,7 +52,7 @@ def open_channel(
 def open_blocking_channel(
     address: str, security: Security | None = None, options: Sequence[tuple[str, int | str]] = ()
 ) -> grpc.Channel:
-    """As `open_channel`, for a thread."""
+    """Open a channel for use in a thread. See `open_channel`."""
     target, credentials = _target(address, security)
     if credentials is None:
         return grpc.insecure_channel(target, options=list(options))
@@ -56,7 +60,7 @@ def open_blocking_channel(
 
 
 def _target(address: str, security: Security | None) -> tuple[str, grpc.ChannelCredentials | None]:
-    """What grpc calls the address, and the credentials where it is TLS."""
+    """Return the address in gRPC's form, and the credentials if it uses TLS."""
     scheme, found, rest = address.partition("://")
     credentials = security.grpc_channel_credentials() if security is not None else None
     if found and scheme not in _TLS:

@@ -1,4 +1,4 @@
-"""A line chart as SVG text, for status pages. Needs no JavaScript; colours come from the page's style sheet."""
+"""Draws a line chart as SVG text for status pages. Needs no JavaScript; the page's style sheet gives the colours."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ WIDTH, HEIGHT = 480, 120
 LEFT, RIGHT, TOP, BOTTOM = 58, 8, 10, 18
 GAP_S = 3 * INTERVAL_S
 STEPS = (1.0, 2.0, 5.0, 10.0)
-# Widths of the time axis: a program that has just started fills it, too.
+# Lengths of the time axis. Short ones let a program that has just started fill its charts.
 SPANS_S = (300.0, 900.0, 1800.0, SPAN_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """`points`: (seconds before now, value ≥ 0), oldest first. `text`: of a value with its unit. `step_of`: 1000, or
-    1024 for bytes: what the numbers at the axis are round in."""
+    """A chart. `points`: (seconds before now, value ≥ 0), oldest first. `text`: formats a value with its unit.
+    `step_of`: 1000, or 1024 for bytes, so that the axis shows round numbers.
+    """
 
     title: str
     points: Sequence[tuple[float, float]]
@@ -29,14 +30,16 @@ class Chart:
 
     @property
     def span_s(self) -> float:
-        """How far back the time axis goes: the smallest of SPANS_S that has every point."""
+        """The length of the time axis: the smallest of SPANS_S that contains every point."""
         oldest_s = max((ago_s for ago_s, _ in self.points), default=0.0)
         return next((span_s for span_s in SPANS_S if oldest_s <= span_s), SPANS_S[-1])
 
 
 def svg(chart: Chart) -> str:
-    """The chart as an <svg> element, from 0 to a round number above the largest value. Samples further apart than
-    GAP_S are not connected: the program did not run, or stood still."""
+    """Return the chart as an <svg> element, from 0 to a round number above the largest value.
+
+    Samples further apart than GAP_S are not connected: the program did not run, or was suspended.
+    """
     top = round_above(max((value for _, value in chart.points), default=0.0), chart.step_of)
     said = _said(chart)
     parts = [
@@ -55,8 +58,10 @@ def svg(chart: Chart) -> str:
 
 
 def round_above(value: float, step_of: int = 1000) -> float:
-    """The smallest of 1, 2, 5, 10 … times a power of 10 (with 1024: of 1, 2, 4 … times a power of 2) that is not below
-    `value`; 1 for 0 and below."""
+    """Return the smallest round number that is not below `value`; 1 for values up to 0.
+
+    Round numbers are 1, 2 and 5 times powers of 10, or with `step_of` 1024 powers of 2.
+    """
     if not math.isfinite(value) or value <= 0:
         return 1.0
     if step_of == 1024:
@@ -97,7 +102,7 @@ def _line_at(share: float, text: str) -> str:
 
 
 def _moment(share: float, span_s: float) -> str:
-    """A text below the chart; `share` 0 is now."""
+    """Return a label of the time axis. `share` 0 is now."""
     x = WIDTH - RIGHT - share * (WIDTH - LEFT - RIGHT)
     text = "now" if share == 0 else f"−{share * span_s / 60:g} min"
     anchor = {0.0: "end", 1.0: "start"}.get(share, "middle")
@@ -105,7 +110,7 @@ def _moment(share: float, span_s: float) -> str:
 
 
 def seconds_tick(value: float) -> str:
-    """0.5 → 0.5 s, 50 → 50 s, 200 → 3.3 min, 7200 → 2 h."""
+    """Format seconds: 0.5 → 0.5 s, 50 → 50 s, 200 → 3.3 min, 7200 → 2 h."""
     for size, unit in ((3600.0, "h"), (60.0, "min")):
         if value >= 2 * size:
             return f"{value / size:.2g} {unit}"
@@ -113,7 +118,7 @@ def seconds_tick(value: float) -> str:
 
 
 def count_tick(value: float) -> str:
-    """0.5 → 0.5, 500 → 500, 20000 → 20 k."""
+    """Format a number: 0.5 → 0.5, 500 → 500, 20000 → 20 k."""
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= size:
             return f"{value / size:.3g}{unit}"
@@ -121,7 +126,7 @@ def count_tick(value: float) -> str:
 
 
 def bytes_tick(value: float) -> str:
-    """512 → 512 B, 2048 → 2 KiB."""
+    """Format bytes: 512 → 512 B, 2048 → 2 KiB."""
     size, unit = value, "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size < 1024:

@@ -1,8 +1,7 @@
-"""Configuration: flag over environment over TOML over default (`K-01`), one clear error for anything else.
+"""Configuration. Priority: flag, environment, TOML file, default (`K-01`). Any invalid setting gives one clear error.
 
-A program defines its settings as a model (a `Section`) and its flags; `load` reads them. Every error names its
-source: the flag, the variable, or the file and key. Upstream only logs most bad variables; here they are
-errors like all others.
+A program defines its settings as a model (a `Section`) and its flags; `load` reads them. Every error names its source:
+the flag, the variable, or the file and key. The original only logs most invalid variables; here they are errors.
 """
 
 from __future__ import annotations
@@ -70,11 +69,11 @@ _M = TypeVar("_M", bound=BaseModel)
 
 
 class UsageError(ConfigError):
-    """Invalid command line: exit code 2 (`K-03`)."""
+    """The command line is invalid: exit code 2 (`K-03`)."""
 
 
 class InfoRequested(BinlogError):
-    """-h or -V was given; `text` is the answer, the exit code 0."""
+    """-h or -V was given. `text` is the output; the exit code is 0."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -83,7 +82,7 @@ class InfoRequested(BinlogError):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Name and description of a program, for -h."""
+    """A program's description and examples, for -h."""
 
     about: str = ""
     examples: Sequence[str] = ()
@@ -91,7 +90,9 @@ class Program:
 
 @dataclass(slots=True)
 class _Gathered:
-    """The values as found so far, and where each came from. `file` and `text` are the TOML file, if there is one."""
+    """The values found so far and their sources. `file`, `text`: the name and content of the TOML file, if there is
+    one.
+    """
 
     file: str = ""
     text: str = ""
@@ -109,7 +110,7 @@ class _Gathered:
         self.sources[path] = source
 
     def value(self, path: tuple[str, ...]) -> object:
-        """What was given there; None where nothing was."""
+        """Return the value at a path, or None."""
         at: object = self.values
         for part in path:
             at = at.get(part) if isinstance(at, dict) else None
@@ -132,10 +133,10 @@ def load(
     environ: Mapping[str, str] | None = None,
     program: Program | None = None,
 ) -> _M:
-    """The program's settings. `argv` is without the program's name.
+    """Return the program's settings. `argv`: the arguments without the program's name.
 
-    Raises InfoRequested for -h and -V, UsageError for a command line that cannot be read, ConfigError for anything
-    that is wrong in a value, a variable or the file.
+    Raises InfoRequested for -h and -V, UsageError for an invalid command line, and ConfigError for an invalid value,
+    variable or file.
     """
     environ = os.environ if environ is None else environ
     given = _parse_argv(model, argv, flags)
@@ -168,7 +169,9 @@ def load_or_exit(
     flags: Sequence[Flag] = (),
     program: Program | None = None,
 ) -> _M:
-    """`load` for a `__main__`: prints and exits 0 for -h and -V, 2 for bad flags, 1 for bad values (`K-03`)."""
+    """Call `load` for a `__main__`: print and exit with 0 for -h and -V, 2 for invalid flags, 1 for invalid values
+    (`K-03`).
+    """
     try:
         return load(model, component=component, argv=argv, env_prefix=env_prefix, flags=flags, program=program)
     except InfoRequested as info:
@@ -183,9 +186,10 @@ def load_or_exit(
 
 
 def _parse_argv(model: type[BaseModel], argv: Sequence[str], flags: Sequence[Flag]) -> dict[str, str] | None:
-    """Flag name → value, in Go's syntax: one or two dashes, `-flag value` or `-flag=value`, `-flag` alone if bool.
+    """Return flag names and values, in Go's syntax: one or two dashes, `-flag value`, `-flag=value`, or `-flag` for a
+    bool.
 
-    None when help is wanted.
+    None if help is requested.
     """
     known = {flag.name: flag for flag in flags}
     given: dict[str, str] = {}
@@ -199,7 +203,7 @@ def _parse_argv(model: type[BaseModel], argv: Sequence[str], flags: Sequence[Fla
         name, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
         if name in ("h", "help"):
             for flag in flags:
-                is_bool(model, flag)  # a flag without its setting is our mistake, and shows here at the latest
+                is_bool(model, flag)  # raises for a flag without a setting, which is a mistake in the program
             return None
         if name in ("V", "version") and name not in known:
             raise InfoRequested(version_text())
@@ -220,7 +224,7 @@ def _parse_argv(model: type[BaseModel], argv: Sequence[str], flags: Sequence[Fla
 
 
 def _read_toml(file: str) -> tuple[str, dict[str, Any]]:
-    """The file's text and what it says. ConfigError names the file and, where there is one, the line."""
+    """Return the file's text and its values. ConfigError names the file and, if possible, the line."""
     try:
         text = Path(file).read_text(encoding="utf-8")
         return text, tomllib.loads(text)
@@ -233,7 +237,9 @@ def _read_toml(file: str) -> tuple[str, dict[str, Any]]:
 
 
 def _explained(error: ValidationError, model: type[BaseModel], component: str, gathered: _Gathered) -> ConfigError:
-    """One ConfigError out of pydantic's list: unknown keys in upstream's words (`K-02`), else every bad value."""
+    """Return one ConfigError for pydantic's errors: unknown keys in the original's words (`K-02`), or all invalid
+    values.
+    """
     problems = error.errors(include_url=False)
     unknown = sorted({tuple(map(str, p["loc"])) for p in problems if p["type"] == "extra_forbidden"})
     if unknown:
@@ -252,7 +258,7 @@ def _explained(error: ValidationError, model: type[BaseModel], component: str, g
     return ConfigError("; ".join(_refusal(problem, gathered) for problem in problems))
 
 
-# pydantic's texts speak to programmers.
+# Replacements for pydantic's texts, which are written for programmers.
 _EXPECTED = {
     "missing": "it must be given",
     "model_type": "a section was expected",
@@ -268,7 +274,7 @@ _EXPECTED = {
 
 
 def _refusal(problem: ErrorDetails, gathered: _Gathered) -> str:
-    """What is wrong with one value, after the place it came from."""
+    """Describe an invalid value, with its source."""
     path = tuple(str(part) for part in problem["loc"])
     key = ".".join(path)
     where = gathered.source_of(path) or key
@@ -284,10 +290,10 @@ def _refusal(problem: ErrorDetails, gathered: _Gathered) -> str:
 
 
 def _closest(name: str, known: Sequence[str]) -> str:
-    """What is known and close to what was written, or nothing."""
+    """Return the known name that is closest to the given one, or an empty text."""
     last = {key.rpartition(".")[2]: key for key in known}
     wanted = name.replace("_", "-")
-    for among in (known, list(last)):  # a whole path that is close says more than a last part that is
+    for among in (known, list(last)):  # a similar full path is a better match than a similar last part
         close = difflib.get_close_matches(wanted, among, n=1, cutoff=0.75)
         if close:
             return last.get(close[0], close[0])
@@ -299,9 +305,9 @@ _KEY = re.compile(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=")
 
 
 def line_of(text: str, path: Sequence[str]) -> int | None:
-    """The line of a TOML file on which a key stands, or the nearest thing above it; None where that is not plain.
+    """Return the line of a TOML file with a key, or with the nearest section above it; None if that is unclear.
 
-    tomllib keeps no places. Numbers in `path` count the tables of a list.
+    tomllib does not record line numbers. Numbers in `path` are indexes in a list of tables.
     """
     tables: dict[str, int] = {}
     section: tuple[str, ...] = ()

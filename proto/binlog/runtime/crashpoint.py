@@ -1,7 +1,7 @@
-"""Named crash points at which a test can kill this process, as a power cut would.
+"""Named crash points at which a test can kill this process, as a power failure would.
 
-`BINLOG_CRASH_POINT=pump.after_append:3` in the environment sends SIGKILL to the process at the third passing of that
-name. Without the variable a crash point costs one function call and does nothing.
+With `BINLOG_CRASH_POINT=pump.after_append:3` in the environment, the process gets SIGKILL when it reaches that point
+for the third time. Without the variable, a crash point costs a function call and does nothing.
 """
 
 from __future__ import annotations
@@ -29,5 +29,5 @@ def crash_point(name: str) -> None:
         return
     _left -= 1
     if _left <= 0:
-        os.write(2, f"crash point {name} reached\n".encode())  # a parent that outlives this process shows it
+        os.write(2, f"crash point {name} reached\n".encode())  # the parent process shows it
         os.kill(os.getpid(), signal.SIGKILL)

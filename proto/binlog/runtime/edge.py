@@ -1,7 +1,7 @@
-"""One address of a program: gRPC, and HTTP/1 beside it, plain or over TLS, as at the original's pump and drainer.
+"""Serves gRPC and HTTP/1 at one address, plain or over TLS, as the original's pump and drainer do.
 
-The first bytes of a connection tell which of the two it speaks. Over TLS a client may also say so by ALPN; a program
-that says nothing is served by its first bytes, too.
+The first bytes of a connection show which of the two it uses. Over TLS a client may also select it by ALPN; a client
+without ALPN is served by its first bytes, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROTOCOLS = ("h2", "http/1.1")
 
 
 class Edge:
-    """Listens from `start` to `stop`. `port` is the one it got."""
+    """A server that listens from `start` until `stop`. `port`: the port it listens at."""
 
     def __init__(self, settings: Settings, security: Security | None = None) -> None:
         self._security = security or Security()
@@ -29,7 +29,7 @@ class Edge:
         self.port = 0
 
     async def start(self, addr: str, socket: str = "") -> None:
-        """Listen. ConfigError names the address and says why it cannot be used."""
+        """Listen. Raises ConfigError with the address and the reason if it cannot be used."""
         tls = self._security.ssl_context(server=True, protocols=PROTOCOLS)
         try:
             host, port = split_host_port(addr)
@@ -48,15 +48,15 @@ class Edge:
                 raise ConfigError(f"socket {socket}: cannot listen there: {error.strerror or error}") from error
 
     def serve_http1(self, protocol: Callable[[], asyncio.Protocol] | None) -> None:
-        """From now on connections that do not speak HTTP/2 are given to such protocols, or (None) closed."""
+        """Pass connections that do not use HTTP/2 to such protocols from now on, or close them (None)."""
         self._settings.http1 = protocol
 
     async def stop(self, grace_s: float) -> None:
-        """No new calls; those under way may end within the grace period (P-LC-07)."""
+        """Accept no new calls. Calls under way may end within the grace period (P-LC-07)."""
         await self._server.stop(grace_s)
 
     def _refuse(self, transport: asyncio.Transport) -> str | None:
-        """Why a peer may call nothing (S-03)."""
+        """Return why this peer may make no calls, or None (S-03)."""
         if not (self._security.enabled and self._security.cert_allowed_cn):
             return None
         return self._security.check_names(common_names(transport.get_extra_info("ssl_object")))

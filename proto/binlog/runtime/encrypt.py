@@ -1,8 +1,8 @@
-"""Passwords in configurations, encrypted as upstream's `binlogctl -cmd encrypt` does it (`K-13`).
+"""Passwords in configurations, encrypted as the original's `binlogctl -cmd encrypt` does it (`K-13`).
 
-The text is base64 of a random IV of 16 bytes, `@`, and the password in AES-CFB. Nothing authenticates it: whoever can
-write the file can put another password there. With the default key, which is public, it only keeps the password from
-being read over a shoulder.
+The text is base64 of a random IV of 16 bytes, `@`, and the password in AES-CFB. It is not authenticated: anyone who can
+write the file can replace the password. The default key is public; with it, encryption only prevents the password from
+being read by chance.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from binlog.errors import ConfigError
 from binlog.runtime.log import get_logger
 
 KEY_VARIABLE = "BINLOG_SECRET_KEY"
-_DEFAULT_KEY = bytes.fromhex("a529b7665997f043a30ac8fadcb51d6aa032c226ab5b7750530b12b8c1a16a48")  # upstream's
+_DEFAULT_KEY = bytes.fromhex("a529b7665997f043a30ac8fadcb51d6aa032c226ab5b7750530b12b8c1a16a48")  # the original's
 _KEY_BYTES = (16, 24, 32)
 _IV_BYTES = 16
 _SEPARATOR = b"@"
@@ -29,18 +29,22 @@ _log = get_logger("encrypt")
 
 
 class CipherError(ConfigError):
-    """A key or an encrypted text that cannot be used. The message holds neither."""
+    """A key or an encrypted text is invalid. The message contains neither."""
 
 
 def encrypt(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """base64, another one at every call. CipherError for a key in the environment that is none."""
+    """Return the encrypted text as base64, different at each call. Raises CipherError if the key in the environment is
+    invalid.
+    """
     iv = os.urandom(_IV_BYTES)
     encryptor = Cipher(AES(_key(environ)), CFB(iv)).encryptor()
     return base64.b64encode(iv + _SEPARATOR + encryptor.update(text.encode()) + encryptor.finalize()).decode()
 
 
 def decrypt(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """What `encrypt` was given. CipherError where the text is no such text, or visibly of another key."""
+    """Return the text that was passed to `encrypt`. Raises CipherError if `text` is invalid, or visibly made with
+    another key.
+    """
     try:
         data = base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError) as error:
@@ -56,7 +60,7 @@ def decrypt(text: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def warn_of_default_key(environ: Mapping[str, str] = os.environ) -> None:
-    """Log that encrypted passwords can be read by anybody, where no key is set."""
+    """Log a warning if no key is set, because anyone can then decrypt the passwords."""
     if not environ.get(KEY_VARIABLE):
         _log.warning(
             f"passwords are encrypted with the default key, which is public; set {KEY_VARIABLE} to a key of your own, "

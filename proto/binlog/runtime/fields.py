@@ -1,6 +1,6 @@
 """Types of settings, and sections that several programs share.
 
-Refusals are in upstream's words (`K-05`, `K-11`).
+Error texts are those of the original (`K-05`, `K-11`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def _kebab(name: str) -> str:
 
 
 class Section(BaseModel):
-    """Base of every configuration model: keys in kebab-case, unknown ones refused, values frozen, defaults checked."""
+    """Base of every configuration model: keys in kebab-case, unknown keys refused, values frozen, defaults
+    validated.
+    """
 
     model_config = ConfigDict(
         alias_generator=_kebab, populate_by_name=True, extra="forbid", frozen=True, validate_default=True
@@ -41,7 +43,9 @@ _BYTE_UNITS = {"": 1, "b": 1} | {
 
 
 def parse_bytes(value: object) -> int:
-    """`42 MB` = 42 000 000, `42 mib` = 44 040 192, a plain number is bytes, empty is 0. ValueError otherwise."""
+    """Parse a size: `42 MB` = 42 000 000, `42 mib` = 44 040 192, a plain number is bytes, empty is 0. Raises
+    ValueError.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
             raise ValueError(f"a size must not be negative: {value}")
@@ -67,7 +71,7 @@ _GO_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 
 
 def parse_go_duration(value: object) -> timedelta:
-    """A Go duration: `8h`, `1h30m`, `250ms`, `0`. ValueError otherwise. Below a microsecond it is rounded."""
+    """Parse a Go duration: `8h`, `1h30m`, `250ms`, `0`. Fractions of a microsecond are rounded. Raises ValueError."""
     if isinstance(value, timedelta):
         return value
     text = str(value).strip()
@@ -85,7 +89,7 @@ def parse_go_duration(value: object) -> timedelta:
 
 
 def parse_retention(value: object) -> timedelta:
-    """`K-11`: a plain number is days, anything else a Go duration."""
+    """Parse a retention time (`K-11`): a plain number is days; anything else is a Go duration."""
     if isinstance(value, timedelta):
         return value
     text = str(value).strip()
@@ -96,18 +100,18 @@ def parse_retention(value: object) -> timedelta:
 
 
 def check_zone(text: str) -> str:
-    """The name itself if this machine knows a time zone of it."""
+    """Return the name if this machine knows a time zone of that name. Raises ValueError."""
     try:
         ZoneInfo(text)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise ValueError(
-            f"{text!r} is no time zone that this machine knows; write for example Europe/Berlin"
+            f"{text!r} is not a time zone that this machine knows; write for example Europe/Berlin"
         ) from error
     return text
 
 
 def split_host_port(text: str) -> tuple[str, int]:
-    """(host, port) of `host:port` or `[v6]:port`. ValueError names what is wrong."""
+    """Return (host, port) of `host:port` or `[v6]:port`. Raises ValueError with the reason."""
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535 or (":" in host and not bracketed):
@@ -116,7 +120,10 @@ def split_host_port(text: str) -> tuple[str, int]:
 
 
 def reachable(listens: str, advertised: str) -> str:
-    """host:port at which others reach a server that listens at `listens` on the machine of `advertised`; "" for ""."""
+    """Return host:port at which other machines reach a server.
+
+    `listens`: the address at which the server listens ("" gives ""). `advertised`: an address of the same machine.
+    """
     if not listens:
         return ""
     host, port = split_host_port(listens)
@@ -126,7 +133,7 @@ def reachable(listens: str, advertised: str) -> str:
 
 
 def why_not_listening(addr: str) -> str:
-    """The system's reason why nobody can listen at host:port, which gRPC keeps to itself."""
+    """Return the system's reason why a program cannot listen at host:port. gRPC does not report it."""
     try:
         host, port = split_host_port(addr)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -140,13 +147,13 @@ def why_not_listening(addr: str) -> str:
 
 
 def check_host_port(text: str) -> str:
-    """The address itself if it has the form host:port."""
+    """Return the address if it has the form host:port. Raises ValueError."""
     split_host_port(text.strip())
     return text.strip()
 
 
 def check_url(text: str) -> str:
-    """One URL of `K-05`."""
+    """Return a URL if it is valid by `K-05`. Raises ValueError."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https", "unix", "unixs"):
         raise ValueError(f"URL scheme must be http, https, unix, or unixs: {text}")
@@ -160,7 +167,7 @@ def check_url(text: str) -> str:
 
 
 def parse_urls(value: object) -> tuple[str, ...]:
-    """`K-05`: comma-separated or a list, trimmed, sorted, at least one."""
+    """Parse URLs (`K-05`): comma-separated or a list, trimmed, sorted, at least one."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
         raise ValueError(f"a comma-separated text or a list of URLs was expected, not {value!r}")
@@ -170,7 +177,7 @@ def parse_urls(value: object) -> tuple[str, ...]:
 
 
 def parse_loose_urls(value: object) -> tuple[str, ...]:
-    """As parse_urls; a bare host:port means http (`K-05`: binlogctl and the pump client)."""
+    """Parse URLs as parse_urls does; a bare host:port means http (`K-05`: binlogctl and the pump client)."""
     items = value.split(",") if isinstance(value, str) else value
     if isinstance(items, list | tuple):
         items = [f"http://{item.strip()}" if isinstance(item, str) and "://" not in item else item for item in items]
@@ -178,7 +185,7 @@ def parse_loose_urls(value: object) -> tuple[str, ...]:
 
 
 def parse_names(value: object) -> object:
-    """A list of texts, or one text separated by commas."""
+    """Parse a list of texts, or one comma-separated text."""
     if isinstance(value, str):
         return tuple(item.strip() for item in value.split(",") if item.strip())
     return value
@@ -197,15 +204,15 @@ Names = Annotated[tuple[str, ...], BeforeValidator(parse_names)]
 class SecuritySection(Section):
     """`[security]` (`S-01`)."""
 
-    ssl_ca: str = Field("", description="CA file; TLS is on only when it is set")
+    ssl_ca: str = Field("", description="CA file; TLS is used only if it is set")
     ssl_cert: str = Field("", description="certificate file, read again for every handshake")
     ssl_key: str = Field("", description="the certificate's key file")
     cert_allowed_cn: Names = Field(
-        (), description="Common Names a client's certificate must have one of; empty: none asked"
+        (), description="a client's certificate must have one of these Common Names; empty: none is required"
     )
 
     def security(self) -> Security:
-        """The same as a value for connections. ConfigError if its files cannot be used."""
+        """Return the settings as a Security. Raises ConfigError if its files cannot be used."""
         made = Security(self.ssl_ca, self.ssl_cert, self.ssl_key, self.cert_allowed_cn)
         made.verify()
         return made
@@ -215,7 +222,9 @@ TsoSource = Literal["auto", "pd", "own"]
 
 
 class UpstreamSection(Section):
-    """Where etcd is and where timestamps come from. Programs inherit it, so its keys are at the top of the file."""
+    """The address of etcd and the source of timestamps. Programs inherit it, so its keys are at the top level of the
+    file.
+    """
 
     pd_urls: Urls = Field(
         ("http://127.0.0.1:2379",), description="PD, or an etcd where there is no PD; comma-separated URLs"
@@ -226,12 +235,12 @@ class UpstreamSection(Section):
         "Chosen once for a cluster and recorded in etcd",
     )
     pd_addr: Annotated[str, AfterValidator(lambda text: check_host_port(text) if text else text)] = Field(
-        "", description="host:port of PD's gRPC service where it is not at pd-urls"
+        "", description="host:port of PD's gRPC service, if it is not at pd-urls"
     )
 
 
 def default_host() -> str:
-    """`K-06`: the first IPv4 address of an interface that is not a loopback, else 127.0.0.1."""
+    """Return the first IPv4 address of an interface that is not a loopback, or 127.0.0.1 (`K-06`)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])

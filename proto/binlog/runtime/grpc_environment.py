@@ -1,7 +1,7 @@
-"""Sets the environment variables of gRPC's core; programs import this before gRPC.
+"""Sets environment variables of gRPC's core. Programs import this before gRPC.
 
-Its own log repeats what our errors say, in a form of its own and with advice for programmers. GRPC_VERBOSITY in the
-environment still wins.
+gRPC's own log repeats our errors in another format, with advice for programmers, so it is switched off. A value of
+GRPC_VERBOSITY in the environment has priority.
 """
 
 from __future__ import annotations
@@ -9,5 +9,5 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-# Starting the JVM forks while calls are under way; no child of ours goes on using a channel of its parent.
+# Starting the JVM forks this process while calls are under way. None of our child processes uses its parent's channels.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -1,4 +1,4 @@
-"""Values over the last hour, kept in memory, for the charts of status pages."""
+"""Values of the last hour, kept in memory for the charts of status pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SPAN_S = 3600.0
 
 
 class History:
-    """Samples at least INTERVAL_S apart, those of the last SPAN_S. Times are of a monotonic clock, in seconds."""
+    """Samples of the last SPAN_S seconds, at least INTERVAL_S apart. Times are in seconds of a monotonic clock."""
 
     def __init__(self, *, interval_s: float = INTERVAL_S, span_s: float = SPAN_S) -> None:
         self.interval_s = interval_s
@@ -20,12 +20,15 @@ class History:
         self._counted_s = 0.0
 
     def due(self, now_s: float) -> bool:
-        """Whether the next sample is to be taken."""
+        """Return whether it is time for the next sample."""
         return not self._samples or now_s - self._samples[-1][0] >= self.interval_s
 
     def add(self, now_s: float, gauges: Mapping[str, float], counters: Mapping[str, float] = {}) -> None:
-        """A sample: `gauges` as they are; of `counters`, which only grow, what they grew by in a second since the
-        sample before. A counter that fell was started anew and counts from 0; the first sample has no rates."""
+        """Add a sample.
+
+        `gauges` are stored as they are. `counters` only increase; their rate per second since the previous sample is
+        stored. A counter that decreased has been restarted and counts from 0. The first sample has no rates.
+        """
         values = dict(gauges)
         passed_s = now_s - self._counted_s
         for name, total in counters.items():
@@ -39,5 +42,5 @@ class History:
             self._samples.popleft()
 
     def series(self, name: str, now_s: float) -> list[tuple[float, float]]:
-        """(seconds before now, value) of each sample that has `name`, oldest first."""
+        """Return (seconds before now, value) of each sample that contains `name`, oldest first."""
         return [(now_s - moment_s, values[name]) for moment_s, values in self._samples if name in values]

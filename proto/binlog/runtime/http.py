@@ -1,4 +1,4 @@
-"""The only module that uses aiohttp: a server for status pages, state changes and /metrics, and a PUT client."""
+"""A server for status pages, state changes and /metrics, and a PUT client. Only this module uses aiohttp."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = get_logger("http")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request. `path` holds the values of the route's {names}."""
+    """An HTTP request. `path` contains the values of the route's {names}."""
 
     method: str
     path: Mapping[str, str]
@@ -42,8 +42,10 @@ class Response:
 
 
 def json_response(document: object, *, status: int = 200, indent: int | None = None, newline: bool = False) -> Response:
-    """A JSON response. Without `indent` it is compact, as Go's encoder writes it; `newline` adds the final newline
-    that the original sends."""
+    """Return a JSON response. Without `indent` it is compact, as Go's encoder writes it.
+
+    `newline` adds the final newline that the original sends.
+    """
     separators = (",", ":") if indent is None else (",", ": ")
     text = json.dumps(document, separators=separators, indent=indent, ensure_ascii=False)
     return Response((text + "\n" * newline).encode(), status, "application/json; charset=utf-8")
@@ -58,16 +60,16 @@ def html_response(text: str, *, status: int = 200) -> Response:
 
 
 def ready_response(lacks: str) -> Response:
-    """Answer to a probe. `lacks`: why the program does not do its work now, empty: it does."""
+    """Return the answer to a readiness probe. `lacks`: why the program cannot do its work now, or empty if it can."""
     return text_response(f"{lacks}\n", status=503) if lacks else text_response("ready\n")
 
 
 class NoAnswer(BinlogError):
-    """No HTTP server answers at an address; the text gives the reason."""
+    """No HTTP server answers at the address. The text gives the reason."""
 
 
 async def put(place: str, path: str, *, security: Security | None = None, timeout_s: float = 10.0) -> bytes:
-    """The body of the answer to `PUT path` at host:port, over TLS where it is on. NoAnswer."""
+    """Send `PUT path` to host:port, over TLS if it is enabled, and return the body of the answer. Raises NoAnswer."""
     context = security.ssl_context(server=False) if security is not None else None
     url = f"{'https' if context else 'http'}://{place}{path}"
     timeout = aiohttp.ClientTimeout(total=timeout_s)
@@ -86,12 +88,13 @@ Action = Callable[[Request], Awaitable[Response]]
 
 
 class StatusServer:
-    """Pages at an address, or on connections that others give to `protocol`. Made, then serving between `start` or
-    `prepare` and `close`.
+    """Serves pages at an address, or on connections accepted elsewhere, through `protocol`. It serves from `start` or
+    `prepare` until `close`.
 
-    `routes` are GET pages by path; `actions` are by method and path with {names}, as "PUT /state/{node_id}/{action}".
-    A BinlogError of a handler is a 500 with its text, any other a 500 without details; both are logged. /metrics is
-    always there. `port` is the real one once it serves (an address may end in :0).
+    `routes`: GET pages by path. `actions`: handlers by method and path with {names}, such as "PUT
+    /state/{node_id}/{action}". If a handler raises a BinlogError, the answer is a 500 with its text; for any other
+    error, a 500 without details. Both are logged. /metrics is always served. While serving, `port` is the real port
+    (the address may end in :0).
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class StatusServer:
         actions: Mapping[str, Action] | None = None,
         security: Security | None = None,
     ) -> None:
-        """`addr`: listen address, or empty for none."""
+        """`addr`: the address to listen at, or empty to not listen."""
         try:
             self.host, self.port = split_host_port(addr) if addr else ("", 0)
         except ValueError as error:
@@ -118,17 +121,17 @@ class StatusServer:
         self._runner: web.AppRunner | None = None
 
     async def prepare(self) -> None:
-        """Serve what `protocol` is given."""
+        """Start to serve connections that are passed to `protocol`."""
         self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=STOP_S)
         await self._runner.setup()
 
     def protocol(self) -> asyncio.Protocol:
-        """For one connection that speaks HTTP/1."""
+        """Return the protocol for one connection that uses HTTP/1."""
         assert self._runner is not None and self._runner.server is not None, "not prepared, or closed"
         return self._runner.server()
 
     async def start(self) -> None:
-        """Listen; ConfigError naming the address where that fails."""
+        """Listen at the address. Raises ConfigError with the address if that fails."""
         await self.prepare()
         assert self._runner is not None
         context = self._security.ssl_context(server=True)
@@ -144,11 +147,11 @@ class StatusServer:
 
     @property
     def addr(self) -> str:
-        """host:port it serves at."""
+        """The host:port at which it listens."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     async def close(self) -> None:
-        """Stop listening; requests under way get STOP_S seconds. Once it is closed, this does nothing."""
+        """Stop listening. Open requests get STOP_S seconds. A second call does nothing."""
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
@@ -157,7 +160,7 @@ class StatusServer:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Checks the client's name where `cert-allowed-cn` asks for it, and turns errors into answers."""
+        """Check the client's name if `cert-allowed-cn` requires it, and turn errors into answers."""
         refusal = self._security.check_names(_names_of(request)) if self._security.enabled else None
         if refusal is not None:
             return web.Response(text=refusal, status=403)
@@ -174,7 +177,7 @@ class StatusServer:
 
 
 def _names_of(request: web.Request) -> tuple[str, ...]:
-    """Common Names of the client's certificate."""
+    """Return the Common Names of the client's certificate."""
     transport = request.transport
     return common_names(transport.get_extra_info("ssl_object") if transport is not None else None)
 

@@ -1,8 +1,9 @@
-"""Structured logs in the text form TiDB's tools know (`K-08`): `[time] [LEVEL] [file:line] [message] [key=value]…`.
+"""Structured logs in the text format of TiDB's tools (`K-08`): `[time] [LEVEL] [file:line] [message] [key=value]…`.
 
-A program calls `setup` once. In a process that does not, the SDK in somebody's service, lines go to the application's
-own logging: to structlog where the application has configured it, else to Python's `logging`, as
-`tidb_binlog.<component>`; never to stdout. A log file is rotated at 300 MB and old ones are kept, as upstream does.
+A program calls `setup` once. In an application that embeds the SDK and does not call it, lines go to the application's
+own logging: to structlog if the application has configured it, otherwise to Python's `logging` as
+`tidb_binlog.<component>`. They never go to stdout. A log file is rotated at 300 MB and old files are kept, as in the
+original.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LEVELS = {
 }
 _SHOWN = {"warning": "WARN", "critical": "FATAL", "exception": "ERROR"}
 LIBRARY_LOGGER = "tidb_binlog"
-# A library says nothing unless the application wants to hear it.
+# A library logs nothing unless the application configures logging.
 logging.getLogger(LIBRARY_LOGGER).addHandler(logging.NullHandler())
 _PLAIN = re.compile(r'[^\s"=\[\]\\]+')
 
@@ -41,7 +42,7 @@ Logger = structlog.typing.FilteringBoundLogger
 
 
 class RotatingFile:
-    """A text file that is renamed with its closing time once it passes `bytes_max`, and opened anew."""
+    """A text file. When it exceeds `bytes_max`, it is renamed with the current time, and a new file is opened."""
 
     def __init__(self, path: Path, *, bytes_max: int = ROTATE_BYTES_MAX) -> None:
         self._path = path
@@ -73,13 +74,13 @@ class RotatingFile:
 
 
 def quote(value: object) -> str:
-    """A value as it stands in a line: bare where it can be, else a JSON string."""
+    """Return a value in the form for a line: unquoted if possible, otherwise as a JSON string."""
     text = value if isinstance(value, str) else str(value)
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
 def render_text(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
-    """The last processor: one line of text from an event."""
+    """Format an event as one line of text. This is the last processor."""
     moment = datetime.now().astimezone()
     zone = moment.strftime("%z")
     level = str(event.pop("level", "info"))
@@ -95,9 +96,10 @@ def render_text(_logger: object, _method: str, event: MutableMapping[str, Any]) 
 
 
 def setup(level: str = "info", file: str = "", *, json: bool = False, stdout: bool = False) -> None:
-    """Configure the process's logs. `level` as in the flag -L; no `file` means stderr, or `stdout`.
+    """Configure the process's logs.
 
-    ValueError on another level, ConfigError for a file that cannot be written.
+    `level`: as in the flag -L. Without `file`, lines go to stderr, or to stdout if `stdout` is set. Raises ValueError
+    for an unknown level, ConfigError for a file that cannot be written.
     """
     number = LEVELS.get(level.lower())
     if number is None:
@@ -125,13 +127,14 @@ def setup(level: str = "info", file: str = "", *, json: bool = False, stdout: bo
 
 
 def get_logger(name: str) -> Logger:
-    """A logger whose lines carry `component=name`."""
+    """Return a logger whose lines carry `component=name`."""
     return cast(Logger, _Lazy(name))
 
 
 class _Lazy:
-    """Loggers are made when modules are imported, which is before anybody configures anything: where lines go is
-    decided at each line."""
+    """A logger that decides at each line where the line goes. Loggers are made when modules are imported, before
+    logging is configured.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -149,14 +152,16 @@ class _Lazy:
 
 
 def _library_line(_logger: object, _method: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """`message key=value …` for Python's logging, as of the caller's file and line."""
+    """Format `message key=value …` for Python's logging, with the caller's file and line."""
     options = {"stacklevel": _frames_of_structlog(), "exc_info": event.pop("exc_info", None)}
     message = str(event.pop("event", ""))
     return (" ".join([message, *(f"{key}={quote(value)}" for key, value in event.items())]),), options
 
 
 def _frames_of_structlog() -> int:
-    """How many calls lie between Python's logging and the caller: the methods of a logger differ in that."""
+    """Return the number of calls between Python's logging and the caller, which differs between the logger's
+    methods.
+    """
     frame, count = sys._getframe(3), 1  # the function of structlog that will call logging
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("structlog."):
         frame, count = frame.f_back, count + 1

@@ -1,4 +1,4 @@
-"""The only module that uses prometheus_client: metrics with the names of the original's dashboards."""
+"""Metrics with the names in the original's dashboards. Only this module uses prometheus_client."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ FEW = 16
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _log = get_logger("metrics")
-_PLAIN: set[str] = set()  # counters shown under the very name they were given
+_PLAIN: set[str] = set()  # counters that are shown without an added `_total`
 
 
 def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
-    """A counter `binlog_<name>`."""
+    """Make a counter `binlog_<name>`."""
     return Counter(_counter_name(name), text, labels)
 
 
 def _counter_name(name: str) -> str:
-    """The library shows every counter as `…_total`; upstream's have no such ending."""
+    """Return the full name. The library appends `_total` to every counter; the original's names do not have it."""
     full = PREFIX + name
     if not full.endswith("_total"):
         _PLAIN.add(full)
@@ -45,27 +45,27 @@ def _counter_name(name: str) -> str:
 
 
 def gauge(name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
-    """A gauge `binlog_<name>`."""
+    """Make a gauge `binlog_<name>`."""
     return Gauge(PREFIX + name, text, labels)
 
 
 def histogram(name: str, text: str, labels: Sequence[str] = (), *, buckets: Sequence[float]) -> Histogram:
-    """A histogram `binlog_<name>` in which several threads observe; `buckets` as `exponential` makes them."""
+    """Make a histogram `binlog_<name>` in which several threads may observe. `buckets`: see `exponential`."""
     return Histogram(PREFIX + name, text, labels, buckets=buckets)
 
 
 def exponential(start: float, factor: float, count: int) -> list[float]:
-    """`count` upper bounds, each `factor` times the one before."""
+    """Return `count` upper bounds, each `factor` times the preceding one."""
     return [start * factor**i for i in range(count)]
 
 
 def total_of(metric: Counter) -> float:
-    """Over all its labels."""
+    """Return a counter's total over all its labels."""
     return sum(sample.value for family in metric.collect() for sample in family.samples)
 
 
 class Series:
-    """One series of a HotHistogram. One thread observes."""
+    """One series of a HotHistogram. Only one thread may observe."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -75,33 +75,33 @@ class Series:
         self._sum = 0.0
 
     def observe(self, value: float, count: int = 1) -> None:
-        """`count` times the value."""
+        """Observe the value `count` times."""
         self._counts[bisect_left(self._bounds, value)] += count
         self._sum += value * count
 
     def observe_each(self, values: Sequence[float]) -> None:
-        """Values that repeat cost less where there are many."""
+        """Observe each value. In a long list, repeated values are counted first, which costs less."""
         pairs = [(value, 1) for value in values] if len(values) < FEW else Tally(values).items()
         for value, count in pairs:
             self.observe(value, count)
 
     def sample(self) -> tuple[list[tuple[str, float]], float]:
-        """(upper bound, how many at or below it) of each bucket, and the sum."""
+        """Return the cumulative buckets as (upper bound, number of values at or below it), and the sum."""
         bounds = [floatToGoString(bound) for bound in (*self._bounds, float("inf"))]  # type: ignore[no-untyped-call]
         return list(zip(bounds, accumulate(self._counts), strict=True)), self._sum
 
 
 class HotHistogram(Collector):
-    """A histogram `binlog_<name>` for hot places, at a tenth of the library's price, for there are no locks."""
+    """A histogram `binlog_<name>` for code that runs often. It has no locks and costs a tenth of the library's."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str], *, bounds: Sequence[float]) -> None:
-        """`bounds` as `exponential` makes them."""
+        """`bounds`: see `exponential`."""
         self._name, self._text, self._labels, self._bounds = PREFIX + name, text, labels, bounds
         self._series: dict[tuple[str, ...], Series] = {}
         REGISTRY.register(self)
 
     def labels(self, *values: str) -> Series:
-        """That of these labels; it is shown from the first time on that it is asked for."""
+        """Return the series of these labels. It is shown from the first call on."""
         found = self._series.get(values)
         if found is None:
             found = self._series.setdefault(values, Series(self._bounds))
@@ -116,7 +116,7 @@ class HotHistogram(Collector):
 
 
 class ShownCounter(Collector):
-    """A counter `binlog_<name>` of what is counted elsewhere in this process."""
+    """A counter `binlog_<name>` whose value is counted elsewhere in this process."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
         self._name, self._text, self._labels = _counter_name(name), text, labels
@@ -124,7 +124,7 @@ class ShownCounter(Collector):
         REGISTRY.register(self)
 
     def show(self, total: float, *values: str) -> None:
-        """The total of these labels; one that fell is not shown."""
+        """Set the total for these labels. A decrease is ignored."""
         self._totals[values] = max(total, self._totals.get(values, 0.0))
 
     def collect(self) -> Iterable[CounterMetricFamily]:
@@ -135,12 +135,12 @@ class ShownCounter(Collector):
 
 
 def render() -> bytes:
-    """The text exposition of everything, with the process's own metrics."""
+    """Return all metrics, including those of the process, in the text exposition format."""
     return _plain_names(prometheus_client.generate_latest(REGISTRY))
 
 
 def _plain_names(exposition: bytes) -> bytes:
-    """Takes `_total`, which the library appends to every counter, off those whose own name has no such ending."""
+    """Remove the `_total` that the library appends, from counters whose own name does not end so."""
 
     def plain(match: re.Match[str]) -> str:
         return match[1] + match[2] if match[2] in _PLAIN else match[0]
@@ -156,9 +156,10 @@ def _sender(
 
 
 async def push(gateway: str, instance: str, *, interval_s: float) -> None:
-    """Add everything to a Pushgateway (`K-10`: job `binlog`) every so often, until cancelled; failures are logged.
+    """Push all metrics to a Pushgateway (`K-10`: job `binlog`) every `interval_s` seconds until cancelled. Failures are
+    logged.
 
-    `gateway`: host:port, or a URL. A gateway that does not answer holds a thread for PUSH_TIMEOUT_S at most.
+    `gateway`: host:port, or a URL. A gateway that does not answer blocks a thread for at most PUSH_TIMEOUT_S.
     """
     outage = Outage(_log, "metrics could not be pushed", "metrics are pushed again")
     while True:

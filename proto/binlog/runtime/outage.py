@@ -1,4 +1,4 @@
-"""Logs a lasting failure: one line when it begins, one a minute, and one when it ends."""
+"""Logs a lasting failure: one line when it begins, one per minute, and one when it ends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ EVERY_S = 60.0
 
 
 class Outage:
-    """A failure that begins with `failed` and ends with `over`. Call `failed` at every failure, `over` at every
+    """A failure that begins with `failed` and ends with `over`. Call `failed` at every failure and `over` at every
     success.
 
-    `quiet_s`: a failure that lasts no longer is not logged as a warning; only `first`, if given, is logged at its
-    beginning. The end is logged, with the duration, if the beginning was.
+    `quiet_s`: a failure that lasts no longer than this is not logged as a warning; only `first`, if given, is logged
+    when it begins. The end is logged with the duration if the beginning was logged.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Outage:
 
     @property
     def lasts_s(self) -> float:
-        """Seconds since the failure began, 0 if nothing fails."""
+        """Seconds since the failure began, or 0."""
         return 0.0 if self._since_s is None else self._clock() - self._since_s
 
     def failed(self, **facts: object) -> None:
-        """Report a failure. `facts`: key=value pairs of the line, if one is logged."""
+        """Note a failure. `facts`: key=value pairs for the line, if one is logged."""
         now_s = self._clock()
         if self._since_s is None:
             self._since_s = now_s
@@ -62,7 +62,7 @@ class Outage:
         getattr(self._log, self._level)(self._text, **facts)
 
     def over(self, text: str = "", **facts: object) -> None:
-        """Report a success; `text`: another message for the end."""
+        """Note a success. `text`: another message for the end."""
         if self._is_told:
             self._log.info(text or self._over, **facts, lasted_s=round(self.lasts_s, 1))
         self._since_s = self._told_s = None

@@ -13,7 +13,7 @@ REFRESH_S = 3
 
 
 class Mood(StrEnum):
-    """Severity of a fact, shown as its colour."""
+    """The severity of a fact, shown as its colour."""
 
     PLAIN = "plain"
     GOOD = "good"
@@ -23,7 +23,7 @@ class Mood(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One value in a box, with `note` in small print."""
+    """A value in a box, with `note` in small print."""
 
     name: str
     value: str
@@ -33,7 +33,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A message that needs an operator's action."""
+    """A message that requires an operator's action."""
 
     text: str
     mood: Mood = Mood.BAD
@@ -41,8 +41,11 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text; `empty` is shown if there are none. Columns named in `right` hold numbers, those in `prose` texts
-    of any length, which are wrapped; all others stay in one line."""
+    """A table of texts. `empty`: the text shown if there are no rows.
+
+    `right`: names of columns that hold numbers. `prose`: names of columns with texts of any length, which are wrapped.
+    All other columns stay on one line.
+    """
 
     title: str
     columns: Sequence[str]
@@ -94,12 +97,12 @@ def render(
     alarms: Sequence[Alarm] = (),
     links: Sequence[str] = ("/status", "/metrics"),
 ) -> str:
-    """The whole page. Every text is escaped here."""
+    """Return the complete page. All texts are escaped here."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="refresh" content="{REFRESH_S}">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
-        '<link rel="icon" href="data:,">',  # browsers would ask for /favicon.ico
+        '<link rel="icon" href="data:,">',  # so that browsers do not request /favicon.ico
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>",
         f'<h1>{escape(title)}</h1><p class="sub">{escape(subtitle)}</p>',
         *(f'<p class="alarm {alarm.mood}">{escape(alarm.text)}</p>' for alarm in alarms),
@@ -142,7 +145,7 @@ def _table(table: Table) -> str:
 
 
 def span_text(seconds: float) -> str:
-    """0.24 → 0.2 s, 95 → 1 min 35 s, 90000 → 1 d 1 h."""
+    """Format a duration: 0.24 → 0.2 s, 95 → 1 min 35 s, 90000 → 1 d 1 h."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = int(seconds)
@@ -153,7 +156,7 @@ def span_text(seconds: float) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """1536 → 1.5 KiB."""
+    """Format a number of bytes: 1536 → 1.5 KiB."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":

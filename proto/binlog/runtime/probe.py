@@ -1,9 +1,9 @@
-"""Health check of a container: whether a URL answers with 200.
+"""Health check for containers: tests whether a URL answers with 200.
 
     python -m binlog.runtime.probe http://127.0.0.1:9250/ready
 
-Exit code 0 if it does; else 1, with the answer or the reason on standard error. Only the standard library is imported:
-it runs every few seconds.
+Exit code 0 if it does. Otherwise 1, with the answer or the reason on standard error. Only the standard library is
+imported, because the check runs every few seconds.
 """
 
 from __future__ import annotations

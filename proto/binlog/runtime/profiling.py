@@ -1,7 +1,7 @@
-"""What a process is doing now: stacks, where its CPU goes, what its memory holds. Served below /debug/pprof/.
+"""Pages below /debug/pprof/ that show what a process does: its stacks, its use of CPU, and its memory.
 
-Upstream's programs have Go's pages of these names; what they answer here is text. A CPU profile is in the folded form
-that flame graph tools read. Each costs something while it runs, so a program serves them only where it is told to.
+The original's programs have pages of Go with these names; here the answers are text. A CPU profile has the folded form
+that flame graph tools read. The pages cost CPU while they run, so a program serves them only if they are enabled.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ SAMPLE_S = 0.01
 SECONDS_MAX = 300.0
 SECONDS_DEFAULT = 10.0
 SHOWN = 50
-STACK_FRAMES = 10  # kept of an allocation
+STACK_FRAMES = 10  # frames kept for each allocation
 
 _PAGES = {
-    "stacks": "where every thread and every asyncio task stands (also: goroutine)",
+    "stacks": "the stack of every thread and every asyncio task (also: goroutine)",
     "profile": "CPU time by stack, in microseconds, sampled for ?seconds=10; for flamegraph.pl or speedscope.app",
     "heap": "memory of the process, and its objects by type",
-    "allocs": f"what was allocated in ?seconds=10 and is still held, by line, the {SHOWN} largest; slows the process",
+    "allocs": f"memory allocated during ?seconds=10 and still held, by line, the {SHOWN} largest; slows the process",
     "cmdline": "the command line",
 }
-# Of a coroutine, a generator, an asynchronous generator.
+# Attributes of a coroutine, a generator and an asynchronous generator.
 _FRAMES = ("cr_frame", "gi_frame", "ag_frame")
 _AWAITED = ("cr_await", "gi_yieldfrom", "ag_await")
 _ALIASES = {"goroutine": "stacks", "threadcreate": "stacks"}
 
 
 def actions(*, enabled: bool) -> dict[str, Action]:
-    """For StatusServer. Not `enabled`: a text that says how to."""
+    """Return the actions for StatusServer. If not `enabled`, they answer how to enable profiling."""
     pages = Pages() if enabled else None
     return {"GET /debug/pprof/": _guarded(pages), "GET /debug/pprof/{name}": _guarded(pages)}
 
@@ -57,7 +57,7 @@ def _guarded(pages: Pages | None) -> Action:
 
 
 class Pages:
-    """The pages. Those that take their time run one at a time."""
+    """The pages. Only one measurement runs at a time."""
 
     def __init__(self) -> None:
         self._busy = asyncio.Lock()
@@ -90,7 +90,7 @@ class Pages:
 
 
 def stacks() -> str:
-    """Every thread's and every task's stack. On the event loop."""
+    """Return the stack of every thread and task. Call it in the event loop."""
     out = io.StringIO()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
@@ -102,7 +102,9 @@ def stacks() -> str:
 
 
 def _awaiting(task: asyncio.Task[object]) -> Iterator[FrameType]:
-    """The frames of its coroutine, of the one that this awaits, and so on; compiled ones have none, or no lines."""
+    """Yield the frames of the task's coroutine, of the coroutine it awaits, and so on. Compiled coroutines have no
+    frames.
+    """
     awaited: object = task.get_coro()
     while awaited is not None:
         frame = next((found for name in _FRAMES if (found := getattr(awaited, name, None)) is not None), None)
@@ -112,7 +114,7 @@ def _awaiting(task: asyncio.Task[object]) -> Iterator[FrameType]:
 
 
 async def cpu_profile(seconds: float) -> str:
-    """CPU time of each thread by the stack it was seen in: `thread;outer;…;inner microseconds` a line."""
+    """Sample the CPU time of each thread by stack. Return lines `thread;outer;…;inner microseconds`."""
     spent: Counter[str] = Counter()
     done = threading.Event()
     sampler = threading.Thread(target=_sample, args=(spent, done), name="profiler", daemon=True)
@@ -127,7 +129,7 @@ async def cpu_profile(seconds: float) -> str:
 
 
 def _sample(spent: Counter[str], done: threading.Event) -> None:
-    """What a thread has used since the last look belongs to the stack it is in now."""
+    """Sample until `done` is set. The CPU time a thread used since the last sample counts for its current stack."""
     own = threading.get_ident()
     used: dict[int, int] = {}
     while not done.wait(SAMPLE_S):
@@ -143,7 +145,7 @@ def _sample(spent: Counter[str], done: threading.Event) -> None:
 
 
 def _cpu_ns(native_id: int) -> int:
-    """CPU time of a thread so far; 0 where it has ended, or the kernel does not tell."""
+    """Return the CPU time of a thread so far, in nanoseconds; 0 if it has ended or the kernel does not report it."""
     try:
         return int(Path(f"/proc/self/task/{native_id}/schedstat").read_text().split()[0])
     except (OSError, IndexError, ValueError):
@@ -161,7 +163,9 @@ def _folded(thread: str, frame: FrameType | None) -> str:
 
 
 def heap() -> str:
-    """Memory of the process in bytes, and how many objects of each type the garbage collector knows."""
+    """Return the memory of the process in bytes, and the number of objects of each type known to the garbage
+    collector.
+    """
     pages = Path("/proc/self/statm").read_text().split()
     resident = int(pages[1]) * os.sysconf("SC_PAGE_SIZE")
     kinds = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
@@ -172,7 +176,7 @@ def heap() -> str:
 
 
 async def allocations(seconds: float) -> str:
-    """What was allocated in these seconds and is still held, by line."""
+    """Return the memory that was allocated during these seconds and is still held, by line."""
     tracemalloc.start(STACK_FRAMES)
     try:
         began_s = time.monotonic()

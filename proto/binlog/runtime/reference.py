@@ -1,4 +1,4 @@
-"""Generates the text of -h and the tables of docs/configuration.md.
+"""Generates the text for -h and the tables in docs/configuration.md.
 
 Both are made from the models and flags that config.py reads, so they always match the code.
 """
@@ -27,9 +27,9 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag. `key` is the TOML key it sets, dotted below a section; by default it is the flag's name.
+    """A flag. `key`: the TOML key it sets, dotted if in a section; by default the flag's name.
 
-    `ignored` flags are accepted for upstream's sake and do nothing.
+    `ignored`: the flag is accepted for compatibility with the original and does nothing.
     """
 
     name: str
@@ -44,19 +44,21 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """Metadata of a section that is one of several: what they are, by a name for people. A function, for a program may
-    have them in modules that are imported late."""
+    """Metadata for a section that has several variants. `sections` returns them by their display names.
+
+    It is a function because a program may import the modules of its variants late.
+    """
 
     sections: Callable[[], Mapping[str, type[BaseModel]]]
 
 
 def variable(prefix: str, flag: str) -> str:
-    """The environment variable of a flag (`K-01`)."""
+    """Return the environment variable of a flag (`K-01`)."""
     return f"{prefix.rstrip('_')}_{flag.upper().replace('-', '_')}"
 
 
 def settings(model: type[BaseModel], above: Key = ()) -> Iterator[tuple[Key, FieldInfo]]:
-    """Every setting below a model, with its TOML path; sections are entered, lists of tables are not."""
+    """Yield every setting below a model with its TOML path. Sections are entered; lists of tables are not."""
     for name, info in model.model_fields.items():
         path = (*above, info.alias or name)
         section = _section_of(info.annotation)
@@ -70,7 +72,7 @@ def settings(model: type[BaseModel], above: Key = ()) -> Iterator[tuple[Key, Fie
 
 
 def _settings_of(variants: Variants, above: Key) -> Iterator[tuple[Key, FieldInfo]]:
-    """Of each of them; the meaning begins with its name."""
+    """Yield the settings of each variant. Their descriptions begin with the variant's name."""
     for name, section in variants.sections().items():
         for path, info in settings(section, above):
             named = copy(info)
@@ -79,7 +81,7 @@ def _settings_of(variants: Variants, above: Key) -> Iterator[tuple[Key, FieldInf
 
 
 def find(model: type[BaseModel], path: Key) -> FieldInfo:
-    """The setting at a path. ConfigError, which is our own mistake, where there is none."""
+    """Return the setting at a path. Raises ConfigError if there is none, which is a mistake in the program."""
     for found, info in settings(model):
         if found == path:
             return info
@@ -102,17 +104,17 @@ def _section_of(annotation: object) -> type[BaseModel] | None:
 
 
 def _tables_of(annotation: object) -> type[BaseModel] | None:
-    """The model of each table of a list of tables (`[[name]]` in TOML)."""
+    """Return the model of the tables in a list of tables (`[[name]]` in TOML)."""
     if get_origin(annotation) in (tuple, list):
         return _section_of(next(iter(get_args(annotation)), None))
     return None
 
 
-# Values as people write them.
+# Values in the form in which people write them.
 
 
 def size_text(count: int) -> str:
-    """10737418240 → 10 GiB; what is no whole multiple stays a number of bytes."""
+    """Format a size: 10737418240 → 10 GiB. A size that is not a multiple of a unit stays a number of bytes."""
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if count and count % (1 << power) == 0:
             return f"{count >> power} {unit}"
@@ -120,7 +122,7 @@ def size_text(count: int) -> str:
 
 
 def duration_text(span: timedelta, *, days: bool) -> str:
-    """7 days → 7 where a plain number means days (`K-11`), else in Go's units: 8h, 1m30s."""
+    """Format a duration: 7 days → 7 if a plain number means days (`K-11`), otherwise in Go's units: 8h, 1m30s."""
     seconds = int(span.total_seconds())
     if days and seconds and seconds % 86400 == 0:
         return f"{seconds // 86400}"
@@ -133,8 +135,10 @@ def _has(info: FieldInfo, parser: object) -> bool:
 
 
 def default_text(info: FieldInfo) -> str:
-    """The default as one would write it; empty where it is nothing. A default that depends on the machine says so
-    itself, in `json_schema_extra={"default": …}`."""
+    """Return the default as an operator would write it; empty if there is none.
+
+    A default that depends on the machine is described in `json_schema_extra={"default": …}`.
+    """
     extra = info.json_schema_extra
     if isinstance(extra, dict) and "default" in extra:
         return str(extra["default"])
@@ -155,7 +159,7 @@ def default_text(info: FieldInfo) -> str:
 
 
 def kind_text(info: FieldInfo) -> str:
-    """What a flag takes, in a word; empty for a switch."""
+    """Return a word for the kind of value that a flag accepts; empty for a bool."""
     if info.annotation is bool:
         return ""
     if get_origin(info.annotation) is Literal:
@@ -178,11 +182,11 @@ def usage(
     about: str = "",
     examples: Sequence[str] = (),
 ) -> str:
-    """The answer to -h."""
+    """Return the text for -h."""
     lines = [f"Usage of {component}:"]
     if about:
         lines = [about, "", *lines]
-    lines += ["  -config path", "        the TOML file; flags beat the environment, that beats the file"]
+    lines += ["  -config path", "        the TOML file; flags override the environment, which overrides the file"]
     ignored = [flag.name for flag in flags if flag.ignored]
     for flag in sorted((f for f in flags if not f.ignored), key=lambda flag: flag.name.lower()):
         info = find(model, flag.path)
@@ -191,7 +195,7 @@ def usage(
         lines.append(f"  -{flag.name}{switch} {kind_text(info)}".rstrip())
         shown = f" (default {default})" if default not in ("", "false") else ""
         lines += _wrapped(f"{flag.help or info.description or ''}{shown}")
-    lines += ["  -V", "        print the version and exit", "  -h", "        print this and exit"]
+    lines += ["  -V", "        print the version and exit", "  -h", "        print this text and exit"]
     if ignored:
         lines += ["", f"Accepted and ignored: {', '.join('-' + name for name in ignored)}"]
     lines += ["", f"Each flag is also a variable: {variable(env_prefix, flags[0].name)} for -{flags[0].name}."] * bool(
@@ -209,7 +213,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def reference_markdown(model: type[BaseModel], flags: Sequence[Flag] = (), *, env_prefix: str = "") -> str:
-    """A table of every setting, for docs/configuration.md: key, flag, variable, default, meaning."""
+    """Return a table of every setting for docs/configuration.md: key, flag, variable, default, meaning."""
     by_path: dict[Key, list[Flag]] = {}
     for flag in flags:
         if not flag.ignored:

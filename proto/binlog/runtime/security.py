@@ -1,12 +1,12 @@
-"""TLS settings of every program: one CA, one certificate with its key, and allowed client names.
+"""TLS settings of every program: a CA, a certificate with its key, and allowed client names.
 
-TLS is on only when a CA is set (`S-01`). The pair is read when a program starts, so that a wrong path fails there, and
-again for every handshake (`S-02`), so that it can be renewed without a restart.
+TLS is used only if a CA is set (`S-01`). The certificate and its key are read when a program starts, so that a wrong
+path fails immediately, and again for every handshake (`S-02`), so that they can be renewed without a restart.
 
-`cert-allowed-cn` (`S-03`): a server then asks every client for a certificate of that CA and wants its Common Name in
-the list. The name is checked where a call or a request arrives, before its handler runs, so that the caller sees the
-reason. Upstream checks servers' names with the same list when it is the client; here a client verifies the server's
-host name, as is usual.
+`cert-allowed-cn` (`S-03`): a server then requires from every client a certificate of that CA with a Common Name in the
+list. The name is checked when a call or request arrives, before its handler runs, so that the caller sees the reason.
+The original uses the same list to check servers' names when it is the client. Here a client verifies the server's host
+name, as is usual.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from binlog.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """The `[security]` section. Empty: no TLS, and every method below returns None."""
+    """The `[security]` section. If it is empty, TLS is off, and the methods below return None."""
 
     ssl_ca: str = ""
     ssl_cert: str = ""
@@ -37,7 +37,7 @@ class Security:
         return bool(self.ssl_ca)
 
     def verify(self) -> None:
-        """ConfigError, naming key and file, if TLS is on and the files cannot be used."""
+        """Raise ConfigError with the key and the file if TLS is on and a file cannot be used."""
         if not self.enabled:
             return
         if bool(self.ssl_cert) != bool(self.ssl_key):
@@ -45,7 +45,9 @@ class Security:
         self.ssl_context(server=False)
 
     def grpc_channel_credentials(self) -> grpc.ChannelCredentials | None:
-        """For a client. The files are read now: who connects anew calls this anew (`S-02`)."""
+        """Return the credentials of a client. The files are read now; call this again for every new connection
+        (`S-02`).
+        """
         if not self.enabled:
             return None
         self.verify()
@@ -53,7 +55,9 @@ class Security:
         return grpc.ssl_channel_credentials(_read("ssl-ca", self.ssl_ca), *(reversed(pair) if pair else (None, None)))
 
     def grpc_server_credentials(self) -> grpc.ServerCredentials | None:
-        """For stubs, which stand on grpc's own server: neither renewed nor with a look at names."""
+        """Return the credentials for stubs, which use grpc's own server. They are not renewed, and client names are not
+        checked.
+        """
         if not self.enabled:
             return None
         self.verify()
@@ -64,8 +68,11 @@ class Security:
         return grpc.ssl_server_credentials([(key, chain)])
 
     def ssl_context(self, *, server: bool, protocols: Sequence[str] = ()) -> ssl.SSLContext | None:
-        """For HTTP, SQL and our own gRPC servers. A server's context reads the pair anew for every handshake.
-        `protocols`: what is offered by ALPN, the best first."""
+        """Return a context for HTTP, SQL and our own gRPC servers. A server's context reads the files again for every
+        handshake.
+
+        `protocols`: the protocols offered by ALPN, the preferred one first.
+        """
         if not self.enabled:
             return None
         if server and not self.ssl_cert:
@@ -76,7 +83,7 @@ class Security:
 
             def renew(sock: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
                 nonlocal newest
-                with contextlib.suppress(ConfigError):  # a pair being replaced: the old one serves until it is whole
+                with contextlib.suppress(ConfigError):  # while files are being replaced, use the old ones
                     newest = self._context(server, protocols)
                 sock.context = newest
 
@@ -84,7 +91,7 @@ class Security:
         return context
 
     def check_names(self, names: tuple[str, ...]) -> str | None:
-        """None if one of a client's Common Names may connect, else upstream's text (`S-03`)."""
+        """Return None if one of a client's Common Names is allowed, otherwise the original's error text (`S-03`)."""
         allowed = {name.strip() for name in self.cert_allowed_cn}
         if not allowed or allowed.intersection(names):
             return None
@@ -109,14 +116,14 @@ class Security:
         return context
 
     def _pair(self) -> tuple[bytes, bytes] | None:
-        """(certificate chain, key)."""
+        """Return the certificate chain and the key."""
         if not self.ssl_cert:
             return None
         return _read("ssl-cert", self.ssl_cert), _read("ssl-key", self.ssl_key)
 
 
 def common_names(tls: ssl.SSLObject | None) -> tuple[str, ...]:
-    """Those of the certificate that the other side of a connection has shown."""
+    """Return the Common Names of the certificate that the peer of a connection has presented."""
     certificate: Any = (tls.getpeercert() if tls is not None else None) or {}
     return tuple(value for part in certificate.get("subject", ()) for key, value in part if key == "commonName")
 

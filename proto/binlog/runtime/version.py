@@ -1,4 +1,4 @@
-"""What `-V` prints and status pages show (`K-04`)."""
+"""Version information for `-V` and status pages (`K-04`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DISTRIBUTION = "tidb-binlog-spark"
 
 
 def release() -> str:
-    """The installed version, as 0.1.0."""
+    """Return the installed version, such as 0.1.0."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
@@ -20,7 +20,9 @@ def release() -> str:
 
 
 def commit_hash() -> str:
-    """The commit a wheel was built from, or that of the work tree this runs from; `unknown` where neither is told."""
+    """Return the commit from which the wheel was built, or that of the running work tree; `unknown` if there is
+    neither.
+    """
     package = Path(__file__).resolve().parents[1]
     with contextlib.suppress(OSError):
         return (package / "COMMIT").read_text().strip()
@@ -28,10 +30,10 @@ def commit_hash() -> str:
 
 
 def checked_out(tree: Path) -> str:
-    """The commit that HEAD of the checkout at `tree` names; empty where there is none."""
+    """Return the commit of HEAD in the checkout at `tree`; empty if it is not a checkout."""
     git = tree / ".git"
     try:
-        if git.is_file():  # a linked work tree: the file names its folder, which names the one with the refs
+        if git.is_file():  # a linked work tree: the file names its git folder, which names the common folder with refs
             git = tree / git.read_text().removeprefix("gitdir: ").strip()
         head = (git / "HEAD").read_text().strip()
         if not head.startswith("ref: "):
@@ -50,7 +52,7 @@ def checked_out(tree: Path) -> str:
 
 
 def version_text() -> str:
-    """Five lines (`K-04`); where upstream has Go's version this has Python's."""
+    """Return five lines (`K-04`). In place of the original's Go version, they contain Python's version."""
     built = datetime.fromtimestamp(Path(__file__).stat().st_mtime, UTC)
     return "\n".join(
         (

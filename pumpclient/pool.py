@@ -1,7 +1,7 @@
 """The pumps known to this client, and which of them are available (C-03 to C-06, C-14). Pure.
 
-A pump is available if the registry says online, it has not failed more than `errors_max` times in a row, and it was not
-found slow. A pump that fails or is slow is suspended. A suspended pump is probed after one second, then at doubled
+A pump is available if the registry says online, it has not failed more than `errors_max` times in a row, and it was
+not found slow. A pump that fails or is slow is suspended. A suspended pump is probed after one second, then at doubled
 intervals. If it is suspended again soon after it recovered, the interval stays long, so that a pump which recovers only
 for short times delays writers less and less.
 """

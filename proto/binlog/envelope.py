@@ -1,11 +1,11 @@
-"""The scalars of a serialized Binlog (pb/binlog.proto) read, written and merged without protobuf objects.
+"""Reads, writes and merges the scalars of a serialized Binlog (pb/binlog.proto) without protobuf objects.
 
-This is the hot path of pumps and drainers. A Binlog as TiDB writes it has its fields in ascending order, its scalars
-always present (`W-01`) and TSOs of nine varint bytes; that shape is read by one struct and a few slices. Every other
-shape protobuf allows (any order, repeated and unknown fields, missing scalars, longer varints) takes a slower road to
-the same values. Only DecodeError is ever raised.
+Pumps and drainers run this code for every binlog. A Binlog from TiDB has its fields in ascending order, all its scalars
+present (`W-01`), and TSOs of nine varint bytes. This form is read with one struct and a few slices. Every other form
+that protobuf allows (any order, repeated and unknown fields, missing scalars, longer varints) is read by slower code
+with the same result. Only DecodeError is raised.
 
-Rows are not looked at: of field 5 only its schema_version is read.
+Rows are not decoded: in field 5, only schema_version is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from binlog.wire import I64_SIGN, U64, WHAT, signed, signed32, skip, tag, varint
 
 
 class BinlogType(IntEnum):
-    """Values of `tp`; 3 and 4 are obsolete."""
+    """Values of `tp`. 3 and 4 are obsolete."""
 
     PREWRITE = 0
     COMMIT = 1
@@ -30,11 +30,11 @@ class BinlogType(IntEnum):
 
 
 class Envelope(NamedTuple):
-    """What `scan` finds. Timestamps are TSOs; a pair of offsets is (0, 0) where the field is absent.
+    """The result of `scan`. Timestamps are TSOs. A pair of offsets is (0, 0) if the field is absent.
 
-    `body_offset` is where field 4 starts, or what follows it: everything after the three leading scalars. It is 0
-    where the fields are not in canonical order or a scalar is missing. `schema_version` is 0 without field 5.
-    `writer_at` is where the WRITER_BYTES of the writer's id begin, 0 where the binlog names none.
+    `body_offset`: the offset after the three leading scalars, where field 4 or a later field starts. It is 0 if the
+    fields are not in canonical order or a scalar is missing. `schema_version` is 0 without field 5. `writer_at`: the
+    offset of the WRITER_BYTES of the writer's id, or 0 if the binlog names no writer.
     """
 
     tp: int
@@ -54,29 +54,30 @@ class Envelope(NamedTuple):
 
     @property
     def is_fake(self) -> bool:
-        """`P-FAKE-01`: only moves the pump's position, carries nothing."""
+        """Whether this is a fake binlog, which carries no data and only advances the pump's position (`P-FAKE-01`)."""
         return self.start_ts == self.commit_ts and self.start_ts > 0
 
     @property
     def is_probe(self) -> bool:
-        """`P-RPC-05`: asks whether the pump would take a prewrite."""
+        """Whether this is a probe, which tests if the pump would accept a prewrite (`P-RPC-05`)."""
         return self.start_ts == 0 and self.commit_ts == 0
 
 
-# Our writers name themselves in field 100 of a prewrite, which programs of upstream skip (docs/formats.md). It stands
-# between the three leading scalars and field 4, so that a merged binlog, whose head is the commit's, is without it.
+# Our writers add their id to a prewrite in field 100, which the original's programs skip (docs/formats.md). The field
+# is placed between the three leading scalars and field 4. A merged binlog begins with the commit's bytes, so it does
+# not contain the field.
 WRITER_FIELD = 100
 WRITER_BYTES = 16
 _WRITER_TAG = b"\xa2\x06\x10"  # field 100, bytes, sixteen of them
 
 _HEAD = Struct("<BBBQBB")  # tag 1, tp, tag 2, eight bytes of start_ts, its ninth, tag 3
 _TSO = Struct("<QB")
-_NO_DDL = b"\x38\x00\x40\x00"  # ddl_job_id and ddl_schema_state, both 0: how a binlog of rows ends
+_NO_DDL = b"\x38\x00\x40\x00"  # ddl_job_id and ddl_schema_state, both 0: the end of a binlog with rows
 _MORE = 0x8080808080808080  # the continuation bits of eight varint bytes
 
 
 def _packed(eight: int, ninth: int) -> int:
-    """The value of a nine-byte varint: 7-bit groups moved together, in three steps for all eight bytes at once."""
+    """Return the value of a nine-byte varint. Three steps join the 7-bit groups of all eight bytes in parallel."""
     eight ^= _MORE
     eight = (eight & 0x007F007F007F007F) | ((eight & 0x7F007F007F007F00) >> 1)
     eight = (eight & 0x00003FFF00003FFF) | ((eight & 0x3FFF00003FFF0000) >> 2)
@@ -84,7 +85,9 @@ def _packed(eight: int, ninth: int) -> int:
 
 
 def scan(payload: bytes) -> Envelope:
-    """The scalars of a serialized Binlog and where its bytes fields lie. An empty payload is all zero (`W-03`)."""
+    """Read the scalars of a serialized Binlog, and the offsets of its bytes fields. An empty payload is all zero
+    (`W-03`).
+    """
     if len(payload) >= 18:
         tag1, tp, tag2, eight, ninth, tag3 = _HEAD.unpack_from(payload)
         if tag1 == 8 and tp < 128 and tag2 == 16 and eight & _MORE == _MORE and ninth < 128 and tag3 == 24:
@@ -103,7 +106,7 @@ def scan(payload: bytes) -> Envelope:
 
 
 def _scan_body(payload: bytes, at: int, tp: int, start_ts: int, commit_ts: int) -> Envelope | None:
-    """Fields 4 to 8 in canonical order; None at anything unusual, which `_scan_any` then judges."""
+    """Read fields 4 to 8 in canonical order. Return None for any other form, which `_scan_any` then reads."""
     key_at = key_end = value_at = value_end = query_at = query_end = version = writer_at = 0
     try:
         tag = payload[at]
@@ -153,7 +156,7 @@ def _scan_body(payload: bytes, at: int, tp: int, start_ts: int, commit_ts: int) 
 
 
 def _schema_version(payload: bytes, at: int, end: int) -> int:
-    """PrewriteValue.schema_version (its field 1) between two offsets; rows are stepped over. 0 if absent."""
+    """Return PrewriteValue.schema_version (field 1) between two offsets, 0 if absent. Rows are skipped."""
     if end > len(payload):
         raise DecodeError(WHAT, offset=len(payload), detail="unexpected EOF in prewrite_value")
     if end - at >= 3 and payload[at] == 0x08 and payload[at + 1] < 128 and payload[at + 2] == 0x12:
@@ -165,7 +168,7 @@ def _schema_version(payload: bytes, at: int, end: int) -> int:
             value, at = varint(payload, at, end)
             version = signed(value)
             if at < end and payload[at] == 0x12:
-                return version  # rows follow; a second field 1 behind them is not looked for, or all would be walked
+                return version  # rows follow; looking for a second field 1 after them would mean to walk all of them
         else:
             at = skip(payload, at, end, number, wire)
     return version
@@ -184,7 +187,7 @@ _NAMES = {
 
 
 def _scan_any(payload: bytes) -> Envelope:
-    """`scan` for every legal shape. As in protobuf the last of a repeated field counts."""
+    """Do the work of `scan` for every valid form. As in protobuf, the last occurrence of a repeated field counts."""
     scalars = {1: 0, 2: 0, 3: 0, 7: 0, 8: 0}
     spans = {4: (0, 0), 5: (0, 0), 6: (0, 0)}
     at, end = 0, len(payload)
@@ -231,7 +234,7 @@ def _scan_any(payload: bytes) -> Envelope:
 
 
 def writer_of(payload: bytes, found: Envelope) -> bytes:
-    """The id of the writer that a prewrite names, b"" where it names none. `found` is what `scan` says of it."""
+    """Return the id of the writer that a prewrite names, or b"". `found`: the result of `scan` for this payload."""
     return bytes(payload[found.writer_at : found.writer_at + WRITER_BYTES]) if found.writer_at else b""
 
 
@@ -242,7 +245,7 @@ def _expect(payload: bytes, at: int, number: int, wire: int, wanted: int) -> Non
 
 
 def encode_varint(value: int) -> bytes:
-    """A protobuf varint; a negative int64 takes ten bytes."""
+    """Encode a protobuf varint. A negative int64 needs ten bytes."""
     value &= U64
     if value < 128:
         return bytes((value,))
@@ -266,9 +269,9 @@ def encode_binlog(
     ddl_schema_state: int = 0,
     writer: bytes | None = None,
 ) -> bytes:
-    """A Binlog byte for byte as TiDB's encoder writes it: scalars even when 0, bytes unless None (`W-01`).
+    """Encode a Binlog byte for byte as TiDB does: scalars even if they are 0, bytes unless they are None (`W-01`).
 
-    `writer`: the WRITER_BYTES of one of our own writers' ids, which TiDB's do not have.
+    `writer`: the WRITER_BYTES of the id of one of our own writers. TiDB's binlogs have none.
     """
     parts = [b"\x08", encode_varint(tp), b"\x10", encode_varint(start_ts), b"\x18", encode_varint(commit_ts)]
     if writer:
@@ -282,12 +285,12 @@ def encode_binlog(
 
 
 def encode_fake(ts: int) -> bytes:
-    """A fake binlog (`P-FAKE-01`, `X-03`)."""
+    """Encode a fake binlog (`P-FAKE-01`, `X-03`)."""
     return encode_binlog(tp=BinlogType.ROLLBACK, start_ts=ts, commit_ts=ts)
 
 
 def _merge_rows(prewrite: bytes, commit: bytes) -> bytes | None:
-    """`merge` of two canonical binlogs of rows with the usual TSOs; None for anything else."""
+    """Merge two canonical binlogs of rows with TSOs of the usual length. Return None for anything else."""
     try:
         if (
             prewrite[:3] != b"\x08\x00\x10"
@@ -320,11 +323,11 @@ def _optional(payload: bytes, at: int, end: int) -> bytes | None:
 
 
 def merge(prewrite: bytes, commit: bytes) -> bytes:
-    """What a pump serves for a prewrite and its commit (`P-PULL-02` as `X-01` corrects it).
+    """Return the binlog that a pump serves for a prewrite and its commit (`P-PULL-02` as corrected by `X-01`).
 
-    The commit's tp, commit_ts and prewrite_key; the prewrite's start_ts, prewrite_value, ddl_query, ddl_job_id and
-    ddl_schema_state. Of two canonical binlogs the result is the head of one and the tail of the other. DecodeError
-    where either cannot be read or they are of different transactions.
+    It has the commit's tp, commit_ts and prewrite_key, and the prewrite's start_ts, prewrite_value, ddl_query,
+    ddl_job_id and ddl_schema_state. For two canonical binlogs, it is the head of the commit and the tail of the
+    prewrite. Raises DecodeError if one cannot be read, or if they belong to different transactions.
     """
     joined = _merge_rows(prewrite, commit)
     if joined is not None:

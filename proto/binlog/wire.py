@@ -1,6 +1,6 @@
-"""Protobuf's wire format, walked without protobuf objects: varints, tags, and the way past a field.
+"""Reads protobuf's wire format without protobuf objects: varints, tags, and skipping of fields.
 
-Positions are offsets into one buffer; `end` is where the message at hand ends. Only DecodeError is ever raised.
+Positions are offsets into one buffer. `end` is the end of the current message. Only DecodeError is raised.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ I64_SIGN = 1 << 63
 
 
 def varint(data: bytes, at: int, end: int | None = None) -> tuple[int, int]:
-    """An unsigned 64-bit varint at `at`: (value, offset after it). At most ten bytes; bits above 64 are dropped."""
+    """Read an unsigned 64-bit varint at `at`: (value, offset after it). At most ten bytes; bits above 64 are
+    dropped.
+    """
     value = shift = 0
     limit = len(data) if end is None else end
     start = at
@@ -34,13 +36,13 @@ def signed(value: int) -> int:
 
 
 def signed32(value: int) -> int:
-    """An int32 or enum: the low 32 bits, as Go reads them."""
+    """Return an int32 or enum: the low 32 bits, as Go reads them."""
     value &= 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
 
 
 def tag(data: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """(field number, wire type, offset after the tag)."""
+    """Read a tag: (field number, wire type, offset after the tag)."""
     key, after = varint(data, at, end)
     number = (key >> 3) & 0xFFFFFFFF
     if number == 0 or number >= 1 << 29:
@@ -49,7 +51,7 @@ def tag(data: bytes, at: int, end: int) -> tuple[int, int, int]:
 
 
 def skip(data: bytes, at: int, end: int, number: int, wire: int) -> int:
-    """The offset after an unknown field's value."""
+    """Return the offset after the value of an unknown field."""
     if wire == 0:
         return varint(data, at, end)[1]
     if wire == 1:
@@ -65,7 +67,9 @@ def skip(data: bytes, at: int, end: int, number: int, wire: int) -> int:
 
 
 def skip_group(data: bytes, at: int, end: int, number: int) -> int:
-    """The offset after a group's end tag. Groups may nest; a stack instead of recursion bounds what input can cost."""
+    """Return the offset after a group's end tag. Groups may nest. A stack is used, so that input cannot cause deep
+    recursion.
+    """
     open_groups = [number]
     while open_groups:
         inner, wire, at = tag(data, at, end)

@@ -1,9 +1,9 @@
 """Runs one DDL statement: prewrite, commit_ts, published job, commit, always in this order.
 
-The prewrite is written first: while it is pending, the pump's resolved ts stays below it. It is pending from before the
-job is visible until the commit is stored. The commit_ts is taken before the job is published: a service that reads the
-job and writes rows with the new schema then gets a later commit_ts. The job is published before the commit is written:
-otherwise a drainer could read a DDL binlog whose job does not exist.
+The prewrite is written first: while it is pending, the pump's resolved ts stays below it. It is pending from before
+the job is visible until the commit is stored. The commit_ts is taken before the job is published: a service that reads
+the job and writes rows with the new schema then gets a later commit_ts. The job is published before the commit is
+written: otherwise a drainer could read a DDL binlog whose job does not exist.
 
 If the service dies between the prewrite and the job, a pending prewrite without a job remains: it must be rolled back.
 If it dies between the job and the commit, the pending prewrite must be committed at the job's FinishedTS.

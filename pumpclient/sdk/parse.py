@@ -1,7 +1,7 @@
 """DDL statements as text, for statements that declare no columns. A small grammar; any other text is refused.
 
-CREATE DATABASE d | DROP DATABASE d | DROP TABLE d.t | TRUNCATE [TABLE] d.t | RENAME TABLE d.t TO d.t DROP INDEX i ON
-d.t | ALTER TABLE d.t DROP [COLUMN] c [, DROP …] | CREATE [UNIQUE] INDEX i ON d.t (c [, c…])
+CREATE DATABASE d | DROP DATABASE d | DROP TABLE d.t | TRUNCATE [TABLE] d.t | RENAME TABLE d.t TO d.t
+DROP INDEX i ON d.t | ALTER TABLE d.t DROP [COLUMN] c [, DROP …] | CREATE [UNIQUE] INDEX i ON d.t (c [, c…])
 """
 
 from __future__ import annotations

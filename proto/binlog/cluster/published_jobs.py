@@ -1,8 +1,8 @@
 """DDL jobs that services with the embedded SDK publish in etcd, in place of TiDB's job history.
 
-/tidb-binlog/v1/ddl/jobs/%020d       schema_version → Job JSON as TiDB writes it /tidb-binlog/v1/ddl/schema_version
-the newest allocated schema version, decimal /tidb-binlog/v1/ddl/global_id        the newest allocated table, database
-or job id, decimal
+/tidb-binlog/v1/ddl/jobs/%020d       schema_version → Job JSON as TiDB writes it
+/tidb-binlog/v1/ddl/schema_version   the newest allocated schema version, decimal
+/tidb-binlog/v1/ddl/global_id        the newest allocated table, database or job id, decimal
 """
 
 from __future__ import annotations

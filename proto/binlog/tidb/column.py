@@ -13,7 +13,7 @@ _WRITABLE = frozenset({SchemaState.PUBLIC, SchemaState.WRITE_ONLY, SchemaState.W
 
 
 def field_type_from_json(document: Document, what: str = "type") -> FieldType:
-    """FieldType has Go's own names; flen and decimal are kept as they stand (-1 = unspecified)."""
+    """Read a FieldType, whose keys are Go's field names. flen and decimal are kept as they are (-1: unspecified)."""
     read = Reader(document, what)
     return FieldType(
         tp=Tp(read.integer("Tp")),
@@ -65,9 +65,10 @@ _COLUMN_ORDER: Order = (
 
 @dataclass(frozen=True, slots=True)
 class ColumnInfo:
-    """One column. `origin_default` is what rows older than the column logically hold.
+    """A column. `origin_default`: the value of rows that are older than the column.
 
-    `*_bit` are the real bytes of a BIT's default; of the SDK also those of a BINARY's or VARBINARY's that is no UTF-8.
+    `*_bit`: the bytes of a BIT's default. In jobs of the SDK also those of a BINARY or VARBINARY default that is not
+    UTF-8.
     """
 
     id: int
@@ -93,7 +94,7 @@ class ColumnInfo:
 
     @property
     def is_writable(self) -> bool:
-        """Inserts and updates carry it: public, or on its way in."""
+        """Whether inserts and updates contain the column: it is public, or is being added."""
         return self.state in _WRITABLE
 
     @property
@@ -118,7 +119,7 @@ class ColumnInfo:
 
     @classmethod
     def from_json(cls, document: Document, what: str = "column") -> ColumnInfo:
-        """DecodeError naming the field that is not what it should be."""
+        """Read a column. Raises DecodeError with the name of an invalid field."""
         read = Reader(document, what)
         known = cls(
             id=read.integer("id"),

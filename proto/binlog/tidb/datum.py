@@ -62,7 +62,7 @@ Datum: TypeAlias = "int | Uint | float | Decimal | Duration | bytes | BinaryJSON
 
 
 def decode_one(buf: bytes, pos: int = 0) -> tuple[Datum, int]:
-    """(value, position after it). DecodeError for an unknown flag or a torn payload."""
+    """Decode a datum: (value, position after it). Raises DecodeError for an unknown flag or a truncated payload."""
     if pos >= len(buf):
         raise DecodeError("datum", offset=pos, detail="invalid encoded key")
     flag = buf[pos]
@@ -101,7 +101,7 @@ def _decode_key_form(buf: bytes, pos: int, flag: int) -> tuple[Datum, int]:
 
 
 def cut_one(buf: bytes, pos: int = 0) -> int:
-    """The position after the datum at `pos`, its payload unread. DecodeError when it cannot be skipped."""
+    """Return the position after the datum at `pos`, without decoding it. Raises DecodeError if it cannot be skipped."""
     if pos >= len(buf):
         raise DecodeError("datum", offset=pos, detail="invalid encoded key")
     flag = buf[pos]
@@ -113,7 +113,7 @@ def cut_one(buf: bytes, pos: int = 0) -> int:
         raw, start = decode_uvarint(buf, pos + 1)
         end = start + (raw >> 1)
         if raw & 1:
-            decode_compact_bytes(buf, pos + 1)  # a negative length: says so
+            decode_compact_bytes(buf, pos + 1)  # raises DecodeError for the negative length
     elif flag in (FLOAT, INT, UINT, DURATION):
         end = pos + 9
     elif flag == DECIMAL:
@@ -130,7 +130,7 @@ def cut_one(buf: bytes, pos: int = 0) -> int:
 
 
 def decode_all(buf: bytes, pos: int = 0) -> list[Datum]:
-    """Every datum up to the end of the buffer."""
+    """Decode every datum up to the end of the buffer."""
     found: list[Datum] = []
     while pos < len(buf):
         value, pos = decode_one(buf, pos)
@@ -139,7 +139,7 @@ def decode_all(buf: bytes, pos: int = 0) -> list[Datum]:
 
 
 def encode_value(value: Datum) -> bytes:
-    """Value form. ValueError when a number does not fit its kind, TypeError for what is no datum."""
+    """Encode in value form. Raises ValueError if a number does not fit its kind, TypeError if it is not a datum."""
     if value is None:
         return b"\x00"
     if isinstance(value, Uint):
@@ -152,7 +152,7 @@ def encode_value(value: Datum) -> bytes:
 
 
 def encode_key(value: Datum) -> bytes:
-    """Key form. Errors as `encode_value`."""
+    """Encode in key form. Errors as for `encode_value`."""
     if value is None:
         return b"\x00"
     if isinstance(value, Uint):

@@ -1,8 +1,8 @@
 """DECIMAL in MySQL's binary form, to and from text, without the decimal module.
 
-A payload is one byte precision, one byte frac, and the digits: the integer part cut from the right and the
-fraction cut from the left into groups of nine, each group a big-endian number of as few bytes as its digits need.
-The first bit is flipped, and every byte is complemented when the number is negative.
+A payload is one byte precision, one byte frac, and the digits. The integer part is split from the right and the
+fraction from the left into groups of nine digits. Each group is a big-endian number in as few bytes as its digits need.
+The first bit is flipped, and for a negative number every byte is complemented.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _PLAIN = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?")
 class Decimal(str):
     """Canonical text ("5.00", "-0.5": exactly `frac` fraction digits) that remembers how it was stored.
 
-    `precision` and `frac` are what the encoder writes, the column's flen and decimal; precision 0 means "as the
-    text has it".
+    The encoder writes `precision` and `frac`, which are the column's flen and decimal. Precision 0 means the digits of
+    the text.
     """
 
     __slots__ = ("frac", "precision")
@@ -43,7 +43,7 @@ class Decimal(str):
 
 
 class _Layout(NamedTuple):
-    """Groups of one (precision, frac), each (shift, mask, largest value, ten to its digits)."""
+    """The digit groups for one (precision, frac), each as (shift, mask, largest value, power of ten of its digits)."""
 
     size: int
     top: int  # the flipped bit
@@ -64,7 +64,7 @@ def _layout(precision: int, frac: int) -> _Layout:
     at = size
     for index, digits in enumerate(integer_digits + fraction_digits):
         at -= sizes[index]
-        # TiDB lets the leading group hold one digit more than it should; every other group is exact.
+        # TiDB accepts one digit too many in the leading group; every other group is exact.
         slack = 1 if index == 0 and lead and digits < DIGITS else 0
         groups.append((8 * at, (1 << 8 * sizes[index]) - 1, 10 ** (digits + slack) - 1, 10**digits))
     split = len(integer_digits)
@@ -73,7 +73,7 @@ def _layout(precision: int, frac: int) -> _Layout:
 
 
 def decimal_size(precision: int, frac: int) -> int:
-    """Bytes of the digits, without the two bytes before them."""
+    """Return the number of bytes of the digits, without the two bytes in front of them."""
     return _layout(precision, frac).size
 
 
@@ -87,7 +87,7 @@ def _header(buf: bytes, pos: int) -> tuple[int, int]:
 
 
 def cut_decimal(buf: bytes, pos: int = 0) -> int:
-    """The position after a payload."""
+    """Return the position after a payload. Raises DecodeError if it is truncated."""
     precision, frac = _header(buf, pos)
     end = pos + 2 + _layout(precision, frac).size
     if end > len(buf):
@@ -96,20 +96,20 @@ def cut_decimal(buf: bytes, pos: int = 0) -> int:
 
 
 def decode_decimal(buf: bytes, pos: int = 0) -> tuple[Decimal, int]:
-    """A payload with its precision and frac. DecodeError on a short or impossible one."""
+    """Decode a payload with its precision and frac. Raises DecodeError if it is truncated or invalid."""
     precision, frac = _header(buf, pos)
     text, end = decode_digits(buf, pos + 2, precision, frac)
     return Decimal(text, precision, frac), end
 
 
 def decode_decimal_text(buf: bytes, pos: int = 0) -> tuple[str, int]:
-    """As `decode_decimal`, plain text alone: the quick way for a writer of literals."""
+    """Decode a payload to plain text only, which is faster. Raises as `decode_decimal` does."""
     precision, frac = _header(buf, pos)
     return decode_digits(buf, pos + 2, precision, frac)
 
 
 def decode_digits(buf: bytes, pos: int, precision: int, frac: int) -> tuple[str, int]:
-    """The digits alone, as text. DecodeError when bytes are missing or a group is no number of its digits."""
+    """Decode the digits to text. Raises DecodeError if bytes are missing or a group exceeds its digits."""
     size, top, ones, integer, fraction = _layout(precision, frac)
     end = pos + size
     if end > len(buf):
@@ -137,7 +137,9 @@ def decode_digits(buf: bytes, pos: int, precision: int, frac: int) -> tuple[str,
 
 
 def _split(text: str) -> tuple[bool, str, str]:
-    """(negative, integer digits without leading zeros, fraction digits). ValueError when it is no plain decimal."""
+    """Return (negative, integer digits without leading zeros, fraction digits). Raises ValueError if it is not a plain
+    decimal.
+    """
     found = _PLAIN.fullmatch(text)
     if not found or not (found[2] or found[3]):
         raise ValueError(f"{text!r} is not a decimal number")
@@ -145,10 +147,10 @@ def _split(text: str) -> tuple[bool, str, str]:
 
 
 def encode_decimal(text: str, precision: int = 0, frac: int = 0) -> bytes:
-    """A payload: precision, frac, digits. Precision 0: the value's own digits.
+    """Encode a payload: precision, frac, digits. With precision 0, the value's own digits are used.
 
-    Fraction digits beyond `frac` are cut, not rounded (a writer has rounded to the column before). ValueError when
-    the text is no number or has more integer digits than fit.
+    Fraction digits beyond `frac` are truncated, not rounded: the writer has already rounded to the column. Raises
+    ValueError if the text is not a number or has too many integer digits.
     """
     negative, head, tail = _split(text)
     if precision == 0:

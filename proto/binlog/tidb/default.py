@@ -1,7 +1,7 @@
-"""The value a row logically has in a column it does not carry (D-TR-03), as a flattened datum.
+"""The value of a column that a row does not contain (D-TR-03), as a flattened datum.
 
-Such rows are older than the column, or their NULL was left out: first `origin_default`, else NULL when the column
-may be NULL, else the first name of an ENUM, else the type's zero.
+Such a row is older than the column, or its NULL was left out. The value is the first that applies: `origin_default`;
+NULL if the column is nullable; the first name of an ENUM; the type's zero value.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _JSON_NULL = BinaryJSON(b"\x04\x00")
 
 
 def missing_value(column: ColumnInfo) -> Datum:
-    """DecodeError naming the column when its origin default is no value of its type.
+    """Return the value. Raises DecodeError with the column's name if its origin default is not a value of its type.
 
-    A TIMESTAMP's default stands in UTC, as its datum does: no time zone is needed before text is made of it.
+    A TIMESTAMP's default is in UTC, as its datum is. A time zone is only needed when it is converted to text.
     """
     if column.origin_default_bit is not None and column.type.tp == Tp.BIT:
         return Uint(int.from_bytes(column.origin_default_bit, "big"))
@@ -48,7 +48,7 @@ def _origin_default(column: ColumnInfo) -> Datum:
 
 
 def zero_value(kind: FieldType) -> Datum:
-    """What a NOT NULL column without a default holds."""
+    """Return the value of a NOT NULL column without a default."""
     tp = kind.tp
     if tp in STRINGS:
         return bytes(max(kind.flen, 0)) if tp == Tp.STRING and kind.charset == "binary" else b""

@@ -1,7 +1,7 @@
-"""Typed reading of the JSON documents TiDB writes for jobs and schemas.
+"""Typed reading of the JSON documents that TiDB writes for jobs and schemas.
 
-Go's rules: unknown keys are ignored, an absent key or null is the zero value. A value of another type, or text that
-is no JSON, is a DecodeError naming the field.
+Go's rules apply: unknown keys are ignored; an absent key or null is the zero value. A value of another type, or invalid
+JSON, raises DecodeError with the field's name.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Order: TypeAlias = "tuple[tuple[str, Json], ...]"  # every key TiDB writes, in i
 
 
 def parse_document(text: bytes | str, what: str) -> Document:
-    """The object in `text`. DecodeError naming `what` and the byte (or character) where it went wrong."""
+    """Return the object in `text`. Raises DecodeError with `what` and the byte (or character) of the error."""
     try:
         found = json.loads(text)
     except json.JSONDecodeError as err:
         raise DecodeError(what, offset=err.pos, detail=err.msg) from None
-    except (ValueError, RecursionError) as err:  # not UTF-8, a number of thousands of digits, or a bomb of brackets
+    except (ValueError, RecursionError) as err:  # not UTF-8, a number of thousands of digits, or too many brackets
         raise DecodeError(what, offset=0, detail=str(err)) from None
     return expect_document(found, what)
 
@@ -37,7 +37,7 @@ def expect_document(value: object, what: str) -> Document:
 
 
 class Reader:
-    """Fields of one object, typed. `what` names the object in errors."""
+    """Reads the fields of one object by type. `what` names the object in errors."""
 
     __slots__ = ("document", "what")
 
@@ -110,7 +110,7 @@ class Reader:
 
 
 def parse_cistr(value: object, what: str) -> str:
-    """A name as written, from {"O", "L"} or a bare string; absent is the empty name."""
+    """Return a name as written, from {"O", "L"} or a bare string. Absent: the empty name."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -119,12 +119,12 @@ def parse_cistr(value: object, what: str) -> str:
 
 
 def cistr(name: str) -> Json:
-    """A name as TiDB writes it: original and lower case."""
+    """Return a name in TiDB's form: original and lower case."""
     return {"O": name, "L": name.lower()}
 
 
 def dump_document(document: Mapping[str, Json]) -> bytes:
-    """As Go's encoding/json: no spaces, and `<`, `>`, `&`, U+2028 and U+2029 escaped."""
+    """Serialize as Go's encoding/json does: no spaces, and `<`, `>`, `&`, U+2028 and U+2029 escaped."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     for char in "<>&\u2028\u2029":
         if char in text:
@@ -135,7 +135,8 @@ def dump_document(document: Mapping[str, Json]) -> bytes:
 def in_order(
     order: tuple[tuple[str, Json], ...], typed: Mapping[str, Json], rest: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """An object with TiDB's key order: what is typed, else what was read, else the default of `order`.
+    """Return an object with TiDB's key order. A value is taken from `typed`, else from `rest`, else from `order`'s
+    default.
 
     The default OMIT marks a key that is left out unless it has a value (Go's omitempty).
     """
@@ -149,7 +150,7 @@ def in_order(
 
 
 def unknown_rest(order: Order, typed: Mapping[str, Json], document: Document) -> dict[str, Json]:
-    """What `document` says, beyond the typed keys, that differs from the defaults."""
+    """Return the values in `document` for known but untyped keys that differ from the defaults."""
     return {
         key: document[key]
         for key, default in order

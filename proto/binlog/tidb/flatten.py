@@ -1,9 +1,9 @@
-"""Python values to the datums a row carries, cast as an INSERT into the column would.
+"""Converts Python values to the datums in a row, with the casts that an INSERT into the column makes.
 
-Accepts per type: whole numbers int or text; FLOAT and DOUBLE float, int or text; DECIMAL text, int or
-decimal.Decimal; strings str or bytes; times text, date, datetime; TIME text or timedelta; ENUM a name or an index;
-SET names joined by commas or a mask; BIT an int or bytes; JSON text, BinaryJSON, or what `encode_json` takes.
-Fractions are rounded half up to what the column keeps. What does not fit is a ValueError naming the type.
+Accepted values by type: integers int or text; FLOAT and DOUBLE float, int or text; DECIMAL text, int or
+decimal.Decimal; strings str or bytes; times text, date, datetime; TIME text or timedelta; ENUM a name or an index; SET
+names joined by commas or a mask; BIT an int or bytes; JSON text, BinaryJSON, or any value that `encode_json` accepts.
+Fractions are rounded half up to the column's precision. A value that does not fit raises ValueError with the type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DIGITS = decimal.Context(prec=200, rounding=decimal.ROUND_HALF_UP)
 
 
 def flatten(value: object, kind: FieldType, zone: datetime.tzinfo | None = None) -> Datum:
-    """The datum of `value` in a column of this type; TIMESTAMPs are read in `zone` (None: UTC)."""
+    """Return the datum of `value` in a column of this type. TIMESTAMPs are read in `zone` (None: UTC)."""
     if value is None:
         return None
     cast = _CAST.get(kind.tp)
@@ -128,7 +128,7 @@ def _cast_time(value: object, kind: FieldType) -> Datum:
 
 
 def _round_time(packed: int, fsp: int) -> int:
-    """Half up to fsp digits, carrying into the seconds (of a real date: a zero month only loses the digits)."""
+    """Round half up to fsp digits, with carry into the seconds. With a zero month, the digits are truncated instead."""
     unit: int = 10 ** (6 - fsp)
     microsecond = packed & 0xFFFFFF
     rounded = (microsecond + unit // 2) // unit * unit
@@ -156,7 +156,7 @@ def _cast_duration(value: object, kind: FieldType) -> Datum:
 
 
 def _name_index(name: str, kind: FieldType) -> int | None:
-    """Position of an ENUM or SET name: as written, else ignoring case where the collation does."""
+    """Return the position of an ENUM or SET name: exact, or ignoring case if the collation does."""
     wanted = name.rstrip(" ")
     if wanted in kind.elems:
         return kind.elems.index(wanted)
@@ -171,7 +171,7 @@ def _cast_enum(value: object, kind: FieldType) -> Datum:
         index = _name_index(value, kind)
         if index is None and value:
             raise _unfit(value, kind)
-        return Uint(0 if index is None else index + 1)  # "" is how the error value shows
+        return Uint(0 if index is None else index + 1)  # the error value (0) is shown as ""
     if not isinstance(value, int) or not 0 <= value <= len(kind.elems):
         raise _unfit(value, kind)
     return Uint(value)

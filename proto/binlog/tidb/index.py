@@ -27,7 +27,9 @@ _INDEX_ORDER: Order = (
 
 @dataclass(frozen=True, slots=True)
 class IndexColumn:
-    """A part of an index: `offset` is a position in the table's columns; `length` -1 is the whole column."""
+    """A part of an index. `offset`: the position in the table's columns. `length`: the prefix length, -1 for the full
+    column.
+    """
 
     name: str
     offset: int
@@ -36,7 +38,7 @@ class IndexColumn:
 
 @dataclass(frozen=True, slots=True)
 class IndexInfo:
-    """One index."""
+    """An index."""
 
     id: int
     name: str

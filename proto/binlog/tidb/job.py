@@ -1,6 +1,6 @@
-"""DDL jobs (model.Job), from and to the JSON of TiDB's history or of an embedding service.
+"""DDL jobs (model.Job), read from and written to the JSON of TiDB's history or of a service with the embedded SDK.
 
-Numbers this module does not know (a newer TiDB's job type) survive as members named `UNKNOWN_n`.
+Numbers unknown to this module (such as a newer TiDB's job type) are kept as members named `UNKNOWN_n`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["ActionType", "DBInfo", "Job", "JobState", "SchemaState", "TableInfo"
 
 
 class ActionType(OpenEnum):
-    """What a job does."""
+    """The kind of a job."""
 
     NONE = 0
     CREATE_SCHEMA = 1
@@ -104,7 +104,7 @@ class ActionType(OpenEnum):
 
 
 class JobState(OpenEnum):
-    """How far a job has come. Done and synced ones took effect."""
+    """The state of a job. Jobs that are done or synced took effect."""
 
     NONE = 0
     RUNNING = 1
@@ -158,9 +158,9 @@ _JOB_ORDER: Order = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One DDL. `schema_version` 0 is a failed job; `query` is the text as the user wrote it.
+    """A DDL job. `schema_version` 0 means that the job failed. `query`: the statement as the user wrote it.
 
-    `finished_ts` is later than the commit_ts of the job's binlog (X-05): join on the id.
+    `finished_ts` is later than the commit_ts of the job's binlog (X-05), so match them by id.
     """
 
     id: int
@@ -185,18 +185,18 @@ class Job:
 
     @property
     def took_effect(self) -> bool:
-        """Done or synced: the only states a drainer acts on."""
+        """Whether the job is done or synced. A drainer applies only such jobs."""
         return self.state in (JobState.DONE, JobState.SYNCED)
 
     @property
     def error(self) -> Document | None:
-        """{"class", "code", "message", "rfccode"} of a failed job."""
+        """{"class", "code", "message", "rfccode"} of a failed job, or None."""
         found = self.rest.get("err")
         return found if isinstance(found, dict) else None
 
     @classmethod
     def from_json(cls, source: Document | bytes | str) -> Job:
-        """From a document or its text. DecodeError naming the field that is not what it should be."""
+        """Read a job from a document or its text. Raises DecodeError with the name of an invalid field."""
         document = parse_document(source, "Job") if isinstance(source, bytes | str) else expect_document(source, "Job")
         read = Reader(document, "Job")
         read.what = f"Job {read.integer('id')}"
@@ -256,9 +256,9 @@ class Job:
         }
 
     def to_json(self) -> dict[str, Json]:
-        """The document with TiDB 8.1's keys in their order."""
+        """Return the document with the keys of TiDB 8.1, in their order."""
         return in_order(_JOB_ORDER, self._typed(), self.rest)
 
     def dump(self) -> bytes:
-        """`to_json` as the text Go's encoding/json would write."""
+        """Return `to_json` as the text that Go's encoding/json writes."""
         return dump_document(self.to_json())

@@ -1,8 +1,8 @@
-"""TiDB's binary JSON: type code and value, decoded to text or Python values (see `json_encode` for the other way).
+"""TiDB's binary JSON: type code and value, decoded to text or Python values (for the reverse see `json_encode`).
 
 A value is `code u8 | body`. Numbers are little-endian. Containers hold offsets relative to their own start:
-array = count u32 | size u32 | count * (type u8 | offset u32) | values; object puts count * (offset u32 | length
-u16) of its keys before the value entries. Literals stand inside their entry. Nesting is limited to 100.
+array = count u32 | size u32 | count * (type u8 | offset u32) | values; object has count * (offset u32 | length u16) for
+its keys in front of the value entries. Literals are stored inside their entry. Nesting is limited to 100.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ JSONValue: TypeAlias = "bool | int | float | str | list[JSONValue] | dict[str, J
 
 
 class Code(IntEnum):
-    """What a binary JSON value is."""
+    """The type code of a binary JSON value."""
 
     OBJECT = 0x01
     ARRAY = 0x03
@@ -64,7 +64,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 class BinaryJSON(bytes):
-    """A JSON column's value as stored: type code and body. Compares as bytes; `text()` is what MySQL shows."""
+    """A JSON column's value as stored: type code and body. It compares as bytes. `text()` returns what MySQL shows."""
 
     __slots__ = ()
 
@@ -80,7 +80,9 @@ def _broken(pos: int, detail: str = TOO_SHORT) -> DecodeError:
 
 
 def cut_json(buf: bytes, pos: int = 0) -> int:
-    """The position after the value at `pos`; containers are not looked into. DecodeError when it is torn."""
+    """Return the position after the value at `pos`. Containers are not decoded. Raises DecodeError if it is
+    truncated.
+    """
     return _cut_body(buf, pos + 1, _code_at(buf, pos))
 
 
@@ -114,7 +116,7 @@ def _cut_body(buf: bytes, pos: int, code: int) -> int:
 
 
 def quote(text: str) -> str:
-    """A JSON string as TiDB prints it; surrogates U+DC80…DCFF stand for bytes that were not UTF-8."""
+    """Return a JSON string as TiDB prints it. Surrogates U+DC80…DCFF stand for bytes that were not UTF-8."""
     return f'"{_SPECIAL.sub(_escape, text)}"' if _SPECIAL.search(text) else f'"{text}"'
 
 
@@ -126,7 +128,9 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def float_text(value: float) -> str:
-    """Shortest digits that read back the same, in the notation of Go's encoding/json. DecodeError for NaN, Inf."""
+    """Format with the fewest digits that read back the same, in the notation of Go's encoding/json. Raises
+    DecodeError.
+    """
     if not isfinite(value):
         raise _broken(0, f"{value} is no JSON number")
     sign = "-" if str(value)[0] == "-" else ""
@@ -141,7 +145,7 @@ def float_text(value: float) -> str:
 
 
 def shortest_digits(shown: str) -> tuple[str, int]:
-    """(digits, exponent) with value = 0.digits * 10^exponent, from Python's repr of a non-negative number."""
+    """Return (digits, exponent) with value = 0.digits * 10^exponent, from Python's repr of a non-negative number."""
     mantissa, _, power = shown.partition("e")
     head, _, tail = mantissa.partition(".")
     digits = (head + tail).lstrip("0")
@@ -150,7 +154,7 @@ def shortest_digits(shown: str) -> tuple[str, int]:
 
 
 def plain_notation(digits: str, exponent: int) -> str:
-    """Without an exponent and without `.0`."""
+    """Format without an exponent and without `.0`."""
     if exponent <= 0:
         return "0." + "0" * -exponent + digits
     if exponent >= len(digits):
@@ -166,7 +170,7 @@ def _civil_text(when: Civil, code: int) -> str:
 
 
 def _leaf_string(buf: bytes, pos: int, code: int) -> str | None:
-    """The unquoted text of a value that is shown as a string; None for any other code."""
+    """Return the unquoted text of a value that is shown as a string, or None for any other code."""
     if code == _STRING:
         length, start = decode_uvarint(buf, pos)
         return buf[start : start + length].decode("utf-8", "surrogateescape")
@@ -189,13 +193,13 @@ def _leaf_number(buf: bytes, pos: int, code: int) -> int | float:
 
 
 def decode_text(buf: bytes, pos: int = 0) -> tuple[str, int]:
-    """(text as MySQL shows a JSON column, position after the value). DecodeError on anything malformed."""
+    """Decode to (text as MySQL shows a JSON column, position after the value). Raises DecodeError if it is invalid."""
     end = cut_json(buf, pos)
     return _text(buf, pos + 1, end, buf[pos], 0), end
 
 
 def decode_value(buf: bytes, pos: int = 0) -> tuple[JSONValue, int]:
-    """(Python value, position after it): times, opaque values and strings all become str."""
+    """Decode to (Python value, position after it). Times, opaque values and strings become str."""
     end = cut_json(buf, pos)
     return _value(buf, pos + 1, end, buf[pos], 0), end
 
@@ -221,7 +225,7 @@ def _quoted_key(key: bytes) -> str:
 
 @lru_cache(maxsize=4096)
 def _quoted_short_key(key: bytes) -> str:
-    """Rows of one table mostly share their keys."""
+    """Quote a key. It is cached because most rows of a table have the same keys."""
     return quote(key.decode("utf-8", "surrogateescape"))
 
 
@@ -248,7 +252,7 @@ def _literal(literals: Mapping[int, V], byte: int, pos: int) -> V:
 
 
 def _child_text(buf: bytes, start: int, end: int, code: int, depth: int) -> tuple[str, int]:
-    """(text, size) of a value inside a container that ends at `end`."""
+    """Return (text, size) of a value inside a container that ends at `end`."""
     if code == _INT64 and start + 8 <= end:
         return str(_int64.unpack_from(buf, start)[0]), 8
     if code == _STRING and start < end and buf[start] < 0x80 and start + buf[start] < end:  # a length of one byte
@@ -275,7 +279,10 @@ _ReadChild: TypeAlias = "Callable[[bytes, int, int, int, int], tuple[V, int]]"
 
 
 def _elements(buf: bytes, pos: int, end: int, depth: int, literals: Mapping[int, V], read: _ReadChild[V]) -> list[V]:
-    """The array at `pos`. Its parts may not add up to more than itself, so shared offsets cannot multiply the work."""
+    """Return the elements of the array at `pos`.
+
+    The sizes of its parts must not add up to more than the array, so that shared offsets cannot multiply the work.
+    """
     if depth >= DEPTH_MAX:
         raise _broken(pos, f"nested deeper than {DEPTH_MAX}")
     entries = pos + 8
@@ -297,7 +304,7 @@ def _elements(buf: bytes, pos: int, end: int, depth: int, literals: Mapping[int,
 def _members(
     buf: bytes, pos: int, end: int, depth: int, literals: Mapping[int, V], read: _ReadChild[V]
 ) -> list[tuple[bytes, V]]:
-    """The object at `pos` as (key, value), with the same limits as `_elements`."""
+    """Return the object at `pos` as (key, value) pairs, with the same limits as `_elements`."""
     if depth >= DEPTH_MAX:
         raise _broken(pos, f"nested deeper than {DEPTH_MAX}")
     count = _uint32.unpack_from(buf, pos)[0]

@@ -1,7 +1,7 @@
-"""Binary JSON from Python values or from JSON text, the bytes TiDB would write.
+"""Encodes Python values or JSON text as binary JSON, with the bytes that TiDB would write.
 
-Object keys are sorted by their bytes; numbers with `.`, `e` or `E` become floats, other numbers int64, uint64 or,
-when they fit neither, float. Values stand one after another behind the entries.
+Object keys are sorted by their bytes. Numbers with `.`, `e` or `E` become floats. Other numbers become int64, uint64
+or, if they fit neither, float. Values are stored one after the other, after the entries.
 """
 
 from __future__ import annotations
@@ -21,38 +21,39 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Opaque(NamedTuple):
-    """Bytes inside JSON, with the MySQL type they came from."""
+    """Bytes in JSON, with the MySQL type they came from."""
 
     tp: int
     data: bytes
 
 
 class JSONTime(NamedTuple):
-    """A DATE, DATETIME or TIMESTAMP inside JSON."""
+    """A DATE, DATETIME or TIMESTAMP in JSON."""
 
     code: Code
     when: Civil
 
 
 class JSONDuration(NamedTuple):
-    """A TIME inside JSON: nanoseconds and the digits of its fraction."""
+    """A TIME in JSON: nanoseconds, and the digits of its fraction."""
 
     ns: int
     fsp: int = 6
 
 
 def encode_json(value: object) -> BinaryJSON:
-    """None, bool, int, float, str, list, tuple, dict, Opaque, JSONTime, JSONDuration; a BinaryJSON stays itself.
+    """Encode None, bool, int, float, str, list, tuple, dict, Opaque, JSONTime or JSONDuration. A BinaryJSON stays as it
+    is.
 
-    ValueError when it nests deeper than 100, a key is longer than 65,535 bytes, a number is too large or no number;
-    TypeError for any other type.
+    Raises ValueError if the value nests deeper than 100, a key is longer than 65,535 bytes, or a number is too large,
+    NaN or infinite. Raises TypeError for any other type.
     """
     code, body = _encode(value, 0)
     return BinaryJSON(bytes((code,)) + body)
 
 
 def parse_json(text: str) -> BinaryJSON:
-    """From JSON text. ValueError when it is none."""
+    """Encode JSON text. Raises ValueError if it is invalid."""
     try:
         return encode_json(json.loads(text, parse_int=_parse_int, parse_constant=_refuse))
     except RecursionError:
@@ -146,7 +147,7 @@ def _key(name: object) -> bytes:
 
 
 def _place(values: Sequence[object], start: int, depth: int) -> tuple[bytes, bytes]:
-    """(value entries, bodies), the first body at offset `start` of the container."""
+    """Return the value entries and the bodies. The first body is at offset `start` of the container."""
     entries, body = bytearray(), bytearray()
     for value in values:
         code, part = _encode(value, depth)

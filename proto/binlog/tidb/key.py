@@ -32,7 +32,9 @@ def table_prefix(table_id: int) -> bytes:
 
 
 def encode_handle(handle: Handle) -> bytes:
-    """cmpint, or the key-form datums padded with zeros to 9 bytes, so the two can be told apart by length."""
+    """Encode a handle: cmpint, or key-form datums padded with zeros to 9 bytes. The length tells the two forms
+    apart.
+    """
     if isinstance(handle, int):
         return encode_int(handle)
     return b"".join(map(encode_key, handle)).ljust(_COMMON_HANDLE_BYTES_MIN, b"\x00")
@@ -43,14 +45,16 @@ def record_key(table_id: int, handle: Handle) -> bytes:
 
 
 def index_key(table_id: int, index_id: int, values: Sequence[Datum], handle: Handle | None = None) -> bytes:
-    """`handle` is there when the index is not unique or a value is NULL; an int handle is an int datum here."""
+    """Return an index key. `handle` is given if the index is not unique or a value is NULL; an int handle becomes an
+    int datum.
+    """
     tail = b"" if handle is None else encode_key(handle) if isinstance(handle, int) else encode_handle(handle)
     return table_prefix(table_id) + INDEX + encode_int(index_id) + b"".join(map(encode_key, values)) + tail
 
 
 @dataclass(frozen=True, slots=True)
 class RecordKey:
-    """A decoded record key. Zero padding of a short common handle shows as trailing NULLs."""
+    """A decoded record key. The zero padding of a short common handle is decoded as trailing NULLs."""
 
     table_id: int
     handle: Handle
@@ -58,7 +62,7 @@ class RecordKey:
 
 @dataclass(frozen=True, slots=True)
 class IndexKey:
-    """A decoded index key; a handle that follows is the last of `values`."""
+    """A decoded index key. If it contains a handle, that is the last of `values`."""
 
     table_id: int
     index_id: int
@@ -66,7 +70,7 @@ class IndexKey:
 
 
 def decode_table_key(key: bytes) -> RecordKey | IndexKey:
-    """A record or index key. DecodeError when it is neither."""
+    """Decode a record or index key. Raises DecodeError if it is neither."""
     if key[:1] != TABLE_PREFIX:
         raise DecodeError("table key", offset=0, detail="it does not begin with 't'")
     table_id, at = decode_int(key, 1)
@@ -86,24 +90,24 @@ def decode_table_key(key: bytes) -> RecordKey | IndexKey:
 
 @dataclass(frozen=True, slots=True)
 class MetaKey:
-    """A string (`field` None) or a field of a hash in TiDB's meta data."""
+    """A key of TiDB's meta data: a string (`field` is None) or a field of a hash."""
 
     name: bytes
     field: bytes | None = None
 
 
 def meta_string_key(name: bytes) -> bytes:
-    """For instance `SchemaVersionKey`."""
+    """Return the key of a string, for example `SchemaVersionKey`."""
     return META_PREFIX + encode_bytes(name) + _STRING
 
 
 def meta_hash_key(name: bytes, field: bytes) -> bytes:
-    """For instance hash `DBs`, field `DB:1`."""
+    """Return the key of a hash field, for example hash `DBs`, field `DB:1`."""
     return META_PREFIX + encode_bytes(name) + _HASH + encode_bytes(field)
 
 
 def decode_meta_key(key: bytes) -> MetaKey:
-    """DecodeError when it is neither a string nor a field of a hash."""
+    """Decode a meta key. Raises DecodeError if it is neither a string nor a field of a hash."""
     if key[:1] != META_PREFIX:
         raise DecodeError("meta key", offset=0, detail="it does not begin with 'm'")
     name, at = decode_bytes(key, 1)

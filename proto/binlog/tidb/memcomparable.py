@@ -1,7 +1,7 @@
-"""Bytes in groups of eight, so that concatenated values still compare as their parts do (flag 01).
+"""Encodes bytes in groups of eight, so that concatenated values compare in the order of their parts (flag 01).
 
-Every group is 8 bytes, zero-padded, and a marker `0xff - padding`; the last group's marker is below ff, so a
-value ends by itself. The "desc" form complements every byte.
+Every group has 8 bytes, zero-padded, and a marker `0xff - padding`. The last group's marker is below ff, so a value is
+self-delimiting. The "desc" form complements every byte.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PADDING = bytes(GROUP)
 
 
 def encode_bytes(data: bytes) -> bytes:
-    """(len // 8 + 1) * 9 bytes."""
+    """Encode to (len // 8 + 1) * 9 bytes."""
     out = bytearray()
     for at in range(0, len(data) + 1, GROUP):
         part = data[at : at + GROUP]
@@ -31,7 +31,7 @@ def encode_bytes_desc(data: bytes) -> bytes:
 
 
 def cut_bytes(buf: bytes, pos: int = 0) -> int:
-    """The position after the value; groups are counted, their padding is not looked at."""
+    """Return the position after the value. Groups are counted; their padding is not checked."""
     at = pos + GROUP
     size = len(buf)
     while at < size:
@@ -45,7 +45,7 @@ def cut_bytes(buf: bytes, pos: int = 0) -> int:
 
 
 def decode_bytes(buf: bytes, pos: int = 0) -> tuple[bytes, int]:
-    """DecodeError on a torn group, a marker that means more than 8 padding bytes, or padding that is not zero."""
+    """Decode a value. Raises DecodeError for a truncated group, an invalid marker, or padding that is not zero."""
     end = cut_bytes(buf, pos)
     return _strip(buf[pos:end], pos), end
 

@@ -1,11 +1,11 @@
-"""The rows of one transaction: a serialized PrewriteValue walked row by row, and built.
+"""The rows of a transaction: reads a serialized PrewriteValue row by row, and builds one.
 
-Within a table `sequence` says in which order inserts, updates and deletes happened, each entry taking the next row
-of its list (W-02); across tables the order of the transaction is lost.
+Within a table, `sequence` gives the order of inserts, updates and deletes. Each entry stands for the next row of its
+list (W-02). The order between tables is lost.
 
-Parsing is protobuf's C code (measured 2 to 4 times as fast as reading the bytes in Python), with a private message
-in which `sequence` is a list of numbers: as a closed enum, protobuf would hide a kind it does not know, and its row
-would be lost in silence.
+Parsing uses protobuf's C code, measured 2 to 4 times as fast as reading the bytes in Python, with a private message
+type. In it, `sequence` is a list of numbers: as a closed enum, protobuf would hide an unknown kind, and its row would
+be lost silently.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from .varint import encode_uvarint
 
 
 class MutationKind(IntEnum):
-    """The entries of `sequence`; 2 and 3 are obsolete and refused."""
+    """The entries of `sequence`. 2 and 3 are obsolete and refused."""
 
     INSERT = 0
     UPDATE = 1
     DELETE = 4
 
 
-INSERT, UPDATE, DELETE = 0, 1, 4  # plain numbers, for loops that compare them once a row
+INSERT, UPDATE, DELETE = 0, 1, 4  # plain numbers, for loops that compare them for each row
 
 
 class Mutation(NamedTuple):
-    """One table's rows. `sequence` holds as many 0, 1 and 4 as there are inserted, updated and deleted rows."""
+    """The rows of one table. `sequence` contains a 0 for each inserted, a 1 for each updated and a 4 for each deleted
+    row.
+    """
 
     table_id: int
     sequence: list[int]
@@ -44,10 +46,10 @@ class Mutation(NamedTuple):
     deleted: list[bytes]
 
     def rows(self) -> Iterator[tuple[int, int, bytes]]:
-        """(table id, kind, row) in order."""
+        """Yield (table id, kind, row) in order."""
         total = len(self.sequence)
         for kind, only in ((INSERT, self.inserted), (UPDATE, self.updated), (DELETE, self.deleted)):
-            if len(only) == total:  # one kind alone: most transactions
+            if len(only) == total:  # a single kind, as in most transactions
                 return zip(repeat(self.table_id), repeat(kind), only, strict=False)
         following = {INSERT: iter(self.inserted), UPDATE: iter(self.updated), DELETE: iter(self.deleted)}
         table_id = self.table_id
@@ -55,13 +57,13 @@ class Mutation(NamedTuple):
 
 
 class Prewrite(NamedTuple):
-    """What a transaction wrote: the schema version it saw, and its rows by table."""
+    """The content of a transaction: the schema version it used, and its rows by table."""
 
     schema_version: int
     mutations: list[Mutation]
 
     def rows(self) -> Iterator[tuple[int, int, bytes]]:
-        """(table id, kind, row) of every row, tables in order, rows in `sequence` order."""
+        """Yield (table id, kind, row) for every row, tables in order, rows in `sequence` order."""
         return chain.from_iterable([mutation.rows() for mutation in self.mutations])
 
 
@@ -97,7 +99,9 @@ _from_bytes = _message_class().FromString
 
 
 def parse_prewrite(prewrite_value: bytes) -> Prewrite:
-    """DecodeError on torn bytes, on a kind that is obsolete or unknown, and when `sequence` and rows do not match."""
+    """Parse a PrewriteValue. Raises DecodeError for invalid bytes, for an obsolete or unknown kind, and if `sequence`
+    does not match the rows.
+    """
     try:
         message = _from_bytes(prewrite_value)
     except ProtobufError as err:
@@ -125,7 +129,9 @@ def _check(mutation: Mutation) -> None:
 
 
 def walk(prewrite_value: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """(table id, kind, row) of every row; kind is 0 insert, 1 update, 4 delete. DecodeError as `parse_prewrite`."""
+    """Yield (table id, kind, row) for every row; kind is 0 insert, 1 update, 4 delete. Raises as
+    `parse_prewrite` does.
+    """
     mutations = parse_prewrite(prewrite_value).mutations
     if len(mutations) == 1:
         return mutations[0].rows()
@@ -137,8 +143,9 @@ _TAG_MUTATION, _TAG_INSERTED, _TAG_UPDATED, _TAG_DELETED, _TAG_SEQUENCE = 0x12, 
 
 
 class PrewriteValue:
-    """Collects the rows of one transaction and writes them as Go does (W-01): every scalar emitted, `sequence`
-    unpacked, one TableMutation a table in the order of first use."""
+    """Collects the rows of one transaction and serializes them as Go does (W-01): every scalar is written, `sequence`
+    is not packed, and there is one TableMutation per table, in the order of first use.
+    """
 
     __slots__ = ("_tables", "schema_version")
 
@@ -150,25 +157,25 @@ class PrewriteValue:
         return self._tables.setdefault(table_id, ([], [], [], []))
 
     def insert(self, table_id: int, row: bytes) -> None:
-        """`row` as of `row.encode_insert`."""
+        """Add an inserted row, made by `row.encode_insert`."""
         inserted, _, _, sequence = self._table(table_id)
         inserted.append(row)
         sequence.append(INSERT)
 
     def update(self, table_id: int, row: bytes) -> None:
-        """`row` as of `row.encode_update`."""
+        """Add an updated row, made by `row.encode_update`."""
         _, updated, _, sequence = self._table(table_id)
         updated.append(row)
         sequence.append(UPDATE)
 
     def delete(self, table_id: int, row: bytes) -> None:
-        """`row` as of `row.encode_delete`."""
+        """Add a deleted row, made by `row.encode_delete`."""
         _, _, deleted, sequence = self._table(table_id)
         deleted.append(row)
         sequence.append(DELETE)
 
     def __len__(self) -> int:
-        """Rows so far."""
+        """Return the number of rows added so far."""
         return sum(len(table[3]) for table in self._tables.values())
 
     def serialize(self) -> bytes:

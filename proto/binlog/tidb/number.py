@@ -1,6 +1,6 @@
-"""Numbers as 8 bytes that compare with memcmp as the numbers do (the key form of a datum).
+"""Numbers as 8 bytes whose memcmp order is the order of the numbers (the key form of a datum).
 
-"desc" variants complement every bit, so that they sort backwards. Decoders take (buffer, position) and return
+"desc" variants complement every bit, so that they sort in descending order. Decoders take (buffer, position) and return
 (value, position after it).
 """
 
@@ -18,14 +18,14 @@ _float64 = struct.Struct(">d")
 
 
 def encode_uint(value: int) -> bytes:
-    """Big-endian. ValueError outside 0 … 2^64-1."""
+    """Encode as big-endian. Raises ValueError outside 0 … 2^64-1."""
     if not 0 <= value <= UINT64_MAX:
         raise ValueError(f"{value} is not an unsigned 64-bit number")
     return _uint64.pack(value)
 
 
 def encode_int(value: int) -> bytes:
-    """Big-endian with the sign bit flipped. ValueError outside the signed 64-bit range."""
+    """Encode as big-endian with the sign bit flipped. Raises ValueError outside the signed 64-bit range."""
     if not INT64_MIN <= value <= INT64_MAX:
         raise ValueError(f"{value} is not a signed 64-bit number")
     return _uint64.pack(value + _SIGN)
@@ -40,9 +40,9 @@ def encode_int_desc(value: int) -> bytes:
 
 
 def encode_float(value: float, *, signed_zero: bool = False) -> bytes:
-    """Non-negative: sign bit set; negative: all bits flipped.
+    """Encode a float. Non-negative: the sign bit is set; negative: all bits are flipped.
 
-    TiDB up to 8.1 at least writes -0.0 like +0.0; the newest tests the sign bit (`signed_zero`).
+    TiDB up to at least 8.1 writes -0.0 like +0.0; the newest version tests the sign bit (`signed_zero`).
     """
     bits: int = _uint64.unpack(_float64.pack(value))[0]
     if value == 0 and not signed_zero:
@@ -51,7 +51,7 @@ def encode_float(value: float, *, signed_zero: bool = False) -> bytes:
 
 
 def decode_uint(buf: bytes, pos: int = 0) -> tuple[int, int]:
-    """DecodeError when fewer than 8 bytes are left."""
+    """Decode an unsigned number. Raises DecodeError if fewer than 8 bytes are left."""
     if len(buf) - pos < 8:
         raise DecodeError("64-bit number", offset=pos, detail=TOO_SHORT)
     value: int = _uint64.unpack_from(buf, pos)[0]
@@ -74,7 +74,7 @@ def decode_int_desc(buf: bytes, pos: int = 0) -> tuple[int, int]:
 
 
 def decode_float(buf: bytes, pos: int = 0) -> tuple[float, int]:
-    """Accepts both forms of -0.0. DecodeError when fewer than 8 bytes are left."""
+    """Decode a float. Accepts both forms of -0.0. Raises DecodeError if fewer than 8 bytes are left."""
     bits, end = decode_uint(buf, pos)
     value: float = _float64.unpack(_uint64.pack(bits ^ _SIGN if bits & _SIGN else bits ^ UINT64_MAX))[0]
     return value, end

@@ -1,4 +1,4 @@
-"""How a table is partitioned (model.PartitionInfo)."""
+"""The partitioning of a table (model.PartitionInfo)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DEFINITION_ORDER: Order = (
 
 @dataclass(frozen=True, slots=True)
 class PartitionDefinition:
-    """One partition; `id` is the physical table id in KV keys (rows of binlogs carry the table's own id)."""
+    """One partition. `id`: the physical table id in KV keys (rows in binlogs have the table's own id)."""
 
     id: int
     name: str
@@ -82,7 +82,9 @@ _PARTITION_ORDER: Order = (
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """`expr` is the expression of RANGE, HASH or LIST; `columns` the names of RANGE COLUMNS, LIST COLUMNS or KEY."""
+    """The partitioning. `expr`: the expression of RANGE, HASH or LIST. `columns`: the names of RANGE COLUMNS, LIST
+    COLUMNS or KEY.
+    """
 
     type: PartitionType
     expr: str = ""

@@ -1,8 +1,8 @@
-"""Rows in a TableMutation, in the old format TiDB always uses for binlogs (v1).
+"""Rows in a TableMutation, in format v1, which TiDB always uses for binlogs.
 
 ROW is (column id as varint datum, value datum)*; a row without columns is the single byte 00.
 insert = handle datums ‖ ROW; update = ROW(old) ‖ ROW(new) with the same ids in the same order; delete = ROW(old).
-Rows map column ids to flattened datums (see `unflatten` for what they mean); id -1 is `_tidb_rowid`.
+Rows map column ids to flattened datums (for their meaning see `unflatten`); id -1 is `_tidb_rowid`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _HIDDEN_STATES = frozenset({SchemaState.DELETE_ONLY, SchemaState.DELETE_REORGANI
 
 
 def _pairs(buf: bytes, pos: int) -> list[tuple[int, Datum]]:
-    """(column id, value) up to the end of the buffer.
+    """Return (column id, value) pairs up to the end of the buffer.
 
-    One flat loop, because the slow path of every row runs through it: ids and numbers of one byte, short strings
-    and NULL are read here, the rest by `decode_one`.
+    This is one flat loop because every row that needs the slow path passes through it. It reads ids and numbers of one
+    byte, short strings and NULL itself; `decode_one` reads the rest.
     """
     found: list[tuple[int, Datum]] = []
     add = found.append
@@ -69,9 +69,9 @@ def _pairs(buf: bytes, pos: int) -> list[tuple[int, Datum]]:
 
 
 def decode_row(buf: bytes, pos: int = 0) -> Row:
-    """A whole ROW from `pos` to the end, v1 or v2 (v2 as raw bytes needs types: see `decode_typed_row`).
+    """Decode a complete v1 ROW from `pos` to the end. For v2, which needs the column types, see `decode_typed_row`.
 
-    DecodeError when it is torn, is v2, or has a column twice.
+    Raises DecodeError if the row is truncated, is v2, or contains a column twice.
     """
     if buf[pos:] == _EMPTY:
         return {}
@@ -85,16 +85,16 @@ def decode_row(buf: bytes, pos: int = 0) -> Row:
 
 
 def decode_typed_row(table: TableInfo, buf: bytes, pos: int = 0) -> Row:
-    """As `decode_row`, and format v2 with the types of `table`; there columns the table does not know are skipped."""
+    """Decode a ROW of v1 or v2, with the types of `table`. In v2, columns that the table does not have are skipped."""
     if pos < len(buf) and buf[pos] == VERSION_2:
         return decode_row_v2(buf[pos:], {c.id: c.type for c in table.columns})
     return decode_row(buf, pos)
 
 
 def handle_columns(table: TableInfo) -> tuple[tuple[ColumnInfo, int], ...]:
-    """(column, prefix length or -1) of a clustered key, in index order; empty for an int handle.
+    """Return (column, prefix length or -1) for the columns of a clustered key, in index order; empty for an int handle.
 
-    DecodeError when the table says it is clustered but has no primary index (D-TR-01).
+    Raises DecodeError if the table is marked as clustered but has no primary index (D-TR-01).
     """
     if not table.is_common_handle:
         return ()
@@ -105,10 +105,10 @@ def handle_columns(table: TableInfo) -> tuple[tuple[ColumnInfo, int], ...]:
 
 
 def decode_insert(table: TableInfo, buf: bytes) -> tuple[tuple[Datum, ...], Row]:
-    """(handle datums, row with the handle's columns filled in; D-TR-01).
+    """Decode an insert: (handle datums, row with the handle's columns filled in; D-TR-01).
 
-    A clustered column comes from the handle only if the index holds it whole and the row itself lacks it: under a
-    collation the handle has the sort key. Without a clustered key the row carries the rowid under id -1.
+    A clustered column is taken from the handle only if the index contains the full column and the row lacks it: under a
+    collation, the handle contains the sort key. Without a clustered key, the row contains the rowid under id -1.
     """
     parts = handle_columns(table)
     pos = 0
@@ -134,12 +134,12 @@ def decode_insert(table: TableInfo, buf: bytes) -> tuple[tuple[Datum, ...], Row]
 
 
 def _from_handle(column: ColumnInfo, value: Datum) -> Datum:
-    """A TIME stands as a duration in a handle, as an int in a row."""
+    """Convert a handle's datum to a row's: a TIME is a Duration in a handle and an int in a row."""
     return int(value) if isinstance(value, Duration) and column.type.tp == Tp.DURATION else value
 
 
 def decode_update(buf: bytes) -> tuple[Row, Row]:
-    """(old, new): the first occurrence of a column id is the old value, the second the new one (D-TR-04)."""
+    """Decode an update: (old, new). The first value of a column id is the old one, the second the new one (D-TR-04)."""
     if buf == _EMPTY:
         return {}, {}
     old: Row = {}
@@ -158,19 +158,21 @@ def decode_update(buf: bytes) -> tuple[Row, Row]:
 
 
 def decode_delete(table: TableInfo, buf: bytes) -> Row:
-    """All columns, virtual generated ones too (X-13)."""
+    """Decode a delete: all columns, including virtual generated ones (X-13)."""
     return decode_typed_row(table, buf)
 
 
 def encode_row(values: Values) -> bytes:
-    """ROW in the order of the mapping."""
+    """Encode a ROW in the order of the mapping."""
     if not values:
         return _EMPTY
     return b"".join(b"\x08" + encode_varint(column_id) + encode_value(value) for column_id, value in values.items())
 
 
 def needs_restored_data(column: ColumnInfo, *, new_collation: bool = True) -> bool:
-    """The handle cannot give this clustered column back, because it holds a collation's sort key."""
+    """Return whether the row must contain this clustered column, because the handle contains a collation's sort key
+    instead.
+    """
     kind = column.type
     if not new_collation or not kind.is_string or kind.collate in ("binary", "utf8mb4_0900_bin"):
         return False
@@ -178,7 +180,7 @@ def needs_restored_data(column: ColumnInfo, *, new_collation: bool = True) -> bo
 
 
 def _is_skipped(table: TableInfo, column: ColumnInfo, value: Datum, in_handle: Mapping[int, int], new: bool) -> bool:
-    """An insert leaves this column out of its ROW."""
+    """Return whether an insert leaves this column out of its ROW."""
     if column.is_virtual:
         return True
     if table.pk_is_handle and column.is_primary:
@@ -189,9 +191,10 @@ def _is_skipped(table: TableInfo, column: ColumnInfo, value: Datum, in_handle: M
 
 
 def encode_handle_value(column: ColumnInfo, length: int, value: Datum, *, new_collation: bool = True) -> bytes:
-    """One column of a clustered key as an insert carries it: key form decoded and written in value form.
+    """Encode one column of a clustered key as in an insert: the key form, decoded and written in value form.
 
-    `_bin` sort keys are exact. For other collations the text stands in for its weights: readers only skip them.
+    `_bin` sort keys are exact. For other collations the text is written in place of the weights, which readers only
+    skip.
     """
     kind = column.type
     if isinstance(value, bytes) and kind.is_string:
@@ -209,7 +212,9 @@ def encode_handle_value(column: ColumnInfo, length: int, value: Datum, *, new_co
 
 
 def sort_key(text: bytes, collate: str) -> bytes:
-    """The weights a collation compares: exact for `_bin`, and for ASCII under `_general_ci`; else the text itself."""
+    """Return the weights that a collation compares. Exact for `_bin`, and for ASCII under `_general_ci`; otherwise the
+    text.
+    """
     trimmed = text.rstrip(b" ")
     if collate.endswith("_general_ci") and trimmed.isascii():
         return b"".join(b"\x00" + bytes((byte,)) for byte in trimmed.upper())
@@ -217,10 +222,10 @@ def sort_key(text: bytes, collate: str) -> bytes:
 
 
 def encode_insert(table: TableInfo, values: Values, *, rowid: int | None = None, new_collation: bool = True) -> bytes:
-    """HANDLE ‖ ROW of flattened `values` by column id, laid out as TiDB does.
+    """Encode HANDLE ‖ ROW of flattened `values` by column id, in TiDB's layout.
 
     `rowid` (or values[-1]) is the handle of a table without a clustered key. A column absent from `values` is NULL.
-    ValueError when the handle is missing or no whole number.
+    Raises ValueError if the handle is missing or not an integer.
     """
     parts = handle_columns(table)
     row: Row = {}
@@ -241,7 +246,7 @@ def _int_handle(table: TableInfo, values: Values, rowid: int | None) -> int:
     if not isinstance(number, int):
         what = column.name if column is not None else "_tidb_rowid"
         raise ValueError(f"table {table.name}: {what} is the row's handle and must be a whole number, not {number!r}")
-    # A handle is signed even under an unsigned key: 18446744073709551615 is written as -1.
+    # A handle is signed even if the key is unsigned: 18446744073709551615 is written as -1.
     return number - (1 << 64) if number >= 1 << 63 else int(number)
 
 
@@ -253,11 +258,13 @@ def _image(table: TableInfo, values: Values, columns: list[ColumnInfo]) -> Row:
 
 
 def encode_update(table: TableInfo, old: Values, new: Values) -> bytes:
-    """ROW(old) ‖ ROW(new): every writable column but virtual ones, NULLs written, then the rowid if there is one."""
+    """Encode ROW(old) ‖ ROW(new): every writable non-virtual column, including NULLs, then the rowid if there
+    is one.
+    """
     columns = [c for c in table.columns if c.is_writable and not c.is_virtual]
     return encode_row(_image(table, old, columns)) + encode_row(_image(table, new, columns))
 
 
 def encode_delete(table: TableInfo, old: Values) -> bytes:
-    """ROW(old): every column in any state, NULLs written, then the rowid if there is one."""
+    """Encode ROW(old): every column in any state, including NULLs, then the rowid if there is one."""
     return encode_row(_image(table, old, list(table.columns)))

@@ -1,8 +1,8 @@
-"""Row format v2, which TiDB never writes into a binlog but a drainer accepts for inserts and deletes.
+"""Row format v2. TiDB never writes it into a binlog, but a drainer accepts it for inserts and deletes.
 
 80 | flags | not-null count u16 | null count u16 | ids, not null then null | end offsets | values [| checksums]
-little-endian; flag bit 0 makes ids and offsets u32 (else u8 and u16), bit 1 adds checksums. Values carry no flag
-bytes, so the columns' types are needed.
+little-endian; flag bit 0 makes ids and offsets u32 (else u8 and u16), bit 1 adds checksums. Values have no flag bytes,
+so the columns' types are needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INT_SIZES = (1, 2, 4, 8)
 
 
 def decode_row_v2(buf: bytes, types: Mapping[int, FieldType]) -> dict[int, Datum]:
-    """{column id: flattened datum} of the columns in `types`; others are skipped. DecodeError when it is torn."""
+    """Decode a row: {column id: flattened datum}, for the columns in `types`. Raises DecodeError if it is truncated."""
     if len(buf) < 6 or buf[0] != VERSION_2:
         raise DecodeError("row v2", offset=0, detail="no row of format 2")
     large = bool(buf[1] & _LARGE)
@@ -51,7 +51,9 @@ def decode_row_v2(buf: bytes, types: Mapping[int, FieldType]) -> dict[int, Datum
 
 
 def _check_tail(buf: bytes, at: int) -> None:
-    """Checksums cover what TiDB stored, not what stands here; only their length is checked."""
+    """Check the length of the checksums. They cover the row as TiDB stored it, not these bytes, so they cannot be
+    verified.
+    """
     expected = 0
     if buf[1] & _CHECKSUM:
         if at >= len(buf):
@@ -88,7 +90,7 @@ def _exactly(data: bytes, size: int, offset: int) -> None:
 
 
 def encode_row_v2(values: Mapping[int, Datum]) -> bytes:
-    """A row without checksums. ValueError when it has more columns than the format counts."""
+    """Encode a row without checksums. Raises ValueError if it has more columns than the format allows."""
     present = sorted(column_id for column_id, value in values.items() if value is not None)
     absent = sorted(column_id for column_id, value in values.items() if value is None)
     parts = [_encode_value(values[column_id]) for column_id in present]

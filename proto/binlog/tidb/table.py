@@ -1,7 +1,7 @@
-"""TiDB's schema objects (model.TableInfo and its parts), from and to the JSON of jobs and of the status port.
+"""TiDB's schema objects (model.TableInfo and its parts), read from and written to the JSON of jobs and the status port.
 
-What a reader or writer of binlogs looks at is typed; everything else TiDB said is kept in `rest` (only where it
-differs from TiDB's own default) and written back in TiDB's key order. Unknown keys are dropped, absent ones are zero.
+Fields that readers or writers of binlogs use are typed. Other values are kept in `rest` if they differ from TiDB's
+default, and are written back in TiDB's key order. Unknown keys are dropped; absent keys are zero.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ _TABLE_ORDER: Order = (
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A table, view or sequence as of one schema version.
+    """A table, view or sequence at one schema version.
 
-    The handle of a row is the integer primary key (`pk_is_handle`; it has no IndexInfo then), the columns of the
+    The handle of a row is the integer primary key (`pk_is_handle`; it then has no IndexInfo), the columns of the
     clustered primary index (`is_common_handle`), or the hidden `_tidb_rowid` (neither).
 
-    `upserts`: its writers check neither keys nor old rows, so of two changes of one key the later commit_ts wins; this
-    is not part of TiDB's JSON, whoever reads the job knows where it comes from.
+    `upserts`: the table's writers check neither keys nor old rows, so of two changes of a key the later commit_ts wins.
+    It is not part of TiDB's JSON; the code that reads the job sets it by the job's origin.
     """
 
     id: int
@@ -139,7 +139,7 @@ class TableInfo:
 
     @property
     def foreign_keys(self) -> tuple[Json, ...]:
-        """`fk_info` as TiDB writes it."""
+        """`fk_info` in TiDB's form."""
         found = self.rest.get("fk_info")
         return tuple(found) if isinstance(found, list) else ()
 
@@ -153,13 +153,13 @@ class TableInfo:
 
     @property
     def handle_column(self) -> ColumnInfo | None:
-        """The integer primary key that is the handle."""
+        """The integer primary key column that is the handle, or None."""
         if not self.pk_is_handle:
             return None
         return next((c for c in self.columns if c.is_primary), None)
 
     def primary_index(self) -> IndexInfo | None:
-        """The primary key, made up from the column when it is the integer handle. None when there is none."""
+        """Return the primary key, or None. For an integer handle, an IndexInfo is made from the column."""
         column = self.handle_column
         if column is not None:
             part = IndexColumn(column.name, column.offset)
@@ -167,18 +167,18 @@ class TableInfo:
         return next((i for i in self.indexes if i.primary), None)
 
     def unique_indexes(self) -> tuple[IndexInfo, ...]:
-        """The primary key first (also one without an IndexInfo), then every public unique index."""
+        """Return the primary key (also one without an IndexInfo), then every public unique index."""
         primary = self.primary_index()
         others = tuple(i for i in self.indexes if i.unique and not i.primary and i.is_public)
         return ((primary, *others)) if primary is not None and primary.is_public else others
 
     def index_columns(self, index: IndexInfo) -> tuple[ColumnInfo, ...]:
-        """The columns of an index of this table, in its order."""
+        """Return the columns of an index of this table, in the index's order."""
         return tuple(self.columns[part.offset] for part in index.columns)
 
     @classmethod
     def from_json(cls, source: Document | bytes | str, what: str = "TableInfo") -> TableInfo:
-        """From a document or its text. DecodeError naming the field that is not what it should be."""
+        """Read a table from a document or its text. Raises DecodeError with the name of an invalid field."""
         document = parse_document(source, what) if isinstance(source, bytes | str) else expect_document(source, what)
         read = Reader(document, what)
         name = read.name("name")
@@ -238,7 +238,7 @@ class TableInfo:
         }
 
     def to_json(self) -> dict[str, Json]:
-        """With the keys of TiDB 7.6 to 8.5, in their order."""
+        """Return the document with the keys of TiDB 7.6 to 8.5, in their order."""
         return in_order(_TABLE_ORDER, self._typed(), self.rest)
 
 
@@ -254,7 +254,7 @@ _DB_ORDER: Order = (
 
 @dataclass(frozen=True, slots=True)
 class DBInfo:
-    """A database (its tables are not part of it)."""
+    """A database, without its tables."""
 
     id: int
     name: str

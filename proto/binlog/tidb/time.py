@@ -3,7 +3,7 @@
 `packed` is the uint of a DATE, DATETIME or TIMESTAMP column in a row:
 bits 0 | 17 year*13+month | 5 day | 5 hour | 6 minute | 6 second | 24 microseconds; zero is 0000-00-00 00:00:00.
 `core` is the other layout, inside binary JSON: 14 year | 4 month | 5 day | 5 hour | 6 minute | 6 second |
-20 microseconds | 4 unused. A *duration* is a signed number of nanoseconds. fsp = digits of a second's fraction.
+20 microseconds | 4 unused. A *duration* is a signed number of nanoseconds. fsp: fractional digits of a second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DURATION = re.compile(r"(-?)(\d{1,3}):(\d{2}):(\d{2})(?:\.(\d{1,9}))?", re.ASCI
 
 
 class Civil(NamedTuple):
-    """A point in civil time; month and day may be zero."""
+    """A date and time of day without zone. Month and day may be zero."""
 
     year: int = 0
     month: int = 0
@@ -43,7 +43,7 @@ def pack(when: Civil) -> int:
 
 
 def unpack(packed: int) -> Civil:
-    """DecodeError when the bits are no date and time."""
+    """Unpack a packed time. Raises DecodeError if the bits are not a date and time."""
     hms = packed >> 24
     ymd = hms >> 17
     ym = ymd >> 5
@@ -62,7 +62,7 @@ def _date_of(ymd: int) -> str:
 
 
 def date_text(packed: int) -> str:
-    """`YYYY-MM-DD`. DecodeError when the year has five digits."""
+    """Format a packed time as `YYYY-MM-DD`. Raises DecodeError if the year has five digits."""
     ymd = packed >> 41
     if not 0 <= ymd < 4_160_000:  # 10000 * 13 << 5
         raise DecodeError("packed time", offset=0, detail=f"{packed:#x} is no date")
@@ -70,7 +70,7 @@ def date_text(packed: int) -> str:
 
 
 def datetime_text(packed: int, fsp: int = 0) -> str:
-    """`YYYY-MM-DD HH:MM:SS[.f…]`, the fraction cut to fsp digits. DecodeError when the bits are no date and time."""
+    """Format a packed time as `YYYY-MM-DD HH:MM:SS[.f…]`, the fraction truncated to fsp digits. Raises DecodeError."""
     bits = packed >> 24
     hour, minute, second = bits >> 12 & 31, bits >> 6 & 63, bits & 63
     ymd = bits >> 17
@@ -89,19 +89,19 @@ def _fraction(microsecond: int, packed: int) -> str:
 
 
 def timestamp_text(packed: int, fsp: int = 0, zone: tzinfo | None = None) -> str:
-    """A TIMESTAMP, stored in UTC, in `zone` (None: UTC). Zero stays zero."""
+    """Format a TIMESTAMP, which is stored in UTC, in `zone` (None: UTC). Zero stays zero."""
     if packed and zone is not None:
         packed = to_zone(packed, zone)
     return datetime_text(packed, fsp)
 
 
 def to_zone(packed: int, zone: tzinfo) -> int:
-    """UTC to `zone`, both packed. A value that is no real instant (a zero month) is left alone."""
+    """Convert a packed time from UTC to `zone`. A value that is not a real instant (a zero month) stays as it is."""
     return _shift(packed, UTC, zone)
 
 
 def from_zone(packed: int, zone: tzinfo) -> int:
-    """`zone` to UTC, both packed."""
+    """Convert a packed time from `zone` to UTC."""
     return _shift(packed, zone, UTC)
 
 
@@ -117,7 +117,7 @@ def _shift(packed: int, source: tzinfo, target: tzinfo) -> int:
 
 
 def parse_datetime(text: str, fsp: int = 6) -> int:
-    """Packed, from `YYYY-MM-DD[ HH:MM:SS[.ffffff]]`; digits beyond fsp are cut. ValueError when it is no such text."""
+    """Parse `YYYY-MM-DD[ HH:MM:SS[.ffffff]]` to a packed time. Digits beyond fsp are dropped. Raises ValueError."""
     found = _DATETIME.fullmatch(text)
     if not found:
         raise ValueError(f"{text!r} is not a date or time")
@@ -129,7 +129,7 @@ def parse_datetime(text: str, fsp: int = 6) -> int:
 
 
 def duration_text(ns: int, fsp: int = 0) -> str:
-    """`[-]HH:MM:SS[.f…]`, hours with two or three digits. DecodeError beyond ±838:59:59."""
+    """Format a duration as `[-]HH:MM:SS[.f…]`, hours with two or three digits. Raises DecodeError beyond ±838:59:59."""
     sign = ""
     if ns < 0:
         ns, sign = -ns, "-"
@@ -143,7 +143,7 @@ def duration_text(ns: int, fsp: int = 0) -> str:
 
 
 def parse_duration(text: str) -> int:
-    """Nanoseconds, from `[-]HH:MM:SS[.f…]`. ValueError when it is no such text or beyond ±838:59:59."""
+    """Parse `[-]HH:MM:SS[.f…]` to nanoseconds. Raises ValueError for other texts and beyond ±838:59:59."""
     found = _DURATION.fullmatch(text)
     if not found or found[3] > "59" or found[4] > "59":
         raise ValueError(f"{text!r} is not a duration")
@@ -155,14 +155,16 @@ def parse_duration(text: str) -> int:
 
 
 def core_pack(when: Civil) -> int:
-    """The layout inside JSON."""
+    """Pack a time in the layout inside JSON."""
     bits = (when.year << 4 | when.month) << 5 | when.day
     bits = ((bits << 5 | when.hour) << 6 | when.minute) << 6 | when.second
     return (bits << 20 | when.microsecond) << 4
 
 
 def core_unpack(core: int) -> Civil:
-    """DecodeError when the bits are no date and time. The low four bits are not looked at."""
+    """Unpack a time from the layout inside JSON. The low four bits are ignored. Raises DecodeError for an
+    invalid time.
+    """
     microsecond = core >> 4 & 0xFFFFF
     second, minute, hour = core >> 24 & 63, core >> 30 & 63, core >> 36 & 31
     year, month = core >> 50, core >> 46 & 15

@@ -1,4 +1,4 @@
-"""Column types as TiDB's schema JSON and row data number them (the MySQL protocol's numbers)."""
+"""Column types by their numbers in TiDB's schema JSON and row data (the numbers of the MySQL protocol)."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Self
 
-UNSPECIFIED = -1  # of a flen or decimal
+UNSPECIFIED = -1  # for a flen or decimal
 
 
 class OpenEnum(IntEnum):
-    """An enum that keeps numbers it does not list, as members named `UNKNOWN_n`: a newer TiDB may send them."""
+    """An enum that keeps unlisted numbers as members named `UNKNOWN_n`, because a newer TiDB may send them."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
         if not isinstance(value, int):
-            return None  # which makes it a ValueError
+            return None  # Enum then raises ValueError
         member = int.__new__(cls, value)
         member._name_ = f"UNKNOWN_{value}"
         member._value_ = value
         return member
 
-    # By number: early 3.11 pickles by name, and such a member has none that could be looked up.
+    # Pickle by number: early versions of Python 3.11 pickle by name, and an unlisted member's name cannot be looked up.
     def __reduce_ex__(self, protocol: object) -> tuple[type[OpenEnum], tuple[int]]:
         return self.__class__, (int(self),)
 
 
 class Tp(OpenEnum):
-    """MySQL column types. A number not listed survives as a member named `UNKNOWN_n`."""
+    """MySQL column types. An unlisted number is kept as a member named `UNKNOWN_n`."""
 
     TINY = 1
     SHORT = 2
@@ -60,7 +60,7 @@ class Tp(OpenEnum):
 
 
 class SchemaState(OpenEnum):
-    """How far a table, column, index or schema has come on its way in or out."""
+    """The state of a table, column, index or schema while it is added or removed."""
 
     NONE = 0
     DELETE_ONLY = 1
@@ -73,7 +73,7 @@ class SchemaState(OpenEnum):
 
 
 class Flag(IntFlag):
-    """Column flags that matter to a reader or writer of rows; other bits pass through."""
+    """Column flags that readers or writers of rows use. Other bits are kept."""
 
     NOT_NULL = 1
     PRI_KEY = 2
@@ -113,7 +113,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """A column's type. `flen` and `decimal` are -1 when unspecified; `elems` are the names of an ENUM or SET."""
+    """The type of a column. `flen` and `decimal` are -1 if unspecified. `elems`: the names of an ENUM or SET."""
 
     tp: Tp
     flag: int = 0
@@ -139,12 +139,12 @@ class FieldType:
 
     @property
     def is_binary(self) -> bool:
-        """A string type that holds bytes, not text."""
+        """Whether this is a string type that holds bytes, not text."""
         return self.tp in STRINGS and self.charset == "binary"
 
     @property
     def fsp(self) -> int:
-        """Digits of a second's fraction, 0 to 6."""
+        """Fractional digits of a second, 0 to 6."""
         return min(max(self.decimal, 0), 6)
 
     @property

@@ -1,9 +1,9 @@
-"""What a flattened datum means in its column: canonical text, or a Python value (`flatten` is the way back).
+"""Converts flattened datums to canonical text or to Python values (`flatten` is the reverse).
 
-*Text* is what the MySQL text protocol of TiDB shows: `str`, but `bytes` for binary strings and BIT, and None for
-NULL. Text that is not UTF-8 keeps its bytes as lone surrogates (`surrogateescape`). *Python values* differ from
-text only in numbers: whole numbers and YEAR are int, FLOAT and DOUBLE float, BIT an int. Everything else stays
-text: Python has no zero date, no 838 hours, and no decimal or JSON that every database reads back the same.
+*Text* is what TiDB's MySQL text protocol shows: `str`, but `bytes` for binary strings and BIT, and None for NULL. Text
+that is not UTF-8 keeps its bytes as lone surrogates (`surrogateescape`). *Python values* differ from text only for
+numbers: integers and YEAR are int, FLOAT and DOUBLE are float, BIT is an int. Everything else stays text, because
+Python has no zero date, no 838 hours, and no decimal or JSON that every database reads back identically.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _FLOAT32_NORMAL_MIN = 2.0**-126
 
 
 def to_text(value: Datum, kind: FieldType, zone: tzinfo | None = None) -> Text:
-    """Canonical text; TIMESTAMPs in `zone` (None: UTC). DecodeError when the datum cannot stand in such a column."""
+    """Return canonical text; TIMESTAMPs are shown in `zone` (None: UTC). Raises DecodeError if the datum does not fit
+    the type.
+    """
     if value is None:
         return None
     show = _SHOW.get(kind.tp)
@@ -40,7 +42,7 @@ def to_text(value: Datum, kind: FieldType, zone: tzinfo | None = None) -> Text:
 
 
 def to_python(value: Datum, kind: FieldType, zone: tzinfo | None = None) -> PythonValue:
-    """As `to_text`, numbers as numbers."""
+    """Return the same as `to_text`, but numbers as numbers."""
     if value is None:
         return None
     tp = kind.tp
@@ -69,7 +71,7 @@ def _float(value: Datum, kind: FieldType) -> float:
 
 
 def to_float32(value: float) -> float:
-    """The number a FLOAT column holds; rows carry it widened. DecodeError when it is beyond FLOAT."""
+    """Return the number that a FLOAT column holds; rows carry it widened. Raises DecodeError if it is too large."""
     try:
         return float(_float32.unpack(_float32.pack(value))[0])
     except OverflowError:
@@ -77,7 +79,9 @@ def to_float32(value: float) -> float:
 
 
 def double_text(value: float) -> str:
-    """Shortest digits; an exponent without `+` from 1e15 up and below 1e-15. DecodeError for NaN and Inf."""
+    """Format with the fewest digits; with an exponent (without `+`) from 1e15 up and below 1e-15. Raises DecodeError
+    for NaN and infinity.
+    """
     if not isfinite(value):
         raise DecodeError("double column", offset=0, detail=f"{value} is no number SQL knows")
     shown = repr(abs(value))
@@ -85,12 +89,13 @@ def double_text(value: float) -> str:
 
 
 def float_text(value: float) -> str:
-    """As `double_text`, with the fewest digits that make the same 32-bit number."""
+    """Format as `double_text` does, with the fewest digits that give the same 32-bit number."""
     value = to_float32(value)
     if not isfinite(value):
         raise DecodeError("float column", offset=0, detail=f"{value} is no number SQL knows")
     size = abs(value)
-    # Six digits are always exact in normal numbers; `g` drops zeros, so fewer only matter below them.
+    # For normal numbers, six digits are always exact, and `g` drops trailing zeros. Only subnormal numbers may need
+    # fewer.
     for digits in range(6 if size >= _FLOAT32_NORMAL_MIN else 1, 9):
         shown = f"{size:.{digits}g}"
         if float(shown) < 3.5e38 and _float32.unpack(_float32.pack(float(shown)))[0] == size:
@@ -112,12 +117,12 @@ def _sql_notation(value: float, shown: str, big: float, small: float) -> str:
 
 
 def enum_text(index: int, kind: FieldType) -> str:
-    """The name; an index that names nothing (0 is the error value, X-14) is the empty string."""
+    """Return the name of an index. An index without a name (0 is the error value, X-14) gives the empty string."""
     return kind.elems[index - 1] if 0 < index <= len(kind.elems) else ""
 
 
 def set_text(mask: int, kind: FieldType) -> str:
-    """Names joined by commas. DecodeError for bits that name nothing."""
+    """Return the names joined by commas. Raises DecodeError for bits without a name."""
     elems = kind.elems
     if mask >> len(elems):
         raise DecodeError("set column", offset=0, detail=f"invalid number {mask} for Set {list(elems)}")
@@ -125,7 +130,7 @@ def set_text(mask: int, kind: FieldType) -> str:
 
 
 def bit_bytes(value: int, kind: FieldType) -> bytes:
-    """Big-endian, as many bytes as BIT(n) has. DecodeError when it does not fit."""
+    """Return big-endian bytes, as many as BIT(n) has. Raises DecodeError if the value does not fit."""
     size = (max(kind.flen, 1) + 7) // 8
     if value < 0 or value >> 8 * size:
         raise DecodeError("bit column", offset=0, detail=f"{value} does not fit BIT({kind.flen})")

@@ -1,8 +1,8 @@
-"""Variable length integers and length-prefixed bytes, with the exact semantics of Go's encoding/binary.
+"""Variable-length integers and length-prefixed bytes, with the exact semantics of Go's encoding/binary.
 
-A *uvarint* is little-endian base 128, the high bit of each byte says "more". A *varint* is the same of a zigzag
-number. *Compact bytes* are a **signed** varint length and the raw bytes. Decoders take (buffer, position) and
-return (value, position after it); non-minimal encodings are accepted.
+A *uvarint* is little-endian base 128; the high bit of a byte means that more bytes follow. A *varint* is the uvarint of
+a zigzag number. *Compact bytes* are a **signed** varint length and the raw bytes. Decoders take (buffer, position) and
+return (value, position after it). They accept non-minimal encodings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOO_LARGE = "value larger than 64 bits"
 
 
 def encode_uvarint(value: int) -> bytes:
-    """Minimal encoding, 1 to 10 bytes. ValueError outside 0 … 2^64-1."""
+    """Encode minimally, in 1 to 10 bytes. Raises ValueError outside 0 … 2^64-1."""
     if not 0 <= value <= UINT64_MAX:
         raise ValueError(f"{value} is not an unsigned 64-bit number")
     out = bytearray()
@@ -32,7 +32,7 @@ def encode_uvarint(value: int) -> bytes:
 
 
 def encode_varint(value: int) -> bytes:
-    """Zigzag, then uvarint. ValueError outside the signed 64-bit range."""
+    """Encode as zigzag, then uvarint. Raises ValueError outside the signed 64-bit range."""
     if not INT64_MIN <= value <= INT64_MAX:
         raise ValueError(f"{value} is not a signed 64-bit number")
     return encode_uvarint(value << 1 if value >= 0 else ~(value << 1))
@@ -43,7 +43,7 @@ def encode_compact_bytes(data: bytes) -> bytes:
 
 
 def decode_uvarint(buf: bytes, pos: int = 0) -> tuple[int, int]:
-    """DecodeError when the buffer ends first, or the value needs more than 64 bits."""
+    """Decode a uvarint. Raises DecodeError if the buffer ends first, or the value needs more than 64 bits."""
     try:
         byte = buf[pos]
         if byte < 0x80:
@@ -56,7 +56,8 @@ def decode_uvarint(buf: bytes, pos: int = 0) -> tuple[int, int]:
             shift += 7
             at += 1
             if shift > 63 and at < len(buf):
-                # An eleventh byte is an overflow whatever it is; ten bytes that all say "more" are only torn.
+                # Any eleventh byte is an overflow. If the buffer ends after ten bytes that all announce more, it is
+                # only truncated.
                 _overflow(pos)
     except IndexError:
         raise DecodeError("uvarint", offset=len(buf), detail=TOO_SHORT) from None
@@ -71,13 +72,13 @@ def _overflow(pos: int) -> NoReturn:
 
 
 def decode_varint(buf: bytes, pos: int = 0) -> tuple[int, int]:
-    """DecodeError as `decode_uvarint`."""
+    """Decode a varint. Raises DecodeError as `decode_uvarint` does."""
     raw, end = decode_uvarint(buf, pos)
     return (raw >> 1) ^ -(raw & 1), end
 
 
 def decode_compact_bytes(buf: bytes, pos: int = 0) -> tuple[bytes, int]:
-    """DecodeError when the length is negative or larger than what is left."""
+    """Decode compact bytes. Raises DecodeError if the length is negative or exceeds the remaining bytes."""
     length, start = decode_varint(buf, pos)
     end = start + length
     if length < 0 or end > len(buf):

@@ -79,7 +79,7 @@ HELP = {
     "dry_run": "settle, pass-over, reset-tso-bound: show what the command would do, and do nothing",
     "pending_max": "settle, inspect: list at most so many pending prewrites of each pump",
     "output": "table, json, log (the original's lines), or auto: table at a terminal, otherwise log",
-    "ssl_ca": "CA file; TLS is on only when it is set",
+    "ssl_ca": "CA file; TLS is used only if it is set",
     "ssl_cert": "certificate file",
     "ssl_key": "key file",
     "version": "print the version and exit",
@@ -166,7 +166,7 @@ def seconds_of(text: str, flag: str = "-older-than") -> float:
 DONE, FAILED, USAGE, NO_CLUSTER, NOT_FOUND, NODE_SILENT, REFUSED = range(7)
 EXIT_CODES: Mapping[int, str] = {
     DONE: "done",
-    FAILED: "failed for another reason, such as a pump that did a part of it",
+    FAILED: "failed for another reason, for example because a pump did only a part",
     USAGE: "the command line is invalid: a flag is unknown, missing or wrong, also -pd-urls or a TLS file",
     NO_CLUSTER: "etcd or PD does not answer, or not with TLS as configured",
     NOT_FOUND: "the node, prewrite or binlog does not exist",
@@ -215,7 +215,7 @@ def _default(field: str) -> str:
 
 
 def usage() -> str:
-    """The answer to -h."""
+    """Return the text for -h."""
     lines = ["binlogctl lists nodes, pauses or removes them, and settles transactions whose writer died.", ""]
     lines += ["Usage: binlogctl [command] [flags]", "", "Commands:"]
     lines += [f"  {name:16}{text}" for name, text in COMMANDS.items()]

@@ -1,5 +1,5 @@
-"""The server's side of HTTP/2 (RFC 9113) without any I/O: bytes in, events out; calls in, bytes out.
+"""The server side of HTTP/2 (RFC 9113) without I/O: bytes in, events out; calls in, bytes out.
 
-`Connection` is the whole of it. It knows no socket, no clock of its own and no gRPC. Whatever a peer sends, memory and
-work stay within `Limits`, and the worst that comes out is a `Failed` event after which the connection is dead.
+`Connection` is the interface. It uses no socket, has no clock of its own, and knows nothing of gRPC. Whatever a peer
+sends, memory and work stay within `Limits`. The worst result is a `Failed` event, after which the connection is dead.
 """

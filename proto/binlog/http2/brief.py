@@ -1,8 +1,8 @@
-"""Requests of two frames: a header block that was seen before, and all of the data. Most calls are such, and they need
-no stream of their own: until something else than an answer concerns one, its number in a table is all there is of it.
+"""Requests of two frames: a cached header block, and all of the data. Most calls have this form.
 
-What a peer may do is judged by the same rules as elsewhere; whatever is not of this shape takes the general way, and a
-stream that has begun here is made a `Stream` for it.
+They need no `Stream` object: until anything other than an answer concerns such a request, it is only an entry in a
+table. A peer's frames are checked by the same rules as elsewhere. Frames of any other form are handled by the general
+code; if their stream began here, a `Stream` is made for it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from binlog.http2.stream import State, Stream
 from binlog.http2.streams import Streams
 
 _HEADERS, _END_HEADERS, _END_STREAM = frames.HEADERS, frames.END_HEADERS, frames.END_STREAM
-_BEFORE_STREAM = 5  # bytes of a frame's header before the stream's number
+_BEFORE_STREAM = 5  # bytes of a frame's header in front of the stream id
 
 
 class BriefRequests(Streams):
-    """`_fresh`: streams of which only the head has come; `_whole`: those that have come whole and are not answered."""
+    """`_fresh`: streams of which only the header block has arrived. `_whole`: complete requests that are not answered
+    yet.
+    """
 
     def _brief(self, kind: int, flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> bool:
-        """Take a HEADERS or DATA frame of such a request. False: nothing was done, it goes the general way."""
+        """Process a HEADERS or DATA frame of such a request. Return False, with no side effect, for any other frame."""
         if kind == _HEADERS:
             if (
                 flags != _END_HEADERS
@@ -55,7 +57,7 @@ class BriefRequests(Streams):
         return True
 
     def open_fresh(self) -> list[Request]:
-        """Those whose data is late: they are requests like others from now on."""
+        """Turn requests whose data has not arrived into general requests."""
         return [self._open(stream_id) for stream_id in list(self._fresh)]
 
     def _open(self, stream_id: int) -> Request:
@@ -65,7 +67,7 @@ class BriefRequests(Streams):
         return Request(stream_id, head, varying, False)
 
     def _find(self, stream_id: int) -> Stream | None:
-        """A stream; from now on it is one like others."""
+        """Return a stream, and make a `Stream` object for it if there is none yet."""
         if stream_id in self._whole:
             opened_s = self._whole.pop(stream_id)
             stream = Stream(stream_id, opened_s, self._limits.stream_window_bytes, None, State.HALF_CLOSED_REMOTE)
@@ -76,8 +78,7 @@ class BriefRequests(Streams):
         return self._streams.get(stream_id)
 
     def generally(self, stream_id: int, size: int) -> None:
-        """A whole request with so many bytes of data is not for `answer`: from now on it is a stream like others, whose
-        data is to be credited."""
+        """Turn a complete request with `size` bytes of data into a general one, whose data must be credited."""
         stream = self._find(stream_id)
         if stream is not None:
             stream.uncredited = size
@@ -88,8 +89,9 @@ class BriefRequests(Streams):
         return self._sending(stream_id) is not None
 
     def answer(self, stream_ids: Sequence[int], head: bytes, data: bytes, trailers: bytes) -> int:
-        """The same whole response on each stream, and nobody works for them any more. How many of them were there to
-        be answered."""
+        """Send the same complete response on each stream, and mark each as finished. Return how many could still be
+        answered.
+        """
         whole, outgoing = self._whole, self._outgoing
         size = len(data)
         count = 0
@@ -121,7 +123,7 @@ class BriefRequests(Streams):
 
 @lru_cache(maxsize=64)
 def _packer(head: bytes, data: bytes, trailers: bytes) -> tuple[Callable[..., bytes], bytes, bytes, bytes, bytes]:
-    """What makes the frames of a response when it is told the stream, and what stands around the stream's number."""
+    """Return a function that packs the frames of a response, and its constant arguments around the stream id."""
     first, second, third = (
         frames.frame_header(len(head), frames.HEADERS, frames.END_HEADERS, 0)[:_BEFORE_STREAM],
         frames.frame_header(len(data), frames.DATA, 0, 0)[:_BEFORE_STREAM],

@@ -1,4 +1,4 @@
-"""A connection of a server. See the package."""
+"""A server's HTTP/2 connection. See the package."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ _CLOSED = State.CLOSED
 
 
 class Connection(ControlFrames):
-    """Feed it with `receive`; act on the events; call what answers; send what `take_output` gives.
+    """A connection: feed bytes to `receive`, handle the returned events, call the methods that answer, and send the
+    bytes of `take_output`.
 
     It waits for the preface, then for SETTINGS, is open, drains after `drain`, and is dead after a `Failed` event.
-    Nothing raises for what a peer does.
+    Nothing that a peer does raises an exception.
     """
 
     def __init__(
         self, limits: Limits | None = None, *, varying: bytes = b"", now_s: float = 0.0, brief: bool = False
     ) -> None:
-        """`varying`: see HeaderDecoder. `now_s`, here and below: a monotonic clock. `brief`: a request of two usual
-        frames is one event (`Whole`), which comes when both have come, or `open_fresh` is called."""
+        """`varying`: see HeaderDecoder. `now_s`, here and below: the time of a monotonic clock.
+
+        `brief`: deliver a request of two simple frames as a single event (`Whole`), when both have arrived or
+        `open_fresh` is called.
+        """
         super().__init__(limits or Limits(), varying, now_s)
         self._is_brief = brief
         self._rest = b""
-        self._preface = len(PREFACE)  # bytes of it to come
+        self._preface = len(PREFACE)  # bytes of it that have not arrived
         self._block = bytearray()
         self._block_of: tuple[int, int] | None = None  # stream and flags of a header block that is not complete
         self._block_frames = 0
@@ -51,7 +55,7 @@ class Connection(ControlFrames):
         self._grant(limits.connection_window_bytes - frames.WINDOW_DEFAULT)
 
     def receive(self, data: bytes, now_s: float) -> list[Event]:
-        """Bytes from the peer, in any pieces; what they mean."""
+        """Process bytes from the peer, in pieces of any size. Return the events."""
         if self._dead:
             return []
         self._now_s = now_s
@@ -71,7 +75,7 @@ class Connection(ControlFrames):
             self._outgoing.forget(stream)
         self._streams.clear()
         self._fresh.clear()
-        self._under_way.update(self._whole)  # somebody works for them
+        self._under_way.update(self._whole)  # handlers work for them
         self._whole.clear()
         self._events.append(Failed(code, reason))
 
@@ -114,7 +118,7 @@ class Connection(ControlFrames):
             raise ProtocolError(Code.PROTOCOL_ERROR, "a header block is not continued")
         handler = _HANDLERS.get(kind)
         if handler is None:
-            self._pay(COST_FRAME)  # an extension's, which is to be ignored
+            self._pay(COST_FRAME)  # a frame of an extension, which must be ignored
             return
         try:
             handler(self, flags, stream_id, buffer, begin, end)
@@ -147,7 +151,7 @@ class Connection(ControlFrames):
         self._events.append(Data(stream_id, buffer[begin:end], bool(flags & frames.END_STREAM)))
 
     def _refuse_late_data(self, stream_id: int, stream: Stream | None, size: int) -> None:
-        """Of a stream that nothing more is expected of."""
+        """Handle data for a stream that expects none."""
         if stream_id == 0 or stream_id > self._last_id or not stream_id & 1:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"data of stream {stream_id}, which is idle")
         if self._closed.was_cut_off(stream_id):
@@ -173,7 +177,7 @@ class Connection(ControlFrames):
             begin += 5
         if end - begin > self._limits.header_block_bytes_max:
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, "a header block is too large")
-        flags |= frames.PRIORITY << 8 if depends_on == stream_id else 0  # remembered until the block is decoded
+        flags |= frames.PRIORITY << 8 if depends_on == stream_id else 0  # kept until the block is decoded
         if flags & frames.END_HEADERS:
             self._on_block(flags, stream_id, buffer[begin:end])
             return
@@ -196,7 +200,9 @@ class Connection(ControlFrames):
             self._on_block(first_flags, stream_id, block)
 
     def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
-        """A whole header block. It is decoded whatever becomes of it: the decoder must follow the peer's encoder."""
+        """Handle a complete header block. It is always decoded, because the decoder must follow the state of the peer's
+        encoder.
+        """
         if stream_id <= self._last_id:
             self._on_trailers(flags, stream_id, self._decoder.fields(block))
             return

@@ -1,4 +1,4 @@
-"""Frames of a peer that carry no data and no header block."""
+"""Handlers of a peer's frames without data and header blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from binlog.http2.limits import COST_FRAME, COST_RAPID_RESET, RAPID_S
 
 
 class ControlFrames(BriefRequests):
-    """Each takes flags, stream, and where its payload lies; all are paid from the budget."""
+    """Each handler gets the flags, the stream and the place of the payload. All are paid for from the budget."""
 
     def _on_priority(self, _flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> None:
         self._pay(COST_FRAME)
@@ -73,7 +73,7 @@ class ControlFrames(BriefRequests):
             self._outgoing.write(frames.ping(buffer[begin:end], ack=True), urgent=False)
 
     def _on_goaway(self, _flags: int, stream_id: int, _buffer: bytes, begin: int, end: int) -> None:
-        """The peer opens no more streams; it says so for servers that push."""
+        """Handle GOAWAY: the peer accepts no more streams from us. It only matters for servers that push."""
         self._pay(COST_FRAME)
         if stream_id:
             raise ProtocolError(Code.PROTOCOL_ERROR, "GOAWAY of a stream")

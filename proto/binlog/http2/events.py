@@ -1,4 +1,4 @@
-"""What comes out of a connection."""
+"""The events of a connection."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from binlog.http2.headers import Head
 
 
 class Request(NamedTuple):
-    """A stream begins. It counts as under way until `Connection.finished` is called. `end`: nothing follows."""
+    """A stream begins. It counts as open until `Connection.finished` is called. `end`: no data follows."""
 
     stream_id: int
     head: Head
-    varying: bytes | None  # the value of the field that the decoder was told about
+    varying: bytes | None  # the value of HeaderDecoder's `varying` field
     end: bool
 
 
 class Data(NamedTuple):
-    """Bytes of a stream. They fill its window until `Connection.credit` gives them back. `end`: nothing follows."""
+    """Bytes of a stream. They occupy its window until `Connection.credit` is called for them. `end`: no data
+    follows.
+    """
 
     stream_id: int
     data: bytes
@@ -26,7 +28,7 @@ class Data(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """A stream was ended before its time, by the peer or for what the peer did. Nothing can be sent on it."""
+    """A stream was ended early, by the peer or because of its error. Nothing can be sent on it."""
 
     stream_id: int
     code: int
@@ -34,20 +36,21 @@ class Reset(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """The peer answered a ping of ours."""
+    """The peer answered our ping."""
 
     payload: bytes
 
 
 class Failed(NamedTuple):
-    """The connection is dead: send what is left to send, and close it. The last event there is."""
+    """The connection is dead. Send the remaining output and close it. No event follows."""
 
     code: Code
     reason: str
 
 
-# (stream, head, varying value, data): a request whose frames are all there. As a Request and the Data that ends it, and
-# nothing is to be credited. A plain tuple: there are very many, and a named one takes ten times as long to make.
+# A complete request: (stream, head, varying value, data). It stands for a Request and the Data that ends it; nothing
+# must be credited. It is a plain tuple because there are very many of them, and a named tuple takes ten times as long
+# to make.
 Whole = tuple[int, Head, bytes | None, bytes]
 
 Event = Whole | Request | Data | Reset | Acknowledged | Failed

@@ -1,4 +1,4 @@
-"""Frames: their numbers, and the bytes of those that a server sends (RFC 9113, section 6)."""
+"""Frame types, and encoders for the frames that a server sends (RFC 9113, section 6)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from enum import IntEnum
 from struct import Struct
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-FRAME_BYTES = 9  # of a frame's header
+FRAME_BYTES = 9  # size of a frame's header
 FRAME = Struct(">IBI")  # length in 24 bits and type in 8; flags; stream
 WORD = Struct(">I")
 SETTING = Struct(">HI")
 WINDOW_MAX = (1 << 31) - 1
 STREAM_MAX = (1 << 31) - 1
-FRAME_SIZE_MIN, FRAME_SIZE_MAX = 1 << 14, (1 << 24) - 1  # what SETTINGS_MAX_FRAME_SIZE may say
+FRAME_SIZE_MIN, FRAME_SIZE_MAX = 1 << 14, (1 << 24) - 1  # allowed values of SETTINGS_MAX_FRAME_SIZE
 WINDOW_DEFAULT = (1 << 16) - 1
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -53,7 +53,7 @@ class Code(IntEnum):
 
 
 class ProtocolError(Exception):
-    """What ends a connection."""
+    """An error that ends the connection."""
 
     def __init__(self, code: Code, reason: str) -> None:
         super().__init__(f"{code.name}: {reason}")
@@ -62,7 +62,7 @@ class ProtocolError(Exception):
 
 
 class StreamError(Exception):
-    """What ends a stream; the connection goes on."""
+    """An error that ends a stream. The connection continues."""
 
     def __init__(self, stream_id: int, code: Code, reason: str) -> None:
         super().__init__(f"stream {stream_id}: {code.name}: {reason}")
@@ -84,7 +84,7 @@ SETTINGS_ACK = frame_header(0, SETTINGS, ACK, 0)
 
 
 def ping(payload: bytes, *, ack: bool) -> bytes:
-    """`payload`: eight bytes."""
+    """Encode a PING. `payload`: eight bytes."""
     return frame_header(8, PING, ACK if ack else 0, 0) + payload
 
 
@@ -102,11 +102,11 @@ def goaway(last_stream_id: int, code: int, reason: str) -> bytes:
 
 
 def headers(stream_id: int, block: bytes, *, end: bool) -> bytes:
-    """A header block that fits into one frame of any peer; our answers' do."""
+    """Encode a header block in a single frame. It must fit the smallest frame size, as ours do."""
     assert len(block) <= FRAME_SIZE_MIN, f"a header block of {len(block)} bytes needs a CONTINUATION"
     return frame_header(len(block), HEADERS, END_HEADERS | (END_STREAM if end else 0), stream_id) + block
 
 
 def data_header(stream_id: int, size: int, *, end: bool) -> bytes:
-    """What stands before `size` bytes of data."""
+    """Encode the frame header for `size` bytes of data."""
     return frame_header(size, DATA, END_STREAM if end else 0, stream_id)

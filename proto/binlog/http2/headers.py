@@ -1,9 +1,9 @@
-"""Header blocks (RFC 7541): those of a peer are decoded and judged, ours are written without any table.
+"""Header blocks (RFC 7541): decodes and validates a peer's blocks, and encodes ours without a table.
 
-We announce a header table of size zero. From the moment a peer keeps to that (not all do, so nobody is refused for it),
-each of its blocks means the same whatever came before, and blocks are remembered: a caller's are all alike but for the
-value of one field (the time a call has left), which is found in the block by its literal name. Only what the general
-decoder has judged once is remembered; what differs elsewhere goes through it.
+We announce a header table of size zero. Some peers do not use it, so it is not enforced. Once a peer does, each of its
+blocks has a meaning that does not depend on earlier blocks, and decoded blocks can be cached. A caller's blocks differ
+only in the value of one field (the time that the call has left). That field is found in a block by its literal name.
+Only blocks that the general decoder has validated are cached; blocks that differ in anything else are decoded by it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hpack.huffman_table import decode_huffman
 from binlog.http2.frames import Code, ProtocolError
 from binlog.http2.limits import Limits
 
-REMEMBERED_MAX = 64  # blocks of one connection
-KEY_BYTES_MAX = 1024  # of one that is remembered
-VALUES_MAX = 8192  # values of varying fields, of all connections together
-SHORT_MAX = 127  # bytes of a string whose length is one byte
+REMEMBERED_MAX = 64  # cached blocks of one connection
+KEY_BYTES_MAX = 1024  # size of a block that is cached
+VALUES_MAX = 8192  # cached values of varying fields, for all connections together
+SHORT_MAX = 127  # a string's length is one byte below this
 
 _SIZE_UPDATE_0, _SIZE_UPDATE_END = b"\x20", 0x40
 _STATUS_200 = b"\x88"
-_STATUS = b"\x08\x03"  # :status, not indexed, of three digits
+_STATUS = b"\x08\x03"  # :status, not indexed, three digits
 _CONTENT_TYPE = b"\x0f\x10"  # index 31, not indexed
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BAD_VALUE = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z")
@@ -38,8 +38,11 @@ _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 
 @dataclass(slots=True, eq=False)
 class Head:
-    """A request's header fields. `fields`: what is not pseudo, as it came, without the varying one. `note` belongs to
-    the layer above, which may keep there what it made of this head: the same object comes again for the same block."""
+    """The header fields of a request.
+
+    `fields`: the fields that are not pseudo fields, as received, without the varying field. `note`: free for the upper
+    layer, which can cache there what it derives from this head. The same block gives the same object again.
+    """
 
     method: bytes
     scheme: bytes
@@ -50,7 +53,7 @@ class Head:
     note: Any = field(default=None)
 
     def get(self, name: bytes) -> bytes | None:
-        """The first value of a field."""
+        """Return the first value of a field, or None."""
         for key, value in self.fields:
             if key == name:
                 return value
@@ -58,11 +61,11 @@ class Head:
 
 
 class Malformed(Exception):
-    """A block that can be decoded, but is no request's (RFC 9113, 8.1.1): its stream is refused."""
+    """A block that can be decoded, but is not valid for a request (RFC 9113, 8.1.1). Its stream is refused."""
 
 
 def request_head(fields: Iterable[tuple[bytes, bytes]]) -> Head:
-    """Malformed says why it is none."""
+    """Return the head of a request. Raises Malformed with the reason if the fields are not valid for a request."""
     pseudo: dict[bytes, bytes] = {}
     others: list[tuple[bytes, bytes]] = []
     for name, value in fields:
@@ -86,7 +89,7 @@ def request_head(fields: Iterable[tuple[bytes, bytes]]) -> Head:
 
 
 def check_trailers(fields: Iterable[tuple[bytes, bytes]]) -> None:
-    """Malformed says why these cannot follow a request's data."""
+    """Raise Malformed if these fields must not follow a request's data."""
     for name, value in fields:
         if name[:1] == b":":
             raise Malformed(f"pseudo field {name!r} in trailers")
@@ -129,7 +132,7 @@ def huffman(text: bytes) -> bytes:
 
 
 class HeaderDecoder:
-    """The blocks of one connection, in order. `varying`: the field whose value differs from call to call."""
+    """Decodes the blocks of one connection, in order. `varying`: the field whose value differs between calls."""
 
     def __init__(self, limits: Limits, varying: bytes = b"") -> None:
         self._decoder = Decoder(limits.header_list_bytes_max)
@@ -140,15 +143,18 @@ class HeaderDecoder:
         self._acknowledged = False
         self._stateless = False
         self._remembered: dict[bytes, Head] = {}
-        self._last: tuple[bytes, bytes, Head] | None = None  # before and behind the varying value of the last block
+        self._last: tuple[bytes, bytes, Head] | None = None  # the last block, around its varying value
 
     def settings_acknowledged(self) -> None:
-        """The peer knows our table size. It may go on with the table it has, but not choose another."""
+        """Note that the peer knows our table size. It may continue to use its current table, but must not choose
+        another size.
+        """
         self._acknowledged = True
 
     def remembered(self, block: bytes) -> tuple[Head, bytes | None] | None:
-        """As `request` for a block that differs from one before in the varying value alone; None for others, of which
-        nothing was read."""
+        """Decode a block that differs from a cached one only in the varying value. Return None, with no side effect,
+        for others.
+        """
         if not self._stateless:
             return None
         if self._last is not None:
@@ -169,7 +175,7 @@ class HeaderDecoder:
         return known, value
 
     def request(self, block: bytes) -> tuple[Head, bytes | None]:
-        """(head, value of the varying field). Malformed; ProtocolError where the decoder cannot go on."""
+        """Return (head, value of the varying field). Raises Malformed, or ProtocolError if decoding cannot continue."""
         key, value = self._split(block)
         if self._stateless and (head := self._remembered.get(key)) is not None:
             return head, value
@@ -184,7 +190,9 @@ class HeaderDecoder:
         return head, found
 
     def fields(self, block: bytes) -> list[tuple[bytes, bytes]]:
-        """All fields of a block. ProtocolError: what the peer's encoder and ours know of each other is lost."""
+        """Return all fields of a block. Raises ProtocolError if the state of the peer's encoder and our decoder no
+        longer match.
+        """
         decoder = self._decoder
         if self._acknowledged and block[:1] > _SIZE_UPDATE_0 and block[0] < _SIZE_UPDATE_END:
             raise ProtocolError(Code.COMPRESSION_ERROR, "a header table larger than we allow")
@@ -194,11 +202,13 @@ class HeaderDecoder:
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"header fields: {error}") from error
         except (HPACKError, ValueError, IndexError) as error:
             raise ProtocolError(Code.COMPRESSION_ERROR, f"a header block: {error}") from error
-        self._stateless = decoder.header_table_size == 0  # the peer said so, at the beginning of this block or before
+        self._stateless = decoder.header_table_size == 0  # set by the peer at the start of this or an earlier block
         return [(bytes(name), bytes(value)) for name, value in fields]
 
     def _split(self, block: bytes) -> tuple[bytes, bytes | None]:
-        """(the block without the varying value, that value): the whole block and None where it is not there once."""
+        """Return (the block without the varying value, that value). If the field does not occur exactly once: (block,
+        None).
+        """
         at, size = self._varying_at(block)
         if not size:
             return block, None
@@ -207,8 +217,10 @@ class HeaderDecoder:
         return (block, None) if value is None else (block[:at] + b"\x00" + block[end:], value)
 
     def _varying_at(self, block: bytes) -> tuple[int, int]:
-        """(offset, size) in `block` of the varying field's literal, its length byte included. Size 0 where the field is
-        missing, comes twice, or is longer than one length byte tells."""
+        """Return (offset, size) of the varying field's literal in `block`, including its length byte.
+
+        The size is 0 if the field is missing, occurs twice, or is too long for a length of one byte.
+        """
         for mark in self._marks:
             at = block.find(mark)
             if at <= 0:
@@ -223,11 +235,11 @@ class HeaderDecoder:
         return 0, 0
 
 
-_values: dict[bytes, bytes] = {}  # by their literals
+_values: dict[bytes, bytes] = {}  # decoded values by their literals
 
 
 def _string_of(literal: bytes) -> bytes | None:
-    """A string literal with its length; None where it is none."""
+    """Return the string of a literal that includes its length; None if it is invalid."""
     found = _values.get(literal)
     if found is None:
         found = literal[1:]
@@ -242,7 +254,7 @@ def _string_of(literal: bytes) -> bytes | None:
     return found
 
 
-# Ours
+# Encoding
 
 
 def _string_literal(text: bytes) -> bytes:
@@ -258,12 +270,12 @@ def _string_literal(text: bytes) -> bytes:
 
 
 def encode_fields(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Literal fields, neither indexed nor compressed: they mean the same to any peer at any time."""
+    """Encode literal fields, neither indexed nor compressed, which any peer can decode in any state."""
     return b"".join(b"\x00" + _string_literal(name) + _string_literal(value) for name, value in fields)
 
 
 def encode_response(status: int, content_type: bytes, fields: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
-    """A response's first block."""
+    """Encode the first block of a response."""
     assert 100 <= status <= 999
     first = _STATUS_200 if status == 200 else _STATUS + str(status).encode()
     return first + _CONTENT_TYPE + _string_literal(content_type) + encode_fields(fields)

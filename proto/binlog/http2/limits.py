@@ -1,4 +1,4 @@
-"""What a peer may cost us."""
+"""Limits on the memory and work that a peer can cause."""
 
 from __future__ import annotations
 
@@ -7,36 +7,39 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one connection.
+    """The limits of one connection.
 
-    Memory that a peer can make us hold: `connection_window_bytes` of data nobody has taken yet, one header block, one
-    frame, and what `streams_max` streams cost.
+    A peer can make us hold at most `connection_window_bytes` of data that was not consumed, one header block, one
+    frame, and the state of `streams_max` streams.
     """
 
-    streams_max: int = 4096  # under way at once, those that were reset but whose handlers still run included
+    streams_max: int = 4096  # open at the same time, including reset ones whose handlers still run
     stream_window_bytes: int = 1 << 20
     connection_window_bytes: int = 8 << 20
-    header_list_bytes_max: int = 16 << 10  # as RFC 9113 counts it: 32 bytes more for each field
-    header_block_bytes_max: int = 16 << 10  # as it is sent, CONTINUATION included
-    continuations_max: int = 16  # frames of one block
-    data_frame_bytes_max: int = 64 << 10  # of frames that we send
-    remembered_streams_max: int = 4096  # closed ones for which late frames are expected
+    header_list_bytes_max: int = 16 << 10  # as RFC 9113 counts it, with 32 additional bytes for each field
+    header_block_bytes_max: int = 16 << 10  # as it is sent, including CONTINUATION frames
+    continuations_max: int = 16  # CONTINUATION frames of one block
+    data_frame_bytes_max: int = 64 << 10  # data in a frame that we send
+    remembered_streams_max: int = 4096  # closed streams for which late frames are still accepted
     budget_max: float = 10_000.0  # see Budget
     budget_per_s: float = 1_000.0
 
 
-# What frames cost that make no progress by themselves. One that made us begin work and throws it away costs most.
+# Costs of frames that make no progress by themselves. A frame that discards work we have begun costs most.
 COST_FRAME = 1.0
 COST_RAPID_RESET = 10.0
 RAPID_S = 1.0
-# What is earned by progress: flow control, pings that measure it, and cancelled calls come with real work.
+# Earned by progress, because real work also causes flow control frames, pings that measure it, and cancelled calls.
 EARNED_BY_STREAM = 10.0
 EARNED_BY_DATA = 2.0
 
 
 class Budget:
-    """Frames such as PING, SETTINGS, RST_STREAM, WINDOW_UPDATE and empty DATA are paid from it; time and progress
-    refill it. A peer that floods us with them runs out of it (CVE-2019-9511 to -9518, CVE-2023-44487)."""
+    """A budget for frames such as PING, SETTINGS, RST_STREAM, WINDOW_UPDATE and empty DATA. Time and progress refill
+    it.
+
+    A peer that floods us with such frames exhausts it (CVE-2019-9511 to -9518, CVE-2023-44487).
+    """
 
     __slots__ = ("_left", "_max", "_per_s", "_seen_s")
 
@@ -47,7 +50,7 @@ class Budget:
         self._seen_s = now_s
 
     def pay(self, cost: float, now_s: float) -> bool:
-        """False: nothing is left."""
+        """Spend `cost`. Return False if the budget is exhausted."""
         self._left -= cost
         if self._left >= 0:
             return True

@@ -1,4 +1,4 @@
-"""What goes out: frames in order, data as far as windows and the transport let it, streams in turn."""
+"""Output of a connection: frames in order, data as far as the windows and the transport allow, streams in turn."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from binlog.http2.stream import Stream
 
 
 class Outgoing:
-    """Control frames and header blocks are there at once; data waits on its stream until `flush` lets it out."""
+    """Control frames and header blocks are sent immediately. Data is queued on its stream until `flush` sends it."""
 
     def __init__(self, limits: Limits) -> None:
         self._frame_limit = limits.data_frame_bytes_max
         self._pieces: list[bytes | memoryview] = []
         self._ready: OrderedDict[int, Stream] = OrderedDict()
-        self._blocked: dict[int, Stream] = {}  # by their own window
-        self.window = WINDOW_DEFAULT  # of the connection
-        self.initial_window = WINDOW_DEFAULT  # of a stream, as the peer said last
+        self._blocked: dict[int, Stream] = {}  # streams whose own window is exhausted
+        self.window = WINDOW_DEFAULT  # the connection's window
+        self.initial_window = WINDOW_DEFAULT  # a stream's initial window, as the peer last set it
         self.frame_bytes_max = FRAME_SIZE_MIN
-        self.data_frames = 0  # sent so far
-        self.is_urgent = False  # something waits to be taken that should not wait for more
-        self._sent_min = 0  # what `sent` of no stream is below
+        self.data_frames = 0  # number sent so far
+        self.is_urgent = False  # there is output that should not wait for more output
+        self._sent_min = 0  # a lower bound of `sent` of all streams
 
     def write(self, frame: bytes, *, urgent: bool = True) -> None:
         self._pieces.append(frame)
@@ -32,18 +32,20 @@ class Outgoing:
             self.is_urgent = True
 
     def take(self) -> list[bytes | memoryview]:
-        """What is to be sent now, once."""
+        """Return the output to send now, and remove it."""
         pieces, self._pieces = self._pieces, []
         self.is_urgent = False
         return pieces
 
-    # What the peer allows
+    # Limits set by the peer
 
     def frame_size(self, size: int) -> None:
         self.frame_bytes_max = min(size, self._frame_limit)
 
     def set_initial_window(self, size: int, streams: Iterable[Stream]) -> None:
-        """Of all streams. ProtocolError where that makes the window of one of them more than can be."""
+        """Set the initial window of all streams. Raises ProtocolError if the window of a stream would exceed the
+        maximum.
+        """
         if size - self._sent_min > WINDOW_MAX:
             self._sent_min = min((stream.sent for stream in streams), default=0)
             if size - self._sent_min > WINDOW_MAX:
@@ -54,13 +56,13 @@ class Outgoing:
         self.initial_window = size
 
     def grow(self, increment: int) -> None:
-        """The connection's window. ProtocolError where that is more than can be."""
+        """Increase the connection's window. Raises ProtocolError if it would exceed the maximum."""
         self.window += increment
         if self.window > WINDOW_MAX:
             raise ProtocolError(Code.FLOW_CONTROL_ERROR, "the connection's window is above 2^31-1")
 
     def grow_stream(self, stream: Stream, increment: int) -> None:
-        """A stream's. StreamError likewise."""
+        """Increase a stream's window. Raises StreamError if it would exceed the maximum."""
         stream.sent -= increment
         self._sent_min = min(self._sent_min, stream.sent)
         if self.initial_window - stream.sent > WINDOW_MAX:
@@ -71,7 +73,7 @@ class Outgoing:
     # Data
 
     def fits_now(self, stream: Stream, size: int) -> bool:
-        """Whether so much data can go out in one frame without waiting behind anything."""
+        """Return whether the data can be sent immediately in one frame."""
         return (
             not stream.waiting
             and size <= self.frame_bytes_max
@@ -80,7 +82,7 @@ class Outgoing:
         )
 
     def spend(self, stream: Stream, size: int) -> None:
-        """So much data goes out, in one frame."""
+        """Count data that is sent in one frame."""
         self.data_frames += 1
         self.window -= size
         stream.sent += size
@@ -94,7 +96,7 @@ class Outgoing:
             self._ready[stream.stream_id] = stream
 
     def forget(self, stream: Stream) -> None:
-        """Nothing of a stream is sent any more."""
+        """Send nothing more of a stream."""
         self._ready.pop(stream.stream_id, None)
         self._blocked.pop(stream.stream_id, None)
         stream.waiting.clear()
@@ -105,7 +107,9 @@ class Outgoing:
         return bool(self._ready) and self.window > 0
 
     def flush(self, bytes_max: int) -> Iterator[Stream]:
-        """Let data out, about so much of it, a frame of each stream in turn; streams that have sent all they had."""
+        """Output about `bytes_max` bytes of data, a frame of each stream in turn. Yield streams whose queue became
+        empty.
+        """
         while self._ready and self.window > 0 and bytes_max > 0:
             stream_id, stream = self._ready.popitem(last=False)
             allowed = min(self.window, self.initial_window - stream.sent, self.frame_bytes_max)

@@ -1,4 +1,4 @@
-"""A stream of a server: where it is in its life, its windows, and what waits to be sent on it."""
+"""A stream of a server: its state, its windows, and the data queued on it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 
-LATE_FRAME_BYTES_MIN = 1024  # so much a late frame counts at least
+LATE_FRAME_BYTES_MIN = 1024  # a late frame counts as at least this many bytes
 
 
 class State(IntEnum):
-    """RFC 9113, section 5.1, as far as a server without push goes; an idle stream has no object."""
+    """The states of RFC 9113, section 5.1, for a server without push. An idle stream has no object."""
 
     OPEN = auto()
-    HALF_CLOSED_REMOTE = auto()  # the peer has sent all
-    HALF_CLOSED_LOCAL = auto()  # we have sent all
+    HALF_CLOSED_REMOTE = auto()  # the peer has sent everything
+    HALF_CLOSED_LOCAL = auto()  # we have sent everything
     CLOSED = auto()
 
 
@@ -36,14 +36,18 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
 }
 
 
-# A member costs more each time it is named by its class, and these are looked at for each frame.
+# Access to a member through its class is slow, and these are compared for each frame.
 _OPEN, _HALF_CLOSED_REMOTE, _HALF_CLOSED_LOCAL = State.OPEN, State.HALF_CLOSED_REMOTE, State.HALF_CLOSED_LOCAL
 
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """`receive_window`: what the peer may still send. `uncredited`: what it sent and nobody has taken.
-    `sent`: what we sent, less what the peer gave back; beside the peer's initial window it says what we may send."""
+    """A stream.
+
+    `receive_window`: the bytes that the peer may still send. `uncredited`: the bytes received but not consumed. `sent`:
+    the bytes we sent, minus those the peer has credited; the peer's initial window minus `sent` is what we may still
+    send.
+    """
 
     stream_id: int
     opened_s: float
@@ -52,14 +56,14 @@ class Stream:
     state: State = State.OPEN
     received: int = 0
     uncredited: int = 0
-    credit: int = 0  # taken, but not yet told to the peer
+    credit: int = 0  # consumed, but not yet announced to the peer
     sent: int = 0
     waiting: deque[memoryview] = field(default_factory=deque)
     waiting_bytes: int = 0
-    last: bytes | None = None  # the trailers, or b"" for a bare END_STREAM, behind what waits
+    last: bytes | None = None  # the trailers (b"": only END_STREAM) to send after the queued data
 
     def step(self, step: Step) -> State:
-        """KeyError is a mistake of ours: the caller looks at the state first."""
+        """Change the state. A KeyError is a bug: the caller must check the state first."""
         self.state = TRANSITIONS[self.state][step]
         return self.state
 
@@ -69,21 +73,23 @@ class Stream:
 
     @property
     def may_send(self) -> bool:
-        """Whether more can be sent after what waits."""
+        """Whether more can be queued."""
         return self.last is None and (self.state is _OPEN or self.state is _HALF_CLOSED_REMOTE)
 
 
 class Closed:
-    """The newest closed streams, and whether it was we who cut them off: then the peer may not know it yet, and may
-    have sent what the stream's window allowed."""
+    """The most recently closed streams, and whether we ended them before the peer did.
+
+    If so, the peer may not know it yet, and may have sent what the stream's window allowed.
+    """
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._cut_off: OrderedDict[int, bool] = OrderedDict()
-        self._late: dict[int, int] = {}  # bytes that may still come of those
+        self._late: dict[int, int] = {}  # bytes that may still arrive for these streams
 
     def add(self, stream_id: int, *, cut_off: bool, window: int = 0) -> None:
-        """`window`: what the peer might still send when we cut it off."""
+        """Add a stream. `window`: the bytes that the peer could still send when we ended it."""
         self._cut_off[stream_id] = cut_off
         if window > 0:
             self._late[stream_id] = window
@@ -91,7 +97,7 @@ class Closed:
             self._late.pop(self._cut_off.popitem(last=False)[0], None)
 
     def expected(self, stream_id: int, size: int) -> bool:
-        """Whether so much data was on its way when the stream was cut off, as far as one can know. Counts it."""
+        """Count late data, and return whether it can have been in flight when the stream was ended."""
         left = self._late.pop(stream_id, 0) - max(size, LATE_FRAME_BYTES_MIN)
         if left > 0:
             self._late[stream_id] = left

@@ -1,4 +1,4 @@
-"""The streams of a connection: what is sent on them, and how they end."""
+"""The streams of a connection: sending on them, and ending them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CLOSED = State.CLOSED
 
 
 class Streams:
-    """The half of a `Connection` that its owner calls. Calls for a stream that is gone do nothing."""
+    """The part of a `Connection` that its owner calls. Calls for a stream that no longer exists do nothing."""
 
     def __init__(self, limits: Limits, varying: bytes, now_s: float) -> None:
         self._limits = limits
@@ -25,18 +25,20 @@ class Streams:
         self._streams: dict[int, Stream] = {}
         self._closed = Closed(limits.remembered_streams_max)
         self._fresh: dict[int, tuple[Head, bytes | None]] = {}  # see BriefRequests
-        self._whole: dict[int, float] = {}  # when they came
+        self._whole: dict[int, float] = {}  # stream id -> time of arrival
         self._under_way: set[int] = set()
         self._last_id = 0
         self._events: list[Event] = []
-        self._settled = False  # the peer's first SETTINGS came
+        self._settled = False  # the peer's first SETTINGS have arrived
         self._draining = False
         self._dead = False
         self._window = frames.WINDOW_DEFAULT
         self._credit = 0
 
     def take_output(self, data_bytes_max: int) -> list[bytes | memoryview]:
-        """What is to be sent: all frames but data, and about so many bytes of data, as far as windows go."""
+        """Return the bytes to send: all frames except data, and about `data_bytes_max` bytes of data, if windows allow
+        it.
+        """
         if not self._dead:
             before = self._outgoing.data_frames
             for stream in self._outgoing.flush(data_bytes_max):
@@ -47,16 +49,18 @@ class Streams:
 
     @property
     def has_data_ready(self) -> bool:
-        """Whether `take_output` would give data."""
+        """Whether `take_output` would return data."""
         return not self._dead and self._outgoing.has_ready
 
     @property
     def is_urgent(self) -> bool:
-        """Whether more is to be sent than answers to pings, which may go out with the next answer to a call."""
+        """Whether there is more to send than answers to pings. Those may be sent together with the next answer to a
+        call.
+        """
         return self._outgoing.is_urgent or self.has_data_ready
 
     def send_head(self, stream_id: int, block: bytes, *, end: bool = False) -> None:
-        """The response's first header block."""
+        """Send the first header block of the response."""
         stream = self._sending(stream_id)
         if stream is not None:
             self._outgoing.write(frames.headers(stream_id, block, end=end))
@@ -64,13 +68,13 @@ class Streams:
                 self._sent_end(stream)
 
     def send_data(self, stream_id: int, data: bytes | memoryview) -> None:
-        """Queue data. `data` must not change until it is sent."""
+        """Queue data. `data` must not be changed until it is sent."""
         stream = self._sending(stream_id)
         if stream is not None:
             self._outgoing.queue(stream, data)
 
     def send_end(self, stream_id: int, trailers: bytes = b"") -> None:
-        """End the response behind what waits, with a block of trailers or without."""
+        """End the response after the queued data, with or without trailers."""
         stream = self._sending(stream_id)
         if stream is not None:
             stream.last = trailers
@@ -78,7 +82,7 @@ class Streams:
                 self._send_last(stream, data_ended=False)
 
     def send_answer(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
-        """A whole response: in one piece where windows allow it."""
+        """Send a complete response, in one piece if windows allow it."""
         stream = self._sending(stream_id)
         if stream is None:
             return
@@ -101,19 +105,19 @@ class Streams:
         self._sent_end(stream)
 
     def waiting_bytes(self, stream_id: int) -> int:
-        """Data of a stream that was not let out yet."""
-        stream = self._streams.get(stream_id)  # where it is in no other table: nothing waits there
+        """Return the number of bytes of a stream that are queued and not yet sent."""
+        stream = self._streams.get(stream_id)  # streams in other tables have nothing queued
         return stream.waiting_bytes if stream is not None else 0
 
     def reset(self, stream_id: int, code: Code) -> None:
-        """End a stream from our side at once."""
+        """End a stream immediately from our side."""
         stream = self._find(stream_id)
         if stream is not None:
             self._outgoing.write(frames.rst_stream(stream_id, code))
             self._drop(stream, cut_off=True)
 
     def credit(self, stream_id: int, size: int) -> None:
-        """Bytes of `Data` were taken: the peer may send as many more."""
+        """Note that bytes of `Data` were consumed, so that the peer may send as many more."""
         stream = self._streams.get(stream_id)
         if stream is None or not size:
             return
@@ -127,15 +131,15 @@ class Streams:
             stream.credit = 0
 
     def finished(self, stream_id: int) -> None:
-        """Nobody works for a stream any more."""
+        """Note that no handler works for the stream any longer."""
         self._under_way.discard(stream_id)
 
     def ping(self, payload: bytes) -> None:
-        """Eight bytes, which an `Acknowledged` event brings back."""
+        """Send a ping with eight bytes. An `Acknowledged` event returns them."""
         self._outgoing.write(frames.ping(payload, ack=False))
 
     def drain(self) -> None:
-        """Take no new streams; those under way go on."""
+        """Accept no new streams. Open streams continue."""
         if not self._draining and not self._dead:
             self._draining = True
             self._outgoing.write(frames.goaway(self._last_id, Code.NO_ERROR, "the server is stopping"))
@@ -148,10 +152,10 @@ class Streams:
     def _open_count(self) -> int:
         return max(len(self._under_way), len(self._streams)) + len(self._fresh) + len(self._whole)
 
-    # Life of a stream
+    # Lifecycle of a stream
 
     def _find(self, stream_id: int) -> Stream | None:
-        """A stream that is not closed."""
+        """Return a stream that is not closed, or None."""
         return self._streams.get(stream_id)
 
     def _sending(self, stream_id: int) -> Stream | None:
@@ -166,7 +170,9 @@ class Streams:
         self._sent_end(stream)
 
     def _sent_end(self, stream: Stream) -> None:
-        """A response that ends before its request tells the peer to send no more (RFC 9113, 8.1)."""
+        """Handle the end of a response. If the request has not ended, the peer is told to send no more (RFC
+        9113, 8.1).
+        """
         self._budget.earn(EARNED_BY_STREAM)
         if stream.step(Step.SENT_END) is _CLOSED:
             self._drop(stream, cut_off=False)
@@ -174,7 +180,7 @@ class Streams:
             self.reset(stream.stream_id, Code.NO_ERROR)
 
     def _cut_off(self, stream_id: int, code: Code, reason: str) -> None:
-        """End a stream for what the peer did."""
+        """End a stream because of an error of the peer."""
         self._outgoing.write(frames.rst_stream(stream_id, code))
         stream = self._find(stream_id)
         if stream is None:
@@ -194,7 +200,7 @@ class Streams:
         stream.uncredited = 0
 
     def _grant(self, size: int) -> None:
-        """Bytes of the connection's window are free again."""
+        """Note that bytes of the connection's window are free again."""
         self._credit += size
         if self._credit >= self._limits.connection_window_bytes // 4:
             self._window += self._credit

@@ -1,5 +1,5 @@
-"""A gRPC server over binlog.http2, on asyncio: unary, server-streaming and bidirectional methods.
+"""A gRPC server with binlog.http2, on asyncio: unary, server-streaming and bidirectional methods.
 
-Bytes in, bytes out: handlers parse what they need of a message. A message is collected in one buffer of its announced
-length; whether there is room for it is asked when its length is known, before its bytes come.
+Messages are bytes: handlers parse the parts they need. A message is collected in one buffer of its announced length.
+The server checks whether there is room for a message when its length is known, before its bytes arrive.
 """

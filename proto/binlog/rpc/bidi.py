@@ -1,12 +1,12 @@
 """A call with a stream of requests and a stream of answers.
 
-Its handler takes messages when it likes. Until it does, their bytes fill the stream's window; for a message that is not
-complete the window is opened as its bytes come, so that one may be larger than the window. A message for which there
-is no room is read nevertheless, so that the handler can refuse it and the stream lives on; where too much is read in
-that way already, its window stays closed until something is given back.
+Its handler reads messages at its own pace. Until then, their bytes fill the stream's window. For an incomplete message,
+the window is opened as its bytes arrive, so that a message may be larger than the window. A message for which there is
+no room is nevertheless read, so that the handler can refuse it and the stream can continue. If too much has been read
+in this way, the window stays closed until room is released.
 
-Of the messages that wait for the handler QUEUE_MAX are kept as such, and others as the bytes they came in: an empty
-message has five of them, and would be sixty times as large as an object.
+Of the messages that wait for the handler, QUEUE_MAX are kept as objects, and the others as received bytes: an empty
+message has five bytes, and would be sixty times as large as an object.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from binlog.rpc.method import Method, Received
 from binlog.rpc.status import RpcError, Status
 
 QUEUE_MAX = 64
-_PIECE_BYTES = 64 << 10  # that are read on at once
+_PIECE_BYTES = 64 << 10  # bytes that are processed in one step
 
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """What is counted of a message, and why not where it is not."""
+    """The bytes that are counted for a message, and the reason if they are not counted."""
 
     size: int
     taken: int = 0
     tolerated: int = 0
     refused: Exception | None = None
-    blocked: bool = False  # nor is it tolerated: it is not read on
+    blocked: bool = False  # not tolerated either: reading is stopped
 
 
 class BidiCall(Call):
-    """Its handler runs from the beginning."""
+    """Its handler runs from the beginning of the call."""
 
     def __init__(self, link: Link, stream_id: int, path: bytes, method: Method, *, gzip: bool) -> None:
         super().__init__(link, stream_id, path, method, gzip=gzip)
         self._queue: deque[Message] = deque()
         self._arrived = asyncio.Event()
-        self._unread = bytearray()  # what came behind a full queue
+        self._unread = bytearray()  # bytes that arrived while the queue was full
         self._end_came = self._ended = False
         self._receiving = _Place(0)  # the message that was announced last
-        self._places: set[_Place] = set()  # of messages that the handler has not got
+        self._places: set[_Place] = set()  # of messages that the handler has not received
         self._uncredited = 0
         self._start(self._work())
 
@@ -79,7 +79,7 @@ class BidiCall(Call):
     def _find_room(self, place: _Place) -> None:
         try:
             self._link.room.take(place.size)
-        except Exception as error:  # noqa: BLE001  the handler's to name
+        except Exception as error:  # noqa: BLE001  the handler translates it
             place.refused = error
             self._tolerate(place)
         else:
@@ -104,7 +104,7 @@ class BidiCall(Call):
 
     def _receive(self, found: list[Message], size: int, end: bool) -> None:
         for message in found:
-            message.place.blocked = False  # it came within the window, and is not counted
+            message.place.blocked = False  # it arrived within the window, and is not counted
             self._queue.append(message)
         self._uncredited += size
         self._end_came = self._end_came or end
@@ -116,7 +116,9 @@ class BidiCall(Call):
         self._give_credit()
 
     def _give_credit(self, *, late: bool = False) -> None:
-        """`late`: the peer may have had no window until now, so that its time begins anew."""
+        """Open the window for consumed bytes. `late`: the peer may have had no window until now, so its time starts
+        again.
+        """
         if not self._queue and not self._receiving.blocked and self._uncredited:
             size, self._uncredited = self._uncredited, 0
             self._link.credit(self.stream_id, size)
@@ -135,7 +137,7 @@ class BidiCall(Call):
     def _close(self) -> None:
         self._queue.clear()
         self._unread.clear()
-        for place in list(self._places):  # those too that were announced and never came into the queue
+        for place in list(self._places):  # including announced messages that never reached the queue
             self._release(place)
         super()._close()
 

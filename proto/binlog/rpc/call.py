@@ -1,4 +1,4 @@
-"""A call from its first byte to its status."""
+"""A call, from its first byte to its status."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from binlog.rpc.method import Method, Room
 from binlog.rpc.status import RpcError, Status
 from binlog.runtime.log import get_logger
 
-SEND_AHEAD_BYTES = 256 << 10  # of a stream's messages that wait for their reader
+SEND_AHEAD_BYTES = 256 << 10  # bytes of a stream's messages that may wait for their reader
 GUNZIP_INLINE_BYTES_MAX = 4096
-STALL_SHARE = 60  # of a message that must come in each span of Timing.stall_s: one part in so many
+STALL_SHARE = 60  # 1/60 of a message must arrive in each period of Timing.stall_s
 
 _log = get_logger("rpc")
 
 
 class Link(Protocol):
-    """What a call needs of its connection. For a call that is over all of it does nothing."""
+    """The operations of a connection that a call uses. For a call that is over, they do nothing."""
 
     @property
     def room(self) -> Room: ...
@@ -37,7 +37,7 @@ class Link(Protocol):
 
 
 def status_of(error: BaseException, method: Method, path: bytes) -> RpcError:
-    """What the caller is told of an error of a handler. One that nobody expects is logged."""
+    """Return the status to send for a handler's error. An unexpected error is logged."""
     if isinstance(error, RpcError):
         return error
     if not isinstance(error, Exception):
@@ -50,8 +50,11 @@ def status_of(error: BaseException, method: Method, path: bytes) -> RpcError:
 
 
 class Call:
-    """Belongs to the event loop. It is over once its status was sent or the peer went away; its handler may then still
-    run for a moment, and what it holds is given back when that has ended."""
+    """A call. Belongs to the event loop.
+
+    It is over when its status was sent or the peer went away. Its handler may then still run for a moment. The
+    resources of the call are released when the handler has ended.
+    """
 
     def __init__(self, link: Link, stream_id: int, path: bytes, method: Method, *, gzip: bool) -> None:
         self._link = link
@@ -61,15 +64,15 @@ class Call:
         self._gzip = gzip
         self._collector = Collector(method.request_bytes_max, self._announced)
         self._task: asyncio.Task[None] | None = None
-        self._is_taken = False  # by a sink that has not answered
+        self._is_taken = False  # whether a sink has it and has not answered
         self._head_sent = False
-        self._sent: asyncio.Event | None = None  # made when its reader is behind
+        self._sent: asyncio.Event | None = None  # made when its reader is slow
         self.over = False
         self.deadline_s: float | None = None
-        self.received_s = 0.0  # when it went on last
-        self.came = 0  # bytes since then
+        self.received_s = 0.0  # time of the last progress
+        self.came = 0  # bytes received since then
 
-    # What the connection tells
+    # Calls from the connection
 
     def on_data(self, data: bytes, *, end: bool) -> None:
         if self.over:
@@ -78,21 +81,21 @@ class Call:
             self._receive(self._collect(data), len(data), end)
         except TooLong as error:
             self.fail(self._method.too_long(error.size, error.head, self._method.request_bytes_max))
-        except Exception as error:  # noqa: BLE001  what Room raises is the method's to name
+        except Exception as error:  # noqa: BLE001  the method translates errors of its Room
             self.fail(error)
 
     def on_sent(self) -> None:
-        """Data went out."""
+        """Note that data was sent."""
         if self._sent is not None:
             self._sent.set()
 
     def cancel(self) -> None:
-        """Nobody waits for an answer any more."""
+        """Note that no peer waits for an answer any more."""
         self.over = True
         if self._task is None:
             if not self._is_taken:
                 self._close()
-        elif not self._task.cancelling():  # once: its handler may be putting things in order
+        elif not self._task.cancelling():  # only once: its handler may be cleaning up
             self._task.cancel()
 
     def fail(self, error: Exception) -> None:
@@ -103,33 +106,35 @@ class Call:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the peer owes the rest of a message."""
+        """Whether the peer has to send the rest of a message."""
         raise NotImplementedError
 
     def progressed(self, size: int, now_s: float) -> None:
-        """So many bytes are about to be taken. A large message must bring its share of bytes to count as going on, or
-        one byte now and then would hold its room for ever."""
+        """Note that bytes arrived. A large message must bring a share of its bytes to count as progressing.
+
+        Otherwise a single byte now and then would let it occupy its room without limit.
+        """
         self.came += size
         if self._collector.is_between or self.came >= self._collector.size // STALL_SHARE:
             self.came = 0
             self.received_s = now_s
 
-    # Of the kinds
+    # Implemented by the kinds of calls
 
     def _collect(self, data: bytes) -> list[Message]:
-        """The messages that are complete. May raise."""
+        """Return the messages that are complete. May raise."""
         return self._collector.feed(data)
 
     def _announced(self, size: int) -> Any:
-        """A message of this size begins. May raise."""
+        """Handle the start of a message of this size. May raise."""
         raise NotImplementedError
 
     def _receive(self, found: list[Message], size: int, end: bool) -> None:
-        """Messages that are complete, how many bytes came, and whether they were the last. May raise."""
+        """Handle complete messages. `size`: the bytes that arrived. `end`: whether they were the last. May raise."""
         raise NotImplementedError
 
     def _close(self) -> None:
-        """Nothing runs any more."""
+        """Release resources, when no handler runs any more."""
         self._collector.forget()
         self._link.ended(self)
 
@@ -141,7 +146,7 @@ class Call:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if not self.over:  # somebody else cancelled the task, or a mistake of ours
+        if not self.over:  # the task was cancelled from outside, or the error is a bug
             self._refuse(
                 error if isinstance(error, Exception) else RpcError(Status.CANCELLED, "the call was cancelled")
             )
@@ -162,7 +167,7 @@ class Call:
         self.over = True
 
     async def _send(self, message: bytes | Sequence[bytes]) -> None:
-        """A message, or several, of a stream of answers; waits while its reader is behind."""
+        """Send a message, or several, of a stream of answers. Wait while the reader is slow."""
         link = self._link
         if not self._head_sent:
             self._head_sent = True
@@ -177,7 +182,7 @@ class Call:
             await self._sent.wait()
 
     def _plain_size(self, message: Message) -> int:
-        """What a compressed message has when it is not. May raise."""
+        """Return the size of a compressed message after decompression. May raise."""
         if not self._gzip:
             raise RpcError(Status.INTERNAL, "a message is compressed, but the request names no grpc-encoding")
         size = messages.gzip_size(message.data)
@@ -187,14 +192,14 @@ class Call:
 
 
 async def gunzip(message: Message, size: int) -> Buffer:
-    """A large one is uncompressed in a thread."""
+    """Uncompress a message, a large one in a thread."""
     if len(message.data) <= GUNZIP_INLINE_BYTES_MAX:
         return messages.gunzip(message.data, size)
     return await asyncio.to_thread(messages.gunzip, message.data, size)
 
 
 class SingleCall(Call):
-    """One request, and one answer or a stream of them. What it holds is counted until it is over."""
+    """A call with one request, and one answer or a stream of answers. Its request is counted until the call is over."""
 
     def __init__(self, link: Link, stream_id: int, path: bytes, method: Method, *, gzip: bool) -> None:
         super().__init__(link, stream_id, path, method, gzip=gzip)
@@ -242,11 +247,11 @@ class SingleCall(Call):
         super()._close()
 
     def answer(self, _numbers: Sequence[int], message: bytes) -> int:
-        """What a sink answers."""
+        """Accept an answer from a sink."""
         return self._answered(message)
 
     def refuse(self, _number: int, error: BaseException) -> bool:
-        """What a sink answers instead."""
+        """Accept an error from a sink."""
         return self._answered(status_of(error, self._method, self._path))
 
     def _answered(self, found: bytes | Exception) -> bool:

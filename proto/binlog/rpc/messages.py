@@ -1,7 +1,7 @@
-"""Messages of gRPC out of the bytes of a stream, each in one buffer.
+"""Extracts gRPC messages from the bytes of a stream, each in one buffer.
 
-A large one is collected in memory of its own, which the system gives page by page as bytes come and takes back when
-the last view of it is gone.
+A large message is collected in separately mapped memory. The system provides it page by page as bytes arrive, and frees
+it when its last view is gone.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from binlog.rpc.status import RpcError, Status
 PREFIX = Struct(">BI")
 PREFIX_BYTES = PREFIX.size
 MAPPED_BYTES_MIN = 4 << 20
-JOIN_BYTES_MAX = 64 << 10  # of a message that is copied behind its prefix
-COUNT_MAX = 1 << 31  # of messages: as many as there are
-HEAD_BYTES = 64  # kept of a message that is too long
+JOIN_BYTES_MAX = 64 << 10  # up to this size, a message is copied to join it with its prefix
+COUNT_MAX = 1 << 31  # in effect, no limit on the number of messages
+HEAD_BYTES = 64  # bytes kept of a message that is too long
 _PIECE_BYTES = 256 << 10
 _GZIP_TRAILER_BYTES, _GZIP_BYTES_MIN = 4, 18
 
@@ -27,7 +27,9 @@ Buffer = bytes | memoryview
 
 
 class Message(NamedTuple):
-    """`data` is bytes, or a read-only view where it is large. `place`: what was said when it was announced."""
+    """A message. `data`: bytes, or a read-only view if it is large. `place`: the value returned when it was
+    announced.
+    """
 
     data: Buffer
     compressed: bool
@@ -35,7 +37,9 @@ class Message(NamedTuple):
 
 
 def framed(message: bytes | Sequence[bytes]) -> list[bytes]:
-    """A message with its prefix, as pieces that are sent one behind the other; or several small ones in one piece."""
+    """Return a message with its prefix, as pieces to send one after the other; several small messages become
+    one piece.
+    """
     if not isinstance(message, bytes):
         return [b"".join([piece for each in message for piece in (PREFIX.pack(0, len(each)), each)])]
     prefix = PREFIX.pack(0, len(message))
@@ -43,7 +47,7 @@ def framed(message: bytes | Sequence[bytes]) -> list[bytes]:
 
 
 class TooLong(Exception):
-    """A message above the limit. `head`: how it begins, which may say what it is."""
+    """A message above the limit. `head`: its first bytes, which may show what it is."""
 
     def __init__(self, size: int, head: bytes) -> None:
         super().__init__(f"a message of {size} bytes")
@@ -52,7 +56,7 @@ class TooLong(Exception):
 
 
 def allocate(size: int) -> memoryview:
-    """Memory of so many bytes; where it is much, none of it is touched yet. RpcError where there is none."""
+    """Allocate memory. A large block is mapped without being touched. Raises RpcError if there is no memory."""
     if size < MAPPED_BYTES_MIN:
         return memoryview(bytearray(size))
     try:
@@ -68,8 +72,11 @@ def _sealed(buffer: memoryview | bytearray) -> Buffer:
 
 
 class Collector:
-    """Feed it with what a stream brings. `announced` is called with the length of each message when it is known; what
-    it returns goes with the message, and it may raise. After an exception the collector must not be fed any more."""
+    """Collects messages from the bytes of a stream.
+
+    `announced` is called with the length of each message as soon as it is known. Its result is stored with the message,
+    and it may raise. After an exception, the collector must not be used any more.
+    """
 
     __slots__ = (
         "_announced",
@@ -89,28 +96,31 @@ class Collector:
         self._bytes_max = bytes_max
         self._announced = announced
         self._prefix = b""
-        self._long = 0  # the length of a message above `bytes_max`, of which only the head is kept
+        self._long = 0  # length of a message above `bytes_max`; only its head is kept
         self._head = b""
-        self._buffer: memoryview | bytearray | None = None  # a bytearray grows with what comes
+        self._buffer: memoryview | bytearray | None = None  # a bytearray grows as bytes arrive
         self._size = 0
         self._filled = 0
         self._compressed = False
         self._place: Any = None
-        self.consumed = 0  # bytes of what was fed last
+        self.consumed = 0  # bytes consumed by the last call of `feed`
 
     @property
     def size(self) -> int:
-        """Bytes of the message that has begun and not ended; 0 where none has, or its length is not known yet."""
+        """The length of the incomplete message; 0 if there is none, or its length is not known yet."""
         return self._size if self._buffer is not None else self._long
 
     @property
     def is_between(self) -> bool:
-        """No message has begun and not ended."""
+        """Whether no message is incomplete."""
         return self._buffer is None and not self._prefix and not self._long
 
     def feed(self, data: bytes, count_max: int = COUNT_MAX) -> list[Message]:
-        """The messages that end in `data`, no more of them than `count_max` (at least 1): what `consumed` does not
-        count is to be fed again. RpcError for a prefix that is none; TooLong."""
+        """Return the messages that end in `data`, at most `count_max` (at least 1).
+
+        `consumed` is then the number of bytes used; the rest must be fed again. Raises RpcError for an invalid prefix,
+        TooLong.
+        """
         self.consumed = len(data)
         if self._buffer is None and not self._prefix and not self._long and len(data) >= PREFIX_BYTES:
             flag, size = PREFIX.unpack_from(data)
@@ -134,7 +144,7 @@ class Collector:
         return found
 
     def forget(self) -> None:
-        """Give up what has come of a message."""
+        """Discard the incomplete message."""
         self._buffer = self._place = None
 
     def _read_prefix(self, data: bytes, at: int) -> int:
@@ -168,14 +178,14 @@ class Collector:
 
 
 def gzip_size(data: Buffer) -> int:
-    """How many bytes a gzip stream says it holds. RpcError if it cannot be one."""
+    """Return the uncompressed size that a gzip stream states. Raises RpcError if it cannot be gzip."""
     if len(data) < _GZIP_BYTES_MIN:
         raise RpcError(Status.INTERNAL, "a compressed message is no gzip")
     return int.from_bytes(data[len(data) - _GZIP_TRAILER_BYTES :], "little")
 
 
 def gunzip(data: Buffer, size: int) -> Buffer:
-    """A message whose length is known from `gzip_size`. RpcError where it is no gzip or not of that length."""
+    """Uncompress a message to the length from `gzip_size`. Raises RpcError if it is not gzip or has another length."""
     buffer, filled = allocate(size), 0
     stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
     try:

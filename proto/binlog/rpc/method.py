@@ -1,4 +1,4 @@
-"""What a server is told about its methods, and what it asks others."""
+"""The description of a server's methods, and the interfaces that they use."""
 
 from __future__ import annotations
 
@@ -11,48 +11,52 @@ from binlog.rpc.status import RpcError, Status
 
 
 class Room(Protocol):
-    """Bytes of requests held at once, over all calls."""
+    """Limits the bytes of requests that are held at the same time, over all calls."""
 
     def fits(self, size: int) -> bool:
-        """Whether `take` would succeed."""
+        """Return whether `take` would succeed."""
 
     def take(self, size: int) -> None:
-        """Count so many bytes until `give`. Raises what a handler may raise where there is no room for them."""
+        """Count bytes until `give`. If there is no room, raise an error that a handler may raise."""
 
     def give(self, size: int) -> None:
-        """They are held no more."""
+        """Note that counted bytes are no longer held."""
 
     def tolerate(self, size: int) -> bool:
-        """Count bytes for which there is no room: those of a message that must be read before it can be refused. False:
-        wait until something is given back."""
+        """Count bytes for which there is no room, of a message that must be read before it can be refused.
+
+        Return False if they must not be read either: wait until room is released.
+        """
 
     def forgive(self, size: int) -> None:
-        """What was tolerated is held no more."""
+        """Note that tolerated bytes are no longer held."""
 
 
 class Unlimited:
-    """A Room without walls."""
+    """A Room without a limit."""
 
     def fits(self, size: int) -> bool:
         return True
 
     def take(self, size: int) -> None:
-        """There is room."""
+        """Do nothing: there is always room."""
 
     def give(self, size: int) -> None:
-        """Nothing is counted."""
+        """Do nothing: nothing is counted."""
 
     def tolerate(self, size: int) -> bool:
         return True
 
     def forgive(self, size: int) -> None:
-        """Nothing is counted."""
+        """Do nothing: nothing is counted."""
 
 
 @dataclass(slots=True, eq=False)
 class Received:
-    """A message of a stream of requests. `refused`: there was no room for it, and its handler says so. Its bytes are
-    counted until `release`."""
+    """A message of a stream of requests. Its bytes are counted until `release`.
+
+    `refused`: the error if there was no room for it; the handler reports it.
+    """
 
     data: Buffer
     refused: Exception | None = None
@@ -64,13 +68,13 @@ class Received:
 
 
 class Asker(Protocol):
-    """Whoever waits for what a sink answers."""
+    """The receiver of a sink's answers."""
 
     def answer(self, numbers: Sequence[int], message: bytes) -> int:
-        """The same message to each. How many still waited."""
+        """Send the same message to each call. Return how many calls still waited."""
 
     def refuse(self, number: int, error: BaseException) -> bool:
-        """An error to one. Whether it still waited."""
+        """Send an error to one call. Return whether it still waited."""
 
 
 Unary = Callable[[Buffer], Awaitable[bytes]]
@@ -91,15 +95,17 @@ def _too_long(size: int, _head: bytes, limit: int) -> Exception:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One of `unary`, `streaming`, `bidi` is its handler. A streaming one may give several small messages at once.
+    """A method. One of `unary`, `streaming` and `bidi` is its handler. A streaming handler may yield several small
+    messages at once.
 
-    `sink` may stand beside `unary` for a method of very many small calls, which then need no task: it gets the requests
-    that arrived together, a number for each, and whom to tell what became of them, each once, on the loop. It may raise
-    instead, for all of them, and must not wait. A request's bytes count until it is answered.
+    `sink` may be given in addition to `unary`, for a method with very many small calls, which then need no task. It
+    gets the requests that arrived together, a number for each, and the Asker to which it sends each result once, in the
+    event loop. It must not wait. If it raises, the error applies to all of them. A request's bytes are counted until it
+    is answered.
 
-    `translate` makes a status of an error that a handler raised, or None of one it does not know. `counted`: its
-    messages ask for room. `too_long` makes the error for a message of `size` bytes above `request_bytes_max`, of which
-    it gets the first bytes too.
+    `translate` returns the status for a handler's error, or None for an unknown error. `counted`: its messages need
+    room. `too_long` makes the error for a message of `size` bytes above `request_bytes_max`; it also gets the first
+    bytes.
     """
 
     unary: Unary | None = None

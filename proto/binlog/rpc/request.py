@@ -1,4 +1,4 @@
-"""What a request's header fields say to gRPC."""
+"""The meaning of a request's header fields in gRPC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ TIMEOUT_DIGITS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a call goes: to `method`, or it is refused with `error`; `http_status` is for those that are no gRPC."""
+    """Where a call goes: to `method`, or it is refused with `error`. `http_status`, `text`: the answer to requests that
+    are not gRPC.
+    """
 
     method: Method | None = None
     gzip: bool = False
@@ -45,7 +47,7 @@ def route(head: Head, methods: Mapping[bytes, Method]) -> Route:
 
 
 def timeout_s(value: bytes) -> float:
-    """Seconds of a `grpc-timeout`. RpcError if it is none."""
+    """Return the seconds of a `grpc-timeout`. Raises RpcError if it is invalid."""
     digits = value[:-1]
     unit_s = _UNIT_S.get(value[-1]) if value else None
     if unit_s is None or not digits.isdigit() or len(digits) > TIMEOUT_DIGITS_MAX:

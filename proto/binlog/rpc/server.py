@@ -1,4 +1,4 @@
-"""A gRPC server: where it listens, and all of its connections."""
+"""A gRPC server: its listening sockets and its connections."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ TICK_S = 0.25
 BACKLOG = 1024
 CONNECTIONS_MAX = 4096
 ANYWHERE = ("", "::")
-PORTS_TRIED = 10  # of those the system chooses, until one is free at every address
-NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # of a machine without IPv6
+PORTS_TRIED = 10  # how many system-chosen ports to try until one is free at every address
+NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # errors on a machine without IPv6
 TLS_HANDSHAKE_S = 20.0
-CLOSE_S = 1.0  # for the last bytes of each connection
+CLOSE_S = 1.0  # time for the last bytes of each connection
 
 _log = get_logger("rpc")
 
 
 class Server:
-    """Listens from `listen` to `stop`."""
+    """Listens from `listen` until `stop`."""
 
     def __init__(self, settings: Settings, *, connections_max: int = 0) -> None:
-        """`connections_max` 0: CONNECTIONS_MAX, and half of the files this process may open: it needs some itself."""
+        """`connections_max` 0: the lower of CONNECTIONS_MAX and half of the files that this process may open, as it
+        needs others.
+        """
         self._settings = settings
         files_max = getrlimit(RLIMIT_NOFILE)[0]
         own = CONNECTIONS_MAX if files_max == RLIM_INFINITY else min(CONNECTIONS_MAX, files_max // 2)
         self._connections_max = connections_max or own
         self._sessions: set[Session] = set()
-        self._handed_over: set[asyncio.Transport] = set()  # to another protocol; each of them is an open file, too
+        self._handed_over: set[asyncio.Transport] = set()  # used by another protocol; each is an open file, too
         self._servers: list[asyncio.Server] = []
         self._unix_path = ""
         self._stopping = False
@@ -47,10 +49,10 @@ class Server:
         self._full = Outage(_log, "too many connections: new ones are closed", "new connections are taken again")
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """The port. OSError where nobody can listen there. A name is listened at in all of its addresses."""
+        """Listen at all addresses of a host, and return the port. Raises OSError if that is not possible."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(None if host in ANYWHERE else host, port, type=SOCK_STREAM, flags=AI_PASSIVE)
-        addresses = sorted({str(each[4][0]) for each in found})  # 0.0.0.0 before ::
+        addresses = sorted({str(each[4][0]) for each in found})  # 0.0.0.0 is in front of ::
         for attempt in range(1, PORTS_TRIED + 1):
             try:
                 servers = await self._listen_at(addresses, port, tls)
@@ -64,7 +66,9 @@ class Server:
         return int(servers[0].sockets[0].getsockname()[1])
 
     async def _listen_at(self, addresses: Sequence[str], port: int, tls: ssl.SSLContext | None) -> list[asyncio.Server]:
-        """At each, one after the other: a port that the system chooses for the first is wanted at the others."""
+        """Listen at each address in turn. If the system chooses the port for the first one, the others use the same
+        port.
+        """
         loop = asyncio.get_running_loop()
         timeout_s = TLS_HANDSHAKE_S if tls is not None else None
         servers: list[asyncio.Server] = []
@@ -87,7 +91,7 @@ class Server:
         return servers
 
     async def listen_unix(self, path: str) -> None:
-        """Likewise, without TLS."""
+        """Listen at a Unix socket, without TLS. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_unix_server(self._session, path, backlog=BACKLOG))
         self._unix_path = path
@@ -126,12 +130,12 @@ class Server:
             for session in list(self._sessions):
                 try:
                     session.tick(now_s)
-                except Exception:  # noqa: BLE001  the clock of all connections goes on
+                except Exception:  # noqa: BLE001  the clock of the other connections must continue
                     _log.exception("a connection's clock failed", peer=session.peer)
 
     async def stop(self, grace_s: float) -> None:
-        """No new calls; those under way may end within the grace period, and are then ended."""
-        self._stopping = True  # for connections, too, that were accepted already: their handshake may take its time
+        """Accept no new calls. Open calls may end within the grace period; then they are ended."""
+        self._stopping = True  # also for accepted connections whose handshake is not finished
         for server in self._servers:
             server.close()
         if self._unix_path:

@@ -1,4 +1,4 @@
-"""One connection of a server: the shell around binlog.http2.Connection, and the calls on it."""
+"""One connection of a server: the I/O around binlog.http2.Connection, and its calls."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from binlog.runtime.log import get_logger
 if TYPE_CHECKING:
     from binlog.rpc.waiting import Waiting
 
-WRITE_BYTES_MAX = 256 << 10  # data that is given to the transport ahead of the network
-READ_PAUSE_BYTES = 1 << 20  # of answers and control frames that a peer does not read: then we read nothing of it either
+WRITE_BYTES_MAX = 256 << 10  # data that may be queued in the transport
+READ_PAUSE_BYTES = 1 << 20  # with so many unread bytes of answers and control frames, we stop reading from the peer
 WARN_EVERY_S = 1.0
 
 _OK = status.trailers(Status.OK)
@@ -36,37 +36,35 @@ _log = get_logger("rpc")
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds. A peer is asked whether it lives after so long without a byte, and has so long to answer; it has so long
-    for its first frames, and for the next bytes of a message that it has begun (see call.STALL_SHARE)."""
+    """Times in seconds."""
 
-    ping_after_s: float = 60.0
-    ping_timeout_s: float = 20.0
-    greeting_s: float = 20.0
-    stall_s: float = 60.0
+    ping_after_s: float = 60.0  # a peer is pinged after this time without a byte
+    ping_timeout_s: float = 20.0  # a peer must answer a ping within this time
+    greeting_s: float = 20.0  # a peer's first frames must arrive within this time
+    stall_s: float = 60.0  # the next part of an incomplete message must arrive within this time: see call.STALL_SHARE
 
 
 @dataclass(slots=True, eq=False)
 class Settings:
-    """What all connections of a server share. `refuse` says why a peer may call nothing, or None; `http1` makes the
-    protocol that takes over connections that are not HTTP/2."""
+    """The settings that all connections of a server share."""
 
     methods: Mapping[bytes, Method]
     waiting: Waiting
     room: Room = field(default_factory=Unlimited)
     limits: Limits = field(default_factory=Limits)
     timing: Timing = field(default_factory=Timing)
-    refuse: Callable[[asyncio.Transport], str | None] = lambda _transport: None
-    http1: Callable[[], asyncio.Protocol] | None = None
-    told_s: float = 0.0  # when the log said last that a peer broke the protocol
+    refuse: Callable[[asyncio.Transport], str | None] = lambda _transport: None  # why a peer may make no calls
+    http1: Callable[[], asyncio.Protocol] | None = None  # for connections that are not HTTP/2
+    told_s: float = 0.0  # when a peer's protocol error was last logged
 
 
 class Session(asyncio.Protocol):
-    """See binlog.rpc.call.Link for what calls ask of it."""
+    """A connection. For the methods that calls use, see binlog.rpc.call.Link."""
 
     def __init__(
         self, settings: Settings, opened: Callable[[Session], bool], changed: Callable[[Session], None]
     ) -> None:
-        """`opened` False: there are too many. `changed`: the connection is gone, or nothing is under way on it."""
+        """`opened`: returns False if there are too many connections. `changed`: called when it is closed or idle."""
         self._settings = settings
         self._opened = opened
         self._changed = changed
@@ -75,10 +73,10 @@ class Session(asyncio.Protocol):
         self._connection = Connection(settings.limits, varying=VARYING, now_s=self._now_s, brief=True)
         self._calls: dict[int, Call] = {}
         self._sunk = SunkCalls(self, self._connection, settings.room)
-        self._timed: dict[int, Call] = {}  # those with a deadline
-        self._no_grpc: dict[int, Route] = {}  # requests of plain HTTP that have not ended
-        self._senders: set[Call] = set()  # those that wait for their reader
-        self._first = b""  # bytes of a connection of which it is not known yet what it speaks
+        self._timed: dict[int, Call] = {}  # calls with a deadline
+        self._no_grpc: dict[int, Route] = {}  # plain HTTP requests that have not ended
+        self._senders: set[Call] = set()  # calls that wait for their reader
+        self._first = b""  # first bytes, while the protocol of the connection is not known yet
         self._greeted = False
         self._received_s = self._opened_s = self._now_s
         self._pinged_s: float | None = None
@@ -87,7 +85,7 @@ class Session(asyncio.Protocol):
         self._paused = self._read_paused = False
         self._refusal: str | None = None
         self.transport: asyncio.Transport | None = None
-        self.handed_over: asyncio.Transport | None = None  # to a protocol that is not HTTP/2
+        self.handed_over: asyncio.Transport | None = None  # set when another protocol than HTTP/2 has taken over
 
     # asyncio
 
@@ -111,7 +109,7 @@ class Session(asyncio.Protocol):
                 self._first = data
                 return
             self._greeted, self._first = True, b""
-        self._flushing = True  # at the end of this
+        self._flushing = True  # output is flushed at the end of this method
         events = self._connection.receive(data, self._now_s)
         if wholes := [event for event in events if type(event) is tuple]:
             self._on_wholes(cast("list[Whole]", wholes))
@@ -119,7 +117,7 @@ class Session(asyncio.Protocol):
             self._on_event(event)
         if self._connection.is_urgent or not self._sunk:
             self._flush()
-        else:  # a client that measures its round trips sends a ping with every call
+        else:  # only answers to pings: a client that measures round trips sends a ping with every call
             self._flushing = False
 
     def _on_event(self, event: Event) -> None:
@@ -156,7 +154,7 @@ class Session(asyncio.Protocol):
         protocol.data_received(data)
 
     def _on_wholes(self, requests: list[Whole]) -> None:
-        """Before the other events that came with them: nothing but a reset can follow on their streams."""
+        """Handle complete requests ahead of other events: only a reset can follow on their streams."""
         for _, head, _, _ in requests:
             head.note = head.note or route(head, self._settings.methods)
         for stream_id, head, varying, data in (
@@ -189,7 +187,7 @@ class Session(asyncio.Protocol):
             call.on_data(b"", end=True)
 
     def _turn_away(self, stream_id: int, found: Route, *, end: bool) -> None:
-        """A call is refused at once. Plain HTTP is answered when it has ended, as its clients expect."""
+        """Refuse a call immediately. Plain HTTP is answered when the request has ended, as its clients expect."""
         connection = self._connection
         if found.http_status == 200:
             error = found.error
@@ -224,7 +222,7 @@ class Session(asyncio.Protocol):
 
     def _on_failed(self, event: Failed) -> None:
         settings = self._settings
-        if self._now_s - settings.told_s > WARN_EVERY_S:  # whoever reaches the port must not fill the log
+        if self._now_s - settings.told_s > WARN_EVERY_S:  # peers must not be able to fill the log
             settings.told_s = self._now_s
             _log.warning("a connection was closed", peer=self.peer, error=event.code.name, reason=event.reason)
         for call in list(self._calls.values()):
@@ -238,7 +236,7 @@ class Session(asyncio.Protocol):
         found: Any = self.transport.get_extra_info("peername") if self.transport is not None else None
         return f"{found[0]}:{found[1]}" if isinstance(found, tuple) else str(found or "a local process")
 
-    # What calls ask
+    # The Link of calls
 
     @property
     def room(self) -> Room:
@@ -295,7 +293,7 @@ class Session(asyncio.Protocol):
     # Sending
 
     def _flush_soon(self) -> None:
-        """Once for everything that happens in this turn of the loop."""
+        """Flush once for everything that happens in this turn of the loop."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -321,10 +319,10 @@ class Session(asyncio.Protocol):
             self._read_paused = unread
             (transport.pause_reading if unread else transport.resume_reading)()
 
-    # Time
+    # Deadlines
 
     def tick(self, now_s: float) -> None:
-        """What happens because time passes; called a few times a second."""
+        """Handle timeouts. Called several times per second."""
         timing = self._settings.timing
         if self.transport is None or self._is_closing(now_s):
             return
@@ -350,15 +348,16 @@ class Session(asyncio.Protocol):
             self._flush()
 
     def _end(self, call: Call, error: RpcError) -> None:
-        """End a call that took too long. Its status would stand behind answers that the peer may never let out, and
-        which nobody counts any more: then the stream is reset, as the peer itself does when its deadline passes."""
+        """End a call that took too long. If answers are still queued, the status would follow them, and the peer may
+        never accept them: then reset the stream, as the peer does when its deadline has passed.
+        """
         call.fail(error)
         if self._connection.waiting_bytes(call.stream_id):
             self._connection.reset(call.stream_id, Code.CANCEL)
             self._flush_soon()
 
     def _is_closing(self, now_s: float) -> bool:
-        """A peer that does not take the end of a connection is not waited for."""
+        """Return whether the connection is being closed. A peer that does not let it close is disconnected."""
         if self.transport is None or not self.transport.is_closing():
             return False
         if self._closing_s is None:
@@ -372,16 +371,16 @@ class Session(asyncio.Protocol):
             _log.info("a connection was given up", peer=self.peer, reason=reason)
             self.transport.abort()
 
-    # The end
+    # Shutdown
 
     def drain(self) -> None:
-        """Take no more calls."""
+        """Accept no more calls."""
         self._open_fresh()
         self._connection.drain()
         self._flush()
 
     def _open_fresh(self) -> None:
-        """Calls of which only the head has come are calls as well."""
+        """Start the calls of which only the header block has arrived."""
         for request in self._connection.open_fresh():
             self._on_request(request)
 
@@ -390,7 +389,7 @@ class Session(asyncio.Protocol):
         return not self._calls and not self._sunk
 
     def stop(self, text: str) -> None:
-        """End what is under way, and close."""
+        """End the open calls and close the connection."""
         self._sunk.stop(text)
         for call in list(self._calls.values()):
             call.fail(RpcError(Status.UNAVAILABLE, text))

@@ -1,4 +1,4 @@
-"""Statuses of gRPC, and the header blocks that carry them."""
+"""The statuses of gRPC, and the header blocks that carry them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from functools import lru_cache
 
 from binlog.http2.headers import encode_fields, encode_response
 
-MESSAGE_BYTES_MAX = 4096  # of a status text; peers refuse header lists above 8 KiB and more
+MESSAGE_BYTES_MAX = 4096  # length of a status text; some peers refuse header lists above 8 KiB
 
 
 class Status(IntEnum):
-    """The codes of gRPC."""
+    """The status codes of gRPC."""
 
     OK = 0
     CANCELLED = 1
@@ -33,7 +33,7 @@ class Status(IntEnum):
 
 
 class RpcError(Exception):
-    """What ends a call with a status of its own."""
+    """An error that ends a call with a given status."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(f"{status.name}: {text}")
@@ -47,7 +47,7 @@ _PLAIN = frozenset(range(0x20, 0x7F)) - {0x25}
 
 
 def percent_encoded(text: str) -> bytes:
-    """A status text as `grpc-message` has it; cut off, between characters, where it is longer than peers take."""
+    """Return a status text in the form of `grpc-message`, truncated between characters if it is too long for peers."""
     if len(text) <= MESSAGE_BYTES_MAX and text.isascii() and text.isprintable() and "%" not in text:
         return text.encode()
     out = bytearray()
@@ -70,11 +70,11 @@ def _fields(status: Status, text: str) -> list[tuple[bytes, bytes]]:
 
 @lru_cache(maxsize=256)
 def trailers(status: Status, text: str = "") -> bytes:
-    """The block that ends a response."""
+    """Return the block that ends a response."""
     return encode_fields(_fields(status, text))
 
 
 @lru_cache(maxsize=256)
 def refusal(status: Status, text: str) -> bytes:
-    """The only block of a response without a message."""
+    """Return the only block of a response without a message."""
     return encode_response(200, b"application/grpc", [_ACCEPTED, *_fields(status, text)])

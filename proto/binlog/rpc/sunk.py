@@ -1,4 +1,6 @@
-"""The calls of one connection that sinks answer (see Method.sink): no object for each, and one answer for many."""
+"""The calls of one connection that sinks answer (see Method.sink): without an object for each, and one answer
+for many.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _timeouts: dict[bytes | None, float] = {None: _NEVER_S}  # of all connections; s
 
 
 class Link(Protocol):
-    """What it asks of its connection's owner."""
+    """The operations of the connection's owner that are used here."""
 
     transport: asyncio.Transport | None
 
@@ -34,21 +36,21 @@ class Link(Protocol):
 
 
 class SunkCalls:
-    """Asker for its connection's sinks; a call's number is its stream. Belongs to the event loop."""
+    """The Asker for the sinks of its connection. A call's number is its stream id. Belongs to the event loop."""
 
     def __init__(self, link: Link, connection: Connection, room: Room) -> None:
         self._link = link
         self._connection = connection
         self._room = room
-        # Those that are not answered: bytes that count, deadline, method, path.
+        # Calls that are not answered: counted bytes, deadline, method, path.
         self._taken: dict[int, tuple[int, float, Method, bytes]] = {}
 
     def __len__(self) -> int:
-        """How many a sink works for, whether or not somebody still waits for them."""
+        """Return the number of calls that sinks work for, whether or not their peers still wait."""
         return len(self._taken)
 
     def take(self, requests: Sequence[Whole], now_s: float) -> list[Whole]:
-        """Give them to their sinks. Those come back that have none, or that a sink should not see."""
+        """Pass requests to their sinks. Return those without a sink, and those that a sink should not see."""
         left: list[Whole] = []
         at = 0
         while at < len(requests):
@@ -90,7 +92,7 @@ class SunkCalls:
             return
         if counted and not self._take_room(entries[0][0], total):
             del left[before:]
-            left += requests  # one by one: some may fit
+            left += requests  # handled one by one, because some may fit
             return
         self._taken.update(zip(numbers, entries, strict=True))
         try:
@@ -102,7 +104,9 @@ class SunkCalls:
                 raise
 
     def _take_room(self, first: int, total: int) -> bool:
-        """For all, or nothing. A request that is alone always fits; several are not one."""
+        """Take room for all of them, or for none. An empty room accepts a single request of any size, but not several
+        of that size together, so the first one is taken separately.
+        """
         room = self._room
         if not room.fits(first):
             return False
@@ -150,28 +154,28 @@ class SunkCalls:
             self._link.sunk_ended()
 
     def _end(self, number: int, error: RpcError) -> bool:
-        """Send the status of an error. Whether somebody waited for it."""
+        """Send the status of an error. Return whether the peer still waited."""
         if self._link.transport is None or not self._connection.is_waiting(number):
             return False
         self._connection.send_head(number, status.refusal(error.status, error.text), end=True)
         self._link.flush_answers()
         return True
 
-    # Time, and the end
+    # Deadlines and shutdown
 
     def tick(self, now_s: float) -> None:
-        """End those whose deadline has passed; what they hold counts until their sink has done with them."""
+        """End the calls whose deadline has passed. Their bytes are counted until their sink is done with them."""
         for number in [number for number, entry in self._taken.items() if entry[1] <= now_s]:
             self._end(number, RpcError(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
 
     def stop(self, text: str) -> None:
-        """Nobody is answered any more."""
+        """Answer all open calls with an error."""
         for number in self._taken:
             self._end(number, RpcError(Status.UNAVAILABLE, text))
 
 
 def _seconds(timeout: bytes | None) -> float | None:
-    """None: it is none, and the general way says so."""
+    """Return the seconds of a timeout; None if it is invalid, which the general code then reports."""
     try:
         found = timeout_s(timeout or b"")
     except RpcError:

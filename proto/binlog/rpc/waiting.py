@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 
 class Waiting:
-    """Each is asked once, in order, on the turn of the loop after something was given back; who finds no room then
-    registers anew."""
+    """Retries waiting calls once each, in order, in the next turn of the loop after room was released.
+
+    A call that still finds no room registers again.
+    """
 
     def __init__(self) -> None:
         self._retries: list[Callable[[], None]] = []
@@ -18,7 +20,7 @@ class Waiting:
         self._retries.append(retry)
 
     def room_again(self) -> None:
-        """Something was given back."""
+        """Note that room was released."""
         if self._retries and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._ask)

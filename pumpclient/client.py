@@ -203,7 +203,7 @@ class PumpsClient:
         if strategy not in STRATEGIES:
             raise PumpClientError(f"strategy {strategy} is not support")  # upstream's words
         if strategy == "label" and not self._labels:
-            raise PumpClientError("strategy label needs labels, which connect takes")
+            raise PumpClientError("strategy label needs labels: pass them to connect")
         self._writer.selector = self._selector(strategy)
 
     def _selector(self, strategy: str) -> Selector:

@@ -75,9 +75,9 @@ class TransactionRolledBack(PumpClientError):
 
     def __init__(self, start_ts: int, commit_ts: int, *, pump: str) -> None:
         super().__init__(
-            f"transaction {start_ts} was rolled back by pump {pump} before its commit {commit_ts} came: the lease of "
-            "this writer had ended (the process stood still, or did not reach etcd, for longer than the lease lives), "
-            "or an operator settled it. Nothing of it is visible: repeat it as a new transaction"
+            f"transaction {start_ts} was rolled back by pump {pump} before its commit {commit_ts} arrived: the lease "
+            "of this writer had ended (the process was suspended or could not reach etcd for longer than the TTL), or "
+            "an operator settled it. Its rows are not visible: write them again in a new transaction"
         )
         self.start_ts = start_ts
         self.commit_ts = commit_ts
@@ -102,7 +102,9 @@ class CommitUndelivered(PumpClientError):
         self, start_ts: int, commit_ts: int, *, pump: str, tries: int, last: str, under_way: bool = False
     ) -> None:
         kind = f"commit {commit_ts}" if commit_ts else "rollback"
-        taken = f"has not taken the {kind} yet" if under_way else f"did not take the {kind} in {tries} tries"
+        taken = (
+            f"has not acknowledged the {kind} yet" if under_way else f"did not acknowledge the {kind} in {tries} tries"
+        )
         super().__init__(f"transaction {start_ts}: pump {pump} {taken}: {last}")
         self.start_ts = start_ts
         self.commit_ts = commit_ts

@@ -82,7 +82,7 @@ def check_options(options: Mapping[str, object]) -> None:
     known = sorted(ConnectOptions.__annotations__)
     for name, value in options.items():
         if name not in known:
-            raise TypeError(f"connect has no option {name}={value!r}; there are {', '.join(known)}")
+            raise TypeError(f"connect has no option {name}={value!r}; the options are {', '.join(known)}")
         kinds = _KINDS.get(name)
         if kinds is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
             wanted = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
@@ -107,7 +107,7 @@ def check_labels(strategy: str, labels: Mapping[str, str], *, only: bool) -> Non
     if strategy == "label" and not labels:
         raise ConfigError("strategy='label' needs labels, such as labels={'zone': 'a'}")
     if strategy != "label" and (labels or only):
-        raise ConfigError(f"labels={dict(labels)!r}: strategy={strategy!r} does not look at labels; 'label' does")
+        raise ConfigError(f"labels={dict(labels)!r}: strategy={strategy!r} does not use labels; only 'label' does")
     for name, value in labels.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ConfigError(f"labels={dict(labels)!r}: names and values must be str")

@@ -116,7 +116,9 @@ class Writer:
         self._use_extension = use_extension
         self._labels = labels
         self._outside = Outage(
-            log, "no pump of this writer's labels took a prewrite", "pumps of this writer's labels take prewrites"
+            log,
+            "no pump with this writer's labels accepted a prewrite",
+            "pumps with this writer's labels accept prewrites",
         )
         self._on_undelivered = on_undelivered
         self._on_expired = on_expired

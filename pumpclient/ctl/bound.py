@@ -52,7 +52,7 @@ async def reset(session: Session) -> None:
     if source is None or source.value != b"own":
         recorded = "nothing" if source is None else source.value.decode(errors="replace")
         raise CommandError(
-            f"etcd key {SOURCE_KEY} says {recorded}: no pump allocates timestamps here, and there is no bound to lower"
+            f"etcd key {SOURCE_KEY} contains {recorded}: no pump allocates timestamps, so there is no bound to lower"
         )
     leader, stored = await session.etcd.get(LEADER_KEY), await session.etcd.get(BOUND_KEY)
     now_ms = time.time_ns() // 1_000_000
@@ -107,7 +107,7 @@ def _show(session: Session, stored: KV | None, now_ms: int, reset: Reset) -> Non
     )
     if reset.bound_ms is not None:
         session.out.done(
-            "it would become just above this clock and every position that is not far ahead",
+            "the bound would become just above this clock and every position that is not far ahead",
             bound_ms=reset.bound_ms,
             time=format_local(compose(reset.bound_ms)),
         )
@@ -128,7 +128,7 @@ def _check(session: Session, leader: KV | None, reset: Reset) -> None:
     for obstacle in obstacles:
         if not session.options.dry_run:
             raise Refused(f"{obstacle}. Nothing was written")
-        session.out.problem("this would be refused", why=obstacle)
+        session.out.problem("the command would be refused", why=obstacle)
 
 
 async def _confirm(session: Session, bound_ms: int) -> None:

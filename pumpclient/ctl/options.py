@@ -123,7 +123,7 @@ def _check_watch(options: Mapping[str, str | int | bool]) -> None:
         return
     cmd = options.get("cmd", "pumps")
     if cmd not in WATCHED:
-        raise UsageError(f"-watch goes with {', '.join(WATCHED)}, not with {cmd}")
+        raise UsageError(f"-watch can be used with {', '.join(WATCHED)}, not with {cmd}")
     if not seconds_of(str(options.get("interval", "2s")), "-interval"):
         raise UsageError("invalid value for -interval: it must be above 0")
 

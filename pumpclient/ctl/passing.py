@@ -27,14 +27,14 @@ async def pass_over(session: Session) -> None:
         "why": binlog.why,
     }
     if not binlog.why:
-        session.out.done("it is passed over already", **facts)
+        session.out.done("the binlog is already passed over", **facts)
         return
     if options.dry_run:
-        session.out.done("it would be passed over: its rows would be lost downstream", **facts)
+        session.out.done("the binlog would be passed over: its rows would be lost downstream", **facts)
         return
     await _confirm(session, binlog)
     await session.pass_over(host, options.commit_ts, dry_run=False)
-    session.out.done("passed over: its rows are lost downstream", **facts)
+    session.out.done("the binlog is passed over: its rows are lost downstream", **facts)
 
 
 async def _confirm(session: Session, binlog: pb.PassOverResp) -> None:

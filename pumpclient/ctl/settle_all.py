@@ -49,7 +49,7 @@ class Decision:
     left: str = ""
 
     def facts(self) -> dict[str, object]:
-        how = f"commit at {self.commit_ts}, where its job is published" if self.commit_ts else "rollback"
+        how = f"commit at {self.commit_ts}, because its job is published" if self.commit_ts else "rollback"
         writer: bytes = self.pending.writer
         return {
             "node_id": self.node_id,
@@ -68,7 +68,7 @@ async def settle_all(session: Session, pumps: Sequence[NodeStatus]) -> None:
     """
     options = session.options
     if not options.rollback or options.commit_ts or options.start_ts:
-        raise Misused("-all goes with -rollback, and neither with -start-ts nor with -commit-ts")
+        raise Misused("-all requires -rollback, and excludes -start-ts and -commit-ts")
     try:
         older_than_s = seconds_of(options.older_than)
     except UsageError as error:
@@ -108,7 +108,7 @@ async def _decide(
         if pending.age_ms < older_than_s * 1000:
             continue
         force = session.options.force
-        left = "its writer lives and may still commit it (-force)" if pending.writer in living and not force else ""
+        left = "its writer is alive and may still commit it (-force)" if pending.writer in living and not force else ""
         commit_ts = published.get(pending.ddl_job_id, 0) if pending.ddl_job_id and not force else 0
         decisions.append(Decision(status.host, status.node_id, pending, commit_ts, left))
     return decisions

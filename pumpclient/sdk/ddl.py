@@ -122,7 +122,7 @@ class DdlRunner:
         version = await self.jobs.next_schema_version()
         job = _job(statement, job_id=job_id, version=version, start_ts=start_ts)
         if len(job.dump()) + 64 > JOB_BYTES_MAX:
-            raise BadDeclaration(f"the job of {statement.query[:60]}… is larger than etcd takes")
+            raise BadDeclaration(f"the job of {statement.query[:60]}… is larger than etcd accepts")
         ddl = DdlFields(job_id, statement.query.encode(), int(statement.schema_state))
         use = await self.lease.enter()
         try:

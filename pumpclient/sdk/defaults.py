@@ -41,7 +41,7 @@ def default_info(table: str, column: Column) -> DefaultInfo:
     if value is NO_DEFAULT or value is None:
         return DefaultInfo()
     if kind.tp in _NO_LITERAL:
-        raise BadDeclaration(f"{table}.{column.name}: {kind.mysql_name} can have no default but NULL")
+        raise BadDeclaration(f"{table}.{column.name}: {kind.mysql_name} can only have the default NULL")
     if value is NOW:
         if kind.tp not in (Tp.TIMESTAMP, Tp.DATETIME):
             raise BadDeclaration(f"{table}.{column.name}: only TIMESTAMP and DATETIME can default to the current time")

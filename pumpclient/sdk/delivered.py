@@ -34,7 +34,7 @@ async def delivered(delivery: asyncio.Task[None], limits: Limits, *, start_ts: i
     if not done:
         last = (
             f"no answer within {limits.commit_wait_s:g} s; it is still being sent, for {limits.commit_budget_s:g} s in "
-            "all, and stored if the pump comes back by then"
+            "total, and will be stored if the pump answers by then"
         )
         raise CommitUndelivered(start_ts, commit_ts, pump=pump, tries=0, last=last, under_way=True)
     delivery.result()

@@ -66,7 +66,7 @@ def change_column(info: TableInfo, name: str, column: Column) -> TableInfo:
 def _declared(where: str, old: ColumnInfo, column: Column) -> Column:
     """Return the declaration with the table's own value of `primary_key`."""
     if column.primary_key and not old.is_primary:
-        raise BadDeclaration(f"{where}: primary_key=True, and the column is not part of the primary key")
+        raise BadDeclaration(f"{where}: primary_key=True, but the column is not part of the primary key")
     return replace(column, primary_key=old.is_primary)
 
 

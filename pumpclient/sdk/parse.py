@@ -28,7 +28,7 @@ def parse_ddl(statement: str) -> Plan:
         if match:
             return build(match)
     raise BadDeclaration(
-        f"{statement.strip()[:80]!r} is not a statement this SDK takes as text; declare tables, columns and keys "
+        f"{statement.strip()[:80]!r} is not a statement that the SDK accepts as text; declare tables, columns and keys "
         "with create_table and alter_table (a table is written database.table)"
     )
 
@@ -47,7 +47,7 @@ def _alter(match: re.Match[str]) -> Plan:
     for part in re.split(r",(?=\s*DROP\b)", match[3], flags=_FLAGS):
         one = re.fullmatch(rf"\s*DROP\s+(?:COLUMN\s+)?({_NAME})\s*", part, _FLAGS)
         if one is None:
-            raise BadDeclaration(f"ALTER TABLE {schema}.{table}: {part.strip()!r} is not taken as text")
+            raise BadDeclaration(f"ALTER TABLE {schema}.{table}: {part.strip()!r} is not accepted as text")
         columns.append(_bare(one[1]))
     return statements.alter_table(schema, table, Alteration(drop=tuple(columns)))
 

@@ -102,7 +102,7 @@ def add_column(info: TableInfo, column: Column, *, after: str | None = None, fir
         raise SchemaExists(f"{info.name}: column {column.name} already exists")
     made = column_info(info.name, column, column_id=info.max_column_id + 1, offset=0)
     if default_info(info.name, column).is_now:
-        raise BadDeclaration(f"{info.name}.{column.name}: an added column cannot default to the current time here")
+        raise BadDeclaration(f"{info.name}.{column.name}: an added column cannot have the current time as its default")
     made = replace(made, origin_default=made.default, origin_default_bit=made.default_bit)
     at = 0 if first else len(info.columns) if after is None else column_of(info, after).offset + 1
     columns = [*info.columns[:at], made, *info.columns[at:]]

@@ -170,7 +170,7 @@ class Service:
                 self.catalog.apply(Job.from_json(text))
 
     async def _follow(self) -> None:
-        outage = Outage(log, "published jobs cannot be read", "published jobs are read again")
+        outage = Outage(log, "published jobs cannot be read", "published jobs can be read again")
         while True:
             try:
                 async for jobs in self._jobs.watch(self._revision):
@@ -370,7 +370,7 @@ class Service:
         self._under_way.shut()
         if not await self._under_way.ended(wait_s):
             cancelled = self._under_way.cancel()
-            log.warning("closed while transactions were open", under_way=len(self._under_way), cancelled=cancelled)
+            log.warning("service closed with open transactions", under_way=len(self._under_way), cancelled=cancelled)
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.wait([self._follower])
@@ -394,5 +394,5 @@ class Service:
 def _place(table: Table) -> tuple[str, str]:
     bound = of_kind("table", table, Table).bound
     if bound is None:
-        raise BadDeclaration(f"table {table.name} is only declared: use what create_table or table() returns")
+        raise BadDeclaration(f"table {table.name} is only declared: use the handle from create_table or table()")
     return bound.schema, bound.info.name

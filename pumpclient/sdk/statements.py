@@ -61,7 +61,7 @@ class Alteration:
         all names refer to the table before the statement.
         """
         if not self.count:
-            raise BadDeclaration(f"{where} without a change")
+            raise BadDeclaration(f"{where} contains no change")
         touched: dict[str, str] = {}
         for argument, names in (
             ("drop", self.drop),
@@ -74,7 +74,7 @@ class Alteration:
                 if name.lower() in touched:
                     raise BadDeclaration(
                         f"{where}: {argument} and {touched[name.lower()]} both name column {name}; one statement "
-                        f"touches a column once"
+                        f"changes a column only once"
                     )
                 touched[name.lower()] = argument
         if self.after is not None and touched.get(self.after.lower(), "add") != "add":

@@ -88,7 +88,7 @@ def _key_parts(where: str, columns: object) -> tuple[tuple[str, int], ...]:
         elif isinstance(part, tuple) and [type(piece) for piece in part] == [str, int]:
             parts.append((part[0], part[1]))
         else:
-            raise BadDeclaration(f"{where}: a name, or (name, length of the prefix), not {shown(part)}")
+            raise BadDeclaration(f"{where}: must be a name or (name, prefix length), not {shown(part)}")
     return tuple(parts)
 
 
@@ -198,13 +198,13 @@ def check_index(table: str, key: Index, types: Mapping[str, FieldType]) -> None:
         where = f"{table}: key {key.name}, column {name}"
         kind = types.get(name)
         if kind is None:
-            raise BadDeclaration(f"{where}: there is no such column; there are {', '.join(types)}")
+            raise BadDeclaration(f"{where}: there is no such column; the columns are {', '.join(types)}")
         if kind.mysql_name == "json":
             raise BadDeclaration(f"{where}: JSON cannot be in a key")
         if length == 0 or length < -1 or (length > 0 and (not kind.is_string or length > kind.flen)):
-            raise BadDeclaration(f"{where}: {length} is no length of a prefix")
+            raise BadDeclaration(f"{where}: {length} is not a valid prefix length")
         if length == -1 and kind.mysql_name.endswith(("text", "blob")):
-            raise BadDeclaration(f"{where}: a key over {kind.mysql_name} needs the length of a prefix")
+            raise BadDeclaration(f"{where}: a key over {kind.mysql_name} needs a prefix length")
 
 
 def _distinct(where: str, what: str, names: Sequence[str]) -> None:

@@ -148,9 +148,7 @@ class Transaction:
             raise TransactionEnded(f"transaction {self.start_ts} is {self.stage.value}")
         bound = of_kind("table", table, Table).bound
         if bound is None:
-            raise RowRejected(
-                f"table {table.name} is only declared: write through what create_table or table() returns"
-            )
+            raise RowRejected(f"table {table.name} is only declared: use the handle from create_table or table()")
         return bound, codec_for(bound.schema, bound.info, bound.version)
 
     def _take(self, bound: Bound, key: bytes | None) -> None:

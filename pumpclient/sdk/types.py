@@ -182,13 +182,13 @@ def LongBlob() -> FieldType:
 
 def _names(kind: str, names: tuple[str, ...], most: int) -> tuple[str, ...]:
     if not names or len(names) > most:
-        raise BadDeclaration(f"{kind} takes 1 to {most} names, not {len(names)}")
+        raise BadDeclaration(f"{kind} needs 1 to {most} names, not {len(names)}")
     for name in names:
         if not isinstance(name, str):
-            raise BadDeclaration(f"{kind} takes names, one argument for each, not {name!r}")
+            raise BadDeclaration(f"{kind} needs the names as separate arguments, not {name!r}")
     folded = [name.rstrip(" ").casefold() for name in names]
     if len(set(folded)) != len(folded):
-        raise BadDeclaration(f"{kind}{names!r} names one value twice")
+        raise BadDeclaration(f"{kind}{names!r} contains the same name twice")
     return names
 
 

@@ -45,7 +45,7 @@ def status_of(error: BaseException, method: Method, path: bytes) -> RpcError:
     found = method.translate(error)
     if found is None:
         _log.error("a call failed", method=path.decode(errors="replace"), exc_info=error)
-        found = RpcError(Status.UNKNOWN, f"unexpected {type(error).__name__}; the log of the server says more")
+        found = RpcError(Status.UNKNOWN, f"unexpected {type(error).__name__}; see the server's log")
     return found
 
 

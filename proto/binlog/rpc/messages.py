@@ -180,7 +180,7 @@ class Collector:
 def gzip_size(data: Buffer) -> int:
     """Return the uncompressed size that a gzip stream states. Raises RpcError if it cannot be gzip."""
     if len(data) < _GZIP_BYTES_MIN:
-        raise RpcError(Status.INTERNAL, "a compressed message is no gzip")
+        raise RpcError(Status.INTERNAL, "a compressed message is not gzip")
     return int.from_bytes(data[len(data) - _GZIP_TRAILER_BYTES :], "little")
 
 

@@ -46,7 +46,7 @@ class Server:
         self._stopping = False
         self._ticker: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        self._full = Outage(_log, "too many connections: new ones are closed", "new connections are taken again")
+        self._full = Outage(_log, "too many connections: new ones are closed", "new connections are accepted again")
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen at all addresses of a host, and return the port. Raises OSError if that is not possible."""
@@ -131,7 +131,7 @@ class Server:
                 try:
                     session.tick(now_s)
                 except Exception:  # noqa: BLE001  the clock of the other connections must continue
-                    _log.exception("a connection's clock failed", peer=session.peer)
+                    _log.exception("checking the timeouts of a connection failed", peer=session.peer)
 
     async def stop(self, grace_s: float) -> None:
         """Accept no new calls. Open calls may end within the grace period; then they are ended."""

@@ -368,7 +368,7 @@ class Session(asyncio.Protocol):
 
     def _give_up(self, reason: str) -> None:
         if self.transport is not None and not self.transport.is_closing():
-            _log.info("a connection was given up", peer=self.peer, reason=reason)
+            _log.info("a connection was aborted", peer=self.peer, reason=reason)
             self.transport.abort()
 
     # Shutdown

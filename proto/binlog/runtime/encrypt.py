@@ -78,5 +78,5 @@ def _key(environ: Mapping[str, str]) -> bytes:
         raise CipherError(f"environment variable {KEY_VARIABLE} is not hexadecimal") from error
     if len(key) not in _KEY_BYTES:
         sizes = ", ".join(map(str, _KEY_BYTES))
-        raise CipherError(f"environment variable {KEY_VARIABLE} has {len(key)} bytes; AES takes {sizes}")
+        raise CipherError(f"environment variable {KEY_VARIABLE} has {len(key)} bytes; AES needs {sizes}")
     return key

@@ -85,7 +85,7 @@ def parse_go_duration(value: object) -> timedelta:
     try:
         return timedelta(microseconds=-microseconds if text.startswith("-") else microseconds)
     except OverflowError as error:
-        raise ValueError(f"{text!r} is too long a duration") from error
+        raise ValueError(f"{text!r} is a duration that is too long") from error
 
 
 def parse_retention(value: object) -> timedelta:

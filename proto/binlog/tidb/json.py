@@ -132,7 +132,7 @@ def float_text(value: float) -> str:
     DecodeError.
     """
     if not isfinite(value):
-        raise _broken(0, f"{value} is no JSON number")
+        raise _broken(0, f"{value} is not a JSON number")
     sign = "-" if str(value)[0] == "-" else ""
     digits, exponent = shortest_digits(repr(abs(value)))
     if value == 0:

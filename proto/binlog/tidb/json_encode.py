@@ -66,7 +66,7 @@ def _parse_int(digits: str) -> int | float:
 
 
 def _refuse(constant: str) -> object:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _encode(value: object, depth: int) -> tuple[int, bytes]:
@@ -80,7 +80,7 @@ def _encode(value: object, depth: int) -> tuple[int, bytes]:
         return _encode_int(value)
     if isinstance(value, float):
         if value - value != 0:
-            raise ValueError(f"{value} is no JSON number")
+            raise ValueError(f"{value} is not a JSON number")
         return Code.FLOAT64, struct.pack("<d", value)
     if isinstance(value, str):
         data = _utf8(value)
@@ -91,7 +91,7 @@ def _encode(value: object, depth: int) -> tuple[int, bytes]:
         return Code.OBJECT, _encode_object(value, depth + 1)
     if isinstance(value, Sequence):
         return Code.ARRAY, _encode_array(value, depth + 1)
-    raise TypeError(f"{type(value).__name__} does not go into JSON")
+    raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
 
 
 def _utf8(text: str) -> bytes:
@@ -139,7 +139,7 @@ def _encode_object(members: Mapping[object, object], depth: int) -> bytes:
 
 def _key(name: object) -> bytes:
     if not isinstance(name, str):
-        raise TypeError(f"{name!r} is no key of a JSON object")
+        raise TypeError(f"{name!r} is not a valid key of a JSON object")
     key = _utf8(name)
     if len(key) > KEY_BYTES_MAX:
         raise ValueError(f"a JSON key of {len(key)} bytes; {KEY_BYTES_MAX} is the limit")

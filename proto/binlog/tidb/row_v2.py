@@ -27,7 +27,7 @@ _INT_SIZES = (1, 2, 4, 8)
 def decode_row_v2(buf: bytes, types: Mapping[int, FieldType]) -> dict[int, Datum]:
     """Decode a row: {column id: flattened datum}, for the columns in `types`. Raises DecodeError if it is truncated."""
     if len(buf) < 6 or buf[0] != VERSION_2:
-        raise DecodeError("row v2", offset=0, detail="no row of format 2")
+        raise DecodeError("row v2", offset=0, detail="not a row of format 2")
     large = bool(buf[1] & _LARGE)
     not_null, null = struct.unpack_from("<HH", buf, 2)
     ids_format, ends_format = ("I", "I") if large else ("B", "H")

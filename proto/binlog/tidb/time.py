@@ -51,7 +51,7 @@ def unpack(packed: int) -> Civil:
     hour, minute, second = hms >> 12 & 31, hms >> 6 & 63, hms & 63
     microsecond = packed & 0xFFFFFF
     if year > 9999 or hour > 23 or minute > 59 or second > 59 or microsecond > 999_999 or packed < 0:
-        raise DecodeError("packed time", offset=0, detail=f"{packed:#x} is no date and time")
+        raise DecodeError("packed time", offset=0, detail=f"{packed:#x} is not a date and time")
     return Civil(year, month, ymd & 31, hour, minute, second, microsecond)
 
 
@@ -65,7 +65,7 @@ def date_text(packed: int) -> str:
     """Format a packed time as `YYYY-MM-DD`. Raises DecodeError if the year has five digits."""
     ymd = packed >> 41
     if not 0 <= ymd < 4_160_000:  # 10000 * 13 << 5
-        raise DecodeError("packed time", offset=0, detail=f"{packed:#x} is no date")
+        raise DecodeError("packed time", offset=0, detail=f"{packed:#x} is not a date")
     return _date_of(ymd)
 
 
@@ -75,7 +75,7 @@ def datetime_text(packed: int, fsp: int = 0) -> str:
     hour, minute, second = bits >> 12 & 31, bits >> 6 & 63, bits & 63
     ymd = bits >> 17
     if not 0 <= ymd < 4_160_000 or hour > 23 or minute > 59 or second > 59:
-        raise DecodeError("packed time", offset=0, detail=f"{packed:#x} is no date and time")
+        raise DecodeError("packed time", offset=0, detail=f"{packed:#x} is not a date and time")
     text = f"{_date_of(ymd)} {_TWO[hour]}:{_TWO[minute]}:{_TWO[second]}"
     if not fsp:
         return text
@@ -169,5 +169,5 @@ def core_unpack(core: int) -> Civil:
     second, minute, hour = core >> 24 & 63, core >> 30 & 63, core >> 36 & 31
     year, month = core >> 50, core >> 46 & 15
     if year > 9999 or month > 12 or hour > 23 or minute > 59 or second > 59 or microsecond > 999_999:
-        raise DecodeError("time in JSON", offset=0, detail=f"{core:#x} is no date and time")
+        raise DecodeError("time in JSON", offset=0, detail=f"{core:#x} is not a date and time")
     return Civil(year, month, core >> 41 & 31, hour, minute, second, microsecond)

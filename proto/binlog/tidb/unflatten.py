@@ -83,7 +83,7 @@ def double_text(value: float) -> str:
     for NaN and infinity.
     """
     if not isfinite(value):
-        raise DecodeError("double column", offset=0, detail=f"{value} is no number SQL knows")
+        raise DecodeError("double column", offset=0, detail=f"{value} is not a number in SQL")
     shown = repr(abs(value))
     return _sql_notation(value, shown, 1e15, 1e-15)
 
@@ -92,7 +92,7 @@ def float_text(value: float) -> str:
     """Format as `double_text` does, with the fewest digits that give the same 32-bit number."""
     value = to_float32(value)
     if not isfinite(value):
-        raise DecodeError("float column", offset=0, detail=f"{value} is no number SQL knows")
+        raise DecodeError("float column", offset=0, detail=f"{value} is not a number in SQL")
     size = abs(value)
     # For normal numbers, six digits are always exact, and `g` drops trailing zeros. Only subnormal numbers may need
     # fewer.

@@ -36,7 +36,7 @@ async def test_answers_in_any_order() -> None:
         found: list[Any] = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), WAIT_S)
         assert found[2] == b"two"
         assert [(error.code(), error.details()) for error in found[:2]] == [
-            (StatusCode.UNKNOWN, "unexpected ValueError; the log of the server says more"),
+            (StatusCode.UNKNOWN, "unexpected ValueError; see the server's log"),
             (StatusCode.ABORTED, "no"),
         ]
         assert server.room.bytes == 0

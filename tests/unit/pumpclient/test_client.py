@@ -284,7 +284,7 @@ async def test_undelivered_commit_is_reported(field: Field) -> None:
     client = await field.client(limits=replace(FAST, commit_budget_s=0.05), on_undelivered=seen.append)
     await client.write_prewrite(100, KEY, VALUE)
     pump.faults.extend([Fault.ERRMSG] * 1000)
-    with pytest.raises(CommitUndelivered, match="transaction 100: pump a did not take the commit 101") as caught:
+    with pytest.raises(CommitUndelivered, match="transaction 100: pump a did not acknowledge the commit 101") as caught:
         await client.commit(100, 101)
     assert seen == [caught.value]
     assert client.counts.undelivered == 1

@@ -216,7 +216,7 @@ def test_a_long_key() -> None:
 
 
 def test_types_that_do_not_go_in() -> None:
-    with pytest.raises(TypeError, match="set does not go into JSON"):
+    with pytest.raises(TypeError, match="set cannot be encoded as JSON"):
         encode_json({1})
     with pytest.raises(TypeError, match="no key"):
         encode_json({1: 2})

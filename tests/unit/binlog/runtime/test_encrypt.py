@@ -63,7 +63,7 @@ def test_another_key_is_noticed_where_it_can_be() -> None:
         decrypt(text, environ(KEYS["24"]))
 
 
-@pytest.mark.parametrize(("key", "why"), [("zz", "not hexadecimal"), ("0011", r"has 2 bytes; AES takes 16, 24, 32")])
+@pytest.mark.parametrize(("key", "why"), [("zz", "not hexadecimal"), ("0011", r"has 2 bytes; AES needs 16, 24, 32")])
 def test_a_key_that_is_none_is_named_and_not_shown(key: str, why: str) -> None:
     for call, text in ((encrypt, "secret"), (decrypt, "fdlpE6KI9QxxaCln0cWAB0Cq589ftDxiU4SR")):
         with pytest.raises(CipherError, match=why) as caught:

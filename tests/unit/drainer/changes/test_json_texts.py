@@ -148,7 +148,7 @@ def test_damage_is_found_or_seen_as_it_is_alone(at: int) -> None:
 
 def test_what_is_no_number_is_found() -> None:
     one = bytes(encode_json([1.5]))
-    with pytest.raises(DecodeError, match="nan is no JSON number"):
+    with pytest.raises(DecodeError, match="nan is not a JSON number"):
         json_texts(pa.array([one] * MANY + [one.replace(struct.pack("<d", 1.5), NAN)], pa.binary()))
 
 

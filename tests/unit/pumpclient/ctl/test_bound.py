@@ -74,9 +74,9 @@ async def test_a_dry_run_says_everything_and_writes_nothing() -> None:
     said = [line["event"] for line in lines]
     assert said == [
         "bound of timestamps",
-        "it would become just above this clock and every position that is not far ahead",
-        "this would be refused",
-        "this would be refused",
+        "the bound would become just above this clock and every position that is not far ahead",
+        "the command would be refused",
+        "the command would be refused",
         "dry run: nothing was written",
     ]
     assert lines[0]["time"].startswith("3084-")

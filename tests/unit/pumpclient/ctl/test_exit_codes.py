@@ -86,7 +86,7 @@ def test_a_failure_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        (("pause-pump", "-watch"), "-watch goes with pumps, drainers, inspect, not with pause-pump"),
+        (("pause-pump", "-watch"), "-watch can be used with pumps, drainers, inspect, not with pause-pump"),
         (("-watch", "-interval", "often"), "invalid value 'often' for -interval"),
         (("-watch", "-interval", "0s"), "must be above 0"),
     ],

@@ -54,8 +54,8 @@ async def test_a_dry_run_says_what_would_be_done_and_does_nothing(shop: Shop, li
     await settle.settle(session(shop.etcd, **ALL, dry_run=True))
     told = {line["start_ts"]: line["how"] for line in lines if line["event"] == "prewrite to settle"}
     assert told == {
-        100: "rollback", 110: "rollback", 120: "left alone: its writer lives and may still commit it (-force)",
-        300: "commit at 305, where its job is published", 310: "rollback",
+        100: "rollback", 110: "rollback", 120: "left alone: its writer is alive and may still commit it (-force)",
+        300: "commit at 305, because its job is published", 310: "rollback",
     }  # fmt: skip
     assert sum(len(pump.pending) for pump in shop.pumps.values()) == 5
 

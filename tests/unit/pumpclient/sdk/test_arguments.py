@@ -25,8 +25,8 @@ def wrong(value: object) -> Any:
         (lambda: VarChar(wrong("40")), "the length of VARCHAR must be a whole number from 0 to 16383, not '40'"),
         (lambda: VarChar(wrong(True)), "the length of VARCHAR must be a whole number from 0 to 16383, not True"),
         (lambda: VarChar(4, collate=wrong(None)), "collation None belongs to none of utf8mb4, utf8, ascii"),
-        (lambda: Enum(wrong(["a", "b"])), "ENUM takes names, one argument for each, not ['a', 'b']"),
-        (lambda: t.Set(wrong(1)), "SET takes names, one argument for each, not 1"),
+        (lambda: Enum(wrong(["a", "b"])), "ENUM needs the names as separate arguments, not ['a', 'b']"),
+        (lambda: t.Set(wrong(1)), "SET needs the names as separate arguments, not 1"),
         (lambda: Column("a", wrong(BigInt)), "Column 'a': type must be a type such as BigInt() or VarChar(40), not the "
             "function BigInt: call it, BigInt()"),
         (lambda: Column("a", wrong("INT")), "type must be a type such as BigInt() or VarChar(40), not 'INT'"),
@@ -45,9 +45,9 @@ def wrong(value: object) -> Any:
         (lambda: Table("t", ID, indexes=[[]]), "indexes: a key names no column"),
         (lambda: Table("t", ID, indexes={"i": []}), "t: key i names no column"),
         (lambda: Table("t", ID, clustered=wrong("yes")), "Table 't': clustered must be a bool, not 'yes'"),
-        (lambda: Table("t", ID, unique={"u": ["x"]}), "t: key u, column x: there is no such column; there are id"),
-        (lambda: Index("i", wrong([3])), "Index 'i': columns: a name, or (name, length of the prefix), not 3"),
-        (lambda: Index.over("i", [("a", wrong("5"))]), "Index 'i': columns: a name, or (name, length of the prefix), "
+        (lambda: Table("t", ID, unique={"u": ["x"]}), "key u, column x: there is no such column; the columns are id"),
+        (lambda: Index("i", wrong([3])), "Index 'i': columns: must be a name or (name, prefix length), not 3"),
+        (lambda: Index.over("i", [("a", wrong("5"))]), "Index 'i': columns: must be a name or (name, prefix length), "
             "not ('a', '5')"),
     ],
 )  # fmt: skip
@@ -65,7 +65,7 @@ def test_a_column_without_a_type() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({}, "ALTER TABLE shop.t without a change"),
+        ({}, "ALTER TABLE shop.t contains no change"),
         ({"add": Column("x", Int())}, "add must be a list of Column, not Column(name='x'"),
         ({"add": ["x"]}, "add[0] must be a Column, not 'x'"),
         ({"drop": "id"}, "drop must be a list of str, not 'id'"),
@@ -79,10 +79,10 @@ def test_a_column_without_a_type() -> None:
         ({"rename": {"v": 5}}, "rename['v'] must be a str, not 5"),
         ({"add": [Column("x", Int())], "after": 5}, "after must be a str, not 5"),
         ({"add": [Column("x", Int())], "first": "yes"}, "first must be a bool, not 'yes'"),
-        ({"drop": ["v"], "rename": {"v": "w"}}, "rename and drop both name column v; one statement touches a column"),
+        ({"drop": ["v"], "rename": {"v": "w"}}, "rename and drop both name column v; one statement changes a column"),
         ({"drop": ["v"], "add": [Column("V", Int())]}, "add and drop both name column V"),
         ({"add": [Column("x", Int())], "rename": {"v": "w"}, "after": "v"}, "after='v' names a column that this"),
-        ({"add_index": [Index.over("i", ["x"])]}, "t: key i, column x: there is no such column; there are id, v"),
+        ({"add_index": [Index.over("i", ["x"])]}, "t: key i, column x: there is no such column; the columns are id, v"),
     ],
 )
 async def test_alter_table(shop: Shop, arguments: dict[str, Any], text: str) -> None:
@@ -120,7 +120,7 @@ async def test_tables_and_names(shop: Shop) -> None:
         ("h:1", {"strategy": "best"}, ConfigError, "strategy='best': it must be one of range, hash"),
         ("h:1", {"tso_source": "mine"}, ConfigError, "tso_source='mine': Input should be 'auto', 'pd' or 'own'"),
         ("h:1", {"pd_addr": "h"}, ConfigError, "pd_addr='h': 'h' does not have the form host:port"),
-        ("h:1", {"write_timeout": 5}, TypeError, "connect has no option write_timeout=5; there are labels, "),
+        ("h:1", {"write_timeout": 5}, TypeError, "connect has no option write_timeout=5; the options are labels, "),
         ("h:1", {"write_timeout_s": "5"}, TypeError, "write_timeout_s='5': expected int or float, got str"),
         ("h:1", {"write_timeout_s": 0}, ConfigError, "write_timeout_s=0: it must be more than 0"),
         ("h:1", {"security": {"ca": "x"}}, TypeError, "security={'ca': 'x'}: expected Security, got dict"),

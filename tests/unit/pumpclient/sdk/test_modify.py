@@ -117,7 +117,7 @@ def test_what_cannot_be_says_what_and_why() -> None:
     made = table(Column("v", t.Int()), Column("s", t.VarChar(9)), indexes={"k": ["s"]})
     for name, column, why in (
         ("id", Column("id", t.NumericType(30)), r"t\.id is part of the primary key: its type BIGINT cannot become DEC"),
-        ("v", Column("v", t.Int(), primary_key=True), r"t\.v: primary_key=True, and the column is not part of"),
+        ("v", Column("v", t.Int(), primary_key=True), r"t\.v: primary_key=True, but the column is not part of"),
         ("v", Column("v", t.Int(), nullable=False), r"t\.v: nullable=False, but existing rows may hold NULL"),
         ("id", Column("id", t.BigInt(), nullable=True), r"t\.id: a primary key's column cannot be nullable"),
         (
@@ -125,7 +125,7 @@ def test_what_cannot_be_says_what_and_why() -> None:
             Column("s", t.VarChar(9, collate="utf8mb4_general_ci")),
             r"t\.s: the collation utf8mb4_bin cannot become",
         ),
-        ("s", Column("s", t.Text()), r"key k, column s: a key over text needs the length of a prefix"),
+        ("s", Column("s", t.Text()), r"key k, column s: a key over text needs a prefix length"),
     ):
         with pytest.raises(BadDeclaration, match=why):
             modify.change_column(made, name, column)

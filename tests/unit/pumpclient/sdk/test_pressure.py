@@ -451,7 +451,7 @@ async def test_who_commits_does_not_wait_for_as_long_as_the_commit_is_sent(shop:
     pump = without_commits(shop)
     txn = await begun(service, table)
     with pytest.raises(
-        CommitUndelivered, match=r"pump a has not taken the commit \d+ yet: .* for 600 s in all"
+        CommitUndelivered, match=r"pump a has not acknowledged the commit \d+ yet: .* for 600 s in total"
     ) as told:
         await asyncio.wait_for(txn.commit(), 60)
     assert (told.value.under_way, told.value.pump, told.value.commit_ts) == (True, "a", txn.commit_ts)

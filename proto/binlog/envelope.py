@@ -32,9 +32,9 @@ class BinlogType(IntEnum):
 class Envelope(NamedTuple):
     """The result of `scan`. Timestamps are TSOs. A pair of offsets is (0, 0) if the field is absent.
 
-    `body_offset`: the offset after the three leading scalars, where field 4 or a later field starts. It is 0 if the
-    fields are not in canonical order or a scalar is missing. `schema_version` is 0 without field 5. `writer_at`: the
-    offset of the WRITER_BYTES of the writer's id, or 0 if the binlog names no writer.
+    `body_offset`: the offset after the three leading scalars and the writer's id, where field 4 or a later field
+    starts. It is 0 if the fields are not in canonical order or a scalar is missing. `schema_version` is 0 without field
+    5. `writer_at`: the offset of the WRITER_BYTES of the writer's id, or 0 if the binlog names no writer.
     """
 
     tp: int

@@ -211,10 +211,10 @@ class Service:
     async def run(self, work: Callable[[Transaction], Awaitable[None] | None], *, within_s: float = WITHIN_S) -> int:
         """Fill a transaction with `work`, commit it, retry while that is safe, and return the commit_ts.
 
-        Each attempt calls `work` with a new transaction. An attempt follows an error which says that nothing will be
-        visible, or CommitUndelivered if the pumps have then answered that the transaction is not committed. Rows are
-        thus written once. Busy, errors in rows and exceptions of `work` itself are raised immediately. All other
-        errors, CommitUndelivered included, are raised after `within_s` seconds.
+        Each attempt calls `work` with a new transaction. PrewriteFailed, NoPump, TransactionRolledBack,
+        TimestampUnavailable and EtcdError are retried; CommitUndelivered only when the pumps have answered that the
+        transaction is not committed. So rows are written once. After `within_s` seconds, the last of these errors is
+        raised. Busy, PayloadTooLarge, errors in rows and exceptions of `work` itself are raised immediately.
         """
         return await run(self.begin, work, within_s)
 
@@ -345,8 +345,8 @@ class Service:
     async def ddl(self, statement: str) -> Table | None:
         """Run a statement given as text; return the table's new handle, or None if the statement leaves no table.
 
-        Supported: CREATE and DROP DATABASE; DROP, TRUNCATE and RENAME TABLE; DROP INDEX; ALTER TABLE … DROP. Any other
-        raises BadDeclaration: to declare columns, use the methods that accept a `Table` or a `Column`.
+        Supported: CREATE and DROP DATABASE; DROP, TRUNCATE and RENAME TABLE; CREATE and DROP INDEX; ALTER TABLE … DROP.
+        Others raise BadDeclaration: to declare columns, use the methods that accept a `Table` or a `Column`.
         """
         job = await self._ddl.run(parse_ddl(statement))
         return self._handle(job)

@@ -201,7 +201,7 @@ class PumpsClient:
     def set_strategy(self, strategy: str) -> None:
         """Change how pumps are selected. Commits and rollbacks still go to the pump that has the prewrite (C-08)."""
         if strategy not in STRATEGIES:
-            raise PumpClientError(f"strategy {strategy} is not support")  # upstream's words
+            raise PumpClientError(f"strategy {strategy} is not support")  # the original's text
         if strategy == "label" and not self._labels:
             raise PumpClientError("strategy label needs labels: pass them to connect")
         self._writer.selector = self._selector(strategy)

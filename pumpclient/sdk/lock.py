@@ -49,7 +49,7 @@ async def ddl_lock(etcd: Etcd, owner: str, *, lease_s: int = LEASE_S, wait_s: fl
                 revision = await _acquire(etcd, owner, lease)
         except TimeoutError:
             holder = await etcd.get(LOCK_KEY)
-            name = holder.value.decode(errors="replace") if holder else "nobody now"
+            name = holder.value.decode(errors="replace") if holder else "no service at present"
             raise DdlLockTimeout(f"the DDL lock was not free within {wait_s} s; {name} holds it") from None
         yield DdlLock(revision)
     finally:

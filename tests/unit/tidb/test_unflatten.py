@@ -133,8 +133,8 @@ def test_what_does_not_fit(kind: FieldType, value: object) -> None:
         (Uint(8), SET, "invalid number 8 for Set"),
         (Uint(512), FieldType(Tp.BIT, 0, 8), "does not fit BIT"),
         (1e39, FieldType(Tp.FLOAT), "too large"),
-        (math.nan, FieldType(Tp.DOUBLE), "no number"),
-        (math.inf, FieldType(Tp.FLOAT), "no number"),
+        (math.nan, FieldType(Tp.DOUBLE), "not a number"),
+        (math.inf, FieldType(Tp.FLOAT), "not a number"),
         (1, FieldType(Tp.VECTOR), "vector column"),
     ],
 )

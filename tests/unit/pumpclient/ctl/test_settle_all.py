@@ -87,9 +87,9 @@ async def test_young_ones_are_left_alone(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"all": True, "yes": True}, "-all goes with -rollback"),
-        ({**ALL, "commit_ts": 7, "yes": True}, "-all goes with -rollback"),
-        ({**ALL, "start_ts": 7, "yes": True}, "-all goes with -rollback"),
+        ({"all": True, "yes": True}, "-all requires -rollback"),
+        ({**ALL, "commit_ts": 7, "yes": True}, "-all requires -rollback"),
+        ({**ALL, "start_ts": 7, "yes": True}, "-all requires -rollback"),
         ({**ALL, "older_than": "soon", "yes": True}, "invalid value 'soon' for -older-than"),
         (ALL, "settling 4 transactions cannot be undone: confirm with -yes, or preview with -dry-run"),
     ],

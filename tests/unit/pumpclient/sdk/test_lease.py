@@ -108,7 +108,7 @@ async def test_a_commit_that_comes_after_the_rollback_says_so(shop: Shop) -> Non
     txn = await service.begin()
     txn.insert(table, {"id": 1})
     pump.on_write = lambda e: pump.tombstones.add(e.start_ts) if e.tp == BinlogType.COMMIT else None
-    with pytest.raises(TransactionRolledBack, match=r"the lease of this writer had ended.*repeat it") as caught:
+    with pytest.raises(TransactionRolledBack, match=r"the lease of this writer had ended.*write them again") as caught:
         await txn.commit()
     assert caught.value.start_ts == txn.start_ts
     assert service.client.open_transactions == 0, "it is over, and nothing is kept of it"

@@ -78,7 +78,7 @@ async def test_what_is_repeated_after_that_is_refused_by_name(shop: Shop) -> Non
     error = await undelivered(shop, service, table)
     await gone(shop, writer_under(shop, error.start_ts))
     shop.pumps["a"].tombstones.add(error.start_ts)  # what a pump does then
-    with pytest.raises(TransactionRolledBack, match="repeat it"):
+    with pytest.raises(TransactionRolledBack, match="write them again"):
         await service.client.commit(error.start_ts, error.commit_ts)
 
 

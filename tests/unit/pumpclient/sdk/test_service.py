@@ -309,7 +309,7 @@ async def test_statements_that_cannot_be(shop: Shop) -> None:
         await service.alter_table(table, drop=["nope"])
     with pytest.raises(SchemaNotFound, match="no key nope"):
         await service.drop_index(table, "nope")
-    with pytest.raises(BadDeclaration, match="without a change"):
+    with pytest.raises(BadDeclaration, match="contains no change"):
         await service.alter_table(table)
     with pytest.raises(BadDeclaration, match="only declared"):
         await service.drop_table(orders())

@@ -116,7 +116,7 @@ REFUSED: list[tuple[FieldType, object, str]] = [
     (t.Set("a", "b"), "a,c", "'c' is not one of"),
     (t.Set("a", "b"), 3, "expected a str or an iterable of names, got int"),
     (t.JSON(), object(), "object"),
-    (t.JSON(), {1: 2}, "no key of a JSON object"),
+    (t.JSON(), {1: 2}, "not a valid key of a JSON object"),
 ]
 
 

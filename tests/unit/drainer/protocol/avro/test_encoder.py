@@ -159,7 +159,7 @@ def test_headers_of_glue() -> None:
         (TEXT, b"\xff", "not UTF-8"),
         (FieldType(Tp.LONG), 1 << 31, "beyond 32 bits"),
         (FieldType(Tp.LONG), -(1 << 31) - 1, "beyond 32 bits"),
-        (FieldType(Tp.DATETIME), (1 << 64) - 1, "no date and time"),
+        (FieldType(Tp.DATETIME), (1 << 64) - 1, "not a date and time"),
         (FieldType(Tp.SET, elems=NAMES), 16, "16"),
         (FieldType(Tp.BIT, flen=3), 8, r"BIT\(3\)"),
         (FieldType(Tp.DOUBLE), float("inf"), "beyond its range"),

@@ -134,10 +134,10 @@ def classify(code: int, message: str) -> Answer:
 
 
 def not_sent(why: str) -> Answer:
-    """The answer for a binlog that was not sent, because there was no connection."""
+    """Return the answer for a binlog that was not sent, because there was no connection."""
     return Answer(Outcome.NOT_SENT, why)
 
 
 def lost(why: str) -> Answer:
-    """The answer for a binlog that was sent and not answered."""
+    """Return the answer for a binlog that was sent and not answered."""
     return Answer(Outcome.UNKNOWN, why)

@@ -84,9 +84,10 @@ class PumpsClient:
 
     @classmethod
     async def connect(cls, pd_urls: PdUrls, strategy: str = "range", **options: Unpack[ConnectOptions]) -> PumpsClient:
-        """Connect to etcd, list the pumps and return the open client.
+        """Connect to etcd, list the pumps and return the open client. For `options` see
+        `pumpclient.options.ConnectOptions`.
 
-        Raises NoPump if no pump is registered (C-01), EtcdError, ConfigError or TimestampUnavailable.
+        Raises NoPump if no pump is registered (C-01), EtcdError, ConfigError, TypeError or TimestampUnavailable.
         """
         section = upstream_of(pd_urls, options)
         etcd = connect_etcd(section.pd_urls, options.get("security"))

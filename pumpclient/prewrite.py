@@ -165,7 +165,7 @@ class Prewriting:
             self._tries.tracker.unknown(self._start_ts, pump)
 
     async def _anywhere(self) -> str:
-        """As the last resort (C-13), try each pump that the registry calls online, on connections younger than the
+        """Try each pump that the registry calls online, as the last resort (C-13), on connections younger than the
         prewrite.
 
         Existing younger connections are kept: if many transactions get here together, each would otherwise close the

@@ -1,12 +1,11 @@
-"""Tracks which pumps have, or may have, the prewrite of each open transaction (C-08, C-09, correctness rules 5 and 19).
-Pure.
+"""Tracks which pumps have, or may have, the prewrite of each open transaction (C-08, C-09, rules 5 and 19). Pure.
 
     begin ─► unknown(pump)* ─► acked(pump) ─► ending(commit_ts) ─► settled   ─► clean up the others
                             └► failed                                       ─► clean up all
 
-A clean-up rollback goes to a pump only when (a) the transaction is settled and (b) that pump did not acknowledge
-the prewrite. Both are ensured here: only `settled` and `failed` return a
-`CleanUp`, and neither includes the acknowledging pump.
+A clean-up rollback goes to a pump only if (a) the transaction is settled and (b) that pump did not acknowledge the
+prewrite. This module ensures both: only `settled` and `failed` return a `CleanUp`, and neither includes the
+acknowledging pump.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ async def update(session: Session, kind: Kind) -> None:
 
 
 def _span(seconds: float) -> str:
-    """`3 s`, `12 min`, `5 h`, `3 days`."""
+    """Format a time span: `3 s`, `12 min`, `5 h`, `3 days`."""
     for limit, unit_s, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
             return f"{seconds / unit_s:.0f} {unit}"

@@ -72,9 +72,8 @@ class Service:
         places: Places | None = None,
         on_transaction: OnTransaction | None = None,
     ) -> None:
-        """Make a service of existing parts; call `open` next. Most programs call `connect` instead.
-
-        `lease` is by default a writer lease that is renewed in this event loop.
+        """Make a service of existing parts; call `open` next. `lease`: by default one that is renewed in this event
+        loop.
         """
         self._lease = lease or WriterLease(etcd)
         self._under_way = UnderWay()
@@ -113,7 +112,11 @@ class Service:
         on_transaction: OnTransaction | None = None,
         **options: Unpack[ConnectOptions],
     ) -> Service:
-        """Connect to etcd (or PD), at least one pump and the timestamp source, load the schema, and return the service.
+        """Connect to a cluster, load its schema and return the service.
+
+        `pd_urls`: URLs or host:port of PD, or of etcd if there is no PD, as a list or separated by commas. `strategy`:
+        how pumps are selected: range, hash, score or label. `options`: write_timeout_s, security, tso_source, pd_addr,
+        limits, labels, labels_only, on_undelivered and on_expired; see `pumpclient.options.ConnectOptions`.
 
         `lease_ttl_s`: the pumps roll back this process's uncommitted transactions when it has ended, or was suspended
         or could not reach etcd for this many seconds. The lease is renewed in its own thread, so a busy event loop does
@@ -185,7 +188,7 @@ class Service:
                 outage.failed(error=str(error))
 
     async def begin(self) -> Transaction:
-        """Open a transaction and give it a start_ts. Raises ClientClosed if the service is closed."""
+        """Open a transaction and give it a start_ts. Raises ClientClosed or TimestampUnavailable."""
         self._under_way.check("a transaction")
         return self._transaction(await self._timestamps.get())
 

@@ -85,7 +85,7 @@ class BriefRequests(Streams):
             self._credit -= size
 
     def is_waiting(self, stream_id: int) -> bool:
-        """Whether something can be sent on a stream."""
+        """Return whether something can be sent on a stream."""
         return self._sending(stream_id) is not None
 
     def answer(self, stream_ids: Sequence[int], head: bytes, data: bytes, trailers: bytes) -> int:

@@ -95,7 +95,7 @@ def _encode(value: object, depth: int) -> tuple[int, bytes]:
 
 
 def _utf8(text: str) -> bytes:
-    r"""A lone surrogate (JSON text may hold `\ud800`) becomes U+FFFD, as in Go."""
+    r"""Encode text. A lone surrogate (JSON text may hold `\ud800`) becomes U+FFFD, as in Go."""
     try:
         return text.encode()
     except UnicodeEncodeError:

@@ -119,7 +119,7 @@ class Service:
         limits, labels, labels_only, on_undelivered and on_expired; see `pumpclient.options.ConnectOptions`.
 
         `lease_ttl_s`: the pumps roll back this process's uncommitted transactions when it has ended, or was suspended
-        or could not reach etcd for this many seconds. A separate thread renews the lease, so the event loop may be busy.
+        or could not reach etcd for this many seconds. A separate thread renews it, so the event loop may be busy.
 
         At most `in_flight_max` transactions are sent at the same time. `queue_max` more wait in `commit`, each for at
         most `queue_wait_s` seconds; any other `commit` raises Busy. `on_transaction` is called in the event loop with a

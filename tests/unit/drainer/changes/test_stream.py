@@ -214,6 +214,11 @@ def test_divided_names_every_change_of_every_slot_once(count: int, arrays: int, 
     assert divided([np.zeros(0, np.int64)])[1] == []
 
 
+def test_divided_by_slots_of_more_than_eight_and_sixteen_bits() -> None:
+    rows, ranges = divided([np.array([256, 0, 65_536, 256, 1, 0])])
+    assert (rows.tolist(), ranges) == ([1, 5, 4, 0, 3, 2], [(0, 0, 2), (1, 2, 3), (256, 3, 5), (65_536, 5, 6)])
+
+
 @settings(deadline=None, max_examples=100)
 @given(data=st.data(), info=tables(), slots=st.integers(1, 4))
 def test_a_change_is_in_each_of_its_slots_once(data: st.DataObject, info: TableInfo, slots: int) -> None:

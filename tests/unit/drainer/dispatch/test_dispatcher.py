@@ -140,9 +140,9 @@ def test_slots_write_what_one_task_would(data: st.DataObject, shape: str, rule: 
     view = view_of(info, other)
     blobs: dict[int, list[bytes]] = defaultdict(list)
     for share in (payloads[::2], payloads[1::2]):
-        builder = StreamDecoder(view).builder()
-        builder.add_all(share)
-        for slot, blob in builder.cut(slots, slotting.slots_of).items():
+        cutter = StreamDecoder(view).cutter(slots, slotting.slots_of)
+        cutter.add_all(share)
+        for slot, blob in cutter.cut().items():
             blobs[slot].append(blob)
     found: Written = {}
     for slot, mine in blobs.items():

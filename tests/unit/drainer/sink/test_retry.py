@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
+from drainer.sink import retry
 from drainer.sink.errors import DestinationDown, DestinationError
 from drainer.sink.retry import Patience
 
@@ -26,3 +29,21 @@ def test_time_runs_from_the_first_failure() -> None:
 def test_without_patience_the_first_failure_is_the_end() -> None:
     with pytest.raises(DestinationDown):
         Patience("the test", 0.0).failed(DestinationError("once"))
+
+
+def test_a_failure_is_told_when_it_comes_again_or_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five tries of ten seconds each would be a silent minute; a deadlock or two are nothing to be told of."""
+    now = [1000.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(retry, "time", clock)
+    with capture_logs() as logs:
+        quick = Patience("quick", 60.0)
+        for _ in range(4):
+            quick.failed(DestinationError("a deadlock"))
+        assert not logs
+        quick.failed(DestinationError("a deadlock"))
+        assert [line["failures"] for line in logs] == [5]
+        slow = Patience("slow", 60.0)
+        now[0] += 10
+        slow.failed(DestinationError("Connection refused"))
+    assert [(line["what"], line["failures"], line["error"]) for line in logs[1:]] == [("slow", 1, "Connection refused")]

@@ -11,7 +11,7 @@ from binlog.runtime import metrics
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-from drainer.failures import FAILURES
+from drainer.failures import FAILURES, TRIES_REPORTED
 from drainer.sink.errors import DestinationDown, DestinationError
 
 _log = get_logger(__name__)
@@ -49,10 +49,11 @@ class Patience:
         waited = time.monotonic() - self._failing_since_s
         _RETRIES.labels(type(error).__name__).inc()
         _WAITING.set(waited)
-        FAILURES.failed(self.what, error)
+        is_slow = time.monotonic() - self._begun_s >= _QUIET_S
+        FAILURES.failed(self.what, error, tries=max(1, TRIES_REPORTED - self.failures + 1) if is_slow else 1)
         if waited >= self._wait_s:
             raise DestinationDown(f"{self.what}: gave up after {waited:.0f} s: {error}") from error
-        if self.failures >= _QUIET_FAILURES or time.monotonic() - self._begun_s >= _QUIET_S:
+        if self.failures >= _QUIET_FAILURES or is_slow:
             self._outage.failed(what=self.what, failures=self.failures, error=str(error))
         if self._stop.wait(min(self._pause_s * random.uniform(0.5, 1.5), self._wait_s - waited)):
             raise DestinationDown(f"{self.what}: told to stop while waiting: {error}") from error

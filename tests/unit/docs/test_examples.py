@@ -36,9 +36,8 @@ def commands(page: str) -> list[list[str]]:
     for command in shown:
         words = shlex.split(command.replace("\\\n", " "), comments=True)
         words = words[: words.index("|")] if "|" in words else words
-        words = (
-            words[1:] if words and "=" in words[0] and words[0].isupper() is False and words[0][0].isupper() else words
-        )
+        if words and re.match(r"[A-Z_]+=", words[0]):
+            words = words[1:]
         if words and words[0] in _PARSERS:
             found.append(words)
     return found

@@ -49,7 +49,7 @@ _REFUSED: Final = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user needs Write and Describe on the transactional ids, "
     "which begin with the control topic's name",
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "transaction-timeout is above the brokers' transaction.max.timeout.ms",
-    KafkaError._AUTHENTICATION: "user or password is wrong",
+    KafkaError._AUTHENTICATION: "user, password or sasl-mechanism is wrong, or that port takes no user",
     KafkaError.SASL_AUTHENTICATION_FAILED: "user or password is wrong",
     KafkaError.UNSUPPORTED_SASL_MECHANISM: "the brokers do not take this sasl-mechanism",
     KafkaError.UNSUPPORTED_VERSION: "the brokers are too old",

@@ -16,7 +16,7 @@ from drainer.dispatch.piece_order import Part, in_order
 from drainer.dispatch.row_events import RowEvents, class_of
 from drainer.dispatch.rules import Router
 from drainer.dispatch.slotting import part_of_slot, slots_of_topic
-from drainer.protocol.claim_store import open_store
+from drainer.protocol.claim_store import ClaimStore, open_store
 from drainer.protocol.encoded_columns import ColumnEncoder, ColumnTableEncoder, EncodedColumns, taken
 from drainer.protocol.encoder import EncodedRow, Encoder, Message, RegisteringEncoder, table_encoder
 from drainer.protocol.large import LargeMessages, limits_of
@@ -170,12 +170,21 @@ class Publication:
         table = table_encoder(self.encoder, routes.topic, routes.changes.table)
         return self._large_of(routes.topic).fitted(table, routes.changes, table.encode(routes.changes))
 
+    def check_claims(self) -> None:
+        """That claims can be written where they are to lie, if there are to be any. Raises ClaimStoreError,
+        ProtocolConfigError."""
+        store = self._claims()
+        if store is not None:
+            store.check()
+
+    def _claims(self) -> ClaimStore | None:
+        claims = self.options.large_message_handle_option == "claim-check"
+        return open_store(self.options.claim_check_storage_uri) if claims else None
+
     def _large_of(self, topic: str) -> LargeMessages:
         found = self._large.get(topic)
         if found is None:
-            options = self.options
-            claims = options.large_message_handle_option == "claim-check"
-            store = open_store(options.claim_check_storage_uri) if claims else None
+            options, store = self.options, self._claims()
             limit = limits_of(options, self.topic_bytes[topic]).message
             found = self._large[topic] = LargeMessages(self.encoder, options, limit, options.namespace, store)
         return found

@@ -61,7 +61,10 @@ _log = get_logger(__name__)
 
 def make(to: KafkaSection, syncer: SyncerSettings) -> KafkaSink:
     """Not opened yet. Raises ConfigError."""
-    return KafkaSink(to.kafka(spread=syncer.spread), Publication(to.options(), to.router(), {}, {}))
+    router = to.router()
+    for why in router.warnings:
+        _log.warning("a rule of syncer.to.dispatchers is not taken as it is written", why=why)
+    return KafkaSink(to.kafka(spread=syncer.spread), Publication(to.options(), router, {}, {}))
 
 
 class KafkaSink:
@@ -116,6 +119,7 @@ class KafkaSink:
         if not self._config.control_topic:
             name = re.sub(r"[^A-Za-z0-9._-]", "_", f"tidb-binlog-{identity.changefeed}-{identity.cluster_id}")
             self._config = replace(self._config, control_topic=name[:TOPIC_LENGTH_MAX])
+        self._publication.check_claims()  # else the first row that is too large would tell, some night
         topics = self._topics = TopicCounts(self._config, self._publication, self._stop)
         driver = self._driver = Driver(self._config, topics.admin, identity, self._stop, self._resolved)
         missing: tuple[TableName, ...] = ()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 from binlog.errors import ConfigError
+from structlog.testing import capture_logs
 
+from drainer.protocol.claim_store import ClaimStoreError
+from drainer.sink.base import Identity
 from drainer.sink.kafka.section import KafkaSection
 from drainer.sink.kafka.sink import make
 from drainer.sink.settings import SyncerSettings
@@ -87,3 +91,23 @@ def test_nothing_is_connected_before_it_is_opened() -> None:
     assert (made.name, made.parallel) == ("kafka://k:9092/t", None)
     made.interrupt()
     made.close(clean=True)
+
+
+@pytest.mark.parametrize(("name", "taken"), [("by-key", "by table"), ("rowid", "by index-value")])
+def test_a_dispatcher_that_nobody_knows_is_told_in_the_log(name: str, taken: str) -> None:
+    rules = [{"matcher": ["shop.*"], "partition": name}]
+    with capture_logs() as logs:
+        make(section(dispatchers=rules), SyncerSettings())
+    (line,) = logs
+    assert line["log_level"] == "warning"
+    assert f"'{name}'" in line["why"]
+    assert taken in line["why"]
+
+
+def test_a_place_that_takes_no_claims_is_told_at_the_start(tmp_path: Path) -> None:
+    """Before brokers are asked for anything: here there are none."""
+    (tmp_path / "file").write_text("")
+    given = {"large_message_handle_option": "claim-check", "claim_check_storage_uri": f"file://{tmp_path}/file"}
+    sink = make(section(retry_for="0s", **given), SyncerSettings())
+    with pytest.raises(ClaimStoreError, match="claims cannot be written there"):
+        sink.open(Identity(1, "f", "n"), 0)

@@ -10,6 +10,7 @@ from binlog.errors import ConfigError
 from binlog.runtime.fields import ByteSize, Duration, Section
 from pydantic import BeforeValidator, Field
 
+from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.rules import DispatchRule, Method, Router
 from drainer.protocol.encoder import RegisteringEncoder
 from drainer.protocol.options import ProtocolOptions
@@ -37,6 +38,18 @@ class DispatcherSection(Section):
 
     def rule(self) -> DispatchRule:
         return DispatchRule(self.matcher, self.partition, self.dispatcher, self.topic, self.index, self.columns)
+
+
+class ColumnSelectorSection(Section):
+    """`[[syncer.to.column-selectors]]`: the first with a matching table counts; a table without one has all columns."""
+
+    matcher: tuple[str, ...] = Field(description="patterns of tables, such as shop.*")
+    columns: tuple[str, ...] = Field(
+        description="patterns of the columns that messages have: name, c* or c?, and !name; the last that matches counts"
+    )
+
+    def rule(self) -> SelectorRule:
+        return SelectorRule(self.matcher, self.columns)
 
 
 class RegistrySection(Section):
@@ -80,6 +93,9 @@ class KafkaSection(KafkaConnectionSection):
 
     protocol: str = Field("open-protocol", description=f"what messages are: {', '.join(PROTOCOLS)}")
     dispatchers: tuple[DispatcherSection, ...] = Field((), description="which topic and partition rows go to")
+    column_selectors: tuple[ColumnSelectorSection, ...] = Field(
+        (), description="which columns messages have; a primary key or a unique key must stay whole"
+    )
     exactly_once: Yes = Field(
         True,
         description="rows go out in transactions with the position, and a read-committed consumer sees each once; "
@@ -179,11 +195,21 @@ class KafkaSection(KafkaConnectionSection):
                 'syncer.to.dispatchers: partition = "conflict" needs exactly-once = true, because a repeated batch may '
                 "be cut otherwise and put a row into another partition"
             )
+        if self.column_selectors and PROTOCOLS[self.protocol] == "secondary":
+            raise ConfigError(
+                f"syncer.to.column-selectors: readers of {self.protocol} apply whole rows: leave them out, or set "
+                "another protocol"
+            )
         self.router()
 
     def router(self) -> Router:
         """Raises DispatchConfigError."""
-        return Router([one.rule() for one in self.dispatchers], self.topic, protocol=self.protocol)
+        return Router(
+            [one.rule() for one in self.dispatchers],
+            self.topic,
+            protocol=self.protocol,
+            selectors=[one.rule() for one in self.column_selectors],
+        )
 
     def options(self) -> ProtocolOptions:
         return ProtocolOptions(

@@ -104,7 +104,7 @@ def test_any_text_is_a_pattern_or_refused(text: str) -> None:
 
 
 def test_a_selector_needs_columns() -> None:
-    with pytest.raises(DispatchConfigError, match="column selector for a.b: no columns are given"):
+    with pytest.raises(DispatchConfigError, match=r"column selector for a\.b: no columns are given"):
         selectors("# none", matcher=["a.b"])
 
 
@@ -194,7 +194,7 @@ def test_what_a_dispatch_rule_names_must_stay(rule: dict[str, object], words: st
     with pytest.raises(DispatchError) as refused:
         router.check(described(info))
     assert words in str(refused.value)
-    with pytest.raises(DispatchConfigError, match="`db`.`t`"):
+    with pytest.raises(DispatchConfigError, match=r"`db`\.`t`"):
         check_view(view_of(info), router)
     check_view(view_of(table([("nosuch", INT), ("a", INT), ("D", INT), ("e", INT)], name="no")), Router([], "all"))
 

@@ -86,9 +86,9 @@ class TopicCounts:
         if self.may_repeat(commit_ts) and notes.get(_RULES) != self._rules():
             raise DestinationRefused(
                 f"rows up to commit_ts {self._sent_ts} may have been sent without transactions, and come again behind "
-                f"the position {commit_ts}; by other dispatchers than theirs, or another topic or time-zone, they "
-                f"would come to other partitions. Start with the former settings until the position has passed "
-                f"{self._sent_ts}"
+                f"the position {commit_ts}; by other dispatchers or column selectors than theirs, or another topic or "
+                f"time-zone, they would come to other partitions. Start with the former settings until the position "
+                f"has passed {self._sent_ts}"
             )
         if self._registry is not None:
             self._registry.check()

@@ -78,7 +78,7 @@ class TicdcSection(ToSection):
     pulsar_config: _Table = Field(
         default_factory=dict, repr=False, description=f"{WITHOUT_EFFECT}: there is no destination Pulsar"
     )
-    terminator: str = Field("\r\n", description=_OF_STORAGE)
+    terminator: str = Field("\r\n", description=_OF_STORAGE, json_schema_extra={"default": r"\r\n"})
     date_separator: str = Field("day", description=_OF_STORAGE)
     enable_partition_separator: bool = Field(True, description=_OF_STORAGE)
     file_index_digit: int = Field(20, description=_OF_STORAGE)

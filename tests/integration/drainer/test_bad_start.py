@@ -174,7 +174,8 @@ def test_a_table_that_a_column_selector_leaves_without_a_key_is_named(stubs: Stu
     uri = f"kafka://{kafka.address}/{kafka.topic(1)}?protocol=open-protocol"
     begin, _, _ = given.partition("[syncer]")
     selectors = '[[syncer.to.column-selectors]]\nmatcher = ["*.*"]\ncolumns = ["no_such_column"]\n'
-    syncer = f'[syncer]\ndb-type = "kafka"\n[syncer.to]\nsink-uri = "{uri}"\nmax-retry = 3\n{selectors}'
+    rules = '[[syncer.to.dispatchers]]\nmatcher = ["*.*"]\npartition = "rowid"\n'
+    syncer = f'[syncer]\ndb-type = "kafka"\n[syncer.to]\nsink-uri = "{uri}"\nmax-retry = 3\n{selectors}{rules}'
     drainer = stubs.drainer(begin + syncer).start()
     drainer.wait(deadline_s=500)  # a broker that has just started makes its coordinator first
     failed(drainer, 1, "the column selector for *.* (no_such_column) leaves no column of it")

@@ -84,7 +84,8 @@ def with_original_names(value: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"syncer.to: {name} and {_NAMES[name]} are one setting: give one of them")
         if value.get("sink-uri"):
             raise ConfigError(f"syncer.to: {name}, and sink-uri, which says it, too: give one of them")
-        found[_NAMES[name]] = [one.strip() for one in str(text).split(",")] if name == "kafka-addrs" else text
+        is_list = name == "kafka-addrs" and isinstance(text, str)
+        found[_NAMES[name]] = [one.strip() for one in text.split(",")] if is_list else text
     return {**_AS_IT_WRITES, **found} if given else found
 
 

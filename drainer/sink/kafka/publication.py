@@ -67,7 +67,7 @@ class Publication:
         encoder: Encoder = make_encoder(replace(options, max_message_bytes=target))
         self.encoder = encoder.with_ids(self.ids) if isinstance(encoder, RegisteringEncoder) else encoder
         self.dispatcher = Dispatcher(router, counts, options.zone, raw=options.output_raw_change_event)
-        self._events = RowEvents(raw=options.output_raw_change_event)
+        self._events = RowEvents(raw=options.output_raw_change_event, selectors=router.selectors)
         self._large: dict[str, LargeMessages] = {}
         self._viewed: tuple[SchemaView, list[TopicTable]] | None = None
 
@@ -82,7 +82,7 @@ class Publication:
 
     def tables_in(self, segment: ChangeSegment) -> list[TopicTable]:
         """Each version of a table that rows of the segment have, and their topic."""
-        tables = {table.key: table for table in (self._events.table(changes.codec) for changes in segment.changes)}
+        tables = {table.key: table for table in (self._events.selection(one.codec).table for one in segment.changes)}
         return [(self.router.topic(table.schema, table.name), table) for table in tables.values()]
 
     def tables_of(self, view: SchemaView) -> list[TopicTable]:
@@ -99,7 +99,7 @@ class Publication:
             for version in versions.versions:
                 codec = decoder.codec(table_id, version, 0)
                 if codec is not None:
-                    found.append((topic, self._events.table(codec)))
+                    found.append((topic, self._events.selection(codec).table))
         return found
 
     def required_schemas(self, tables: Iterable[TopicTable]) -> list[RequiredSchema]:

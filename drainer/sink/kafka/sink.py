@@ -22,6 +22,7 @@ from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.piece_order import Part, PartsOf
 from drainer.dispatch.slotting import PartitionSlotting
+from drainer.dispatch.table_check import check_ddl, check_view
 from drainer.protocol.encoder import Message, RegisteringEncoder
 from drainer.protocol.simple.bootstrap import BootstrapSchedule
 from drainer.schema.steps import Ddl
@@ -182,7 +183,12 @@ class KafkaSink:
         self._schedule = schedule
         return Applied(rows, rows, repeated)
 
+    def check_tables(self, view: SchemaView) -> None:
+        """See base.ChecksTables."""
+        check_view(view, self._publication.router)
+
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
+        check_ddl(step, self._publication.router)
         self._take_up_partitions()
         announce(*self._opened(), step.commit_ts, self._publication.topics_of(step))
 

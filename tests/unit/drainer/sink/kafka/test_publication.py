@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -11,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.changes.stream import StreamDecoder
+from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.protocol.encoder import Message
 from drainer.protocol.event import RowEvent
 from drainer.protocol.open.encoder import OpenEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
+from drainer.protocol.schema_ids import merged
 from drainer.sink.kafka.publication import Publication
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, Values, table, transaction, view_of
 
@@ -104,3 +108,22 @@ def test_a_row_too_large_for_its_topic_is_looked_at_alone(place: int) -> None:
     assert [one.handle_only for one in events if isinstance(one, RowEvent)].count(True) == 1
     assert found == sent(options, 4096, texts, rows_alone=True)
     assert max(message.length for message in found) <= 4096
+
+
+def test_schemas_that_are_registered_have_what_column_selectors_leave() -> None:
+    """Of rows that are there, and of all that a view may have."""
+    router = Router([], "shop", protocol="avro", selectors=[SelectorRule(("db.*",), ("*", "!text"))])
+    options = ProtocolOptions("avro", schema_registry="http://r")
+    publication = pickle.loads(pickle.dumps(Publication(options, router, {"shop": 1}, {"shop": 1 << 20})))
+    view = view_of(INFO)
+    builder = StreamDecoder(view, stored_generated=True).builder()
+    builder.add_all([transaction([(INFO, ("insert", {}, {1: 1, 2: b"x"}))], commit_ts=BEGIN_TS + 2, start_ts=BEGIN_TS)])
+    segment = builder.finish(BEGIN_TS, BEGIN_TS + 2)
+    for tables in (publication.tables_in(segment), publication.tables_of(view)):
+        key, value = publication.required_schemas(tables)
+        assert [[field["name"] for field in json.loads(one.schema)["fields"]] for one in (key, value)] == [["id"]] * 2
+    ids = merged({}, [(one, number) for number, one in enumerate((key, value), 1)])
+    (outgoing,) = publication.with_ids(ids).with_topics({"shop": 2}, {"shop": 1 << 20}).rows(segment)
+    assert [(message.key, message.value) for message in outgoing.messages] == [
+        (b"\0\0\0\0\x01\x02", b"\0\0\0\0\x02\x02")
+    ]

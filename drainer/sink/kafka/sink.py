@@ -61,11 +61,8 @@ _log = get_logger(__name__)
 
 
 def make(to: KafkaSection, syncer: SyncerSettings) -> KafkaSink:
-    """Not opened yet. Raises ConfigError."""
-    router = to.router()
-    for why in router.warnings:
-        _log.warning("a rule of syncer.to.dispatchers is not taken as it is written", why=why)
-    return KafkaSink(to.kafka(spread=syncer.spread), Publication(to.options(), router, {}, {}))
+    """Return the sink, not opened yet. Raises ConfigError."""
+    return KafkaSink(to.kafka(spread=syncer.spread), Publication(to.options(), to.router(), {}, {}))
 
 
 class KafkaSink:
@@ -276,7 +273,7 @@ class KafkaSink:
         def body(transaction: Transaction) -> None:
             transaction.store.clear_intent(epoch=driver.epoch, intent=intent, schema_version=schema_version)
             transaction.store.document.notes = topics.notes()
-            self._resolve(transaction, topics.publication, intent.until_ts)
+            transaction.resolve(topics.publication, intent.until_ts)
 
         driver.transact(f"end of {intent}", body, lambda stored: stored.commit_ts == intent.until_ts, finished=intent)
         self._moved(intent.until_ts, schema_version)
@@ -304,7 +301,7 @@ class KafkaSink:
                 epoch=driver.epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version
             )
             transaction.store.document.notes = topics.notes()
-            self._resolve(transaction, topics.publication, until_ts)
+            transaction.resolve(topics.publication, until_ts)
 
         def is_done(stored: Stored) -> bool:
             return done() if done is not None else stored.commit_ts == until_ts
@@ -323,12 +320,6 @@ class KafkaSink:
                 until_ts=self._commit_ts,
                 schema_version=self._schema_version,
             )
-
-    def _resolve(self, transaction: Transaction, publication: Publication, commit_ts: int) -> None:
-        """To every partition, behind everything else."""
-        messages = publication.encoder.resolved(commit_ts)
-        for topic, partition in publication.partitions() if messages else ():
-            transaction.send_last(topic, partition, messages)
 
     def _resolved(self, commit_ts: int) -> Sequence[Message]:
         """What says that everything up to there is in a partition."""

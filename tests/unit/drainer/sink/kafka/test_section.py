@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from binlog.errors import ConfigError
-from structlog.testing import capture_logs
 
 from drainer.protocol.claim_store import ClaimStoreError
 from drainer.sink.base import Identity
@@ -94,14 +93,11 @@ def test_nothing_is_connected_before_it_is_opened() -> None:
 
 
 @pytest.mark.parametrize(("name", "taken"), [("by-key", "by table"), ("rowid", "by index-value")])
-def test_a_dispatcher_that_nobody_knows_is_told_in_the_log(name: str, taken: str) -> None:
-    rules = [{"matcher": ["shop.*"], "partition": name}]
-    with capture_logs() as logs:
-        make(section(dispatchers=rules), SyncerSettings())
-    (line,) = logs
-    assert line["log_level"] == "warning"
-    assert f"'{name}'" in line["why"]
-    assert taken in line["why"]
+def test_a_dispatcher_that_nobody_knows_is_warned_of(name: str, taken: str) -> None:
+    """The start logs each warning."""
+    (warning,) = section(dispatchers=[{"matcher": ["shop.*"], "partition": name}]).warnings()
+    assert f"'{name}'" in warning
+    assert taken in warning
 
 
 def test_a_place_that_takes_no_claims_is_told_at_the_start(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.changes.vector import Ints, Mask, Words
+from drainer.protocol.encoded_columns import as_large
 
 Octets = npt.NDArray[np.uint8]
 _U64 = np.uint64
@@ -108,14 +109,12 @@ def in_union(block: Block, valid: Mask | None, null_first: bool) -> Block:
     return beside(fixed(branch), Block(block.octets, block.keep & valid[:, None]))
 
 
-def joined(pieces: Sequence[Piece], rows: int) -> list[bytes]:
-    """The bytes of each row."""
+def joined(pieces: Sequence[Piece], rows: int) -> Any:
+    """The bytes of each row, `large_binary`."""
     arrays = list(_arrays(pieces))
     if not arrays:
-        return [b""] * rows
-    whole = arrays[0] if len(arrays) == 1 else _join(arrays)
-    found: list[bytes] = whole.to_pylist()
-    return found
+        return pa.array([b""] * rows, pa.large_binary())
+    return as_large(arrays[0] if len(arrays) == 1 else _join(arrays))
 
 
 def _join(arrays: Sequence[Any]) -> Any:

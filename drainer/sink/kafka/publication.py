@@ -17,7 +17,7 @@ from drainer.dispatch.row_events import RowEvents, class_of
 from drainer.dispatch.rules import Router
 from drainer.dispatch.slotting import part_of_slot, slots_of_topic
 from drainer.protocol.claim_store import open_store
-from drainer.protocol.encoded_columns import ColumnEncoder, ColumnTableEncoder, EncodedColumns, taken
+from drainer.protocol.encoded_columns import ColumnEncoder, ColumnTableEncoder, EncodedColumns
 from drainer.protocol.encoder import EncodedRow, Encoder, Message, RegisteringEncoder, table_encoder
 from drainer.protocol.large import LargeMessages, limits_of
 from drainer.protocol.options import ProtocolOptions
@@ -29,7 +29,7 @@ from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 
 TopicTable = tuple[str, Table]
-Framed = Callable[[Ints], Iterator[Message]]
+Framed = Callable[[Ints], Iterable[Message]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Outgoing:
 
     topic: str
     partition: int
-    messages: Sequence[Message] | Iterator[Message]
+    messages: Iterable[Message]
 
 
 class Publication:
@@ -128,7 +128,9 @@ class Publication:
         """Of a slot's changes what that of `slots` writes. Raises as `rows`."""
         return self._outgoing(part_of_slot(self._events.of(segment), self.dispatcher, slot, slots))
 
-    def _outgoing(self, routes: Sequence[Routes]) -> Iterator[Outgoing]:
+    def _outgoing(self, found: Iterable[Routes]) -> Iterator[Outgoing]:
+        # Carriers are smaller than what is made of them, of which a partition's part then is a slice.
+        routes = [of.by_partition() for of in found]
         framed = self._framed(routes)
         if framed is None:
             return
@@ -136,7 +138,9 @@ class Publication:
         begins = dict(zip(topics, np.cumsum([0, *(self.counts[topic] for topic in topics)]).tolist(), strict=False))
         names = [(topic, partition) for topic in topics for partition in range(self.counts[topic])]
         place = np.concatenate([of.partitions + begins[of.topic] for of in routes])
-        in_order = np.lexsort((np.concatenate([of.changes.order for of in routes]), place))
+        in_order = np.arange(len(place))
+        if len(routes) > 1:
+            in_order = np.lexsort((np.concatenate([of.changes.order for of in routes]), place))
         begin = 0
         for end in [*(np.flatnonzero(np.diff(place[in_order])) + 1).tolist(), len(in_order)]:
             chosen = in_order[begin:end]
@@ -149,7 +153,7 @@ class Publication:
         columns = self._columns(routes)
         if columns:
             frame_columns = self.encoder.frame_columns  # type: ignore[attr-defined]
-            return lambda chosen: frame_columns(taken(columns, chosen))
+            return lambda chosen: frame_columns(columns, chosen)
         rows = [row for of in routes for row in self._encoded(of)]
         return (lambda chosen: self.encoder.frame(rows[at] for at in chosen.tolist())) if rows else None
 

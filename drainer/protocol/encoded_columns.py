@@ -107,6 +107,12 @@ def taken(parts: Sequence[EncodedColumns], chosen: Ints) -> EncodedColumns:
 class ColumnEncoder(Protocol):
     """An Encoder whose tables encode columns, and that makes the same messages of them as of rows."""
 
+    @property
+    def joins_transactions(self) -> bool:
+        """Whether rows of one transaction are one message, which is made of rows alone: columns are of rows whose
+        transactions have no other row in their partition."""
+        ...
+
     def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> Iterable[Message]:
         """As Encoder.frame, of the rows at these places of all parts, one behind another; at least one."""
         ...

@@ -16,6 +16,10 @@ from drainer.protocol.table import Table
 class OneRowMessages:
     """What encoders of such protocols inherit: a message for each row, and none of what most of them do not have."""
 
+    @property
+    def joins_transactions(self) -> bool:
+        return False
+
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
         return frame_rows(rows)
 

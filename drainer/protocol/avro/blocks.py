@@ -44,7 +44,11 @@ def zigzag_of(values: Ints) -> Words:
 
 def varints(values: Ints) -> Block:
     """Avro's int and long."""
-    raw = zigzag_of(values)
+    return uvarints(zigzag_of(values))
+
+
+def uvarints(raw: Words) -> Block:
+    """Unsigned varints, as protobuf has them too."""
     width = max(1, -(-int(raw.max(initial=0)).bit_length() // 7))
     octets = np.empty((len(raw), width), np.uint8)
     keep = np.ones((len(raw), width), np.bool_)

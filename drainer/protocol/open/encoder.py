@@ -25,6 +25,7 @@ class OpenEncoder:
 
     name: Final = "open-protocol"
     ddl_scope: Final = DdlScope.ALL_PARTITIONS
+    joins_transactions: Final = False
 
     def __init__(self, options: ProtocolOptions) -> None:
         self._options = options

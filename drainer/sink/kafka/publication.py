@@ -13,7 +13,7 @@ from drainer.changes.vector import Ints
 from drainer.dispatch.ddl_messages import ddl_messages, ddl_partitions
 from drainer.dispatch.dispatcher import Dispatcher, Routes
 from drainer.dispatch.piece_order import Part, in_order
-from drainer.dispatch.row_events import RowEvents, class_of
+from drainer.dispatch.row_events import RowEvents, class_of, transactions_of
 from drainer.dispatch.rules import Router
 from drainer.dispatch.slotting import part_of_slot, slots_of_topic
 from drainer.protocol.claim_store import open_store
@@ -160,8 +160,11 @@ class Publication:
     def _columns(self, routes: Sequence[Routes]) -> list[EncodedColumns]:
         """None of them where the protocol makes messages of rows, and where a row is so long that it must be looked at
         alone."""
+        encoder = self.encoder
+        if not isinstance(encoder, ColumnEncoder) or (encoder.joins_transactions and not _are_alone(routes)):
+            return []
         found: list[EncodedColumns] = []
-        for of in routes if isinstance(self.encoder, ColumnEncoder) else ():
+        for of in routes:
             table = table_encoder(self.encoder, of.topic, of.changes.table)
             assert isinstance(table, ColumnTableEncoder), f"{self.encoder.name} frames columns"
             parts = table.encode_columns(of.changes)
@@ -212,3 +215,11 @@ class Publication:
     def partitions(self) -> Iterator[tuple[str, int]]:
         """All of all topics."""
         return ((topic, partition) for topic, count in self.counts.items() for partition in range(count))
+
+
+def _are_alone(routes: Sequence[Routes]) -> bool:
+    """Whether each event is of a transaction of its own."""
+    if not routes:
+        return True
+    numbers = np.sort(np.concatenate([transactions_of(of.changes) for of in routes]))
+    return bool((np.diff(numbers) != 0).all())

@@ -78,9 +78,13 @@ class Case:
 class Backlog(Protocol):
     """Two pumps to fill, and drainers that read them into an empty MariaDB. Drainers are started, not waited for."""
 
-    endpoint: str
     table_id: int
-    pump_ports: Sequence[int]
+
+    @property
+    def endpoint(self) -> str: ...
+
+    @property
+    def pump_ports(self) -> Sequence[int]: ...
 
     def pump_pids(self) -> list[int]: ...
 

@@ -55,16 +55,25 @@ def create_table(peer: Peer, statement: str) -> int:
 
 
 @contextlib.contextmanager
-def original_backlog(
-    binaries: Path, statement: str, mariadb_options: Sequence[str]
-) -> Iterator[tuple[PeerBacklog, MariaDB]]:
-    """`statement`: CREATE TABLE bench.sbtest, run by TiDB."""
+def peer_with_table(binaries: Path, statement: str) -> Iterator[tuple[Peer, int, list[Server], list[int]]]:
+    """A TiDB with two pumps of ours and bench.sbtest; its id, the pumps, and their ports. `statement`: CREATE TABLE
+    bench.sbtest, run by TiDB."""
     directory = Path(tempfile.mkdtemp(prefix="bench-peer-"))
     try:
-        with running_mariadb(*mariadb_options) as mariadb, running_peer(binaries, directory) as peer:
+        with running_peer(binaries, directory) as peer:
             places = [peer.place(f"bench-{number}") for number in range(2)]
             pumps = [peer.our_pump(place) for place in places]
             peer.start_tidb()
-            yield PeerBacklog(peer, create_table(peer, statement), pumps, [place.port for place in places]), mariadb
+            yield peer, create_table(peer, statement), pumps, [place.port for place in places]
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def original_backlog(
+    binaries: Path, statement: str, mariadb_options: Sequence[str]
+) -> Iterator[tuple[PeerBacklog, MariaDB]]:
+    """`statement`: as of peer_with_table."""
+    with running_mariadb(*mariadb_options) as mariadb, peer_with_table(binaries, statement) as found:
+        peer, table_id, pumps, ports = found
+        yield PeerBacklog(peer, table_id, pumps, ports), mariadb

@@ -122,12 +122,12 @@ def decide(
 ) -> Decision:
     """The next batch after `after_ts`, never above `ceiling_ts`; None = nothing to do now.
 
-    `inline_from`: behind it upstream may not check a unique key any more, and nothing is spread (rule 12);
-    `another_share`: the pumps may be asked again where what each of them may bring does not add up to a batch."""
+    `inline_from`: after it upstream may no longer check a unique key, and nothing is spread (rule 12);
+    `another_share`: the pumps may be asked again with another limit if their shares do not add up to a batch."""
     until_ts = min(watermark.ts, watermark.end_ts)
     if ceiling_ts is not None:
         until_ts = min(until_ts, ceiling_ts)
-    if not after_ts and watermark.purged_ts:  # 0 is no position that was reached: it asks for what there still is
+    if not after_ts and watermark.purged_ts:  # 0 means: from the oldest binlogs that the pumps still have
         begin_ts = watermark.purged_ts if ceiling_ts is None else min(watermark.purged_ts, ceiling_ts)
         return Advance(begin_ts) if begin_ts <= watermark.ts else None
     if inline_from is not None and after_ts < inline_from:
@@ -249,8 +249,9 @@ def _plan(
 def _tasks(
     marks: tuple[PumpMark, ...], after_ts: int, until_ts: int, sizes: Sizes, *, cut: bool
 ) -> tuple[tuple[PumpRange, ...], ...]:
-    """One range a task, where that makes no more than READERS_PER_TASK for each that can run at once; else several,
-    of about as many bytes. `cut`: a pump's part may be cut into as many ranges as its share of the bytes."""
+    """Return the ranges of each task. A task has one range if that makes at most READERS_PER_TASK tasks per concurrent
+    task; otherwise tasks have several ranges each, of about the same number of bytes in total. `cut`: a pump's part may
+    be split into several ranges, in proportion to its bytes."""
     tasks_max = max(1, READERS_PER_TASK * sizes.parallelism)
     shares = [mark.bytes_until(until_ts) for mark in marks]
     total = sum(shares) or 1
@@ -265,7 +266,7 @@ def _tasks(
 
 
 def _together(weighed: list[tuple[PumpRange, float]], tasks_max: int) -> tuple[tuple[PumpRange, ...], ...]:
-    """Neighbours in one task, so that the tasks weigh about the same."""
+    """Assign neighbouring ranges to the same task, so that all tasks have about the same weight."""
     total, passed = sum(weight for _, weight in weighed), 0.0
     tasks: dict[int, list[PumpRange]] = {}
     for part, weight in weighed:

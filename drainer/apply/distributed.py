@@ -1,10 +1,11 @@
 """Applies a spread batch: a large batch without DDL, folded and applied on executors under a recorded intent (rules 15,
 16).
 
-What may stop a batch of TiDB's rows is found before it is begun, for what a chunk has committed is not taken back and
-the batch must then be finished (rule 21): values of secondary unique keys are compared, with one another and with the
-destination's rows, and tables whose rows can only be tried are written in the transaction that records the intent.
-Where either says no nothing was applied, and the batch goes inline, which stops exactly before the transaction.
+Whatever could stop a batch of TiDB's rows is found before the batch is started, because a committed chunk cannot be
+undone and a started batch must be completed (rule 21). Values of secondary unique keys are compared with one another
+and with the destination's rows. Tables whose conflicts show only when rows are written are written in the transaction
+that records the intent. If either finds a conflict, nothing has been applied, and the batch is applied inline, which
+stops exactly before the refused transaction.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from drainer.sink.errors import CommitRefused, DataError
 
 _log = get_logger(__name__)
 
-# A slot is a connection to the destination while it is applied, and a server takes less over many than over a few
-# (bench.planner): whose has processors for more sets worker-count.
+# While a slot is applied it uses a connection to the destination, and a server writes fewer rows per second over many
+# connections than over a few (bench.planner). With a server of many processors, set worker-count higher.
 SLOTS_MAX = 16
 # More than the two batches that can be in progress at a time.
 VIEWS_KEPT = 8
@@ -44,14 +45,14 @@ class NotSpread(BinlogError):
 
 
 class BatchRefused(BinlogError):
-    """A batch that does not begin at the destination's position, or has a cut that this version does not know."""
+    """A batch does not begin at the destination's position, or is divided in a way that this version does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a spread batch is cut when there is no open intent. `slots` 0: twice the tasks that run at once, at most
-    SLOTS_MAX, and never more than the sink has (Segments.slots_max); `digest`: of the filters, which choose the
-    rows."""
+    """How a spread batch is divided if there is no open intent. `slots`: the number of slots, 0: twice the number of
+    concurrent tasks, at most SLOTS_MAX, and never more than the sink allows (Segments.slots_max); `digest`: digest of
+    the filters, which choose the rows."""
 
     slots: int
     chunk_rows: int
@@ -59,9 +60,9 @@ class Cut:
 
 
 class Spreading:
-    """Applies one batch after another through executors. `open_intent`: one that was begun and not finished, of this
-    life or of an earlier one; it comes first, cut as it is recorded (rule 17). `inline_until`: up to there nothing is
-    spread, for something in it may be refused."""
+    """Applies one batch after another through executors. `open_intent`: an intent that was started and not completed,
+    by this process or an earlier one; it is applied first, divided as it was recorded (rule 17). `inline_until`: no
+    batch is spread up to this commit_ts, because the destination may refuse something before it."""
 
     def __init__(
         self,
@@ -83,8 +84,8 @@ class Spreading:
         self.open_intent = intent
         self.inline_until = 0
         self._packed: tuple[SchemaView, PackedView, Examination | None] | None = None
-        # By the token of the view: a batch is applied under the one it was planned with, when the next may be planned
-        # under another.
+        # By the token of the view. A batch is applied with the view that it was planned with, and the next batch may
+        # already be planned with another.
         self._examined: dict[str, Examination | None] = {}
 
     def use_parallelism(self, tasks: int) -> None:
@@ -154,7 +155,7 @@ class Spreading:
         """Record the intent, together with the rows that are written before the slots; None if nothing was done."""
         if plan.intent is None and order.cut_version != self._segments.cut_version:
             raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: it is to be cut otherwise now")
-        examination = self._examined.get(order.view.token)  # rows were cut by what it says of them
+        examination = self._examined.get(order.view.token)  # it determined which rows go ahead
         if order.examined and examination is None:
             raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: the schema has changed")
         if not order.examined or examination is None:
@@ -208,7 +209,8 @@ class Spreading:
             planned = sorted(plan.planned.items())
             pumps = tuple(node_id for node_id, _ in planned)
             counts = tuple(-1 if found is None else found.count for _, found in planned)
-            # What tasks fold at once is cut when the batch is planned; executors may have come or gone since.
+            # A batch that tasks fold while reading is divided when it is planned; the number of executors may have
+            # changed since.
             slots = plan.fold.slots if plan.fold is not None else self._slots
             return Intent(
                 plan.after_ts,

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PackedView:
-    """A schema view pickled once for all tasks. `token` names it, so that a worker which has met it before neither
-    unpickles it nor makes its decoders anew."""
+    """A schema view pickled once for all tasks. `token` identifies it, so that a worker that has used it before neither
+    unpickles it nor creates its decoders again."""
 
     token: str
     pickled: bytes
@@ -71,7 +71,7 @@ class ReadOrder(Protocol):
 
     @property
     def cut_version(self) -> int:
-        """Of how changes are cut into slots (rule 16)."""
+        """The version of the assignment of changes to slots (rule 16)."""
         ...
 
     def decoder(self) -> Any: ...
@@ -83,7 +83,7 @@ class ReadOrder(Protocol):
         ...
 
     def merge(self, decoder: Callable[[], Any], blobs: Iterable[bytes], after_ts: int, until_ts: int) -> Segment:
-        """One slot's segment from the blobs of all parts."""
+        """Return one slot's segment, from the blobs of all parts."""
         ...
 
     def questions(self, blobs: Iterable[bytes]) -> Questions:
@@ -91,14 +91,14 @@ class ReadOrder(Protocol):
         ...
 
     def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
-        """The commit_ts of the last change of a key among a slot's blobs; 0: not known."""
+        """Return the commit_ts of the last change of a key in a slot's blobs; 0: not known."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FoldOrder:
-    """Decode with `view` for a destination that writes rows in `format`, fold, and cut into `slots`. `ahead`: ids of
-    tables that slots get no rows of, for these go ahead. `examined`: as of ReadOrder."""
+    """Decode with `view` for a destination that writes rows in `format`, fold, and divide into `slots`. `ahead`: ids of
+    the tables that are written before the slots, and are in none of them. `examined`: see ReadOrder."""
 
     view: PackedView
     format: Format
@@ -151,8 +151,8 @@ class FoldOrder:
 
 @dataclass(frozen=True, slots=True)
 class ChangesOrder:
-    """Cut every change into `slots` as `slotting` says, in upstream's order within a slot. `stored_generated`: images
-    have stored generated columns, too."""
+    """Divide all changes into `slots` by `slotting`, in upstream's order within a slot. `stored_generated`: rows
+    include stored generated columns."""
 
     view: PackedView
     slots: int
@@ -187,7 +187,7 @@ class ChangesOrder:
         return merge(decoder(), blobs, after_ts, until_ts)
 
     def questions(self, blobs: Iterable[bytes]) -> Questions:
-        return Questions("", ())  # nothing of it is examined
+        return Questions("", ())  # changes are not examined
 
     def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
         return 0

@@ -158,9 +158,10 @@ class Inline:
                 self._progress.position_ts = step.until_ts
 
     def _apply_rows(self, section: Section, decoder: RowDecoder, version: int) -> None:
-        """In one downstream transaction; where that is refused, or could hide that a transaction of it would be, one by
-        one: so an error is of the same transaction wherever batches are cut, and what is before it is applied
-        (rule 21)."""
+        """Apply a section in one downstream transaction. If the destination refuses it, or if folding could hide that
+        one of its transactions would be refused, apply its transactions one by one. So an error always concerns the
+        same transaction, however upstream's transactions were divided into batches, and everything before it has been
+        applied (rule 21)."""
         builder = decoder.builder()
         builder.add_all(small_payloads(section.binlogs))
         work = builder.finish(section.after_ts, section.until_ts)
@@ -186,7 +187,7 @@ class Inline:
             self._apply_rows(one, decoder, version)
 
     def _apply_large(self, section: Section, decoder: RowDecoder, version: int) -> None:
-        """One transaction in pieces, in one downstream transaction."""
+        """Apply one large transaction in pieces, in one downstream transaction."""
         counts: list[int] = []
 
         def counted() -> Iterator[Segment]:

@@ -3,8 +3,9 @@
     pump ─ parts ─► spool (a file) ─► pieces: binlogs of a few MiB ─► fold ─┐
                                                    begin, fence ─► piece, piece, … ─► commit
 
-Nothing of it is ever one value; see drainer.row.transaction_pieces for why the pieces may be applied one after another.
-If anything fails in between, the destination rolls back, and the transaction begins anew.
+The transaction is never held as one value; drainer.row.transaction_pieces explains why the pieces may be applied one
+after another. If anything fails in between, the destination rolls back, and the transaction is applied from the start
+again.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Section:
 
 
 def sections(rows: Rows) -> list[Section]:
-    """The rows cut before and behind each commit_ts of a large transaction. Other binlogs of that commit_ts are in the
+    """Split the rows before and after each commit_ts of a large transaction. Other binlogs of that commit_ts are in the
     same section, because a position cannot be between them."""
     runs: list[tuple[bool, list[ServedBinlog]]] = []
     for _, group in groupby(rows.binlogs, attrgetter("commit_ts")):

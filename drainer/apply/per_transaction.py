@@ -1,4 +1,4 @@
-"""Cuts a section of a batch into its transactions, for sections that must be applied one by one (rule 21). Pure."""
+"""Splits a section of a batch into its transactions, for sections that must be applied one by one (rule 21). Pure."""
 
 from __future__ import annotations
 

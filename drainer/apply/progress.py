@@ -43,7 +43,8 @@ class Progress:
 
 
 class Wait:
-    """Pauses between attempts, longer each time, visibly; gives up when the daemon stops."""
+    """Waits between attempts, longer each time, and shows the reason in the log and the status. Raises Stopped when the
+    daemon stops."""
 
     def __init__(self, stop: threading.Event, progress: Progress) -> None:
         self._stop = stop

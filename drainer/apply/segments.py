@@ -39,12 +39,12 @@ class RowDecoder(Protocol):
     def builder(self) -> Builder: ...
 
     def transaction(self) -> Piece:
-        """For the pieces of one large transaction, in its order."""
+        """Return a function that converts the pieces of one large transaction, called in their order."""
         ...
 
 
 class Segments(Protocol):
-    """How rows are converted for a sink. `cut_version`: version of the cut of a spread batch into slots (rule 16)."""
+    """How rows are converted for a sink. `cut_version`: version of the assignment of rows to slots (rule 16)."""
 
     @property
     def cut_version(self) -> int: ...
@@ -56,17 +56,18 @@ class Segments(Protocol):
 
     @property
     def slots_max(self) -> int | None:
-        """The most that a batch may have where `slots` does not say how many; None: any number."""
+        """The maximum number of slots of a batch if `slots` is None. None: no maximum."""
         ...
 
     def decoder(self, view: SchemaView) -> RowDecoder: ...
 
     def order(self, view: PackedView, slots: int, examination: Examination | None, *, examined: bool) -> ReadOrder:
-        """For executors. `examined`: the batch is looked at before it is begun; one that is open has been."""
+        """Return the order for executors. `examined`: the batch is examined before it is started; an open one has
+        been."""
         ...
 
     def shown_keys(self, segment: Any, schema: str, table: str) -> str:
-        """Rows of a table in one transaction, for an error."""
+        """Return the keys of a table's rows in a segment, as text for an error."""
         ...
 
 
@@ -120,7 +121,8 @@ class NetSegments:
 
 @dataclass(frozen=True)
 class ChangeSegments:
-    """Every change. Who belongs into which slot is asked for each batch: a sink may come to know more places."""
+    """Every change. The sink's slotting is read for each batch, because the sink may have learned of more partitions
+    since."""
 
     sink: ChangeSink
 
@@ -141,7 +143,7 @@ class ChangeSegments:
         return StreamDecoder(view, stored_generated=self.sink.stored_generated)
 
     def order(self, view: PackedView, slots: int, examination: Examination | None, *, examined: bool) -> ReadOrder:
-        assert examination is None, "unique values are followed where rows fold"
+        assert examination is None, "unique values are tracked only for net rows"
         return ChangesOrder(view, slots, self.sink.slotting, stored_generated=self.sink.stored_generated)
 
     def shown_keys(self, segment: ChangeSegment, schema: str, table: str) -> str:

@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 Row = bytes | tuple[object, ...]
 Key = bytes | tuple[object, ...]
 Literals = tuple[object, ...]
-S_co = TypeVar("S_co", covariant=True)  # what a sink takes: SegmentWork, or ChangeSegment
+S_co = TypeVar("S_co", covariant=True)  # the segment that a sink needs: SegmentWork or ChangeSegment
 
 
 class Kind(IntEnum):
@@ -27,7 +27,7 @@ class Kind(IntEnum):
 
 
 class Match(IntEnum):
-    """How one column is compared when a row without a key is looked for (correctness rule 11)."""
+    """How one column is compared to find a row in a table without a key (correctness rule 11)."""
 
     PLAIN = 0
     BINARY_TEXT = 1  # strings: byte for byte, whatever the collation
@@ -39,15 +39,15 @@ class Match(IntEnum):
 class TableShape:
     """What a statement needs to know about one table of the destination.
 
-    `columns`: names in the order of every row; `key`: positions in `columns` of the fold key, empty when the
-    table has none that may fold (rule 9), then `why_ordered` says why; `secondary_unique`: names of the unique
-    keys beside the fold key, whose evictions must be checked (rule 12); `match`: parallel to `columns`;
-    `collations`: likewise, upstream's collation of a string (`binary` for bytes), '' for anything else; `upserts`: its
-    writers check nothing, so a row takes away whatever stands under one of its unique keys, and one to remove may be
-    missing (rule 21); `row_key`: of such a table that stays in order, the columns by which a row is removed, empty:
-    all of them; `unique`: of such a table, the places of every unique key. `fractions`: parallel to
-    `columns`, how many digits upstream keeps behind the point of a number or of a second; `families`: likewise, the
-    families of their types (row.family), empty where nobody has told.
+    `columns`: names in the order of every row; `key`: positions in `columns` of the fold key, empty when the table has
+    none that may fold (rule 9), then `why_ordered` says why; `secondary_unique`: names of the unique keys beside the
+    fold key, whose evictions must be checked (rule 12); `match`: parallel to `columns`; `collations`: parallel to
+    `columns`, upstream's collation of a string (`binary` for bytes), '' for other types; `upserts`: the table's writers
+    do not check for existing rows, so a written row replaces every row that has one of its unique values, and a row to
+    delete may be missing (rule 21); `row_key`: for such a table whose changes stay in order, the columns by which a row
+    is deleted (empty: all); `unique`: for such a table, the places of every unique key. `fractions`: parallel to
+    `columns`, the number of fractional digits of a number or of seconds; `families`: parallel to `columns`, the
+    families of their types (row.family), empty if not known.
     """
 
     table_id: int
@@ -67,12 +67,12 @@ class TableShape:
 
     @property
     def has_text_key(self) -> bool:
-        """Whether rows are told apart by a string, which the destination may compare more coarsely (rule 10)."""
+        """Whether the key has a string column, which the destination may compare less strictly (rule 10)."""
         return any(self.collations[at] for at in self.key) if self.collations else False
 
     @property
     def may_collide(self) -> bool:
-        """Whether a row may find another one in its way that a later change of the range takes away."""
+        """Whether a row may conflict with another row that a later change of the range removes."""
         return bool(self.secondary_unique) or self.has_text_key
 
     @property
@@ -136,11 +136,11 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class SegmentWork:
-    """Everything between two DDLs: net rows of tables that fold, and one ordered list for all the others.
+    """The changes between two DDLs: net rows of tables that fold, and one ordered list for all other tables.
 
-    Covers (after_ts, until_ts]. `change_count` counts upstream row changes (before folding), `source_bytes` the
-    binlog payloads they came from, `commits` the different commit_ts: what is refused of several may be allowed when
-    they come one after another, and the other way round (rule 21).
+    Covers (after_ts, until_ts]. `change_count` counts upstream row changes (before folding), `source_bytes` the binlog
+    payloads they came from, `commits` the number of different commit_ts: changes that are refused together may be
+    accepted one transaction after another, and vice versa (rule 21).
     """
 
     after_ts: int
@@ -154,9 +154,9 @@ class SegmentWork:
 
 @dataclass(frozen=True, slots=True)
 class Pieces(Generic[S_co]):
-    """The work of (after_ts, until_ts] that is too much to be one value, in pieces that are applied in turn in one
-    transaction. `works` gives them anew at each call, the same ones, for a transaction may have to be repeated, and a
-    sink may have to see all of them before it writes the first; it may raise."""
+    """The work of (after_ts, until_ts] if it is too large for one value: pieces that are applied one after another in
+    one transaction. Every call of `works` returns the same pieces again, because a transaction may have to be repeated,
+    and a sink may have to read all pieces before it writes the first. It may raise."""
 
     after_ts: int
     until_ts: int

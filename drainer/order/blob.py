@@ -1,12 +1,12 @@
-"""A batch's net rows cut into slots, as bytes for a shuffle, and back (rules 10 and 16).
+"""Packs a batch's net rows, divided into slots, into bytes for a shuffle, and unpacks them (rules 10 and 16).
 
-Blob: the byte BLOB_VERSION, then marshal of (tables, ordered, change count, source bytes), where a table is (shape,
-net states) and an ordered change is (shape's index, kind, old, new, commit_ts, start_ts,
-sequence). Marshal is the quickest
-there is in Python, and both ends run the same interpreter in one batch; nothing is kept.
+Blob: the byte BLOB_VERSION, then marshal of (tables, ordered, change count, source bytes), where a table is (shape, net
+states) and an ordered change is (shape's index, kind, old, new, commit_ts, start_ts, sequence). Marshal is the fastest
+serializer in Python. Its format may differ between versions of Python, but within a batch both ends run the same
+interpreter, and blobs are not stored.
 
-The parts of a batch may be cut anywhere: one key's changes can be spread over several, and a transaction that two
-pumps hold is in two of them. Merging takes the last state of each key, and drops what is there twice.
+A batch may be divided into parts anywhere: changes of one key can be in several parts, and a transaction that is stored
+on two pumps is in two parts. Merging keeps the last state of each key and removes duplicates.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _pack_ordered(changes: Sequence[tuple[int, Change]]) -> list[Any]:
 
 
 def merge_slot(blobs: Iterable[bytes], after_ts: int = 0, until_ts: int = 0) -> SegmentWork:
-    """One slot's work from the blobs of all parts of a batch, in any order. Raises BlobError."""
+    """Return one slot's work from the blobs of all parts of a batch, which may be in any order. Raises BlobError."""
     merge = _Merge()
     for blob in blobs:
         merge.add(blob)

@@ -1,9 +1,10 @@
-"""A slot's blob cut for its way through the JVM, where no value may be above a few MiB, and joined behind the shuffle.
+"""Splits a slot's blob into pieces of at most a few MiB, which the JVM can handle as one value, and joins them after
+the shuffle.
 
 Piece: 8 random bytes that all pieces of a blob share, its number and how many there are (each 4 bytes, little-endian),
-then the bytes. Pieces come out of a shuffle in any order. Where all tasks run on one machine a blob lies in a file, and
-what goes through the JVM is a reference: a head with 0 for how many pieces there are, the blob's offset and length in
-the file (each 8 bytes), and the file's path.
+then the bytes. Pieces leave a shuffle in any order. If all tasks run on one machine, a blob is stored in a file, and
+only a reference passes through the JVM: a head in which the number of pieces is 0, the blob's offset and length in the
+file (each 8 bytes), and the file's path.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PLACE = Struct("<QQ")
 
 
 class Place(NamedTuple):
-    """Where a blob lies in a file."""
+    """The location of a blob in a file."""
 
     path: str
     offset: int

@@ -1,14 +1,15 @@
 """Detects that two rows had a unique value at the same time within a segment, which folding hides (rule 21). Pure.
 
-A table with secondary unique keys is written as deletes of the touched keys, then inserts. That does not show a value
-that two rows had at once in the middle of the segment, which is refused if the transactions are applied one by one. So
-for every value it is recorded which row has it after a change, and which row gave it up: where one has it while another
-one does, or loses it only after another took it, the segment is to be applied one transaction after another. A stream
-that keeps its keys is never told so, however its values move. So is a segment in which a value comes and goes: a row
-that has it and is not touched here refuses it when it comes, and folding writes nothing with it.
+A table with secondary unique keys is written as deletes of the touched keys, then inserts. If two rows had the same
+value in the middle of the segment, that is not visible then, although the destination would refuse it if the
+transactions were applied one by one. So for every value it is recorded which row has it after a change, and which row
+loses it. The segment must be applied one transaction after another if a row has a value while another row has it, or
+loses it only after another row got it. This never happens in a stream that satisfies its unique keys, however its
+values move between rows. The segment must also be applied so if a value appears and disappears within it: a row outside
+the segment may have the value, which would be refused when it appears, but folding writes no row with it.
 
-What a change of a row says is taken as it stands: an INSERT over a row that is there, which TiDB does not write, loses
-nothing. That can only cost time.
+Changes are not compared with one another: an INSERT of an existing row, which TiDB does not write, is recorded as if it
+replaced nothing. That can only cost time.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from drainer.row.codec import Codec
 from drainer.row.format import Format
 from drainer.row.usual import Cells
 
-# Of one value: commit_ts, sequence, the row's key, whether it has the value behind the change or lost it, and the value
-# as it is where it is compared more coarsely (else None).
+# For one value: commit_ts, sequence, the row's key, whether the row has the value after the change or lost it, and the
+# value as it is where it is compared more coarsely (else None).
 Claim: TypeAlias = "tuple[int, int, object, bool, object]"
 Claims: TypeAlias = "dict[object, list[Claim]]"
 _COMMIT = itemgetter(0)

@@ -1,4 +1,4 @@
-"""What can go wrong between decoding and applying."""
+"""Errors between decoding and applying."""
 
 from __future__ import annotations
 

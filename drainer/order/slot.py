@@ -1,4 +1,5 @@
-"""Which slot a key belongs to. Part of a batch's recorded cut: a change here needs a new HASH_VERSION (rule 16)."""
+"""Assigns keys to slots. The assignment is part of a recorded intent: a change here needs a new HASH_VERSION (rule
+16)."""
 
 from __future__ import annotations
 

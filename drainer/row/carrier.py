@@ -1,9 +1,9 @@
-"""What a datum holds, before anything is made of it: one Python type, and one Arrow type, for each family. Pure.
+"""The intermediate form of a decoded value: for each family of types one Python type and one Arrow type. Pure.
 
 | family | Python | Arrow |
 |---|---|---|
 | INT | int | int64; uint64 where the column is unsigned (a YEAR is int64) |
-| DECIMAL | str: canonical text, exactly the row's digits behind the point | string |
+| DECIMAL | str: canonical text with exactly the row's fractional digits | string |
 | FLOAT | float, also of a FLOAT | double |
 | TEXT, BYTES | bytes as stored; TEXT need not be UTF-8 | binary |
 | DATE, DATETIME | int: TiDB's packed time, 0 for the zero date; a TIMESTAMP in UTC | uint64 |
@@ -11,7 +11,8 @@
 | ENUM, SET, BIT | int: the number | uint64 |
 | JSON | bytes: type code and body | binary |
 
-NULL is None. Whether a value can be written (a month 15, a number beyond a SET's names) shows when it is written.
+NULL is None. Values are not checked here: a month 15, or a number beyond a SET's names, is found when the value is
+written.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def carrier_type(kind: FieldType, family: Family) -> Any:
 
 
 def carrier(kind: FieldType, family: Family, value: Datum) -> Carrier:
-    """One value that is not NULL. DecodeError when it is stored as another family's values are."""
+    """Return the carrier of one value that is not NULL. Raises DecodeError if the value is stored like those of another
+    family."""
     if family is Family.DECIMAL and isinstance(value, Decimal):
         return str(value)
     if family is Family.FLOAT and isinstance(value, float):

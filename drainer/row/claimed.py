@@ -1,8 +1,9 @@
 """The values of a table's secondary unique keys, in a row's carriers (rule 21).
 
-A value is what is compared of a column (row/key.py), or a tuple of several, as upstream compares it; None where a NULL
-is in it, for then it is nobody's. Of a collation that is not computed here it is a pair: compared more coarsely than
-any collation does for letters and accents, which can only cost time, and as it is.
+A value is a column's value as upstream compares it (row/key.py), or a tuple of these for several columns. It is None if
+one of them is NULL, because then it conflicts with no other row. For a collation that is not implemented here, it is a
+pair: first the text in a form that equals more texts than any collation does (so conflicts may be assumed that do not
+exist, which only costs time), then the text itself.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class OtherKey:
 
 @dataclass(frozen=True, slots=True)
 class OtherKeys:
-    """`followed`: those whose values rows carry; `all_followed`: there are no others (prefixes, generated columns)."""
+    """`followed`: the keys whose values are tracked; `all_followed`: the table has no others (on prefixes or generated
+    columns)."""
 
     followed: tuple[OtherKey, ...]
     all_followed: bool
@@ -52,7 +54,8 @@ class OtherKeys:
 
 @lru_cache(maxsize=2048)
 def other_keys(table: TableInfo) -> OtherKeys:
-    """Of a table that folds. None are followed of one that upserts: nobody checks them."""
+    """Return the unique keys beside the fold key. A table that upserts has none that are tracked, because its writers
+    do not check them."""
     chosen = choose_key(table)
     if table.upserts or not chosen.columns:
         return OtherKeys((), True)
@@ -67,20 +70,20 @@ def other_keys(table: TableInfo) -> OtherKeys:
 
 
 def coarse(cell: object) -> str:
-    """A text or number compared by its letters without case, accents and trailing spaces."""
+    """Return the letters of a text or number without case, accents and trailing spaces."""
     text = cell.decode(errors="replace") if isinstance(cell, bytes) else str(cell)
     plain = unicodedata.normalize("NFKD", text)
     return "".join([c for c in plain if not unicodedata.combining(c)]).casefold().rstrip()
 
 
 def needed_of(key: Iterable[int], keys: Sequence[OtherKey]) -> frozenset[int]:
-    """The places of the fold key and of all others."""
+    """Return the places of the columns of the fold key and of all other keys."""
     return frozenset({*key, *(at for other in keys for at in other.places)})
 
 
 def value_function(keys: Sequence[OtherKey], forms: Sequence[Form]) -> Callable[[Cells], Values]:
-    """From a row's carriers to the values of all these keys. DecodeError for a value that no column of its type
-    holds."""
+    """Return a function from a row's carriers to the values of all these keys. It raises DecodeError for a value that
+    its column's type cannot have."""
     readers = [_value_of(key, forms) for key in keys]
     return lambda cells: tuple([read(cells) for read in readers])
 
@@ -94,7 +97,7 @@ def _value_of(key: OtherKey, forms: Sequence[Form]) -> Callable[[Cells], object]
 
     def read(cells: Cells) -> object:
         found = []
-        is_null = False  # a value beside a NULL is read for all that
+        is_null = False  # values after a NULL are read as well, so that a damaged one is found
         for at, compare in compared:
             value = cells[at]
             if value is None:
@@ -113,12 +116,13 @@ def _value_of(key: OtherKey, forms: Sequence[Form]) -> Callable[[Cells], object]
 
 
 def value_row(format_: Format, forms: Sequence[Form], key: OtherKey, value: object) -> Row:
-    """A value of a key, as it is compared or as it is, as a destination matches it."""
+    """Return a value of a key in the form in which the destination compares it."""
     return format_.compared_key([forms[at] for at in key.places], value if isinstance(value, tuple) else (value,))
 
 
 def check_values(keys: Sequence[OtherKey], codec: Codec, images: Iterable[Cells | None], commit_ts: int) -> None:
-    """DecodeError, naming table and commit_ts, for a row of which a value of these keys cannot be told."""
+    """Raise DecodeError, naming table and commit_ts, for the first row in which a value of these keys cannot be
+    read."""
     values_of = value_function(keys, codec.forms)
     for cells in images:
         if cells is not None:

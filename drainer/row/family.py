@@ -68,7 +68,7 @@ _FLAGS = {
 
 
 def is_signed(kind: FieldType, family: Family) -> bool:
-    """Of the families that are whole numbers: whether a row holds them as signed integers."""
+    """Whether rows store this family, one of integers, as signed integers."""
     if family is Family.INT:
         return not kind.is_unsigned or kind.tp is Tp.YEAR
     return family is Family.TIME

@@ -1,4 +1,4 @@
-"""One column of a destination's row, with the type it had when the row was written. What it holds is a carrier."""
+"""One column of a destination's row, with the type it had when the row was written. Its values are carriers."""
 
 from __future__ import annotations
 

@@ -19,38 +19,39 @@ from drainer.row.usual import Cells
 
 
 class Format(Protocol):
-    """Small, picklable, without state. `forms`: of the columns that are given, in the same order. Columns and cells are
-    of carriers, NULL None; DecodeError, which names no row, for one that no column of its type holds.
+    """Converts carriers to rows and keys. Small, picklable, without state. `forms`: one for each given column, in the
+    same order. Columns and cells are carriers; NULL is None. Methods raise DecodeError, which names no row, for a value
+    that its column's type cannot have.
 
-    A row or key that is *packed* is bytes that stand in an Arrow array and travel between tasks."""
+    A *packed* row or key is in bytes, which are stored in an Arrow array and sent between tasks."""
 
     def rows(self, forms: Sequence[Form], columns: Sequence[Sequence[Any]]) -> Sequence[Row]:
-        """One row for each place of the columns, of which there is at least one."""
+        """Return one row for each element of the columns. There is at least one column."""
         ...
 
     def packed_rows(self, forms: Sequence[Form], columns: Sequence[Any]) -> Any:
-        """As `rows`, of Arrow arrays: a binary array of packed rows."""
+        """Like `rows`, from Arrow arrays to a binary array of packed rows."""
         ...
 
     def literals(self, form: Form, values: Sequence[Any]) -> Sequence[object]:
-        """What stands in a plan.Change for the values of one column."""
+        """Return the values of one column in the form that batch.work.Change has."""
         ...
 
     def key_writer(self, forms: Sequence[Form]) -> Callable[[Cells], Key]:
-        """From the carriers of a key's columns to the key."""
+        """Return a function from the carriers of a key's columns to the key."""
         ...
 
     def packed_keys(self, forms: Sequence[Form], columns: Sequence[Any]) -> Any:
-        """As `key_writer`, of Arrow arrays: a binary array of packed keys."""
+        """Like `key_writer`, from Arrow arrays to a binary array of packed keys."""
         ...
 
     def compared_key(self, forms: Sequence[Form], compared: Sequence[object]) -> Key:
-        """A key of which only what is compared of each column is left (row.key.compared_as)."""
+        """Return a key from the compared forms of its columns' values (row.key.compared_as)."""
         ...
 
     def compared_keys(self, families: Sequence[Family], columns: Sequence[Any]) -> Sequence[Key]:
-        """As `compared_key`, of Arrow arrays without a NULL: whole numbers, or binary (changes.key.compared). Asked of
-        destinations that are spread to."""
+        """Like `compared_key`, from Arrow arrays without NULLs: integers, or binary (changes.key.compared). Called only
+        for destinations that executors write to."""
         ...
 
     def pack(self, row: Row) -> bytes: ...
@@ -74,7 +75,7 @@ def written(format_: Format, codec: Codec, cells: Sequence[Cells], commit_ts: Se
 
 
 def written_literals(format_: Format, codec: Codec, cells: Sequence[Cells], commit_ts: Sequence[int]) -> list[Literals]:
-    """As `written`, of whole rows that stay in order."""
+    """Like `written`, for complete rows of tables whose changes stay in order."""
     try:
         columns = zip(codec.forms, zip(*cells, strict=True), strict=True)
         return list(zip(*[format_.literals(form, column) for form, column in columns], strict=True))
@@ -94,7 +95,7 @@ def _check(format_: Format, codec: Codec, cells: Cells, commit_ts: int) -> None:
 
 
 def check_row(format_: Format, codec: Codec, kind: Kind, old: Cells | None, new: Cells | None, commit_ts: int) -> None:
-    """DecodeError, naming table and commit_ts, for a row that cannot be written or has no key."""
+    """Raise DecodeError, naming table and commit_ts, for a row that cannot be written or has no key."""
     if codec.shape.foldable:
         write = format_.key_writer([codec.forms[at] for at in codec.shape.key])
         for cells in (old, new):

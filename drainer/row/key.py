@@ -30,10 +30,11 @@ class Same(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FoldKey:
-    """`columns`: places in the destination's row, empty when the table must stay in order, then `why` says why.
+    """The key by which a table's changes are folded. `columns`: places in the destination's row; empty if the table's
+    changes must stay in order, and then `why` gives the reason.
 
-    `imaged`: two keys may be the same and yet be written differently, so what was written must be remembered.
-    `row_key` and `unique`: as of TableShape.
+    `imaged`: equal keys may be written differently, so every written form must be kept. `row_key` and `unique`: see
+    TableShape.
     """
 
     name: str
@@ -50,8 +51,9 @@ class FoldKey:
 
 
 def choose_key(table: TableInfo) -> FoldKey:
-    """The primary key if it will do, else the first unique key that does. A table that upserts folds by its only unique
-    key: with two of them a row may take away the row of another key, and a fold would hide what was there in between.
+    """Return the primary key if rows can be folded by it, else the first unique key by which they can. A table that
+    upserts folds by its only unique key: with two unique keys a row may replace a row of another key, and a fold would
+    hide the states in between.
     """
     found = _fold_key(table)
     if not table.upserts:
@@ -65,7 +67,8 @@ def choose_key(table: TableInfo) -> FoldKey:
 
 
 def _places(table: TableInfo) -> Iterator[tuple[int, ...]]:
-    """Of every unique key whose columns all stand whole in the destination's row."""
+    """Yield the columns' places for every unique key that has no prefix and whose columns are all in the destination's
+    row."""
     place = _place(table)
     for index in table.unique_indexes():
         parts = table.index_columns(index)
@@ -75,7 +78,7 @@ def _places(table: TableInfo) -> Iterator[tuple[int, ...]]:
 
 
 def _row_key(table: TableInfo) -> tuple[int, ...]:
-    """The primary key, or the first unique key without NULLs; empty where there is none."""
+    """Return the primary key, or the first unique key without NULLs; empty if there is none."""
     place = _place(table)
     for index in table.unique_indexes():
         parts = table.index_columns(index)

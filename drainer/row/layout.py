@@ -1,4 +1,4 @@
-"""Where every column of a row goes: the bytes of one TableInfo, the columns of another (X-08). Pure values."""
+"""Maps the columns of a row, which has the layout of one TableInfo, to the columns of another (X-08). Pure values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One column as rows carry it. `target`: its place in the destination's row, -1 when it has none."""
+    """One column as it is stored in rows. `target`: its place in the destination's row, -1 if it has none."""
 
     id: int
     kind: FieldType
@@ -55,7 +55,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class HandlePart:
-    """One datum before an inserted row. `target` -1: only stepped over (a prefix, or the hidden rowid)."""
+    """One value that precedes an inserted row. `target` -1: it is skipped (a prefix, or the hidden rowid)."""
 
     kind: FieldType | None  # None: an int handle
     family: Family
@@ -77,7 +77,7 @@ class Layout:
 
     @property
     def forms(self) -> tuple[Form, ...]:
-        """Of every target."""
+        """Return the form of each target."""
         return tuple([target.form for target in self.targets])
 
 
@@ -87,8 +87,8 @@ def replicated(table: TableInfo) -> tuple[ColumnInfo, ...]:
 
 
 def published(table: TableInfo) -> tuple[ColumnInfo, ...]:
-    """Those of a destination that does not compute columns itself: with the stored generated ones, whose values rows
-    have."""
+    """Return the columns of a destination that does not compute generated columns. It includes stored generated
+    columns, because rows contain their values."""
     return tuple(c for c in sorted(table.columns, key=lambda c: c.offset) if c.is_public and not c.is_virtual)
 
 

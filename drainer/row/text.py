@@ -1,7 +1,7 @@
-"""Carriers one by one as text or numbers: what stands in a key, and between the quotes of a literal. Pure.
+"""Converts single carriers to text or numbers, for keys and for quoted literals. Pure.
 
-What changes/texts.py does with whole columns, for a few rows. Every function raises DecodeError, which names no row,
-for what no column of its type holds.
+changes/texts.py does the same with complete columns; this module is for few rows. Every function raises DecodeError,
+which names no row, for a value that its column's type cannot have.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def _as_it_is(value: Any) -> Any:
 
 
 def shown_as(form: Form) -> Callable[[Any], Any]:
-    """From a carrier that is not NULL to bytes, of NUMBERS to the number; of BYTES to hexadecimal digits."""
+    """Return a function that converts a carrier that is not NULL: NUMBERS to the number, BYTES to hexadecimal digits,
+    all others to the text's bytes."""
     return _OF_FAMILY[form.family](form.kind)
 
 

@@ -1,6 +1,6 @@
-"""Where the rows lie in a served binlog: the drainer's hottest code.
+"""Finds the rows in a served binlog. This code runs once for every binlog, more often than any other of the drainer.
 
-A transaction of one row, as TiDB writes it, is read in place; any other by the general readers.
+A transaction of one row in TiDB's usual encoding is parsed here. All others are parsed by the general readers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ROWID_BYTES_MAX = len(_ROWID) + 10
 
 # One served binlog: (commit_ts, payload, tag, schema_version, table_id, at, end). Tag INSERTED, UPDATED or DELETED: it
 # is one row, payload[at:end]. Tag 0: its rows, any number, are in the PrewriteValue payload[at:end]: read them with
-# `rows`. A plain tuple, for there is one a transaction; it sorts into upstream's order.
+# `rows`. A plain tuple for speed, because there is one per transaction. Tuples sort into upstream's order.
 Scanned: TypeAlias = "tuple[int, bytes, int, int, int, int, int]"
 
 
@@ -128,17 +128,20 @@ def prewrite_of(commit_ts: int, value: bytes) -> mutation.Prewrite:
 
 
 def may_repeat(found: mutation.Mutation) -> bool:
-    """Whether a table's rows may be told of twice (see `rows`): they carry a rowid, and not all are inserts."""
+    """Whether a table's rows may be in the transaction twice (see `rows`): they have a rowid, and not all are
+    inserts."""
     return any(some and _ROWID in some[0][-_ROWID_BYTES_MAX:] for some in (found.updated, found.deleted))
 
 
 def rows(found: Scanned) -> Iterator[tuple[int, int, Kind, bytes]]:
-    """(schema_version, table_id, kind, row) of a transaction in its order (W-02): table by table, rows by `sequence`.
+    """Yield (schema_version, table_id, kind, row) in the order of the transaction (W-02): table by table, rows by
+    `sequence`.
 
-    While REORGANIZE PARTITION runs TiDB writes a row to the old and to the new partition, and tells of each: an update
-    or a delete that follows its like in its table, rowid and all, is left out. Where there is a key, the fold does it.
+    While REORGANIZE PARTITION runs, TiDB writes a row to the old and to the new partition, and the binlog has both
+    changes. So an update or a delete is skipped if the change before it in the table is identical, rowid included. In
+    tables with a key, folding removes such duplicates.
 
-    DecodeError naming the commit_ts where the PrewriteValue is damaged.
+    Raises DecodeError, naming the commit_ts, if the PrewriteValue is damaged.
     """
     commit_ts, payload, tag, version, table_id, at, end = found
     if tag:

@@ -1,8 +1,8 @@
-"""A large transaction cut into small ones: binlogs of the same timestamps that hold its rows in its order.
+"""Splits a large transaction into small ones: binlogs with the same timestamps that contain its rows in its order.
 
-Applied one after another they do what the whole does, because upstream checks unique keys row by row: every state
-between two of its rows is one that its keys allow. Everything behind this module sees ordinary binlogs of a few MiB.
-The transaction itself is a view of a file, and nothing here copies more of it than one piece.
+Applied one after another they have the effect of the complete transaction: upstream checks unique keys row by row, so
+every state between two rows satisfies the keys. The callers of this module see ordinary binlogs of a few MiB. The
+transaction is a view of a file, and at most one piece of it is copied at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _U64 = (1 << 64) - 1
 
 
 class _Field(NamedTuple):
-    """One field of a message: its number and wire type, where it begins, and where its value lies."""
+    """One field of a message: its number and wire type, its offset, and the range of its value."""
 
     number: int
     wire: int
@@ -76,8 +76,8 @@ class _Cutter:
             yield self._flush()
 
     def _table(self, table: _Table) -> Iterator[bytes]:
-        """No cut stands between a change and its like, within reason: while REORGANIZE PARTITION runs TiDB tells of a
-        row twice in turn, and what drops the second must see both."""
+        """Do not split between two identical changes, up to a limit: while REORGANIZE PARTITION runs, TiDB writes a
+        row's change twice in a row, and the code that removes the second must see both."""
         view, bytes_max = self._view, self._bytes_max
         rows = {kind: bytearray() for kind in _FIELD_OF_KIND}
         following = {kind: table.rows(kind) for kind in _FIELD_OF_KIND}
@@ -122,8 +122,8 @@ class _Cutter:
 
 
 class _Table:
-    """One TableMutation between two offsets: its id, and `sequence`, one byte a row. It has been checked that every
-    kind is known and has as many rows as the sequence says."""
+    """One TableMutation between two offsets. `sequence`: one byte per row. It has been checked that every kind is known
+    and that there are as many rows of each kind as `sequence` lists."""
 
     def __init__(self, view: memoryview, begin: int, end: int, release: Callable[[], None]) -> None:
         self._view = view

@@ -119,7 +119,7 @@ class UsualReader:
         return old, new
 
     def delete(self, b: bytes, p: int, end: int) -> list[Carrier] | None:
-        """As `insert`."""
+        """Like `insert`, for a deleted row."""
         if p + 1 >= end:
             return None
         try:
@@ -228,7 +228,7 @@ def _reader(kind: FieldType, family: Family) -> Read:
 
 
 def _skipper(kind: FieldType, family: Family) -> Read:
-    """What steps over a value that nobody asks for."""
+    """Return a function that skips a value that is not needed."""
     if family is Family.DECIMAL and decimal_prefix(kind, family):
         size = decimal_size(kind.flen, kind.decimal)
         return lambda b, p: (None, p + size)
@@ -251,7 +251,8 @@ def _json(b: bytes, p: int) -> tuple[bytes, int]:
 
 
 def _decimal_reader(kind: FieldType) -> Read:
-    """At most nine digits before the point and nine behind it: two groups read at once. Others by a call."""
+    """Return a reader of DECIMALs. With at most nine integer and nine fractional digits, the two groups are read
+    inline; others are read by a call."""
     if not decimal_prefix(kind, Family.DECIMAL):
         return decode_decimal_text
     precision, tail = kind.flen, kind.decimal

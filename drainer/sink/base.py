@@ -1,31 +1,32 @@
-"""What the pipeline asks of a destination, and what it gets back. See docs/architecture.md, "Exactly once".
+"""The interface between the pipeline and a destination. See docs/architecture.md, "Exactly once".
 
-A destination is a *sink*. It says what it wants of the rows (`wants`), and nothing else in the drainer knows its name:
+A destination is a *sink*. No other package of the drainer depends on a particular sink. A sink declares which rows it
+needs (`wants`):
 
     NET      the last state of each key between two DDLs, and the ordered changes of tables without one
     CHANGES  every change of every row, in upstream's order, as columns
 
-The sink's position is the truth (correctness rule 17). It lives like this:
+The position stored in the sink decides what has been applied (correctness rule 17). The states of a sink:
 
     open ──► ready ──apply / advance / ddl──► ready ──► close
                │ begin(intent)
                ▼
              spread: write every slot with the SlotWriter ──commit(intent, receipts)──► again, or ready
 
-`open` settles what a crash left behind, except an open intent: `Position.intent` then holds the range that must
-come first, cut exactly as it says, and the pipeline goes on at `begin(position.intent)`.
+`open` recovers from a crash, except for an open intent. `Position.intent` then holds the range that must be applied
+first, divided exactly as it was recorded, and the pipeline continues with `begin(position.intent)`.
 
-A caller of the parallel way needs no more than this:
+A spread batch is written as follows:
 
     writer = sink.begin(intent, ahead)
     while writer is not None:
         receipts = [writer.write(slot, segment) for each slot]        # in executors
         writer = sink.commit(intent, receipts, schema_version)
 
-What is written between `begin` and `commit` may be repeated, by attempts that know nothing of one another; only what a
-receipt of the last round names, or the sink's own marks count, is committed. A sink that cannot write everything in one
-round (rows must go before others come) answers `commit` with the next round's writer. As with a stream processor's
-writer and committer, the writers hold no position and the driver writes no rows.
+Between `begin` and `commit` a slot may be written several times, by attempts that do not know of one another. Only what
+a receipt of the last round names, or what the sink's own marks count, is committed. A sink that needs several rounds
+(for example, one that deletes conflicting rows before it inserts) returns the next round's writer from `commit`. As
+with the writer and committer of stream processors, writers store no position and the driver writes no rows.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ TableName = tuple[str, str]  # database, table
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose position this is. Two changefeeds of one cluster may share a destination; `node_id` names the
-    drainer that asks, so that a restart may take over from its own former life."""
+    """Identifies the changefeed that a position belongs to. Two changefeeds of one cluster may share a destination.
+    `node_id` identifies the drainer, so that after a restart it may take over from its earlier process."""
 
     cluster_id: int
     changefeed: str
@@ -60,11 +61,15 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What a spread batch is about to apply, and how it is cut (rule 16): (after_ts, until_ts] in `slots` slots by
-    the stable hash `hash_version`, at most `chunk_rows` rows a transaction, rows chosen by the filters whose
-    digest is `digest`, from `pumps`, which are those that hold rows of it (empty: any), each of them as many binlogs as
-    `counts` says in its place (-1, or nothing there: not known). A batch that goes on after a crash uses these, not
-    today's configuration: with other rows the chunks that are done would be others."""
+    """The range that a spread batch is about to apply, and how it is divided (rule 16).
+
+    The range is (after_ts, until_ts]. It is divided into `slots` slots by the stable hash `hash_version`, with at most
+    `chunk_rows` rows in a transaction. `digest`: digest of the filters that choose the rows. `pumps`: the pumps that
+    have binlogs of the range (empty: any). `counts`: parallel to `pumps`, the number of binlogs of each (-1 or missing:
+    not known).
+
+    A batch that continues after a crash uses these values instead of the current configuration. With other values the
+    finished and the remaining chunks together would not hold each row of the range once."""
 
     after_ts: int
     until_ts: int
@@ -78,27 +83,27 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class FirstStart:
-    """Of a destination without a position: it is asked which of `tables` it holds. Where it holds none of them it
+    """Where a destination without a position begins. It is asked which of `tables` it has. If it has none of them, it
     begins at `empty_ts`, if that is given."""
 
     tables: tuple[TableName, ...] = ()
     empty_ts: int | None = None
 
     def begin_ts(self, initial_ts: int, missing: Sequence[TableName]) -> int:
-        """Where to begin, when `missing` of the tables are not there."""
+        """Return the commit_ts to begin at, given the tables that the destination does not have."""
         return initial_ts if self.empty_ts is None or len(missing) < len(self.tables) else self.empty_ts
 
     def missing(self, there: Collection[TableName]) -> tuple[TableName, ...]:
-        """Those that are not among `there`; names ignore case, as they do upstream."""
+        """Return the tables that are not in `there`. Case is ignored in names, as it is upstream."""
         lowered = {(schema.lower(), table.lower()) for schema, table in there}
         return tuple(name for name in self.tables if (name[0].lower(), name[1].lower()) not in lowered)
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the destination stands. `fresh`: it had no position of ours before this `open`, and `missing` of the
-    tables that it was asked for; `settled`: ids of DDL jobs that a crash had left half-way and `open` found to be done
-    (their position is already included)."""
+    """The position that `open` found. `fresh`: the destination had no position of this changefeed before. `settled`:
+    ids of DDL jobs that a crash had interrupted and that `open` found to be complete; `commit_ts` includes them.
+    `missing`: which of the tables of FirstStart the destination does not have."""
 
     commit_ts: int
     schema_version: int
@@ -113,7 +118,7 @@ ADVANCE_EVERY_S = 3.0
 
 
 class Wants(StrEnum):
-    """What a sink takes between two DDLs."""
+    """Which rows a sink needs between two DDLs."""
 
     NET = "net"
     CHANGES = "changes"
@@ -121,8 +126,8 @@ class Wants(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """One transaction's outcome. `rows`: net rows and changes written; `repeated`: the transaction was found to be
-    committed already (its answer had been lost)."""
+    """The outcome of one transaction. `rows`: net rows and changes written. `repeated`: the transaction turned out to
+    be committed already, because the answer to an earlier attempt had been lost."""
 
     rows: int
     statements: int
@@ -131,8 +136,8 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of one slot. `chunks` units (transactions, files) hold all of it, `skipped` of them were committed by
-    an earlier attempt. `detail`: what the sink's `commit` must know of it, in the sink's own words; for it alone."""
+    """The outcome of writing one slot. `chunks`: the number of units (transactions, files) that hold it; `skipped`: how
+    many of them an earlier attempt had committed. `detail`: data for the sink's `commit`, in a format of the sink."""
 
     slot: int
     rows: int
@@ -145,81 +150,83 @@ S_contra = TypeVar("S_contra", contravariant=True)
 
 
 class SlotWriter(Protocol[S_contra]):
-    """Writes one slot from wherever it is called; picklable, holds no connection."""
+    """Writes one slot, in the driver or in an executor. Picklable; holds no connection."""
 
     def write(self, slot: int, segment: S_contra) -> Receipt:
-        """Write one slot's part of the intent's range; any attempt may be repeated or killed.
+        """Write one slot's part of the intent's range. Any attempt may be repeated or killed.
 
-        Raises Fenced when another driver has taken over, DestinationDown when the server does not answer for
-        long, and the DataErrors of `apply`."""
+        Raises Fenced if another driver has taken over, DestinationDown if the server does not answer for as long as
+        the configuration allows, and the DataErrors of `apply`."""
         ...
 
 
 class Examiner(Protocol):
-    """Looks at the destination before a spread batch is begun, from wherever it is called; picklable, holds no
-    connection, writes nothing."""
+    """Reads the destination before a spread batch is begun, in the driver or in an executor. Picklable; holds no
+    connection; writes nothing."""
 
     def conflict(self, probes: Sequence[Probe]) -> str:
-        """Which row is in the way of a value that the batch brings, '' if none is (rule 21).
+        """Describe a row of the destination that holds a unique value which the batch writes to another row; '' if
+        there is none (rule 21).
 
-        Raises DestinationDown when the server does not answer for long."""
+        Raises DestinationDown if the server does not answer for as long as the configuration allows."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What a sink asks for before an intent is recorded (rule 21): rows of the tables `ahead` (by id) come with `begin`
-    and in no slot, and `examiner` is asked about the unique values that all the others bring."""
+    """What a sink requires before an intent is recorded (rule 21). Rows of the tables `ahead` (ids) are passed to
+    `begin` and are in no slot. `examiner` checks the unique values of the rows of all other tables."""
 
     ahead: frozenset[int]
     examiner: Examiner
 
 
 class Slotting(Protocol):
-    """Who belongs into which slot, where the sink wants every change; picklable. What it says of a change is part of a
-    recorded cut: it must not depend on anything but the change, and another answer needs another `version` (rule 16).
-    Net rows fold by key and are always cut by it (drainer/order/slot.py)."""
+    """Assigns changes to slots, for a sink that wants every change. Picklable. The assignment is part of a recorded
+    intent: it must depend on nothing but the change, and a different assignment needs a different `version` (rule 16).
+    Net rows are always assigned by their key (drainer/order/slot.py)."""
 
     @property
     def version(self) -> int: ...
 
     @property
     def count(self) -> int | None:
-        """How many slots there are; None: as many as suit the executors."""
+        """The number of slots. None: it is derived from the number of executors."""
         ...
 
     @property
     def is_fixed(self) -> bool:
-        """Whether every batch has `count` slots; else it is the most that one may have."""
+        """Whether every batch has exactly `count` slots. Otherwise `count` is the maximum."""
         ...
 
     def slots_of(self, changes: Changes, slots: int) -> Sequence[Ints]:
-        """Arrays of slots from 0 to below `slots`, each with one element for each change: a change belongs to all that
-        it has there, once to each. Changes that must keep their order share one."""
+        """Return arrays of slot numbers in [0, slots), each with one element per change. A change belongs to every slot
+        that it has in any of the arrays. Changes whose order matters must share a slot."""
         ...
 
 
 class Sink(Protocol[S_contra]):
-    """A destination that takes segments. One thread uses it; all methods block."""
+    """A destination of segments. Used by one thread; all methods block."""
 
     @property
     def name(self) -> str:
-        """For logs and errors: kind and address, no password."""
+        """The kind and address of the destination, without a password, for logs and errors."""
         ...
 
     @property
     def parallel(self) -> ParallelSink[S_contra] | None:
-        """Itself, where executors may write into it; None: everything goes through `apply`."""
+        """The sink itself if executors may write to it. None: the driver writes everything through `apply`."""
         ...
 
     @property
     def commit_ts(self) -> int:
-        """The position, as of the last thing this sink did."""
+        """The position after this sink's last operation."""
         ...
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
-        """Take the destination for this changefeed, fence off whoever had it, settle a crashed DDL, and say where
-        it stands; `initial_ts` and `first` are used only where no position is found (rule 17).
+        """Take the destination over for this changefeed: fence off the previous drainer, resolve a DDL that a
+        crash interrupted, and return the position. `initial_ts` and `first` are used only if no position is
+        stored (rule 17).
 
         Raises LockHeld, DdlUndecided, DestinationDown, DestinationRefused."""
         ...
@@ -231,67 +238,69 @@ class Sink(Protocol[S_contra]):
         ...
 
     def apply_pieces(self, pieces: Pieces[S_contra], schema_version: int) -> Applied:
-        """As `apply`, of a transaction too large to be one value: one piece after another, all in ONE transaction.
+        """Like `apply`, for a transaction that is too large for one value: write one piece after another, in ONE
+        transaction.
 
-        Raises what `apply` raises, and what `pieces.works` raises while it gives them; then nothing was written."""
+        Raises what `apply` raises, and what iterating over `pieces.works` raises; then nothing was written."""
         ...
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
-        """Run a DDL exactly once, or write it down, and move the position to step.commit_ts.
+        """Run (or record) a DDL exactly once, and move the position to step.commit_ts.
 
-        `may_exist`: the job started before the initial position, so that its effect may already be in the
-        destination's first copy; only then are errors such as "table exists" (D-LD-14) taken for done.
+        `may_exist`: the job started before the initial position, so the initial copy of the destination may already
+        contain its effect. Only then are errors such as "table exists" (D-LD-14) treated as success.
         Raises DdlFailed, DdlUndecided, Fenced, DestinationDown."""
         ...
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
-        """Move the position over a stretch without rows for this destination: nothing up to there is missing."""
+        """Move the position to commit_ts. There are no rows for this destination up to there."""
         ...
 
     def job_done(self, job_id: int) -> bool:
-        """Whether this DDL job has been run here (an early one is skipped at its own place, rule 14)."""
+        """Whether this DDL job has been run. A job that was run early is skipped at its own place (rule 14)."""
         ...
 
     def interrupt(self) -> None:
-        """From any thread: whatever waits for the destination to come back gives up with DestinationDown, now and
-        from now on. Work that is going well is not disturbed."""
+        """Make every present and future wait for an unreachable destination end with DestinationDown. May be called
+        from any thread. Operations that succeed are not affected."""
         ...
 
     def close(self, *, clean: bool) -> None:
-        """Give the destination back. `clean`: everything read was applied, `consistent` upstream (D-CP-07)."""
+        """Release the destination. `clean`: everything that was read has been applied, so its rows are a consistent
+        state of upstream (`consistent`, D-CP-07)."""
         ...
 
 
 class ParallelSink(Protocol[S_contra]):
-    """The part of a sink that executors write through."""
+    """The methods of a sink that executors can write to."""
 
     def examination(self, view: SchemaView) -> Examination | None:
-        """What must be looked at before rows of these tables are spread; None: nothing."""
+        """Return what must be examined before rows of these tables are spread. None: nothing."""
         ...
 
     def begin(self, intent: Intent, ahead: S_contra | None = None) -> SlotWriter[S_contra]:
-        """Record the intent, or go on with the open one (which must be equal), and open its marks.
+        """Record the intent, or continue with the open one, which must be equal to it, and create its marks.
 
-        `ahead`: rows that are written in the transaction that records the intent, so that an open one has them. Raises
-        the DataErrors of `apply`; then nothing was written and no intent is open."""
+        `ahead`: rows to write in the transaction that records the intent; an intent that is already open includes them.
+        Raises the DataErrors of `apply`; then nothing was written and no intent is open."""
         ...
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> SlotWriter[S_contra] | None:
-        """After every slot has been written once: None when the range is complete and the position stands at
-        intent.until_ts, with the intent closed, all in one transaction; else the writer with which every slot must be
-        written once more before `commit` is called again."""
+        """Complete the range after every slot has been written: move the position to intent.until_ts and close the
+        intent, in one transaction, and return None. If the sink needs another round, return the writer with which every
+        slot must be written before `commit` is called again."""
         ...
 
 
 class NetSink(Sink[SegmentWork], Protocol):
-    """A sink of rows as they are in the end."""
+    """A sink of net rows: the last state of each key."""
 
     @property
     def wants(self) -> Literal[Wants.NET]: ...
 
     @property
     def format(self) -> Format:
-        """What makes rows for `apply` (drainer/batch/work.py) of what they hold."""
+        """Converts decoded values to the rows that `apply` receives (drainer/batch/work.py)."""
         ...
 
 
@@ -306,12 +315,12 @@ class ChangeSink(Sink[ChangeSegment], Protocol):
 
     @property
     def stored_generated(self) -> bool:
-        """Whether images have stored generated columns, too; virtual ones are in no row."""
+        """Whether rows include stored generated columns. Virtual generated columns are never included."""
         ...
 
     @property
     def advance_s(self) -> float:
-        """How often, in seconds, `advance` is to be called while there are no rows."""
+        """The interval, in seconds, at which `advance` is to be called while there are no rows."""
         ...
 
 
@@ -319,7 +328,7 @@ AnySink = NetSink | ChangeSink
 
 
 def advance_s(sink: AnySink) -> float:
-    """How often a sink without rows to write is told how far it is."""
+    """Return the interval, in seconds, at which `advance` is called while there are no rows."""
     return sink.advance_s if sink.wants is Wants.CHANGES else ADVANCE_EVERY_S
 
 

@@ -39,8 +39,8 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class DocumentPositionStore:
-    """See position.PositionStore. `document` is changed as it goes; who made the transaction keeps it or throws it
-    away."""
+    """See position.PositionStore. Operations change `document` directly. The caller, who owns the transaction, then
+    stores or discards it."""
 
     document: Document
     label: str
@@ -148,9 +148,9 @@ class PositionFile:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[DocumentPositionStore]:
-        """What is done in the body becomes durable when it ends, all of it, or nothing where it raises.
+        """Make all changes of the body durable when it ends, or none of them if it raises.
 
-        Raises DestinationRefused for a file that cannot be read, and DestinationDown where the disk refuses."""
+        Raises DestinationRefused if the file cannot be read, and DestinationDown if it cannot be written."""
         document = self._read()
         store = DocumentPositionStore(deepcopy(document), self._label)
         yield store

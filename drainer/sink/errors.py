@@ -1,4 +1,4 @@
-"""What may go wrong at a destination. Every message names the place and says what to do."""
+"""Errors of destinations. Every message names the destination and says what to do."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class DestinationError(BinlogError):
 
 
 class DestinationDown(DestinationError):
-    """The server did not answer for as long as the configuration lets us wait; nothing is lost."""
+    """The server did not answer for as long as the configuration allows. Nothing is lost."""
 
 
 class DestinationRefused(DestinationError):
-    """The destination cannot be used as it is: privileges, settings, version, a file that is something else."""
+    """The destination cannot be used in its present state: privileges, settings, version, a file of another kind."""
 
 
 class LockHeld(DestinationError):
-    """Another drainer holds this changefeed in the destination."""
+    """Another drainer holds the lock of this changefeed in the destination."""
 
 
 class Fenced(DestinationError):
@@ -30,7 +30,7 @@ class PositionMoved(DestinationError):
 
 
 class CommitRefused(DestinationError):
-    """The destination took every statement of a transaction and refused its COMMIT; nothing of it is written."""
+    """The destination accepted every statement of a transaction and refused its COMMIT. Nothing of it was written."""
 
 
 class DdlFailed(DestinationError):
@@ -43,7 +43,7 @@ class DdlFailed(DestinationError):
 
 
 class DdlUndecided(DestinationError):
-    """A crash fell into a DDL whose outcome cannot be told by looking; an operator must decide."""
+    """A crash interrupted a DDL, and the tables do not show whether it took effect. An operator must decide."""
 
     def __init__(self, message: str, *, job_id: int) -> None:
         super().__init__(message)
@@ -51,8 +51,8 @@ class DdlUndecided(DestinationError):
 
 
 class DataError(DestinationError):
-    """A row could not be written as it is. `schema` and `table` say where, `commit_ts` in which transaction (0: that is
-    not known yet). Of a slot's rows `table_id` and `identity` say which net row it is, and `shown` how it reads."""
+    """A row could not be written. `schema`, `table`: the row's table; `commit_ts`: its transaction (0: not known yet).
+    For a row of a slot, `table_id` and `identity` identify the net row, and `shown` is its text."""
 
     def __init__(self, message: str, *, schema: str, table: str) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ class DataError(DestinationError):
         self.shown = ""
 
     def name_transaction(self, commit_ts: int, start_ts: int, keys: str) -> None:
-        """Add which transaction it is, and the way past it. `keys`: of its rows in this table."""
+        """Add to the message which transaction it is and how to skip it. `keys`: keys of its rows in this table."""
         self.commit_ts = commit_ts
         rows = f", rows {keys}" if keys else ""
         self.args = (
@@ -74,8 +74,8 @@ class DataError(DestinationError):
         )
 
     def name_in_batch(self, start_ts: int, after_ts: int, until_ts: int) -> None:
-        """As `name_transaction`, of the `commit_ts` that is known, in a spread batch that was begun. `start_ts` 0: it
-        could not be asked for."""
+        """Add to the message which transaction it is, for a row of a spread batch that has been started. `commit_ts` is
+        known; `start_ts` is 0 if it could not be determined."""
         started = f", start_ts {start_ts}" if start_ts else ""
         rows = f", rows {self.shown}" if self.shown else ""
         self.args = (
@@ -87,7 +87,7 @@ class DataError(DestinationError):
 
 
 class UniqueConflict(DataError):
-    """A row outside the range stands under a unique key that upstream has given to another row.
+    """A row of the destination, not changed by this range, has a unique value that upstream gave to another row.
 
     Upstream's index is probably being dropped (rule 12): the pipeline may run that job early and try again."""
 
@@ -97,11 +97,11 @@ class UniqueConflict(DataError):
 
 
 class RowMissing(DataError):
-    """An UPDATE or DELETE of a table without a key found no such row: the destination has diverged."""
+    """An UPDATE or DELETE in a table without a key matched no row: the destination differs from upstream."""
 
 
 class ValueChanged(DataError):
-    """The destination would store another value than upstream's (a warning that changes data)."""
+    """The destination would store a value that differs from upstream's (its warning says that data changes)."""
 
 
 class RowsRefused(DataError):

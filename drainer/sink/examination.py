@@ -9,9 +9,9 @@ from drainer.sink.base import Examination, Examiner
 
 
 def strict(view: SchemaView, examiner: Examiner) -> Examination | None:
-    """Of tables of TiDB's: those that go ahead, and `examiner` for the unique values of the others; None where there
-    is neither. Whether a row is there of a table that stays in order, or what a key on a prefix or a generated column
-    holds, shows only when it is tried: such tables go ahead."""
+    """Return the examination of these tables, or None if none of them needs one. Some conflicts show only when rows are
+    written: those of tables whose changes stay in order, and of keys on a prefix or on a generated column. Such tables
+    are written ahead of the slots; the unique values of all others are checked by `examiner`."""
     tables = [(table_id, at.current) for table_id, at in view.tables.items() if not at.current.upserts]
     ahead = [id_ for id_, info in tables if not choose_key(info).columns or not other_keys(info).all_followed]
     followed = any(other_keys(info).followed for _, info in tables)

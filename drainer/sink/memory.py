@@ -39,8 +39,8 @@ _STAGE: Final = "direct"
 
 @dataclass
 class Store:
-    """What a server would keep. `rows`: foldable tables by net row's identity; `bags`: keyless tables as lists;
-    `log`: every thing done, in order: ("rows", after, until) | ("ddl", job id, commit_ts) | ("advance", ts)."""
+    """The state that a server would store. `rows`: foldable tables by net row's identity; `bags`: keyless tables as
+    lists; `log`: every operation, in order: ("rows", after, until) | ("ddl", job id, commit_ts) | ("advance", ts)."""
 
     document: Document = field(default_factory=Document)
     rows: dict[TableName, dict[bytes, object]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Store:
         return set(self.document.jobs)
 
     def write(self, work: SegmentWork) -> int:
-        """All rows of one work, at once; none of them when one is refused."""
+        """Write all rows of a work, or none of them if one is refused."""
         return self.write_all((work,))
 
     def write_all(self, works: Iterable[SegmentWork]) -> int:
@@ -106,7 +106,8 @@ class Store:
 
 
 def _upsert(bag: list[Literals], change: Change) -> None:
-    """Rule 21: a row to take away may be missing, and one that comes takes away what is in its way."""
+    """Apply changes by rule 21: a row to delete may be missing, and a written row replaces every row that has one of
+    its unique values."""
     shape = change.shape
     gone, put = upsert(change)
     if gone is not None:
@@ -124,7 +125,7 @@ def _upsert(bag: list[Literals], change: Change) -> None:
 
 @dataclass
 class MemorySlotWriter:
-    """Writes one slot at once; a slot that was written is skipped."""
+    """Writes a slot in one step. A slot that has been written is skipped."""
 
     store: Store
     epoch: int
@@ -243,7 +244,7 @@ class MemorySink:
         self._epoch = -1
 
     def _check(self, after_ts: int) -> None:
-        """As a server's fence does before it takes rows."""
+        """Check the epoch and the position, as a server's fence does before rows are written."""
         stored = self.store.position.read()
         if stored is None or (stored.epoch, stored.commit_ts, stored.intent) != (self._epoch, after_ts, None):
             raise refusal(self.store.position, epoch=self._epoch, after_ts=after_ts, until_ts=after_ts)

@@ -1,13 +1,13 @@
 """The interface by which a destination stores a changefeed's position, epoch, intent, DDL marks and chunk marks.
 
-    position   commit_ts and schema version: everything up to there is in the destination, nothing behind it (rule 17)
-    epoch      one higher at every start; whatever is written says in which epoch, and an older one changes nothing
-    intent     the range that is being spread, and how it was cut (rule 16); `stage`: how far the sink is with it
-    DDL jobs   which were run, and which one a crash interrupted
-    chunks     of a slot of the range: how many of its transactions are committed
+    position   commit_ts and schema version: everything up to there has been applied, nothing after it (rule 17)
+    epoch      increases by one at every start; every write names its epoch, and a write of an older epoch has no effect
+    intent     the range that is being spread, and how it is divided (rule 16); `stage`: the sink's progress with it
+    DDL jobs   which have been run, and which one a crash interrupted
+    chunks     for each slot of the range, how many of its transactions have been committed
 
-A PositionStore is bound to a transaction of its caller's: what it does becomes durable with it, or not at all. Where it
-lies: sql_position.py (servers and SQLite), document_position.py (memory and a file).
+A PositionStore works within a transaction of its caller: its changes become durable with that transaction or not at
+all. Implementations: sql_position.py (servers and SQLite), document_position.py (memory and a file).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEPT_JOBS_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A changefeed's position as it lies there. `stage`: of the open intent, in its sink's own words."""
+    """A changefeed's position as it is stored. `stage`: stage of the open intent, in a format of the sink."""
 
     commit_ts: int
     schema_version: int
@@ -41,8 +41,8 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class JobMark:
-    """A DDL job that was begun: `state` is DONE, or its sink's own word; `statement`: how many of its statements are
-    done; `plan`: what its sink needs to go on with it."""
+    """A DDL job that was started. `state`: DONE, or a state of the sink; `statement`: how many of its statements are
+    complete; `plan`: what the sink needs to continue it."""
 
     job_id: int
     state: str
@@ -54,7 +54,7 @@ class JobMark:
 
 @dataclass(frozen=True, slots=True)
 class ChunkMark:
-    """A slot's: `total` is 0 until its first chunk is committed."""
+    """The mark of a slot: `done` of its `total` chunks are committed. `total` is 0 until the first one is."""
 
     epoch: int
     done: int
@@ -68,85 +68,88 @@ class PositionStore(Protocol):
 
     @property
     def label(self) -> str:
-        """Names the changefeed and the place, for errors."""
+        """Names the changefeed and the destination, for errors."""
         ...
 
     def read(self) -> Stored | None:
-        """None where the changefeed has no position. Raises DestinationRefused for one that cannot be read."""
+        """Return the stored position, None if the changefeed has none. Raises DestinationRefused if it cannot be
+        read."""
         ...
 
     def create(self, commit_ts: int, schema_version: int = 0) -> None:
-        """A first position with epoch 0; the epoch is taken as on every later start."""
+        """Store a first position with epoch 0. The epoch is then taken as at every later start."""
         ...
 
     def take_epoch(self, epoch: int, node_id: str) -> int:
-        """Compare and swap (rule 15): from `epoch` to the next one, which is returned."""
+        """Replace `epoch` by the next one (compare and swap, rule 15), and return that."""
         ...
 
     def hold(self, epoch: int) -> None:
-        """Check that the epoch is ours, and that it stays so until the transaction ends."""
+        """Check that `epoch` is the stored one, and keep it so until the transaction ends."""
         ...
 
     def move(self, *, epoch: int, after_ts: int, until_ts: int, schema_version: int) -> None:
-        """The fence of every transaction: from exactly after_ts, in our epoch, with no range open. The schema version
-        never goes back (D-CP-05)."""
+        """Move the position to until_ts. This is the fence of every transaction: the stored position must be exactly
+        after_ts, the stored epoch `epoch`, and no range may be open. The schema version never decreases (D-CP-05)."""
         ...
 
     def write_intent(self, *, epoch: int, intent: Intent, stage: str) -> None:
-        """Record what is about to be spread, and its stage; only from its after_ts."""
+        """Record the range that is about to be spread, and its stage. The stored position must be intent.after_ts."""
         ...
 
     def clear_intent(self, *, epoch: int, intent: Intent, schema_version: int) -> None:
-        """The range is applied: move the position over it and close it."""
+        """Move the position to intent.until_ts, because the range has been applied, and close the intent."""
         ...
 
     def job(self, job_id: int) -> JobMark | None: ...
 
     def open_jobs(self) -> list[JobMark]:
-        """Those that are not DONE, by id."""
+        """Return the jobs that are not DONE, ordered by id."""
         ...
 
     def mark_job(self, mark: JobMark) -> None:
-        """In place of what was noted of it."""
+        """Store the mark, replacing an earlier one of the same job."""
         ...
 
     def forget_job(self, job_id: int) -> None:
-        """Nothing was done of it. One that is DONE stays."""
+        """Remove the mark of a job of which nothing was executed. A job that is DONE is kept."""
         ...
 
     def purge_jobs(self, *, before: int, before_ts: int) -> None:
-        """Throw away what is DONE, below this id and below this commit_ts."""
+        """Remove the jobs that are DONE and have an id below `before` and a commit_ts below `before_ts`."""
         ...
 
     def open_chunks(self, *, epoch: int, intent: Intent, stage: str) -> None:
-        """Put every slot's mark of this stage into our epoch, making those that are not there."""
+        """Set the epoch of every slot's mark of this stage, and create the marks that do not exist."""
         ...
 
     def chunk(self, *, intent: Intent, stage: str, slot: int) -> ChunkMark | None: ...
 
     def step_chunk(self, *, epoch: int, intent: Intent, stage: str, slot: int, chunk: int, total: int) -> bool:
-        """Count chunk number `chunk` (from 0) of `total` as done. False, with nothing changed, when it is not the next
-        one of our epoch: an attempt of an older epoch, a second attempt of the same chunk, a range that is finished."""
+        """Record chunk number `chunk` (from 0) of `total` as done. Return False and change nothing if it is not the
+        next chunk in this epoch: an attempt of an older epoch, a second attempt of the same chunk, or a finished
+        range."""
         ...
 
     def unfinished(self, *, intent: Intent, stage: str) -> list[int]:
-        """Slots that have begun and not ended."""
+        """Return the slots of which some chunks, but not all, are done."""
         ...
 
     def purge_chunks(self, intent: Intent) -> None:
-        """Throw away the marks of a finished range, in all stages, and any older ones."""
+        """Remove the marks of a finished range, of all stages, and all older marks."""
         ...
 
 
 def purge_old_jobs(store: PositionStore, job_id: int, commit_ts: int) -> None:
-    """After this job. A job that ran early (rule 14) must still be known when its own binlog comes, which is soon; but
-    ids say nothing of that: tables and their partitions take theirs from the same counter, thousands at a time."""
+    """Remove old jobs after this one is done. A job that ran early (rule 14) must still be known when its own binlog
+    arrives soon afterwards. Ids alone do not tell which jobs are old, because tables and their partitions take ids from
+    the same counter, thousands at a time."""
     before_ts = max(commit_ts - tso.compose(KEPT_JOBS_MS, 0), 0)
     store.purge_jobs(before=job_id - KEPT_JOBS, before_ts=before_ts)
 
 
 def refusal(store: PositionStore, *, epoch: int, after_ts: int, until_ts: int) -> Fenced | PositionMoved:
-    """Why a fenced change was refused."""
+    """Return the error that explains why a fenced change had no effect."""
     stored = store.read()
     wanted = f"{store.label}: ({after_ts}, {until_ts}] cannot be applied"
     if stored is None:
@@ -162,7 +165,7 @@ def taken_meanwhile(store: PositionStore) -> Fenced:
 
 
 def intent_text(intent: Intent, stage: str) -> str:
-    """As it is stored; the stage is called `phase` there."""
+    """Return the stored form of an intent. The stage is stored as `phase`."""
     return json.dumps({**asdict(intent), "phase": stage})
 
 
@@ -189,7 +192,7 @@ def intent_of(text: str, label: str) -> tuple[Intent, str]:
 
 
 def expect(mark: ChunkMark | None, label: str, *, epoch: int, slot: int, intent: Intent) -> ChunkMark:
-    """The mark if it is ours. Raises Fenced."""
+    """Return the mark if it has this epoch. Raises Fenced."""
     if mark is None or mark.epoch != epoch:
         held = "its marks are gone" if mark is None else f"its epoch is {mark.epoch}"
         raise Fenced(f"{label}: slot {slot} of ({intent.after_ts}, {intent.until_ts}] is not epoch {epoch}'s: {held}")
@@ -197,7 +200,7 @@ def expect(mark: ChunkMark | None, label: str, *, epoch: int, slot: int, intent:
 
 
 def check_cut(mark: ChunkMark, total: int, label: str, *, slot: int) -> None:
-    """Raises PositionMoved when this attempt cut the slot differently from the one that began it."""
+    """Raise PositionMoved if this attempt divides the slot into another number of chunks than the attempt before."""
     if mark.total not in (0, total):
         raise PositionMoved(
             f"{label}: slot {slot} was cut into {mark.total} chunks before and into {total} now; the range must be "

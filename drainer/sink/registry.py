@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`section`: the model of `[syncer.to]`, a ToSection; `make`: a function of that and of SyncerSettings that gives
-    the sink; both as module:name. `writer`: modules that executors write with; `format`: with what they make rows
-    (row.format.Format), as module:name; `replay`: a function of the section and of ReplaySettings that gives reparo's
-    Replayer, likewise, "" where it cannot write there."""
+    """A kind of destination. `section`: the model of `[syncer.to]`, a ToSection; `make`: a function that takes the
+    section and SyncerSettings and returns the sink; `format`: the row format (row.format.Format); each as module:name.
+    `writer`: modules that executors need to write. `replay`: a function that takes the section and ReplaySettings and
+    returns reparo's Replayer, as module:name; "" if reparo does not support this kind."""
 
     section: str
     make: str
@@ -77,7 +77,7 @@ def section(db_type: str) -> type[ToSection]:
 
 
 def sink(db_type: str, to: ToSection, syncer: SyncerSettings) -> AnySink:
-    """Not opened yet. Raises ConfigError where a library is missing that this kind needs."""
+    """Return the sink, not opened yet. Raises ConfigError if a library that this kind needs is not installed."""
     try:
         make = cast("Callable[[ToSection, SyncerSettings], AnySink]", _named(kind(db_type).make))
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What reparo needs of a destination: apply the transactions of files in order, and store the position."""
+"""The interface between reparo and a destination: apply transactions in order, and store the position."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from drainer.sink.errors import DestinationError
 
 @dataclass(frozen=True, slots=True)
 class ReplayPosition:
-    """The last record that is applied: in which file it is, where it begins and ends there (before compression), the
-    CRC-32C of its payload and its commit_ts. `in_ddl`: it is a DDL that was begun and perhaps not done."""
+    """The last record that was applied: its file, its begin and end offset in that file (before compression), the
+    CRC-32C of its payload, and its commit_ts. `in_ddl`: it is a DDL that was started and may be incomplete."""
 
     file_number: int
     begin: int
@@ -25,9 +25,9 @@ class ReplayPosition:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """`name`: of the replay, for destinations that several write to; `safe`: rows may be there already, or be missing
-    (`D-LD-11`): inserts replace, updates delete and replace; `wait_s`: how long a server that is gone is waited
-    for; `zone`: of TIMESTAMPs in the files."""
+    """`name`: name of the replay, because several replays may share a destination. `safe`: rows may already exist or be
+    missing (`D-LD-11`), so inserts replace, and updates delete and replace. `wait_s`: how long to wait for a server
+    that does not answer. `zone`: time zone of TIMESTAMPs in the files."""
 
     name: str
     safe: bool = False
@@ -36,8 +36,8 @@ class ReplaySettings:
 
 
 class ReplayFailed(DestinationError):
-    """A row or a DDL that the destination did not take; `commit_ts` says in which transaction, `table` in which table
-    (for a DDL ""). Nothing of its transaction is written."""
+    """The destination refused a row or a DDL of the transaction `commit_ts`. `table`: the row's table, "" for a DDL.
+    Nothing of the transaction was written."""
 
     def __init__(self, message: str, *, commit_ts: int, table: str = "") -> None:
         super().__init__(message, commit_ts, table)
@@ -62,21 +62,21 @@ class Replayer(Protocol):
 
     @property
     def name(self) -> str:
-        """For logs and errors, no password."""
+        """The kind and address of the destination, without a password, for logs and errors."""
         ...
 
     def open(self) -> ReplayPosition | None:
-        """Where it stands; None where nothing was applied yet. Raises DestinationError."""
+        """Return the stored position, None if nothing has been applied. Raises DestinationError."""
         ...
 
     def apply(self, transactions: Sequence[Replayed], position: ReplayPosition) -> None:
-        """All of them, in order, in one transaction that also stores the position. Raises ReplayFailed and other
-        DestinationErrors; then nothing is written."""
+        """Apply the transactions, in order, in one transaction that also stores the position. Raises ReplayFailed and
+        other DestinationErrors; then nothing was written."""
         ...
 
     def ddl(self, schema: str, statement: str, position: ReplayPosition, *, repeated: bool) -> None:
-        """Run a statement in the database `schema` ("": in none), and store the position. `repeated`: it was begun
-        before, so what it does may be done. Raises ReplayFailed."""
+        """Run a statement in the database `schema` ("": in none), and store the position. `repeated`: the statement was
+        started before, so it may already have taken effect. Raises ReplayFailed."""
         ...
 
     def close(self) -> None: ...

@@ -10,7 +10,7 @@ from drainer.protocol.errors import MessageError
 
 
 def to_utc(text: bytes, zone: tzinfo) -> bytes:
-    """With as many digits behind the point. Raises MessageError for what is no time."""
+    """Convert a time to UTC, with the same number of fractional digits. Raises MessageError if it is not a time."""
     try:
         shown = text.decode()
         packed = parse_datetime(shown)

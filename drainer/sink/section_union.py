@@ -1,4 +1,5 @@
-"""`[syncer.to]` as a union told apart by db-type: one section for each kind of destination (drainer.sink.registry)."""
+"""`[syncer.to]` as a union discriminated by db-type: one section for each kind of destination
+(drainer.sink.registry)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every kind of destination says of its configuration, `[syncer.to]`."""
+"""What the sections `[syncer.to]` of all kinds of destinations have in common."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ToSection(Section):
     """Base of `[syncer.to]` for one kind of destination."""
 
     def place(self) -> str:
-        """Names the destination, whoever writes there; part of keys in etcd."""
+        """The destination's address, the same for every drainer that writes to it. It is part of keys in etcd."""
         raise NotImplementedError
 
     def hosts(self) -> Mapping[str, str]:
@@ -27,8 +27,8 @@ class ToSection(Section):
 
 @dataclass(frozen=True, slots=True)
 class SyncerSettings:
-    """What of `[syncer]` a destination may need. `recycle_keep_ms`: how long it keeps what upstream drops; `spread`:
-    whether executors may write."""
+    """The settings of `[syncer]` that a destination may need. `recycle_keep_ms`: how long to keep tables that upstream
+    dropped, in ms; `spread`: whether executors may write."""
 
     recycle_keep_ms: int = KEEP_MS_DEFAULT
     spread: bool = True

@@ -1,8 +1,8 @@
-"""A changefeed's position in tables of its destination, in SQL that servers and SQLite understand alike.
+"""Stores a changefeed's position in tables of its destination, in SQL that both servers and SQLite understand.
 
-`drainer_position`  one row a changefeed: where it stands, who holds it (epoch), what is being spread (intent)
-`drainer_mark`      one row a (changefeed, range, phase, slot): chunks committed of chunks cut
-`drainer_ddl`       one row a DDL job: running or done
+`drainer_position`  one row per changefeed: position, epoch, open intent
+`drainer_mark`      one row per (changefeed, range, phase, slot): number of chunks, and how many are committed
+`drainer_ddl`       one row per DDL job: running or done
 
 A fence is the WHERE of its UPDATE: it must change exactly one row.
 """
@@ -35,7 +35,7 @@ class Tables(Protocol):
 
     @property
     def insert_new(self) -> str:
-        """INSERT that leaves rows which are there as they are."""
+        """The INSERT statement that leaves existing rows unchanged."""
         ...
 
     def execute(self, text: str, values: Sequence[Value]) -> int:
@@ -100,7 +100,7 @@ class SqlPositionStore:
             raise refusal(self, epoch=epoch, after_ts=after_ts, until_ts=until_ts)
 
     def _swap(self, to: str, values: Sequence[Value], where: str, wanted: Sequence[Value]) -> bool:
-        """Whether our row was as `where` says, and is now as `to` says."""
+        """Update this changefeed's row to `to` if it matches `where`. Return whether it did."""
         text = f"UPDATE {{drainer_position}} SET {to} WHERE {_OURS} AND {where}"
         return self.tables.execute(text, (*values, *self.tables.key, *wanted)) == 1
 

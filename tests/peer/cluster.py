@@ -177,6 +177,11 @@ class Peer:
         """TIMESTAMPs are in UTC. `ignored`: schemas of which it writes nothing."""
         return self._go_drainer(name, f'db-type = "file"\n[syncer.to]\ndir = "{files}"\n', ignored=ignored, port=port)
 
+    def go_kafka_drainer(self, addresses: str, topic: str, *, name: str = "original") -> Server:
+        """It publishes the secondary binlog, all of it to the topic's first partition."""
+        kafka = f'kafka-addrs = "{addresses}"\nkafka-version = "2.8.1"\ntopic-name = "{topic}"\n'
+        return self._go_drainer(name, f'db-type = "kafka"\n[syncer.to]\n{kafka}')
+
     def _go_drainer(
         self, name: str, syncer: str, *arguments: str, ignored: Sequence[str] = (), port: int = 0
     ) -> Server:

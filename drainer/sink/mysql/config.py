@@ -26,14 +26,14 @@ class Limits:
 class ServerConfig:
     """One MySQL, MariaDB or TiDB.
 
-    `params`: session variables set after ours, in order (an error when the server rejects one). `retry_for_s`:
-    how long an unreachable server is waited for. `lock_wait_s`: how long another holder of the changefeed is
-    waited for; then `takeover` decides: `same-node` ends the holder's connection when it is a former life of this
-    node id, `never` and `force` say so. `spread`: whether executors may write. `allow_triggers`: write into tables
+    `params`: session variables set after ours, in order (an error when the server rejects one). `retry_for_s`: how long
+    to wait for an unreachable server. `lock_wait_s`: how long to wait for another holder of the changefeed's lock; then
+    `takeover` decides: `same-node` ends the holder's connection if it belongs to an earlier process with this node id,
+    `never` fails, `force` always ends it. `spread`: whether executors may write. `allow_triggers`: write into tables
     that have triggers of the destination's own, although these see deletes and inserts instead of updates.
-    `skip_verify`: TLS without looking whose certificate it is.
-    `load_data`: `auto` where the server takes LOAD DATA LOCAL, `off`: statements alone.
-    `recycle_schema`, `recycle_keep_ms`: where dropped tables wait for a FLASHBACK, and how long; 0: nowhere.
+    `skip_verify`: TLS without verifying the server's certificate. `load_data`: `auto`: use LOAD DATA LOCAL if the
+    server accepts it, `off`: use statements only. `recycle_schema`, `recycle_keep_ms`: the schema in which dropped
+    tables are kept for a FLASHBACK, and for how many ms; 0: they are not kept.
     """
 
     host: str = "127.0.0.1"

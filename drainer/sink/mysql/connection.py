@@ -1,7 +1,7 @@
-"""The one door to PyMySQL: a session with our settings, statements as bytes, errors told apart by number.
+"""The one door to PyMySQL: sessions with the required settings, statements as bytes, errors classified by their number.
 
-A session is open until it is closed or lost. It never reconnects by itself: what a lost connection means (a
-commit whose answer is missing, a DDL that may still run) is for its user to find out.
+A session is open until it is closed or lost. It never reconnects by itself: its user must find out what a lost
+connection means (a commit whose answer was lost, a DDL that may still be running).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Cell = int | float | str | bytes | None
 
 
 class Session:
-    """One connection with autocommit on outside `begin` … `commit`."""
+    """One connection, with autocommit outside `begin` … `commit`."""
 
     def __init__(self, config: ServerConfig, connection: InfileConnection) -> None:
         self._config = config
@@ -84,7 +84,8 @@ class Session:
         try:
             affected = int(self._connection.query(sql))  # bytes pass unchanged
         except pymysql.err.Error as error:
-            # Not kept in a local name: the error would hold its own frame, and with it this connection and its locks.
+            # Not stored in a local variable: the error would refer to its own frame, and so keep this connection and
+            # its locks alive.
             raise self._error(error) from error
         except OSError as error:
             raise ConnectionLost(f"{self._config.address}: {error}") from error
@@ -162,8 +163,8 @@ class Session:
 
 
 class _Connection(InfileConnection):
-    """Where TLS is neither required nor verified, PyMySQL would read all of the system's certificates for each
-    connection, 25 ms of CPU, and then verify nothing."""
+    """If TLS is neither required nor verified, PyMySQL would read all of the system's certificates for each connection,
+    which takes 25 ms of CPU, and then verify nothing."""
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         context: ssl.SSLContext = sslp or tls.unverified()
@@ -205,7 +206,8 @@ def connect(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) ->
 
 
 def _probe(connection: pymysql.connections.Connection[Any]) -> None:
-    """A peer that is gone without a word is noticed within two minutes, not the kernel's two hours."""
+    """Detect within two minutes that the server has disappeared without closing the connection; the kernel's default is
+    two hours."""
     raw = connection._sock  # type: ignore[attr-defined]
     if isinstance(raw, socket.socket) and raw.family in (socket.AF_INET, socket.AF_INET6):
         for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6)):
@@ -233,7 +235,8 @@ def _prepare(session: Session, config: ServerConfig, idle_s: int) -> None:
 
 
 def _set_known(session: Session, variables: Iterable[tuple[str, str]]) -> None:
-    """Set what this version knows; what it does not set as told is found when it is read back."""
+    """Set the variables that this version of the server has. Values that it did not accept are found when they are read
+    back."""
     for name, value in variables:
         try:
             session.execute(f"SET SESSION {name}={value}".encode())
@@ -245,7 +248,7 @@ def _set_known(session: Session, variables: Iterable[tuple[str, str]]) -> None:
 def _set_params(session: Session, config: ServerConfig) -> None:
     for name, value in config.params:
         if name.lower() == "time_zone":
-            # Values come in UTC and TIMESTAMP is stored in UTC: another zone for the session would only shift them.
+            # Values are in UTC and TIMESTAMP is stored in UTC: another time zone of the session would shift them.
             _log.info("params.time_zone is not needed and left out", address=config.address, value=value)
             continue
         try:
@@ -258,7 +261,7 @@ def _set_params(session: Session, config: ServerConfig) -> None:
 
 
 def _check(session: Session, config: ServerConfig) -> None:
-    """Raises DestinationRefused where a variable would make rows wrong, whoever set it."""
+    """Raise DestinationRefused if the value of a variable would make rows wrong, regardless of where it was set."""
     names = ",".join(f"'{name}'" for name in session_settings.READ_BACK)
     rows = session.query(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})".encode())
     shown = {str(name): str(value) for name, value in rows}

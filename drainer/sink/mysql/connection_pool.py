@@ -1,7 +1,7 @@
-"""Connections that a worker keeps from one task to the next: one takes as long to open as a thousand rows to write.
+"""Keeps a worker's connections from one task to the next, because opening one takes as long as writing a thousand rows.
 
-A kept session is idle, outside any transaction, and was left by work that went well; everything else is closed. What it
-may not be is dead: its next user finds out as with any other, by ConnectionLost.
+A kept session is idle, outside any transaction, and its last work succeeded; all other sessions are closed. The
+connection of a kept session may have been lost meanwhile; its next user then gets ConnectionLost, as with any session.
 """
 
 from __future__ import annotations

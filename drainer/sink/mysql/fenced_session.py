@@ -89,10 +89,10 @@ class Driver:
                 patience.failed(error)
 
     def transact(self, what: str, body: Body, done: Done, *, wait_s: float | None = None) -> bool:
-        """Run `body` in one transaction until it is committed. True when it turned out to be committed already.
+        """Run `body` in one transaction until it is committed. Return True if it turned out to be committed already.
 
-        `done` looks at the stored position and tells whether a transaction whose answer was lost had been
-        committed. Deadlocks and lost connections are tried again for as long as the configuration says."""
+        `done` decides by the stored position whether a transaction whose answer was lost had been committed. After
+        deadlocks and lost connections the transaction is repeated for as long as the configuration allows."""
         patience = self.patience(f"{self.changefeed.label}: {what}", wait_s=wait_s)
         uncertain = False
         while True:

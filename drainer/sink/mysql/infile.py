@@ -21,7 +21,7 @@ _COUNTS: Final = re.compile(rb"(\d+)\D+(\d+)\D+(\d+)\D+(\d+)\D*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the server counted, `skipped` rows that it left out."""
+    """The counts that the server reported. `skipped`: rows that it did not write."""
 
     records: int
     deleted: int
@@ -30,13 +30,14 @@ class Loaded:
 
 
 def counts(message: bytes) -> Loaded | None:
-    """Of the server's `Records: 3  Deleted: 0  Skipped: 0  Warnings: 0`, in any language; None of another message."""
+    """Parse the server's `Records: 3  Deleted: 0  Skipped: 0  Warnings: 0`, in any language. None for any other
+    message."""
     found = _COUNTS.search(message)
     return None if found is None else Loaded(*(int(number) for number in found.groups()))
 
 
 class _Result(MySQLResult):
-    """What a server answers to one statement."""
+    """The server's response to one statement."""
 
     def _read_load_local_packet(self, first_packet: Any) -> None:
         connection: Any = self.connection

@@ -1,7 +1,8 @@
-"""One driver a changefeed: the server's named lock, held by the connection that runs DDL (rule 15).
+"""Ensures one driver per changefeed by the server's named lock, which the connection that runs DDL holds (rule 15).
 
-The lock ends with its connection, and a connection ends only when its statement has: whoever gets the lock knows
-that no DDL of its predecessor is running. Row transactions do not rely on it; the epoch fences those.
+The server releases the lock when the connection ends, and a connection ends only after its statement. So a driver that
+gets the lock knows that no DDL of its predecessor is running. Row transactions do not rely on the lock; they are fenced
+by the epoch.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def _may_take(config: ServerConfig, identity: Identity, changefeed: Changefeed, 
 
 
 def _used(session: Session, name: bytes) -> int | None:
-    """The connection that has the lock, 0 when nobody has; None where the server cannot tell (an older TiDB)."""
+    """Return the id of the connection that holds the lock, 0 if none does, None if the server does not report it (an
+    older TiDB)."""
     try:
         return int(session.query(b"SELECT IS_USED_LOCK(%s)" % name)[0][0] or 0)
     except ServerError as error:
@@ -96,7 +98,8 @@ def _used(session: Session, name: bytes) -> int | None:
 
 
 def _holder(session: Session, changefeed: Changefeed, name: bytes) -> int | None:
-    """The connection that has the lock, None when nobody has. Raises LockHeld where it cannot be told."""
+    """Return the id of the connection that holds the lock, None if none does. Raises LockHeld if that cannot be
+    determined."""
     used = _used(session, name)
     if used is not None:
         return used or None
@@ -137,12 +140,13 @@ def _record(session: Session, changefeed: Changefeed) -> None:
 
 
 def _running(session: Session, holder: int) -> str:
-    """The statement a connection is in, '' when it is idle or gone."""
+    """Return the statement that a connection is executing, '' if it is idle or has ended."""
     return next((sql for command, sql in _process(session, holder) if command == "Query"), "")
 
 
 def _process(session: Session, connection: int) -> list[tuple[str, str]]:
-    """(command, statement) of a connection of this user, here or on another TiDB of the cluster; empty: it is gone."""
+    """Return (command, statement) of a connection of this user, on this server or on another TiDB of the cluster; empty
+    if it has ended."""
     ours = b"ID=%d AND USER=SUBSTRING_INDEX(USER(),'@',1)" % connection
     look = b"SELECT COMMAND, LEFT(COALESCE(INFO,''),200) FROM information_schema.%s WHERE " + ours
     rows = session.query(look % b"PROCESSLIST")

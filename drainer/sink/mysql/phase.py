@@ -9,8 +9,8 @@ from drainer.sink.position import Stored
 
 
 class Phase(StrEnum):
-    """A batch starts DIRECT; when an untouched row stands in the way of a unique key it goes through DELETE and INSERT,
-    all slots together, one after the other."""
+    """A batch starts in DIRECT. If a row that it does not change conflicts in a unique key, all slots go through DELETE
+    and then INSERT."""
 
     DIRECT = "direct"
     DELETE = "delete"
@@ -18,7 +18,7 @@ class Phase(StrEnum):
 
 
 def phase_of(stored: Stored, label: str) -> Phase:
-    """Of the open range. Raises DestinationRefused."""
+    """Return the phase of the open range. Raises DestinationRefused."""
     try:
         return Phase(stored.stage)
     except ValueError:

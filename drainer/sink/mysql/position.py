@@ -121,11 +121,13 @@ def create_tables(session: Session, changefeed: Changefeed) -> None:
 
 
 def read_checkpoint(session: Session, changefeed: Changefeed) -> tuple[int, int, bool] | None:
-    """What the original's drainer left: (commit_ts, schema_version, consistent); None where there is no row, or ours.
+    """Return the position that the original's drainer stored: (commit_ts, schema_version, consistent); None if there is
+    no row, or if this drainer wrote it.
 
-    A row of ours names its changefeed, which the original neither reads nor writes. Rows of ours from before that key
-    are told by a position of another changefeed: whoever deletes a position starts anew, and a second changefeed does
-    not begin where the first one stands. Raises DestinationRefused when the row is not upstream's JSON."""
+    Rows of this drainer contain the changefeed's name, a key that the original neither reads nor writes. Rows of older
+    versions of this drainer lack it; they are recognised by an existing position of another changefeed. So a changefeed
+    whose position was deleted starts anew, and a second changefeed does not begin at the first one's position. Raises
+    DestinationRefused if the row is not the original's JSON."""
     rows = session.query(
         b"SELECT checkPoint FROM %s.%s WHERE clusterID=%d"
         % (changefeed.schema, changefeed.checkpoint, changefeed.cluster_id)

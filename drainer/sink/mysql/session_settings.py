@@ -37,8 +37,9 @@ OPTIONAL: Final = (
 )
 # TiDB alone, tried one by one: versions differ in which of them they know.
 TIDB: Final = (
-    # An optimistic transaction that meets a conflict may be run again by TiDB itself, statement by statement: the
-    # fence's UPDATE then changes no row, nobody is told, and the rows behind it are written past a takeover.
+    # TiDB may repeat an optimistic transaction after a conflict by itself, statement by statement. The fence's UPDATE
+    # then changes no row, the drainer is not informed, and the rows after it are written although another drainer has
+    # taken over.
     ("tidb_txn_mode", "'pessimistic'"),
     ("tidb_disable_txn_auto_retry", "1"),
     ("tidb_retry_limit", "0"),
@@ -112,7 +113,8 @@ READ_BACK: Final = tuple(
 
 
 def wrong(flavour: str, shown: Mapping[str, str]) -> Iterator[str]:
-    """What may not stay as the server shows it: a text for each variable. Names it does not show it does not know."""
+    """Return a text for each variable whose value, as the server shows it, is not acceptable. Variables that are not
+    shown do not exist on that server."""
     found = {name.lower(): value for name, value in shown.items()}
     for must in (*_ANYWHERE, *(_TIDB if flavour == "tidb" else ())):
         value = found.get(must.name)
@@ -139,7 +141,8 @@ def takes_files(flavour: str, shown: Mapping[str, str]) -> bool:
 
 
 def _no_retries(found: Mapping[str, str]) -> bool:
-    """One of three ways, for versions that do not have them all. A mode that is shown was looked at above."""
+    """Return whether one of three settings rules retries out; not all versions have all three. A mode that is shown has
+    been checked above."""
     return (
         "tidb_txn_mode" in found
         or found.get("tidb_disable_txn_auto_retry", "").lower() in _TRUE

@@ -52,7 +52,7 @@ _CLOSE_WAIT_S: Final = 5.0
 
 
 def make(to: MySQLSection, syncer: SyncerSettings) -> MySQLSink:
-    """Not opened yet."""
+    """Return the sink, not opened yet."""
     return MySQLSink(to.server(syncer))
 
 
@@ -87,7 +87,7 @@ class MySQLSink:
 
     @property
     def commit_ts(self) -> int:
-        """Where it stands, as of the last thing it did."""
+        """The position after the sink's last operation."""
         return self._commit_ts
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
@@ -106,8 +106,8 @@ class MySQLSink:
         return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, settled, missing or ())
 
     def _take(self, session: Session, initial_ts: int, first: FirstStart) -> tuple[TableName, ...] | None:
-        """Make the position where there is none, and its epoch ours. None when it was there, else which tables of
-        `first` are missing."""
+        """Create the position if there is none, and take its epoch. Return None if there was one, else the tables of
+        `first` that are missing."""
         driver = self._open()
         loader.report(session, wanted=self._config.load_data == "auto")
         if not self._config.allow_triggers:
@@ -121,7 +121,8 @@ class MySQLSink:
         return missing
 
     def _first_position(self, session: Session, initial_ts: int) -> Stored:
-        """Where the original's drainer stopped, if it fed this destination; else the configured start (rule 17)."""
+        """Return the position at which the original's drainer stopped, if it wrote to this destination; else the
+        configured start (rule 17)."""
         changefeed = self._open().changefeed
         checkpoint = position.read_checkpoint(session, changefeed)
         if checkpoint:
@@ -230,7 +231,8 @@ class MySQLSink:
             if ahead is not None:
                 self._write(self._writer(session, intent.until_ts), ahead, thorough=False)
 
-        # Without rows it may be done twice; with them only once, and then the intent is there.
+        # Without rows the transaction may be repeated. With rows it must run once; if its answer was lost, the stored
+        # intent shows that it was committed.
         driver.transact(f"intent {intent} {phase}", body, lambda stored: ahead is not None and stored.intent == intent)
         return MySQLSlotWriter(self._config, driver.changefeed, driver.epoch, intent, phase, self._triggers)
 

@@ -1,7 +1,7 @@
 """TLS to the server: its certificate and its name are verified unless the configuration says `skip-verify`.
 
-Without any TLS setting the connection is encrypted when the server offers it, and nothing is verified: whoever stands
-between may then read along or pose as the server, which the log says once.
+Without any TLS setting the connection is encrypted if the server offers TLS, and nothing is verified. An attacker on
+the network may then read the data or impersonate the server; a warning is logged once.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def required(config: ServerConfig) -> bool:
 
 
 def connect_options(config: ServerConfig) -> dict[str, Any]:
-    """What pymysql.connect is told about TLS. Raises DestinationRefused for files that cannot be used.
+    """Return the arguments of pymysql.connect for TLS. Raises DestinationRefused for files that cannot be used.
 
-    A server that is not verified is never given the password as it is."""
+    The password is never sent in plain text to a server that is not verified."""
     options: dict[str, Any] = {}
     if required(config):
         options["ssl"] = context(config)
@@ -94,7 +94,7 @@ def refusal(config: ServerConfig, error: BaseException) -> DestinationRefused | 
 
 
 def report(config: ServerConfig) -> None:
-    """One line in the log about what is not verified."""
+    """Log once what is not verified."""
     if config.skip_verify:
         _log.warning("skip-verify: the destination's certificate and name are not verified", address=config.address)
     elif not required(config) and config.password and not _is_local(config.host):

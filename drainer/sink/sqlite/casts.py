@@ -1,6 +1,7 @@
-"""What a stored value becomes when MODIFY COLUMN changes its type, as TiDB does it upstream. Pure.
+"""Converts stored values as TiDB does when MODIFY COLUMN changes a column's type. Pure.
 
-Upstream has converted every row before the job ends, without a binlog; a conversion it refused has no job.
+Upstream converts every row before the job ends, and writes no binlog for them. If it refuses a conversion, there is no
+job.
 """
 
 from __future__ import annotations

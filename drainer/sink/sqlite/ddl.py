@@ -1,6 +1,7 @@
 """DDL for SQLite, made from TableInfo before and after, never from MySQL's text. Runs inside a transaction.
 
-What ALTER TABLE cannot do is done by building the table anew; indexes are brought to what the TableInfo says.
+Changes that SQLite's ALTER TABLE does not support are made by rebuilding the table. Indexes are created and dropped
+until they match the TableInfo.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def _same_table(before: TableInfo, after: TableInfo, pairs: dict[int, ColumnInfo
 
 
 def _only_added(before: TableInfo, after: TableInfo, pairs: dict[int, ColumnInfo]) -> tuple[ColumnInfo, ...] | None:
-    """The columns to append, if appending is all there is to do."""
+    """Return the columns to append, if the change does nothing else."""
     now, was = replicated(after), replicated(before)
     if primary_key(before) != primary_key(after):
         return None
@@ -166,7 +167,7 @@ def _only_added(before: TableInfo, after: TableInfo, pairs: dict[int, ColumnInfo
 
 
 def _default(column: ColumnInfo) -> Value:
-    """What rows written before the column was there hold in it."""
+    """Return the value of the new column in rows that were written before it was added."""
     form = Form.of(column.type)
     (value,) = SQLITE_VALUES.literals(form, [form.carrier(missing_value(column))])
     assert value is None or isinstance(value, int | float | str | bytes)

@@ -15,7 +15,7 @@ from drainer.sink.disk import lock
 from drainer.sink.errors import DestinationDown, DestinationRefused
 
 _BUSY_MS: Final = 30_000
-# Readers of the file may come and go; a writer that forces its way in is not ours to wait for.
+# Other processes may read the file at any time. Another writer is not waited for.
 _SETTINGS: Final = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",

@@ -1,8 +1,8 @@
 """Rows as tuples of SQLite's values. Pure.
 
-Integers are int, above 2^63-1 their text, BIT likewise; DECIMAL text, FLOAT and DOUBLE float, strings str (bytes where
-they are no UTF-8), binary bytes, times text, ENUM and SET their names, JSON text. NULL is None. Packed, a tuple is
-marshal's, of the version whose bytes depend on the values alone.
+Integers and BIT are int, or text if above 2^63-1; DECIMAL text, FLOAT and DOUBLE float, strings str (bytes if they are
+not valid UTF-8), binary bytes, times text, ENUM and SET their names, JSON text. NULL is None. A packed tuple is in
+marshal's format, in the version whose bytes depend on nothing but the values.
 """
 
 from __future__ import annotations

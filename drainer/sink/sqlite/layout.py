@@ -1,9 +1,9 @@
-"""SQLite's side of a TableInfo: names, types, keys. Pure.
+"""The SQLite table of a TableInfo: names, types, keys. Pure.
 
-One file holds every database: table `orders` of `shop` is the SQLite table "shop.orders". Columns are the public,
-not generated ones. Types have the affinity that leaves each value as it is given (sqlite/format.py): a DECIMAL is
-text, and a BIGINT UNSIGNED has no affinity, because values above 2^63-1 come as text and must not become floats.
-Everything compares as bytes: upstream's collations are coarser, so no key conflicts here that did not there.
+One file holds every database: table `orders` of `shop` is the SQLite table "shop.orders". It has the public columns
+that are not generated. Each type has the affinity that leaves values unchanged (sqlite/format.py): DECIMAL is text, and
+BIGINT UNSIGNED has no affinity, because values above 2^63-1 are text and must not become floats. All values compare as
+bytes. Upstream's collations are coarser, so keys that do not conflict upstream do not conflict here.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _all_indexes(table: TableInfo) -> Sequence[IndexInfo]:
 
 
 def _indexable(table: TableInfo, index: IndexInfo) -> bool:
-    """Not on a generated column, which SQLite's table has not."""
+    """Whether SQLite can have this index: not on a generated column, because its table has none."""
     return not any(table.columns[part.offset].is_generated for part in index.columns)
 
 

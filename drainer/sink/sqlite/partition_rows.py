@@ -1,4 +1,4 @@
-"""What upstream does to whole partitions, row by row: SQLite's tables have none. Runs inside a transaction."""
+"""Applies DDL on whole partitions row by row, because SQLite has no partitions. Runs inside a transaction."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _names(table: Located) -> tuple[str, str]:
 
 
 def _rows_in(connection: sqlite3.Connection, table: Located, partitions: set[int]) -> list[int]:
-    """The rowids of the rows that lie in these partitions."""
+    """Return the rowids of the rows that belong to these partitions."""
     locate, columns = locator(table.info), replicated(table.info)
     name, rowid = _names(table)
     wanted = ", ".join([rowid, *(quote(column.name) for column in columns)])

@@ -1,4 +1,5 @@
-"""Where the SQLite file stands: the same tables as in a server (drainer/sink/sql_position.py), in the same file."""
+"""The position of a SQLite file, in the same tables as in a server (drainer/sink/sql_position.py), in the file
+itself."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ _PREFIX = table_name(recycle_names.SCHEMA, "")
 
 
 class RecycleBin:
-    """One changefeed's tables in the bin. `keep_ms` 0: nothing is put in; what is there is found and expires."""
+    """The dropped tables of one changefeed. `keep_ms` 0: no table is added; those that are in the bin can be recovered
+    and expire."""
 
     def __init__(self, identity: Identity, keep_ms: int) -> None:
         self._tag = recycle_names.tag(identity)

@@ -1,7 +1,8 @@
 """A SQLite file as reparo's destination: rows, DDL and position of a step share one transaction.
 
-Files say what rows hold and not how tables are defined, so a table comes with its first row, has no keys, and holds
-values as the files have them: an ENUM or SET is its number. A row is found by all its columns.
+The files contain the values of rows but no table definitions. So a table is created with its first row, has no keys,
+and stores values as they are in the files: an ENUM or SET is its number. A row is found by the values of all its
+columns.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Cells = Mapping[str, int | float | str | bytes | None]
 
 
 def make(to: SQLiteSection, settings: ReplaySettings) -> SQLiteReplayer:
-    """Not opened yet."""
+    """Return the destination, not opened yet."""
     return SQLiteReplayer(Path(to.path), settings)
 
 

@@ -1,6 +1,7 @@
-"""What MySQL's DDL text does to tables that have names, columns and rows, and nothing else. Runs inside a transaction.
+"""Executes MySQL DDL text on tables that have nothing but names, columns and rows. Runs inside a transaction.
 
-Indexes, views, defaults and options change none of these. What may change values, or cannot be read here, is refused.
+Statements on indexes, views, defaults and options have no effect on such tables. A statement that may change values, or
+that is not understood, is refused.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ _OPTIONS: Final = (
 
 
 class CannotRun(Exception):
-    """A statement that is not understood, or whose effect on rows cannot be told."""
+    """A statement is not understood, or its effect on rows is not known."""
 
 
 def columns_of(connection: sqlite3.Connection, table: str) -> list[str]:
-    """Empty: there is no such table."""
+    """Return the table's columns; empty if the table does not exist."""
     return [str(row[1]) for row in connection.execute(f"PRAGMA table_info({quote(table)})")]
 
 
@@ -110,7 +111,7 @@ class _Words:
         return self.left.pop(0).value
 
     def table(self) -> str:
-        """Of `a.b` or `b`, as it is called here."""
+        """Return the SQLite name of the table `a.b` or `b`."""
         first = self.name()
         if len(self.left) > 1 and self.left[0].kind == "mark" and self.left[0].value == ".":
             self.left.pop(0)
@@ -118,7 +119,7 @@ class _Words:
         return table_name(self._schema, first)
 
     def parts(self) -> list[_Words]:
-        """What stands between commas outside brackets."""
+        """Split at commas outside brackets."""
         found: list[list[Token]] = [[]]
         depth = 0
         for word in self.left:
@@ -199,7 +200,7 @@ def _add(connection: sqlite3.Connection, table: str, words: _Words) -> None:
 
 
 def _default(words: _Words) -> str | int | None:
-    """What rows that are there get: the literal of DEFAULT, as far as it can be told from the text alone."""
+    """Return the value of a new column in existing rows: the literal of DEFAULT, if the text alone determines it."""
     left = words.left
     is_whole = bool(left) and left[0].is_word(
         "TINYINT", "SMALLINT", "MEDIUMINT", "INT", "INTEGER", "BIGINT", "BOOL", "BOOLEAN"

@@ -35,10 +35,10 @@ def write(connection: sqlite3.Connection, work: SegmentWork, missing: MissingRow
 
 
 def _net(connection: sqlite3.Connection, folded: Folded, *, known_absent: bool) -> None:
-    """Every touched key goes, then what is alive comes: an untouched row is never evicted (rule 12). Keys are compared
-    byte for byte, also in a file whose table somebody made with another collation (rule 10). `known_absent`: where
-    there are other unique keys, a key that the segment creates stays; if it is there, its row may be in another one's
-    way (rule 21)."""
+    """Delete every key of the segment, then insert the rows that exist at its end. So a row that the segment does not
+    change is never replaced (rule 12). Keys are compared byte for byte, even if the table was created with another
+    collation (rule 10). `known_absent`: in a table with further unique keys, keys that the segment creates are not
+    deleted first. If such a key exists, its row may conflict with another row (rule 21)."""
     shape = folded.shape
     table = quote(table_name(shape.schema, shape.table))
     keys = [_tuple(key) for row in folded.rows for key in row.stale]
@@ -58,7 +58,8 @@ def _insert(shape: TableShape, way: str = "") -> str:
 
 
 def _upsert(connection: sqlite3.Connection, change: Change, missing: MissingRows) -> None:
-    """Rule 21: a row to take away may be missing, and one that comes takes away what is in its way."""
+    """Apply changes by rule 21: a row to delete may be missing, and a written row replaces every row that has one of
+    its unique values."""
     shape = change.shape
     gone, put = upsert(change)
     table = quote(table_name(shape.schema, shape.table))
@@ -73,20 +74,20 @@ def _upsert(connection: sqlite3.Connection, change: Change, missing: MissingRows
 
 
 def _one_of(shape: TableShape) -> str:
-    """One row by all its columns as they are, NULL equal to NULL (rule 11)."""
+    """Return the condition that matches one row by the values of all its columns, NULL equal to NULL (rule 11)."""
     rowid = rowid_name(shape.columns)
     match = " AND ".join(f"{quote(name)} IS ? COLLATE BINARY" for name in shape.columns)
     return f"{rowid} = (SELECT {rowid} FROM {quote(table_name(shape.schema, shape.table))} WHERE {match} LIMIT 1)"
 
 
 def rowid_name(columns: Sequence[str]) -> str:
-    """By which SQLite's own row number can be asked for beside these columns."""
+    """Return a name of SQLite's row number that none of these columns has."""
     taken = {name.lower() for name in columns}
     return next(name for name in _ROWID_NAMES if name not in taken)
 
 
 def _one(connection: sqlite3.Connection, change: Change) -> None:
-    """One change of a table without a key."""
+    """Apply one change of a table without a key."""
     shape = change.shape
     if change.kind is Kind.INSERT:
         connection.execute(_insert(shape), change.new or ())
@@ -140,7 +141,8 @@ def _named(connection: sqlite3.Connection, shape: TableShape, until_ts: int) -> 
 
 
 def _key_name(connection: sqlite3.Connection, shape: TableShape, columns: str) -> str:
-    """Upstream's name of the index on these columns; SQLite tells names only of indexes on expressions."""
+    """Return upstream's name of the index on these columns. SQLite's error names the columns; it names the index only
+    if that is on expressions."""
     prefix = table_name(shape.schema, shape.table) + "."
     if columns.startswith("index '"):
         return columns[len("index '") : -1].removeprefix(prefix)

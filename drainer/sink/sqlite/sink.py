@@ -1,5 +1,5 @@
-"""A SQLite file as a destination: rows, DDL and position of a step share one transaction, so a crash leaves
-nothing half-way. Written by the driver alone; there is nothing to spread."""
+"""A SQLite file as a destination: rows, DDL and position of a step share one transaction, so a crash leaves no step
+incomplete. Only the driver writes; batches are not spread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from drainer.sink.sqlite.section import SQLiteSection
 
 
 def make(to: SQLiteSection, syncer: SyncerSettings) -> SQLiteSink:
-    """Not opened yet."""
+    """Return the sink, not opened yet."""
     return SQLiteSink(Path(to.path), recycle_keep_ms=syncer.recycle_keep_ms)
 
 

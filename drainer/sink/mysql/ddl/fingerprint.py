@@ -1,7 +1,7 @@
-"""Shows whether a DDL has run: the definitions of a destination's tables, and an id that moves with their data.
+"""Shows whether a DDL has run, by the definitions of the destination's tables and an id that belongs to their data.
 
-RENAME rings and EXCHANGE PARTITION leave every table looking as before (rule 18); the storage engine's own table id
-moves with the data and tells them apart.
+After a cyclic RENAME or an EXCHANGE PARTITION all tables have the same definitions as before (rule 18). The storage
+engine's table id moves with the data, so it shows whether the statement ran.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Name = tuple[str, str]
 
 
 class Fingerprint(TypedDict):
-    """`shown`: name → SHOW CREATE text, "" when there is no such thing. `ids`: storage name → id, None when this
-    user may not read them. JSON-able."""
+    """`shown`: name → SHOW CREATE text, "" if it does not exist. `ids`: storage name → id, None if this user lacks the
+    privilege to read them. JSON-serializable."""
 
     shown: dict[str, str]
     ids: dict[str, int] | None

@@ -1,7 +1,8 @@
 """Which tables can be moved to another schema without changing the remaining ones.
 
-A trigger cannot follow its table. A foreign key that refers to the table would follow it, and refer to the bin when
-upstream makes a table of the old name; the table's own keys are dropped first, for their names are unique in a schema.
+A trigger cannot be moved with its table. A foreign key that refers to the table would follow it, and would still refer
+to the bin when upstream creates a table of the old name. The table's own foreign keys are dropped first, because their
+names are unique in a schema.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class ForeignKey:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the server says of one schema; names in lower case. `kinds`: table → TABLE_TYPE."""
+    """The server's metadata of one schema; names in lower case. `kinds`: table → TABLE_TYPE."""
 
     schema: str
     kinds: Mapping[str, str]
@@ -35,12 +36,12 @@ class Facts:
     foreign_keys: tuple[ForeignKey, ...]
 
     def own_keys(self, table: str) -> tuple[str, ...]:
-        """Names of the foreign keys this table has."""
+        """Return the names of the table's foreign keys."""
         child = (self.schema.lower(), table.lower())
         return tuple(key.name for key in self.foreign_keys if key.child == child)
 
     def stays(self, table: str, *, with_schema: bool = False) -> str:
-        """Why a table cannot be moved, '' when it can. `with_schema`: the whole schema goes."""
+        """Return why a table cannot be moved, '' if it can. `with_schema`: the complete schema is dropped."""
         name = table.lower()
         kind = self.kinds.get(name)
         if kind is None:
@@ -104,7 +105,7 @@ def _foreign_keys(session: Session, schema: str) -> Iterable[ForeignKey]:
 
 
 def _may_have_keys(session: Session, schema: str) -> bool:
-    """InnoDB's own list answers at once; the standard view opens every table of the server."""
+    """InnoDB's own list is fast; the standard view opens every table of the server."""
     source = b"INNODB_SYS_FOREIGN" if session.flavour == "mariadb" else b"INNODB_FOREIGN"
     path = b"LOWER(CONVERT(CONCAT(CAST(CONVERT(%s USING filename) AS BINARY),'/') USING utf8mb4))"
     path = path % session.literal(schema)

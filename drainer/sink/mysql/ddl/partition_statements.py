@@ -1,8 +1,8 @@
-"""TRUNCATE and EXCHANGE PARTITION if the same partition has other rows here than upstream. Pure.
+"""TRUNCATE and EXCHANGE PARTITION if the partition has other rows in the destination than upstream. Pure.
 
-A row whose HASH expression is NULL lies in the first partition in TiDB. MySQL and MariaDB take the smallest BIGINT for
-NULL, so that of three partitions it lies in the third. Every other row of RANGE, LIST and HASH lies in the same
-partition on both sides; those of KEY do not, and such a DDL is refused.
+TiDB stores a row whose HASH expression is NULL in the first partition. MySQL and MariaDB treat NULL as the smallest
+BIGINT, so with three partitions they store it in the third. Every other row of RANGE, LIST and HASH is in the same
+partition on both sides. Rows of KEY partitions are not, and such a DDL is refused.
 """
 
 from __future__ import annotations

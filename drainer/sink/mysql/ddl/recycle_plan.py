@@ -2,11 +2,11 @@
 
     DROP TABLE      RENAME away
     DROP DATABASE   RENAME every replicated table away, DROP DATABASE
-    TRUNCATE        an empty twin in the bin, then both change places in one RENAME: readers always see a table
+    TRUNCATE        create an empty copy in the bin, then exchange both in one RENAME: readers always see a table
     FLASHBACK       RENAME back, under the name upstream gave it; then its views and foreign keys
 
-Every statement leaves the bin's table there or not there, so a crash is settled as for any DDL (rule 18).
-`Plan.instead` is what runs where a table cannot be moved after all: upstream's own text.
+After every statement the bin's table either exists or does not, so a crash is resolved as for any DDL (rule 18).
+`Plan.instead`: the statements to run if a table cannot be moved: upstream's own text.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     (nothing) ──mark──► running ──statement──► running ──mark and position, one transaction──► done
 
-A crash leaves `running`. Whether the statement happened is told by comparing the destination with the fingerprint in
-the mark: the same as before = not yet, another = it did. A statement runs on the connection that holds the
-changefeed's lock, so that nothing of a predecessor can still be running when its mark is read.
+A crash leaves the state `running`. Comparing the destination with the fingerprint in the mark then shows whether the
+statement took effect: not if they are equal. A statement runs on the connection that holds the changefeed's lock, so no
+statement of a predecessor can still be running when its mark is read.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class DdlRunner:
                 session, body, self._what(plan), before="sink.ddl_mark_commit", after="sink.ddl_mark_committed"
             )
         except DdlFailed:
-            self._forget(plan.job_id)  # what _execute forgot came back with the rollback
+            self._forget(plan.job_id)  # the rollback restored the mark that _execute had removed
             raise
 
     def _execute(self, session: Session, plan: Plan) -> bool:

@@ -1,15 +1,15 @@
 """The statements that run a job on a server. Pure.
 
-MySQL and MariaDB: the difference of the job's TableInfos before and after, printed (drainer.ddl). Upstream's text, as
-a whole, is used for what a TableInfo does not hold:
+MySQL and MariaDB: statements generated from the difference of the job's TableInfos (drainer.ddl). Upstream's complete
+text is used for what a TableInfo does not contain:
 
-    ALTER SEQUENCE              where the sequence stands (RESTART) is in no TableInfo
-    a table not known before    the history begins behind it: there is nothing to take a difference from
-    a kind of job not known     it may move rows by itself; the difference runs where the server refuses the text
+    ALTER SEQUENCE              no TableInfo contains the sequence's current value (RESTART)
+    a table not known before    the history begins after its creation, so there is no TableInfo to compare with
+    a kind of job not known     it may change rows; if the server refuses the text, the difference is run
     a type MySQL has not        the server's own error names it
 
-TiDB: upstream_text.py. A statement that a server refuses because it has no such thing runs again without all that no
-row depends on (Dialect.bare).
+TiDB: upstream_text.py. If a server refuses a statement because it does not support a feature, the statement runs again
+without everything that no row depends on (Dialect.bare).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _view(step: Ddl) -> Translation | None:
 
 
 def names_definer(query: str) -> bool:
-    """Whether upstream's text names a DEFINER: a TableInfo always has one, also if it was the writer."""
+    """Whether upstream's text names a DEFINER. A TableInfo always has one; by default it is the writer."""
     words = list(tokens(query))
     at = next((at for at, word in enumerate(words) if word.is_word("DEFINER")), None)
     return at is not None and not any(word.is_word("CURRENT_USER") for word in words[at + 1 : at + 3])

@@ -1,8 +1,13 @@
-"""The statements that run a job on a TiDB: upstream's text, unedited. Pure. A text depends on the writer's session,
-which is in no job. Its current database: schema/statement.py. Its time zone: a TIMESTAMP's DEFAULT 'text' is another
-moment here, so the difference of the TableInfos is printed in its place, and behind a CREATE TABLE, whose text says
-more than that, the default is set anew. Its database's collation: where the destination's is another one, a CREATE
-TABLE that names none is printed, too.
+"""The statements that run a job on a TiDB: upstream's text, unedited. Pure.
+
+The effect of a text may depend on the writer's session, which the job does not record:
+
+- the current database: see schema/statement.py;
+- the time zone: a TIMESTAMP's DEFAULT 'text' would be another moment here. So statements are generated from the
+  difference of the TableInfos instead. A CREATE TABLE, whose text contains more than the TableInfo, runs as it is,
+  followed by a statement that sets the default;
+- the collation of the database: if the destination's database has another one, a CREATE TABLE that names no collation
+  is generated, too.
 """
 
 from __future__ import annotations
@@ -56,7 +61,7 @@ def translate(step: Ddl, server: Server, dialect: Dialect) -> Translation:
 
 
 def _names_no_collation(step: Ddl, there: str) -> bool:
-    """Whether a CREATE TABLE leaves its collation to the database, which has another one there than upstream."""
+    """Whether a CREATE TABLE uses the database's default collation, which differs from upstream's."""
     if step.job.type not in CREATES or not there or "COLLATE" in step.query.upper():
         return False
     return any(change.after and change.after.info.collate.lower() != there.lower() for change in step.changes)

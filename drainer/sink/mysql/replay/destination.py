@@ -1,7 +1,7 @@
 """A server as reparo's destination. The position is a row of `tidb_binlog`.`reparo_position`, written with the rows.
 
-A DDL ends a transaction of its own: its position is stored before it runs, with `in_ddl`, and again after it. One that
-was interrupted is run again, and errors such as "table exists" (D-LD-14) are then taken for done.
+A DDL commits implicitly. So its position is stored before it runs, with `in_ddl`, and again after it. A DDL that was
+interrupted is run again, and errors such as "table exists" (D-LD-14) are then treated as success.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 
 def make(to: MySQLSection, settings: ReplaySettings) -> ServerReplayer:
-    """Not opened yet."""
+    """Return the destination, not opened yet."""
     return ServerReplayer(to.server(SyncerSettings()), settings)
 
 

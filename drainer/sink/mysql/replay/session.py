@@ -1,4 +1,4 @@
-"""One session to a server, made again when its connection is lost."""
+"""A session with a server, which is opened again if its connection is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 class ReconnectingSession:
-    """Connects at the first `run`. `wait_s`: how long work may fail before `run` gives up."""
+    """Connects at the first `run`. `wait_s`: how long `run` retries before it fails."""
 
     def __init__(self, config: ServerConfig, wait_s: float) -> None:
         self._config = config

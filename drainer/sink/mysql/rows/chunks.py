@@ -1,8 +1,8 @@
-"""Cuts a slot's work into transactions, from a total order (rule 16): the same rows give the same chunks. Pure.
+"""Divides a slot's work into transactions by a total order (rule 16): the same rows give the same chunks. Pure.
 
-First ordered changes by (commit_ts, sequence), then tables by (class, table id), rows by identity. Tables with
-secondary unique keys or keys of text come last: only their rows can conflict with others, and then nothing else of the
-slot remains to be written. A change of this cut needs a new HASH_VERSION.
+The order: ordered changes by (commit_ts, sequence), then tables by (class, table id), their rows by identity. Tables
+with secondary unique keys or keys of text are last: only their rows can conflict with others, and then nothing else of
+the slot remains to be written. A change of this order needs a new HASH_VERSION.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from drainer.batch.work import Change, Folded, SegmentWork
 from drainer.changes.net_rows import in_order, row_sizes
 from drainer.sink.mysql.phase import Phase
 
-# Part of the cut, so a constant: another value would cut an open range differently.
+# A constant, because another value would divide an open range differently.
 CHUNK_BYTES_MAX: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One transaction's share: ordered changes, or net rows of one or more tables."""
+    """The rows of one transaction: ordered changes, or net rows of one or more tables."""
 
     ordered: tuple[Change, ...] = ()
     folded: tuple[Folded, ...] = ()

@@ -108,7 +108,7 @@ def _literal(form: Form, column: Any) -> tuple[bytes, Any, bytes]:
 
 
 def _quoted(family: Family, text: Any) -> tuple[bytes, Any, bytes]:
-    """As `_literal`, for quoted texts."""
+    """Like `_literal`, for quoted texts."""
     before, after = QUOTES.get(family, (b"", b""))
     if family in ESCAPED:
         escaped = _escaped(text)

@@ -43,7 +43,7 @@ def exact_single(literal: bytes) -> bytes:
 
 
 def condition(name: bytes, literal: bytes, match: Match, flavour: Flavour) -> bytes:
-    """One column's comparison. NULL equals NULL."""
+    """Return the condition that compares one column. NULL equals NULL."""
     if literal == b"NULL":
         return name + b" IS NULL"
     if match is Match.EXACT_FLOAT:

@@ -41,7 +41,7 @@ def placeholder(family: Family) -> bytes:
 
 
 def literal_of_text(family: Family, text: object) -> bytes:
-    """Of a value's text or number (row/text.py), None for NULL."""
+    """Return the literal of a value's text or number (row/text.py), None for NULL."""
     if text is None:
         return b"NULL"
     if family in ESCAPED:
@@ -61,7 +61,8 @@ def literal_writer(form: Form) -> Callable[[Any], bytes]:
 
 
 def column_of(form: Form, values: Sequence[Any]) -> tuple[bytes, Sequence[object]]:
-    """(placeholder, values for it) of one column; all its text is checked at once for characters that need escaping."""
+    """Return (placeholder, values) of one column. All its text is searched for characters that need escaping in one
+    step."""
     family = form.family
     if None in values:
         write = literal_writer(form)

@@ -67,8 +67,8 @@ class Loader:
         self._rows_min = rows_min
 
     def write(self, shape: TableShape, rows: Sequence[bytes], *, replaces: bool) -> bool:
-        """Whether all rows have been written; otherwise none has. With `replaces` a row replaces the one with the same
-        key.
+        """Write all rows and return True, or write none and return False. With `replaces` a row replaces the one with
+        the same key.
 
         Raises ConnectionLost, and Retry: run the whole transaction again."""
         session = self._session

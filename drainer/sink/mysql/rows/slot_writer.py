@@ -1,4 +1,4 @@
-"""One slot's rows, written from an executor in marked chunks. Plain functions and a picklable value."""
+"""Writes one slot's rows from an executor, in chunks with marks. Plain functions and a picklable value."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class MySQLSlotWriter:
 
 
 class _SlotRun:
-    """One attempt at one slot: a session that is replaced when lost, and the number of the next chunk."""
+    """One attempt to write one slot: a session, which is replaced if lost, and the number of the next chunk."""
 
     def __init__(self, target: MySQLSlotWriter, slot: int, chunks: list[Chunk]) -> None:
         self._target = target
@@ -59,7 +59,7 @@ class _SlotRun:
         self._rows = 0
         self._range = f"({target.intent.after_ts}, {target.intent.until_ts}] in {target.config.address}"
         self._missing = MissingRows()
-        self._keys = UniqueKeys()  # no DDL lies within a range
+        self._keys = UniqueKeys()  # a spread range contains no DDL
 
     def run(self) -> Receipt:
         patience = Patience(f"slot {self._slot} of {self._range}", self._target.config.retry_for_s)
@@ -115,7 +115,7 @@ class _SlotRun:
             self._rows += chunk.rows
 
     def _fails(self, chunk: Chunk, kind: type[DataError]) -> bool:
-        """Whether writing only these rows fails with that error; the attempt is rolled back."""
+        """Whether writing these rows alone fails with that error. The attempt is rolled back."""
         session = self._open()
         session.begin()
         try:

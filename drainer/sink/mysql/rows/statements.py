@@ -68,7 +68,7 @@ class Statement:
 def bounded(
     head: bytes, tail: bytes, tuples: Sequence[bytes], limits: Limits, between: bytes = b","
 ) -> Iterator[Statement]:
-    """Cut into statements. One tuple larger than the byte bound gets a statement of its own."""
+    """Divide tuples into statements. A tuple that is larger than the limit of bytes gets a statement of its own."""
     rows_max = limits.statement_rows_max
     room = limits.statement_bytes_max - len(head) - len(tail)
     for start in range(0, len(tuples), rows_max):

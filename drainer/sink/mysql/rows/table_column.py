@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`collation` and `charset` are '' where it is no text; `fraction`: digits behind the point, None where it has no
-    such bound; `type`: its DATA_TYPE, such as `bigint`."""
+    """A column of the destination's table. `collation` and `charset`: '' if it is not text; `fraction`: number of
+    fractional digits, None if unlimited; `type`: its DATA_TYPE, such as `bigint`."""
 
     collation: str
     fraction: int | None

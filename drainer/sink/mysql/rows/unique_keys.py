@@ -34,7 +34,7 @@ def coarseness(collation: str) -> int:
 
 
 def is_coarser(here: str, upstream: str) -> bool:
-    """Whether strings that differ under upstream's collation may be equal under the one here. '': not a string."""
+    """Whether strings that differ under upstream's collation may be equal under the destination's. '': not a string."""
     ours, theirs = here.lower().replace("utf8mb3_", "utf8_"), upstream.lower().replace("utf8mb3_", "utf8_")
     if not ours or not theirs or ours == theirs:
         return False
@@ -60,11 +60,11 @@ class UniqueKey:
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """How rows of a table are written. `replaces`: REPLACE removes exactly the row with upstream's key.
-    `coarse`: columns whose comparison here is coarser, of upstream's key or any unique key here. `exact`: whether keys
-    to delete are compared byte for byte. `narrow`: columns (their places, the digits they keep) that keep fewer digits
-    behind the point than upstream's. `load`: the clause with which LOAD DATA writes the rows that a statement
-    would, empty: none does."""
+    """How rows of a table are written. `replaces`: REPLACE removes exactly the row with upstream's key. `coarse`:
+    columns of upstream's key, or of any unique key of the destination, that the destination compares less strictly than
+    upstream. `exact`: whether keys to delete are compared byte for byte. `narrow`: columns (place, number of fractional
+    digits) with fewer fractional digits than upstream's. `load`: the clause with which LOAD DATA writes the same rows
+    as a statement would; empty if there is none."""
 
     replaces: bool = True
     coarse: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class UniqueKeys:
 
 
 def read(session: Session, schema: str, table: str) -> tuple[tuple[UniqueKey, ...], Mapping[str, Column]] | None:
-    """The unique keys of a table and its columns (by names in lower case), None where there is no such table."""
+    """Return the unique keys of a table and its columns (by names in lower case), None if the table does not exist."""
     where = b" WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s" % (session.literal(schema), session.literal(table))
     found = session.query(
         b"SELECT COLUMN_NAME, COLLATION_NAME, COALESCE(DATETIME_PRECISION, NUMERIC_SCALE), DATA_TYPE,"
@@ -151,14 +151,14 @@ def handling_of(shape: TableShape, keys: tuple[UniqueKey, ...], collations: Mapp
     def coarser(part: Part) -> bool:
         return is_coarser(part.collation, upstream.get(part.column.lower(), ""))
 
-    # A DELETE by upstream's key compares its columns, whether or not there is such a key here.
+    # A DELETE by upstream's key compares its columns, even if the destination has no such key.
     own = tuple(Part(name, collations.get(name.lower(), ""), True) for name in (shape.columns[at] for at in shape.key))
     keyed = (part for key in keys for part in key.parts)
     coarse = tuple({part.column.lower(): part.column for part in (*own, *keyed) if coarser(part)}.values())
     by = {part.column.lower() for part in own}
 
     def tells_apart(key: UniqueKey) -> bool:
-        """Whether rows with different fold keys never conflict in it."""
+        """Whether rows with different fold keys never conflict in this key."""
         return by <= {part.column.lower() for part in key.parts if part.whole and not coarser(part)}
 
     has_own = any({part.column.lower() for part in key.parts} == by for key in keys)
@@ -167,8 +167,9 @@ def handling_of(shape: TableShape, keys: tuple[UniqueKey, ...], collations: Mapp
 
 
 def narrower(shape: TableShape, columns: Mapping[str, Column]) -> tuple[tuple[int, int], ...]:
-    """Columns (their places, the digits they keep) that keep fewer digits behind the point here. A server silently
-    truncates or rounds fractions of a second, and all digits after the point in an integer column. Pure."""
+    """Return the columns (place, number of fractional digits) that have fewer fractional digits in the destination. A
+    server silently truncates or rounds fractions of a second, and all digits after the point in an integer column.
+    Pure."""
     found = []
     for place, wanted in enumerate(shape.fractions):
         here = columns.get(shape.columns[place].lower())

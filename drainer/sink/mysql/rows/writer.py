@@ -45,7 +45,7 @@ class UniqueSurprise(DataError):
 
 @dataclass(slots=True)
 class Written:
-    """What a transaction wrote so far."""
+    """What a transaction has written so far."""
 
     rows: int = 0
     statements: int = 0

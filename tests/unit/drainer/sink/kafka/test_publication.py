@@ -80,7 +80,11 @@ def sent(options: ProtocolOptions, topic_bytes: int, texts: Sequence[bytes], *, 
     publication = publication.with_ids(merged({}, [(schema, number) for number, schema in enumerate(needed, 1)]))
     if rows_alone:
         publication._columns = lambda routes: []  # type: ignore[method-assign]
-    return [message for outgoing in publication.rows(segment) for message in outgoing.messages]
+    found = {outgoing.partition: list(outgoing.messages) for outgoing in publication.rows(segment)}
+    for messages in found.values():
+        stamps = [message.commit_ts for message in messages]
+        assert stamps == sorted(stamps)
+    return [message for messages in found.values() for message in messages]
 
 
 @settings(deadline=None, max_examples=40)

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from binlog.envelope import scan as scan_envelope
-from binlog.errors import BinlogError, DecodeError, LogBroken
+from binlog.errors import BinlogError, LogBroken
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from pump import storage_metrics
 from pump.errors import DamagedRecord
-from pump.logfile import LogFile
-from pump.reading import CHECKING, ReadingProgress
+from pump.logends import FileEnds
+from pump.logfile import COPY_BYTES, LogFile
+from pump.reading import ReadingProgress
 from pump.record import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -36,7 +36,6 @@ from pump.record import (
 FILE_BYTES_MAX = 500 << 20
 JOIN_BYTES_MAX = 16 << 20  # more than this is not copied to be written at once
 CLOSE_FOOTER_BYTES_MIN = 50 << 10
-COPY_BYTES = 4 << 20
 SUFFIX = ".vlog"
 
 _MID_APPEND = os.environ.get("BINLOG_CRASH_POINT", "").partition(":")[0] == "pump.mid_append"
@@ -73,10 +72,10 @@ class ValueLog:
     ) -> None:
         """`sync` None: acknowledge without waiting for the disk (`sync-log = false`). `progress` is told what `open`
         reads. Nothing is opened yet."""
-        self._progress = progress or ReadingProgress()
         self._directory = directory
         self._file_bytes_max = file_bytes_max
         self._sync = sync
+        self._ends = FileEnds(sync, progress or ReadingProgress())
         self._files: dict[int, LogFile] = {}
         self._broken: str | None = None
         self.on_broken: Callable[[], object] = lambda: None  # called once, by the thread that found out
@@ -106,15 +105,16 @@ class ValueLog:
                     "the index has records beyond the end of the newest value log file; starting a new file",
                     file=str(newest.path),
                 )
-                self._scan_max_ts(newest)
+                self._ends.find_max_ts(newest)
                 newest.closed = True
             else:
-                damage = self._recover_newest(newest, checked, known)
+                begin, floor = _in_file(checked, newest.fid), _in_file(known, newest.fid).end
+                damage = self._ends.recover(newest, begin.end, begin.max_ts, floor=floor)
         if not self._files or self._files[max(self._files)].closed:
             self._create(max(self._files, default=-1) + 1)
         for file in self._files.values():
             if not file.max_ts and file.fid != self.tail.fid:
-                self._scan_max_ts(file)
+                self._ends.find_max_ts(file)
         return damage
 
     def _open_file(self, fid: int, path: Path) -> LogFile:
@@ -134,72 +134,6 @@ class ValueLog:
         finally:
             os.close(directory)
         return file
-
-    def _recover_newest(self, file: LogFile, checked: Head | None, known: Head | None) -> list[DamagedRecord]:
-        """Find where the records of the newest file end, cut what follows them, and sync what precedes."""
-        begin, max_ts, floor = 0, 0, 0
-        if checked is not None and checked.pointer.fid == file.fid:
-            begin, max_ts = checked.end, checked.max_ts
-        if known is not None and known.pointer.fid == file.fid:
-            floor = known.end
-        whole = file.size + (FOOTER_BYTES if file.closed else 0)
-        if file.closed:
-            end, found_ts, damage = self._records_end(file, begin, file.size, floor)
-            if end == file.size:
-                return damage
-            file.closed = file.finished = False  # those four bytes were the end of a payload, or the file is torn
-        end, found_ts, damage = self._records_end(file, begin, whole, floor)
-        if end < whole:
-            _log.warning(
-                "incomplete record at the end of the value log removed",
-                file=str(file.path),
-                offset=end,
-                bytes=whole - end,
-            )
-            os.ftruncate(file.fd, end)
-            os.fsync(file.fd)
-        file.size, file.max_ts = end, max(max_ts, found_ts)
-        self._write_again(file, begin)
-        return damage
-
-    def _write_again(self, file: LogFile, begin: int) -> None:
-        """Make durable what was found: a process that died, or whose sync failed, may have left it in the page cache
-        alone. A failed sync leaves pages clean that the disk does not have, so a sync alone would not write them."""
-        if self._sync is None:
-            return
-        fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)  # not for appending: those writes ignore their offset
-        try:
-            for at in range(begin, file.size, COPY_BYTES):
-                data = os.pread(fd, min(COPY_BYTES, file.size - at), at)
-                if os.pwrite(fd, data, at) != len(data):
-                    raise OSError(errno.EIO, "a short write")
-            self._sync(fd)
-        except OSError as error:
-            raise BinlogError(f"value log {file.path} cannot be synced: {error}") from error
-        finally:
-            os.close(fd)
-
-    def _records_end(self, file: LogFile, begin: int, end: int, floor: int = 0) -> tuple[int, int, list[DamagedRecord]]:
-        """(end of the last whole record, largest ts, damage before it). Records ended at `floor` once."""
-        last, max_ts = begin, 0
-        damage: list[DamagedRecord] = []
-        self._progress.begin(CHECKING, end - begin, file.fid)
-        for records, step in enumerate(Scan(file.read, begin, end), 1):
-            self._progress.reached(records, step.end - begin, file.fid)
-            if step.payload is not None:
-                last = step.end
-                max_ts = max(max_ts, _largest_ts(step.payload))
-            elif step.end < end:
-                damage.append(
-                    DamagedRecord(str(file.path), step.offset, f"{step.reason}, {step.end - step.offset} bytes")
-                )
-        if last < floor <= end:
-            damage.append(DamagedRecord(str(file.path), last, f"the index knows records in these {floor - last} bytes"))
-            last = floor
-        return last, max_ts, damage
-
-    def _scan_max_ts(self, file: LogFile) -> None:
-        file.max_ts = self._records_end(file, 0, file.size)[1]
 
     # Writing
 
@@ -387,10 +321,6 @@ class ValueLog:
         return sum(file.size for file in self._files.values())
 
 
-def _largest_ts(payload: bytes) -> int:
-    """The larger ts of a binlog; 0 of a payload that is none (the record's CRC is right, its writer was wrong)."""
-    try:
-        envelope = scan_envelope(payload)
-    except DecodeError:
-        return 0
-    return max(envelope.start_ts, envelope.commit_ts)
+def _in_file(head: Head | None, fid: int) -> Head:
+    """The head if it is in this file, else the file's beginning."""
+    return head if head is not None and head.pointer.fid == fid else Head(Pointer(fid, 0), 0, 0)

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+COPY_BYTES = 4 << 20  # so much of a file is in memory at once where it is compared or copied
+
 
 @dataclass(slots=True)
 class LogFile:

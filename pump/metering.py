@@ -8,15 +8,16 @@ from contextlib import contextmanager
 from functools import cache
 
 from binlog.errors import BinlogError, LogBroken
-from binlog.runtime.metrics import counter, exponential, gauge, histogram, observe_many, total_of
+from binlog.runtime.metrics import HotHistogram, counter, exponential, gauge, total_of
 
 from pump.storage_metrics import ERROR_WRITE, SIZE_SINGLE, TIME_SINGLE
 
-RPC_SECONDS = histogram(
+# Every call is answered, and observed, by the event loop.
+RPC_SECONDS = HotHistogram(
     "pump_rpc_duration_seconds",
     "Duration of calls; of WriteBatch and Tso: of each message; of pulls: until the last message",
     ["method", "label"],
-    buckets=exponential(0.00005, 2, 18),
+    bounds=exponential(0.00005, 2, 18),
 )
 WRITES = ("WriteBinlog", "WriteBatch")
 LOSS = counter("pump_loss_binlog_count", "Binlogs that were not written")
@@ -28,7 +29,6 @@ _PULLS = gauge("pump_pulls", "Pulls under way", ["method"])
 
 
 # `labels` makes strings of them and takes a lock, for each call.
-_rpc_seconds = cache(RPC_SECONDS.labels)
 _written = cache(_WRITTEN.labels)
 _written_bytes = cache(_WRITTEN_BYTES.labels)
 _read = cache(_READ.labels)
@@ -49,7 +49,7 @@ def timed(method: str) -> Iterator[None]:
 def observe(method: str, label: str, seconds: float, count: int = 1) -> None:
     """So many calls of so many seconds each. `label`: succ or fail, as upstream has them."""
     if count:
-        observe_many(_rpc_seconds(method, label), seconds, count)
+        RPC_SECONDS.labels(method, label).observe(seconds, count)
 
 
 def write_seconds() -> tuple[float, float]:

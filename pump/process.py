@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from binlog.cluster.registry import Registry
 from binlog.cluster.tikv import TiKV
 from binlog.cluster.timestamp import TimestampSource, connect_timestamps
 from binlog.cluster.upstream import choose_source, pd_addresses
-from binlog.errors import BinlogError, ConfigError, LogBroken, TimestampUnavailable
+from binlog.errors import BinlogError, ConfigError, TimestampUnavailable
 from binlog.runtime import metrics
 from binlog.runtime.fields import reachable, split_host_port
 from binlog.runtime.http import StatusServer
@@ -42,11 +42,12 @@ from pump.expired import ExpiredWriters
 from pump.ext import ExtService
 from pump.fake import write_fakes
 from pump.gauges import IN_FLIGHT_BYTES, expose, withdraw
-from pump.gc import GarbageCollector, drainers_of
+from pump.gc import GarbageCollector
 from pump.identity import DirectoryLock, check_same_node, node_id
+from pump.leaving import Leaving
 from pump.measuring import Measuring
 from pump.node import Node
-from pump.notify import is_stale, notify_drainers
+from pump.notify import notify_drainers
 from pump.orphans import Orphans, Upstream
 from pump.service import Gate, PumpService
 from pump.space import lacks_room
@@ -57,10 +58,6 @@ from pump.tso_service import TsoService
 
 GRACE_S = 1.0  # for open calls; long-lived streams are closed after it
 SPACE_INTERVAL_S = 3.0
-PASSED_POLL_S = 1.0
-SEAL_S = 5.0  # for writes that were accepted before the store was sealed
-READ_WAIT_S = 5.0  # for online drainers to read the last binlogs, so that they need not wait for the next start
-READ_POLL_S = 0.1
 
 _log = get_logger("pump")
 
@@ -320,7 +317,10 @@ class Pump:
         `close`: go offline for good, once every drainer has applied the binlogs stored here.
         """
         try:
-            await self._leave(Event.CLOSE if action == "close" else Event.PAUSE)
+            leaving = Leaving(
+                self.node, self.store, self.registry, self.timestamps, drain_wait_s=self._config.drain_wait
+            )
+            await leaving.leave(Event.CLOSE if action == "close" else Event.PAUSE)
         except BinlogError as error:
             _log.warning("cannot register that this pump has stopped", error=error)
         self.gate.closed = "the pump is stopping"
@@ -328,73 +328,3 @@ class Pump:
         await self.timestamps.close()
         await self._stack.aclose()
         _log.info("pump has stopped", node_id=self.node.node_id, state=self.node.state)
-
-    async def _leave(self, event: Event) -> None:
-        if self.node.usurped:
-            return
-        if self.store.log.broken is not None:
-            await self._leave_broken()
-            return
-        await self.node.move(event)
-        if not await self.store.drained(self._config.drain_wait):
-            _log.warning(
-                "prewrites are still pending: the pump keeps its state and holds drainers back",
-                state=self.node.state,
-                pending=self.store.pending_count,
-            )
-            return
-        if event is Event.CLOSE:
-            await self._wait_for_drainers()
-            await self.node.move(Event.DRAINED)
-            return
-        with suppress(TimestampUnavailable):  # a Go pump that opens this directory serves up to this ts
-            await self.store.resolver.refresh()
-        final_ts = await self.store.seal("the pump is stopping", SEAL_S)
-        if final_ts is None:
-            _log.warning("a write has not finished: drainers wait until this pump is started again")
-        else:
-            await self._wait_for_readers(final_ts)
-        await self.node.move(Event.DRAINED, final_ts=final_ts)
-
-    async def _leave_broken(self) -> None:
-        """Stop with a broken log: its last records are unknown until recovery, so the state stays as it is for
-        drainers."""
-        if self.node.state is State.ONLINE:
-            await self.node.move(Event.PAUSE)
-        else:
-            await self.node.write()
-        _log.warning("the value log is broken: the pump keeps its state, and drainers wait until it is started again")
-
-    async def _wait_for_readers(self, final_ts: int) -> None:
-        """Wait up to READ_WAIT_S until every online drainer has applied the last binlog stored here."""
-        with suppress(BinlogError, TimeoutError):
-            async with asyncio.timeout(READ_WAIT_S):
-                now_ts = await self.timestamps.get()
-                while True:
-                    online = [d for d in await drainers_of(self.registry) if d.state is State.ONLINE]
-                    if all(d.max_commit_ts >= final_ts or is_stale(d, now_ts) for d in online):
-                        return
-                    await asyncio.sleep(READ_POLL_S)
-
-    async def _wait_for_drainers(self) -> None:
-        """Wait until every drainer that is not offline has applied everything up to a ts of now. What fails is tried
-        again (P-LC-09): a pump that gave up would hold drainers back as `closing`."""
-        outage = Outage(_log, "cannot tell whether drainers have read everything", "the drainers' positions are known")
-        waiting = Outage(_log, "waiting for drainers before going offline", "every drainer has read everything")
-        ts = 0
-        while not self.node.usurped:  # nor is the record this pump's to change then
-            try:
-                fake_ts = await self.store.write_fake()
-                ts = ts or fake_ts
-                drainers = await drainers_of(self.registry)
-                outage.over()
-                behind = [d.node_id for d in drainers if d.state is not State.OFFLINE and d.max_commit_ts < ts]
-                if not behind:
-                    waiting.over()
-                    return
-                waiting.failed(drainers=behind)
-            except LogBroken:
-                raise
-            except BinlogError as error:
-                outage.failed(error=error)
-            await asyncio.sleep(PASSED_POLL_S)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlog.runtime.metrics import counter, exponential, gauge, hot_histogram
+from binlog.runtime.metrics import HotHistogram, counter, exponential, gauge
 
-# Those of `single` belong to the event loop, the others to the writer's thread.
-SIZE_SINGLE, SIZE_BATCH = hot_histogram(
+_SIZE = HotHistogram(
     "pump_storage_write_binlog_size",
     "Bytes of a binlog (single), and of those that were appended together (batch)",
-    "type",
-    ("single", "batch"),
+    ["type"],
     bounds=exponential(16, 2, 25),
 )
-TIME_SINGLE, TIME_BATCH, TIME_TO_DISK, TIME_FSYNC, TIME_ROTATE = hot_histogram(
+_TIME = HotHistogram(
     "pump_storage_write_binlog_duration_time",
     "Seconds a binlog took in the storage (single), one append (batch), its writes with their sync (to_disk), a sync "
     "(fsync), a change of files (rotate)",
-    "type",
-    ("single", "batch", "to_disk", "fsync", "rotate"),
+    ["type"],
     bounds=exponential(0.00005, 2, 20),
+)
+# Those of `single` belong to the event loop, the others to the writer's thread.
+SIZE_SINGLE, SIZE_BATCH = (_SIZE.labels(kind) for kind in ("single", "batch"))
+TIME_SINGLE, TIME_BATCH, TIME_TO_DISK, TIME_FSYNC, TIME_ROTATE = (
+    _TIME.labels(kind) for kind in ("single", "batch", "to_disk", "fsync", "rotate")
 )
 _ERRORS = counter("pump_storage_error_count", "Failures of the storage", ["type"])
 ERROR_WRITE, ERROR_WRITE_BATCH, ERROR_INDEX, ERROR_READ, ERROR_PREWRITE = (

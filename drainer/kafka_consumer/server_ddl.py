@@ -144,7 +144,13 @@ class DdlRun:
                     f"the DDL at commit_ts {ddl.commit_ts}: {error}; it is tried again at the next start, unless it is "
                     f"taken away: {self._way_out}; the statement: {statement}"
                 ) from error
-            _log.warning("a DDL's effect is there already", statement=statement, error=str(error))
+            _log.warning(
+                "the server refused a DDL that may have run before an interruption, for what it does is done already; "
+                "it counts as executed",
+                commit_ts=ddl.commit_ts,
+                statement=statement,
+                error=str(error),
+            )
 
 
 def _is_of_database(query: str) -> bool:

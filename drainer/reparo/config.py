@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import Final
 
 from binlog.cluster import tso
 from binlog.runtime.config import ConfigError, Flag, Names, Program, Section
-from pydantic import AfterValidator, Field
+from binlog.runtime.fields import ZoneName
+from pydantic import Field
 
 from drainer.schema.filter import Filter
 from drainer.sink.replay import ReplaySettings
 
 PRINT: Final = "print"
 _DATETIME: Final = "%Y-%m-%d %H:%M:%S"
-
-
-def _check_zone(text: str) -> str:
-    try:
-        ZoneInfo(text)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ValueError(
-            f"{text!r} is no time zone that this machine knows; write for example Europe/Berlin"
-        ) from error
-    return text
 
 
 class TablePatterns(Section):
@@ -69,7 +59,7 @@ class ReparoConfig(Section):
         False, description="go on behind a damaged place of a file, with a warning, in place of stopping"
     )
     ignore_txn_commit_ts: tuple[int, ...] = Field((), description="commit_ts of transactions and DDLs to pass over")
-    time_zone: Annotated[str, AfterValidator(_check_zone)] = Field(
+    time_zone: ZoneName = Field(
         "UTC", description="of TIMESTAMPs in the files: the drainer's `time-zone`, of upstream's drainer its machine's"
     )
     replicate_do_db: Names = Field((), description="databases to apply; `~` begins a regular expression")

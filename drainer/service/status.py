@@ -28,10 +28,10 @@ _NO_PUMP = PumpView("")
 _POSITION = metrics.gauge("drainer_pump_position", "resolved ts of a pump, physical ms", ["nodeID"])
 _CHECKPOINT = metrics.gauge("drainer_checkpoint_tso", "position of the destination, physical ms")
 _LAG = metrics.gauge("drainer_lag_seconds", "age of what has been applied")
-_ROWS = metrics.counter("drainer_rows_applied", "row changes applied since the start")
-_DDL = metrics.counter("drainer_ddl_jobs_total", "DDLs applied since the start")
-_BATCHES = metrics.counter("drainer_batches_applied", "batches applied since the start", ["mode"])
-_READ = metrics.counter("drainer_read_bytes", "bytes of binlogs in them")
+_ROWS = metrics.ShownCounter("drainer_rows_applied", "row changes applied since the start")
+_DDL = metrics.ShownCounter("drainer_ddl_jobs_total", "DDLs applied since the start")
+_BATCHES = metrics.ShownCounter("drainer_batches_applied", "batches applied since the start", ["mode"])
+_READ = metrics.ShownCounter("drainer_read_bytes", "bytes of binlogs in them")
 _HELD = metrics.gauge(
     "drainer_held_back_seconds",
     "how long a pump has held the watermark back, because it does not answer, has a prewrite pending or lacks rows; "
@@ -99,11 +99,11 @@ class Status:
             self._rows_seen, self._rows_at = rows, time.monotonic()
         _CHECKPOINT.set(tso.physical_ms(self._pipeline.position_ts))
         _LAG.set(self._lag_s())
-        metrics.raise_to(_ROWS, rows)
-        metrics.raise_to(_DDL, self._pipeline.progress.ddls)
-        metrics.raise_to(_READ, self._pipeline.progress.read_bytes)
+        _ROWS.show(rows)
+        _DDL.show(self._pipeline.progress.ddls)
+        _READ.show(self._pipeline.progress.read_bytes)
         for mode, count in self._pipeline.progress.batches.items():
-            metrics.raise_to(_BATCHES.labels(mode), count)
+            _BATCHES.show(count, mode)
         self._sample()
         failure = FAILURES.now
         _FAILING.set(time.time() - failure.since_s if failure else 0)

@@ -31,6 +31,8 @@ JVM_ENDED = "Spark's JVM ended"
 _MARK = re.compile(r"<binlog-error:([A-Za-z0-9+/]+={0,2}):([0-9a-f]{64})>")
 _RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Gone|Refused|Unavailable): .*$", re.MULTILINE)
 _CAUSE = re.compile(r"^Caused by: (?!py4j\.)((?:[\w$]+\.)+[\w$]+: .+)$", re.MULTILINE)
+# What py4j was told of an exception in the JVM, before its stack trace; Spark's texts may have several lines.
+_IN_JVM = re.compile(r"^: ((?:[\w$]+\.)+[\w$]+: .+?)(?=\n\s+at |\nCaused by: |\Z)", re.MULTILINE | re.DOTALL)
 
 
 class SparkFailed(BinlogError):
@@ -163,11 +165,11 @@ def _unpacked(value: Any) -> object:
 
 def reason_of(text: str) -> str:
     """The most informative line of Spark's text: the last error of a Python traceback, else the innermost cause with a
-    message, else the first line with an exception's name, else the first line."""
+    message, else what py4j was told of an exception, else the first line with an exception's name, else the first."""
     head = text.partition("=== Streaming Query ===")[0]
-    for pattern in (_RAISED, _CAUSE):
+    for pattern in (_RAISED, _CAUSE, _IN_JVM):
         found = pattern.findall(head)
         if found:
-            return str(found[-1])
+            return " ".join(str(found[-1]).split())
     lines = [line.strip() for line in head.splitlines() if line.strip()]
     return next((line for line in lines if "Exception" in line), lines[0] if lines else "no reason given")

@@ -7,13 +7,11 @@ Each test takes one to three minutes on an idle machine with two cores.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from tests.peer.cluster import Peer, peer_bin, running_peer
+from tests.peer.cluster import Peer, peer_bin
 from tests.peer.compare import AS_TEXT, differences
 from tests.peer.load import CALM_DDLS, DDLS, Load, prepare, running_load
 from tests.support.servers import MariaDB, Server, running_mariadb, wait_until
@@ -25,14 +23,6 @@ pytestmark = [
 ]
 # The original leaves the character set of CREATE to the destination's defaults.
 UTF8 = ("--character-set-server=utf8mb4", "--collation-server=utf8mb4_bin")
-
-
-@pytest.fixture
-def peer(tmp_path: Path) -> Iterator[Peer]:
-    binaries = peer_bin()
-    assert binaries is not None
-    with running_peer(binaries, tmp_path) as cluster:
-        yield cluster
 
 
 def wait_equal(peer: Peer, destination: MariaDB) -> None:

@@ -13,7 +13,6 @@ import pytest
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.node import NodeStatus
 from binlog.cluster.registry import Registry
-from binlog.cluster.timestamp import connect_timestamps
 
 from pumpclient.client import PumpsClient
 from pumpclient.errors import NoPump
@@ -21,6 +20,7 @@ from pumpclient.options import upstream
 from pumpclient.writer import Limits
 from tests.peer.cluster import Peer, PumpPlace, peer_bin, running_peer
 from tests.support.servers import Server, answers, wait_until
+from tests.support.transactions import write
 
 BINARIES = peer_bin()
 
@@ -31,7 +31,6 @@ pytestmark = [
 ]
 
 OURS, GO = "ours", "original"
-KEY, VALUE = b"t\x80key", b"\x08\x01"
 PATIENT = Limits(patience_s=10.0, write_timeout_s=30.0)  # who is chosen, not who is quick: the machine may be slow
 
 
@@ -51,19 +50,7 @@ class Mixed:
             await etcd.close()
 
     async def written(self, client: PumpsClient, count: int) -> Counter[str]:
-        """So many transactions, whole; who got them."""
-        etcd = connect_etcd([self.peer.pd_url])
-        timestamps = await connect_timestamps(etcd, upstream(self.peer.pd_url), None)
-        chosen: Counter[str] = Counter()
-        try:
-            for _ in range(count):
-                start_ts = await timestamps.get()
-                chosen[await client.write_prewrite(start_ts, KEY, VALUE)] += 1
-                await client.commit(start_ts, await timestamps.get())
-        finally:
-            await timestamps.close()
-            await etcd.close()
-        return chosen
+        return await write(client, upstream(self.peer.pd_url), self.peer.pd_url, count)
 
     async def client(self, strategy: str, **options: Any) -> PumpsClient:
         return await PumpsClient.connect(self.peer.pd_url, strategy, limits=PATIENT, **options)

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import Literal
 
 from binlog.errors import ConfigError
-from binlog.runtime.fields import ByteSize, Duration, Retention
-from pydantic import AfterValidator, Field
+from binlog.runtime.fields import ByteSize, Duration, Retention, ZoneName
+from pydantic import Field
 
 from drainer.sink.settings import ToSection
-
-
-def _check_zone(text: str) -> str:
-    try:
-        ZoneInfo(text)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ValueError(
-            f"{text!r} is no time zone that this machine knows; write for example Europe/Berlin"
-        ) from error
-    return text
 
 
 class FileSection(ToSection):
@@ -40,7 +29,7 @@ class FileSection(ToSection):
         timedelta(0),
         description="complete files that were written so long ago are removed, a plain number is days; 0: none is",
     )
-    time_zone: Annotated[str, AfterValidator(_check_zone)] = Field(
+    time_zone: ZoneName = Field(
         "UTC", description="in pb files, of a TIMESTAMP's text; reparo must be given the same one"
     )
 

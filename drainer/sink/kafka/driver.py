@@ -325,7 +325,7 @@ class Driver:
                 patience.over()
                 return False
             except ProducerLost as error:
-                _log.info("a transaction is tried again", what=what, why=str(error))
+                _log.info("the driver's transaction failed and is tried again", what=what, why=str(error))
                 self.lose()
                 patience.failed(error)
 
@@ -335,7 +335,7 @@ class Driver:
         once, after = self._config.exactly_once, transaction.store.document
         if once:
             transaction.send_the_last()
-            transaction.note_places(lambda places: self._topics.ends(places, committed=False))
+            transaction.note_places(self._ends, lambda places: self._topics.ends(places, committed=False))
         else:
             transaction.note_no_places()
             producer.flush(patience)
@@ -360,7 +360,7 @@ class Driver:
         try:
             producer.abort(patience)
         except BaseException as error:  # noqa: BLE001  the first error is the one to tell
-            _log.info("a transaction is left to be aborted by the next producer", why=str(error))
+            _log.info("the driver's transaction could not be aborted; the next producer aborts it", why=str(error))
             self.lose()
 
     def _put(self, document: Document, patience: Patience) -> None:

@@ -137,12 +137,17 @@ class Hanging:
             )
 
     def _log(self, found: Outcomes, open_rows: Iterable[Place]) -> None:
+        decided = {(self._config.control_topic, partition): commit for partition, commit in found.control.items()}
+        for places in (found.driver, *found.slots.values()):
+            decided.update(places)
         _log.warning(
-            "brokers have left transactions open that they had decided; they are ended",
-            topic=self._config.control_topic,
-            committed=sorted(partition for partition, commit in found.control.items() if commit),
-            aborted=sorted(partition for partition, commit in found.control.items() if not commit),
-            partitions=[f"{topic}-{partition}" for topic, partition in sorted(open_rows)],
+            "brokers have left transactions open that were committed or aborted before: read-committed consumers "
+            "cannot read past them; they are committed and aborted again in these partitions, before anything else is "
+            "written",
+            control_topic=self._config.control_topic,
+            committed=_names(place for place, commit in decided.items() if commit),
+            aborted=_names(place for place, commit in decided.items() if not commit),
+            left_open=_names(place for place in open_rows if place not in decided),
         )
 
     def _end_slot(
@@ -225,6 +230,10 @@ class Hanging:
             FAILURES.failed(what, DestinationDown(text), tries=TRIES_REPORTED)
         else:
             FAILURES.clear(what)
+
+
+def _names(places: Iterable[Place]) -> list[str]:
+    return [f"{topic}-{partition}" for topic, partition in sorted(places)]
 
 
 def check_there(control: Iterable[Place], ends: Mapping[Place, int], label: str) -> None:

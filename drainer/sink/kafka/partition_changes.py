@@ -55,9 +55,10 @@ def take_up(
     driver.transact("other partitions", body, lambda _: notes.items() <= driver.document.notes.items())
     topics.taken_up(notes)
     for change in changes:
-        what = "was deleted and made again" if change.id_ else "has another number of partitions from here on"
+        what = "was deleted and made again" if change.id_ else "has another number of partitions"
         _log.warning(
-            f"a topic {what}",
+            f"a topic {what}; rows behind commit_ts go to all its partitions as they are now, which may be others than "
+            f"before",
             topic=change.topic,
             before=change.recorded,
             partitions=change.found,

@@ -45,7 +45,7 @@ _FENCED: Final = frozenset(
     }
 )
 _REFUSED: Final = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "may this user write to the topic?",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user needs {right} on the topic",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "this user needs IdempotentWrite on the cluster",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user needs Write and Describe on the transactional ids, "
     "which begin with the control topic's name",
@@ -72,13 +72,13 @@ class ProducerFenced(ProducerLost):
     """Another producer has taken this one's transactional id."""
 
 
-def meaning(error: KafkaError, what: str) -> DestinationError:
-    """What the library's or a broker's error is to a sink."""
+def meaning(error: KafkaError, what: str, right: str = "Write") -> DestinationError:
+    """What the library's or a broker's error is to a sink. `right`: what it takes on a topic to do `what`."""
     text = f"{what}: {error.name()}: {error.str()}"
     if error.code() in _FENCED:
         return ProducerFenced(text)
     if error.code() in _REFUSED:
-        return DestinationRefused(f"{text}: {_REFUSED[error.code()]}")
+        return DestinationRefused(f"{text}: {_REFUSED[error.code()].format(right=right)}")
     return ProducerLost(text)
 
 

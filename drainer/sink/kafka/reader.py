@@ -102,7 +102,7 @@ class Reader:
                 first, end = self._of_ends[committed].get_watermark_offsets(of, timeout=_ANSWER_S, cached=False)
                 return int(first), int(end)
             except KafkaException as error:
-                found = meaning(error.args[0], f"topic {self._topic}")
+                found = meaning(error.args[0], f"topic {self._topic}", "Read")
                 if isinstance(found, DestinationRefused):
                     raise found from error
                 # One that met a leader's death says "unknown partition" for ever, so a new one takes its place.
@@ -111,7 +111,7 @@ class Reader:
                 patience.failed(found)
 
     def _waited(self, error: KafkaError, patience: Patience) -> None:
-        found = meaning(error, f"topic {self._topic}")
+        found = meaning(error, f"topic {self._topic}", "Read")
         if not error.retriable() and error.code() not in _GOES_BY:
             raise found
         patience.failed(found)

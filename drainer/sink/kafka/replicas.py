@@ -24,7 +24,12 @@ def check_new(topics: Topics, name: str, config: KafkaConfig) -> None:
         wanted = topics.default_min_insync()
     except DestinationRefused as error:
         # It needs a right of its own, DescribeConfigs on the cluster; the topic is looked at when it is there.
-        _log.info("the brokers' min.insync.replicas is not known", why=str(error))
+        _log.info(
+            "the brokers' min.insync.replicas could not be asked for; the topic is created, and its own "
+            "is held against its replicas then",
+            topic=name,
+            why=str(error),
+        )
         return
     if factor < wanted:
         raise DestinationRefused(

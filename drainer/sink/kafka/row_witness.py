@@ -62,8 +62,8 @@ class RowWitness:
             return self._readers[topic].shows(partition, begin, self._open_rows.get(place), self._patience)
         except DestinationRefused as error:
             raise DestinationRefused(
-                f"{self._label}: whether a transaction that hangs was committed is told by what readers find in topic "
-                f"{topic}, which this user may not read: give it Read there ({error})"
+                f"{self._label}: brokers have left a transaction open, and whether it was committed is told by what "
+                f"readers find in topic {topic} alone, where reading is refused: {error}"
             ) from error
 
     def __enter__(self) -> RowWitness:

@@ -362,7 +362,8 @@ class KafkaSink:
         except Fenced:
             raise
         except DestinationError as error:
-            _log.warning("whether topics have other numbers of partitions is looked at later", why=str(error))
+            what = "whether topics have other partitions is not known; it is asked again, and rows go to the known ones"
+            _log.warning(what, why=str(error))
 
     def interrupt(self) -> None:
         self._stop.set()
@@ -385,7 +386,8 @@ class KafkaSink:
         try:
             driver.transact("position", self._catch_up, lambda found: found.commit_ts == self._commit_ts)
         except DestinationError as error:
-            _log.warning("the last position is not written; nothing is lost", why=str(error))
+            what = "the last position could not be written; no row lies behind the written one, so none comes twice"
+            _log.warning(what, written=stored.commit_ts, position=self._commit_ts, why=str(error))
 
     def _opened(self) -> tuple[Driver, TopicCounts]:
         assert self._driver is not None and self._topics is not None, "open() comes first"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
@@ -59,8 +59,12 @@ class _Kept:
 
 _Key = tuple[str, str, int, int]  # brokers, control topic, epoch, slot
 _kept: OrderedDict[_Key, _Kept] = OrderedDict()
-_readers: dict[tuple[str, str], Reader] = {}
+_Where = tuple[str, str]  # brokers, control topic
+_readers: dict[_Where, Reader] = {}
+_topics: dict[_Where, Topics] = {}
 _lock = threading.Lock()
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,12 @@ class KafkaSlotWriter:
                     receipt = self._write(kept.producer, slot, segment, patience)
             except ProducerLost as error:
                 # Fenced off, too: by an attempt elsewhere, or by a driver, whose claim the next producer sees.
-                _log.info("a slot is written again", slot=slot, why=str(error))
+                _log.info(
+                    "a slot's transaction failed; the slot is written again with a new producer",
+                    slot=slot,
+                    transactional_id=self.config.slot_id(slot),
+                    why=str(error),
+                )
                 if kept is not None:
                     kept.producer.drop()
                 patience.failed(error)
@@ -126,7 +135,12 @@ class KafkaSlotWriter:
         try:
             producer.abort(Patience(f"{self.label}: aborting", min(self.config.retry_for_s, _ABORT_S)))
         except DestinationError as error:
-            _log.info("a transaction is left to be aborted by the next producer", why=str(error))
+            _log.info(
+                "a slot's transaction could not be aborted; whoever next takes its transactional_id aborts it, or the "
+                "brokers do when transaction-timeout is over",
+                transactional_id=producer.name,
+                why=str(error),
+            )
         producer.drop()
 
     def _opened(self, slot: int, patience: Patience) -> _Kept:
@@ -157,11 +171,16 @@ class KafkaSlotWriter:
         if not self.config.exactly_once:
             return
         places = [place for place, of in self.publication.slot_places(self.intent.slots).items() if of == slot]
-        topics = Topics(self.config.client, self.config.address, self.config.retry_for_s, threading.Event())
-        _, open_at = topics.settled(places, GRACE_S)
+        _, open_at = self._asked().settled(places, GRACE_S)
         if not open_at:
             return
-        _log.warning("brokers have left an aborted attempt open; it is ended", slot=slot, partitions=sorted(open_at))
+        _log.warning(
+            "brokers have left partitions open to an earlier attempt at this slot that was aborted: read-committed "
+            "consumers cannot read past it; it is aborted there again, and the slot is written then",
+            slot=slot,
+            transactional_id=self.config.slot_id(slot),
+            open_at=[f"{topic}-{partition} offset {offset}" for (topic, partition), offset in sorted(open_at.items())],
+        )
         producer.begin()
         for place in sorted(open_at):
             producer.send(*place, [nothing()], patience)
@@ -176,12 +195,19 @@ class KafkaSlotWriter:
         return all(reader.end(place, patience) == self.ends[place] for place in places)
 
     def _reader(self) -> Reader:
+        return self._shared(_readers, lambda: Reader(self.config.client, self.config.control_topic))
+
+    def _asked(self) -> Topics:
+        made = self.config.client, self.config.address, self.config.retry_for_s
+        return self._shared(_topics, lambda: Topics(*made, threading.Event()))
+
+    def _shared(self, of: dict[_Where, T], make: Callable[[], T]) -> T:
         """One for each control topic that this process has met."""
-        key = self.config.address, self.config.control_topic
+        where = self.config.address, self.config.control_topic
         with _lock:
-            if key not in _readers:
-                _readers[key] = Reader(self.config.client, self.config.control_topic)
-            return _readers[key]
+            if where not in of:
+                of[where] = make()
+            return of[where]
 
     def _write(self, producer: Producer, slot: int, segment: ChangeSegment, patience: Patience) -> Receipt:
         topic, once = self.config.control_topic, self.config.exactly_once
@@ -233,10 +259,12 @@ def required_of(text: str) -> list[RequiredSchema]:
 def forget_producers() -> None:
     """Drop all that this process keeps."""
     with _lock:
-        dropped, readers = list(_kept.values()), list(_readers.values())
+        dropped = list(_kept.values())
+        clients: list[Reader | Topics] = [*_readers.values(), *_topics.values()]
         _kept.clear()
         _readers.clear()
+        _topics.clear()
     for one in dropped:
         one.producer.drop()
-    for reader in readers:
-        reader.close()
+    for client in clients:
+        client.close()

@@ -138,7 +138,12 @@ class TopicCounts:
                 check_existing(self.admin, name, self._config)
                 counts[name] = self._used(name, found)
                 if counts[name] < found:
-                    _log.warning("only the first partitions are used", topic=name, used=counts[name], partitions=found)
+                    _log.warning(
+                        "a topic has more partitions than partition-num says; rows go to the first of them alone",
+                        topic=name,
+                        used=counts[name],
+                        partitions=found,
+                    )
                 sizes[name] = self.admin.max_message_bytes(name)
             self._ids.update(self.admin.ids(unknown))
             self._set(counts, sizes)

@@ -55,6 +55,17 @@ class Topics:
         self._of_ends: dict[bool, Consumer] = {}
         self._lock = threading.Lock()
 
+    def close(self) -> None:
+        """Nothing may be asked behind this."""
+        with self._lock:
+            self._let_go([self._admin, *self._of_ends.values()])
+            self._of_ends = {}
+            del self._admin
+
+    def _let_go(self, last: list[Any]) -> None:
+        """End these clients, which `last` alone refers to. One may wait for a broker that is away."""
+        threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()
+
     def _note_error(self, error: KafkaError) -> None:
         self._reason = f"{error.name()}: {error.str()}"
 
@@ -163,7 +174,12 @@ class Topics:
         self, places: Sequence[Place], grace_s: float, known: Mapping[Place, int] | None = None
     ) -> tuple[dict[Place, int], dict[Place, int]]:
         """Where partitions end; and those where a transaction that begins at the offset given is open for `grace_s`,
-        but for the offsets that are `known`. The ends are those of a moment at which there was no such partition."""
+        but for the offsets that are `known`. The ends are those of a moment at which there was no such partition.
+
+        Two questions, for brokers tell one kind of end at a time, and neither can be known instead: that a partition
+        ends where its last transaction and marker must end does not say that they are what is there (an attempt of a
+        writer that was fenced off may be, with the marker left out), and that readers get to there does not say that
+        no such attempt is open behind it."""
         end_s = time.monotonic() + grace_s
         still: dict[Place, int] | None = None
         pause_s = _LOOK_AGAIN_S_FIRST
@@ -185,7 +201,8 @@ class Topics:
             found = self._admin.describe_configs([resource], request_timeout=_ANSWER_S)[resource]
             return str(found.result(_ANSWER_S + 5)[name].value)
 
-        return self._patiently(f"asking for the settings of {resource.restype.name.lower()} {resource.name}", ask)
+        what = f"asking for the settings of {resource.restype.name.lower()} {resource.name}"
+        return self._patiently(what, ask, "DescribeConfigs")
 
     def create(self, topic: str, partitions: int, replication_factor: int) -> int:
         """One that is there already is left as it is. How many partitions it has. Raises DestinationRefused."""
@@ -211,7 +228,7 @@ class Topics:
                 if code != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
 
-        self._patiently(f"creating topic {topic}", ask)
+        self._patiently(f"creating topic {topic}", ask, "Create")
         # A broker answers before all of them know of it; the next question may go to one that does not.
         patience = self._patience(f"creating topic {topic}")
         while not (found := self.counts().get(topic, 0)):
@@ -232,17 +249,16 @@ class Topics:
             last: list[Any] = [self._admin, *self._of_ends.values()]
             self._of_ends = {}
         self._admin = AdminClient(self._client)
-        # Its end may wait for a broker that is away.
-        threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()
+        self._let_go(last)
 
-    def _patiently(self, what: str, ask: Callable[[], T]) -> T:
+    def _patiently(self, what: str, ask: Callable[[], T], right: str = "Describe") -> T:
         patience = self._patience(what)
         while True:
             try:
                 found = ask()
             except KafkaException as error:
                 reason: Any = error.args[0]
-                refused = meaning(reason, what)
+                refused = meaning(reason, what, right)
                 if isinstance(refused, DestinationRefused):
                     raise refused from error
                 self._renew()

@@ -45,13 +45,19 @@ class Transaction:
         for topic, partition, messages in self._last:
             self.send(topic, partition, messages)
 
-    def note_places(self, ends: Callable[[Sequence[Place]], Mapping[Place, int]]) -> None:
-        """With the position. `ends`: where partitions end now."""
+    def note_places(self, before: Mapping[Place, int], ends: Callable[[Sequence[Place]], Mapping[Place, int]]) -> None:
+        """With the position. `before`: where partitions ended before the transaction, as far as that is known; `ends`:
+        where they end now. That is asked of those alone which this transaction has changed: slots write nothing before
+        it is committed, so the others end where they did."""
         notes = {**self.store.document.notes, WROTE_NOTE: wrote_note(self.wrote)}
         if self.slots:
-            if self.wrote:
-                self._producer.flush(self._patience)
-            notes[SLOTS_NOTE] = slots_note(ends(list(self.slots)), self.slots)
+            begins = {place: before[place] for place in self.slots if place in before and place not in self.wrote}
+            asked = [place for place in self.slots if place not in begins]
+            if asked:
+                if self.wrote:
+                    self._producer.flush(self._patience)
+                begins.update(ends(asked))
+            notes[SLOTS_NOTE] = slots_note(begins, self.slots)
         self.store.document.notes = notes
 
     def note_no_places(self) -> None:

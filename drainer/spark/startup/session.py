@@ -43,27 +43,35 @@ def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> Spar
     """A session with the source "binlog" registered. Raises SparkUnavailable, and Stopped soon after `stopping`
     returns True; the JVM has ended then."""
     late_pandas.install()
-    gateway = None
+    gateway, told = None, ""
     conf = SparkConf(loadDefaults=False).setAll(list(jvm.settings.items()))
     try:
         gateway = connect(jvm, conf, stopping)
         with quiet_py4j(), killed_when(stopping, jvm.process):
-            session = SparkSession(SparkContext(conf=conf, gateway=gateway))
-            if jvm.python:
-                session.sparkContext.pythonExec = jvm.python
-            log_accumulator_errors(session.sparkContext)
-            register(session)
-            return session
+            try:
+                return _made(jvm, conf, gateway)
+            except Exception as error:
+                told = text_of(error)  # the JVM is asked for it, which is ended soon
+                raise
     except Stopped:
         raise
     except Exception as error:  # pyspark raises many kinds of errors when its JVM fails
         _end_jvm(gateway, 0 if stopping() else JVM_EXIT_S)
         if stopping():
             raise Stopped("stopped while Spark was starting") from error
-        why = reason_of(text_of(error))
+        why = reason_of(told or text_of(error))
         if why == JVM_ENDED:
             why = node_requirements.last_error(jvm.output, jvm.begin) or why
         raise SparkUnavailable(f"Spark did not start, see {jvm.output}: {why}") from error
+
+
+def _made(jvm: Jvm, conf: SparkConf, gateway: Any) -> SparkSession:
+    session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+    if jvm.python:
+        session.sparkContext.pythonExec = jvm.python
+    log_accumulator_errors(session.sparkContext)
+    register(session)
+    return session
 
 
 @contextlib.contextmanager

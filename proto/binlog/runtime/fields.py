@@ -13,6 +13,7 @@ import struct
 from datetime import timedelta
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -92,6 +93,17 @@ def parse_retention(value: object) -> timedelta:
         return timedelta(days=int(text)) if re.fullmatch(r"[0-9]+", text) else parse_go_duration(text)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"unsupported gc time {text}, etc: use 7 for 7 day, 7h for 7 hour") from error
+
+
+def check_zone(text: str) -> str:
+    """The name itself if this machine knows a time zone of it."""
+    try:
+        ZoneInfo(text)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(
+            f"{text!r} is no time zone that this machine knows; write for example Europe/Berlin"
+        ) from error
+    return text
 
 
 def split_host_port(text: str) -> tuple[str, int]:
@@ -175,6 +187,7 @@ def parse_names(value: object) -> object:
 ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
 Duration = Annotated[timedelta, BeforeValidator(parse_go_duration)]
 Retention = Annotated[timedelta, BeforeValidator(parse_retention)]
+ZoneName = Annotated[str, AfterValidator(check_zone)]
 HostPort = Annotated[str, AfterValidator(check_host_port)]
 Urls = Annotated[tuple[str, ...], BeforeValidator(parse_urls)]
 LooseUrls = Annotated[tuple[str, ...], BeforeValidator(parse_loose_urls)]

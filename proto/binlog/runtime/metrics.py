@@ -6,13 +6,13 @@ import asyncio
 import re
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from http.client import HTTPException
 from itertools import accumulate
 
 import prometheus_client
 from prometheus_client import Counter, Gauge, Histogram
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import default_handler
 from prometheus_client.registry import REGISTRY, Collector
 from prometheus_client.utils import floatToGoString
@@ -32,16 +32,16 @@ _PLAIN: set[str] = set()  # counters shown under the very name they were given
 
 
 def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
-    """A counter `binlog_<name>`. The library shows every counter as `…_total`; upstream's have no such ending."""
+    """A counter `binlog_<name>`."""
+    return Counter(_counter_name(name), text, labels)
+
+
+def _counter_name(name: str) -> str:
+    """The library shows every counter as `…_total`; upstream's have no such ending."""
     full = PREFIX + name
     if not full.endswith("_total"):
         _PLAIN.add(full)
-    return Counter(full, text, labels)
-
-
-def raise_to(found: Counter, total: float) -> None:
-    """Show a total that is counted elsewhere in this process; one that fell is not shown."""
-    found.inc(max(0.0, total - found._value.get()))
+    return full
 
 
 def gauge(name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
@@ -50,15 +50,8 @@ def gauge(name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
 
 
 def histogram(name: str, text: str, labels: Sequence[str] = (), *, buckets: Sequence[float]) -> Histogram:
-    """A histogram `binlog_<name>`; `buckets` as `exponential` makes them."""
+    """A histogram `binlog_<name>` in which several threads observe; `buckets` as `exponential` makes them."""
     return Histogram(PREFIX + name, text, labels, buckets=buckets)
-
-
-def observe_many(found: Histogram, amount: float, count: int) -> None:
-    """Observe the same amount so many times, for what one time costs."""
-    buckets = found._buckets
-    found._sum.inc(amount * count)
-    buckets[min(bisect_left(found._upper_bounds, amount), len(buckets) - 1)].inc(count)
 
 
 def exponential(start: float, factor: float, count: int) -> list[float]:
@@ -71,8 +64,8 @@ def total_of(metric: Counter) -> float:
     return sum(sample.value for family in metric.collect() for sample in family.samples)
 
 
-class Buckets:
-    """A histogram of one series for hot places: a tenth of the library's price. One thread observes."""
+class Series:
+    """One series of a HotHistogram. One thread observes."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -98,23 +91,47 @@ class Buckets:
         return list(zip(bounds, accumulate(self._counts), strict=True)), self._sum
 
 
-class _BucketsCollector(Collector):
-    def __init__(self, name: str, text: str, label: str, series: Mapping[str, Buckets]) -> None:
-        self._name, self._text, self._label, self._series = name, text, label, series
+class HotHistogram(Collector):
+    """A histogram `binlog_<name>` for hot places, at a tenth of the library's price, for there are no locks."""
+
+    def __init__(self, name: str, text: str, labels: Sequence[str], *, bounds: Sequence[float]) -> None:
+        """`bounds` as `exponential` makes them."""
+        self._name, self._text, self._labels, self._bounds = PREFIX + name, text, labels, bounds
+        self._series: dict[tuple[str, ...], Series] = {}
+        REGISTRY.register(self)
+
+    def labels(self, *values: str) -> Series:
+        """That of these labels; it is shown from the first time on that it is asked for."""
+        found = self._series.get(values)
+        if found is None:
+            found = self._series.setdefault(values, Series(self._bounds))
+        return found
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
-        family = HistogramMetricFamily(self._name, self._text, labels=[self._label])
-        for value, buckets in self._series.items():
-            counts, total = buckets.sample()
-            family.add_metric([value], counts, total)
+        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
+        for values, series in list(self._series.items()):
+            counts, total = series.sample()
+            family.add_metric(values, counts, total)
         yield family
 
 
-def hot_histogram(name: str, text: str, label: str, values: Sequence[str], *, bounds: Sequence[float]) -> list[Buckets]:
-    """A histogram `binlog_<name>` with one label; its series, parallel to the label's `values`."""
-    series = [Buckets(bounds) for _ in values]
-    REGISTRY.register(_BucketsCollector(PREFIX + name, text, label, dict(zip(values, series, strict=True))))
-    return series
+class ShownCounter(Collector):
+    """A counter `binlog_<name>` of what is counted elsewhere in this process."""
+
+    def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
+        self._name, self._text, self._labels = _counter_name(name), text, labels
+        self._totals: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
+        REGISTRY.register(self)
+
+    def show(self, total: float, *values: str) -> None:
+        """The total of these labels; one that fell is not shown."""
+        self._totals[values] = max(total, self._totals.get(values, 0.0))
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
+        for values, total in list(self._totals.items()):
+            family.add_metric(values, total)
+        yield family
 
 
 def render() -> bytes:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.integration.deploy.test_compose import COMPOSE, ready
 from tests.integration.test_peer import UTF8, wait_equal
-from tests.peer.cluster import Peer, peer_bin, running_peer
+from tests.peer.cluster import Peer, peer_bin
 from tests.peer.load import CALM_DDLS, prepare, running_load
 from tests.support.compose import Processes
 from tests.support.servers import MariaDB, require_java, running_mariadb, wait_until
@@ -21,14 +20,6 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(peer_bin() is None, reason="PEER_BIN does not name a folder of the peer's binaries"),
 ]
-
-
-@pytest.fixture
-def peer(tmp_path: Path) -> Iterator[Peer]:
-    binaries = peer_bin()
-    assert binaries is not None
-    with running_peer(binaries, tmp_path) as cluster:
-        yield cluster
 
 
 @pytest.fixture

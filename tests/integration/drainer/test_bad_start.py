@@ -96,12 +96,21 @@ def test_a_signal_ends_a_start_that_waits_for_a_master(stubs: Stubs, number: sig
         gone(left)
 
 
-def test_a_spark_that_fails_for_another_reason_is_one_line_that_names_its_log(stubs: Stubs) -> None:
+@pytest.mark.parametrize(
+    ("setting", "value", "why"),
+    [
+        ("spark.driver.memory", "1q", "spark.log"),  # no JVM
+        ("spark.executor.memory", "100m", "Executor memory 104857600 must be at least 471859200. Please increase"),
+    ],
+)
+def test_a_spark_that_fails_for_another_reason_is_one_line_that_names_its_log(
+    stubs: Stubs, setting: str, value: str, why: str
+) -> None:
     stubs.add("a")
     stubs.resolve(END)
-    more = '[spark]\nconf = {"spark.driver.memory" = "1q"}\n'
+    more = f'[spark]\nconf = {{"{setting}" = "{value}"}}\n'
     drainer = stubs.drainer(configuration(stubs, free_port()) + more).start()
-    failed(drainer, 2, "Spark did not start, see ", "spark.log")
+    failed(drainer, 2, "Spark did not start, see ", "spark.log", why)
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,16 @@ import pytest
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.node import NodeStatus
 from binlog.cluster.registry import Registry
-from binlog.cluster.timestamp import connect_timestamps
 
 from pumpclient.client import PumpsClient
 from pumpclient.options import upstream
 from pumpclient.writer import Limits
 from tests.integration.pumpclient.conftest import Cluster
 from tests.support.servers import Etcd
+from tests.support.transactions import write
 
 pytestmark = pytest.mark.integration
 
-KEY, VALUE = b"t\x80key", b"\x08\x01"
 PATIENT = Limits(patience_s=30.0, write_timeout_s=60.0)  # who is chosen, not who is quick: the machine may be slow
 
 
@@ -44,20 +43,8 @@ async def statuses(cluster: Cluster) -> dict[str, NodeStatus]:
         await etcd.close()
 
 
-async def write(cluster: Cluster, client: PumpsClient, count: int) -> Counter[str]:
-    """So many transactions, whole; who got them."""
-    etcd = connect_etcd([cluster.url])
-    timestamps = await connect_timestamps(etcd, upstream(cluster.url, tso_source="own"), None)
-    chosen: Counter[str] = Counter()
-    try:
-        for _ in range(count):
-            start_ts = await timestamps.get()
-            chosen[await client.write_prewrite(start_ts, KEY, VALUE)] += 1
-            await client.commit(start_ts, await timestamps.get())
-    finally:
-        await timestamps.close()
-        await etcd.close()
-    return chosen
+async def written(cluster: Cluster, client: PumpsClient, count: int) -> Counter[str]:
+    return await write(client, upstream(cluster.url, tso_source="own"), cluster.url, count)
 
 
 async def test_pumps_report_a_score_and_their_labels(labelled: Cluster) -> None:
@@ -65,7 +52,7 @@ async def test_pumps_report_a_score_and_their_labels(labelled: Cluster) -> None:
     assert {name: 1 <= status.score <= 1000 for name, status in found.items()} == {"a1": True, "b1": True}
     assert found["a1"].label == {"zone": "a", "rack": "1"}
     async with await PumpsClient.connect(labelled.url, "score", tso_source="own", limits=PATIENT) as client:
-        assert set(await write(labelled, client, 60)) == {"a1", "b1"}
+        assert set(await written(labelled, client, 60)) == {"a1", "b1"}
     before = {name: status.update_ts for name, status in found.items()}
     async with asyncio.timeout(180):
         while True:
@@ -81,15 +68,15 @@ async def test_writers_keep_to_their_label_while_they_can(labelled: Cluster) -> 
     labels = {"zone": "a"}
     connecting = PumpsClient.connect(labelled.url, "label", tso_source="own", labels=labels, limits=PATIENT)
     async with await connecting as client:
-        assert set(await write(labelled, client, 20)) == {"a1"}
+        assert set(await written(labelled, client, 20)) == {"a1"}
         await asyncio.to_thread(labelled.pumps["a1"].server.stop)
         async with asyncio.timeout(180):
             while client.available_pumps != ("b1",):  # noqa: ASYNC110  the registry says so
                 await asyncio.sleep(0.05)
-        assert set(await write(labelled, client, 5)) == {"b1"}
+        assert set(await written(labelled, client, 5)) == {"b1"}
         assert client.counts.outside == 5
         await asyncio.to_thread(labelled.pumps["a1"].start)
         async with asyncio.timeout(180):
             while client.available_pumps != ("a1", "b1"):  # noqa: ASYNC110  the registry says so
                 await asyncio.sleep(0.05)
-        assert set(await write(labelled, client, 5)) == {"a1"}
+        assert set(await written(labelled, client, 5)) == {"a1"}

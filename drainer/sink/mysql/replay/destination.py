@@ -157,7 +157,13 @@ class ServerReplayer:
             except ServerError as error:
                 if error.code not in IGNORABLE or not (state["repeated"] or self._settings.safe):
                     raise ReplayFailed(f"{error}; the statement: {statement}", commit_ts=position.commit_ts) from error
-                _log.warning("a DDL's effect is there already", statement=statement, error=str(error))
+                _log.warning(
+                    "the server refused a DDL that may have run before, for what it does is done already; it counts as "
+                    "executed",
+                    commit_ts=position.commit_ts,
+                    statement=statement,
+                    error=str(error),
+                )
             except ConnectionLost:
                 state["repeated"] = True
                 raise

@@ -23,7 +23,7 @@ from binlog.stub.etcd import MemoryEtcd
 from binlog.stub.pd import StubPD
 from grpc import aio
 
-from pump import process
+from pump import leaving, process
 from pump.gc import drainers_of
 from tests.integration.pump.rpc import Client, config, connected, running, until
 from tests.integration.pump.services.conftest import CLUSTER
@@ -201,7 +201,7 @@ async def test_offline_waits_for_an_etcd_that_is_away(
 ) -> None:
     """P-LC-09: each step of leaving for good is tried again. Giving up leaves a record in `closing`, for which drainers
     wait until somebody starts the pump again."""
-    monkeypatch.setattr(process, "PASSED_POLL_S", 0.01)
+    monkeypatch.setattr(leaving, "PASSED_POLL_S", 0.01)
     registry = Registry(etcd)
     await registry.create("drainers", NodeStatus("d1", "127.0.0.1:1", State.PAUSED, max_commit_ts=1 << 62))
     pump = process.Pump(config(tmp_path, pd), etcd=etcd)
@@ -213,7 +213,7 @@ async def test_offline_waits_for_an_etcd_that_is_away(
             raise EtcdError("no connection to etcd")
         return await drainers_of(asked)
 
-    monkeypatch.setattr(process, "drainers_of", failing)
+    monkeypatch.setattr(leaving, "drainers_of", failing)
     await asyncio.wait_for(pump.stop("close"), 60)
     record = await registry.get("pumps", "p1")
     assert record is not None

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from binlog.runtime.fields import (
     check_host_port,
+    check_zone,
     default_host,
     parse_bytes,
     parse_go_duration,
@@ -106,6 +107,17 @@ def test_no_urls(text: str, error: str) -> None:
 def test_urls_of_another_type(value: object) -> None:
     with pytest.raises(ValueError, match="was expected"):
         parse_urls(value)
+
+
+@pytest.mark.parametrize("text", ["Atlantis/Capital", "", "../../etc/passwd", "Europe\0", "Europe"])
+def test_no_time_zones(text: str) -> None:
+    with pytest.raises(ValueError, match="is no time zone that this machine knows; write for example Europe/Berlin"):
+        check_zone(text)
+
+
+def test_time_zones() -> None:
+    assert check_zone("UTC") == "UTC"
+    assert check_zone("Europe/Berlin") == "Europe/Berlin"
 
 
 def test_host_port() -> None:

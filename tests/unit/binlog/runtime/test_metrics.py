@@ -13,18 +13,20 @@ from aiohttp import web
 from binlog.runtime import metrics
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Histogram, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 BOUNDS = metrics.exponential(0.5, 2, 4)
-(SERIES, OTHER) = metrics.hot_histogram("test_hot_seconds", "t", "type", ("a", "b"), bounds=BOUNDS)
+HOT = metrics.HotHistogram("test_hot_seconds", "t", ["type", "label"], bounds=BOUNDS)
+ELSEWHERE = metrics.ShownCounter("test_elsewhere", "t", ["mode"])
+ELSEWHERE_PLAIN = metrics.ShownCounter("test_elsewhere_rows_total", "t")
 PUSHED = metrics.counter("test_pushed_count", "pushed")
 TOTAL = metrics.counter("test_pushed_total", "pushed")
 
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 5)), max_size=30), st.lists(st.integers(0, 20), max_size=40))
 def test_a_hot_histogram_counts_as_the_librarys(repeated: list[tuple[float, int]], each: list[int]) -> None:
-    mine = metrics.Buckets(BOUNDS)
+    mine = metrics.Series(BOUNDS)
     registry = CollectorRegistry()
     theirs = Histogram("h", "t", buckets=BOUNDS, registry=registry)
     for value, count in repeated:
@@ -42,14 +44,26 @@ def test_a_hot_histogram_counts_as_the_librarys(repeated: list[tuple[float, int]
 
 
 def test_a_hot_histogram_is_shown_like_any_other() -> None:
-    SERIES.observe(0.6, 3)
-    found = {family.name: family for family in text_string_to_metric_families(metrics.render().decode())}
-    family = found["binlog_test_hot_seconds"]
+    """Each series from the first time on that its labels are asked for."""
+    HOT.labels("a", "x").observe(0.6, 2)
+    HOT.labels("a", "x").observe(0.6)
+    HOT.labels("b", "x")
+    family = shown("binlog_test_hot_seconds")
     assert family.type == "histogram"
-    shown = {(s.name.rpartition("_")[2], s.labels["type"], s.labels.get("le")): s.value for s in family.samples}
-    assert shown["bucket", "a", "1.0"] == shown["count", "a", None] == 3
-    assert shown["sum", "a", None] == pytest.approx(1.8)
-    assert shown["bucket", "b", "+Inf"] == 0
+    values = {(s.name.rpartition("_")[2], s.labels["type"], s.labels.get("le")): s.value for s in family.samples}
+    assert values["bucket", "a", "1.0"] == values["count", "a", None] == 3
+    assert values["sum", "a", None] == pytest.approx(1.8)
+    assert values["bucket", "b", "+Inf"] == 0
+    assert {s.labels["label"] for s in family.samples} == {"x"}
+
+
+def test_a_hot_histogram_without_calls_has_no_series() -> None:
+    metrics.HotHistogram("test_unused_seconds", "t", ["type"], bounds=BOUNDS)
+    assert shown("binlog_test_unused_seconds").samples == []
+
+
+def shown(name: str) -> Metric:
+    return {family.name: family for family in text_string_to_metric_families(metrics.render().decode())}[name]
 
 
 class Gateway:
@@ -137,8 +151,12 @@ async def test_no_gateway_stops_nothing(gateway: str) -> None:
 
 def test_a_total_that_is_counted_elsewhere_is_a_counter() -> None:
     """`rate` of a gauge means nothing when it falls; a counter never does."""
-    found = Counter("test_elsewhere", "t", ["mode"], registry=None)
     for total in (3, 3, 7, 5):
-        metrics.raise_to(found.labels("inline"), total)
-    (family,) = found.collect()
-    assert family.type == "counter" and [one.value for one in family.samples if one.name.endswith("_total")] == [7.0]
+        ELSEWHERE.show(total, "inline")
+    text = metrics.render().decode()
+    assert "# TYPE binlog_test_elsewhere counter\n" in text
+    assert '\nbinlog_test_elsewhere{mode="inline"} 7.0\n' in text
+
+
+def test_a_total_without_labels_is_shown_before_anything_is_counted() -> None:
+    assert "\nbinlog_test_elsewhere_rows_total 0.0\n" in metrics.render().decode()

@@ -218,7 +218,15 @@ def test_spark_s_own_failure_is_one_line() -> None:
         ("", "no reason given"),
         ("one\ntwo", "one"),
         ("An error\njava.lang.OutOfMemoryError: heap\n\tat x", "java.lang.OutOfMemoryError: heap"),
-        ("first\n: org.apache.spark.SparkException: lost", ": org.apache.spark.SparkException: lost"),
+        ("first\n: org.apache.spark.SparkException: lost", "org.apache.spark.SparkException: lost"),
+        ("first\n: java.lang.IllegalStateException\n\tat x", ": java.lang.IllegalStateException"),
+        (
+            "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: org.apache.spark."
+            "SparkIllegalArgumentException: [INVALID_EXECUTOR_MEMORY] Executor memory 1 must be at least 2.\n"
+            "Please increase executor memory.\n\tat org.apache.spark.memory.UnifiedMemoryManager$.getMaxMemory\n",
+            "org.apache.spark.SparkIllegalArgumentException: [INVALID_EXECUTOR_MEMORY] Executor memory 1 must be at "
+            "least 2. Please increase executor memory.",
+        ),
         (
             ": org.apache.spark.SparkException: Exception thrown in awaitResult:\n\tat x\nCaused by: org.apache.spark."
             "SparkException: Python worker exited\n\tat y\nCaused by: java.io.EOFException\n\tat z",

@@ -32,7 +32,7 @@ from pumpclient.sdk.places import Places
 from pumpclient.sdk.retry import PAUSE_MAX_S, Retry
 from tests.unit.pumpclient.conftest import FAST, until
 from tests.unit.pumpclient.sdk.conftest import Shop
-from tests.unit.pumpclient.stub_pump import Fault
+from tests.unit.pumpclient.stub_pump import Fault, StubPump
 
 PATIENT = replace(FAST, write_timeout_s=60, commit_budget_s=60)
 BRIEF = replace(FAST, write_timeout_s=60, commit_budget_s=0.02)
@@ -54,6 +54,14 @@ def commits(envelope: Envelope) -> bool:
 
 def prewrites(envelope: Envelope) -> bool:
     return envelope.tp == BinlogType.PREWRITE and envelope.start_ts != 0
+
+
+def without_commits(shop: Shop, fault: Fault = Fault.ERRMSG) -> StubPump:
+    """The pump, which takes no commit from now on, until its `faults` are cleared."""
+    pump = shop.pumps["a"]
+    pump.only = commits
+    pump.faults.extend([fault] * 100_000)
+    return pump
 
 
 async def begun(service: Service, table: Table, number: int = 1) -> Transaction:
@@ -118,10 +126,8 @@ async def test_slow_pumps_push_back(shop: Shop) -> None:
     """Two commits hang; the third transaction waits, the fourth is told at once; nothing of either is at the pump."""
     service = await shop.service(limits=PATIENT, places=Places(in_flight_max=2, queue_max=1, queue_wait_s=60))
     table = await table_of(service)
-    pump = shop.pumps["a"]
+    pump = without_commits(shop)
     before = len(shop.received())
-    pump.only = commits
-    pump.faults.extend([Fault.ERRMSG] * 100_000)
     tasks = [asyncio.create_task((await begun(service, table, n)).commit()) for n in (1, 2)]
     await until(lambda: sum(commits(e) for e in shop.received()[before:]) >= 2)
     assert service.in_flight == 2
@@ -142,9 +148,7 @@ async def test_a_place_is_kept_while_its_commit_is_under_way(shop: Shop) -> None
     """Callers that give up do not make room for more: what they began is still being sent."""
     service = await shop.service(limits=PATIENT, places=Places(in_flight_max=1, queue_max=0))
     table = await table_of(service)
-    pump = shop.pumps["a"]
-    pump.only = commits
-    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    pump = without_commits(shop)
     txn = await begun(service, table)
     task = asyncio.create_task(txn.commit())
     await until(lambda: txn.start_ts in pump.pending and any(map(commits, shop.received()[-1:])))
@@ -162,9 +166,7 @@ async def test_a_place_is_kept_while_its_commit_is_under_way(shop: Shop) -> None
 
 
 async def undelivered(shop: Shop, service: Service, table: Table) -> Transaction:
-    pump = shop.pumps["a"]
-    pump.only = commits
-    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    without_commits(shop)
     txn = await begun(service, table)
     with pytest.raises(CommitUndelivered):
         await txn.commit()
@@ -216,9 +218,7 @@ async def test_after_close_an_unknown_outcome_stays_unknown(shop: Shop) -> None:
     """ClientClosed would say that nothing is visible, and the pump has stored the commit."""
     service = await shop.service(limits=BRIEF)
     table = await table_of(service)
-    pump = shop.pumps["a"]
-    pump.only = commits
-    pump.faults.extend([Fault.LOSE_ANSWER] * 100_000)
+    pump = without_commits(shop, Fault.LOSE_ANSWER)
     txn = await begun(service, table)
     with pytest.raises(CommitUndelivered):
         await txn.commit()
@@ -233,9 +233,7 @@ async def test_run_of_a_closed_service_tells_that_the_outcome_is_unknown(shop: S
     """At once, for nobody answers any more; and not as ClientClosed, which its caller would make again."""
     service = await shop.service(limits=PATIENT)
     table = await table_of(service)
-    pump = shop.pumps["a"]
-    pump.only = commits
-    pump.faults.extend([Fault.LOSE_ANSWER] * 100_000)
+    pump = without_commits(shop, Fault.LOSE_ANSWER)
     begun_ts: list[int] = []
 
     def work(txn: Transaction) -> None:
@@ -437,16 +435,20 @@ def waits(service: Service, commit_wait_s: float) -> None:
     service.client._limits = replace(service.client.limits, commit_wait_s=commit_wait_s)
 
 
-async def test_who_commits_does_not_wait_for_as_long_as_the_commit_is_sent(shop: Shop) -> None:
-    """The caller is told that it is not known yet; the pump comes back, and has the commit without another call."""
+async def reporting(shop: Shop, *, commit_wait_s: float) -> tuple[Service, Table, list[CommitUndelivered]]:
+    """A service and its table; the commits that it gives up behind a caller's back go to the list."""
     seen: list[CommitUndelivered] = []
     service = await shop.service(limits=AWAY)
     service.client._writer._on_undelivered = seen.append
     table = await table_of(service)
-    waits(service, 0.05)
-    pump = shop.pumps["a"]
-    pump.only = commits
-    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    waits(service, commit_wait_s)
+    return service, table, seen
+
+
+async def test_who_commits_does_not_wait_for_as_long_as_the_commit_is_sent(shop: Shop) -> None:
+    """The caller is told that it is not known yet; the pump comes back, and has the commit without another call."""
+    service, table, seen = await reporting(shop, commit_wait_s=0.05)
+    pump = without_commits(shop)
     txn = await begun(service, table)
     with pytest.raises(
         CommitUndelivered, match=r"pump a has not taken the commit \d+ yet: .* for 600 s in all"
@@ -464,15 +466,9 @@ async def test_who_commits_does_not_wait_for_as_long_as_the_commit_is_sent(shop:
 
 
 async def test_what_was_given_up_in_the_background_is_reported_and_can_be_asked_again(shop: Shop) -> None:
-    seen: list[CommitUndelivered] = []
-    service = await shop.service(limits=AWAY)
-    service.client._writer._on_undelivered = seen.append
-    table = await table_of(service)
-    waits(service, 0)
+    service, table, seen = await reporting(shop, commit_wait_s=0)
     service.client._writer._limits = replace(AWAY, commit_budget_s=0.1)
-    pump = shop.pumps["a"]
-    pump.only = commits
-    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    pump = without_commits(shop)
     txn = await begun(service, table)
     with pytest.raises(CommitUndelivered):
         await asyncio.wait_for(txn.commit(), 60)
@@ -489,9 +485,7 @@ async def test_the_transactions_of_a_pump_that_is_away_do_not_take_every_place(s
     service = await shop.service(limits=AWAY, places=Places(in_flight_max=2, queue_max=1, queue_wait_s=60))
     table = await table_of(service)
     waits(service, 1)
-    pump = shop.pumps["a"]
-    pump.only = commits
-    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    pump = without_commits(shop)
     patient, cancelled = [await begun(service, table, number) for number in (1, 2)]
     tasks = [asyncio.create_task(txn.commit()) for txn in (patient, cancelled)]
     await until(lambda: cancelled.start_ts in {each.start_ts for each in pump.received if commits(each)})
@@ -513,9 +507,7 @@ async def test_run_asks_until_its_time_is_over_and_writes_once(shop: Shop) -> No
     service = await shop.service(limits=AWAY)
     table = await table_of(service)
     waits(service, 0.05)
-    pump = shop.pumps["a"]
-    pump.only = commits
-    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    pump = without_commits(shop)
     made: list[Transaction] = []
 
     def work(txn: Transaction) -> None:
@@ -532,9 +524,7 @@ async def test_run_asks_until_its_time_is_over_and_writes_once(shop: Shop) -> No
 async def test_who_makes_a_table_does_not_wait_for_longer_either(shop: Shop) -> None:
     service = await shop.service(limits=AWAY)
     waits(service, 0.05)
-    pump = shop.pumps["a"]
-    pump.only = commits
-    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    pump = without_commits(shop)
     with pytest.raises(CommitUndelivered) as told:
         await asyncio.wait_for(service.create_database("shop"), 60)
     assert told.value.under_way
@@ -606,14 +596,8 @@ async def test_a_service_that_closes_names_what_it_was_still_sending(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its caller has been told that it is being sent; now it is not any more."""
-    seen: list[CommitUndelivered] = []
-    service = await shop.service(limits=AWAY)
-    service.client._writer._on_undelivered = seen.append
-    table = await table_of(service)
-    waits(service, 0.05)
-    pump = shop.pumps["a"]
-    pump.only = commits
-    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    service, table, seen = await reporting(shop, commit_wait_s=0.05)
+    without_commits(shop)
     txn = await begun(service, table)
     with pytest.raises(CommitUndelivered):
         await asyncio.wait_for(txn.commit(), 60)

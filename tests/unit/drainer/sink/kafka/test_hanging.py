@@ -123,8 +123,11 @@ def end(monkeypatch: pytest.MonkeyPatch, brokers: Brokers, filler: Sequence[Mess
 def test_each_is_ended_with_its_own_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of the position's transaction, and that of one behind it."""
     brokers = Brokers({("t", 0): 12, ("t", 1): 25})
-    end(monkeypatch, brokers, [RESOLVED])()
+    with capture_logs() as logs:
+        end(monkeypatch, brokers, [RESOLVED])()
     assert brokers.ended == [(("t", 0), b"resolved", True), (("t", 1), b"end", False)]
+    told = next(line for line in logs if line["event"].startswith("brokers have left transactions open"))
+    assert (told["committed"], told["aborted"], told["left_open"]) == (["t-0"], ["t-1"], [])
 
 
 def test_nothing_is_sent_where_nothing_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

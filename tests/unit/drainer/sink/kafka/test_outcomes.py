@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from drainer.sink.base import Intent
 from drainer.sink.document_position import Document
@@ -225,18 +226,28 @@ def test_partitions_that_have_lost_their_messages_tell_nothing(monkeypatch: pyte
             witness.is_committed({("t", 0): 10})
 
 
-def test_a_user_who_may_not_read_rows_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only then, for nothing else needs that right."""
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "TOPIC_AUTHORIZATION_FAILED.*: this user needs Read on the topic$"),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, "SASL_AUTHENTICATION_FAILED.*: user or password is wrong$"),
+    ],
+)
+def test_where_rows_are_not_shown_it_is_told_what_the_brokers_said(
+    monkeypatch: pytest.MonkeyPatch, code: int, why: str
+) -> None:
+    """Nothing else needs the right to read rows, so this may be the first time that it is missed."""
 
-    def refuses(*_: object) -> bool:
-        raise DestinationRefused("TOPIC_AUTHORIZATION_FAILED")
+    class Refusing:
+        def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
+            raise KafkaException(KafkaError(code))
 
-    monkeypatch.setattr(Reader, "shows", refuses)
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(Reader, "_made", lambda *_, **__: Refusing())
     with (
         RowWitness(KafkaConfig({}, "k1:9092", "control"), "x", ROWS, {}, Patience("x", 0)) as witness,
-        pytest.raises(
-            DestinationRefused, match=r"in topic t, which this user may not read: give it Read there \(TOPIC_AUTH"
-        ),
+        pytest.raises(DestinationRefused, match=rf"in topic t alone, where reading is refused: topic t: {why}"),
     ):
         witness.is_committed({("t", 0): 10})
 

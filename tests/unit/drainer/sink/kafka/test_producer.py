@@ -49,6 +49,12 @@ def test_what_an_error_means(code: int, kind: type[Exception]) -> None:
     assert str(found).startswith("producer x: ")
 
 
+@pytest.mark.parametrize(("given", "needed"), [((), "Write"), (("Describe",), "Describe")])
+def test_a_right_that_is_missing_is_named(given: tuple[str, ...], needed: str) -> None:
+    found = meaning(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "topic t", *given)
+    assert str(found).endswith(f": this user needs {needed} on the topic")
+
+
 @given(st.lists(st.integers(1, 5), max_size=20), st.data())
 def test_what_is_held_is_told_by_how_many_messages_are_left(counts: list[int], data: st.DataObject) -> None:
     """Never less than the bytes of those that are not acknowledged."""

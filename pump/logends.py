@@ -1,0 +1,100 @@
+"""Where the records of a value log file end, which is found when the log is opened. See FORMAT.md."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+from binlog.envelope import scan as scan_envelope
+from binlog.errors import BinlogError, DecodeError
+from binlog.runtime.log import get_logger
+
+from pump.errors import DamagedRecord
+from pump.logfile import COPY_BYTES, LogFile
+from pump.reading import CHECKING, ReadingProgress
+from pump.record import FOOTER_BYTES, Scan
+
+_log = get_logger("pump.log")
+
+
+class FileEnds:
+    """Of one log, while it opens."""
+
+    def __init__(self, sync: Callable[[int], None] | None, progress: ReadingProgress) -> None:
+        """`sync` None: what is found is not made durable. `progress` is told what is read."""
+        self._sync = sync
+        self._progress = progress
+
+    def recover(self, file: LogFile, begin: int, max_ts: int, *, floor: int) -> list[DamagedRecord]:
+        """Find where the records of the newest file end, cut what follows them, and sync what precedes. Returned is
+        what was found damaged. `begin`: records up to there are known to be whole, with `max_ts` as the largest ts;
+        `floor`: up to there they were whole once. BinlogError where nothing can be made durable."""
+        whole = file.size + (FOOTER_BYTES if file.closed else 0)
+        if file.closed:
+            end, found_ts, damage = self._records_end(file, begin, file.size, floor)
+            if end == file.size:
+                return damage
+            file.closed = file.finished = False  # those four bytes were the end of a payload, or the file is torn
+        end, found_ts, damage = self._records_end(file, begin, whole, floor)
+        if end < whole:
+            _log.warning(
+                "incomplete record at the end of the value log removed",
+                file=str(file.path),
+                offset=end,
+                bytes=whole - end,
+            )
+            os.ftruncate(file.fd, end)
+            os.fsync(file.fd)
+        file.size, file.max_ts = end, max(max_ts, found_ts)
+        self._write_again(file, begin)
+        return damage
+
+    def find_max_ts(self, file: LogFile) -> None:
+        """The largest ts of a file without a footer that says it."""
+        file.max_ts = self._records_end(file, 0, file.size)[1]
+
+    def _write_again(self, file: LogFile, begin: int) -> None:
+        """Make durable what was found: a process that died, or whose sync failed, may have left it in the page cache
+        alone. A failed sync leaves pages clean that the disk does not have, so a sync alone would not write them."""
+        if self._sync is None:
+            return
+        fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)  # not for appending: those writes ignore their offset
+        try:
+            for at in range(begin, file.size, COPY_BYTES):
+                data = os.pread(fd, min(COPY_BYTES, file.size - at), at)
+                if os.pwrite(fd, data, at) != len(data):
+                    raise OSError(errno.EIO, "a short write")
+            self._sync(fd)
+        except OSError as error:
+            raise BinlogError(f"value log {file.path} cannot be synced: {error}") from error
+        finally:
+            os.close(fd)
+
+    def _records_end(self, file: LogFile, begin: int, end: int, floor: int = 0) -> tuple[int, int, list[DamagedRecord]]:
+        """(end of the last whole record, largest ts, damage before it). Records ended at `floor` once."""
+        last, max_ts = begin, 0
+        damage: list[DamagedRecord] = []
+        self._progress.begin(CHECKING, end - begin, file.fid)
+        for records, step in enumerate(Scan(file.read, begin, end), 1):
+            self._progress.reached(records, step.end - begin, file.fid)
+            if step.payload is not None:
+                last = step.end
+                max_ts = max(max_ts, _largest_ts(step.payload))
+            elif step.end < end:
+                damage.append(
+                    DamagedRecord(str(file.path), step.offset, f"{step.reason}, {step.end - step.offset} bytes")
+                )
+        if last < floor <= end:
+            damage.append(DamagedRecord(str(file.path), last, f"the index knows records in these {floor - last} bytes"))
+            last = floor
+        return last, max_ts, damage
+
+
+def _largest_ts(payload: bytes) -> int:
+    """The larger ts of a binlog; 0 of a payload that is none (the record's CRC is right, its writer was wrong)."""
+    try:
+        envelope = scan_envelope(payload)
+    except DecodeError:
+        return 0
+    return max(envelope.start_ts, envelope.commit_ts)

@@ -342,3 +342,14 @@ def test_guarantees(rule: str) -> None:
             of_transaction[commit_ts].add(place)
     alone = [all(len(places) == 1 for places in of.values()) for of in (of_row, of_transaction)]
     assert (alone[0], len(found) == 1, alone[1]) == GUARANTEES[rule]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
+def test_events_by_partition_stay_in_their_order(partitions: list[int]) -> None:
+    table = make_table("db", "t", [("id", INT)], primary=["id"])
+    changes = make_changes(table, Kind.INSERT, new=[(number,) for number in range(len(partitions))])
+    found = Routes(changes, "all", np.array(partitions, np.int64)).by_partition()
+    expected = sorted(range(len(partitions)), key=lambda at: partitions[at])
+    assert found.partitions.tolist() == sorted(partitions)
+    assert found.changes.order.tolist() == expected
+    assert found.changes.image[0].to_pylist() == expected

@@ -84,7 +84,9 @@ class SyncerSection(OriginalSyncerSection):
     replicate_do_db: Names = Field(
         (), description="databases that are replicated; with either do-list, nothing else is"
     )
-    replicate_do_table: tuple[TableName, ...] = Field((), description="tables that are replicated")
+    replicate_do_table: tuple[TableName, ...] = Field(
+        (), description="tables that are replicated; with either do-list, nothing else is"
+    )
     ignore_txn_commit_ts: tuple[int, ...] = Field((), description="commit_ts of transactions and DDLs that are skipped")
     sync_ddl: bool = Field(
         True, description="whether DDLs run downstream; false: the tables are maintained by other means"
@@ -102,8 +104,9 @@ class SyncerSection(OriginalSyncerSection):
     spread: bool = Field(True, description="spread large batches over executors, which write them in parallel")
     finish_without: Names = Field(
         (),
-        description="node ids of pumps without whose rows an unfinished batch is finished because they are lost for "
-        "good, or with which it is finished although they hold other binlogs than when it began; see the error",
+        description="node ids of pumps; an unfinished batch is finished without their rows if the pumps are "
+        "lost for good, or with the binlogs that they hold now if these differ from the batch's "
+        "beginning; see the error",
     )
     ddl_rewrite: tuple[DdlRewrite, ...] = Field((), description="replacements of single DDLs")
     recycle_bin: Duration = Field(
@@ -174,8 +177,8 @@ class SparkSection(Section):
     )
     class_archive: bool = Field(
         True,
-        description="some minutes after the start, create a JVM class archive (160 MB in XDG_CACHE_HOME or ~/.cache) "
-        "if there is none: later starts take half the CPU",
+        description="some minutes after the start, create a JVM class archive (160 MB in XDG_CACHE_HOME or "
+        "~/.cache) if there is none: later starts use half the CPU",
     )
 
 
@@ -190,13 +193,13 @@ class Config(UpstreamSection):
     )
     addr: HostPort = Field(
         default_factory=lambda: f"{default_host()}:{PORT}",
-        description="listen address, host:port: gRPC for Notify of Go pumps, and over HTTP/1 what status-addr serves",
+        description="listen address, host:port: gRPC for Notify of Go pumps, and over HTTP/1 the pages of status-addr",
         json_schema_extra={"default": f"<first non-loopback IPv4>:{PORT}"},
     )
     advertise_addr: str = Field("", description="host:port in the registry; empty: addr")
     status_addr: str | None = Field(
         None,
-        description='a listen address of the status page, /status and /metrics alone, host:port; "": none',
+        description='listen address of only the status page, /status and /metrics, host:port; "": none',
         json_schema_extra={"default": "port of addr + 1000"},
     )
     data_dir: Path = Field(Path("data.drainer"), description="directory of Spark's log; not needed for a restart")
@@ -205,7 +208,7 @@ class Config(UpstreamSection):
         "info", description="minimum log level"
     )
     metrics_addr: str = Field(
-        "", description="Pushgateway to which metrics are pushed too, host:port or a URL; empty: none"
+        "", description="Pushgateway to which metrics are pushed in addition, host:port or a URL; empty: none"
     )
     metrics_interval: int = Field(15, ge=0, description="seconds between two pushes; 0: none")
     enable_debug: bool = Field(
@@ -215,8 +218,9 @@ class Config(UpstreamSection):
     initial_commit_ts: int = Field(
         -1,
         ge=-1,
-        description="start position (TSO) if the destination has none; -1: now; 0: the oldest binlog; not given: now, "
-        "or the oldest binlog if the destination has none of the tables that services published",
+        description="start position (TSO) if the destination has no position; -1: now; 0: the oldest binlog; "
+        "not set: now, or the oldest binlog if the destination has none of the tables that "
+        "services published",
     )
     synced_check_time: int = Field(5, ge=1, description="minutes without a row after which `Synced` in /status is true")
     go_pump_silence_max: int = Field(
@@ -225,8 +229,8 @@ class Config(UpstreamSection):
         description="seconds without a binlog or fake binlog after which a Go pump counts as unavailable and is "
         "reconnected; several times its gen-binlog-interval (3)",
     )
-    detect_interval: int = Field(10, description=f"{WITHOUT_EFFECT}: etcd tells of changes")
-    compressor: str = Field("", description=f"{WITHOUT_EFFECT}: of the connection to pumps")
+    detect_interval: int = Field(10, description=f"{WITHOUT_EFFECT}: etcd reports changes")
+    compressor: str = Field("", description=f"{WITHOUT_EFFECT}: compression of the connection to pumps")
     until_now: bool = Field(False, description="apply the binlogs that exist at the start, then exit with code 0")
     inline_bytes_max: ByteSize = Field(
         2 << 20, description="maximum bytes of binlogs of a batch that the driver applies itself, such as 2 MiB"

@@ -96,7 +96,7 @@ class OriginalSyncerSection(Section):
         "", description=f"{WITHOUT_EFFECT}: values are written as upstream has them, or the drainer stops"
     )
     txn_batch: int = Field(20, description=WITHOUT_EFFECT)
-    safe_mode: bool = Field(False, description=f"{WITHOUT_EFFECT}: rows are always written so that they may come twice")
+    safe_mode: bool = Field(False, description=f"{WITHOUT_EFFECT}: rows are always written so that repeats do no harm")
     loopback_control: Annotated[bool, AfterValidator(_not_looping)] = Field(False, description="must be false")
     channel_id: int = Field(0, description=WITHOUT_EFFECT)
     disable_dispatch: bool = Field(False, description=WITHOUT_EFFECT)

@@ -74,10 +74,10 @@ class StorageSection(Section):
     sync_log: bool = Field(True, description="fdatasync the value log before a write is acknowledged")
     kv_chan_cap: int = Field(1 << 20, alias="kv_chan_cap", description="accepted, without effect: nothing is queued")
     slow_write_threshold: float = Field(
-        1.0, alias="slow_write_threshold", description="seconds above which a write is logged as slow; 0 or less: 1"
+        1.0, alias="slow_write_threshold", description="a write that takes more seconds is logged as slow; 0 or less: 1"
     )
     stop_write_at_available_space: ByteSize = Field(
-        10 << 30, description="refuse writes when the disk has no more than this left, such as 10 GiB; 0: never"
+        10 << 30, description="refuse writes if the disk has no more free space than this, such as 10 GiB; 0: never"
     )
     kv: KvSection = Field(default_factory=lambda: KvSection.model_validate({}))
 
@@ -85,14 +85,14 @@ class StorageSection(Section):
 class PumpConfig(UpstreamSection):
     """Everything a pump can be told."""
 
-    node_id: str = Field("", description="name in the registry; what <data-dir>/.node holds wins")
+    node_id: str = Field("", description="name in the registry; the name in <data-dir>/.node takes precedence")
     addr: HostPort = Field(
         default_factory=lambda: f"{default_host()}:{PORT}",
         description="listen address of the gRPC services, host:port",
         json_schema_extra={"default": f"<first non-loopback IPv4>:{PORT}"},
     )
     advertise_addr: str = Field(
-        "", description="host:port at which others reach this pump; empty: addr. Needed where addr is 0.0.0.0"
+        "", description="host:port at which others reach this pump; empty: addr. Required if addr is 0.0.0.0"
     )
     socket: str = Field("", description="unix socket for gRPC, as unix:///path or a path; empty: none")
     status_addr: str = Field(
@@ -107,34 +107,37 @@ class PumpConfig(UpstreamSection):
     heartbeat_interval: int = Field(2, ge=0, description="seconds between two writes of the registry record; 0: 2")
     gc: Annotated[Retention, AfterValidator(_positive)] = Field(
         timedelta(days=7),
-        description="how long binlogs are kept: days, or a duration such as 8h; not what a drainer has yet to read",
+        description="how long binlogs are kept: days, or a duration such as 8h; binlogs that a drainer has "
+        "yet to read are kept longer",
     )
     gen_binlog_interval: int = Field(
         3, ge=0, description="seconds without a write after which a fake binlog is written; 0: never"
     )
     pending_warn: int = Field(
-        10, ge=1, description="seconds after which a pending prewrite is asked about and reported"
+        10,
+        ge=1,
+        description="seconds after which the outcome of a pending prewrite is queried and the prewrite is reported",
     )
     ts_ahead_max: int = Field(
         AHEAD_MAX_S,
         ge=0,
-        description="seconds by which a binlog's ts may be ahead of the timestamp source; one that is further is "
-        "refused; 0: none is",
+        description="seconds by which a binlog's ts may be ahead of the timestamp source; a binlog further "
+        "ahead is refused; 0: no limit",
     )
     bound_ahead_max: int = Field(
         BOUND_AHEAD_MAX_S,
         ge=1,
-        description="without PD: seconds by which the bound in etcd may be ahead of this machine's clock for this pump "
-        "to give out timestamps",
+        description="without PD: seconds by which the bound in etcd may be ahead of this machine's clock; "
+        "above that the pump allocates no timestamps",
     )
-    drain_wait: int = Field(10, ge=0, description="seconds a stop waits for pending prewrites to be committed")
+    drain_wait: int = Field(10, ge=0, description="seconds for which a stop waits for the commits of pending prewrites")
     log_level: Literal["debug", "info", "warn", "warning", "error", "fatal"] = Field(
         "info", description="minimum log level"
     )
     log_file: str = Field("", description="log file, rotated at 300 MB; empty: stderr")
     metrics_addr: str = Field(
         "",
-        description="Pushgateway to which metrics are pushed too, host:port or a URL; empty: none",
+        description="Pushgateway to which metrics are pushed in addition, host:port or a URL; empty: none",
     )
     metrics_interval: int = Field(15, ge=0, description="seconds between two pushes; 0: none")
     enable_debug: bool = Field(
@@ -145,17 +148,17 @@ class PumpConfig(UpstreamSection):
         1 << 30,
         ge=1 << 20,
         le=TRANSACTION_BYTES_CAP,
-        description="largest binlog taken, such as 1 GiB; a larger transaction is refused before it is acknowledged. "
-        "Receiving one takes its size of memory, until it is on disk",
+        description="largest binlog accepted, such as 1 GiB; a larger transaction is refused before it is "
+        "acknowledged. Receiving a binlog uses its size of memory until it is on disk",
     )
     in_flight_bytes_max: ByteSize = Field(
         IN_FLIGHT_BYTES_MAX,
         ge=64 << 20,
-        description="requests and answers held at once over all calls, such as 2 GiB; what finds no room is refused "
-        "and may be repeated. One request alone is taken whatever its size",
+        description="bytes of requests and answers in memory, over all calls, such as 2 GiB; a call beyond "
+        "that is refused and may be repeated. A single request is accepted whatever its size",
     )
     max_message_size: int = Field(
-        0, ge=0, description="largest gRPC message with binlogs taken, in bytes; 0: as transaction-bytes-max"
+        0, ge=0, description="largest gRPC message with binlogs accepted, in bytes; 0: as transaction-bytes-max"
     )
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
     storage: StorageSection = Field(default_factory=lambda: StorageSection.model_validate({}))

@@ -22,25 +22,31 @@ HEAD = """# Configuration
 
 Generated from the code by `make docs`; do not edit.
 
-A flag beats an environment variable, that beats the TOML file (`-config FILE`), that beats the default. Flags take one
-dash or two, as `-gc 8h` or `-gc=8h`; a switch alone means true, `-sync-ddl=false` turns it off. Unknown keys, flags and
-positional arguments are refused. A key `a.b` stands in the file as `b` under `[a]`; `[[a.b]]` is a table that may come
-several times.
+A setting is read from these places; the first one that has it counts:
 
-Sizes are bytes or texts such as `42 MB` (42 000 000) or `10 GiB`; durations are texts such as `8h`, `30m`, `1m30s`. A
+1. the flag on the command line,
+2. the environment variable,
+3. the TOML file (`-config FILE`),
+4. the default.
+
+Flags have one dash or two, as in `-gc 8h` or `-gc=8h`. A switch without a value means true; `-sync-ddl=false` turns it
+off. Unknown keys, flags and positional arguments are refused. A key `a.b` is written in the file as `b` under `[a]`;
+`[[a.b]]` is a table that may occur several times.
+
+Sizes are bytes or texts such as `42 MB` (42 000 000) or `10 GiB`. Durations are texts such as `8h`, `30m`, `1m30s`. A
 TSO is TiDB's timestamp: Unix milliseconds × 2^18 plus a counter.
 """
 
 CTL = """
 ## binlogctl
 
-No file and no environment. The command is the first word or `-cmd`.
+binlogctl reads no file and no environment, except `BINLOG_SECRET_KEY`. The command is the first word or `-cmd`.
 """
 
 DEMO = """
 ## demo
 
-`make demo DEMO_ARGS="--seconds 20"`; the list is in `python -m demo -h`.
+Options are passed as `make demo DEMO_ARGS="--seconds 20"`; `python -m demo -h` lists them.
 """
 
 

@@ -29,10 +29,10 @@ class DestSection(Section):
     """`[dest-db]`."""
 
     host: str = Field("127.0.0.1", description="the server")
-    port: int = Field(3306, ge=1, le=65535, description="its port")
-    user: str = Field("root", description="its user")
+    port: int = Field(3306, ge=1, le=65535, description="the server's port")
+    user: str = Field("root", description="user at the server")
     password: str = Field("", repr=False, description="password of the user; never logged or shown")
-    path: str = Field("", description="of a sqlite destination: its file, made if it is not there")
+    path: str = Field("", description="for a sqlite destination: its file; created if it does not exist")
 
 
 class ReparoConfig(Section):
@@ -40,27 +40,33 @@ class ReparoConfig(Section):
 
     data_dir: str = Field("", description="directory of the files")
     start_datetime: str = Field(
-        "", description="local time, `YYYY-MM-DD hh:mm:ss`, of the first transaction; wins over start-tso"
+        "", description="local time, `YYYY-MM-DD hh:mm:ss`, of the first transaction; takes precedence over start-tso"
     )
-    stop_datetime: str = Field("", description="likewise, of the last one")
+    stop_datetime: str = Field(
+        "", description="local time, `YYYY-MM-DD hh:mm:ss`, of the last transaction; takes precedence over stop-tso"
+    )
     start_tso: int = Field(0, ge=0, description="commit_ts of the first transaction, inclusive; 0: from the beginning")
-    stop_tso: int = Field(0, ge=0, description="commit_ts of the last one, inclusive; 0: to the end")
+    stop_tso: int = Field(0, ge=0, description="commit_ts of the last transaction, inclusive; 0: to the end")
     dest_type: str = Field(PRINT, description="print, or a database: mysql, tidb, mariadb, sqlite")
     dest_db: DestSection = Field(default_factory=lambda: DestSection.model_validate({}))
-    txn_batch: int = Field(20, ge=1, description="transactions that are applied in one, at most")
-    worker_count: int = Field(16, ge=1, description="upstream's workers; here one applies everything, in commit order")
+    txn_batch: int = Field(20, ge=1, description="maximum number of transactions that are applied in one")
+    worker_count: int = Field(
+        16, ge=1, description="accepted, without effect: one worker applies everything, in commit order"
+    )
     safe_mode: bool = Field(
-        False, description="rows may be there already or be missing: REPLACE for INSERT, DELETE and REPLACE for UPDATE"
+        False, description="rows may already exist or be missing: REPLACE for INSERT, DELETE and REPLACE for UPDATE"
     )
     name: str = Field(
-        "reparo", max_length=100, description="of this replay: under it the destination keeps its position"
+        "reparo", max_length=100, description="name of this replay; the destination stores the position under it"
     )
     skip_damaged: bool = Field(
-        False, description="go on behind a damaged place of a file, with a warning, in place of stopping"
+        False, description="continue after a damaged place of a file, with a warning, instead of stopping"
     )
-    ignore_txn_commit_ts: tuple[int, ...] = Field((), description="commit_ts of transactions and DDLs to pass over")
+    ignore_txn_commit_ts: tuple[int, ...] = Field((), description="commit_ts of transactions and DDLs that are skipped")
     time_zone: ZoneName = Field(
-        "UTC", description="of TIMESTAMPs in the files: the drainer's `time-zone`, of upstream's drainer its machine's"
+        "UTC",
+        description="time zone of TIMESTAMPs in the files: the drainer's `time-zone`, or that of the machine "
+        "of the original's drainer",
     )
     replicate_do_db: Names = Field((), description="databases to apply; `~` begins a regular expression")
     replicate_do_table: tuple[TablePatterns, ...] = Field((), description="tables to apply")

@@ -53,30 +53,32 @@ class Options:
 
 
 HELP = {
-    "cmd": "what to do; the first word does as well",
-    "pd_urls": "PD, or an etcd where there is no PD: URLs or host:port, comma separated",
-    "pd_addr": "host:port of PD's gRPC service where it is not at pd-urls",
+    "cmd": "the command; it can also be the first word",
+    "pd_urls": "PD, or an etcd if there is no PD: URLs or host:port, comma separated",
+    "pd_addr": "host:port of PD's gRPC service if it is not at pd-urls",
     "tso_source": "auto, pd or own: where timestamps come from",
     "node_id": "the pump or drainer, as `pumps` and `drainers` list it",
     "state": "update-pump, update-drainer: online, pausing, paused, closing or offline",
-    "show_offline_nodes": "pumps, drainers: list those too",
+    "show_offline_nodes": "pumps, drainers: list nodes that are offline, too",
     "data_dir": "generate_meta: where savepoint is written",
     "time_zone": "generate_meta: also show the position's time in this zone, as +08:00 or Asia/Shanghai",
     "text": "encrypt: the password; - reads it from the first line of stdin, and at a terminal without showing it",
-    "watch": "pumps, drainers, inspect: list again and again until Ctrl-C; at a terminal in place, in a pipe one "
-    "listing after the other, with -output json one document a line",
-    "interval": "-watch: how often: 2s, 1m, or seconds",
+    "watch": "pumps, drainers, inspect: repeat the listing until Ctrl-C; at a terminal in place, in a pipe one after "
+    "the other, with -output json one document a line",
+    "interval": "-watch: time between two listings: 2s, 1m, or seconds",
     "start_ts": "settle: which pending prewrite, by its TSO",
-    "commit_ts": "settle: commit it at this TSO; pass-over: which binlog",
-    "rollback": "settle: roll it back",
+    "commit_ts": "settle: commit the prewrite at this TSO; pass-over: which binlog",
+    "rollback": "settle: roll the prewrite back",
     "all": "settle -rollback: every prewrite older than -older-than, of -node-id or of all pumps. DDLs whose job is "
-    "published are committed instead; those of a service whose lease in etcd lives are left alone (-force: neither)",
+    "published are committed, and prewrites of a service whose lease is alive are left alone (-force: rolled back, "
+    "too)",
     "older_than": "settle -all: how long a prewrite must have been pending: 90s, 5m, 1h, or seconds",
-    "force": "settle: against what the published DDL job says; reset-tso-bound: although higher timestamps were used",
-    "yes": "settle, pass-over, reset-tso-bound: do not ask; needed where there is no terminal to ask at",
-    "dry_run": "settle, pass-over, reset-tso-bound: say what it would do, and do nothing",
-    "pending_max": "settle, inspect: how many pending prewrites of each pump to list at most",
-    "output": "table, json, log (the original's lines), or auto: table at a terminal, log elsewhere",
+    "force": "settle: even if the published DDL job says otherwise; reset-tso-bound: even if higher timestamps "
+    "were used",
+    "yes": "settle, pass-over, reset-tso-bound: do not ask for confirmation; required without a terminal",
+    "dry_run": "settle, pass-over, reset-tso-bound: show what the command would do, and do nothing",
+    "pending_max": "settle, inspect: list at most so many pending prewrites of each pump",
+    "output": "table, json, log (the original's lines), or auto: table at a terminal, otherwise log",
     "ssl_ca": "CA file; TLS is on only when it is set",
     "ssl_cert": "certificate file",
     "ssl_key": "key file",
@@ -165,33 +167,35 @@ DONE, FAILED, USAGE, NO_CLUSTER, NOT_FOUND, NODE_SILENT, REFUSED = range(7)
 EXIT_CODES: Mapping[int, str] = {
     DONE: "done",
     FAILED: "failed for another reason, such as a pump that did a part of it",
-    USAGE: "the command line cannot be used: a flag is unknown, missing or wrong, -pd-urls or a TLS file among them",
-    NO_CLUSTER: "etcd or PD does not answer, or not over TLS as it was asked",
-    NOT_FOUND: "there is no such node, prewrite or binlog",
+    USAGE: "the command line is invalid: a flag is unknown, missing or wrong, also -pd-urls or a TLS file",
+    NO_CLUSTER: "etcd or PD does not answer, or not with TLS as configured",
+    NOT_FOUND: "the node, prewrite or binlog does not exist",
     NODE_SILENT: "the node does not answer",
-    REFUSED: "refused, and nothing done: by the node, for want of a confirmation, or because something changed "
+    REFUSED: "refused, and nothing was done: the node refused, a confirmation is missing, or the state changed "
     "meanwhile",
 }
 
 COMMANDS: Mapping[str, str] = {
-    "pumps": "list the pumps: address, state, how far they are",
+    "pumps": "list the pumps: address, state, position",
     "drainers": "list the drainers",
-    "inspect": "ask every pump, or -node-id: resolved ts, pending prewrites, late commits",
-    "settle": "list pending prewrites; with -start-ts end one of -node-id, by -commit-ts N or -rollback; with -all "
-    "-rollback end all old ones. Rolling back is safe when the writer has ended for good and its transaction was not "
-    "committed: a service's is not unless a pump serves its commit; of a TiDB's, TiKV knows, and pumps ask it",
-    "pass-over": "serve the damaged binlog -commit-ts of -node-id without its rows, which are lost by that; for a "
-    "range that drainers cannot read (DATA_LOSS)",
-    "reset-tso-bound": "without PD: lower a bound of timestamps that is far ahead; -dry-run says what it would do",
-    "pause-pump": "ask the pump -node-id to stop for a while: it ends its transactions, then says paused",
+    "inspect": "query every pump, or -node-id: resolved ts, pending prewrites, late commits",
+    "settle": "list pending prewrites; with -start-ts settle one of -node-id, by -commit-ts N or -rollback; with -all "
+    "-rollback settle all old ones. Rolling back is safe if the writer has ended for good and its transaction was not "
+    "committed. A service's transaction is committed only if a pump serves its commit; a TiDB's is committed in TiKV, "
+    "and pumps query TiKV",
+    "pass-over": "serve the damaged binlog -commit-ts of -node-id without its rows, which are lost; for a range "
+    "that drainers cannot read (DATA_LOSS)",
+    "reset-tso-bound": "without PD: lower a bound of timestamps that is far ahead; -dry-run shows what it would do",
+    "pause-pump": "stop the pump -node-id for a while: it ends its transactions, then it is paused",
     "pause-drainer": "the same for a drainer, after the batch in flight",
-    "offline-pump": "ask the pump -node-id to leave for good, once every drainer has read what it holds",
-    "offline-drainer": "ask the drainer -node-id to leave for good: pumps keep nothing for it any more",
-    "update-pump": "write -state into the record of -node-id without asking it; for dead nodes, may lose data",
+    "offline-pump": "remove the pump -node-id for good, after every drainer has read its binlogs",
+    "offline-drainer": "remove the drainer -node-id for good: pumps keep no more binlogs for it",
+    "update-pump": "write -state into the record of the pump -node-id without contacting it; for dead pumps; may lose "
+    "data",
     "update-drainer": "the same for a drainer",
-    "generate_meta": "write a TSO of now into <data-dir>/savepoint",
+    "generate_meta": "write the current TSO into <data-dir>/savepoint",
     "encrypt": "print -text encrypted, for encrypted_password in a drainer's [syncer.to]; the key is in "
-    "BINLOG_SECRET_KEY, 16, 24 or 32 bytes in hexadecimal, without which upstream's public one is used",
+    "BINLOG_SECRET_KEY, 16, 24 or 32 bytes in hexadecimal; without it the original's public key is used",
 }
 EXAMPLES = (
     "binlogctl pumps -pd-urls 10.0.0.9:2379 -show-offline-nodes",
@@ -212,7 +216,7 @@ def _default(field: str) -> str:
 
 def usage() -> str:
     """The answer to -h."""
-    lines = ["binlogctl lists nodes, asks them to pause or to leave, and ends transactions whose writer died.", ""]
+    lines = ["binlogctl lists nodes, pauses or removes them, and settles transactions whose writer died.", ""]
     lines += ["Usage: binlogctl [command] [flags]", "", "Commands:"]
     lines += [f"  {name:16}{text}" for name, text in COMMANDS.items()]
     lines += ["", "Flags:"]

@@ -16,21 +16,27 @@ from drainer.sink.settings import ToSection
 class FileSection(ToSection):
     """Where the files are, what they hold and how they follow one another."""
 
-    dir: str = Field("", description="the directory; made if it is not there")
+    dir: str = Field("", description="the directory; created if it does not exist")
     format: Literal["pb", "parquet"] = Field(
-        "pb", description="pb: TiDB-Binlog's own files, which reparo reads; parquet: columns before and after"
+        "pb",
+        description="pb: TiDB-Binlog's own files, which reparo reads; parquet: columns with the row before and after",
     )
-    rotate_bytes: ByteSize = Field(512 << 20, ge=1, description="a file of so many bytes is followed by the next one")
+    rotate_bytes: ByteSize = Field(
+        512 << 20, ge=1, description="size at which a file is complete and the next one begins"
+    )
     rotate_interval: Duration = Field(
-        timedelta(hours=1), description="a file that was begun so long ago is, too; 0: only its size counts"
+        timedelta(hours=1),
+        description="age at which a file is complete and the next one begins; 0: only its size counts",
     )
-    compression: Literal["", "gzip"] = Field("", description="of complete pb files; Parquet has its own, zstd")
+    compression: Literal["", "gzip"] = Field(
+        "", description="compression of complete pb files; Parquet files always use zstd"
+    )
     retention_time: Retention = Field(
         timedelta(0),
-        description="complete files that were written so long ago are removed, a plain number is days; 0: none is",
+        description="age after which complete files are removed; a plain number is days; 0: never",
     )
     time_zone: ZoneName = Field(
-        "UTC", description="in pb files, of a TIMESTAMP's text; reparo must be given the same one"
+        "UTC", description="time zone of the text of TIMESTAMPs in pb files; reparo must use the same one"
     )
 
     def place(self) -> str:

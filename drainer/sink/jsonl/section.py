@@ -14,9 +14,18 @@ from drainer.sink.settings import ToSection
 class JsonlSection(ToSection):
     """Where the files are, and how large they become."""
 
-    path: str = Field("", description="the directory; made if it is not there. Executors must see it under this path")
-    files: int = Field(4, ge=1, le=999, description="files that are written at a time; a table's lines are all in one")
-    rotate_bytes: ByteSize = Field(256 << 20, ge=1, description="a file of so many bytes is followed by the next one")
+    path: str = Field(
+        "", description="the directory; created if it does not exist. Executors must have it under this path"
+    )
+    files: int = Field(
+        4,
+        ge=1,
+        le=999,
+        description="number of files that are written at the same time; a table's lines are all in one of them",
+    )
+    rotate_bytes: ByteSize = Field(
+        256 << 20, ge=1, description="size at which a file is complete and the next one begins"
+    )
 
     def place(self) -> str:
         return f"jsonl:{Path(self.path).absolute()}"

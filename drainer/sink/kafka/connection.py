@@ -55,11 +55,16 @@ class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
     sink_uri: str = Field(
         "",
         repr=False,
-        description="TiCDC's address of a topic, such as kafka://host:9092/topic?protocol=avro&partition-num=6; each "
-        "of its parameters is the setting of that name here or under `security`, and wins over it",
+        description="TiCDC's address of a topic, such as "
+        "kafka://host:9092/topic?protocol=avro&partition-num=6; each parameter is the setting of "
+        "that name here or under `security`, and takes precedence over it",
     )
-    addresses: tuple[str, ...] = Field((), description="brokers as host:port, some of them; all are found from there")
-    topic: str = Field("", description="the topic of what no rule sends elsewhere, DDLs of databases among it")
+    addresses: tuple[str, ...] = Field(
+        (), description="some of the brokers, as host:port; the others are found through them"
+    )
+    topic: str = Field(
+        "", description="the topic for everything that no rule sends elsewhere, including DDLs of databases"
+    )
     kafka_client_id: str = Field("", description="client id that brokers log; empty: named after the drainer")
     required_acks: Annotated[Literal[-1, 0, 1], BeforeValidator(_number)] = Field(
         -1, description="acknowledgements: -1 all in-sync replicas; 0 and 1 lose rows, and need exactly-once = false"
@@ -67,10 +72,11 @@ class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
     compression: Annotated[Literal["none", "gzip", "snappy", "lz4", "zstd"], BeforeValidator(_lowered)] = Field(
         "none", description="how the client library compresses batches"
     )
-    dial_timeout: Duration = Field(timedelta(seconds=10), description="until a connection must stand")
-    read_timeout: Duration = Field(timedelta(seconds=10), description="until a request must be answered")
+    dial_timeout: Duration = Field(timedelta(seconds=10), description="timeout for opening a connection")
+    read_timeout: Duration = Field(timedelta(seconds=10), description="timeout for the answer to a request")
     write_timeout: Duration = Field(
-        timedelta(seconds=10), description="likewise; of both the longer one counts, the library has one setting"
+        timedelta(seconds=10),
+        description="as read-timeout; the longer of the two counts, because the client library has one setting",
     )
     client: dict[str, str] = Field(
         default_factory=dict, description="further settings of the client library (librdkafka), as name = value"

@@ -35,8 +35,8 @@ class DispatcherSection(Section):
     partition: str = Field("", description="default, table, index-value, columns, ts or conflict")
     dispatcher: str = Field("", description="older name of `partition`")
     topic: str = Field("", description="an expression such as {schema}_{table}; empty: the topic of the destination")
-    index: str = Field("", description="of index-value: the unique index; empty: the handle key")
-    columns: tuple[str, ...] = Field((), description="of columns: their names")
+    index: str = Field("", description="for index-value: the unique index; empty: the handle key")
+    columns: tuple[str, ...] = Field((), description="for columns: their names")
 
     def rule(self) -> DispatchRule:
         return DispatchRule(self.matcher, self.partition, self.dispatcher, self.topic, self.index, self.columns)
@@ -63,11 +63,11 @@ class OldValueSection(Section):
 class RegistrySection(Section):
     """`[syncer.to.registry]`: TLS and authentication, under the names of Confluent's clients with - for the dot."""
 
-    ssl_ca_location: str = Field("", description="CA file that the registry's certificate is verified with")
+    ssl_ca_location: str = Field("", description="CA file that verifies the registry's certificate")
     ssl_certificate_location: str = Field("", description="client certificate file")
     ssl_key_location: str = Field("", description="key file of the certificate")
     bearer_auth_token: str = Field(
-        "", repr=False, description="token that is sent in place of a user; never logged or shown"
+        "", repr=False, description="token that is sent instead of a user; never logged or shown"
     )
     insecure_skip_verify: bool = Field(
         False, description="true: neither the registry's certificate nor its name is verified"
@@ -100,91 +100,122 @@ class KafkaSection(KafkaConnectionSection):
     """Beside how brokers are reached: what messages are, where they go, and how often they count."""
 
     protocol: Annotated[str, AfterValidator(str.lower)] = Field(
-        "open-protocol", description=f"what messages are: {', '.join(PROTOCOLS)}"
+        "open-protocol", description=f"message format: {', '.join(PROTOCOLS)}"
     )
     dispatchers: tuple[DispatcherSection, ...] = Field((), description="which topic and partition rows go to")
     column_selectors: tuple[ColumnSelectorSection, ...] = Field(
-        (), description="which columns messages have; a primary key or a unique key must stay whole"
+        (), description="which columns messages have; a complete primary key or unique key must remain"
     )
     exactly_once: Yes = Field(
         True,
-        description="rows go out in transactions with the position, and a read-committed consumer sees each once; "
-        "false: without transactions, each at least once",
+        description="true: rows are sent in transactions with the position, and a read-committed consumer "
+        "sees each once; false: without transactions, each at least once",
     )
     control_topic: str = Field(
         "",
-        description="a compacted topic of this changefeed's own, for its position; it is the beginning of the "
-        "transactional ids, too. Empty: tidb-binlog-<changefeed>-<cluster id>",
+        description="a compacted topic that only this changefeed uses, for its position; the transactional "
+        "ids begin with its name. Empty: tidb-binlog-<changefeed>-<cluster id>",
     )
     slots: Number = Field(
         16,
         ge=1,
         le=200,
-        description="the most writers that a spread batch has, which are twice the tasks that run at once; fixed when "
-        "the control topic is created",
+        description="maximum number of writers of a spread batch, which has two for each task that runs at "
+        "the same time; fixed when the control topic is created",
     )
     transaction_timeout: Duration = Field(
         timedelta(minutes=5),
         ge=_S,
-        description="how long brokers keep a transaction open whose drainer is gone and does not come back, and "
-        "read-committed consumers wait; a large upstream transaction must be written within it",
+        description="how long brokers keep the transaction of a drainer open that ended and does not return; "
+        "read-committed consumers wait for that long; a large upstream transaction must be "
+        "written within this time",
     )
-    retry_for: Duration = Field(timedelta(minutes=10), ge=timedelta(0), description="how long brokers may be away")
+    retry_for: Duration = Field(
+        timedelta(minutes=10), ge=timedelta(0), description="how long the drainer retries while brokers do not answer"
+    )
     resolved_interval: Duration = Field(
-        _S, ge=timedelta(milliseconds=100), description="how often resolved events go out while there are no rows"
+        _S, ge=timedelta(milliseconds=100), description="interval of resolved events while there are no rows"
     )
     partition_num: Number = Field(
-        0, ge=0, description="partitions of the topic that are used, and of topics that are created; 0: all, and 3"
+        0,
+        ge=0,
+        description="number of partitions of the topic that are used, and of topics that are created; 0: all "
+        "partitions, and 3",
     )
-    replication_factor: Number = Field(1, ge=1, description="replicas of topics that are created")
-    auto_create_topic: Yes = Field(True, description="create topics that are not there")
+    replication_factor: Number = Field(1, ge=1, description="number of replicas of topics that are created")
+    auto_create_topic: Yes = Field(True, description="create topics that do not exist")
     partition_change: PartitionChange = Field(
         "stop",
-        description="what to do when a topic has another number of partitions than before: stop with an error, or "
-        "take-up: tell all partitions, and go on with the new number",
+        description="what to do if a topic has another number of partitions than before: stop: end with an "
+        "error; take-up: announce it in all partitions, and continue with the new number",
     )
-    partition_look: Duration = Field(timedelta(seconds=10), ge=_S, description="how often that is looked at")
+    partition_look: Duration = Field(
+        timedelta(seconds=10), ge=_S, description="interval at which the number of partitions is checked"
+    )
     max_message_bytes: Annotated[ByteSize, Field(ge=1)] = Field(
-        10 << 20, description="target of a message of several rows; never above the topic's max.message.bytes"
+        10 << 20, description="target size of a message of several rows; never above the topic's max.message.bytes"
     )
-    max_batch_size: Number = Field(16, ge=1, description="rows of one message of open-protocol")
-    time_zone: str = Field("UTC", description="IANA name of the zone in which TIMESTAMPs are shown")
-    enable_tidb_extension: Yes = Field(False, description="of avro and canal-json: commit ts and more in each message")
-    only_output_updated_columns: Yes = Field(False, description="of updates only the old values that changed")
-    delete_only_output_handle_key_columns: Yes = Field(False, description="of deletes only the handle key")
-    output_raw_change_event: Yes = Field(False, description="updates of keys stay updates")
-    output_old_value: Yes = Field(True, description="of open-protocol and debezium: the row before the change")
+    max_batch_size: Number = Field(16, ge=1, description="maximum number of rows of one message, for open-protocol")
+    time_zone: str = Field("UTC", description="IANA name of the time zone in which TIMESTAMPs are shown")
+    enable_tidb_extension: Yes = Field(
+        False, description="for avro and canal-json: add the commit ts and more to each message"
+    )
+    only_output_updated_columns: Yes = Field(False, description="updates have only the old values that changed")
+    delete_only_output_handle_key_columns: Yes = Field(False, description="deletes have only the handle key")
+    output_raw_change_event: Yes = Field(
+        False, description="updates of keys remain updates, instead of a delete and an insert"
+    )
+    output_old_value: Yes = Field(True, description="for open-protocol and debezium: include the row before the change")
     open: OldValueSection = Field(default_factory=lambda: OldValueSection.model_validate({}))
     debezium: OldValueSection = Field(default_factory=lambda: OldValueSection.model_validate({}))
-    content_compatible: Yes = Field(False, description="of canal-json: as Alibaba's canal writes it")
-    debezium_disable_schema: Yes = Field(False, description="of debezium: messages without their schema")
-    encoding_format: Literal["json", "avro"] = Field("json", description="of simple")
-    send_bootstrap_interval_in_sec: Number = Field(120, description="of simple: how often a table's schema is sent")
-    send_bootstrap_in_msg_count: Number = Field(10_000, description="of simple: likewise, after so many rows")
-    send_bootstrap_to_all_partition: Yes = Field(True, description="of simple: false: to the first partition alone")
-    avro_decimal_handling_mode: Literal["precise", "string"] = Field("precise", description="of avro")
-    avro_bigint_unsigned_handling_mode: Literal["long", "string"] = Field("long", description="of avro")
-    avro_enable_watermark: Yes = Field(False, description="of avro: DDLs and resolved events as messages of their own")
-    avro_output_old_row: Yes = Field(False, description="of avro: the row before the change, in _ticdc_before")
+    content_compatible: Yes = Field(False, description="for canal-json: write messages as Alibaba's canal does")
+    debezium_disable_schema: Yes = Field(False, description="for debezium: messages without their schema")
+    encoding_format: Literal["json", "avro"] = Field("json", description="for simple: json or avro")
+    send_bootstrap_interval_in_sec: Number = Field(
+        120, description="for simple: seconds between two messages with a table's schema"
+    )
+    send_bootstrap_in_msg_count: Number = Field(
+        10_000, description="for simple: number of rows after which a table's schema is sent again"
+    )
+    send_bootstrap_to_all_partition: Yes = Field(
+        True, description="for simple: true: a table's schema is sent to all partitions; false: only to the first"
+    )
+    avro_decimal_handling_mode: Literal["precise", "string"] = Field(
+        "precise", description="for avro: DECIMAL as Avro's decimal (precise) or as text (string)"
+    )
+    avro_bigint_unsigned_handling_mode: Literal["long", "string"] = Field(
+        "long", description="for avro: BIGINT UNSIGNED as long or as text (string)"
+    )
+    avro_enable_watermark: Yes = Field(
+        False, description="for avro: DDLs and resolved events are messages of their own"
+    )
+    avro_output_old_row: Yes = Field(False, description="for avro: include the row before the change, in _ticdc_before")
     avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = Field(
-        "ticdc", description="of avro: subjects by the topic with _ for dots, or by one of Confluent's strategies"
+        "ticdc",
+        description="for avro: name subjects by the topic with _ for dots (ticdc), or by one of Confluent's strategies",
     )
     avro_defaults: Literal["ticdc", "avro"] = Field(
-        "ticdc", description="of avro: defaults of fields as TiCDC writes them, or as Avro's specification has them"
+        "ticdc", description="for avro: defaults of fields as TiCDC writes them, or as in Avro's specification"
     )
     schema_registry: str = Field(
-        "", repr=False, description="of avro: http(s)://user:password@host:port of a registry with Confluent's API"
+        "", repr=False, description="for avro: http(s)://user:password@host:port of a registry with Confluent's API"
     )
     registry: RegistrySection = Field(default_factory=lambda: RegistrySection.model_validate({}))
     large_message_handle_option: Literal["none", "handle-key-only", "claim-check"] = Field(
-        "none", description="what becomes of a row that no message can hold: an error, its handle key alone, or a claim"
+        "none",
+        description="what to do with a row that is too large for a message: an error, only its handle key, "
+        "or a claim check",
     )
     claim_check_storage_uri: str = Field(
-        "", repr=False, description="of claim-check: where whole rows are put, an absolute path or s3://bucket/prefix"
+        "",
+        repr=False,
+        description="for claim-check: where complete rows are stored, an absolute path or s3://bucket/prefix",
     )
-    claim_check_raw_value: Yes = Field(False, description="of claim-check: values as they are, without the key")
+    claim_check_raw_value: Yes = Field(
+        False, description="for claim-check: store only values, unchanged, without the key"
+    )
     large_message_handle_compression: Literal["none", "snappy", "lz4"] = Field(
-        "none", description="of open-protocol and canal-json: how each value is compressed"
+        "none", description="for open-protocol and canal-json: how each value is compressed"
     )
 
     def check(self) -> None:

@@ -42,36 +42,34 @@ def _listed(value: object) -> object:
 class KafkaSecuritySection(Section):
     """TLS is on where a CA, a certificate or `enable-tls` is set, or the sink URI's scheme is kafka+ssl."""
 
-    enable_tls: bool = Field(False, description="TLS with the system's CA certificates, where no `ca` is set")
-    ca: str = Field("", description="CA file that the brokers' certificates are verified with")
+    enable_tls: bool = Field(False, description="TLS with the system's CA certificates if no `ca` is set")
+    ca: str = Field("", description="CA file that verifies the brokers' certificates")
     cert: str = Field("", description="client certificate file")
     key: str = Field("", description="key file of the certificate")
     insecure_skip_verify: bool = Field(
         False,
-        description="true: neither certificates nor names of brokers are verified; whoever can answer at their address "
-        "is taken for one",
+        description="true: neither certificates nor names of brokers are verified; anyone who can answer at "
+        "their address can impersonate a broker",
     )
     sasl_mechanism: str = Field(
-        "", description="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; empty: PLAIN where a user is set"
+        "", description="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; empty: PLAIN if a user is set"
     )
     sasl_user: str = Field("", description="user, for PLAIN and SCRAM")
     sasl_password: str = Field("", repr=False, description="its password; never logged or shown")
     sasl_oauth_client_id: str = Field("", description="client id, for OAUTHBEARER")
-    sasl_oauth_client_secret: str = Field("", repr=False, description="client secret in base64, as TiCDC takes it")
-    sasl_oauth_token_url: str = Field("", description="where tokens are asked for")
-    sasl_oauth_scopes: Annotated[str, BeforeValidator(_listed)] = Field(
-        "", description="scopes, with commas between them"
-    )
-    sasl_oauth_grant_type: str = Field("client_credentials", description="client_credentials is the one there is")
+    sasl_oauth_client_secret: str = Field("", repr=False, description="client secret in base64, as with TiCDC")
+    sasl_oauth_token_url: str = Field("", description="URL that issues tokens")
+    sasl_oauth_scopes: Annotated[str, BeforeValidator(_listed)] = Field("", description="scopes, separated by commas")
+    sasl_oauth_grant_type: str = Field("client_credentials", description="only client_credentials is supported")
     sasl_oauth_audience: str = Field("", description="audience of the token")
     sasl_gssapi_auth_type: str = Field("", description="refused with the reason, as all of GSSAPI is")
-    sasl_gssapi_keytab_path: str = Field("", description="likewise")
-    sasl_gssapi_kerberos_config_path: str = Field("", description="likewise")
-    sasl_gssapi_service_name: str = Field("", description="likewise")
-    sasl_gssapi_user: str = Field("", description="likewise")
-    sasl_gssapi_password: str = Field("", repr=False, description="likewise")
-    sasl_gssapi_realm: str = Field("", description="likewise")
-    sasl_gssapi_disable_pafxfast: bool = Field(False, description="likewise")
+    sasl_gssapi_keytab_path: str = Field("", description="refused with the reason, as all of GSSAPI is")
+    sasl_gssapi_kerberos_config_path: str = Field("", description="refused with the reason, as all of GSSAPI is")
+    sasl_gssapi_service_name: str = Field("", description="refused with the reason, as all of GSSAPI is")
+    sasl_gssapi_user: str = Field("", description="refused with the reason, as all of GSSAPI is")
+    sasl_gssapi_password: str = Field("", repr=False, description="refused with the reason, as all of GSSAPI is")
+    sasl_gssapi_realm: str = Field("", description="refused with the reason, as all of GSSAPI is")
+    sasl_gssapi_disable_pafxfast: bool = Field(False, description="refused with the reason, as all of GSSAPI is")
 
     @property
     def tls(self) -> bool:

@@ -20,15 +20,15 @@ class ServerSecuritySection(Section):
 
     ssl_ca: str = Field(
         "",
-        description="CA file; when it is set, TLS is required, and the server's certificate must be signed by it and "
-        "carry the name in host",
+        description="CA file; if it is set, TLS is required, and the server's certificate must be signed by "
+        "this CA and carry the name in host",
     )
     ssl_cert: str = Field("", description="client certificate file, read again for every connection")
     ssl_key: str = Field("", description="key file of the certificate")
     skip_verify: bool = Field(
         False,
-        description="true: TLS is required, but neither certificate nor name of the server is verified; anybody on the "
-        "way may pose as the server",
+        description="true: TLS is required, but neither the certificate nor the name of the server is "
+        "verified; anyone on the network path can impersonate the server",
     )
 
     def check(self) -> None:
@@ -53,35 +53,35 @@ class MySQLSection(ToSection):
     """How the server is reached."""
 
     host: str = Field("127.0.0.1", description="the server")
-    port: int = Field(3306, ge=1, le=65535, description="its port")
+    port: int = Field(3306, ge=1, le=65535, description="the server's port")
     user: str = Field("root", description="user; operations.md lists the privileges it needs")
     password: str = Field("", repr=False, description="password of the user; never logged or shown")
     encrypted_password: Annotated[str, AfterValidator(_decrypted)] = Field(
         "",
         alias="encrypted_password",
         repr=False,
-        description="password as `binlogctl encrypt` prints it, in place of the other; its key is in the environment "
-        "variable BINLOG_SECRET_KEY",
+        description="password as `binlogctl encrypt` prints it, instead of `password`; its key is in the "
+        "environment variable BINLOG_SECRET_KEY",
     )  # the value is the decrypted one
     params: dict[str, str] = Field(
         default_factory=dict, description="session variables of the connections, as name = value"
     )
     security: ServerSecuritySection = Field(default_factory=lambda: ServerSecuritySection.model_validate({}))
     allow_triggers: bool = Field(
-        False, description="allow tables with triggers, which see deletes and inserts in place of updates"
+        False, description="allow tables with triggers; the triggers see deletes and inserts instead of updates"
     )
     takeover: Literal["same-node", "never", "force"] = Field(
         "same-node",
-        description="which drainer's connection to the destination a starting drainer may end to take its place: that "
-        "of the same node-id, none, or any",
+        description="which drainer's connection to the destination a starting drainer may end to take over: "
+        "same-node: that of the same node-id, never: none, force: any",
     )
     load_data: Literal["auto", "off"] = Field(
         "auto",
-        description="auto: many rows of a table are written by LOAD DATA LOCAL, where the server is a MySQL or MariaDB "
-        "with local_infile on; off: by statements alone",
+        description="auto: many rows of a table are written by LOAD DATA LOCAL if the server is a MySQL or "
+        "MariaDB with local_infile on; off: by statements only",
     )
 
-    sync_mode: Annotated[int, AfterValidator(whole_rows)] = Field(1, description="must be 1: whole rows are written")
+    sync_mode: Annotated[int, AfterValidator(whole_rows)] = Field(1, description="must be 1: complete rows are written")
     read_timeout: str = Field("1m", description=WITHOUT_EFFECT)
     merge: bool = Field(False, description=f"{WITHOUT_EFFECT}: changes of a row are always merged")
     checkpoint: CheckpointSection = Field(default_factory=lambda: CheckpointSection.model_validate({}))

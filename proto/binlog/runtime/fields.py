@@ -201,7 +201,9 @@ class SecuritySection(Section):
     ssl_cert: str = Field("", description="certificate file, read again for every handshake")
     ssl_key: str = Field("", description="the certificate's key file")
     cert_allowed_cn: Names = Field(
-        (), description="Common Names a client's certificate must have one of; empty: none asked"
+        (),
+        description="Common Names; a client's certificate must have one of them; empty: no client "
+        "certificate is required",
     )
 
     def security(self) -> Security:
@@ -218,15 +220,15 @@ class UpstreamSection(Section):
     """Where etcd is and where timestamps come from. Programs inherit it, so its keys are at the top of the file."""
 
     pd_urls: Urls = Field(
-        ("http://127.0.0.1:2379",), description="PD, or an etcd where there is no PD; comma-separated URLs"
+        ("http://127.0.0.1:2379",), description="comma-separated URLs of PD, or of an etcd if there is no PD"
     )
     tso_source: TsoSource = Field(
         "auto",
-        description="timestamps from PD (pd) or from an elected pump (own); auto: PD if it answers. "
-        "Chosen once for a cluster and recorded in etcd",
+        description="source of timestamps: PD (pd) or an elected pump (own); auto: PD if it answers. Chosen "
+        "once for a cluster and recorded in etcd",
     )
     pd_addr: Annotated[str, AfterValidator(lambda text: check_host_port(text) if text else text)] = Field(
-        "", description="host:port of PD's gRPC service where it is not at pd-urls"
+        "", description="host:port of PD's gRPC service if it is not at pd-urls"
     )
 
 

@@ -265,10 +265,10 @@ def test_slots_write_what_one_task_would(data: st.DataObject, shape: str, rule: 
         mine = [one.where(one.partitions == number) for one in to.routes(events.of(segment_of([info], payloads)))]
         whole[number] = listed([one.changes for one in mine if len(one)])
     slotting = pickle.loads(pickle.dumps(PartitionSlotting(to, slots)))
-    builder = StreamDecoder(view_of(info)).builder()
-    builder.add_all(payloads)
+    cutter = StreamDecoder(view_of(info)).cutter(slots, slotting.slots_of)
+    cutter.add_all(payloads)
     found: dict[int, list[tuple[int, Event]]] = defaultdict(list)
-    for slot, blob in builder.cut(slots, slotting.slots_of).items():
+    for slot, blob in cutter.cut().items():
         segment = merge(StreamDecoder(view_of(info)), [blob], 0, 1)
         for one in part_of_slot(events.of(segment), to, slot, slots):
             for number in range(PARTITIONS):

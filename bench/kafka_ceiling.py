@@ -5,13 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 from confluent_kafka import Producer as Client
 
 from bench.files import decoded
 from bench.rowcodec import SBTEST, binlogs, sbtest_row
 from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.decode import Changes
+from drainer.dispatch.slotting import PartitionSlotting
 from drainer.protocol.encoder import Message
 from drainer.protocol.schema_ids import merged
 from drainer.sink.kafka.producer import library_batch_bytes
@@ -39,9 +43,10 @@ def ceiling_per_s(address: str, topic: str, partitions: int, messages: Sequence[
 
 
 def writers_per_s(address: str, topic: str, partitions: int, protocol: str, writers: int) -> float:
-    """Rows a second that `writers` processes publish as slot writers do, from segments of SEGMENT_ROWS rows that are in
-    memory: dispatched, encoded, framed, and produced in a transaction for each segment."""
-    return _at_once(_publish, [(address, topic, partitions, protocol, number) for number in range(writers)])
+    """Rows a second that `writers` processes publish as slot writers do, from segments of about SEGMENT_ROWS rows that
+    are in memory: dispatched, encoded, framed, and produced in a transaction for each segment. Each has a slot, and so
+    partitions of its own."""
+    return _at_once(_publish, [(address, topic, partitions, protocol, number, writers) for number in range(writers)])
 
 
 def _at_once(target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> float:
@@ -125,8 +130,16 @@ def publication_of(address: str, topic: str, partitions: int, protocol: str) -> 
     return section, Publication(section.options(), section.router(), {topic: partitions}, {topic: TOPIC_BYTES})
 
 
-def segments() -> list[ChangeSegment]:
-    return decoded(SBTEST, binlogs(SBTEST, sbtest_row, SEGMENT_ROWS * _SEGMENTS))
+def segments(publication: Publication, slot: int, slots: int) -> list[ChangeSegment]:
+    """The rows of a slot."""
+    slotting = PartitionSlotting(publication.dispatcher, slots)
+
+    def mine(changes: Changes) -> Changes:
+        return changes.take(np.any([of == slot for of in slotting.slots_of(changes, slots)], axis=0))
+
+    whole = decoded(SBTEST, binlogs(SBTEST, sbtest_row, SEGMENT_ROWS * _SEGMENTS * slots))
+    found = [replace(segment, changes=tuple(map(mine, segment.changes))) for segment in whole]
+    return [replace(segment, change_count=sum(map(len, segment.changes))) for segment in found]
 
 
 def with_ids(publication: Publication, made: Sequence[ChangeSegment]) -> Publication:
@@ -134,9 +147,11 @@ def with_ids(publication: Publication, made: Sequence[ChangeSegment]) -> Publica
     return publication.with_ids(merged({}, [(schema, 1) for schema in needed]))
 
 
-def _publish(address: str, topic: str, partitions: int, protocol: str, number: int, barrier: Any, results: Any) -> None:
+def _publish(
+    address: str, topic: str, partitions: int, protocol: str, number: int, slots: int, barrier: Any, results: Any
+) -> None:
     section, publication = publication_of(address, topic, partitions, protocol)
-    made = segments()
+    made = segments(publication, number, slots)
     publication = with_ids(publication, made)
     patience = Patience(f"writer {number}", _DEADLINE_S)
     producer = new_producer(section.kafka(), f"{topic}-{number}", publication.batch_bytes)
@@ -145,7 +160,7 @@ def _publish(address: str, topic: str, partitions: int, protocol: str, number: i
 
     def publish(segment: ChangeSegment) -> int:
         producer.begin()
-        for outgoing in publication.rows(segment):
+        for outgoing in publication.rows_of_slot(segment, number, slots):
             producer.send(outgoing.topic, outgoing.partition, outgoing.messages, patience)
         producer.flush(patience)
         producer.commit(patience)

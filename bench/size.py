@@ -6,7 +6,7 @@ without its index; last, how it removes them all.
 Small binlogs, a prewrite and a commit for each transaction, in batches; another process pulls meanwhile as a drainer
 does. Memory is flat if what the pump holds of its own (RssAnon), in the mean of each million, has grown by no more than
 GROWTH_MAX_MIB since the first; pages of LevelDB's tables, which are mapped, belong to the page cache. Ten million take
-about 1 GiB of disk.
+about 1.5 GiB of disk.
 """
 
 from __future__ import annotations

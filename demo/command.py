@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,12 +58,14 @@ def parse(argv: list[str], *, prog: str, description: str, seconds: float, rate:
 
 
 def exit_code(work: Coroutine[Any, Any, bool], teller: Teller) -> int:
-    """Of a demo that says whether everything is equal."""
+    """Of a demo that says whether everything is equal. A signal that would end it stops its programs first."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the latter as a terminal is closed
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         return 0 if asyncio.run(work) else 1
     except DemoError as error:
         teller.fail(str(error))
         return 1
     except KeyboardInterrupt:
-        teller.fail("interrupted")
+        teller.fail("interrupted; its programs are stopped, their logs stay in the directory")
         return 130

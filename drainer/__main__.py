@@ -30,9 +30,10 @@ def main() -> int:
     except (ConfigError, ValueError) as error:
         sys.stderr.write(f"drainer: {error}\n")
         return 1
-    without_effect = given_without_effect(config)
-    if without_effect:
-        _log.warning("settings of the original that have no effect here", settings=without_effect)
+    for setting, why in given_without_effect(config).items():
+        _log.warning("a setting of the original, or of TiCDC, has no effect here", setting=setting, why=why)
+    for warning in config.syncer.to.warnings():
+        _log.warning("check this setting", setting="syncer.to", why=warning)
     try:
         asyncio.run(run(config))
     except BinlogError as error:

@@ -315,7 +315,8 @@ FLAGS = (
 )
 
 PROGRAM = Program(
-    "drainer applies what the pumps of a cluster keep to MySQL, TiDB, MariaDB or SQLite, exactly once.",
+    "drainer applies what the pumps of a cluster keep to MySQL, TiDB, MariaDB or SQLite, or publishes it to Kafka or "
+    "to files, exactly once.",
     (
         "drainer -config drainer.toml                              a daemon; SIGTERM stops it cleanly",
         "drainer -config drainer.toml -until-now                   drain what is there and exit",

@@ -107,14 +107,16 @@ class OriginalSyncerSection(Section):
     relay: RelaySection = Field(default_factory=lambda: RelaySection.model_validate({}))
 
 
-def given_without_effect(config: BaseModel, path: str = "") -> list[str]:
-    """Paths of settings that were given, have no effect, and are not the default."""
-    found: list[str] = []
+def given_without_effect(config: BaseModel, path: str = "") -> dict[str, str]:
+    """Paths of settings that were given, have no effect, and are not the default; and why, "" where it is plain."""
+    found: dict[str, str] = {}
     for name in sorted(config.model_fields_set):
         field, value = type(config).model_fields[name], getattr(config, name)
         place = f"{path}{field.alias or name}"
         if isinstance(value, BaseModel):
-            found += given_without_effect(value, f"{place}.")
-        elif (field.description or "").startswith(WITHOUT_EFFECT) and value != field.default:
-            found.append(place)
+            found |= given_without_effect(value, f"{place}.")
+        elif (field.description or "").startswith(WITHOUT_EFFECT) and value != field.get_default(
+            call_default_factory=True
+        ):
+            found[place] = (field.description or "").removeprefix(WITHOUT_EFFECT).removeprefix(": ")
     return found

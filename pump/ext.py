@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from binlog.errors import BinlogError, DecodeError
@@ -18,10 +19,10 @@ from google.protobuf.message import DecodeError as ProtobufError
 from pump import metering
 from pump.admission import InFlight
 from pump.edge import Service, code_number
-from pump.messages import Pulled, parse_batch, pulled, pulled_part
-from pump.parts import Part
+from pump.messages import Pulled, parse_batch, pulled
 from pump.plan import Limits
-from pump.pull import Chunk, pull_bytes
+from pump.pull import pull_bytes
+from pump.range_messages import range_messages, read_bytes
 from pump.service import Gate
 from pump.store import Store
 
@@ -38,14 +39,6 @@ def _parse(kind: Callable[[bytes], _M], what: str, data: Buffer) -> _M:
         return kind(bytes(data))
     except ProtobufError as error:
         raise DecodeError(what, offset=0, detail=str(error)) from error
-
-
-def _whole(chunk: Chunk | Part) -> Pulled | Part:
-    return chunk if isinstance(chunk, Part) else pulled(chunk.payloads, chunk.last_ts)
-
-
-def _in_parts(chunk: Chunk | Part) -> Pulled | Part:
-    return pulled_part(chunk) if isinstance(chunk, Part) else pulled(chunk.payloads, chunk.last_ts)
 
 
 def _answer(batch_id: int, results: Sequence[BinlogError | None]) -> bytes:
@@ -160,10 +153,10 @@ class ExtService:
         large: list[bytes] = []
         async with contextlib.AsyncExitStack() as held:
             async for piece in self._store.pull_as(
-                _in_parts if part_bytes_max else _whole,
+                partial(range_messages, message_bytes_max=bytes_max, in_parts=bool(part_bytes_max)),
                 after_ts,
                 until_ts,
-                bytes_max=bytes_max,
+                bytes_max=read_bytes(bytes_max),
                 fakes=False,
                 part_bytes_max=part_bytes_max or MESSAGE_BYTES_CAP,
             ):

@@ -145,9 +145,10 @@ class Index:
         return None if value is None else keys.decode_complete(value)
 
     def completes(self, after_ts: int, until_ts: int) -> Iterator[tuple[bytes, bytes]]:
-        """Raw (`cm:` key, value) with after_ts < commit_ts <= until_ts, ascending, as of this moment."""
+        """Raw (`cm:` key, value) with after_ts < commit_ts <= until_ts, ascending, as of this moment. A backlog is
+        larger than the block cache, which it would only empty: that is for writes, which look up single keys."""
         start, stop = keys.complete_key(after_ts), keys.complete_key(until_ts)
-        return self._scan(start=start, stop=stop, include_start=False, include_stop=True)
+        return self._scan(start=start, stop=stop, include_start=False, include_stop=True, fill_cache=False)
 
     def head(self) -> Pointer | None:
         value = self._get(keys.HEAD)
@@ -331,6 +332,10 @@ def _open(directory: Path, options: IndexOptions) -> Any:
             block_restart_interval=options.block_restart_interval,
             write_buffer_size=options.write_buffer_bytes,
             bloom_filter_bits=10,
+            # To uncompress blocks was half of what a scan cost (0.49 µs an entry, 0.22 without), and to compress those
+            # of a transaction took 0.9 µs. As they are LevelDB reads them in the mapped table, without memory of its
+            # own. The index has 170 bytes of a small transaction instead of 75.
+            compression=None,
         )
 
     try:

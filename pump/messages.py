@@ -145,20 +145,28 @@ class Pulled(NamedTuple):
     size: int
 
 
+def payload_fields(payloads: Sequence[bytes]) -> bytes:
+    """Whole binlogs as fields of a PullRangeResp."""
+    pieces = [b""] * (2 * len(payloads))
+    pieces[::2] = map(_prefixes.__getitem__, map(len, payloads))
+    pieces[1::2] = payloads
+    return b"".join(pieces)
+
+
+def last_ts_field(last_ts: int) -> bytes:
+    """What follows them there: the commit_ts of the last one."""
+    return _LAST_TS + encode_varint(last_ts)
+
+
 def pulled(payloads: Sequence[bytes], last_ts: int) -> Pulled:
     """Whole binlogs."""
-    pieces = [b""] * (2 * len(payloads) + 1)
-    sizes = list(map(len, payloads))
-    pieces[:-1:2] = map(_prefixes.__getitem__, sizes)
-    pieces[1::2] = payloads
-    pieces[-1] = _LAST_TS + encode_varint(last_ts)
-    return Pulled(b"".join(pieces), len(payloads), sum(sizes))
+    return Pulled(payload_fields(payloads) + last_ts_field(last_ts), len(payloads), sum(map(len, payloads)))
 
 
 def pulled_part(part: Part) -> Pulled:
     """One part of a large binlog."""
     size = len(part.data)
-    pieces = [_prefixes[size], part.data, _LAST_TS + encode_varint(part.commit_ts)]
+    pieces = [_prefixes[size], part.data, last_ts_field(part.commit_ts)]
     pieces.append(_WHOLE_BYTES + encode_varint(part.whole_bytes))
     if part.offset:
         pieces.append(_PART_OFFSET + encode_varint(part.offset))

@@ -100,9 +100,13 @@ def _payloads(
     for (_, value), (_, offset, length, tail_at, _) in zip(pairs, places, strict=True):
         at = offset - before
         end = at + length
-        if end > size or header(data, at - HEADER_BYTES) != (RECORD_MAGIC, length, crc32c(data[at:end])):
+        if end > size:
             return None
-        add(value[COMPLETE_BYTES:] + data[at + tail_at : end] if tail_at else data[at:end])
+        magic, found, crc = header(data, at - HEADER_BYTES)
+        record = data[at:end]
+        if magic != RECORD_MAGIC or found != length or crc != crc32c(record):
+            return None
+        add(value[COMPLETE_BYTES:] + record[tail_at:] if tail_at else record)
     return payloads
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import chain, islice
 from typing import TypeVar
 
@@ -56,13 +56,11 @@ class Serving:
     ) -> AsyncIterator[Chunk | Part]:
         """All complete binlogs in (after_ts, until_ts], in chunks; large ones in parts where `part_bytes_max` says so.
         NotResolved, PurgedPosition, DamagedRecord."""
-        return self.pull_as(
-            lambda chunk: chunk, after_ts, until_ts, bytes_max=bytes_max, fakes=fakes, part_bytes_max=part_bytes_max
-        )
+        return self.pull_as(iter, after_ts, until_ts, bytes_max=bytes_max, fakes=fakes, part_bytes_max=part_bytes_max)
 
     async def pull_as(
         self,
-        shape: Callable[[Chunk | Part], _T],
+        shape: Callable[[Iterator[Chunk | Part]], Iterator[_T]],
         after_ts: int,
         until_ts: int,
         *,
@@ -70,13 +68,13 @@ class Serving:
         fakes: bool,
         part_bytes_max: int,
     ) -> AsyncIterator[_T]:
-        """As `pull`, each chunk as `shape` makes it, which is called in a thread.
+        """As `pull`, what `shape` makes of the chunks, in a thread.
 
-        The next chunk is read while the caller sends this one."""
+        The next piece is made while the caller sends this one."""
         if until_ts > self._resolved.ts:
             raise NotResolved(until_ts, self._resolved.ts)
         chunks = self.reader.pull(after_ts, until_ts, bytes_max=bytes_max, fakes=fakes, part_bytes_max=part_bytes_max)
-        shaped = map(shape, chunks)
+        shaped = shape(chunks)
         step: Callable[[], _T | None] = lambda: next(shaped, None)  # noqa: E731
         ahead = asyncio.ensure_future(asyncio.to_thread(step))
         try:

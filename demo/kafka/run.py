@@ -7,7 +7,7 @@ import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -61,12 +61,14 @@ class Stream:
 
 @dataclass
 class Chain:
-    """All programs of the demo."""
+    """All programs of the demo. `readers`: those that read everything back; `is_over`: none may be started any more."""
 
     directory: Path
     etcd_url: str
     pumps: list[Program]
     streams: list[Stream]
+    readers: list[Program] = field(default_factory=list)
+    is_over: bool = False
 
 
 @contextlib.asynccontextmanager
@@ -82,6 +84,7 @@ async def started(options: Options, screen: KafkaScreen) -> AsyncIterator[Chain]
         assert printer.output is not None, "a printer writes to a file"
         streams.append(Stream(feed, feed.drainer(directory, url), printer, EventsSeen(printer.output)))
     log.setup("info", str(directory / "writer.log"))
+    chain = Chain(directory, url, pumps, streams)
     try:
         screen.say("starting a Kafka broker, a schema registry, etcd and two pumps")
         kafka.program.start()
@@ -95,8 +98,11 @@ async def started(options: Options, screen: KafkaScreen) -> AsyncIterator[Chain]
         for stream in streams:
             await asyncio.to_thread(stream.drainer.wait_ready, partial(running, stream.drainer), "running")
             screen.say(f"the drainer's page for {stream.feed.name}: http://{stream.drainer.status_addr}/")
-        yield Chain(directory, url, pumps, streams)
+        yield chain
     finally:
+        chain.is_over = True  # what waits for a reader runs in a thread, which nothing interrupts
+        for reader in chain.readers:
+            reader.kill()
         for stream in streams:
             stream.printer.kill()
             stream.drainer.kill()
@@ -163,9 +169,14 @@ async def run(options: Options, screen: KafkaScreen) -> bool:
             await _written(chain, shop, options, screen)
         await asyncio.gather(*(stopped(stream.drainer) for stream in chain.streams))
         screen.say("the drainers have stopped; reading everything back, as a read-committed consumer")
-        good = await asyncio.gather(*(asyncio.to_thread(read_back, chain, one.feed) for one in chain.streams))
+        reading = (asyncio.to_thread(read_back, chain, one.feed, screen.say) for one in chain.streams)
+        good = await asyncio.gather(*reading)
         equal = [shown(chain, stream, shop, screen, ok=ok) for stream, ok in zip(chain.streams, good, strict=True)]
         screen.say(shop.counts.told())
+        if swaps := shop.counts.by_action.get("swap", 0):
+            screen.say(
+                f"Each swap changes a unique key, which is two row events, a delete and an insert: {swaps:,} more."
+            )
         return all(good) and all(equal)
 
 
@@ -196,14 +207,20 @@ async def _written(chain: Chain, shop: Shop, options: Options, screen: KafkaScre
                     await task
 
 
-def read_back(chain: Chain, feed: Feed) -> bool:
+def read_back(chain: Chain, feed: Feed, say: Callable[[str], None]) -> bool:
     """Whether every rule of order holds. Raises DemoError where the topics cannot be read."""
-    consumer, checker = feed.consumer(chain.directory), feed.checker(chain.directory)
-    programs = (consumer, checker)
-    for program in programs:
-        program.start()
+    programs = (feed.consumer(chain.directory), feed.checker(chain.directory))
+    done = (f"{feed.name}: its tables are made again", f"{feed.name}: its order is checked")
+    codes = []
     try:
-        codes = [program.finished(READ_DEADLINE_S) for program in programs]
+        for program in programs:
+            chain.readers.append(program)
+            program.start()
+            if chain.is_over:
+                raise DemoError(f"{program.name} was started when the demo was over")
+        for program, text in zip(programs, done, strict=True):
+            codes.append(program.finished(READ_DEADLINE_S))
+            say(text)
     finally:
         for program in programs:
             program.kill()

@@ -20,7 +20,7 @@ from drainer.sink.base import Segment, Slotting
 
 if TYPE_CHECKING:
     from drainer.changes.segment import SegmentBuilder, SegmentDecoder
-    from drainer.changes.stream import StreamBuilder, StreamDecoder
+    from drainer.changes.stream import StreamCutter, StreamDecoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,9 @@ class PartBuilder(Protocol):
 
     def add_all(self, payloads: Iterable[bytes]) -> None: ...
 
-    def add_in_order(self, payloads: Iterable[bytes]) -> None: ...
+    def add_in_order(self, payloads: Iterable[bytes], size: int) -> None:
+        """`size`: bytes of the payloads together."""
+        ...
 
 
 class ReadOrder(Protocol):
@@ -173,11 +175,11 @@ class ChangesOrder:
 
         return StreamDecoder(self.view.opened(), stored_generated=self.stored_generated)
 
-    def builder(self, decoder: StreamDecoder) -> StreamBuilder:
-        return decoder.builder()
+    def builder(self, decoder: StreamDecoder) -> StreamCutter:
+        return decoder.cutter(self.slots, self.slotting.slots_of)
 
-    def cut(self, builder: StreamBuilder) -> dict[int, bytes]:
-        return builder.cut(self.slots, self.slotting.slots_of)
+    def cut(self, builder: StreamCutter) -> dict[int, bytes]:
+        return builder.cut()
 
     def merge(
         self, decoder: Callable[[], StreamDecoder], blobs: Iterable[bytes], after_ts: int, until_ts: int

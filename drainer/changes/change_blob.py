@@ -2,15 +2,15 @@
 
 Blob: `<BIIQ` of CHANGES_BLOB, the length of the rows that are not decoded, how many streams follow, and the bytes of
 binlogs in the part (in one of the part's blobs, 0 in the others); then those rows; then of each table, schema_version
-and kind the length of its stream (`<I`) and the stream, an Arrow IPC stream of one batch: _STAMPS, then the columns of
-the old image and of the new one. Rows whose table only their own values tell (drainer.row.relocated_rows) stay as they
-are in the binlog, as an IPC stream of RAW_SCHEMA.
+and kind the length of its stream (`<I`) and the stream, an Arrow IPC stream of a batch for each run of binlogs that
+were decoded together: _STAMPS, then the columns of the old image and of the new one. Rows whose table only their own
+values tell (drainer.row.relocated_rows) stay as they are in the binlog, as an IPC stream of RAW_SCHEMA.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final
 
@@ -20,12 +20,12 @@ import pyarrow as pa
 from drainer.batch.work import Kind
 from drainer.changes.decode import Changes
 from drainer.changes.scan import Rows
-from drainer.changes.stream_blob import ipc_stream, pack_streams, unpack_streams
+from drainer.changes.stream_blob import Pieces, ipc_batches, pack_streams, unpack_streams
 from drainer.changes.vector import Ints, Words
 from drainer.order.errors import BlobError
 from drainer.row.codec import Codec
 
-CHANGES_BLOB: Final = 33  # order/blob.py counts from 1, slots.py from 16
+CHANGES_BLOB: Final = 34  # order/blob.py counts from 1, slots.py from 16
 _HEAD: Final = Struct("<BIIQ")
 _STAMPS: Final = (("commit_ts", pa.uint64()), ("start_ts", pa.uint64()), ("sequence", pa.int64()))
 RAW_SCHEMA: Final = pa.schema(
@@ -71,51 +71,122 @@ class Blob:
     source_bytes: int
 
 
-def group_stream(name: Name, changes: Changes) -> bytes:
+@dataclass(slots=True)
+class _Stream:
+    """Batches of one schema, ready to be written. `rows`: of all of them."""
+
+    schema: Any
+    batches: list[Any] = field(default_factory=list)
+    rows: int = 0
+
+    def add(self, batch: Any) -> None:
+        self.batches.append(batch.serialize())
+        self.rows += len(batch)
+
+
+class PartPacker:
+    """Divides the changes of a part among slots, and packs what each slot gets into its blob."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, dict[tuple[Name, Kind], _Stream]] = {}
+        self._undecoded: dict[int, _Stream] = {}
+
+    def add(self, name: Name, changes: Changes, slots: Sequence[Ints]) -> None:
+        """A change belongs to the slots of all arrays."""
+        rows, ranges = divided(slots)
+        batch = _batch(changes if len(ranges) == 1 else changes.take(rows))
+        for slot, begin, end in ranges:
+            streams = self._streams.setdefault(slot, {})
+            of = name, changes.kind
+            if of not in streams:
+                streams[of] = _Stream(batch.schema)
+            streams[of].add(batch.slice(begin, end - begin))
+
+    def add_undecoded(self, rows: Rows, orders: Iterable[tuple[Ints, Sequence[Ints]]]) -> None:
+        """Rows that stay as they are. `orders`: the `order` of some of them, and their slots."""
+        chosen: dict[int, list[Ints]] = {}
+        for order, slots in orders:
+            places, ranges = divided(slots)
+            for slot, begin, end in ranges:
+                chosen.setdefault(slot, []).append(order[places[begin:end]])
+        for slot, found in chosen.items():
+            some = rows.take(np.isin(rows.order, np.concatenate(found)))
+            self._undecoded.setdefault(slot, _Stream(RAW_SCHEMA)).add(_raw_batch(some))
+
+    def blobs(self, source_bytes: int) -> dict[int, bytes]:
+        """Slot → blob, for the slots that have changes."""
+        found = {}
+        for slot in sorted({*self._streams, *self._undecoded}):
+            streams = [_packed(of, stream) for of, stream in self._streams.get(slot, {}).items()]
+            raw = self._undecoded.get(slot)
+            rest = b"".join(ipc_batches(raw.schema, raw.batches)) if raw is not None else b""
+            found[slot] = pack_streams(_HEAD, CHANGES_BLOB, rest, streams, source_bytes)
+            source_bytes = 0
+        return found
+
+
+def _packed(of: tuple[Name, Kind], stream: _Stream) -> Pieces:
+    (table_id, version), kind = of
+    meta = {"table_id": str(table_id), "version": str(version), "kind": str(int(kind)), "rows": str(stream.rows)}
+    return ipc_batches(stream.schema.with_metadata(meta), stream.batches)
+
+
+def divided(slots: Sequence[Ints]) -> tuple[Ints, list[tuple[int, int, int]]]:
+    """(the numbers of the changes of one slot after another, those of a slot ascending; of each slot which it is, and
+    where in them its own begin and end). A change that has the same slot in several arrays is there once in it."""
+    first, *others = slots
+    if all(np.array_equal(first, other) for other in others):
+        # Numbers of 16 bits and less numpy sorts without comparing them.
+        rows = np.argsort(first.astype(np.min_scalar_type(int(first.max(initial=0)))), kind="stable")
+        of = first[rows]
+    else:
+        pairs = np.unique(np.concatenate([slot * len(first) + np.arange(len(first)) for slot in slots]))
+        of, rows = np.divmod(pairs, len(first))
+    begins = np.flatnonzero(np.diff(of, prepend=-1)).tolist()
+    return rows, list(zip(of[begins].tolist(), begins, [*begins, len(of)][1:], strict=True))
+
+
+def _batch(changes: Changes) -> Any:
     images = [column for image in (changes.old, changes.new) if image is not None for column in image]
-    meta = {"table_id": str(name[0]), "version": str(name[1]), "kind": str(int(changes.kind))}
     fields = [*_STAMPS, *((str(at), column.type) for at, column in enumerate(images))]
     stamps = [pa.array(changes.commit_ts), pa.array(changes.start_ts), pa.array(changes.sequence)]
-    return ipc_stream([*stamps, *images], pa.schema(fields, metadata=meta))
+    return pa.RecordBatch.from_arrays([*stamps, *images], schema=pa.schema(fields))
 
 
-def raw_stream(rows: Rows) -> bytes:
+def _raw_batch(rows: Rows) -> Any:
     arrays = [
         pa.array(rows.commit_ts), pa.array(rows.start_ts), pa.array(rows.sequence), pa.array(rows.version),
         pa.array(rows.table_id), pa.array(rows.kind.astype(np.int8)),
         pa.array([rows.row(number) for number in range(len(rows))], pa.binary()),
     ]  # fmt: skip
-    return ipc_stream(arrays, RAW_SCHEMA)
-
-
-def pack_blobs(
-    streams: Mapping[int, Sequence[bytes]], raws: Mapping[int, bytes], source_bytes: int
-) -> dict[int, bytes]:
-    """Slot → blob, for the slots that have streams or raw rows."""
-    blobs = {}
-    for slot in sorted({*streams, *raws}):
-        blobs[slot] = pack_streams(_HEAD, CHANGES_BLOB, raws.get(slot, b""), streams.get(slot, ()), source_bytes)
-        source_bytes = 0
-    return blobs
+    return pa.RecordBatch.from_arrays(arrays, schema=RAW_SCHEMA)
 
 
 def unpack_blob(blob: bytes) -> Blob:
     """Raises BlobError."""
-    raw, groups, (source_bytes,) = unpack_streams(blob, _HEAD, CHANGES_BLOB, _group)
-    return Blob(groups, _raw(raw, blob) if raw else None, source_bytes)
+    raw, groups, (source_bytes,) = unpack_streams(blob, _HEAD, CHANGES_BLOB, _groups)
+    return Blob([one for some in groups for one in some], _raw(raw, blob) if raw else None, source_bytes)
 
 
-def _group(stream: memoryview) -> Group:
-    """Raises on damaged bytes one of the errors that `unpack_streams` turns into its own."""
+def _groups(stream: memoryview) -> list[Group]:
+    """One of each batch. Raises on damaged bytes one of the errors that `unpack_streams` turns into its own."""
     with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
-        meta = reader.schema.metadata or {}
-        batch = reader.read_next_batch()
+        schema = reader.schema
+        batches = list(reader)
+    meta = schema.metadata or {}
+    if [(field.name, field.type) for field in schema][: len(_STAMPS)] != list(_STAMPS):
+        raise ValueError(f"columns {schema.names[: len(_STAMPS)]}")
+    name, kind = (int(meta[b"table_id"]), int(meta[b"version"])), Kind(int(meta[b"kind"]))
+    rows = sum(map(len, batches))
+    if rows != int(meta[b"rows"]):  # an end mark in the place of a batch
+        raise ValueError(f"{rows} of {int(meta[b'rows'])} rows")
+    return [_group(name, kind, batch) for batch in batches]
+
+
+def _group(name: Name, kind: Kind, batch: Any) -> Group:
     batch.validate(full=True)
-    if [(field.name, field.type) for field in batch.schema][: len(_STAMPS)] != list(_STAMPS):
-        raise ValueError(f"columns {batch.schema.names[: len(_STAMPS)]}")
     commit_ts, start_ts, sequence = (batch.column(at).to_numpy() for at in range(len(_STAMPS)))
-    name = int(meta[b"table_id"]), int(meta[b"version"])
-    return Group(name, Kind(int(meta[b"kind"])), commit_ts, start_ts, sequence, tuple(batch.columns[len(_STAMPS) :]))
+    return Group(name, kind, commit_ts, start_ts, sequence, tuple(batch.columns[len(_STAMPS) :]))
 
 
 def _raw(stream: bytes, blob: bytes) -> Any:

@@ -23,7 +23,7 @@ from drainer.changes.claims import Claims, concat_claims
 from drainer.changes.key import joined_keys
 from drainer.changes.questions import questions_of
 from drainer.changes.slots import shape_from
-from drainer.changes.stream_blob import ipc_stream, pack_streams, unpack_streams
+from drainer.changes.stream_blob import Pieces, ipc_stream, pack_streams, unpack_streams
 from drainer.changes.vector import Ints
 from drainer.order.blob import load
 from drainer.order.collector import collector_paused
@@ -52,7 +52,7 @@ def pack_claims(
     rest: Mapping[int, bytes], claimed: Iterable[tuple[Claimed, Sequence[Claims]]], slots: int
 ) -> dict[int, bytes]:
     """Slot → blob, none for slots that get nothing. `rest`: the blobs of what was noted row by row."""
-    streams: dict[int, list[bytes]] = {}
+    streams: dict[int, list[Pieces]] = {}
     for of, blocks in claimed:
         for block in concat_claims(blocks):
             slot = _slots_of(of.shape.table_id, block, slots)
@@ -74,7 +74,7 @@ def _slots_of(table_id: int, claims: Claims, slots: int) -> Ints:
     return found
 
 
-def _stream(of: Claimed, claims: Claims) -> bytes:
+def _stream(of: Claimed, claims: Claims) -> Pieces:
     columns = [
         *((f"value{n}", one) for n, one in enumerate(claims.value)),
         *((f"shown{n}", one) for n, one in enumerate(claims.shown or ())),

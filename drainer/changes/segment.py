@@ -149,15 +149,15 @@ class SegmentBuilder:
         """Served binlogs in any order."""
         self._payloads.extend(payloads)
 
-    def add_in_order(self, payloads: Iterable[bytes]) -> None:
-        """Add binlogs that come after all that were added before, as one pump serves them. Only `slots` may follow.
+    def add_in_order(self, payloads: Iterable[bytes], size: int) -> None:
+        """Add binlogs that come after all that were added before, as one pump serves them, of `size` bytes together.
+        Only `slots` may follow.
         Raises as `finish`, and ValueError for binlogs that do not come after.
 
         All binlogs except those of the last commit_ts, which may have more, are folded at once. The memory of a message
         is then reused for the next one: getting new memory from the kernel costs as much as decoding."""
-        before = len(self._payloads)
         self._payloads.extend(payloads)
-        self._bytes += sum(map(len, self._payloads[before:]))
+        self._bytes += size
         if self._bytes >= FLUSH_BYTES:
             self._flush()
 

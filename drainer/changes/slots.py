@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from drainer.batch.work import Folded, Match, SegmentWork, TableShape
 from drainer.changes.net import States, merge, states_from
 from drainer.changes.net_rows import NetColumns
-from drainer.changes.stream_blob import ipc_stream, pack_streams, unpack_streams
+from drainer.changes.stream_blob import Pieces, ipc_stream, pack_streams, unpack_streams
 from drainer.changes.vector import Ints
 from drainer.order.blob import last_change as rest_last_change
 from drainer.order.blob import merge_slot as merge_rest
@@ -56,7 +56,7 @@ def pack(
     rest: Mapping[int, bytes], tables: Tables, slots: int, change_count: int, source_bytes: int
 ) -> dict[int, bytes]:
     """Slot → blob, none for slots that get nothing. `rest`: the blobs of what has no columns."""
-    streams: dict[int, list[bytes]] = {}
+    streams: dict[int, list[Pieces]] = {}
     for table_id, (shape, states) in sorted(tables.items()):
         slot = slots_of(table_id, states.identity, slots)
         for number in np.unique(slot).tolist():
@@ -69,7 +69,7 @@ def pack(
     return blobs
 
 
-def _stream(shape: TableShape, states: States) -> bytes:
+def _stream(shape: TableShape, states: States) -> Pieces:
     count = len(states)
     image = pa.nulls(count, pa.binary()) if states.image is None else states.image
     lengths = np.zeros(count + 1, np.int32)

@@ -20,12 +20,10 @@ from drainer.changes.change_blob import (
     RAW_SCHEMA,
     Group,
     Name,
+    PartPacker,
     Placed,
     changes_of,
-    group_stream,
-    pack_blobs,
     places_of,
-    raw_stream,
     unpack_blob,
 )
 from drainer.changes.change_segment import ChangeSegment
@@ -40,6 +38,10 @@ from drainer.schema.view import SchemaView
 
 # Offsets in a buffer are 32-bit numbers, and a sink's output for one share is several times as large.
 SHARE_BYTES_MAX: Final = 64 << 20
+# So much of what comes in order is decoded together, for each table and kind that there was: few rows take as long as
+# some thousand, and the arrays of many do not stay in the processor's cache (python -m bench.columns).
+FLUSH_BYTES: Final = 2 << 20
+FLUSH_BYTES_MAX: Final = 32 << 20
 _BETWEEN: Final = b"\xff"  # after a row, so that the end of a row without its last columns is recognized
 
 # (changes, number of slots) → arrays of slots with an element for each change; a change belongs to the slots of all
@@ -71,6 +73,9 @@ class StreamDecoder:
 
     def builder(self) -> StreamBuilder:
         return StreamBuilder(self)
+
+    def cutter(self, slots: int, slots_of: SlotsOf) -> StreamCutter:
+        return StreamCutter(self, slots, slots_of)
 
     def transaction(self) -> Callable[[bytes, int, int], ChangeSegment]:
         """A function for a transaction that is decoded in pieces: (piece, after_ts, until_ts) → its changes, whose
@@ -158,8 +163,7 @@ class StreamDecoder:
 
 
 class StreamBuilder:
-    """Collects binlogs in any order, then returns their changes, once: all by `finish`, or divided for a shuffle by
-    `cut`."""
+    """Collects binlogs in any order, then returns their changes, once."""
 
     def __init__(self, decoder: StreamDecoder) -> None:
         self._decoder = decoder
@@ -167,10 +171,6 @@ class StreamBuilder:
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
         """Add served binlogs; of a transaction that is added twice, one copy is used (rule 19)."""
-        self._payloads.extend(payloads)
-
-    def add_in_order(self, payloads: Iterable[bytes]) -> None:
-        """As `add_all`: nothing is folded."""
         self._payloads.extend(payloads)
 
     def finish(self, after_ts: int, until_ts: int) -> ChangeSegment:
@@ -183,30 +183,53 @@ class StreamBuilder:
         """False: without folding no conflict is hidden."""
         return False
 
-    def cut(self, slots: int, slots_of: SlotsOf) -> dict[int, bytes]:
+
+class StreamCutter:
+    """Collects binlogs and divides their changes for a shuffle, once. Binlogs that are added in order are decoded and
+    divided after every few MiB, and not kept: what these take of memory is then used again, and stays in the
+    processor's cache."""
+
+    def __init__(self, decoder: StreamDecoder, slots: int, slots_of: SlotsOf) -> None:
+        self._decoder = decoder
+        self._slots_of: Callable[[Changes], Sequence[Ints]] = lambda changes: slots_of(changes, slots)
+        self._payloads: list[bytes] = []
+        self._bytes = 0
+        self._flush_bytes = FLUSH_BYTES
+        self._packer = PartPacker()
+        self._source_bytes = 0
+
+    def add_all(self, payloads: Iterable[bytes]) -> None:
+        """Served binlogs in any order."""
+        self._payloads.extend(payloads)
+
+    def add_in_order(self, payloads: Iterable[bytes], size: int) -> None:
+        """Binlogs that come after all that were added before, as one pump serves them, of `size` bytes together. Raises
+        as `cut`."""
+        self._payloads.extend(payloads)
+        self._bytes += size
+        if self._bytes >= self._flush_bytes:
+            self._flush()
+
+    def cut(self) -> dict[int, bytes]:
         """Slot → blob for `merge`, for slots that have changes. A change that belongs to several slots is in each of
-        them, once. Raises as `finish`."""
+        them; what was added twice is left out by `merge` at the latest (rule 19). Raises the first row's error, as
+        `StreamBuilder.finish`."""
+        if self._payloads:
+            self._flush()
+        return self._packer.blobs(self._source_bytes)
+
+    def _flush(self) -> None:
         scanned = _scanned(self._payloads)
-        rows = scanned.rows
-        streams: dict[int, list[bytes]] = {}
-        places: dict[int, list[Ints]] = {}
-        for name, changes in self._decoder._named(rows, self._payloads):
-            for slot, chosen in _by_slot(slots_of(changes, slots)):
-                if name is None:
-                    places.setdefault(slot, []).append(changes.order[chosen])
-                else:
-                    some = changes if len(chosen) == len(changes) else changes.take(chosen)
-                    streams.setdefault(slot, []).append(group_stream(name, some))
-        raws = {
-            slot: raw_stream(rows.take(np.isin(rows.order, np.concatenate(orders)))) for slot, orders in places.items()
-        }
-        return pack_blobs(streams, raws, scanned.source_bytes)
-
-
-def _by_slot(slots: Sequence[Ints]) -> Iterator[tuple[int, Ints]]:
-    """Each slot, and which changes belong to it."""
-    for slot in np.unique(np.concatenate(slots)).tolist():
-        yield slot, np.flatnonzero(np.logical_or.reduce([of == slot for of in slots]))
+        found = self._decoder._named(scanned.rows, self._payloads)
+        for name, changes in found:
+            if name is not None:
+                self._packer.add(name, changes, self._slots_of(changes))
+        undecoded = [(changes.order, self._slots_of(changes)) for name, changes in found if name is None]
+        if undecoded:
+            self._packer.add_undecoded(scanned.rows, undecoded)
+        self._source_bytes += scanned.source_bytes
+        self._payloads, self._bytes = [], 0
+        self._flush_bytes = min(FLUSH_BYTES_MAX, FLUSH_BYTES * max(1, len(found)))
 
 
 def merge(decoder: StreamDecoder, blobs: Iterable[bytes], after_ts: int, until_ts: int) -> ChangeSegment:

@@ -9,28 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from struct import Struct
 from struct import error as StructError
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from drainer.order.errors import BlobError
 
 _SIZE: Final = Struct("<I")
+_END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # of an IPC stream
 _Stream = TypeVar("_Stream")
+Pieces: TypeAlias = "Sequence[Any]"  # bytes and Arrow buffers, one behind another: a blob copies each once
 
 
-def ipc_stream(arrays: Sequence[Any], schema: Any) -> bytes:
+def ipc_stream(arrays: Sequence[Any], schema: Any) -> Pieces:
     """One record batch as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    return ipc_batches(schema, [pa.RecordBatch.from_arrays(arrays, schema=schema).serialize()])
 
 
-def pack_streams(head: Struct, version: int, rest: bytes, streams: Sequence[bytes], *fields: int) -> bytes:
+def ipc_batches(schema: Any, batches: Sequence[Any]) -> Pieces:
+    """Serialized record batches as an Arrow IPC stream. `schema`: theirs, with the stream's metadata."""
+    return [schema.serialize(), *batches, _END]
+
+
+def pack_streams(head: Struct, version: int, rest: bytes, streams: Sequence[Pieces], *fields: int) -> bytes:
     """`rest`: the row-by-row part; `fields`: the head's own, behind the first three."""
-    sized = [piece for stream in streams for piece in (_SIZE.pack(len(stream)), stream)]
+    sized = [piece for stream in streams for piece in (_SIZE.pack(sum(map(len, stream))), *stream)]
     return b"".join([head.pack(version, len(rest), len(streams), *fields), rest, *sized])
 
 

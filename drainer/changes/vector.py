@@ -21,6 +21,7 @@ PAD = bytes((0xFF,)) + bytes(63)
 
 _U64 = np.uint64
 _ONE = _U64(1)
+_HIGH = _U64(0x80)
 _MORE = _U64(0x8080808080808080)
 _LOW7 = _U64(0x7F7F7F7F7F7F7F7F)
 _STEPS = (
@@ -63,6 +64,12 @@ class Buffer:
     def uvarint(self, at: Ints) -> tuple[Words, Ints]:
         """(value, size in bytes), size 0 where it is torn or has more than 64 bits."""
         word = self._words[at]
+        more = word & _HIGH
+        if not np.bitwise_or.reduce(more):  # one byte each, as most ids and flags have
+            return word & _U64(0x7F), np.ones(len(word), np.int64)
+        if not np.bitwise_or.reduce((word >> _U64(8)) & more):  # at most two, as most lengths have
+            value = (word & _U64(0x7F)) | ((word >> _U64(1)) & (more * _U64(0x7F)))
+            return value, (more >> _U64(7)).view(np.int64) + 1
         stop = ~word & _MORE
         stop &= ~stop + _ONE  # the lowest
         below = stop - _ONE

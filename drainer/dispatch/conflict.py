@@ -93,6 +93,8 @@ def _unique_keys(table: Table) -> dict[int, tuple[int, ...]] | None:
     info, found = table.info, {}
     for index in info.unique_indexes():
         columns = info.index_columns(index)
+        if any(not column.is_virtual and column.name not in table.places for column in columns):
+            continue  # by a column selector: no reader has a key that needs it
         if any(part.length != UNSPECIFIED for part in index.columns):
             return None
         if any(column.name not in table.places or comparison(column.type) is None for column in columns):

@@ -76,15 +76,15 @@ def _message(step: steps.Ddl, router: Router, change: TableChange | None, type_c
         table=named.name if named is not None else "",
         query=query,
         type_code=type_code,
-        before=_table(before, version - 1),
-        after=_table(after, version),
+        before=described(before, version - 1),
+        after=described(after, version),
         job_id=step.job.id,
     )
     return DdlMessage(router.topic(first.schema, first.name) if first is not None else router.default_topic, ddl)
 
 
-def _table(located: Located | None, version: int) -> Table | None:
-    """None also where a column has a type that rows cannot carry; then there are no rows either."""
+def described(located: Located | None, version: int) -> Table | None:
+    """With all its columns. None also where one has a type that rows cannot carry; then there are no rows either."""
     if located is None:
         return None
     try:

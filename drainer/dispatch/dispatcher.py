@@ -37,9 +37,15 @@ class Routes:
         return len(self.partitions)
 
     def where(self, chosen: Mask) -> Routes:
-        if bool(chosen.all()):
+        return self if bool(chosen.all()) else self._at(np.flatnonzero(chosen))
+
+    def by_partition(self) -> Routes:
+        """The same, those of each partition one behind another, in their order."""
+        if bool((np.diff(self.partitions) >= 0).all()):
             return self
-        places = np.flatnonzero(chosen)
+        return self._at(np.argsort(self.partitions, kind="stable"))
+
+    def _at(self, places: Ints) -> Routes:
         return Routes(self.changes.take(places), self.topic, self.partitions[places])
 
 

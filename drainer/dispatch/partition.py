@@ -59,12 +59,15 @@ def _crcs(texts: Any, begin: int) -> Hashes:
     """crc32(text, begin) of each, a byte of all at a time. `texts`: short strings, none NULL."""
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
     data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
-    lengths = np.diff(offsets)
+    at, lengths = offsets[:-1], np.diff(offsets)
     found: Hashes = np.full(len(texts), begin ^ _ONES, np.uint32)
-    for number in range(int(lengths.max(initial=0))):
+    shortest = int(lengths.min()) if len(texts) else 0
+    for number in range(shortest):
+        found = _CRC.take((found ^ data[at + number]) & np.uint32(0xFF)) ^ (found >> np.uint32(8))
+    for number in range(shortest, int(lengths.max(initial=0))):
         longer = np.flatnonzero(lengths > number)
         crc = found[longer]
-        found[longer] = _CRC[(crc ^ data[offsets[longer] + number]) & 0xFF] ^ (crc >> np.uint32(8))
+        found[longer] = _CRC[(crc ^ data[at[longer] + number]) & 0xFF] ^ (crc >> np.uint32(8))
     return found ^ np.uint32(_ONES)
 
 

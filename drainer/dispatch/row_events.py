@@ -17,6 +17,7 @@ from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.vector import Ints, Words
+from drainer.dispatch.column_selector import ALL_COLUMNS, ColumnSelectors, Selection
 from drainer.dispatch.merge import Events, TableChanges, differ, merged, unmerged
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import ColumnFlag, Table, table_of
@@ -47,18 +48,19 @@ class RowEvents:
     """Makes events. Keeps the tables it has met; not for several threads.
 
     `raw`: updates of unique keys, and of handle keys that are not clustered, stay updates (TiCDC's
-    output-raw-change-event); else they are deletes and inserts."""
+    output-raw-change-event); else they are deletes and inserts. `selectors`: which columns events have."""
 
-    def __init__(self, *, raw: bool = False) -> None:
+    def __init__(self, *, raw: bool = False, selectors: ColumnSelectors = ALL_COLUMNS) -> None:
         self._raw = raw
-        self._tables: dict[int, tuple[Layout, Table]] = {}
+        self._selectors = selectors
+        self._tables: dict[int, tuple[Layout, Table, Selection]] = {}
 
-    def __getstate__(self) -> bool:
+    def __getstate__(self) -> tuple[bool, ColumnSelectors]:
         """Ids of objects are not those of another process."""
-        return self._raw
+        return self._raw, self._selectors
 
-    def __setstate__(self, raw: bool) -> None:
-        self.__init__(raw=raw)  # type: ignore[misc]
+    def __setstate__(self, state: tuple[bool, ColumnSelectors]) -> None:
+        self.__init__(raw=state[0], selectors=state[1])  # type: ignore[misc]
 
     def of(self, segment: ChangeSegment) -> list[RowChanges]:
         return self.of_changes(segment.changes)
@@ -73,7 +75,14 @@ class RowEvents:
         return [events for group in groups.values() for events in self._table_events(group)]
 
     def table(self, codec: Codec) -> Table:
-        """What messages say of the table that a codec's rows belong to."""
+        """The table that a codec's rows belong to, with all columns that they have."""
+        return self._known(codec)[1]
+
+    def selection(self, codec: Codec) -> Selection:
+        """What messages say of that table. Raises DispatchError where a column selector leaves no key of it."""
+        return self._known(codec)[2]
+
+    def _known(self, codec: Codec) -> tuple[Layout, Table, Selection]:
         layout, at = codec.layout, codec.at
         found = self._tables.get(id(layout))
         if found is None:
@@ -81,11 +90,12 @@ class RowEvents:
                 self._tables.clear()
             forms = [(target.id, target.form) for target in layout.targets]
             made = table_of(at.schema, at.current, forms, at.current_version, at.at_version)
-            found = self._tables[id(layout)] = layout, made  # the layout, so that its id stays its
-        return found[1]
+            # The layout, so that its id stays its.
+            found = self._tables[id(layout)] = layout, made, self._selectors.select(made)
+        return found
 
     def _table_events(self, group: Sequence[tuple[Changes, Ints]]) -> Iterable[RowChanges]:
-        table = self.table(group[0][0].codec)
+        _, table, selection = self._known(group[0][0].codec)
         changes, stamps = _gathered(group)
         if not table.handle:
             events = unmerged(changes)
@@ -94,7 +104,7 @@ class RowEvents:
             events = merged(changes, table.handle, rejoin=self._raw and not is_clustered)
         if not self._raw:
             events = _split(events, changes, _unique(table))
-        yield from _made(table, events, changes, stamps)
+        yield from _made(selection, events, changes, stamps)
 
 
 def _unique(table: Table) -> list[int]:
@@ -162,7 +172,8 @@ def _split(events: Events, changes: TableChanges, unique: Sequence[int]) -> Even
     return Events(np.concatenate([removing, np.full(len(split), -1)]), np.concatenate([adding, events.adding[split]]))
 
 
-def _made(table: Table, events: Events, changes: TableChanges, stamps: _Stamps) -> Iterable[RowChanges]:
+def _made(selection: Selection, events: Events, changes: TableChanges, stamps: _Stamps) -> Iterable[RowChanges]:
+    table, all_old, all_new = selection.table, selection.of(changes.old), selection.of(changes.new)
     removes, adds = events.removing >= 0, events.adding >= 0
     for kind, chosen in ((Kind.DELETE, removes & ~adds), (Kind.UPDATE, removes & adds), (Kind.INSERT, adds & ~removes)):
         removing, adding = events.removing[chosen], events.adding[chosen]
@@ -170,13 +181,13 @@ def _made(table: Table, events: Events, changes: TableChanges, stamps: _Stamps) 
             continue
         last = removing if kind is Kind.DELETE else adding
         halves = changes.order[last] * 2 + (kind is not Kind.DELETE)
-        class_ = _CLASSES[kind] if table.handle else DELETES
+        class_ = _CLASSES[kind] if table.is_keyed else DELETES
         order = changes.transaction[last] << (_HALF_BITS + _CLASS_BITS) | class_ << _HALF_BITS | halves
         if len(order) > 1 and not bool((np.diff(order) > 0).all()):
             by_place = np.argsort(order)
             order, removing, adding, last = order[by_place], removing[by_place], adding[by_place], last[by_place]
-        old = None if kind is Kind.INSERT else _taken(changes.old, changes.old_at[removing])
-        new = None if kind is Kind.DELETE else _taken(changes.new, changes.new_at[adding])
+        old = None if kind is Kind.INSERT else _taken(all_old, changes.old_at[removing])
+        new = None if kind is Kind.DELETE else _taken(all_new, changes.new_at[adding])
         yield RowChanges(table, kind, stamps.commit_ts[last], stamps.start_ts[last], order, old, new)
 
 
@@ -205,7 +216,7 @@ def halves_of(updates: RowChanges, chosen: Ints) -> tuple[RowChanges, RowChanges
     made = []
     for kind in (Kind.DELETE, Kind.INSERT):
         order = some.order
-        if updates.table.handle:
+        if updates.table.is_keyed:
             order = order & ~(3 << _HALF_BITS) | _CLASSES[kind] << _HALF_BITS
         order = order & ~1 | int(kind is Kind.INSERT)
         old, new = (some.old, None) if kind is Kind.DELETE else (None, some.new)

@@ -1,4 +1,4 @@
-"""Dispatch rules: which topic a table's events go to, and what chooses the partition of each.
+"""Dispatch rules: which topic a table's events go to, which columns they have, and what chooses the partition of each.
 
 The first rule with a matching pattern counts for both; a table without one goes to the default topic, by table.
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from drainer.dispatch.column_selector import ColumnSelectors, SelectorRule
 from drainer.dispatch.errors import DispatchConfigError, DispatchError
 from drainer.dispatch.table_pattern import TablePatterns
 from drainer.dispatch.topic import TopicExpression, check_topic
@@ -92,10 +93,13 @@ class Router:
         *,
         protocol: str = "",
         ignores_case: bool = True,
+        selectors: Iterable[SelectorRule] = (),
     ) -> None:
-        """Raises DispatchConfigError. `warnings`: what a user should be told of the rules."""
+        """Raises DispatchConfigError. `warnings`: what a user should be told of the rules; `selectors`: which columns
+        of tables messages have, and so which of them may choose a partition."""
         self.default_topic = check_topic(default_topic)
         self.warnings: list[str] = []
+        self.selectors = ColumnSelectors.parse(selectors, ignores_case=ignores_case)
         self._protocol = protocol
         self._ignores_case = ignores_case
         default = TopicExpression(default_topic)
@@ -141,9 +145,15 @@ class Router:
         """Whether a table that is dispatched by conflict could have this topic."""
         return any(rule.method is Method.CONFLICT and rule.topic.may_be(topic) for rule in self.rules)
 
+    @property
+    def names_columns(self) -> bool:
+        """Whether tables can have columns that do not fit: `check` finds nothing otherwise."""
+        return bool(self.selectors) or any(rule.columns or rule.index for rule in self.rules)
+
     def check(self, table: Table) -> None:
-        """Raises DispatchError where a table's rule cannot be applied to it: before there are rows."""
-        self.rule(table.schema, table.name).places(table)
+        """Of a table with all its columns. Raises DispatchError where its column selector or its rule cannot be
+        applied to it: before there are rows."""
+        self.rule(table.schema, table.name).places(self.selectors.select(table).table)
 
 
 def _column_places(table: Table, names: Sequence[str]) -> tuple[int, ...]:
@@ -151,7 +161,9 @@ def _column_places(table: Table, names: Sequence[str]) -> tuple[int, ...]:
     missing = [name for name in names if name.lower() not in places]
     if missing:
         virtual = {column.name.lower() for column in table.info.columns if column.is_virtual}
-        why = "virtual generated columns, which rows do not have" if missing[0].lower() in virtual else "not found"
+        public = {column.name.lower() for column in table.info.public_columns}
+        why = "left out by its column selector" if missing[0].lower() in public else "not found"
+        why = "virtual generated columns, which rows do not have" if missing[0].lower() in virtual else why
         raise DispatchError(
             f"table `{table.schema}`.`{table.name}`: columns {why}: {', '.join(missing)}; its dispatch rule names them"
         )
@@ -161,9 +173,9 @@ def _column_places(table: Table, names: Sequence[str]) -> tuple[int, ...]:
 def _index_places(table: Table, name: str) -> tuple[int, ...]:
     where = f"table `{table.schema}`.`{table.name}`: its dispatch rule names the index {name}"
     info = table.info
-    if name.lower() == "primary" and info.handle_column is not None:
-        return table.handle
     found = next((index for index in info.indexes if index.is_public and index.name.lower() == name.lower()), None)
+    if name.lower() == "primary" and info.handle_column is not None:
+        found = info.primary_index()
     if found is None:
         raise DispatchError(
             f"table `{table.schema}`.`{table.name}`: index not found: {name}; its dispatch rule names it"
@@ -171,6 +183,9 @@ def _index_places(table: Table, name: str) -> tuple[int, ...]:
     if not (found.unique or found.primary):
         raise DispatchError(f"{where}, which is not unique")
     columns = info.index_columns(found)
-    if any(column.name not in table.places for column in columns):
+    if any(column.is_virtual for column in columns):
         raise DispatchError(f"{where}, which has virtual generated columns, and rows do not have those")
+    left_out = [column.name for column in columns if column.name not in table.places]
+    if left_out:
+        raise DispatchError(f"{where}, whose columns {', '.join(left_out)} are left out by its column selector")
     return tuple(table.places[column.name] for column in columns)

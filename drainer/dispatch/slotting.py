@@ -37,18 +37,22 @@ class PartitionSlotting:
     count: int
     version: int = SLOTTING_VERSION
     is_fixed: bool = False
-    _events: RowEvents = field(default_factory=RowEvents, repr=False, compare=False)
+    _events: RowEvents = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_events", RowEvents(selectors=self.dispatcher.router.selectors))
 
     def slots_of(self, changes: Changes, slots: int) -> Sequence[Ints]:
         """Raises DispatchError."""
-        table = self._events.table(changes.codec)
+        selection = self._events.selection(changes.codec)
+        table = selection.table
         rule = self.dispatcher.router.rule(table.schema, table.name)
         topic = rule.topic.topic(table.schema, table.name)
         slot = slots_of_topic(self.dispatcher, topic, slots)
         if (slot == slot[0]).all():
             return [np.full(len(changes), slot[0], np.int64)]
         return [
-            slot[self.dispatcher.image_partitions(table, rule, image, changes.commit_ts)]
+            slot[self.dispatcher.image_partitions(table, rule, selection.of(image), changes.commit_ts)]
             for image in (changes.old, changes.new)
             if image is not None
         ]

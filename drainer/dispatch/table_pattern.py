@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 from drainer.dispatch.errors import DispatchConfigError
 
+_EXPECTED = "expected database.table, such as 'db.*'"
+
 _PLAIN = re.compile(r"[A-Za-z0-9_$\u0080-\U0010ffff]+")
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"|`((?:[^`]|``)*)`')
 _REGEX = re.compile(r"/((?:[^/\\]|\\.)*)/", re.DOTALL)
@@ -63,23 +65,27 @@ class TablePatterns:
 def _parsed(pattern: str, ignores_case: bool) -> _Pattern:
     is_positive = not pattern.startswith("!")
     text = pattern if is_positive else pattern[1:]
+    what = f"matcher {pattern!r}"
     if text.startswith("@"):
-        raise DispatchConfigError(f"matcher {pattern!r}: patterns cannot be read from another file")
-    schema, at = _name(text, 0, pattern, ignores_case)
-    if not text.startswith(".", at):
-        raise DispatchConfigError(f"matcher {pattern!r}: expected database.table, such as 'db.*'")
-    table, at = _name(text, at + 1, pattern, ignores_case)
+        raise DispatchConfigError(f"{what}: patterns cannot be read from another file")
+    schema, at = name_pattern(text, 0, what, ignores_case=ignores_case)
+    if schema is None or not text.startswith(".", at):
+        raise DispatchConfigError(f"{what}: {_EXPECTED}")
+    table, at = name_pattern(text, at + 1, what, ignores_case=ignores_case)
+    if table is None:
+        raise DispatchConfigError(f"{what}: {_EXPECTED}")
     if at != len(text):
-        raise DispatchConfigError(_unexpected(pattern, text[at]))
+        raise DispatchConfigError(unexpected(what, text[at]))
     return _Pattern(is_positive, schema, table)
 
 
-def _name(text: str, at: int, pattern: str, ignores_case: bool) -> tuple[re.Pattern[str], int]:
-    """One half, and where it ends."""
+def name_pattern(text: str, at: int, what: str, *, ignores_case: bool) -> tuple[re.Pattern[str] | None, int]:
+    """Of the name that begins at `at`, None where there is none; and where it ends, which is a point or the end where
+    all of it is understood. Raises DispatchConfigError that begins with `what`."""
     lowered = str.lower if ignores_case else str
     found = _REGEX.match(text, at)
     if found is not None:
-        return _compiled(found[1], pattern, re.IGNORECASE if ignores_case else 0), found.end()
+        return _compiled(found[1], what, re.IGNORECASE if ignores_case else 0), found.end()
     begin, parts = at, []
     while at < len(text) and text[at] != ".":
         plain, quoted, chars = _PLAIN.match(text, at), _QUOTED.match(text, at), _CLASS.match(text, at)
@@ -100,10 +106,10 @@ def _name(text: str, at: int, pattern: str, ignores_case: bool) -> tuple[re.Patt
             parts.append(re.escape(lowered(text[at + 1])))
             at += 2
         else:
-            raise DispatchConfigError(_unexpected(pattern, text[at]))
+            raise DispatchConfigError(unexpected(what, text[at]))
     if at == begin:
-        raise DispatchConfigError(f"matcher {pattern!r}: expected database.table, such as 'db.*'")
-    return _compiled(f"\\A{''.join(parts)}\\Z", pattern, 0), at
+        return None, at
+    return _compiled(f"\\A{''.join(parts)}\\Z", what, 0), at
 
 
 def _class(chars: str) -> str:
@@ -111,12 +117,13 @@ def _class(chars: str) -> str:
     return "".join(re.escape(one.lstrip("\\") or "\\") if one != "-" else "-" for one in re.findall(r"\\.|.", chars))
 
 
-def _compiled(text: str, pattern: str, flags: int) -> re.Pattern[str]:
+def _compiled(text: str, what: str, flags: int) -> re.Pattern[str]:
     try:
         return re.compile(text, flags)
     except re.error as error:
-        raise DispatchConfigError(f"matcher {pattern!r}: {error}") from None
+        raise DispatchConfigError(f"{what}: {error}") from None
 
 
-def _unexpected(pattern: str, char: str) -> str:
-    return f"matcher {pattern!r}: unexpected {char!r}; put names with such characters in backquotes"
+def unexpected(what: str, char: str) -> str:
+    """The text of the error."""
+    return f"{what}: unexpected {char!r}; put names with such characters in backquotes"

@@ -27,6 +27,7 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.registry import make_encoder
 
 _SHOWN_AT_MOST = 20
+_INTERRUPTED = 130  # as shells have it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BinlogError as error:
         sys.stderr.write(f"kafka-check: {error}\n")
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("kafka-check: interrupted, nothing is proven\n")
+        return _INTERRUPTED
     sys.stdout.write(shown(report))
     return 0 if report.is_good else 1
 
@@ -44,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kafka-check",
         description="Reads topics from their beginning to their end and proves the rules that consumers rely on.",
+        epilog="Exit code 0 where every rule holds, 1 where one is broken, 2 where it could not be checked.",
     )
     parser.add_argument("uri", help="TiCDC's address of a topic: kafka://host:9092/topic?protocol=open-protocol")
     parser.add_argument(

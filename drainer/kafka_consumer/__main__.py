@@ -71,7 +71,10 @@ def _write(lines: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="kafka-consumer", description="Applies row changes and DDLs from Kafka to a database, exactly once."
+        prog="kafka-consumer",
+        description="Applies row changes and DDLs from Kafka to a database, exactly once, or prints them.",
+        epilog="Exit code 0 after a signal, or at the end of the topics with --once; 1 for bad settings, 2 for a "
+        "failure. It may be killed at any time: the next run goes on where the destination stands.",
     )
     parser.add_argument("uri", help="TiCDC's address of a topic: kafka://host:9092/topic?protocol=open-protocol")
     what = parser.add_mutually_exclusive_group(required=True)

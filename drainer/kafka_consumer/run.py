@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from threading import Event as Stop
 from typing import Final
 
+from binlog.cluster import tso
 from binlog.runtime.log import get_logger
 
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, not_fetched
@@ -13,7 +15,7 @@ from drainer.kafka_consumer.destination import Destination
 from drainer.kafka_consumer.printing import line_of
 from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.decoding import MakeDecoder, decoders
-from drainer.kafka_reading.records import Place, Record, TopicReader
+from drainer.kafka_reading.records import Place, ReadStopped, Record, TopicReader
 from drainer.protocol.claim_store import ClaimStoreError, open_store
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
@@ -25,6 +27,7 @@ __all__ = ["Stop", "consume", "print_events"]
 
 _log = get_logger(__name__)
 _POLL_S: Final = 0.5
+_PROGRESS_S: Final = 10.0
 
 
 def consume(
@@ -40,7 +43,11 @@ def consume(
     messages have the handle key alone are left out. Raises ReadError and ConsumeError."""
     decoding = _Decoding(decoders(address.options))
     claims = _Claims(address.options, decoding, skips_handle_only=skips_handle_only)
-    reader = TopicReader(address.client, topics)
+    try:
+        reader = TopicReader(address.client, topics, is_stopped=stop.is_set)
+    except ReadStopped as error:
+        _log.info("stopped", why=str(error))
+        return
     try:
         resume = destination.open()
         core = ConsumerCore(reader.places(), resume, claims.whole)
@@ -48,9 +55,12 @@ def consume(
         begins = {place: read.offset for place, read in resume.reads.items()}
         reader.begin({place: begins.get(place, 0) for place in reader.places()})
         feed = _Feed(decoding, core, destination)
+        progress = Progress(time.monotonic)
         while not stop.is_set() and not (once and reader.at_end):
-            for record in reader.poll(_POLL_S):
+            records = reader.poll(_POLL_S)
+            for record in records:
                 feed.add(record)
+            progress.add(len(records), core)
             added = [place for place in core.places if place not in reader.known]
             if added:
                 _log.info("partitions were added", places=[str(place) for place in added])
@@ -66,7 +76,10 @@ def print_events(
 ) -> None:
     """Every event as a line, each partition from its beginning and in its order; else as `consume`. `write` is given
     the lines of a poll together. Raises ReadError, ConsumeError, and what `write` raises."""
-    reader = TopicReader(address.client, topics)
+    try:
+        reader = TopicReader(address.client, topics, is_stopped=stop.is_set)
+    except ReadStopped:
+        return
     try:
         decoding = _Decoding(decoders(address.options))
         reader.begin(dict.fromkeys(reader.places(), 0))
@@ -76,6 +89,26 @@ def print_events(
                 write("".join(f"{line}\n" for line in lines))
     finally:
         reader.close()
+
+
+class Progress:
+    """Logs now and then how far it is, as long as messages come."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._told_s = clock()
+        self._messages = self._told = 0
+
+    def add(self, messages: int, core: ConsumerCore) -> None:
+        """`messages`: read since the last call."""
+        self._messages += messages
+        if self._messages == self._told or self._clock() - self._told_s < _PROGRESS_S:
+            return
+        self._told_s, self._told = self._clock(), self._messages
+        at = tso.format_local(core.applied_ts) if core.applied_ts else ""
+        _log.info(
+            "applied so far", messages=self._messages, applied_ts=core.applied_ts, at=at, waiting=len(core.buffered)
+        )
 
 
 class _Decoding:

@@ -45,9 +45,8 @@ class SqliteDestination:
         self._stored = ""
 
     def open(self) -> Resume:
-        connection = sqlite3.connect(self._path, isolation_level=None)
-        self._connection = connection
         try:
+            connection = self._connection = sqlite3.connect(self._path, isolation_level=None)
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute(f"CREATE TABLE IF NOT EXISTS {STATE} (one INTEGER PRIMARY KEY, resume TEXT NOT NULL)")

@@ -10,13 +10,19 @@ from binlog.errors import ConfigError
 
 from drainer.protocol.option_texts import URI_NAMES, protocol_options
 from drainer.protocol.options import ProtocolOptions
-from drainer.sink.kafka.connection import NEEDLESS, KafkaConnectionSection
+from drainer.sink.kafka.connection import KafkaConnectionSection
 from drainer.sink.kafka.section import KafkaSection
 from drainer.sink.kafka.security import KafkaSecuritySection
 from drainer.sink.kafka.sink_uri import parse_sink_uri
 
 # Settings of a file that are no texts.
-_NOT_IN_URI: Final = frozenset({"sink-uri", "addresses", "topic", "client", "security", "dispatchers", "registry"})
+_NOT_IN_URI: Final = frozenset(
+    {
+        *("sink-uri", "addresses", "topic", "client", "security", "dispatchers", "column-selectors", "registry"),
+        *("open", "debezium", "integrity", "csv", "mysql-config", "pulsar-config", "cloud-storage-config"),
+        *("zookeeper-addrs", "kafka-max-messages", "kafka-max-message-size", "checkpoint"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class KafkaAddress:
 def _known() -> set[str]:
     sections = (KafkaSection, KafkaSecuritySection)
     fields = {info.alias or name for section in sections for name, info in section.model_fields.items()}
-    return {*fields, *URI_NAMES, *NEEDLESS} - _NOT_IN_URI
+    return {*fields, *URI_NAMES} - _NOT_IN_URI
 
 
 def kafka_address(uri: str, client_id: str, client: Mapping[str, str]) -> KafkaAddress:

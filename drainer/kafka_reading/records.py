@@ -37,6 +37,10 @@ class ReadError(BinlogError):
     """Records that cannot be read; the text says from where."""
 
 
+class ReadStopped(ReadError):
+    """The reader was told to stop before it could begin."""
+
+
 class Place(NamedTuple):
     """One partition."""
 
@@ -118,30 +122,28 @@ def _consumer(settings: Mapping[str, object], said: _Said) -> Consumer:
         raise ConfigError(f"the Kafka client refuses its settings: {error.args[0].str()}") from None
 
 
-def _answered(ask: Callable[[float], T]) -> T:
-    """What `ask` returns, which is told how long it may wait: asked again, for the client library leaves a question
-    with the broker that it has chosen, also when that one is gone and others are there. Raises KafkaException."""
-    from confluent_kafka import KafkaException
-
-    end_s = time.monotonic() + _METADATA_S
-    while True:
-        try:
-            return ask(min(_ONE_ANSWER_S, max(end_s - time.monotonic(), 0.1)))
-        except KafkaException:
-            if time.monotonic() + _PAUSE_S > end_s:
-                raise
-            time.sleep(_PAUSE_S)
+def _never() -> bool:
+    return False
 
 
 class TopicReader:
     """Of brokers. `partitions`: how many each topic has. Belongs to no consumer group, and commits nothing."""
 
-    def __init__(self, client: Mapping[str, str], topics: Sequence[str], *, committed: bool = True) -> None:
+    def __init__(
+        self,
+        client: Mapping[str, str],
+        topics: Sequence[str],
+        *,
+        committed: bool = True,
+        is_stopped: Callable[[], bool] = _never,
+    ) -> None:
         """`topics`: names, or regular expressions that begin with ^. `committed`: what transactions did not commit is
-        left out. Raises ReadError; ConfigError for what no broker need be asked about."""
+        left out. `is_stopped`: asked while brokers do not answer; ReadStopped is raised when it says so. Raises
+        ReadError; ConfigError for what no broker need be asked about."""
         for topic in topics:
             _check_pattern(topic)
         self._said = _Said()
+        self._is_stopped = is_stopped
         self._brokers = client.get("bootstrap.servers", "")
         self._consumer = _consumer(
             {
@@ -167,10 +169,11 @@ class TopicReader:
         from confluent_kafka import KafkaException
 
         try:
-            known = _answered(lambda wait_s: self._consumer.list_topics(timeout=wait_s)).topics
+            known = self._answered(lambda wait_s: self._consumer.list_topics(timeout=wait_s)).topics
         except KafkaException as error:
-            self._consumer.poll(0.1)  # it tells the reason when it is polled
-            reason = self._said.last or error.args[0].str()
+            reason = (
+                self._said.last or f"{error.args[0].str()}; is it a broker's port, and does that want TLS or a user?"
+            )
             raise ReadError(f"the brokers at {self._brokers} do not answer: {reason}") from None
         found = {}
         for want in wanted:
@@ -182,6 +185,23 @@ class TopicReader:
         if not found:
             raise ReadError(f"no topic is named {', '.join(wanted)}")
         return found
+
+    def _answered(self, ask: Callable[[float], T]) -> T:
+        """What `ask` returns, which is told how long it may wait: asked again, for the client library leaves a question
+        with the broker that it has chosen, also when that one is gone and others are there. Raises KafkaException."""
+        from confluent_kafka import KafkaException
+
+        end_s = time.monotonic() + _METADATA_S
+        while True:
+            try:
+                return ask(min(_ONE_ANSWER_S, max(end_s - time.monotonic(), 0.1)))
+            except KafkaException:
+                self._consumer.poll(0.0)  # the library tells reasons when it is polled
+                if self._is_stopped():
+                    raise ReadStopped(f"stopped before the brokers at {self._brokers} had answered") from None
+                if time.monotonic() + _PAUSE_S > end_s:
+                    raise
+                time.sleep(_PAUSE_S)
 
     def count(self) -> int:
         """About how many records there are. Raises ReadError."""
@@ -195,7 +215,7 @@ class TopicReader:
 
         for place in self.places():
             try:
-                low, high = _answered(partial(ends_of, TopicPartition(*place)))
+                low, high = self._answered(partial(ends_of, TopicPartition(*place)))
             except KafkaException as error:
                 raise ReadError(f"{place}: where it ends is not told: {error.args[0]}") from None
             found += high - low

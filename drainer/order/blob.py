@@ -119,8 +119,13 @@ def last_change(blobs: Iterable[bytes], table_id: int, identity: bytes) -> int:
 def with_totals(blobs: Mapping[int, bytes], slots: int, *, count: int, size: int) -> dict[int, bytes]:
     """Every slot's blob of a part, empty for a slot without rows, after the totals of the part: `count` binlogs of
     `size` bytes. So each slot gets the totals of all parts, and detects a missing one (rule 22)."""
-    totals = _TOTALS.pack(count, size)
+    totals = packed_totals(count, size)
     return {slot: totals + blobs.get(slot, b"") for slot in range(slots)}
+
+
+def packed_totals(count: int, size: int) -> bytes:
+    """What `with_totals` puts before each blob."""
+    return _TOTALS.pack(count, size)
 
 
 def split_totals(marked: bytes) -> tuple[int, int, bytes]:

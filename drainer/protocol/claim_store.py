@@ -34,6 +34,14 @@ class ClaimStore(Protocol):
         """Raises ClaimStoreError."""
         ...
 
+    def check(self) -> None:
+        """Write an object, so that a place that takes none is known before a row needs it. Raises ClaimStoreError."""
+        ...
+
+
+# What a check leaves in an object store: it may be written there, and who may write may not be allowed to delete.
+_TRIED: Final = "drainer-may-write"
+
 
 class DirectoryStore:
     """A directory of this machine, or one that it mounts. It is made when something is put into it."""
@@ -66,6 +74,19 @@ class DirectoryStore:
             return (self._path / name).read_bytes()
         except OSError as error:
             raise ClaimStoreError(f"the claim {self.location(name)} cannot be read: {error.strerror}") from None
+
+    def check(self) -> None:
+        unfinished = self._path / f".{_TRIED}.{os.getpid()}"
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            unfinished.write_bytes(b"-")
+            unfinished.unlink()
+        except OSError as error:
+            raise _not_writable(self._address, str(error.strerror)) from None
+
+
+def _not_writable(address: str, why: str) -> ClaimStoreError:
+    return ClaimStoreError(f"claim-check-storage-uri {address}: claims cannot be written there: {why}")
 
 
 def _sync_directory(path: Path) -> None:
@@ -103,6 +124,12 @@ class ArrowStore:
         except OSError as error:
             raise ClaimStoreError(f"the claim {self.location(name)} cannot be read: {error}") from None
         return data
+
+    def check(self) -> None:
+        try:
+            self.put(_TRIED, b"-")
+        except ClaimStoreError as error:
+            raise _not_writable(self._address, str(error)) from None
 
 
 _LOCAL_SCHEMES: Final = frozenset({"", "file"})

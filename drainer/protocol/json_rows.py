@@ -1,7 +1,7 @@
 """Rows of JSON from constants and columns: what does not change in a table's messages is written once.
 
 rows = Rows(['{"a":', Slot(0), ',"b":', Slot(1, quoted=True), "}"])
-rows.build([numbers, texts])      → [b'{"a":1,"b":"x"}', b'{"a":2,"b":null}']
+rows.build([numbers, texts])      → an array of b'{"a":1,"b":"x"}', b'{"a":2,"b":null}'
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from binlog.errors import DecodeError
 
 from drainer.changes.decode import Columns
+from drainer.protocol.encoded_columns import as_large
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_fragments import Fragment
 from drainer.protocol.row_changes import RowChanges
@@ -49,18 +50,20 @@ class Rows:
         self._parts = [part if isinstance(part, Slot) else part.encode() for part in parts]
         self._constant = sum(len(part) for part in self._parts if isinstance(part, bytes))
 
-    def build(self, columns: Sequence[Any]) -> list[bytes]:
-        """One document for each row. `columns`: `binary` arrays of one length; NULL is written as null."""
+    def build(self, columns: Sequence[Any]) -> Any:
+        """One document for each row, `large_binary`. `columns`: `binary` arrays of one length; NULL is written as
+        null."""
         count = max(len(column) for column in columns)
         size = sum(column.nbytes for column in columns) + count * self._constant
         if size <= JOINED_BYTES_MAX or count < 2:
-            found: list[bytes] = self.join(columns).to_pylist()
-            return found
+            return as_large(self.join(columns))
         half = count // 2
-        return [
-            *self.build([column[:half] if len(column) else column for column in columns]),
-            *self.build([column[half:] if len(column) else column for column in columns]),
-        ]
+        return pa.concat_arrays(
+            [
+                self.build([column[:half] if len(column) else column for column in columns]),
+                self.build([column[half:] if len(column) else column for column in columns]),
+            ]
+        )
 
     def join(self, columns: Sequence[Any]) -> Any:
         """The same as one `binary` array."""

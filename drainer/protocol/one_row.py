@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from itertools import repeat
-from typing import cast
 
-from drainer.changes.vector import Words
-from drainer.order.collector import collector_paused
+from drainer.changes.vector import Ints
+from drainer.protocol.encoded_columns import EncodedColumns
 from drainer.protocol.encoder import EncodedRow, Message
 from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.row_messages import RowMessages, frame_rows
 from drainer.protocol.table import Table
 
 
 class OneRowMessages:
     """What encoders of such protocols inherit: a message for each row, and none of what most of them do not have."""
 
+    @property
+    def joins_transactions(self) -> bool:
+        return False
+
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
         return frame_rows(rows)
+
+    def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> RowMessages:
+        return RowMessages(parts, chosen)
 
     def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
         return []
 
     def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
         return []
-
-
-def frame_rows(rows: Iterable[EncodedRow]) -> Iterator[Message]:
-    """A message for each row."""
-    made = partial(tuple.__new__, Message)  # Message(...) of each, without a Python call for each
-    return cast("Iterator[Message]", map(made, ((key, value, 1, commit_ts) for key, value, commit_ts in rows)))
-
-
-def encoded_rows(keys: Sequence[bytes] | None, values: Sequence[bytes | None], commits: Words) -> list[EncodedRow]:
-    """All of one length; `keys` None: rows have no key."""
-    made = partial(tuple.__new__, EncodedRow)  # EncodedRow(...) of each, without a Python call for each
-    with collector_paused():
-        return cast("list[EncodedRow]", [*map(made, zip(keys or repeat(None), values, commits.tolist()))])  # noqa: B905
 
 
 def refuse(options: ProtocolOptions, given: Iterable[str], why: str) -> None:

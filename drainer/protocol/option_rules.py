@@ -6,7 +6,7 @@ from typing import Final, Literal, get_args, get_origin, get_type_hints
 
 from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import PROTOCOLS
+from drainer.protocol.registry import PROTOCOLS, unknown_protocol
 
 _AVRO: Final = frozenset(name for name, package in PROTOCOLS.items() if package == "avro")
 _OPEN: Final = frozenset(name for name, package in PROTOCOLS.items() if package == "open")
@@ -19,7 +19,7 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
 def check(options: ProtocolOptions) -> None:
     """Raises ProtocolConfigError naming option, value and what it may be."""
     if options.protocol not in PROTOCOLS:
-        raise ProtocolConfigError(f"protocol {options.protocol!r} is not known: there are {', '.join(PROTOCOLS)}")
+        raise ProtocolConfigError(unknown_protocol(options.protocol))
     for name in ("max_message_bytes", "max_batch_size"):
         if getattr(options, name) <= 0:
             raise ProtocolConfigError(f"invalid {_shown(name)} {getattr(options, name)}: it must be above 0")

@@ -23,6 +23,20 @@ PROTOCOLS: Final[Mapping[str, str]] = {
     "simple": "simple",
     "secondary-binlog": "secondary",
 }
+# Protocols of TiCDC that are not built → what to take in their place.
+_NOT_BUILT: Final[Mapping[str, str]] = {
+    "canal": "canal-json, which has the same messages as JSON",
+    "maxwell": "debezium or canal-json",
+    "craft": "open-protocol",
+    "csv": 'canal-json, or files of db-type = "file"',
+}
+
+
+def unknown_protocol(name: str) -> str:
+    """The text of an error."""
+    if name.lower() in _NOT_BUILT:
+        return f"protocol {name!r} of TiCDC is not supported: take {_NOT_BUILT[name.lower()]}"
+    return f"protocol {name!r} is not known: there are {', '.join(PROTOCOLS)}"
 
 
 def make_encoder(options: ProtocolOptions) -> Encoder:
@@ -38,6 +52,5 @@ def make_decoder(options: ProtocolOptions) -> Decoder:
 def _made(what: str, options: ProtocolOptions) -> object:
     package = PROTOCOLS.get(options.protocol.lower())
     if package is None:
-        names = ", ".join(name for name in PROTOCOLS)
-        raise ProtocolConfigError(f"protocol {options.protocol!r} is not known: there are {names}")
+        raise ProtocolConfigError(unknown_protocol(options.protocol))
     return getattr(import_module(f"drainer.protocol.{package}.{what}"), f"make_{what}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from functools import cached_property
@@ -43,9 +43,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table under one TableInfo. `columns`: those that messages have, in the table's order: public, and not
-    virtual; every row has a value for each. `version`: the schema version of `info`, the table as it is now.
-    Two with the same `key` are the same, so encoders keep what they compile under it."""
+    """One table under one TableInfo. `columns`: those that messages have, in the table's order: public, not virtual,
+    and not left out by a column selector; every row has a value for each. `version`: the schema version of `info`, the
+    table as it is now. Two with the same `key` are the same, so encoders keep what they compile under it."""
 
     schema: str
     info: TableInfo
@@ -71,6 +71,11 @@ class Table:
         return tuple(place for place, column in enumerate(self.columns) if column.in_handle)
 
     @cached_property
+    def is_keyed(self) -> bool:
+        """Whether its rows are told apart upstream, though perhaps by columns that messages do not have."""
+        return handle_index(self.info) is not None
+
+    @cached_property
     def places(self) -> dict[str, int]:
         """Column name, as the table spells it, to its place."""
         return {column.name: place for place, column in enumerate(self.columns)}
@@ -94,9 +99,12 @@ def handle_index(info: TableInfo) -> IndexInfo | None:
     """The index that tells rows apart: the primary key; else of the unique indexes whose columns are all NOT NULL and
     not virtual that with the fewest columns, then the lowest id. None: there is none."""
     primary = info.primary_index()
-    if primary is not None:
-        return primary
-    usable = [index for index in info.unique_indexes() if all(map(_tells_apart, info.index_columns(index)))]
+    return primary if primary is not None else smallest_key(info, info.unique_indexes())
+
+
+def smallest_key(info: TableInfo, indexes: Iterable[IndexInfo]) -> IndexInfo | None:
+    """Of these unique indexes that which tells rows apart, as in `handle_index`."""
+    usable = [index for index in indexes if all(map(_tells_apart, info.index_columns(index)))]
     return min(usable, key=lambda index: (len(index.columns), index.id), default=None)
 
 

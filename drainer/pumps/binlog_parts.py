@@ -38,9 +38,17 @@ class PartJoiner:
     def add(self, message: bytes) -> list[bytes]:
         """Add a message; returns the binlogs that it completes. DecodeError where a part is out of sequence."""
         found = parse(message, self._size)
+        return self._joined(found, list(found.payloads))
+
+    def join(self, found: ext.PullRangeResp, payloads: list[bytes]) -> list[bytes]:
+        """As `add`, of a message that was parsed, and its payloads."""
+        _check(found, self._size)
+        return self._joined(found, payloads)
+
+    def _joined(self, found: ext.PullRangeResp, payloads: list[bytes]) -> list[bytes]:
         if not found.whole_bytes:
-            return list(found.payloads)
-        (part,) = found.payloads
+            return payloads
+        (part,) = payloads
         self._parts.append(part)
         self._size += len(part)
         if self._size < found.whole_bytes:
@@ -66,11 +74,15 @@ def parse(message: bytes, offset: int) -> ext.PullRangeResp:
         found = ext.PullRangeResp.FromString(message)
     except ProtobufError as error:
         raise DecodeError("PullRangeResp", offset=0, detail=str(error)) from error
+    _check(found, offset)
+    return found
+
+
+def _check(found: ext.PullRangeResp, offset: int) -> None:
     if found.whole_bytes:
         _check_part(found, offset)
     elif offset:
         raise _incomplete(offset)
-    return found
 
 
 def _check_part(found: ext.PullRangeResp, offset: int) -> None:

@@ -105,8 +105,8 @@ class Received:
         self._end: ext.PullEnd | None = None
         self.found = Counted()
 
-    def add(self, message: ext.PullRangeResp) -> bool:
-        """Count a message; returns whether it holds binlogs, which the last message does not."""
+    def add(self, message: ext.PullRangeResp) -> list[bytes]:
+        """Count a message; returns its payloads, of which the last message has none."""
         payloads = list(message.payloads)
         found = Counted.of(payloads)
         if message.whole_bytes and message.part_offset + (found.size or 0) < message.whole_bytes:
@@ -114,7 +114,7 @@ class Received:
         self.found += found
         if message.HasField("end"):
             self._end = message.end
-        return bool(payloads)
+        return payloads
 
     def check(self, pump_name: str, *, after_ts: int, until_ts: int) -> None:
         """Check after the last message. RangeDiffers where the stream was incomplete."""

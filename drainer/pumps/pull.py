@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import grpc
 from binlog import envelope
@@ -13,9 +14,9 @@ from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_pb2, pump_pb2_grpc
 from binlog.runtime.security import Security
 
-from drainer.pumps.binlog_parts import PART_BYTES_MAX, cut_into_parts
+from drainer.pumps.binlog_parts import PART_BYTES_MAX, PartJoiner, cut_into_parts
 from drainer.pumps.client import CHANNEL_OPTIONS, NoExtension, Received, ended_early, translate
-from drainer.pumps.range_count import check
+from drainer.pumps.range_count import Counted, check
 from drainer.pumps.watermark import PumpRange
 
 MESSAGE_BYTES_MAX = 1 << 20
@@ -39,20 +40,50 @@ def pull(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[by
     Raises PumpUnavailable, PurgedPosition, ClusterMismatch, and RangeDiffers at the end where the received binlogs
     differ from the plan (correctness rule 22); then the yielded messages must not be applied.
     """
+    for one in _received(part, cluster_id, security):
+        yield from _small(one.message, one.found)
+
+
+def pull_binlogs(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[tuple[list[bytes], Counted]]:
+    """Yield the binlogs of each message, large ones whole, and how many they are. As `pull`, whose messages are for
+    another process; raises DecodeError, too, for parts that make no binlog."""
+    joiner, counted = PartJoiner(), Counted()
+    for one in _received(part, cluster_id, security):
+        counted += one.counted
+        binlogs = joiner.join(one.found, one.payloads)
+        if binlogs:
+            yield binlogs, counted
+            counted = Counted()
+    joiner.end()
+
+
+class _Received(NamedTuple):
+    """A message: its bytes, itself, its payloads, of which protobuf makes copies whenever it is asked for them, and how
+    many binlogs these are."""
+
+    message: bytes
+    found: ext.PullRangeResp
+    payloads: list[bytes]
+    counted: Counted
+
+
+def _received(part: PumpRange, cluster_id: int, security: Security) -> Iterator[_Received]:
+    """Each message that has payloads. Raises as `pull`."""
     messages = _pull_extension if part.extension else _pull_go
     pump_name = f"pump {part.node_id} ({part.host})"
     received = Received(part.ends_pulls)
     try:
         for message in messages(part, cluster_id, _connected(part, security)):
-            found = ext.PullRangeResp.FromString(message)
-            if received.add(found):
-                yield from _small(message, found)
+            found, before = ext.PullRangeResp.FromString(message), received.found
+            payloads = received.add(found)
+            if payloads:
+                yield _Received(message, found, payloads, received.found - before)
     except grpc.RpcError as error:
         failure = translate(error, pump_name, after_ts=part.after_ts)
         if not isinstance(failure, NoExtension):
             raise failure from error
         # Planned with a pump of this project; a Go pump was started on its data-dir since.
-        yield from pull(replace(part, extension=False, ends_pulls=False), cluster_id=cluster_id, security=security)
+        yield from _received(replace(part, extension=False, ends_pulls=False), cluster_id, security)
         return
     received.check(pump_name, after_ts=part.after_ts, until_ts=part.until_ts)
     came, until_ts = received.found, part.until_ts

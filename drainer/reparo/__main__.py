@@ -20,6 +20,7 @@ from drainer.sink.registry import replayer
 from drainer.sink.replay import ReplayPosition
 
 _log = log.get_logger("reparo")
+_INTERRUPTED = 130  # as shells have it
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,8 +41,12 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except BinlogError as error:
         _log.error("reparo failed", kind=type(error).__name__, error=str(error))
-        sys.stderr.write(f"reparo: {error}\n")
+        if config.log_file:  # else the log is on standard error
+            sys.stderr.write(f"reparo: {error}\n")
         return 2
+    except KeyboardInterrupt:
+        _log.info("interrupted; into a database the next run goes on behind the last transaction that it committed")
+        return _INTERRUPTED
     except BrokenPipeError:  # what it prints into was closed, as `head` does
         sys.stderr.close()
         return 0

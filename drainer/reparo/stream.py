@@ -17,6 +17,8 @@ from drainer.protocol.pb_file.records import OVERHEAD, FileName, parse_name
 from drainer.reparo.errors import ReparoError
 from drainer.sink.replay import ReplayPosition
 
+_PARQUET_STAGE = "stage"  # what db-type = "file" with format = "parquet" has beside its tables
+
 _log = get_logger(__name__)
 
 
@@ -79,7 +81,9 @@ class Stream:
         except OSError as error:
             raise ReparoError(f"{self._directory} cannot be read: {error}") from error
         if not found:
-            raise ReparoError(f"{self._directory} has no files of a drainer (binlog-<number>-<time>)")
+            has_stage = (self._directory / _PARQUET_STAGE).is_dir()
+            why = '; it is one of Parquet files, and reparo reads those of format = "pb"' if has_stage else ""
+            raise ReparoError(f"{self._directory} has no files of a drainer (binlog-<number>-<time>){why}")
         self._last_number = found[-1].number
         if self._position is not None:
             number = self._position.file_number

@@ -50,7 +50,7 @@ from drainer.service.schema_supply import Supply
 from drainer.service.spark_runner import SparkRun
 from drainer.service.starting_page import PageSwitch, StartingPages
 from drainer.service.status import Status
-from drainer.sink.base import AnySink, Identity, Position, advance_s
+from drainer.sink.base import AnySink, ChecksTables, Identity, Position, advance_s
 from drainer.spark.startup.archive_maker import make_where_missing
 from drainer.spark.startup.session_opening import Opening
 
@@ -171,6 +171,8 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
             first_start=position.fresh,
         )
         await _unless(stop, reading)
+        if isinstance(destination, ChecksTables):
+            destination.check_tables(keeper.schema.view())
         supply = Supply(keeper, asyncio.get_running_loop())
         yield Opened(destination, position, supply)
         clean = True

@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from drainer.batch.work import Pieces, Probe, SegmentWork
 from drainer.changes.change_segment import ChangeSegment
@@ -325,6 +325,16 @@ class ChangeSink(Sink[ChangeSegment], Protocol):
 
 
 AnySink = NetSink | ChangeSink
+
+
+@runtime_checkable
+class ChecksTables(Protocol):
+    """A sink whose settings name columns."""
+
+    def check_tables(self, view: SchemaView) -> None:
+        """Of every table that is replicated, when the drainer starts. Raises ConfigError naming a table that does not
+        fit the settings."""
+        ...
 
 
 def advance_s(sink: AnySink) -> float:

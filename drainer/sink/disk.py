@@ -37,7 +37,9 @@ def lock(path: Path) -> int:
         make_directory(path.parent)
         handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise DestinationRefused(f"cannot make {beside}: {error}") from error
+        raise DestinationRefused(
+            f"cannot make {beside}: {error.strerror}; {path.parent} must be a directory in which this user may write"
+        ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

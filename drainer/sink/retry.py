@@ -11,7 +11,7 @@ from binlog.runtime import metrics
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-from drainer.failures import FAILURES
+from drainer.failures import FAILURES, TRIES_REPORTED
 from drainer.sink.errors import DestinationDown, DestinationError
 
 _log = get_logger(__name__)
@@ -20,6 +20,8 @@ _PAUSE_S_FIRST: Final = 0.02
 _PAUSE_S_MAX: Final = 5.0
 # A deadlock or two between slots is normal; only repeated failures are logged, periodically.
 _QUIET_FAILURES: Final = 5
+# A try may take long, as that of a client library which looks for brokers itself: five would be a silent minute.
+_QUIET_S: Final = 5.0
 
 _RETRIES = metrics.counter("drainer_destination_retries_total", "transactions and connections tried again", ["error"])
 _WAITING = metrics.gauge("drainer_destination_waiting_seconds", "how long the work at hand has been failing")
@@ -30,9 +32,10 @@ class Patience:
     `stop` is set. Time runs from the first failure: a large transaction may take longer than that before it fails."""
 
     def __init__(self, what: str, wait_s: float, stop: threading.Event | None = None) -> None:
-        self._what = what
+        self.what = what
         self._wait_s = wait_s
         self._failing_since_s = 0.0
+        self._begun_s = time.monotonic()
         self._pause_s = _PAUSE_S_FIRST
         self._stop = stop or threading.Event()
         self._outage = Outage(_log, "destination: trying again", "destination: it works again")
@@ -46,18 +49,19 @@ class Patience:
         waited = time.monotonic() - self._failing_since_s
         _RETRIES.labels(type(error).__name__).inc()
         _WAITING.set(waited)
-        FAILURES.failed(self._what, error)
+        is_slow = time.monotonic() - self._begun_s >= _QUIET_S
+        FAILURES.failed(self.what, error, tries=max(1, TRIES_REPORTED - self.failures + 1) if is_slow else 1)
         if waited >= self._wait_s:
-            raise DestinationDown(f"{self._what}: gave up after {waited:.0f} s: {error}") from error
-        if self.failures >= _QUIET_FAILURES:
-            self._outage.failed(what=self._what, failures=self.failures, error=str(error))
+            raise DestinationDown(f"{self.what}: gave up after {waited:.0f} s: {error}") from error
+        if self.failures >= _QUIET_FAILURES or is_slow:
+            self._outage.failed(what=self.what, failures=self.failures, error=str(error))
         if self._stop.wait(min(self._pause_s * random.uniform(0.5, 1.5), self._wait_s - waited)):
-            raise DestinationDown(f"{self._what}: told to stop while waiting: {error}") from error
+            raise DestinationDown(f"{self.what}: told to stop while waiting: {error}") from error
         self._pause_s = min(self._pause_s * 2, _PAUSE_S_MAX)
 
     def over(self) -> None:
         """The work has succeeded."""
         if self.failures:
-            self._outage.over(what=self._what, failures=self.failures)
+            self._outage.over(what=self.what, failures=self.failures)
             _WAITING.set(0)
-            FAILURES.clear(self._what)
+            FAILURES.clear(self.what)

@@ -41,5 +41,5 @@ def _foreign(key: str, given: object, db_type: str) -> InitErrorDetails | None:
     owners = [names for names, model in sections().items() if key in _keys(model)]
     if not owners:
         return None
-    text = f"a destination of db-type {db_type} has no {key}; it is a setting of {' and '.join(owners)}"
+    text = f"a destination of db-type {db_type} has no {key}; it is a setting of {' and '.join(owners)}: remove it"
     return InitErrorDetails(type=PydanticCustomError("value_error", "{text}", {"text": text}), loc=(key,), input=given)

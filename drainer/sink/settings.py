@@ -24,6 +24,10 @@ class ToSection(Section):
     def check(self) -> None:
         """Raises ConfigError for settings that do not fit together."""
 
+    def warnings(self) -> list[str]:
+        """What of the settings has another effect than one may think. Call `check` first."""
+        return []
+
 
 @dataclass(frozen=True, slots=True)
 class SyncerSettings:

@@ -22,16 +22,18 @@ def folder_of(base: str, after_ts: int, until_ts: int) -> str:
     return os.path.join(base, f"{after_ts}-{until_ts}") if base else ""  # noqa: PTH118  a task's value, without pathlib
 
 
-def write(folder: str, slots: Mapping[int, bytes]) -> dict[int, bytes]:
-    """Write the blobs into a new file; slot → reference. OSError where it cannot be written; it is gone then."""
+def write(folder: str, slots: Mapping[int, bytes], head: bytes = b"") -> dict[int, bytes]:
+    """Write the blobs into a new file, each behind `head`; slot → reference to both. OSError where it cannot be
+    written; it is gone then."""
     path = Path(folder) / uuid.uuid4().hex
     places, offset = {}, 0
     try:
         with path.open("xb") as file:
             for slot, blob in slots.items():
+                file.write(head)
                 file.write(blob)
-                places[slot] = Place(str(path), offset, len(blob))
-                offset += len(blob)
+                places[slot] = Place(str(path), offset, len(head) + len(blob))
+                offset += len(head) + len(blob)
     except BaseException:
         path.unlink(missing_ok=True)  # on a full disk it would take the room of the next attempt
         raise

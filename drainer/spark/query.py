@@ -46,7 +46,7 @@ class SparkBatch:
 
     def messages(self) -> Iterable[tuple[str, bytes]]:
         try:
-            table = self._packed.select("pump", "blob").toArrow()
+            table = self._packed.toArrow()
         except SPARK_ERRORS as error:
             raise self._errors.unwrap(error) from error
         for pump, blob in zip(table.column("pump"), table.column("blob"), strict=True):

@@ -1,10 +1,10 @@
 """The spread way on executors: rows are folded where they were pulled, slots are brought together and applied.
 
-    pull ─ fold ─► (slot, blob) ─ repartition by slot ─┬► merge, apply with marks ─► (result)
+    pull ─ fold ─► (seq, blob) ─ repartition by slot ──┬► merge, apply with marks ─► (result)
                                                        └► the next batch of it, before: drainer.spark.shuffle_examine
 
-A slot is one partition and is applied by one task, so its chunks come in order. What lies before the shuffle and what
-lies behind it are two jobs: a batch is read while the one before it is applied.
+`seq` is the slot. A slot is one partition and is applied by one task, so its chunks come in order. What lies before
+the shuffle and what lies behind it are two jobs: a batch is read while the one before it is applied.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 from binlog.errors import BinlogError
 from binlog.runtime.crashpoint import crash_point
+from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 
 from drainer.apply.fold_order import ReadOrder
@@ -34,8 +35,10 @@ from drainer.spark.source.executor import decoder_for, slotted
 
 Batches = Iterator[pa.RecordBatch]
 
-SLOTTED = pa.schema([("slot", pa.int32()), ("blob", pa.binary())])
-SLOTTED_DDL = "slot int, blob binary"
+# The columns of a packed row that say something of a slot: what reading tasks have folded goes on as it is.
+SLOT = "seq"
+SLOTTED = pa.schema([(SLOT, pa.int32()), ("blob", pa.binary())])
+SLOTTED_DDL = f"{SLOT} int, blob binary"
 # The fields of a Receipt.
 RESULT = pa.schema(
     [
@@ -82,7 +85,7 @@ class Fold:
                 builder.add_all(found)
         joiner.end()
         for batch in slotted(with_totals(self.order.cut(builder), self.order.blobs, count=count, size=size)):
-            yield batch.select(["seq", "blob"]).rename_columns(SLOTTED.names)
+            yield batch.select(SLOTTED.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Apply:
 def pieces_by_slot(batches: Batches) -> dict[int, list[bytes]]:
     found: dict[int, list[bytes]] = {}
     for batch in batches:
-        for slot, blob in zip(batch.column("slot"), batch.column("blob"), strict=True):
+        for slot, blob in zip(batch.column(SLOT), batch.column("blob"), strict=True):
             found.setdefault(slot.as_py(), []).append(blob.as_py())
     return found
 
@@ -145,26 +148,38 @@ def check_rows(packed: DataFrame, order: ReadOrder, errors: ErrorSeal) -> None:
 def read_by_slot(packed: DataFrame, order: ReadOrder, folded: bool, errors: ErrorSeal) -> DataFrame:
     """(slot, blob) of every part, a partition for each slot; the batch has been pulled and folded when this returns,
     once, however many jobs follow. `folded`: the tasks that read the batch have carried out `order`."""
-    if folded:
-        rows = packed.selectExpr("seq AS slot", "blob")
-    else:
-        rows = packed.mapInArrow(carried(Fold(order), errors), SLOTTED_DDL)
+    rows = packed if folded else packed.mapInArrow(carried(Fold(order), errors), SLOTTED_DDL)
     try:
-        return _shuffled(rows.repartitionById(order.blobs, "slot"))
+        return shuffled(rows.repartitionById(order.blobs, SLOT))
     except SPARK_ERRORS as error:
         raise errors.unwrap(error) from error
 
 
-def _shuffled(frame: DataFrame) -> DataFrame:
+def shuffled(frame: DataFrame) -> DataFrame:
     """The frame, with the shuffle at its end run and its files kept for as long as the frame is.
 
-    A frame that is planned anew has a shuffle of its own, so what is asked later is asked of this one's RDD; and asking
-    for its first row runs all of what lies before the shuffle. persist() would copy all rows into a cache.
+    A frame that is planned anew has a shuffle of its own, so what is asked later is asked of this one's RDD. Only what
+    lies before the shuffle is run: asking for a first row would start a second stage. persist() would copy all rows
+    into a cache.
     """
     session = frame.sparkSession
     rdd = frame._jdf.queryExecution().toRdd()
-    rdd.isEmpty()
+    shuffle = _last_shuffle(rdd, session.sparkContext._gateway)
+    if shuffle is not None and shuffle.rdd().getNumPartitions():  # Spark refuses a stage without tasks
+        session.sparkContext._jsc.sc().submitMapStage(shuffle).get()
     return DataFrame(session._jsparkSession.internalCreateDataFrame(rdd, frame._jdf.schema(), False), session)
+
+
+def _last_shuffle(rdd: Any, gateway: Any) -> Any:
+    """The ShuffleDependency that an RDD reads; None where Spark found out that there is nothing to read."""
+    while True:
+        dependencies = rdd.dependencies()
+        if dependencies.isEmpty():
+            return None
+        dependency = dependencies.head()
+        if is_instance_of(gateway, dependency, "org.apache.spark.ShuffleDependency"):
+            return dependency
+        rdd = dependency.rdd()
 
 
 def spread(
@@ -172,7 +187,7 @@ def spread(
 ) -> Sequence[Receipt]:
     """Apply what `read_by_slot` gave; one result for each slot that had rows. RangeDiffers where a slot has not been
     heard of."""
-    rows = by_slot.where(f"slot < {job.intent.slots}") if job.order.examined else by_slot
+    rows = by_slot.where(f"{SLOT} < {job.intent.slots}") if job.order.examined else by_slot
     task = Apply(job.order, job.intent, job.writer, job.planned)
     results = rows.mapInArrow(carried(task, errors, reports), RESULT_DDL)
     try:

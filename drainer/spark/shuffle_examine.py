@@ -1,7 +1,7 @@
 """What is looked at before a spread batch is begun, on executors: claims are brought together by value, and what they
 leave open is asked of the destination (rule 21). The rows that go ahead come to the driver.
 
-    pull ─ fold ─► (slot, blob) ─ repartition by slot ─► merge claims, ask ─► (conflict, blob)
+    pull ─ fold ─► (seq, blob) ─ repartition by slot ─► merge claims, ask ─► (conflict, blob)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from drainer.apply.micro_batch import Examined, ExamineJob
 from drainer.order.blob_pieces import cut_blob, join_blobs
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 from drainer.spark.failure_reports import ReportAddress
-from drainer.spark.shuffle_apply import Batches, carried, complete, pieces_by_slot, unheard
+from drainer.spark.shuffle_apply import SLOT, Batches, carried, complete, pieces_by_slot, unheard
 from drainer.spark.source.executor import decoder_for
 
 FOUND = pa.schema([("slot", pa.int32()), ("conflict", pa.string()), ("blob", pa.binary())])
@@ -56,7 +56,7 @@ class Examine:
 def examine(by_slot: DataFrame, job: ExamineJob, errors: ErrorSeal, reports: ReportAddress | None = None) -> Examined:
     """Look at what `shuffle_apply.read_by_slot` gave. RangeDiffers where a slot has not been heard of."""
     first, last = job.order.slots, job.order.blobs
-    claims = by_slot.where(f"slot >= {first}").selectExpr(f"slot - {first} AS slot", "blob")
+    claims = by_slot.where(f"{SLOT} >= {first}").selectExpr(f"{SLOT} - {first} AS {SLOT}", "blob")
     found = claims.mapInArrow(carried(Examine(job), errors, reports), FOUND_DDL)
     try:
         rows = found.toArrow().to_pylist()

@@ -164,7 +164,7 @@ def _column(kind: FieldType, value: Any) -> tuple[bytes, dict[str, Any]]:
     column = pa.array([value], form.carrier_type)
     found = []
     for how in (Many(schemas.fields, [form], UTC), Few(schemas.fields, [form], UTC)):
-        found += how.joined(how.column(0, column), 1)
+        found += how.joined(how.column(0, column), 1).to_pylist()
     assert found[0] == found[1]
     return found[0], load(schemas.value)
 

@@ -48,14 +48,17 @@ class Supply:
         return True
 
 
-def replay_changes(destination: ChangeSink, edges: Sequence[int], *, parts: int = 2, who: Identity = WHO) -> None:
+def replay_changes(
+    destination: ChangeSink, edges: Sequence[int], *, parts: int = 2, who: Identity = WHO, initial_ts: int = 0
+) -> None:
     """What is left of the recording `keys` up to the last of `edges`, in batches that end there: in turn inline, spread
-    where it may be, and in pieces, as large transactions go. The sink is opened and closed."""
+    where it may be, and in pieces, as large transactions go. The sink is opened and closed. `initial_ts`: where it
+    begins if the destination has no position, 0: where the recording does."""
     capture = CaptureSet(GOLDEN / "keys")
     begin = capture.meta["scenario_start_ts"]
     binlogs = [payload for payload in capture.binlogs if begin < commit_ts(payload) <= edges[-1]]
     ddls = [envelope.scan(payload).commit_ts for payload in binlogs if envelope.scan(payload).ddl_job_id]
-    position = destination.open(who, begin)
+    position = destination.open(who, initial_ts or begin)
     history = JobHistory(parse_jobs(capture.jobs_text.decode(), "recording"))
     job_done = None if position.fresh else destination.job_done
     schema = Schema.open(history, position_ts=position.commit_ts, job_done=job_done)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from binlog.tidb.json_encode import parse_json
@@ -79,7 +79,14 @@ def table_of_cells(
     schema: str, name: str, cells: Sequence[Cell], *, has_row_id: bool = False, partition_id: int = 0
 ) -> Table:
     """`has_row_id`: the integer handle column is the row's id; `partition_id`: the one partition of the table."""
-    infos = tuple(ColumnInfo(id=n + 1, name=c.name, offset=n, type=c.kind) for n, c in enumerate(cells))
+    kinds = [
+        replace(c.kind, flag=c.kind.flag | Flag.PRI_KEY) if has_row_id and c.flags & ColumnFlag.HANDLE_KEY else c.kind
+        for c in cells
+    ]
+    infos = tuple(
+        ColumnInfo(id=n + 1, name=c.name, offset=n, type=kind)
+        for n, (c, kind) in enumerate(zip(cells, kinds, strict=True))
+    )
     parts = None
     if partition_id:
         whole = PartitionDefinition(partition_id, "p0", less_than=("MAXVALUE",))

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.changes.vector import Ints, Mask, Words
+from drainer.protocol.encoded_columns import as_large
 
 Octets = npt.NDArray[np.uint8]
 _U64 = np.uint64
@@ -43,7 +44,11 @@ def zigzag_of(values: Ints) -> Words:
 
 def varints(values: Ints) -> Block:
     """Avro's int and long."""
-    raw = zigzag_of(values)
+    return uvarints(zigzag_of(values))
+
+
+def uvarints(raw: Words) -> Block:
+    """Unsigned varints, as protobuf has them too."""
     width = max(1, -(-int(raw.max(initial=0)).bit_length() // 7))
     octets = np.empty((len(raw), width), np.uint8)
     keep = np.ones((len(raw), width), np.bool_)
@@ -108,14 +113,12 @@ def in_union(block: Block, valid: Mask | None, null_first: bool) -> Block:
     return beside(fixed(branch), Block(block.octets, block.keep & valid[:, None]))
 
 
-def joined(pieces: Sequence[Piece], rows: int) -> list[bytes]:
-    """The bytes of each row."""
+def joined(pieces: Sequence[Piece], rows: int) -> Any:
+    """The bytes of each row, `large_binary`."""
     arrays = list(_arrays(pieces))
     if not arrays:
-        return [b""] * rows
-    whole = arrays[0] if len(arrays) == 1 else _join(arrays)
-    found: list[bytes] = whole.to_pylist()
-    return found
+        return pa.array([b""] * rows, pa.large_binary())
+    return as_large(arrays[0] if len(arrays) == 1 else _join(arrays))
 
 
 def _join(arrays: Sequence[Any]) -> Any:

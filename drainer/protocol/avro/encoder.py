@@ -19,6 +19,7 @@ from drainer.protocol.avro.names import key_subject, value_subject
 from drainer.protocol.avro.rows import VECTOR_ROWS_MIN, Few, Many, Pieces, Rows
 from drainer.protocol.avro.schema import TableSchemas, compact_json, table_schemas
 from drainer.protocol.compiled_tables import CompiledTables
+from drainer.protocol.encoded_columns import EncodedColumns, none, rows_of
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
 from drainer.protocol.one_row import OneRowMessages
@@ -124,6 +125,10 @@ class AvroTableEncoder:
         self._key_header = headers[0] if len(headers) > 1 else None
 
     def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        """Raises as `encode_columns`."""
+        return rows_of(self.encode_columns(changes))
+
+    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         """Raises SchemaIdMissing, and EncodeError for a delete in a table without a handle key: nothing of it would be
         left (`avro_output_old_row` has a value for deletes, too)."""
         if self._missing:
@@ -131,20 +136,19 @@ class AvroTableEncoder:
         rows = len(changes)
         if not rows:
             return []
-        commits = changes.commit_ts.tolist()
         has_value = changes.kind is not Kind.DELETE or self._options.avro_output_old_row
         if not has_value and self._key_header is None:
-            raise self._error("", commits[0], "a delete in a table without a handle key has neither key nor value")
+            first = int(changes.commit_ts[0])
+            raise self._error("", first, "a delete in a table without a handle key has neither key nor value")
         how = self._few if rows < self._vector_rows_min else self._many
         image = self._image(how, changes, changes.image, self._schemas.order if has_value else self._table.handle)
-        keys: Sequence[bytes | None] = [None] * rows
+        keys = values = none(rows)
         if self._key_header is not None:
             pieces = [piece for place in self._table.handle for piece in image[place]]
             keys = how.joined([*how.constant(self._key_header, rows), *pieces], rows)
-        values: Sequence[bytes | None] = [None] * rows
         if has_value:
             values = how.joined(self._value(how, changes, image), rows)
-        return list(map(EncodedRow, keys, values, commits))
+        return [EncodedColumns(keys, values, changes.commit_ts)]
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         """Raises EncodeError: Avro has no such messages."""

@@ -7,6 +7,7 @@ from datetime import tzinfo
 from typing import Any, Final, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from drainer.changes.vector import Words
 from drainer.protocol.avro import blocks
@@ -32,7 +33,9 @@ class Rows(Protocol):
 
     def longs(self, numbers: Words) -> Pieces: ...
 
-    def joined(self, pieces: Pieces, rows: int) -> list[bytes]: ...
+    def joined(self, pieces: Pieces, rows: int) -> Any:
+        """The bytes of each row, `large_binary`."""
+        ...
 
 
 class Many:
@@ -50,7 +53,7 @@ class Many:
     def longs(self, numbers: Words) -> Pieces:
         return [blocks.varints(numbers.view(np.int64))]
 
-    def joined(self, pieces: Pieces, rows: int) -> list[bytes]:
+    def joined(self, pieces: Pieces, rows: int) -> Any:
         return blocks.joined(pieces, rows)
 
 
@@ -69,5 +72,5 @@ class Few:
     def longs(self, numbers: Words) -> Pieces:
         return [list(map(varint, numbers.tolist()))]
 
-    def joined(self, pieces: Pieces, rows: int) -> list[bytes]:
-        return list(map(b"".join, zip(*pieces, strict=True)))
+    def joined(self, pieces: Pieces, rows: int) -> Any:
+        return pa.array(list(map(b"".join, zip(*pieces, strict=True))), pa.large_binary())

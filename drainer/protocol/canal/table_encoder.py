@@ -13,13 +13,12 @@ from drainer.batch.work import Kind
 from drainer.changes.texts import as_string
 from drainer.protocol.canal.java_types import java_type, promotion_of
 from drainer.protocol.canal.values import value_of
-from drainer.protocol.compression import compress
+from drainer.protocol.encoded_columns import EncodedColumns, none, pressed, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Rows, Slot, fragments_of, joined, numbers, old_fragments, or_null
 from drainer.protocol.json_text import json_string
 from drainer.protocol.mysql_type import basic_type, full_type
-from drainer.protocol.one_row import encoded_rows
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import ColumnFlag, Table
@@ -50,6 +49,10 @@ class CanalTable:
         self._documents: dict[tuple[Kind, tuple[int, ...], str], Rows] = {}
 
     def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        return rows_of(self.encode_columns(changes))
+
+    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
+        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
         places = self._all
         if changes.kind is Kind.DELETE and self._short_deletes:
             places = self._handle(changes)
@@ -62,7 +65,7 @@ class CanalTable:
                 f"its extension: set enable-tidb-extension"
             )
         mark = "handle" if claims is None else "claim"
-        return self._encode(changes, self._handle(changes), mark, claims)
+        return rows_of(self._encode(changes, self._handle(changes), mark, claims))
 
     def _handle(self, changes: RowChanges) -> tuple[int, ...]:
         if not self._table.handle:
@@ -75,7 +78,7 @@ class CanalTable:
 
     def _encode(
         self, changes: RowChanges, places: tuple[int, ...], mark: str, claims: Sequence[str] | None
-    ) -> list[EncodedRow]:
+    ) -> list[EncodedColumns]:
         if not len(changes):
             return []
         image = changes.image
@@ -89,10 +92,8 @@ class CanalTable:
             *types,
             *self._old(changes, places, values),
         ]
-        messages = self._document(changes.kind, places, mark).build(columns)
-        if self._compression != "none":
-            messages = [compress(message, self._compression) for message in messages]
-        return encoded_rows(None, messages, changes.commit_ts)
+        messages = pressed(self._document(changes.kind, places, mark).build(columns), self._compression)
+        return [EncodedColumns(none(len(changes)), messages, changes.commit_ts)]
 
     def _old(self, changes: RowChanges, places: tuple[int, ...], values: list[Any]) -> list[Any]:
         """The old values; of updated columns alone what stands between the braces."""

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from drainer.batch.work import Kind
-from drainer.protocol.compression import compress
 from drainer.protocol.debezium.schema import envelope_schema, key_schema
 from drainer.protocol.debezium.source import source_parts
 from drainer.protocol.debezium.values import value_of
+from drainer.protocol.encoded_columns import EncodedColumns, pressed, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import json_document, json_string
-from drainer.protocol.one_row import encoded_rows
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
@@ -39,6 +38,10 @@ class DebeziumTable:
         self._key = Rows(self._key_parts())
 
     def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        return rows_of(self.encode_columns(changes))
+
+    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
+        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
         if not len(changes):
             return []
         places = range(len(self._table.columns))
@@ -47,7 +50,7 @@ class DebeziumTable:
         if changes.kind is Kind.UPDATE and self._options.output_old_value:
             columns += old_fragments(changes, self._fragments, places, image)
         values = self._pressed(self._documents[changes.kind].build(columns))
-        return encoded_rows(self._keys(image, len(changes)), values, changes.commit_ts)
+        return [EncodedColumns(self._keys(image, len(changes)), values, changes.commit_ts)]
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         raise EncodeError(
@@ -55,11 +58,10 @@ class DebeziumTable:
             f"alone and no claim check"
         )
 
-    def _pressed(self, messages: list[bytes]) -> list[bytes]:
-        how = self._options.large_message_handle_compression
-        return messages if how == "none" else [compress(message, how) for message in messages]
+    def _pressed(self, messages: Any) -> Any:
+        return pressed(messages, self._options.large_message_handle_compression)
 
-    def _keys(self, image: list[Any], count: int) -> list[bytes]:
+    def _keys(self, image: list[Any], count: int) -> Any:
         return self._pressed(self._key.build([constant(b"}", count), *(image[place] for place in self._table.handle)]))
 
     def _key_parts(self) -> Parts:

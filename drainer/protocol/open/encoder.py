@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from drainer.changes.vector import Ints
 from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
-from drainer.protocol.encoded_columns import EncodedColumns
+from drainer.protocol.encoded_columns import EncodedColumns, taken
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_text import json_string
@@ -24,6 +25,7 @@ class OpenEncoder:
 
     name: Final = "open-protocol"
     ddl_scope: Final = DdlScope.ALL_PARTITIONS
+    joins_transactions: Final = False
 
     def __init__(self, options: ProtocolOptions) -> None:
         self._options = options
@@ -35,8 +37,8 @@ class OpenEncoder:
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
         return frame(rows, self._options.max_message_bytes, self._options.max_batch_size)
 
-    def frame_columns(self, columns: EncodedColumns) -> Iterator[Message]:
-        return frame_columns(columns, self._options.max_message_bytes, self._options.max_batch_size)
+    def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> Iterator[Message]:
+        return frame_columns(taken(parts, chosen), self._options.max_message_bytes, self._options.max_batch_size)
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         """Raises EncodeError where the query's text is not Unicode."""

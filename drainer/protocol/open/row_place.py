@@ -21,9 +21,10 @@ PartitionIds = Callable[[Columns], Any]
 
 def row_ids(table: Table) -> RowIds | None:
     """From an image to the row's handles, where the integer primary key is the handle. None: binlogs do not say it."""
-    if not table.info.pk_is_handle or len(table.handle) != 1:
+    handle = table.info.handle_column
+    if handle is None or handle.name not in table.places:  # a column selector may leave it out
         return None
-    place = table.handle[0]
+    place = table.places[handle.name]
 
     def of(columns: Columns) -> Any:
         handles = columns[place]
@@ -67,12 +68,15 @@ class _Row(dict[int, Datum]):
     def __init__(self, table: Table, columns: Columns) -> None:
         super().__init__()
         self._places = {column.info.id: place for place, column in enumerate(table.columns)}
+        # Rows have these, too, and a column selector leaves them out: their values are not those of absent columns.
+        public = {column.id for column in table.info.public_columns if not column.is_virtual}
+        self._left_out = public - self._places.keys()
         self._table = table
         self._columns = columns
         self._unpacked: dict[int, list[Datum]] = {}
 
     def __contains__(self, column_id: object) -> bool:
-        return column_id in self._places
+        return column_id in self._places or column_id in self._left_out
 
     def __getitem__(self, column_id: int) -> Datum:
         values = self._unpacked.get(column_id)

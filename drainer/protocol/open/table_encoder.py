@@ -8,8 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from drainer.batch.work import Kind
-from drainer.protocol.compression import compress
-from drainer.protocol.encoded_columns import EncodedColumns, as_large
+from drainer.protocol.encoded_columns import EncodedColumns, as_large, pressed, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_text import json_string
@@ -40,7 +39,7 @@ class OpenTableEncoder:
         self._partition_ids = partition_ids(table)
 
     def encode(self, changes: RowChanges) -> list[EncodedRow]:
-        return [row for columns in self.encode_columns(changes) for row in columns.rows()]
+        return rows_of(self.encode_columns(changes))
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
@@ -69,9 +68,7 @@ class OpenTableEncoder:
             values = as_large(joined(self._value_parts(changes, codes)))
         except BadColumn as bad:
             raise bad.of(changes) from None
-        how = self._options.large_message_handle_compression
-        if how != "none":
-            values = pa.array([compress(value, how) for value in values.to_pylist()], pa.large_binary())
+        values = pressed(values, self._options.large_message_handle_compression)
         return EncodedColumns(as_large(joined(self._key_parts(changes, key_end))), values, changes.commit_ts)
 
     def _value_parts(self, changes: RowChanges, codes: Sequence[ColumnCode]) -> list[Any]:

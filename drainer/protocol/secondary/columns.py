@@ -21,8 +21,8 @@ from drainer.row.form import Form
 from drainer.row.scalar import bit_number, enum_index, set_bits
 
 # Column: is_null=1, int64_value=2, uint64_value=3, double_value=4, bytes_value=5, string_value=6
-_NULL: Final = b"\x08\x01"
-_INT64, _UINT64, _DOUBLE, _BYTES, _STRING = b"\x10", b"\x18", b"\x21", b"\x2a", b"\x32"
+NULL: Final = b"\x08\x01"
+INT64, UINT64, _DOUBLE, BYTES, STRING = b"\x10", b"\x18", b"\x21", b"\x2a", b"\x32"
 _double = Struct("<d").pack
 
 
@@ -37,21 +37,21 @@ def _columns(form: Form, array: Any, zone: tzinfo) -> list[bytes]:
     """Messages `Column`."""
     family, kind = form.family, form.kind
     if family is Family.TEXT:
-        return _lengths(_STRING, array.to_pylist())
+        return _lengths(STRING, array.to_pylist())
     if family is Family.BYTES:
-        return _lengths(_BYTES, array.to_pylist())
+        return _lengths(BYTES, array.to_pylist())
     if family is Family.FLOAT:
-        return [_NULL if value is None else _DOUBLE + _double(value) for value in _doubles(kind, array)]
+        return [NULL if value is None else _DOUBLE + _double(value) for value in _doubles(kind, array)]
     if family is Family.INT and kind.tp is not Tp.YEAR:
-        return _integers(_UINT64 if kind.is_unsigned else _INT64, array)
+        return _integers(UINT64 if kind.is_unsigned else INT64, array)
     if family in (Family.INT, Family.ENUM, Family.SET, Family.BIT):
         return _each(_number(kind, family), array)
     texts = [None if text is None else text.encode() for text in texts_of(form, array, zone)]
-    return _lengths(_BYTES if family is Family.JSON else _STRING, texts)
+    return _lengths(BYTES if family is Family.JSON else STRING, texts)
 
 
 def _lengths(tag: bytes, values: list[bytes | None]) -> list[bytes]:
-    return [_NULL if value is None else tag + VARINTS[len(value)] + value for value in values]
+    return [NULL if value is None else tag + VARINTS[len(value)] + value for value in values]
 
 
 def _integers(tag: bytes, array: Any) -> list[bytes]:
@@ -59,7 +59,7 @@ def _integers(tag: bytes, array: Any) -> list[bytes]:
     numbers = pc.fill_null(array, 0).to_numpy(zero_copy_only=False).view(np.uint64)
     found = [tag + number for number in uvarints(numbers)]
     for place in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist() if array.null_count else ():
-        found[place] = _NULL
+        found[place] = NULL
     return found
 
 
@@ -67,7 +67,7 @@ def _each(encode: Callable[[int], bytes], array: Any) -> list[bytes]:
     """Each distinct value once, where there are few of them."""
     values = array.to_pylist()
     known: dict[int | None, bytes] = {value: encode(value) for value in set(values) if value is not None}
-    known[None] = _NULL
+    known[None] = NULL
     return [known[value] for value in values]
 
 
@@ -88,16 +88,16 @@ def _number(kind: FieldType, family: Family) -> Callable[[int], bytes]:
     if family is Family.BIT:
         width = max(kind.flen, 1)
         size = (width + 7) // 8
-        head = _BYTES + VARINTS[size]
+        head = BYTES + VARINTS[size]
         return lambda value: head + bit_number(value, width).to_bytes(size, "big")
     if family is Family.ENUM:
         count = len(kind.elems)
-        return lambda value: _UINT64 + VARINTS[enum_index(value, count)]
+        return lambda value: UINT64 + VARINTS[enum_index(value, count)]
     if family is Family.SET:
         count = len(kind.elems)
-        return lambda value: _UINT64 + VARINTS[set_bits(value, count)]
+        return lambda value: UINT64 + VARINTS[set_bits(value, count)]
     assert kind.tp is Tp.YEAR, "other whole numbers are encoded together"
-    return lambda value: _STRING + VARINTS[len(str(value))] + str(value).encode()
+    return lambda value: STRING + VARINTS[len(str(value))] + str(value).encode()
 
 
 def rows(images: list[list[bytes]], count: int) -> list[bytes]:

@@ -3,31 +3,46 @@
 `EncodedRow.value` is a table's field `mutations` with one row; `EncodedRow.key` says to which transaction and table it
 belongs: start_ts, then the table's other fields, those before the mutations and those behind. `frame` joins rows whose
 commit_ts and start_ts are equal, and within them those of one table, as they follow one another. Messages have no key.
+
+Columns are of rows whose transactions have no other row in their partition: each is a whole message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import tzinfo
 from itertools import groupby
 from struct import Struct
-from typing import Final
+from typing import Any, Final, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
+import pyarrow as pa
 from binlog.errors import DecodeError
 from binlog.tidb.types import Flag
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
+from drainer.changes.vector import Ints
+from drainer.protocol.avro.blocks import joined
 from drainer.protocol.compiled_tables import CompiledTables
+from drainer.protocol.encoded_columns import EncodedColumns, none
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.protobuf_bytes import VARINTS, field, signed, uvarints
 from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.row_messages import RowMessages
 from drainer.protocol.secondary.columns import cells, rows
+from drainer.protocol.secondary.messages import Sized, beside, cell, messages, row, same
+from drainer.protocol.secondary.messages import field as field_of
 from drainer.protocol.table import Column, Table
+from drainer.row.form import Form
 
+T = TypeVar("T")
+
+# Fewer rows than this are written one by one: arrays cost more than they save.
+VECTOR_ROWS_MIN: Final = 100
 NAME: Final = "secondary-binlog"
 _KEY: Final = Struct("<QI")  # start_ts, length of what stands before the mutations
 _START_BYTES: Final = 8
@@ -49,6 +64,8 @@ def make_encoder(options: ProtocolOptions) -> SecondaryEncoder:
 class SecondaryEncoder:
     """See encoder.Encoder. The limits of a batch do not count: a transaction is never divided."""
 
+    joins_transactions: Final = True
+
     def __init__(self, zone: ZoneInfo) -> None:
         self._zone = zone
         self._tables = CompiledTables[SecondaryTable]()
@@ -66,24 +83,10 @@ class SecondaryEncoder:
         return self._tables.get(table.key, lambda: SecondaryTable(table, self._zone))
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        given = list(rows)
-        stamps = uvarints(np.array([row.commit_ts for row in given], np.uint64))
-        begin = 0
-        while begin < len(given):
-            key, mutation, commit_ts = given[begin]
-            end = _end(given, begin)
-            if end == begin + 1:  # as of most transactions; the same as below, in a fraction of the time
-                table = _table(key or b"", (mutation or b"",))
-                data = b"\x0a" + VARINTS[len(table)] + table
-            else:
-                tables = groupby(given[begin:end], key=_key)
-                data = b"".join(
-                    field(b"\x0a", _table(key or b"", [row.value or b"" for row in of_table]))
-                    for key, of_table in tables
-                )
-            value = b"".join((b"\x08\x00\x10", stamps[begin], b"\x1a", VARINTS[len(data)], data))
-            yield Message(None, value, end - begin, commit_ts)
-            begin = end
+        return frame(list(rows))
+
+    def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> RowMessages:
+        return RowMessages(parts, chosen)
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         names = field(b"\x0a", ddl.schema.encode()) + field(b"\x12", ddl.table.encode())
@@ -100,26 +103,76 @@ class SecondaryEncoder:
         return []
 
 
+def frame(given: Sequence[EncodedRow], *, alone: bool = False) -> Iterator[Message]:
+    """A message for each transaction. `alone`: each row is of a transaction of its own."""
+    stamps = uvarints(np.array([row.commit_ts for row in given], np.uint64))
+    begin = 0
+    while begin < len(given):
+        key, mutation, commit_ts = given[begin]
+        end = begin + 1 if alone else _end(given, begin)
+        if end == begin + 1:  # as of most transactions; the same as below, in a fraction of the time
+            table = _table(key or b"", (mutation or b"",))
+            data = b"\x0a" + VARINTS[len(table)] + table
+        else:
+            tables = groupby(given[begin:end], key=_key)
+            data = b"".join(
+                field(b"\x0a", _table(key or b"", [row.value or b"" for row in of_table])) for key, of_table in tables
+            )
+        value = b"".join((b"\x08\x00\x10", stamps[begin], b"\x1a", VARINTS[len(data)], data))
+        yield Message(None, value, end - begin, commit_ts)
+        begin = end
+
+
 class SecondaryTable:
     """See encoder.TableEncoder."""
 
     def __init__(self, table: Table, zone: ZoneInfo) -> None:
         self._table = table
         self._zone = zone
-        before, behind = _described(table)
-        self._length, self._fields = len(before), before + behind
+        self._before, self._behind = _described(table)
+        self._length, self._fields = len(self._before), self._before + self._behind
 
     def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        many = len(changes) >= VECTOR_ROWS_MIN
+        values = joined(self._mutations(changes).pieces, len(changes)).to_pylist() if many else self._few(changes)
+        starts = changes.start_ts.tolist()
+        keys = {start_ts: _KEY.pack(start_ts, self._length) + self._fields for start_ts in set(starts)}
+        stamps = changes.commit_ts.tolist()
+        return [EncodedRow(keys[start], value, ts) for start, value, ts in zip(starts, values, stamps, strict=True)]
+
+    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
+        """See encoded_columns.ColumnTableEncoder; rows as the module says."""
+        count = len(changes)
+        if not count:
+            return []
+        if count < VECTOR_ROWS_MIN:
+            made = frame(self.encode(changes), alone=True)
+            values = pa.array([message.value for message in made], pa.large_binary())
+        else:
+            values = messages(changes.commit_ts, self._before, self._mutations(changes), self._behind)
+        return [EncodedColumns(none(count), values, changes.commit_ts)]
+
+    def _few(self, changes: RowChanges) -> list[bytes]:
+        """Fields `mutations`."""
         old, new = self._rows(changes, changes.old), self._rows(changes, changes.new)
         head = _MUTATION_TYPES[changes.kind] + b"\x12"
         mutations = [head + VARINTS[len(row)] + row for row in (new or old)]
         if changes.kind is Kind.UPDATE:
             mutations = [start + b"\x1a" + VARINTS[len(row)] + row for start, row in zip(mutations, old, strict=True)]
-        values = [b"\x22" + VARINTS[len(mutation)] + mutation for mutation in mutations]
-        starts = changes.start_ts.tolist()
-        keys = {start_ts: _KEY.pack(start_ts, self._length) + self._fields for start_ts in set(starts)}
-        stamps = changes.commit_ts.tolist()
-        return [EncodedRow(keys[start], value, ts) for start, value, ts in zip(starts, values, stamps, strict=True)]
+        return [b"\x22" + VARINTS[len(mutation)] + mutation for mutation in mutations]
+
+    def _mutations(self, changes: RowChanges) -> Sized:
+        """The same as `_few`."""
+        first = field_of(b"\x12", self._row(changes, changes.image))
+        parts = [same(_MUTATION_TYPES[changes.kind], len(changes)), first]
+        if changes.kind is Kind.UPDATE:
+            assert changes.old is not None
+            parts.append(field_of(b"\x1a", self._row(changes, changes.old)))
+        return field_of(b"\x22", beside(*parts))
+
+    def _row(self, changes: RowChanges, columns: Columns) -> Sized:
+        pairs = zip(self._table.columns, columns, strict=True)
+        return row([self._made(cell, changes, column, array) for column, array in pairs], len(changes))
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         raise EncodeError(f"{NAME} has no messages of handle keys alone")
@@ -127,23 +180,21 @@ class SecondaryTable:
     def _rows(self, changes: RowChanges, columns: Columns | None) -> list[bytes]:
         if columns is None:
             return []
-        images = [
-            self._cells(changes, column, array) for column, array in zip(self._table.columns, columns, strict=True)
-        ]
-        return rows(images, len(changes))
+        pairs = zip(self._table.columns, columns, strict=True)
+        return rows([self._made(cells, changes, column, array) for column, array in pairs], len(changes))
 
-    def _cells(self, changes: RowChanges, column: Column, array: object) -> list[bytes]:
+    def _made(self, make: Callable[[Form, Any, tzinfo], T], changes: RowChanges, column: Column, array: Any) -> T:
         try:
-            return cells(column.form, array, self._zone)
+            return make(column.form, array, self._zone)
         except DecodeError as error:
             raise EncodeError(self._refused(changes, column, array, error)) from error
 
-    def _refused(self, changes: RowChanges, column: Column, array: object, error: DecodeError) -> str:
+    def _refused(self, changes: RowChanges, column: Column, array: Any, error: DecodeError) -> str:
         """Names the first row that is refused."""
         place = f"`{self._table.schema}`.`{self._table.name}`.`{column.name}`"
         for at, commit_ts in enumerate(changes.commit_ts.tolist()):
             try:
-                cells(column.form, array[at : at + 1], self._zone)  # type: ignore[index]
+                cells(column.form, array[at : at + 1], self._zone)
             except DecodeError as first:
                 return f"{place} at commit_ts {commit_ts}: {first}"
         return f"{place}: {error}"

@@ -17,11 +17,10 @@ from drainer.batch.work import Kind
 from drainer.changes.texts import numbers_of
 from drainer.protocol.avro.blocks import Block, Piece, beside, constant, fixed, joined, lengths, varints
 from drainer.protocol.avro.column import texts_of
-from drainer.protocol.compression import compress
+from drainer.protocol.encoded_columns import EncodedColumns, none, pressed, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import fragments_of
-from drainer.protocol.one_row import encoded_rows
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.simple.avro_schema import CHANGES, KINDS, VALUES, document, named
@@ -63,6 +62,10 @@ class SimpleAvroTable:
         self._names = _HEAD + string(table.schema) + string(table.name) + number(table.id)
 
     def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        return rows_of(self.encode_columns(changes))
+
+    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
+        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
         return self._encode(changes, self._all, [constant(_NULL + _NULL, len(changes))])
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
@@ -77,9 +80,9 @@ class SimpleAvroTable:
         claim: list[Piece] = [constant(_NULL, rows)]
         if claims is not None:
             claim = [pa.array([_SOME + string(text) for text in claims], pa.binary())]
-        return self._encode(changes, places, [*claim, constant(_SOME + b"\x01", rows)])
+        return rows_of(self._encode(changes, places, [*claim, constant(_SOME + b"\x01", rows)]))
 
-    def _encode(self, changes: RowChanges, places: tuple[int, ...], marks: list[Piece]) -> list[EncodedRow]:
+    def _encode(self, changes: RowChanges, places: tuple[int, ...], marks: list[Piece]) -> list[EncodedColumns]:
         rows = len(changes)
         if not rows:
             return []
@@ -97,9 +100,7 @@ class SimpleAvroTable:
             ],
             rows,
         )
-        if self._compression != "none":
-            messages = [compress(message, self._compression) for message in messages]
-        return encoded_rows(None, messages, stamps)
+        return [EncodedColumns(none(rows), pressed(messages, self._compression), stamps)]
 
     def _image(self, changes: RowChanges, image: Any, places: tuple[int, ...]) -> list[Piece]:
         """A map in a union with null: one block of entries, and the end."""

@@ -11,13 +11,12 @@ from binlog.tidb.types import Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.binary_columns import base64
-from drainer.protocol.compression import compress
+from drainer.protocol.encoded_columns import EncodedColumns, none, pressed, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_fragments import Fragment, plain_double, text, utf8_text
 from drainer.protocol.json_rows import Rows, Slot, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import json_string
-from drainer.protocol.one_row import encoded_rows
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.simple.schema import schema_version
@@ -45,6 +44,10 @@ class SimpleTable:
         self._documents: dict[tuple[Kind, tuple[int, ...], str], Rows] = {}
 
     def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        return rows_of(self.encode_columns(changes))
+
+    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
+        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
         return self._encode(changes, self._all, "", None)
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
@@ -55,11 +58,11 @@ class SimpleTable:
                 f"commit_ts {commit} cannot be sent with handle key columns alone"
             )
         places = tuple(place for place in self._all if place in self._table.handle)
-        return self._encode(changes, places, "handle" if claims is None else "claim", claims)
+        return rows_of(self._encode(changes, places, "handle" if claims is None else "claim", claims))
 
     def _encode(
         self, changes: RowChanges, places: tuple[int, ...], mark: str, claims: Sequence[str] | None
-    ) -> list[EncodedRow]:
+    ) -> list[EncodedColumns]:
         if not len(changes):
             return []
         columns = [
@@ -74,10 +77,8 @@ class SimpleTable:
         document = self._documents.get((changes.kind, places, mark))
         if document is None:
             document = self._documents[changes.kind, places, mark] = Rows(self._parts(changes.kind, places, mark))
-        messages = document.build(columns)
-        if self._compression != "none":
-            messages = [compress(message, self._compression) for message in messages]
-        return encoded_rows(None, messages, changes.commit_ts)
+        messages = pressed(document.build(columns), self._compression)
+        return [EncodedColumns(none(len(changes)), messages, changes.commit_ts)]
 
     def _parts(self, kind: Kind, places: tuple[int, ...], mark: str) -> Parts:
         table = self._table

@@ -11,13 +11,13 @@ from binlog.errors import ConfigError
 from binlog.runtime.fields import Duration
 from pydantic import BeforeValidator, Field, model_validator
 
+from drainer.sink.kafka.original_settings import OriginalKafkaSection, with_original_names
+from drainer.sink.kafka.original_tables import with_ticdc_tables
 from drainer.sink.kafka.security import KafkaSecuritySection
 from drainer.sink.kafka.sink_uri import checked_addresses, checked_topic, parse_sink_uri
-from drainer.sink.settings import ToSection
+from drainer.sink.kafka.ticdc_settings import TicdcSection
 
 _SECURITY_KEYS: Final = frozenset(info.alias or name for name, info in KafkaSecuritySection.model_fields.items())
-# What TiCDC's URIs carry and the client library finds out by itself.
-NEEDLESS: Final = frozenset({"kafka-version"})
 # Settings of the client library that are the sink's own: another value would break what it promises.
 _RESERVED: Final = frozenset(
     {
@@ -45,7 +45,11 @@ def _number(value: object) -> object:
     return int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]+", value) else value
 
 
-class KafkaConnectionSection(ToSection):
+def _lowered(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
     """Base of the section. What stands in `sink-uri` wins over the file, as in TiCDC."""
 
     sink_uri: str = Field(
@@ -65,7 +69,7 @@ class KafkaConnectionSection(ToSection):
     required_acks: Annotated[Literal[-1, 0, 1], BeforeValidator(_number)] = Field(
         -1, description="acknowledgements: -1 all in-sync replicas; 0 and 1 lose rows, and need exactly-once = false"
     )
-    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = Field(
+    compression: Annotated[Literal["none", "gzip", "snappy", "lz4", "zstd"], BeforeValidator(_lowered)] = Field(
         "none", description="how the client library compresses batches"
     )
     dial_timeout: Duration = Field(timedelta(seconds=10), description="timeout for opening a connection")
@@ -82,7 +86,9 @@ class KafkaConnectionSection(ToSection):
     @model_validator(mode="before")
     @classmethod
     def _from_uri(cls, value: Any) -> Any:
-        return with_sink_uri(value) if isinstance(value, Mapping) else value
+        if not isinstance(value, Mapping):
+            return value
+        return with_sink_uri(with_ticdc_tables(with_original_names(value)))
 
     def place(self) -> str:
         return f"kafka:{','.join(sorted(self.addresses))}/{self.topic}"
@@ -92,7 +98,10 @@ class KafkaConnectionSection(ToSection):
             raise ConfigError('syncer.to: where is Kafka? Set addresses = ["host:9092"] and topic, or sink-uri')
         checked_addresses(self.addresses, "syncer.to.addresses")
         if not self.topic:
-            raise ConfigError("syncer.to.topic: a topic for what no rule sends elsewhere")
+            raise ConfigError(
+                "syncer.to.topic: a topic for what no rule sends elsewhere; the original drainer's, where it is told "
+                "none, is <cluster id>_obinlog"
+            )
         checked_topic(self.topic, "syncer.to.topic")
         if self.kafka_client_id and not _CLIENT_ID.fullmatch(self.kafka_client_id):
             raise ConfigError(
@@ -134,7 +143,7 @@ def with_sink_uri(value: Mapping[str, Any]) -> dict[str, Any]:
     for name, given in uri.parameters.items():
         if name in _SECURITY_KEYS:
             security[name] = given
-        elif name not in NEEDLESS:
+        else:
             found[name] = given
     if security:
         found["security"] = security

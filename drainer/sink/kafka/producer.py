@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
 
 from drainer.protocol.encoder import RECORD_OVERHEAD, Message
+from drainer.protocol.row_messages import RowMessages
 from drainer.sink.errors import DestinationDown, DestinationError, DestinationRefused
 from drainer.sink.kafka.missing_replicas import missing_replicas
 from drainer.sink.retry import Patience
@@ -26,7 +27,7 @@ _STEP_S: Final = 2.0
 _REASONS_MAX: Final = 3  # partitions that a reason names
 _ANSWER_MS: Final = 60_000  # of a request to a broker, as the library has it
 _CHUNK_MESSAGES: Final = 1000
-_CHUNK_BYTES: Final = 4 << 20
+_CHUNK_BYTES: Final = 1 << 20
 # Of one producer, given to the library and not acknowledged; it holds a message's bytes a second time.
 UNACKNOWLEDGED_BYTES_MAX: Final = 32 << 20
 _BATCH_BYTES_MAX: Final = 1_000_000
@@ -49,7 +50,7 @@ _REFUSED: Final = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user needs Write and Describe on the transactional ids, "
     "which begin with the control topic's name",
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "transaction-timeout is above the brokers' transaction.max.timeout.ms",
-    KafkaError._AUTHENTICATION: "user or password is wrong",
+    KafkaError._AUTHENTICATION: "user, password or sasl-mechanism is wrong, or that port takes no user",
     KafkaError.SASL_AUTHENTICATION_FAILED: "user or password is wrong",
     KafkaError.UNSUPPORTED_SASL_MECHANISM: "the brokers do not take this sasl-mechanism",
     KafkaError.UNSUPPORTED_VERSION: "the brokers are too old",
@@ -88,6 +89,13 @@ def library_batch_bytes(topic_bytes: int) -> int:
 
 def _chunks(messages: Iterable[Message]) -> Iterator[tuple[list[dict[str, Any]], int]]:
     """Messages as the library takes them, and how many bytes are in each chunk."""
+    if isinstance(messages, RowMessages):
+        for keys, values, size in messages.chunks(_CHUNK_MESSAGES, _CHUNK_BYTES):
+            if keys is None:
+                yield [{"value": value} for value in values], size
+            else:
+                yield [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)], size
+        return
     chunk: list[dict[str, Any]] = []
     size = 0
     for key, value, _, _ in messages:

@@ -13,11 +13,11 @@ from drainer.changes.vector import Ints
 from drainer.dispatch.ddl_messages import ddl_messages, ddl_partitions
 from drainer.dispatch.dispatcher import Dispatcher, Routes
 from drainer.dispatch.piece_order import Part, in_order
-from drainer.dispatch.row_events import RowEvents, class_of
+from drainer.dispatch.row_events import RowEvents, class_of, transactions_of
 from drainer.dispatch.rules import Router
 from drainer.dispatch.slotting import part_of_slot, slots_of_topic
-from drainer.protocol.claim_store import open_store
-from drainer.protocol.encoded_columns import ColumnEncoder, ColumnTableEncoder, EncodedColumns, taken
+from drainer.protocol.claim_store import ClaimStore, open_store
+from drainer.protocol.encoded_columns import ColumnEncoder, ColumnTableEncoder, EncodedColumns
 from drainer.protocol.encoder import EncodedRow, Encoder, Message, RegisteringEncoder, table_encoder
 from drainer.protocol.large import LargeMessages, limits_of
 from drainer.protocol.options import ProtocolOptions
@@ -29,7 +29,7 @@ from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 
 TopicTable = tuple[str, Table]
-Framed = Callable[[Ints], Iterator[Message]]
+Framed = Callable[[Ints], Iterable[Message]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Outgoing:
 
     topic: str
     partition: int
-    messages: Sequence[Message] | Iterator[Message]
+    messages: Iterable[Message]
 
 
 class Publication:
@@ -67,7 +67,7 @@ class Publication:
         encoder: Encoder = make_encoder(replace(options, max_message_bytes=target))
         self.encoder = encoder.with_ids(self.ids) if isinstance(encoder, RegisteringEncoder) else encoder
         self.dispatcher = Dispatcher(router, counts, options.zone, raw=options.output_raw_change_event)
-        self._events = RowEvents(raw=options.output_raw_change_event)
+        self._events = RowEvents(raw=options.output_raw_change_event, selectors=router.selectors)
         self._large: dict[str, LargeMessages] = {}
         self._viewed: tuple[SchemaView, list[TopicTable]] | None = None
 
@@ -82,7 +82,7 @@ class Publication:
 
     def tables_in(self, segment: ChangeSegment) -> list[TopicTable]:
         """Each version of a table that rows of the segment have, and their topic."""
-        tables = {table.key: table for table in (self._events.table(changes.codec) for changes in segment.changes)}
+        tables = {table.key: table for table in (self._events.selection(one.codec).table for one in segment.changes)}
         return [(self.router.topic(table.schema, table.name), table) for table in tables.values()]
 
     def tables_of(self, view: SchemaView) -> list[TopicTable]:
@@ -99,7 +99,7 @@ class Publication:
             for version in versions.versions:
                 codec = decoder.codec(table_id, version, 0)
                 if codec is not None:
-                    found.append((topic, self._events.table(codec)))
+                    found.append((topic, self._events.selection(codec).table))
         return found
 
     def required_schemas(self, tables: Iterable[TopicTable]) -> list[RequiredSchema]:
@@ -128,7 +128,9 @@ class Publication:
         """Of a slot's changes what that of `slots` writes. Raises as `rows`."""
         return self._outgoing(part_of_slot(self._events.of(segment), self.dispatcher, slot, slots))
 
-    def _outgoing(self, routes: Sequence[Routes]) -> Iterator[Outgoing]:
+    def _outgoing(self, found: Iterable[Routes]) -> Iterator[Outgoing]:
+        # Carriers are smaller than what is made of them, of which a partition's part then is a slice.
+        routes = [of.by_partition() for of in found]
         framed = self._framed(routes)
         if framed is None:
             return
@@ -136,7 +138,9 @@ class Publication:
         begins = dict(zip(topics, np.cumsum([0, *(self.counts[topic] for topic in topics)]).tolist(), strict=False))
         names = [(topic, partition) for topic in topics for partition in range(self.counts[topic])]
         place = np.concatenate([of.partitions + begins[of.topic] for of in routes])
-        in_order = np.lexsort((np.concatenate([of.changes.order for of in routes]), place))
+        in_order = np.arange(len(place))
+        if len(routes) > 1:
+            in_order = np.lexsort((np.concatenate([of.changes.order for of in routes]), place))
         begin = 0
         for end in [*(np.flatnonzero(np.diff(place[in_order])) + 1).tolist(), len(in_order)]:
             chosen = in_order[begin:end]
@@ -149,15 +153,18 @@ class Publication:
         columns = self._columns(routes)
         if columns:
             frame_columns = self.encoder.frame_columns  # type: ignore[attr-defined]
-            return lambda chosen: frame_columns(taken(columns, chosen))
+            return lambda chosen: frame_columns(columns, chosen)
         rows = [row for of in routes for row in self._encoded(of)]
         return (lambda chosen: self.encoder.frame(rows[at] for at in chosen.tolist())) if rows else None
 
     def _columns(self, routes: Sequence[Routes]) -> list[EncodedColumns]:
         """None of them where the protocol makes messages of rows, and where a row is so long that it must be looked at
         alone."""
+        encoder = self.encoder
+        if not isinstance(encoder, ColumnEncoder) or (encoder.joins_transactions and not _are_alone(routes)):
+            return []
         found: list[EncodedColumns] = []
-        for of in routes if isinstance(self.encoder, ColumnEncoder) else ():
+        for of in routes:
             table = table_encoder(self.encoder, of.topic, of.changes.table)
             assert isinstance(table, ColumnTableEncoder), f"{self.encoder.name} frames columns"
             parts = table.encode_columns(of.changes)
@@ -170,12 +177,21 @@ class Publication:
         table = table_encoder(self.encoder, routes.topic, routes.changes.table)
         return self._large_of(routes.topic).fitted(table, routes.changes, table.encode(routes.changes))
 
+    def check_claims(self) -> None:
+        """That claims can be written where they are to lie, if there are to be any. Raises ClaimStoreError,
+        ProtocolConfigError."""
+        store = self._claims()
+        if store is not None:
+            store.check()
+
+    def _claims(self) -> ClaimStore | None:
+        claims = self.options.large_message_handle_option == "claim-check"
+        return open_store(self.options.claim_check_storage_uri) if claims else None
+
     def _large_of(self, topic: str) -> LargeMessages:
         found = self._large.get(topic)
         if found is None:
-            options = self.options
-            claims = options.large_message_handle_option == "claim-check"
-            store = open_store(options.claim_check_storage_uri) if claims else None
+            options, store = self.options, self._claims()
             limit = limits_of(options, self.topic_bytes[topic]).message
             found = self._large[topic] = LargeMessages(self.encoder, options, limit, options.namespace, store)
         return found
@@ -208,3 +224,11 @@ class Publication:
     def partitions(self) -> Iterator[tuple[str, int]]:
         """All of all topics."""
         return ((topic, partition) for topic, count in self.counts.items() for partition in range(count))
+
+
+def _are_alone(routes: Sequence[Routes]) -> bool:
+    """Whether each event is of a transaction of its own."""
+    if not routes:
+        return True
+    numbers = np.sort(np.concatenate([transactions_of(of.changes) for of in routes]))
+    return bool((np.diff(numbers) != 0).all())

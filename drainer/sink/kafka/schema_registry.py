@@ -17,6 +17,7 @@ from drainer.sink.kafka.registry_http import TIMEOUT_S, RegistryAccess, Registry
 _log = get_logger(__name__)
 WAIT_S: Final = 300.0
 _REFUSALS: Final = (409, 422)
+_NOT_FOUND: Final = 404
 _SCHEMA_SHOWN: Final = 4_000  # characters of a schema in an error
 
 
@@ -34,7 +35,8 @@ class SchemaRefused(DestinationRefused):
         shown = self.schema[:_SCHEMA_SHOWN] + ("…" if len(self.schema) > _SCHEMA_SHOWN else "")
         return (
             f"the schema registry refuses a schema of the subject {self.subject} (HTTP {self.status}): {self.words}; "
-            f"change the subject's compatibility, or the table's column; the schema is {shown}"
+            "change the subject's compatibility or the table's column; or, where several tables share this topic, give "
+            f'each its own by topic = "{{schema}}_{{table}}" in [[syncer.to.dispatchers]]; the schema is {shown}'
         )
 
 
@@ -62,7 +64,15 @@ class SchemaRegistry:
 
     def check(self) -> None:
         """That it is there, lets us in, and knows Avro. Raises DestinationRefused or DestinationDown."""
-        kinds = self._http.get("/schemas/types")
+        try:
+            kinds = self._http.get("/schemas/types")
+        except RegistryAnswer as error:
+            if error.status != _NOT_FOUND:
+                raise
+            raise DestinationRefused(
+                f"{error}: schema-registry must be the URL at which Confluent's API begins, such as http://host:8081, "
+                "with the path if it has one"
+            ) from None
         if not isinstance(kinds, list) or "AVRO" not in kinds:
             raise DestinationRefused(f"{self._http.url} is no schema registry for Avro: its types are {kinds!r:.200}")
 
@@ -103,7 +113,7 @@ class SchemaRegistry:
         try:
             answer = self._http.get(f"/schemas/ids/{schema_id}")
         except RegistryAnswer as error:
-            if error.status == 404:
+            if error.status == _NOT_FOUND:
                 raise LookupError(f"no schema has the id {schema_id}: {error.words}") from None
             raise
         kind, text = _member(answer, "schemaType") or "AVRO", _member(answer, "schema")

@@ -8,10 +8,13 @@ from urllib.parse import urlsplit
 
 from binlog.errors import ConfigError
 from binlog.runtime.fields import ByteSize, Duration, Section
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
+from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.rules import DispatchRule, Method, Router
 from drainer.protocol.encoder import RegisteringEncoder
+from drainer.protocol.option_readers import unread
+from drainer.protocol.option_rules import check as check_options
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.sink.kafka.config import KafkaConfig, PartitionChange
@@ -37,6 +40,24 @@ class DispatcherSection(Section):
 
     def rule(self) -> DispatchRule:
         return DispatchRule(self.matcher, self.partition, self.dispatcher, self.topic, self.index, self.columns)
+
+
+class ColumnSelectorSection(Section):
+    """`[[syncer.to.column-selectors]]`: the first with a matching table counts; a table without one has all columns."""
+
+    matcher: tuple[str, ...] = Field(description="patterns of tables, such as shop.*")
+    columns: tuple[str, ...] = Field(
+        description="patterns of the columns that messages have: name, c*, c? or !name; the last that matches counts"
+    )
+
+    def rule(self) -> SelectorRule:
+        return SelectorRule(self.matcher, self.columns)
+
+
+class OldValueSection(Section):
+    """`[syncer.to.open]` and `[syncer.to.debezium]`, as TiCDC's file has them."""
+
+    output_old_value: bool = Field(True, description="as output-old-value, for this protocol alone")
 
 
 class RegistrySection(Section):
@@ -78,8 +99,13 @@ class RegistrySection(Section):
 class KafkaSection(KafkaConnectionSection):
     """Beside how brokers are reached: what messages are, where they go, and how often they count."""
 
-    protocol: str = Field("open-protocol", description=f"message format: {', '.join(PROTOCOLS)}")
+    protocol: Annotated[str, AfterValidator(str.lower)] = Field(
+        "open-protocol", description=f"message format: {', '.join(PROTOCOLS)}"
+    )
     dispatchers: tuple[DispatcherSection, ...] = Field((), description="which topic and partition rows go to")
+    column_selectors: tuple[ColumnSelectorSection, ...] = Field(
+        (), description="which columns messages have; a complete primary key or unique key must remain"
+    )
     exactly_once: Yes = Field(
         True,
         description="true: rows are sent in transactions with the position, and a read-committed consumer "
@@ -139,7 +165,9 @@ class KafkaSection(KafkaConnectionSection):
     output_raw_change_event: Yes = Field(
         False, description="updates of keys remain updates, instead of a delete and an insert"
     )
-    output_old_value: Yes = Field(True, description="for debezium: include the row before the change")
+    output_old_value: Yes = Field(True, description="for open-protocol and debezium: include the row before the change")
+    open: OldValueSection = Field(default_factory=lambda: OldValueSection.model_validate({}))
+    debezium: OldValueSection = Field(default_factory=lambda: OldValueSection.model_validate({}))
     content_compatible: Yes = Field(False, description="for canal-json: write messages as Alibaba's canal does")
     debezium_disable_schema: Yes = Field(False, description="for debezium: messages without their schema")
     encoding_format: Literal["json", "avro"] = Field("json", description="for simple: json or avro")
@@ -210,11 +238,31 @@ class KafkaSection(KafkaConnectionSection):
                 'syncer.to.dispatchers: partition = "conflict" needs exactly-once = true, because a repeated batch may '
                 "be cut otherwise and put a row into another partition"
             )
+        if self.column_selectors and PROTOCOLS[self.protocol] == "secondary":
+            raise ConfigError(
+                f"syncer.to.column-selectors: readers of {self.protocol} apply whole rows: leave them out, or set "
+                "another protocol"
+            )
         self.router()
+        check_options(self.options())
 
     def router(self) -> Router:
         """Raises DispatchConfigError."""
-        return Router([one.rule() for one in self.dispatchers], self.topic, protocol=self.protocol)
+        return Router(
+            [one.rule() for one in self.dispatchers],
+            self.topic,
+            protocol=self.protocol,
+            selectors=[one.rule() for one in self.column_selectors],
+        )
+
+    @property
+    def _outputs_old_value(self) -> bool:
+        of_protocol = {"open": self.open, "debezium": self.debezium}.get(PROTOCOLS.get(self.protocol, ""))
+        return self.output_old_value and (of_protocol is None or of_protocol.output_old_value)
+
+    def warnings(self) -> list[str]:
+        given = {name for name in self.model_fields_set if getattr(self, name) != type(self).model_fields[name].default}
+        return [*self.router().warnings, *unread(PROTOCOLS[self.protocol], given)]
 
     def options(self) -> ProtocolOptions:
         return ProtocolOptions(
@@ -226,7 +274,7 @@ class KafkaSection(KafkaConnectionSection):
             only_output_updated_columns=self.only_output_updated_columns,
             delete_only_output_handle_key_columns=self.delete_only_output_handle_key_columns,
             output_raw_change_event=self.output_raw_change_event,
-            output_old_value=self.output_old_value,
+            output_old_value=self._outputs_old_value,
             content_compatible=self.content_compatible,
             avro_decimal_handling_mode=self.avro_decimal_handling_mode,
             avro_bigint_unsigned_handling_mode=self.avro_bigint_unsigned_handling_mode,

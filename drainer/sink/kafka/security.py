@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from binlog.errors import ConfigError
 from binlog.runtime.fields import Section
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 _WHERE: Final = "syncer.to.security"
 # As TiCDC takes them, without regard to case → as Kafka names them.
@@ -34,6 +34,11 @@ _GSSAPI: Final = (
 )
 
 
+def _listed(value: object) -> object:
+    """TiCDC's file has a list."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
 class KafkaSecuritySection(Section):
     """TLS is on where a CA, a certificate or `enable-tls` is set, or the sink URI's scheme is kafka+ssl."""
 
@@ -54,7 +59,7 @@ class KafkaSecuritySection(Section):
     sasl_oauth_client_id: str = Field("", description="client id, for OAUTHBEARER")
     sasl_oauth_client_secret: str = Field("", repr=False, description="client secret in base64, as with TiCDC")
     sasl_oauth_token_url: str = Field("", description="URL that issues tokens")
-    sasl_oauth_scopes: str = Field("", description="scopes, separated by commas")
+    sasl_oauth_scopes: Annotated[str, BeforeValidator(_listed)] = Field("", description="scopes, separated by commas")
     sasl_oauth_grant_type: str = Field("client_credentials", description="only client_credentials is supported")
     sasl_oauth_audience: str = Field("", description="audience of the token")
     sasl_gssapi_auth_type: str = Field("", description="refused with the reason, as all of GSSAPI is")
@@ -87,6 +92,8 @@ class KafkaSecuritySection(Section):
         """Raises ConfigError for settings that do not fit together, and for files that cannot be read."""
         if bool(self.cert) != bool(self.key):
             raise ConfigError(f"{_WHERE}: cert and key must be set together")
+        if (self.ca or self.cert) and "enable_tls" in self.model_fields_set and not self.enable_tls:
+            raise ConfigError(f"{_WHERE}: enable-tls is false, and there is a ca or cert: remove one of them")
         for name in ("ca", "cert", "key"):
             _check_file(name, getattr(self, name))
         mechanism = self.mechanism

@@ -22,6 +22,7 @@ from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.piece_order import Part, PartsOf
 from drainer.dispatch.slotting import PartitionSlotting
+from drainer.dispatch.table_check import check_ddl, check_view
 from drainer.protocol.encoder import Message, RegisteringEncoder
 from drainer.protocol.simple.bootstrap import BootstrapSchedule
 from drainer.schema.steps import Ddl
@@ -60,7 +61,7 @@ _log = get_logger(__name__)
 
 
 def make(to: KafkaSection, syncer: SyncerSettings) -> KafkaSink:
-    """Not opened yet. Raises ConfigError."""
+    """Return the sink, not opened yet. Raises ConfigError."""
     return KafkaSink(to.kafka(spread=syncer.spread), Publication(to.options(), to.router(), {}, {}))
 
 
@@ -116,6 +117,7 @@ class KafkaSink:
         if not self._config.control_topic:
             name = re.sub(r"[^A-Za-z0-9._-]", "_", f"tidb-binlog-{identity.changefeed}-{identity.cluster_id}")
             self._config = replace(self._config, control_topic=name[:TOPIC_LENGTH_MAX])
+        self._publication.check_claims()  # else the first row that is too large would tell, some night
         topics = self._topics = TopicCounts(self._config, self._publication, self._stop)
         driver = self._driver = Driver(self._config, topics.admin, identity, self._stop, self._resolved)
         missing: tuple[TableName, ...] = ()
@@ -178,7 +180,12 @@ class KafkaSink:
         self._schedule = schedule
         return Applied(rows, rows, repeated)
 
+    def check_tables(self, view: SchemaView) -> None:
+        """See base.ChecksTables."""
+        check_view(view, self._publication.router)
+
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
+        check_ddl(step, self._publication.router)
         self._take_up_partitions()
         announce(*self._opened(), step.commit_ts, self._publication.topics_of(step))
 
@@ -266,7 +273,7 @@ class KafkaSink:
         def body(transaction: Transaction) -> None:
             transaction.store.clear_intent(epoch=driver.epoch, intent=intent, schema_version=schema_version)
             transaction.store.document.notes = topics.notes()
-            self._resolve(transaction, topics.publication, intent.until_ts)
+            transaction.resolve(topics.publication, intent.until_ts)
 
         driver.transact(f"end of {intent}", body, lambda stored: stored.commit_ts == intent.until_ts, finished=intent)
         self._moved(intent.until_ts, schema_version)
@@ -294,7 +301,7 @@ class KafkaSink:
                 epoch=driver.epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version
             )
             transaction.store.document.notes = topics.notes()
-            self._resolve(transaction, topics.publication, until_ts)
+            transaction.resolve(topics.publication, until_ts)
 
         def is_done(stored: Stored) -> bool:
             return done() if done is not None else stored.commit_ts == until_ts
@@ -313,12 +320,6 @@ class KafkaSink:
                 until_ts=self._commit_ts,
                 schema_version=self._schema_version,
             )
-
-    def _resolve(self, transaction: Transaction, publication: Publication, commit_ts: int) -> None:
-        """To every partition, behind everything else."""
-        messages = publication.encoder.resolved(commit_ts)
-        for topic, partition in publication.partitions() if messages else ():
-            transaction.send_last(topic, partition, messages)
 
     def _resolved(self, commit_ts: int) -> Sequence[Message]:
         """What says that everything up to there is in a partition."""

@@ -86,9 +86,9 @@ class TopicCounts:
         if self.may_repeat(commit_ts) and notes.get(_RULES) != self._rules():
             raise DestinationRefused(
                 f"rows up to commit_ts {self._sent_ts} may have been sent without transactions, and come again behind "
-                f"the position {commit_ts}; by other dispatchers than theirs, or another topic or time-zone, they "
-                f"would come to other partitions. Start with the former settings until the position has passed "
-                f"{self._sent_ts}"
+                f"the position {commit_ts}; by other dispatchers or column selectors than theirs, or another topic or "
+                f"time-zone, they would come to other partitions. Start with the former settings until the position "
+                f"has passed {self._sent_ts}"
             )
         if self._registry is not None:
             self._registry.check()
@@ -208,10 +208,11 @@ class TopicCounts:
         return crc32(repr((SLOTTING_VERSION, self._generation, self._rules())).encode())
 
     def _rules(self) -> int:
-        """Of all that says, with the numbers of partitions, where a row goes."""
+        """Of all that says, with the numbers of partitions, where a row goes, and which of its columns. As it was
+        before there were column selectors, where there are none: a range may be open."""
         router, options = self._publication.router, self._publication.options
         parts = (options.output_raw_change_event, options.time_zone, router.default_topic, router.rules)
-        return crc32(repr(parts).encode())
+        return crc32(repr((*parts, router.selectors) if router.selectors else parts).encode())
 
     def look(self, *, now: bool = False) -> list[Change]:
         """Topics with another number of partitions than is recorded, or that are others; asked for now and then."""

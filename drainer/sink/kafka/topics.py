@@ -48,7 +48,7 @@ class Topics:
         self._address = address
         self._retry_for_s = retry_for_s
         self._stop = stop
-        self._reason = ""
+        self._noted: KafkaError | None = None
         self._client = {**client, "log_level": 0, "error_cb": self._note_error}
         self._admin = AdminClient(self._client)
         # The admin client's own request for ends spins, for as long as a broker is away that leads a partition.
@@ -67,7 +67,20 @@ class Topics:
         threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()
 
     def _note_error(self, error: KafkaError) -> None:
-        self._reason = f"{error.name()}: {error.str()}"
+        # That all brokers are down says less than what was said of one of them before.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or self._noted is None:
+            self._noted = error
+
+    def _reason(self) -> KafkaError | None:
+        """What the library has to say of brokers beside an answer that did not come. It keeps that until a client is
+        polled."""
+        with self._lock:
+            consumers = list(self._of_ends.values())
+        self._admin.poll(0)
+        for consumer in consumers:
+            consumer.poll(0)
+        reason, self._noted = self._noted, None
+        return reason
 
     def counts(self) -> dict[str, int]:
         """Every topic that this user may see, and how many partitions it has."""
@@ -257,21 +270,35 @@ class Topics:
             try:
                 found = ask()
             except KafkaException as error:
-                reason: Any = error.args[0]
-                refused = meaning(reason, what, right)
-                if isinstance(refused, DestinationRefused):
+                found_error = error.args[0]
+                if isinstance(refused := meaning(found_error, patience.what, right), DestinationRefused):
                     raise refused from error
-                self._renew()
-                patience.failed(DestinationDown(f"{reason.str()} {self._reason}".strip()))
+                self._wait(patience, found_error.str())
             except TimeoutError:
-                self._renew()
-                patience.failed(DestinationDown(f"no answer {self._reason}".strip()))
+                self._wait(patience, "no answer")
             except DestinationDown as error:
                 self._renew()
                 patience.failed(error)
             else:
                 patience.over()
                 return found
+
+    def _wait(self, patience: Patience, text: str) -> None:
+        """Before the next try. Raises DestinationRefused where brokers let nobody in with these settings."""
+        reason = self._reason()
+        if reason is None or reason.code() == KafkaError._ALL_BROKERS_DOWN:
+            # As when a connection stands and is closed again: the library says nothing of why.
+            why = (
+                f"nobody answers as a Kafka broker at {self._address}: is it a broker's port, and does that port want "
+                "TLS or a user (syncer.to.security)?"
+            )
+        else:
+            refused = meaning(reason, patience.what)
+            if isinstance(refused, DestinationRefused):
+                raise refused
+            why = reason.str()
+        self._renew()
+        patience.failed(DestinationDown(f"{text}: {why}"))
 
 
 _REFUSALS: Final = (

@@ -8,6 +8,7 @@ from drainer.protocol.encoder import Message
 from drainer.sink.document_position import DocumentPositionStore
 from drainer.sink.kafka.control_records import SLOTS_NOTE, WROTE_NOTE, Place, slots_note, wrote_note
 from drainer.sink.kafka.producer import Producer
+from drainer.sink.kafka.publication import Publication
 from drainer.sink.retry import Patience
 
 
@@ -40,6 +41,12 @@ class Transaction:
         """Behind everything else; where there are no transactions, behind the position, which must not be repeated
         once they are out."""
         self._last.append((topic, partition, messages))
+
+    def resolve(self, publication: Publication, commit_ts: int) -> None:
+        """Send a resolved event to every partition, after everything else."""
+        messages = publication.encoder.resolved(commit_ts)
+        for topic, partition in publication.partitions() if messages else ():
+            self.send_last(topic, partition, messages)
 
     def send_the_last(self) -> None:
         for topic, partition, messages in self._last:

@@ -10,10 +10,10 @@ from binlog import envelope
 from binlog.errors import BinlogError
 
 from drainer.apply.fold_order import ReadOrder
-from drainer.order.blob import with_totals
+from drainer.order.blob import packed_totals, with_totals
 from drainer.order.blob_pieces import PIECE_BYTES_MAX, cut_blob
 from drainer.pumps.binlog_parts import PartJoiner
-from drainer.pumps.pull import pull
+from drainer.pumps.pull import pull, pull_binlogs
 from drainer.spark import blob_files
 from drainer.spark.source.planned_reader import PullTask
 
@@ -66,22 +66,23 @@ def _messages(task: PullTask) -> Iterator[tuple[str, int, bytes]]:
 
 def _folded(task: PullTask, order: ReadOrder) -> Iterator[pa.RecordBatch]:
     builder = order.builder(decoder_for(order))
-    # A range is served in order.
-    add = builder.add_in_order if len(task.ranges) == 1 else builder.add_all
     count = size = 0
-    joiner = PartJoiner()
-    for _, _, message in _messages(task):
-        binlogs = joiner.add(message)
-        count += len(binlogs)
-        size += sum(map(len, binlogs))
-        add(binlogs)
-    joiner.end()
-    slots = with_totals(order.cut(builder), order.blobs, count=count, size=size)
+    for part in task.ranges:
+        for binlogs, counted in pull_binlogs(part, cluster_id=task.cluster_id, security=task.security):
+            assert counted.size is not None, "what has come is known exactly"
+            count += counted.count
+            size += counted.size
+            if len(task.ranges) == 1:  # a range is served in order
+                builder.add_in_order(binlogs, counted.size)
+            else:
+                builder.add_all(binlogs)
+    blobs = order.cut(builder)
     if task.folder:
-        references = blob_files.write(task.folder, slots)
+        every = {slot: blobs.get(slot, b"") for slot in range(order.blobs)}
+        references = blob_files.write(task.folder, every, packed_totals(count, size))
         yield packed("", list(references), list(references.values()))
     else:
-        yield from slotted(slots)
+        yield from slotted(with_totals(blobs, order.blobs, count=count, size=size))
 
 
 def slotted(slots: Mapping[int, bytes]) -> Iterator[pa.RecordBatch]:

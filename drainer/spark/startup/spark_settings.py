@@ -27,12 +27,13 @@ SETTINGS: Mapping[str, str] = {
     # All batches have the same plan, and adaptive execution costs a round trip per job.
     "spark.sql.adaptive.enabled": "false",
     # Offset and commit logs without the temporary file and rename of the default: 65 to 14 ms each. What survives a
-    # power cut does
-    # not matter, the destination's position counts (correctness rule 17).
+    # power cut does not matter, the destination's position counts (correctness rule 17).
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # Without Hadoop's own files of checksums beside them. Hadoop starts a `chmod` for every file it makes.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.streaming.stopTimeout": "30s",

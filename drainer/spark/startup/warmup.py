@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from drainer.changes import warm
 from drainer.sink.registry import formats
+from drainer.spark.shuffle_apply import SLOT, shuffled
 from drainer.spark.startup.node_requirements import watched
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ def _results(batches: Batches) -> Batches:
 
 def run_both_modes(rows: DataFrame, tasks: int) -> None:
     """Run the Spark jobs of an inline batch and of a distributed one."""
-    rows.select("pump", "blob").toArrow()
-    slotted = rows.selectExpr("seq AS slot", "blob")
-    slotted.repartitionById(2 * tasks, "slot").mapInArrow(_results, RESULT_DDL).toArrow()
+    rows.toArrow()
+    by_slot = shuffled(rows.repartitionById(2 * tasks, SLOT))
+    by_slot.mapInArrow(_results, RESULT_DDL).toArrow()
 
 
 def warm_up(session: SparkSession, tasks: int) -> None:

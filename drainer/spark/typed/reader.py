@@ -17,8 +17,7 @@ from binlog.runtime.security import Security
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from drainer.pumps.binlog_parts import PartJoiner
-from drainer.pumps.pull import pull
+from drainer.pumps.pull import pull_binlogs
 from drainer.pumps.watermark import Limits, PumpRange, Watermark, ranges_of
 from drainer.row.decode import in_order
 from drainer.row.transaction import Scanned, scan
@@ -208,8 +207,5 @@ def _not_empty(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _served(part: PumpRange, task: ChangesTask) -> Iterator[Scanned]:
-    joiner = PartJoiner()
-    for message in pull(part, cluster_id=task.cluster_id, security=task.security):
-        for payload in joiner.add(message):
-            yield scan(payload)
-    joiner.end()
+    for binlogs, _ in pull_binlogs(part, cluster_id=task.cluster_id, security=task.security):
+        yield from map(scan, binlogs)

@@ -17,8 +17,9 @@ from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.registry import Registry
 
 from tests.integration.drainer.stubs import Stubs
-from tests.integration.drainer.test_daemon import END, configuration
+from tests.integration.drainer.test_daemon import BEGIN, END, configuration
 from tests.integration.drainer.test_signals import descendants, gone
+from tests.support.kafka import Broker
 from tests.support.servers import Server, free_port, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -163,3 +164,21 @@ def test_a_start_that_fails_takes_its_jvm_with_it(stubs: Stubs) -> None:
         if seen:
             return
     pytest.fail("in five starts nobody saw the JVM")
+
+
+def test_a_table_that_a_column_selector_leaves_without_a_key_is_named(stubs: Stubs, kafka: Broker) -> None:
+    """Before any of its rows comes, and before Spark is there: an error of the configuration."""
+    stubs.add("a")
+    stubs.resolve(END)
+    given = configuration(stubs, free_port()).replace(f"initial-commit-ts = {BEGIN}", f"initial-commit-ts = {END}")
+    uri = f"kafka://{kafka.address}/{kafka.topic(1)}?protocol=open-protocol"
+    begin, _, _ = given.partition("[syncer]")
+    selectors = '[[syncer.to.column-selectors]]\nmatcher = ["*.*"]\ncolumns = ["no_such_column"]\n'
+    rules = '[[syncer.to.dispatchers]]\nmatcher = ["*.*"]\npartition = "rowid"\n'
+    syncer = f'[syncer]\ndb-type = "kafka"\n[syncer.to]\nsink-uri = "{uri}"\nmax-retry = 3\n{selectors}{rules}'
+    drainer = stubs.drainer(begin + syncer).start()
+    drainer.wait(deadline_s=500)  # a broker that has just started makes its coordinator first
+    failed(drainer, 1, "the column selector for *.* (no_such_column) leaves no column of it")
+    text = drainer.text()
+    assert "what brokers do not take is sent again until retry-for has passed" in text
+    assert "partition 'rowid' is an old name" in text

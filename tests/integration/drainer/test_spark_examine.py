@@ -1,9 +1,10 @@
-"""What is looked at before a spread batch is begun, through real Spark jobs (rule 21)."""
+"""A spread batch's jobs in a real Spark: what is looked at before it is begun (rule 21), and what each of them runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,9 +21,10 @@ from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.query import SparkBatch
-from drainer.spark.shuffle_apply import Fold
+from drainer.spark.shuffle_apply import Fold, shuffled
 from drainer.spark.source.data_source import PACKED_SCHEMA
 from tests.support.row_case import INT, Step, not_null, table, transaction, view_of
+from tests.support.servers import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -126,3 +128,73 @@ def test_rows_that_do_not_come_are_missed(spark: Any) -> None:
     feed = feed_of(spark, PARTS, folded=True)
     with pytest.raises(RangeDiffers, match="through Spark to slot"):
         feed.examine(ExamineJob(ORDER, INTENT, Holding(), True, one_more))
+
+
+def test_a_batch_is_read_once_by_a_stage_of_its_own(spark: Any, tmp_path: Path) -> None:
+    """It is read when `shuffled` returns, by the tasks before the shuffle alone; later jobs run what lies behind it."""
+    context, reads = spark.sparkContext, tmp_path / "reads"
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with reads.open("a") as file:
+            file.write("read\n")
+        yield from batches
+
+    rows = spark.range(0, 40, numPartitions=3).selectExpr("CAST(id % 4 AS int) AS seq").mapInArrow(read, "seq int")
+    context.setJobGroup("read once", "")
+    by_slot = shuffled(rows.repartitionById(SLOTS, "seq"))
+    assert reads.read_text() == 3 * "read\n"
+    tracker = context.statusTracker()
+    (job,) = wait_until(lambda: tracker.getJobIdsForGroup("read once"), deadline_s=60, what="the job is known")
+    assert len(tracker.getJobInfo(job).stageIds) == 1, "nothing behind the shuffle"
+    found = [{row.seq for row in rows} for rows in by_slot.rdd.glom().collect()]
+    assert found == [{slot} for slot in range(SLOTS)], "a partition for each slot"
+    assert by_slot.where("seq < 2").count() == 20
+    assert reads.read_text() == 3 * "read\n"
+
+
+def test_a_batch_of_no_task_is_empty(spark: Any) -> None:
+    """An open batch whose pumps have all been given up; Spark refuses a stage without tasks."""
+    nothing = spark.createDataFrame(spark.sparkContext.emptyRDD(), PACKED_SCHEMA)
+    assert nothing.rdd.getNumPartitions() == 0
+    assert shuffled(nothing.repartitionById(SLOTS, "seq")).count() == 0
+
+
+def test_a_batch_of_another_way_to_run_queries_is_read_too(spark: Any) -> None:
+    """`[spark.conf]` may turn on adaptive execution, whose plans say only when they run what is read."""
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    try:
+        feed = feed_of(spark, PARTS, folded=False)
+        results = feed.spread(SpreadJob(replace(ORDER, examined=False), INTENT, Counting(), False, planned(PARTS)))
+        assert sum(result.rows for result in results) == 40
+        empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), PACKED_SCHEMA)
+        assert shuffled(empty.repartitionById(SLOTS, "seq")).count() == 0
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
+
+
+def test_a_query_s_log_has_no_files_of_checksums(spark: Any, tmp_path: Path) -> None:
+    """Hadoop starts a process for every file that it makes."""
+    rows: list[int] = []
+
+    def pulled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        yield pa.RecordBatch.from_pydict(
+            {"pump": ["p"], "seq": pa.array([0], pa.int32()), "blob": [messages([*PARTS[0], *PARTS[1]])]}
+        )
+
+    def apply(ticks: Any, _number: int) -> None:
+        feed = SparkBatch(ticks.coalesce(1).mapInArrow(pulled, PACKED_SCHEMA), ErrorSeal.new())
+        feed.examine(ExamineJob(ORDER, INTENT, Holding(), False, planned(PARTS)))
+        rows.append(sum(found.rows for found in feed.spread(SpreadJob(ORDER, INTENT, Counting(), False))))
+
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
+    query = source.writeStream.foreachBatch(apply).option("checkpointLocation", tmp_path.as_uri()).start()
+    try:
+        wait_until(lambda: len(rows) >= 2 or query.exception(), deadline_s=240, what="two batches")
+    finally:
+        query.stop()
+    assert rows[:2] == [40, 40], query.exception()
+    names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert any(map(str.isdigit, names)), "the log is there, whatever Spark has deleted of it meanwhile"
+    assert not [name for name in names if name.endswith(".crc")]

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
+from drainer.kafka_check.__main__ import main as check
+from drainer.protocol.event import ResolvedEvent
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import make_decoder
 from tests.integration.sink.forks import children
 from tests.support import kafka_case
 from tests.support.change_replay import commits
@@ -134,3 +139,32 @@ def test_at_least_once_repeats_nothing_behind_a_resolved_event(
         assert {shape(row) for row in found.rows} == {shape(row) for row in wanted.rows}
         assert {shape(ddl) for ddl in found.ddls} == {shape(ddl) for ddl in wanted.ddls}
         assert found.resolved == EDGES[-1]
+
+
+def test_a_drainer_goes_on_in_the_topic_of_a_ticdc(kafka: Broker, whole: list[Partition]) -> None:
+    """docs/migration.md: at the changefeed's checkpoint, above which a TiCDC has written some rows and no resolved
+    event. They come again, each in its partition, and what was resolved does not."""
+    before, topic = kafka.topic(PARTITIONS), kafka.topic(PARTITIONS)
+    checkpoint = EDGES[4]
+    kafka_case.run(settings(kafka, before, exactly_once=False), EDGES[:9])
+    decoder = make_decoder(ProtocolOptions("open-protocol"))
+    producer = Producer({"bootstrap.servers": kafka.address, "log_level": 0})
+    for partition, records in enumerate(kafka.read(before)):
+        for record in records:
+            events = decoder.decode(record.key, record.value)
+            if not any(isinstance(event, ResolvedEvent) and event.commit_ts > checkpoint for event in events):
+                producer.produce(topic, key=record.key, value=record.value, partition=partition)
+    assert producer.flush(240) == 0
+    left = seen(kafka, topic)
+    assert {partition.resolved for partition in left} == {checkpoint}
+    assert any(row.commit_ts > checkpoint for partition in left for row in partition.rows)
+
+    kafka_case.run(settings(kafka, topic), EDGES, initial_ts=checkpoint)
+    assert kafka.settle(topic), "a transaction is open"
+    for found, wanted in zip(seen(kafka, topic, repeats=True), whole, strict=True):
+        assert {shape(row) for row in found.rows} == {shape(row) for row in wanted.rows}
+        assert {shape(ddl) for ddl in found.ddls} == {shape(ddl) for ddl in wanted.ddls}
+        assert found.resolved == EDGES[-1]
+    uri = f"kafka://{kafka.address}/{topic}?protocol=open-protocol"
+    assert check([uri, "--allow-repeats"]) == 0
+    assert check([uri]) == 1, "without that the rows that came twice are told"

@@ -10,14 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from binlog.errors import ConfigError
 from binlog.tidb.job import ActionType, Job
 
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.stream import StreamDecoder
+from drainer.dispatch.errors import DispatchError
 from drainer.protocol.errors import MessageTooLarge
 from drainer.protocol.event import RowEvent
-from drainer.schema.steps import Ddl
+from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.base import FirstStart, Identity, Intent
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced, PositionMoved
 from drainer.sink.kafka import driver as driver_module
@@ -185,6 +187,35 @@ def test_rows_inline_and_spread_and_a_ddl(world: World) -> None:
     position = again.open(WHO, 1)
     assert (position.commit_ts, position.schema_version, position.fresh) == (BEGIN_TS + 60, 9, False)
     assert (again.job_done(5), again.job_done(6)) == (True, False)
+
+
+def test_column_selectors_count_for_the_driver_and_for_executors(world: World) -> None:
+    """A range that was begun under other selectors has another cut, so that it is not finished by these. What does not
+    fit is refused when the drainer starts, and before a DDL is published."""
+    selectors = [{"matcher": ["db.*"], "columns": ["*", "!TEXT"]}]
+    destination = world.opened(column_selectors=selectors)
+    destination.check_tables(view_of(INFO))
+    destination.apply(segment(0, 10, 1, 2, 3), 1)
+    destination.examination(view_of(INFO))
+    spread(destination, 10, 40, *range(4, 12))
+    rows = [row for partition in world.seen() for row in partition.rows]
+    assert sorted(map(key, rows)) == list(range(1, 12))
+    assert {tuple(row.new or ()) for row in rows} == {("id",)}
+    changed = table([("id", INT), ("text", TEXT)], unique={"PRIMARY": ["text"]})
+    breaking = replace(ddl(45), changes=(TableChange(None, Located(changed.id, "db", changed)),))
+    with pytest.raises(DispatchError, match=r"DDL job 5 .* is not published .*the primary key \(text\) lacks text"):
+        destination.ddl(breaking)
+    with pytest.raises(ConfigError, match=r"table `db`\.`t`: the column selector for db\.\*"):
+        destination.check_tables(view_of(changed))
+    assert not any(partition.ddls for partition in world.seen())
+    begun = range_of(destination, 40, 60)
+    destination.begin(begun)
+    other = world.sink()
+    assert other.open(WHO, BEGIN_TS).intent == begun
+    assert other.slotting.version != begun.hash_version
+    again = world.sink(column_selectors=selectors)
+    assert again.open(WHO, BEGIN_TS).intent == begun
+    assert again.slotting.version == begun.hash_version
 
 
 @pytest.mark.parametrize("partition", ["index-value", "conflict"])

@@ -11,6 +11,7 @@ from binlog.runtime.config import load
 
 from drainer.config import FLAGS, Config
 from drainer.original_settings import given_without_effect
+from drainer.sink.kafka.section import KafkaSection
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.settings import SyncerSettings
 
@@ -187,14 +188,14 @@ def test_the_original_s_file_is_taken_and_what_has_no_effect_is_named(tmp_path: 
     config = loaded(tmp_path, ORIGINAL)
     config.check()
     assert config.syncer.filter().allows("s1", "t") and config.syncer.worker_count == 16
-    assert given_without_effect(config) == [
+    assert list(given_without_effect(config)) == [
         "compressor",
         "syncer.channel-id",
         "syncer.sql-mode",
         "syncer.to.checkpoint.type",
         "syncer.txn-batch",
     ]
-    assert given_without_effect(loaded(tmp_path, "")) == []
+    assert given_without_effect(loaded(tmp_path, "")) == {}
 
 
 @pytest.mark.parametrize(
@@ -207,3 +208,80 @@ def test_the_original_s_file_is_taken_and_what_has_no_effect_is_named(tmp_path: 
 )
 def test_every_flag_of_the_original_is_taken(tmp_path: Path, flags: str) -> None:
     loaded(tmp_path, "", *flags.split()).check()
+
+
+KAFKA = """
+[syncer]
+db-type = "kafka"
+[syncer.to]
+kafka-addrs = "k1:9092, k2:9092"
+kafka-version = "0.8.2.0"
+kafka-max-messages = 1024
+kafka-max-message-size = 1073741824
+kafka-client-id = "tidb_binlog"
+topic-name = "7_obinlog"
+zookeeper-addrs = ""
+[syncer.to.checkpoint]
+"""
+
+
+def test_the_original_s_file_for_kafka_is_taken_and_writes_as_it_does(tmp_path: Path) -> None:
+    config = loaded(tmp_path, KAFKA)
+    config.check()
+    to = config.syncer.to
+    assert isinstance(to, KafkaSection)
+    assert (to.addresses, to.topic, to.kafka_client_id) == (("k1:9092", "k2:9092"), "7_obinlog", "tidb_binlog")
+    assert (to.options().protocol, to.kafka().partition_num) == ("secondary-binlog", 1)
+    assert list(given_without_effect(config)) == ["syncer.to.kafka-version"]
+    ours = loaded(tmp_path, KAFKA.replace("kafka-client-id", 'protocol = "avro"\npartition-num = 3\nkafka-client-id'))
+    assert isinstance(ours.syncer.to, KafkaSection)
+    assert (ours.syncer.to.protocol, ours.syncer.to.partition_num) == ("avro", 3)
+
+
+# Every key of [syncer.to] of the original, but those above.
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('zookeeper-addrs = "z:2181"', "set kafka-addrs to host:port"),
+        ('host = "h"', "it is a setting of mysql, tidb, mariadb: remove it"),
+        ('user = "u"', "remove it"),
+        ('password = "p"', "remove it"),
+        ('encrypted_password = "p"', "remove it"),
+        ("port = 3306", "remove it"),
+        ("sync-mode = 1", "remove it"),
+        ('dir = "d"', "remove it"),
+        ("retention-time = 7", "remove it"),
+        ('params = {a = "b"}', "remove it"),
+        ("merge = true", "remove it"),
+        ('oracle-service-name = "o"', "oracle-service-name: settings of other"),
+        ('oracle-connect-string = "o"', "oracle-connect-string: settings of other"),
+        ('read-timeout = "1m"', ""),
+        ("kafka-max-messages = 9", ""),
+        ("kafka-max-message-size = 9", ""),
+        ('security = {ssl-ca = "/ca"}', "that of Kafka is set by ca, cert and key"),
+        ('security = {cert-allowed-cn = ["a"]}', "that of Kafka is set by ca, cert and key"),
+        ('security = {ssl-ca = ""}', ""),
+        ('checkpoint = {type = "mysql"}', "begin with initial-commit-ts of the checkpoint"),
+        ('checkpoint = {host = "h"}', "begin with initial-commit-ts of the checkpoint"),
+        ('checkpoint = {type = "file", schema = "s", user = "u", password = "p", port = 1}', ""),
+        ('addresses = ["k:9092"]', "kafka-addrs and addresses are one setting"),
+        ('topic = "t"', "topic-name and topic are one setting"),
+        ('sink-uri = "kafka://k:9092/t"', "kafka-addrs, and sink-uri, which says it, too"),
+    ],
+)
+def test_every_key_of_the_original_for_kafka_is_taken_or_refused_with_a_remedy(
+    tmp_path: Path, line: str, words: str
+) -> None:
+    text = '[syncer]\ndb-type = "kafka"\n[syncer.to]\nkafka-addrs = "k:9092"\ntopic-name = "t"\n' + line
+    if not words:
+        loaded(tmp_path, text).check()
+        return
+    with pytest.raises(ConfigError) as refused:
+        loaded(tmp_path, text).check()
+    assert words in str(refused.value)
+
+
+def test_the_original_s_default_topic_is_named(tmp_path: Path) -> None:
+    text = '[syncer]\ndb-type = "kafka"\n[syncer.to]\nkafka-addrs = "k:9092"\ntopic-name = ""'
+    with pytest.raises(ConfigError, match="is <cluster id>_obinlog"):
+        loaded(tmp_path, text).check()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import plyvel
 import pytest
 
 from pump.index import DELETE_KEYS_MAX, Index, IndexFailed, IndexOptions
-from pump.keys import COMPLETE, TS, Complete, ts_key
+from pump.keys import COMPLETE, TS, Complete, complete_key, decode_complete, encode_complete, key_ts, ts_key
 from pump.record import Pointer
 
 SMALL = IndexOptions(block_cache_bytes=0, write_buffer_bytes=64 << 10)
@@ -135,3 +137,42 @@ def test_no_batch_of_a_removal_begins_before_what_the_last_one_deleted(tmp_path:
     assert sum(index.delete_until(COMPLETE, 1 << 60)) == 4000
     assert not list(index.delete_until(COMPLETE, 1 << 60))
     index.close()
+
+
+COMPLETES = [(ts, Complete(ts - 1, 0, 0, 30, 0, 0, 0, 0, b"the head of a commit" * 5)) for ts in range(1, 3001)]
+
+
+def test_tables_are_not_compressed(tmp_path: Path) -> None:
+    """Half of what a scan cost was to uncompress them."""
+    index = Index(tmp_path)
+    batch, raw = index.batch()
+    for ts, complete in COMPLETES:
+        batch.complete(ts, complete)
+    index.write(raw)
+    index.flush(1)
+    index.close()
+    tables = b"".join(path.read_bytes() for path in tmp_path.glob("*.ldb"))
+    assert all(encode_complete(complete) in tables for _, complete in COMPLETES)
+
+
+def test_compressed_tables_are_served_and_do_not_empty_the_cache_of_blocks(tmp_path: Path) -> None:
+    """Those of an older pump, or of the original. What single keys are looked up in stays in memory."""
+    with closing(plyvel.DB(str(tmp_path), create_if_missing=True, compression="snappy")) as db:
+        for ts, complete in COMPLETES:
+            db.put(complete_key(ts), encode_complete(complete))
+        db.compact_range()
+    index = Index(tmp_path)
+    try:
+        before = cached_bytes(index)
+        found = [(key_ts(key), decode_complete(value)) for key, value in index.completes(0, 3000)]
+        assert found == COMPLETES
+        assert cached_bytes(index) == before
+        assert index.complete(1500) == COMPLETES[1499][1]
+        assert cached_bytes(index) > before
+    finally:
+        index.close()
+
+
+def cached_bytes(index: Index) -> int:
+    """What LevelDB holds: its table in memory, and its cache of blocks."""
+    return int(index._db.get_property(b"leveldb.approximate-memory-usage"))

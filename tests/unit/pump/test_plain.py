@@ -18,12 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pump import plain
-from pump.ext import _in_parts
 from pump.keys import COMPLETE_BYTES, FLAG_DAMAGED, FLAG_DDL, Complete, encode_complete, unpack_place
 from pump.logfile import LogFile
 from pump.match import as_damaged
+from pump.messages import Pulled
 from pump.passing import without_rows
 from pump.pull import Chunk, Reader
+from pump.range_messages import range_messages
 from pump.record import HEADER_BYTES
 from pump.store import Store
 from tests.unit.pump.build import SetClock, commit, merged, opened, prewrite, rollback, write
@@ -148,8 +149,10 @@ def check_same(store: Store, pull: Asked) -> None:
     reader = Reader(store.index, store.log, entries_max=pull.entries_max)
 
     def ours() -> Iterator[bytes]:
-        for chunk in reader.pull(pull.after_ts, pull.until_ts, fakes=False, **limits):
-            yield _in_parts(chunk).data  # type: ignore[union-attr]
+        chunks = reader.pull(pull.after_ts, pull.until_ts, fakes=False, **limits)
+        for message in range_messages(chunks, message_bytes_max=1, in_parts=True):  # a message for each chunk
+            assert isinstance(message, Pulled)
+            yield message.data
 
     def simple() -> Iterator[bytes]:
         return simple_messages(

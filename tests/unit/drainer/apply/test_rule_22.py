@@ -35,7 +35,7 @@ from drainer.sink.base import Intent, Receipt
 from drainer.sink.memory import Store
 from drainer.sink.position import Stored
 from drainer.spark.errors import ErrorInTask, ErrorSeal
-from drainer.spark.shuffle_apply import Apply, Fold, of_all_slots
+from drainer.spark.shuffle_apply import SLOT, Apply, Fold, of_all_slots
 from drainer.spark.source.executor import read_task
 from drainer.spark.source.planned_reader import PullTask
 from tests.support.row_case import transaction
@@ -79,7 +79,7 @@ class TaskBatch:
             batches = [folded for batch in batches for folded in Fold(job.order)(iter([batch]))]
         slots: dict[int, list[bytes]] = {slot: [] for slot in range(job.intent.slots)}
         for batch in batches:
-            numbers = batch.column("seq" if job.folded else "slot").to_pylist()
+            numbers = batch.column(SLOT).to_pylist()
             for slot, blob in zip(numbers, batch.column("blob").to_pylist(), strict=True):
                 slots[slot].append(blob)
         apply = Apply(job.order, job.intent, job.writer, job.planned)
@@ -97,7 +97,7 @@ class TaskBatch:
 
 
 def _slotted(slot: int, blobs: list[bytes]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"slot": [slot] * len(blobs), "blob": blobs})
+    return pa.RecordBatch.from_pydict({SLOT: [slot] * len(blobs), "blob": blobs})
 
 
 @dataclass

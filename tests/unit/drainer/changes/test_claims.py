@@ -92,8 +92,8 @@ def test_parts_leave_the_same_questions_open(
         for share, least in zip(shares, rows_min, strict=False):
             builder = by_columns(view, [] if in_order else share, least)
             if in_order:
-                builder.add_in_order(share[:2])
-                builder.add_in_order(share[2:])
+                builder.add_in_order(share[:2], sum(map(len, share[:2])))
+                builder.add_in_order(share[2:], sum(map(len, share[2:])))
             for slot, blob in builder.parts(slots, goes_ahead=nothing).claims.items():
                 blobs[slot].append(blob)
     expected = asked([merge_noted(by_rows(view, payloads).parts(1, goes_ahead=nothing).claims.values())])
@@ -439,7 +439,7 @@ def test_rows_that_fit_no_columns_are_noted_one_by_one(flush: int, monkeypatch: 
     assert not expected[0]
     builder = by_columns(view, [])
     for at in range(0, len(payloads), 3):
-        builder.add_in_order(payloads[at : at + 3])
+        builder.add_in_order(payloads[at : at + 3], sum(map(len, payloads[at : at + 3])))
     assert asked([merge_claims(builder.parts(1, goes_ahead=nothing).claims.values(), SQL_TEXT)]) == expected
     for some in (payloads, [*payloads[:20], *payloads[21:]]):
         for more in ([], [transaction([(info, steps[8])], commit_ts=BEGIN_TS + 99)]):

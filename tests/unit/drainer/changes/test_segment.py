@@ -63,7 +63,7 @@ def cut(
         builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_rows_min=rows_min))
         if in_order:
             for at in range(0, len(part), 3):
-                builder.add_in_order(part[at : at + 3])
+                builder.add_in_order(part[at : at + 3], sum(map(len, part[at : at + 3])))
         else:
             builder.add_all(part)
         for slot, blob in builder.slots(slots).items():
@@ -456,9 +456,9 @@ def test_binlogs_that_do_not_lie_behind_are_refused(monkeypatch: pytest.MonkeyPa
     info = table([("id", INT)], handle="id")
     payloads = [transaction([(info, ("insert", {}, {1: n}))], commit_ts=BEGIN_TS + n) for n in range(4)]
     builder = SegmentBuilder(SegmentDecoder(view_of(info), SQL_TEXT))
-    builder.add_in_order(payloads[1:])
+    builder.add_in_order(payloads[1:], sum(map(len, payloads[1:])))
     with pytest.raises(ValueError, match="after that of"):
-        builder.add_in_order(payloads[:1])
+        builder.add_in_order(payloads[:1], len(payloads[0]))
 
 
 def test_a_damaged_blob_is_refused() -> None:

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.changes import stream
-from drainer.changes.change_blob import unpack_blob
+from drainer.changes.change_blob import _HEAD, CHANGES_BLOB, divided, unpack_blob
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.changes.stream import StreamDecoder, in_order, merge
+from drainer.changes.stream_blob import unpack_streams
 from drainer.changes.vector import Ints
 from drainer.order.errors import BlobError
 from drainer.row.decode import Decoder
@@ -108,9 +109,9 @@ def test_slots_hold_every_change_once_and_in_order(
             shares[part].append(payload)
     blobs: dict[int, list[bytes]] = {}
     for share in shares:
-        builder = StreamDecoder(view).builder()
-        builder.add_in_order(share)
-        for slot, blob in builder.cut(slots, by_parity).items():
+        cutter = StreamDecoder(view).cutter(slots, by_parity)
+        cutter.add_in_order(share, sum(map(len, share)))
+        for slot, blob in cutter.cut().items():
             blobs.setdefault(slot, []).append(blob)
     wanted = expected(view, payloads)
     found = {}
@@ -123,6 +124,101 @@ def test_slots_hold_every_change_once_and_in_order(
     assert found == {slot: some for slot, some in of.items() if some}
 
 
+@settings(deadline=None, max_examples=30)
+@given(data=st.data(), info=tables(), slots=st.integers(1, 3), run=st.integers(1, 4))
+def test_runs_of_binlogs_that_are_decoded_one_after_another(
+    data: st.DataObject, info: TableInfo, slots: int, run: int
+) -> None:
+    """Their changes are one stream of each slot, and of a transaction that two runs have one copy is used."""
+    payloads = data.draw(histories(info))
+    view = view_of(info)
+    cutter = StreamDecoder(view).cutter(slots, by_both_images)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "FLUSH_BYTES", 1)
+        cutter._flush_bytes = 1
+        for begin in range(0, len(payloads), run):
+            some = payloads[max(0, begin - 1) : begin + run]
+            cutter.add_in_order(some, sum(map(len, some)))
+            assert not cutter._payloads
+    blobs = cutter.cut()
+    other = StreamDecoder(view).cutter(slots, by_both_images)
+    other.add_all(payloads)
+    wanted = {slot: listed(merge(StreamDecoder(view), [blob], 0, 1)) for slot, blob in other.cut().items()}
+    assert {slot: listed(merge(StreamDecoder(view), [blob], 0, 1)) for slot, blob in blobs.items()} == wanted
+    for blob in blobs.values():
+        assert len(unpack_streams_of(blob)) <= len({(one[0], one[1]) for some in wanted.values() for one in some})
+
+
+def unpack_streams_of(blob: bytes) -> list[memoryview]:
+    return unpack_streams(blob, _HEAD, CHANGES_BLOB, lambda one: one)[1]
+
+
+def test_of_rows_that_travel_undecoded_several_runs_share_a_blob() -> None:
+    view = replace(
+        view_of(FIRST, SECOND), relocations={FIRST.id: (Relocation(9, FIRST),)}, relocated_ids={FIRST.id: FIRST.id}
+    )
+    payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(9)]
+    cutter = StreamDecoder(view).cutter(2, by_parity)
+    for begin in range(0, 9, 3):
+        cutter.add_in_order(payloads[begin : begin + 3], stream.FLUSH_BYTES)
+        assert not cutter._payloads
+    blobs = cutter.cut()
+    found = [one for blob in blobs.values() for one in listed(merge(StreamDecoder(view), [blob], 0, 1))]
+    assert sorted(found, key=lambda one: one[2]) == expected(view, payloads)  # type: ignore[arg-type,return-value]
+
+
+def test_a_stream_that_ends_before_its_last_run_is_refused() -> None:
+    """An end mark where a batch should begin: to Arrow it is a whole stream."""
+    cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
+    for n in range(2):
+        cutter.add_in_order([transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n)], stream.FLUSH_BYTES)
+    (blob,) = cutter.cut().values()
+    begins = [at for at in range(len(blob)) if blob.startswith(b"\xff\xff\xff\xff", at)]
+    assert len(begins) == 4  # schema, two batches, end
+    ended = bytearray(blob)
+    ended[begins[2] : begins[2] + 8] = b"\xff\xff\xff\xff\0\0\0\0"
+    with pytest.raises(BlobError, match="1 of 2 rows"):
+        merge(StreamDecoder(view_of(FIRST)), [bytes(ended)], 0, 1)
+
+
+def test_more_is_decoded_together_where_there_are_many_tables() -> None:
+    infos = [table([("id", INT)], table_id=100 + n, name=f"t{n}") for n in range(3)]
+    cutter = StreamDecoder(view_of(*infos)).cutter(1, by_parity)
+    payloads = [
+        transaction([(info, ("insert", {}, {1: n}))], commit_ts=BEGIN_TS + n) for n, info in enumerate(infos * 2)
+    ]
+    cutter.add_in_order(payloads[:3], stream.FLUSH_BYTES)
+    assert not cutter._payloads
+    cutter.add_in_order(payloads[3:5], 3 * stream.FLUSH_BYTES - 1)
+    assert len(cutter._payloads) == 2
+    cutter.add_in_order(payloads[5:], 1)
+    assert not cutter._payloads
+    (blob,) = cutter.cut().values()
+    assert merge(StreamDecoder(view_of(*infos)), [blob], 0, 1).change_count == 6
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    count=st.integers(1, 30),
+    arrays=st.integers(1, 3),
+    slots=st.sampled_from([1, 3, 300, 70_000]),
+    seed=st.integers(0, 99),
+)
+def test_divided_names_every_change_of_every_slot_once(count: int, arrays: int, slots: int, seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    of = [dice.integers(0, slots, count) for _ in range(arrays)]
+    rows, ranges = divided(of)
+    found = {slot: rows[begin:end].tolist() for slot, begin, end in ranges}
+    assert found == {slot: [n for n in range(count) if any(one[n] == slot for one in of)] for slot in np.unique(of)}
+    assert [begin for _, begin, _ in ranges] == [0, *(end for _, _, end in ranges[:-1])]
+    assert divided([np.zeros(0, np.int64)])[1] == []
+
+
+def test_divided_by_slots_of_more_than_eight_and_sixteen_bits() -> None:
+    rows, ranges = divided([np.array([256, 0, 65_536, 256, 1, 0])])
+    assert (rows.tolist(), ranges) == ([1, 5, 4, 0, 3, 2], [(0, 0, 2), (1, 2, 3), (256, 3, 5), (65_536, 5, 6)])
+
+
 @settings(deadline=None, max_examples=100)
 @given(data=st.data(), info=tables(), slots=st.integers(1, 4))
 def test_a_change_is_in_each_of_its_slots_once(data: st.DataObject, info: TableInfo, slots: int) -> None:
@@ -133,9 +229,9 @@ def test_a_change_is_in_each_of_its_slots_once(data: st.DataObject, info: TableI
         first = (one[2] + one[3]) % slots  # type: ignore[operator]
         for slot in {first, (first * 7 + 1) % slots} if one[1] is Kind.UPDATE else {first}:
             wanted.setdefault(slot, []).append(one)
-    builder = StreamDecoder(view).builder()
-    builder.add_all(payloads)
-    blobs = builder.cut(slots, by_both_images)
+    cutter = StreamDecoder(view).cutter(slots, by_both_images)
+    cutter.add_all(payloads)
+    blobs = cutter.cut()
     assert {slot: listed(merge(StreamDecoder(view), [blob], 0, 1)) for slot, blob in blobs.items()} == wanted
 
 
@@ -175,9 +271,9 @@ def test_stored_generated_columns_come_where_they_are_wanted(rows_min: int) -> N
 def test_shares_of_a_slot_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "SHARE_BYTES_MAX", 40)
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(20)]
-    builder = StreamDecoder(view_of(FIRST)).builder()
-    builder.add_all(payloads)
-    (blob,) = builder.cut(1, by_parity).values()
+    cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
+    cutter.add_all(payloads)
+    (blob,) = cutter.cut().values()
     segment = merge(StreamDecoder(view_of(FIRST)), [blob], 0, 1)
     assert len(segment.changes) == 8  # 16 bytes each, two or three of which begin in 40
     assert listed(segment) == expected(view_of(FIRST), payloads)
@@ -214,9 +310,9 @@ def test_rows_of_both_ways_share_a_slot(monkeypatch: pytest.MonkeyPatch) -> None
     payloads = [transaction([step], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
     blobs: list[bytes] = []
     for share in (payloads[:12], payloads[8:]):  # some transactions are in both parts
-        builder = StreamDecoder(view).builder()
-        builder.add_all(share[::-1])
-        blobs += builder.cut(1, by_parity).values()
+        cutter = StreamDecoder(view).cutter(1, by_parity)
+        cutter.add_all(share[::-1])
+        blobs += cutter.cut().values()
     parts = [unpack_blob(blob) for blob in blobs]
     assert all(part.raw is not None and part.groups for part in parts)
     for limit in (1 << 20, 40):
@@ -228,17 +324,17 @@ def test_rows_of_both_ways_share_a_slot(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_slot_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(20)]
-    builder = StreamDecoder(view_of(FIRST)).builder()
-    builder.add_all(payloads)
-    (blob,) = builder.cut(1, by_parity).values()
+    cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
+    cutter.add_all(payloads)
+    (blob,) = cutter.cut().values()
     monkeypatch.setattr(StreamDecoder, "decode", None)
     assert listed(merge(StreamDecoder(view_of(FIRST)), [blob], 0, 1)) == expected(view_of(FIRST), payloads)
 
 
 def test_a_blob_of_another_schema_is_refused() -> None:
-    builder = StreamDecoder(view_of(FIRST)).builder()
-    builder.add_all([transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)])
-    (blob,) = builder.cut(1, by_parity).values()
+    cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
+    cutter.add_all([transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)])
+    (blob,) = cutter.cut().values()
     wider = table([("id", INT), ("v", INT), ("w", INT)], handle="id", table_id=100, name="first")
     with pytest.raises(BlobError, match="rows of table 100 have other columns"):
         merge(StreamDecoder(view_of(wider)), [blob], 0, 1)
@@ -248,11 +344,11 @@ def test_a_blob_of_another_schema_is_refused() -> None:
 
 def test_texts_that_end_beyond_their_bytes_are_refused() -> None:
     texts = table([("id", INT), ("text", TEXT)], handle="id", table_id=102, name="texts")
-    builder = StreamDecoder(view_of(texts)).builder()
+    cutter = StreamDecoder(view_of(texts)).cutter(1, by_both_images)
     for n in range(2):
         step: Step = ("insert", {}, {1: n, 2: b"12345678"})
-        builder.add_all([transaction([(texts, step)], commit_ts=BEGIN_TS + n)])
-    (blob,) = builder.cut(1, by_both_images).values()
+        cutter.add_all([transaction([(texts, step)], commit_ts=BEGIN_TS + n)])
+    (blob,) = cutter.cut().values()
     offsets = struct.pack("<iii", 0, 8, 16)
     assert blob.count(offsets) == 1
     with pytest.raises(BlobError, match="is damaged"):
@@ -263,9 +359,9 @@ def test_texts_that_end_beyond_their_bytes_are_refused() -> None:
 @given(data=st.data())
 def test_a_blob_with_changed_bytes_is_read_or_refused(data: st.DataObject) -> None:
     steps: list[Step] = [put(1, 7), ("update", {1: 1, 2: 7}, {1: 1, 2: 8}), ("delete", {1: 1, 2: 8}, {})]
-    builder = StreamDecoder(view_of(FIRST)).builder()
-    builder.add_all([transaction([(FIRST, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)])
-    (blob,) = builder.cut(1, by_parity).values()
+    cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
+    cutter.add_all([transaction([(FIRST, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)])
+    (blob,) = cutter.cut().values()
     changed = bytearray(blob)
     for _ in range(data.draw(st.integers(1, 4))):
         changed[data.draw(st.integers(0, len(blob) - 1))] ^= data.draw(st.integers(1, 255))
@@ -280,10 +376,10 @@ def test_the_first_bad_row_is_told(number: int) -> None:
         payloads[at] = transaction([(SECOND, ("insert", {}, {1: at}))], commit_ts=BEGIN_TS + at)
     with pytest.raises(TableUnknown, match=str(BEGIN_TS + number)):
         whole(view_of(FIRST), payloads)
-    builder = StreamDecoder(view_of(FIRST)).builder()
-    builder.add_all(payloads)
+    cutter = StreamDecoder(view_of(FIRST)).cutter(2, by_parity)
+    cutter.add_all(payloads)
     with pytest.raises(TableUnknown, match=str(BEGIN_TS + number)):
-        builder.cut(2, by_parity)
+        cutter.cut()
 
 
 def test_a_table_that_must_be_asked_for_first() -> None:
@@ -299,9 +395,9 @@ def test_a_torn_binlog_is_told() -> None:
 
 
 def test_a_blob_cut_anywhere_or_of_another_kind_is_refused() -> None:
-    builder = StreamDecoder(view_of(FIRST)).builder()
-    builder.add_all([transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)])
-    (blob,) = builder.cut(1, by_parity).values()
+    cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
+    cutter.add_all([transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)])
+    (blob,) = cutter.cut().values()
     decoder = StreamDecoder(view_of(FIRST))
     assert merge(decoder, [blob], 0, 1).change_count == 1
     end = blob.rindex(b"\xff\xff\xff\xff")  # the end of the stream, which a reader does not need
@@ -316,4 +412,4 @@ def test_nothing_is_an_empty_segment() -> None:
     view = view_of(FIRST)
     assert listed(whole(view, [])) == []
     assert listed(merge(StreamDecoder(view), [], 5, 9)) == []
-    assert StreamDecoder(view).builder().cut(3, by_parity) == {}
+    assert StreamDecoder(view).cutter(3, by_parity).cut() == {}

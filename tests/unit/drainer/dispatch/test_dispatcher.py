@@ -140,9 +140,9 @@ def test_slots_write_what_one_task_would(data: st.DataObject, shape: str, rule: 
     view = view_of(info, other)
     blobs: dict[int, list[bytes]] = defaultdict(list)
     for share in (payloads[::2], payloads[1::2]):
-        builder = StreamDecoder(view).builder()
-        builder.add_all(share)
-        for slot, blob in builder.cut(slots, slotting.slots_of).items():
+        cutter = StreamDecoder(view).cutter(slots, slotting.slots_of)
+        cutter.add_all(share)
+        for slot, blob in cutter.cut().items():
             blobs[slot].append(blob)
     found: Written = {}
     for slot, mine in blobs.items():
@@ -342,3 +342,14 @@ def test_guarantees(rule: str) -> None:
             of_transaction[commit_ts].add(place)
     alone = [all(len(places) == 1 for places in of.values()) for of in (of_row, of_transaction)]
     assert (alone[0], len(found) == 1, alone[1]) == GUARANTEES[rule]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
+def test_events_by_partition_stay_in_their_order(partitions: list[int]) -> None:
+    table = make_table("db", "t", [("id", INT)], primary=["id"])
+    changes = make_changes(table, Kind.INSERT, new=[(number,) for number in range(len(partitions))])
+    found = Routes(changes, "all", np.array(partitions, np.int64)).by_partition()
+    expected = sorted(range(len(partitions)), key=lambda at: partitions[at])
+    assert found.partitions.tolist() == sorted(partitions)
+    assert found.changes.order.tolist() == expected
+    assert found.changes.image[0].to_pylist() == expected

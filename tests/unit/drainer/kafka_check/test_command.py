@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from socket import socket
 from types import SimpleNamespace
@@ -12,10 +12,24 @@ from types import SimpleNamespace
 import pytest
 from binlog.tidb.types import FieldType, Tp
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from structlog.testing import capture_logs
 
 from drainer.batch.work import Kind
 from drainer.kafka_check.__main__ import main
-from drainer.kafka_reading.records import Place, ReadError, Record, TopicReader, partitions_in, records_in
+from drainer.kafka_consumer.__main__ import main as consumer_main
+from drainer.kafka_consumer.core import ConsumerCore, Resume
+from drainer.kafka_consumer.run import Progress, Stop, consume, print_events
+from drainer.kafka_consumer.sqlite import SqliteDestination
+from drainer.kafka_reading.address import kafka_address
+from drainer.kafka_reading.records import (
+    Place,
+    ReadError,
+    ReadStopped,
+    Record,
+    TopicReader,
+    partitions_in,
+    records_in,
+)
 from drainer.protocol.encoder import Ddl, Message
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
@@ -105,6 +119,72 @@ def test_a_question_that_one_broker_of_several_leaves_open_is_asked_again(monkey
     assert reader.count() == 1
     assert {what: len(waits) for what, waits in client.waits.items()} == {"topics": 2, "end of 0": 2, "end of 1": 2}
     assert max(wait for waits in client.waits.values() for wait in waits) <= 5
+
+
+def refused(*_: object) -> SimpleNamespace:
+    """A client that gets no answer."""
+
+    def list_topics(*, timeout: float) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    return SimpleNamespace(list_topics=list_topics, poll=lambda _: None, close=lambda: None)
+
+
+def test_who_is_told_to_stop_does_not_wait_for_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drainer.kafka_reading.records._consumer", refused)
+    with pytest.raises(ReadStopped, match="stopped before the brokers at b:1 had answered"):
+        TopicReader({"bootstrap.servers": "b:1"}, ["t"], is_stopped=lambda: True)
+
+
+def test_a_consumer_that_is_stopped_before_brokers_answer_ends_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("drainer.kafka_reading.records._consumer", refused)
+    stop = Stop()
+    stop.set()
+    address = kafka_address(URI, "test", {})
+    consume(address, ["t"], SqliteDestination(tmp_path / "rows.db"), stop)
+    print_events(address, ["t"], lambda _: pytest.fail("nothing was read"), stop)
+    assert not (tmp_path / "rows.db").exists()
+
+
+def test_brokers_that_say_nothing_of_why_they_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a port that wants TLS, or one of something else."""
+    monkeypatch.setattr("drainer.kafka_reading.records._consumer", refused)
+    monkeypatch.setattr("drainer.kafka_reading.records._METADATA_S", 0.0)
+    with pytest.raises(ReadError, match=r"the brokers at b:1 do not answer: .*; is it a broker's port, and does that"):
+        TopicReader({"bootstrap.servers": "b:1"}, ["t"])
+
+
+def test_ctrl_c_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good(tmp_path)
+
+    def interrupted(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("drainer.kafka_check.__main__.records_in", interrupted)
+    assert main([URI, "--directory", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "kafka-check: interrupted, nothing is proven\n"
+
+
+@pytest.mark.parametrize("program", [main, consumer_main])
+def test_help_tells_exit_codes(program: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        program(["--help"])
+    assert "Exit code 0 " in capsys.readouterr().out
+
+
+def test_a_long_run_says_how_far_it_is() -> None:
+    now = [0.0]
+    core = ConsumerCore([Place("t", 0)], Resume(), lambda *_: None)
+    progress = Progress(lambda: now[0])
+    with capture_logs() as logs:
+        for messages, at_s in ((5, 1.0), (5, 11.0), (0, 30.0), (7, 31.0), (1, 32.0)):
+            now[0] = at_s
+            progress.add(messages, core)
+    assert [(line["event"], line["messages"]) for line in logs] == [("applied so far", 10), ("applied so far", 17)]
 
 
 def test_a_good_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -226,3 +226,13 @@ def test_the_table_that_is_renamed(query: str, wanted: str) -> None:
 def test_a_rename_that_cannot_be_read() -> None:
     with pytest.raises(ConsumeError, match="which table is renamed"):
         renamed_from(ddl(ActionType.RENAME_TABLE, "RENAME TABLE a TO b, c TO d", "b"))
+
+
+def test_a_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """One line, as for a file that is no SQLite."""
+    (tmp_path / "text").write_text("this is no database, and long enough that SQLite looks at its head" * 9)
+    for path in (tmp_path / "none" / "rows.db", tmp_path, tmp_path / "text"):
+        destination = SqliteDestination(path)
+        with pytest.raises(ConsumeError, match=f"^{path}: "):
+            destination.open()
+        destination.close()

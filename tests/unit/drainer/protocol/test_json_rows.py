@@ -28,22 +28,22 @@ def test_values_stand_in_their_slots(values: list[str | None]) -> None:
     """Quoted or not, with NULLs and without, one slot used twice."""
     rows = Rows(['{"a":', Slot(0, quoted=True), ',"%s":', Slot(0, quoted=True), ',"n":', Slot(1), "}"])
     counts = pa.array([str(n).encode() if n % 2 else None for n in range(len(values))], pa.binary())
-    found = [json.loads(row) for row in rows.build([binary(values), counts])]
+    found = [json.loads(row) for row in rows.build([binary(values), counts]).to_pylist()]
     assert found == [{"a": value, "%s": value, "n": n if n % 2 else None} for n, value in enumerate(values)]
 
 
 def test_slots_without_anything_between() -> None:
     rows = Rows([Slot(0), Slot(1, quoted=True), Slot(0)])
-    assert rows.build([binary(["1"]), binary(["x"])]) == [b'1"x"1']
+    assert rows.build([binary(["1"]), binary(["x"])]).to_pylist() == [b'1"x"1']
 
 
 def test_more_rows_than_one_array_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are joined part by part; columns that no slot names may be empty."""
     rows = Rows(["<", Slot(1, quoted=True), ">"])
     columns = [binary([]), binary([str(n) if n % 3 else None for n in range(50)])]
-    whole = rows.build(columns)
+    whole = rows.build(columns).to_pylist()
     monkeypatch.setattr(json_rows, "JOINED_BYTES_MAX", 20)
-    assert rows.build(columns) == whole
+    assert rows.build(columns).to_pylist() == whole
     assert whole[:3] == [b"<null>", b'<"1">', b'<"2">']
 
 

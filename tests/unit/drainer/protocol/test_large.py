@@ -53,6 +53,9 @@ class MemoryStore:
     def get(self, name: str) -> bytes:
         return self.objects[name]
 
+    def check(self) -> None:
+        """Memory takes everything."""
+
 
 def rows_of(*notes: bytes, kind: Kind = Kind.INSERT, commit_ts: int = 7) -> RowChanges:
     rows: list[list[Carrier]] = [[n, note] for n, note in enumerate(notes)]
@@ -300,3 +303,20 @@ def test_addresses_of_object_stores() -> None:
     for wrong in ("relative/path", "file://host/path", "gopher://bucket/x"):
         with pytest.raises(ProtocolConfigError, match="claim-check-storage-uri"):
             open_store(wrong)
+
+
+def test_a_directory_that_takes_no_claims_is_known_before_a_row_is_too_large(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        ClaimStoreError, match=r"claim-check-storage-uri file://.*/file: claims cannot be written there: "
+    ):
+        open_store(f"file://{tmp_path}/file").check()
+    open_store(str(tmp_path / "new" / "claims")).check()
+    assert not list((tmp_path / "new" / "claims").iterdir())
+
+
+def test_an_arrow_store_that_takes_no_claims(tmp_path: Path) -> None:
+    local = LocalFileSystem()
+    ArrowStore(local, str(tmp_path), "s3://b").check()
+    with pytest.raises(ClaimStoreError, match="claim-check-storage-uri s3://b: claims cannot be written there: "):
+        ArrowStore(local, str(tmp_path / "none"), "s3://b").check()

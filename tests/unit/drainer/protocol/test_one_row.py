@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Message
-from drainer.protocol.one_row import frame_rows
+from drainer.protocol.row_messages import frame_rows
 
 
 def test_each_row_is_a_message_of_its_own() -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from binlog import envelope
-from binlog.errors import PumpUnavailable
+from binlog.errors import DecodeError, PumpUnavailable
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.runtime.security import Security
+from binlog.tidb.varint import encode_uvarint
 
+import drainer.pumps.pull as pull_module
+from drainer.pumps.binlog_parts import PART_BYTES_MAX
 from drainer.pumps.client import ExtensionPump, Received
 from drainer.pumps.go_pump import GoPump
-from drainer.pumps.pull import payloads, pull
+from drainer.pumps.pull import payloads, pull, pull_binlogs
 from drainer.pumps.range_count import Counted, RangeDiffers
 from drainer.pumps.stub import StubPump
 from drainer.pumps.watermark import Limits, PumpRange
@@ -51,6 +55,37 @@ def ranged(pump: StubPump, **more: Any) -> list[int]:
     part = PumpRange("p", pump.host, pump.extension, 10, 30, **more)
     found = pull(part, cluster_id=1, security=Security())
     return [envelope.scan(payload).commit_ts for message in found for payload in payloads(message)]
+
+
+@pytest.mark.parametrize("extension", [True, False], ids=["ours", "Go's"])
+def test_binlogs_come_whole_and_counted_also_those_that_came_in_parts(extension: bool) -> None:
+    stub = StubPump(extension=extension)
+    value = bytes((15 << 3 | 2,)) + encode_uvarint(2 * PART_BYTES_MAX) + bytes(2 * PART_BYTES_MAX)  # of a later TiDB
+    large = envelope.encode_binlog(tp=1, start_ts=14, commit_ts=15, prewrite_value=value)
+    wanted = [large, binlog(20), binlog(30)]
+    stub.put(*wanted, binlog(40))
+    stub.resolve(40)
+    try:
+        planned = Counted.of(wanted)
+        part = PumpRange("p", stub.host, extension, 10, 30, planned)
+        found = list(pull_binlogs(part, cluster_id=1, security=Security()))
+        assert [one for binlogs, _ in found for one in binlogs] == wanted
+        assert sum((counted for _, counted in found), Counted()) == planned
+        assert [counted for binlogs, counted in found] == [Counted.of(binlogs) for binlogs, _ in found]
+        with pytest.raises(RangeDiffers):
+            list(pull_binlogs(replace(part, planned=Counted(2, None)), cluster_id=1, security=Security()))
+    finally:
+        stub.stop()
+
+
+def test_parts_that_make_no_binlog_are_refused(monkeypatch: pytest.MonkeyPatch, pump: StubPump) -> None:
+    first = ext.PullRangeResp(payloads=[b"abc"], last_ts=20, whole_bytes=5).SerializeToString()
+    other = ext.PullRangeResp(payloads=[b"abc"], last_ts=30).SerializeToString()
+    part = PumpRange("p", pump.host, True, 10, 30)
+    for messages, said in (([first], "missing"), ([first, other], "missing"), ([first, first], "out of sequence")):
+        monkeypatch.setattr(pull_module, "_pull_extension", lambda *_, of=messages: iter(of))
+        with pytest.raises(DecodeError, match=said):
+            list(pull_binlogs(part, cluster_id=1, security=Security()))
 
 
 SIZE = len(binlog(20)) + len(binlog(30))

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from binlog.errors import ConfigError
+from binlog.runtime import log
 from binlog.tidb.time import parse_datetime
 from binlog.tidb.types import FieldType, Flag, Tp
+from structlog.testing import capture_logs
 
 from drainer.batch.work import Kind
 from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, dml_head
@@ -234,3 +236,21 @@ def test_a_column_that_is_added_dropped_or_renamed(tmp_path: Path, capsys: pytes
     path.write_bytes(b"".join([*data, ddl(TS + 10, "use `shop`; drop database shop;")]))
     assert run(tmp_path, directory, "-dest-type", "sqlite") == 0
     assert contents(tmp_path) == {}
+
+
+def test_ctrl_c_is_a_line_and_no_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("drainer.reparo.__main__.run", interrupted)
+    monkeypatch.setattr(log, "setup", lambda *_: None)  # it would take the log away from here
+    with capture_logs() as logs:
+        assert main(["-data-dir", str(tmp_path)]) == 130
+    assert [line["event"].split(";")[0] for line in logs] == ["interrupted"]
+
+
+def test_a_failure_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whether the log goes to a file or to standard error, in this order: the last one stays."""
+    for more in (["-log-file", str(tmp_path / "log")], []):
+        assert main(["-data-dir", str(tmp_path), *more]) == 2
+        assert capfd.readouterr().err.count("has no files of a drainer") == 1

@@ -92,7 +92,10 @@ def test_a_file_that_is_missing_and_a_directory_without_any(tmp_path: Path) -> N
     assert [one.binlog.commit_ts for one in Stream(tmp_path, Range(), skips_damage=True)] == [1, 3]
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(ReparoError, match="has no files of a drainer"):
+    with pytest.raises(ReparoError, match=r"has no files of a drainer \(binlog-<number>-<time>\)$"):
+        Stream(empty, Range())
+    (empty / "stage").mkdir()
+    with pytest.raises(ReparoError, match=r'it is one of Parquet files, and reparo reads those of format = "pb"$'):
         Stream(empty, Range())
     with pytest.raises(ReparoError, match="cannot be read"):
         Stream(tmp_path / "nowhere", Range())

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
+from drainer.failures import Failures
+from drainer.sink import retry
 from drainer.sink.errors import DestinationDown, DestinationError
 from drainer.sink.retry import Patience
 
@@ -26,3 +30,35 @@ def test_time_runs_from_the_first_failure() -> None:
 def test_without_patience_the_first_failure_is_the_end() -> None:
     with pytest.raises(DestinationDown):
         Patience("the test", 0.0).failed(DestinationError("once"))
+
+
+@pytest.mark.parametrize("is_second", [False, True])
+def test_a_failure_is_told_when_it_comes_again_or_took_long(monkeypatch: pytest.MonkeyPatch, is_second: bool) -> None:
+    """Five tries of ten seconds each would be a silent minute; a deadlock or two are nothing to be told of."""
+    now = [1000.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(retry, "time", clock)
+    shown = Failures()
+    monkeypatch.setattr(retry, "FAILURES", shown)
+    with capture_logs() as logs:
+        quick = Patience("quick", 60.0)
+        for _ in range(2):
+            quick.failed(DestinationError("a deadlock"))
+        assert shown.now is None
+        for _ in range(2):
+            quick.failed(DestinationError("a deadlock"))
+        assert not logs
+        quick.failed(DestinationError("a deadlock"))
+        assert [line["failures"] for line in logs] == [5]
+        shown.clear("quick")
+        slow = Patience("slow", 60.0)
+        if is_second:
+            slow.failed(DestinationError("a deadlock"))
+            assert shown.now is None
+        now[0] += 10
+        slow.failed(DestinationError("Connection refused"))
+    assert shown.now is not None, "the page and /status say it, too"
+    assert shown.now.error == "Connection refused"
+    assert [(line["what"], line["failures"], line["error"]) for line in logs[1:]] == [
+        ("slow", 1 + is_second, "Connection refused")
+    ]

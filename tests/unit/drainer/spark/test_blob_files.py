@@ -46,6 +46,12 @@ def test_what_several_tasks_write_is_found(tmp_path: Path, tasks: list[dict[int,
         }
 
 
+def test_a_head_stands_before_each_blob(tmp_path: Path) -> None:
+    references = blob_files.write(str(tmp_path), {0: b"first", 1: b"", 2: b"third"}, b"head:")
+    found = [join_blobs([one], blob_files.read) for one in references.values()]
+    assert found == [[b"head:first"], [b"head:"], [b"head:third"]]
+
+
 def test_only_references_go_through_the_jvm(tmp_path: Path) -> None:
     references = blob_files.write(str(tmp_path), {0: bytes(5 << 20), 1: b"small"})
     assert max(map(len, references.values())) < 1000
@@ -166,8 +172,12 @@ class Order:
 
     def builder(self, _decoder: object) -> Order:
         self.payloads: list[bytes] = []
-        self.add_all = self.add_in_order = self.payloads.extend
+        self.add_all = self.payloads.extend
         return self
+
+    def add_in_order(self, payloads: list[bytes], size: int) -> None:
+        assert size == sum(map(len, payloads))
+        self.payloads += payloads
 
     def cut(self, builder: Order) -> dict[int, bytes]:
         return {0: b"".join(builder.payloads)}

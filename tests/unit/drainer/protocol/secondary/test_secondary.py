@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from datetime import UTC
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 from binlog.pb import secondary_binlog_pb2 as pb
 from binlog.tidb.json import decode_text
@@ -21,6 +24,8 @@ from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.secondary import encoder as secondary
+from drainer.protocol.secondary.encoder import SecondaryTable
 from drainer.protocol.table import Column
 from drainer.row.family import Family
 from tests.support.any_changes import KINDS, changes
@@ -162,6 +167,22 @@ def test_a_transaction_is_one_message_with_all_its_tables_in_order() -> None:
     ]
     assert (events[3].old["id"].value, events[3].new["id"].value) == (1, 4)
     assert len(pb.Binlog.FromString(first.value or b"").dml_data.tables) == 3
+
+
+@given(changes())
+def test_many_rows_are_written_as_each_is(one: RowChanges) -> None:
+    """With arrays, for whole messages as well as for rows of transactions that have several."""
+    apart = replace(one, commit_ts=one.commit_ts + np.arange(len(one), dtype=np.uint64) * 5)
+    compiled = SecondaryTable(one.table, ZoneInfo("UTC"))
+    few, (columns,) = compiled.encode(one), compiled.encode_columns(apart)
+    assert columns.values.to_pylist() == by_library(apart)
+    assert columns.keys.null_count == len(one)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secondary, "VECTOR_ROWS_MIN", 1)
+        patch.delattr(SecondaryTable, "_few")
+        assert compiled.encode(one) == few
+        (many,) = compiled.encode_columns(apart)
+    assert many.values.equals(columns.values)
 
 
 def test_transactions_of_one_commit_ts_are_apart() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drainer.protocol.encoded_columns import EncodedColumns
 from drainer.protocol.encoder import Message
+from drainer.protocol.row_messages import RowMessages
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka import producer as producer_module
 from drainer.sink.kafka.producer import (
@@ -79,6 +83,20 @@ def test_chunks_are_bounded_and_whole(sizes: list[int], factor: int) -> None:
         assert size == sum(message.length for message in mine)
         assert len(chunk) <= _CHUNK_MESSAGES
         assert size - mine[-1].length < _CHUNK_BYTES
+
+
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=60), st.integers(1, 2000), st.booleans())
+def test_columns_are_given_to_the_library_as_their_messages_are(sizes: list[int], factor: int, with_keys: bool) -> None:
+    keys = pa.array([(None, b"", b"key")[n % 3] if with_keys else None for n in range(len(sizes))], pa.large_binary())
+    values = pa.array([bytes(size * factor % (1 << 20)) for size in sizes], pa.large_binary())
+    columns = EncodedColumns(keys, values, np.zeros(len(sizes), np.uint64))
+    messages = RowMessages([columns], np.arange(len(sizes)))
+    found, expected = list(_chunks(messages)), list(_chunks(iter(messages)))
+    assert [size for _, size in found] == [size for _, size in expected]
+    assert [[one["value"] for one in chunk] for chunk, _ in found] == [
+        [one["value"] for one in chunk] for chunk, _ in expected
+    ]
+    assert [one.get("key") for chunk, _ in found for one in chunk] == keys.to_pylist()
 
 
 def test_a_setting_that_the_library_does_not_know_is_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -11,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.changes.stream import StreamDecoder
+from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.protocol.encoder import Message
 from drainer.protocol.event import RowEvent
 from drainer.protocol.open.encoder import OpenEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
+from drainer.protocol.schema_ids import merged
 from drainer.sink.kafka.publication import Publication
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, Values, table, transaction, view_of
 
@@ -66,8 +70,6 @@ def sent(options: ProtocolOptions, topic_bytes: int, texts: Sequence[bytes], *, 
     that has no columns."""
     router = Router([DispatchRule(("*.*",), partition="index-value")], "shop", protocol=options.protocol)
     publication = Publication(options, router, {"shop": PARTITIONS}, {"shop": topic_bytes})
-    if rows_alone:
-        publication._columns = lambda routes: []  # type: ignore[method-assign]
     builder = StreamDecoder(view_of(INFO), stored_generated=True).builder()
     for number, text in enumerate(texts):
         key = number // 3
@@ -77,7 +79,15 @@ def sent(options: ProtocolOptions, topic_bytes: int, texts: Sequence[bytes], *, 
         at = BEGIN_TS + 2 * number
         builder.add_all([transaction([(INFO, steps[number % 3])], commit_ts=at + 2, start_ts=at + 1)])
     segment = builder.finish(BEGIN_TS, BEGIN_TS + 2 * len(texts) + 2)
-    return [message for outgoing in publication.rows(segment) for message in outgoing.messages]
+    needed = publication.required_schemas(publication.tables_in(segment))
+    publication = publication.with_ids(merged({}, [(schema, number) for number, schema in enumerate(needed, 1)]))
+    if rows_alone:
+        publication._columns = lambda routes: []  # type: ignore[method-assign]
+    found = {outgoing.partition: list(outgoing.messages) for outgoing in publication.rows(segment)}
+    for messages in found.values():
+        stamps = [message.commit_ts for message in messages]
+        assert stamps == sorted(stamps)
+    return [message for messages in found.values() for message in messages]
 
 
 @settings(deadline=None, max_examples=40)
@@ -93,6 +103,47 @@ def test_columns_become_the_messages_of_their_rows(texts: list[str], max_rows: i
     assert sum(message.rows for message in columns) == len(texts)
 
 
+ONE_ROW = [
+    ProtocolOptions("canal-json", enable_tidb_extension=True),
+    ProtocolOptions("canal-json", large_message_handle_compression="lz4"),
+    ProtocolOptions("debezium"),
+    ProtocolOptions("simple"),
+    ProtocolOptions("simple", encoding_format="avro"),
+    ProtocolOptions("secondary-binlog"),
+    ProtocolOptions("avro", schema_registry="http://registry", enable_tidb_extension=True),
+]
+
+
+@pytest.mark.parametrize("options", ONE_ROW, ids=lambda options: f"{options.protocol} {options.encoding_format}")
+@pytest.mark.parametrize("count", [1, 40, 400])
+def test_columns_become_messages_of_one_row(options: ProtocolOptions, count: int) -> None:
+    """Inserts, updates and deletes beside one another, of few rows and of many."""
+    texts = [b"%d" % (number % 7) * (number % 5) for number in range(count)]
+    rows = sent(options, 1 << 20, texts, rows_alone=True)
+    columns = sent(options, 1 << 20, texts, rows_alone=False)
+    assert columns == rows
+    assert [message.rows for message in columns] == [1] * count
+    assert list(dict.fromkeys(columns)) == columns
+
+
+def test_rows_of_one_transaction_are_one_secondary_binlog() -> None:
+    """Beside transactions of one row, whose messages are made of columns where there is no other."""
+    options = ProtocolOptions("secondary-binlog")
+    router = Router([DispatchRule(("*.*",), partition="table")], "shop", protocol=options.protocol)
+    publication = Publication(options, router, {"shop": 1}, {"shop": 1 << 20})
+    builder = StreamDecoder(view_of(INFO), stored_generated=True).builder()
+    counts = [1, 3, 1, 2]
+    for number, count in enumerate(counts):
+        at = BEGIN_TS + 2 * number
+        steps: list[tuple[TableInfo, Step]] = [
+            (INFO, ("insert", {}, {1: 10 * number + row, 2: b"x"})) for row in range(count)
+        ]
+        builder.add_all([transaction(steps, commit_ts=at + 2, start_ts=at + 1)])
+    segment = builder.finish(BEGIN_TS, BEGIN_TS + 10)
+    (outgoing,) = publication.rows(segment)
+    assert [message.rows for message in outgoing.messages] == counts
+
+
 @pytest.mark.parametrize("place", [0, 7, 20])
 def test_a_row_too_large_for_its_topic_is_looked_at_alone(place: int) -> None:
     """All of the others are whole, in their order."""
@@ -104,3 +155,22 @@ def test_a_row_too_large_for_its_topic_is_looked_at_alone(place: int) -> None:
     assert [one.handle_only for one in events if isinstance(one, RowEvent)].count(True) == 1
     assert found == sent(options, 4096, texts, rows_alone=True)
     assert max(message.length for message in found) <= 4096
+
+
+def test_schemas_that_are_registered_have_what_column_selectors_leave() -> None:
+    """Of rows that are there, and of all that a view may have."""
+    router = Router([], "shop", protocol="avro", selectors=[SelectorRule(("db.*",), ("*", "!text"))])
+    options = ProtocolOptions("avro", schema_registry="http://r")
+    publication = pickle.loads(pickle.dumps(Publication(options, router, {"shop": 1}, {"shop": 1 << 20})))
+    view = view_of(INFO)
+    builder = StreamDecoder(view, stored_generated=True).builder()
+    builder.add_all([transaction([(INFO, ("insert", {}, {1: 1, 2: b"x"}))], commit_ts=BEGIN_TS + 2, start_ts=BEGIN_TS)])
+    segment = builder.finish(BEGIN_TS, BEGIN_TS + 2)
+    for tables in (publication.tables_in(segment), publication.tables_of(view)):
+        key, value = publication.required_schemas(tables)
+        assert [[field["name"] for field in json.loads(one.schema)["fields"]] for one in (key, value)] == [["id"]] * 2
+    ids = merged({}, [(one, number) for number, one in enumerate((key, value), 1)])
+    (outgoing,) = publication.with_ids(ids).with_topics({"shop": 2}, {"shop": 1 << 20}).rows(segment)
+    assert [(message.key, message.value) for message in outgoing.messages] == [
+        (b"\0\0\0\0\x01\x02", b"\0\0\0\0\x02\x02")
+    ]

@@ -66,7 +66,7 @@ def test_a_refusal_has_subject_schema_and_the_registrys_own_words(status: int) -
     assert len(served.requests) == 1
     error = caught.value
     assert (error.subject, error.schema, error.status, error.words) == ("s-value", SCHEMA, status, words)
-    for part in ("s-value", SCHEMA, words, str(status)):
+    for part in ("s-value", SCHEMA, words, str(status), 'topic = "{schema}_{table}" in [[syncer.to.dispatchers]]'):
         assert part in str(error)
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error)
@@ -223,3 +223,12 @@ def test_what_a_url_says() -> None:
 def test_glue_is_refused(given: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="glue"):
         glue_registry(*given)
+
+
+def test_an_address_at_which_no_registry_is_says_what_is_wanted() -> None:
+    with serving(Registry(script=deque([(404, "404 page not found")]))) as served:
+        with pytest.raises(
+            DestinationRefused, match="HTTP 404: 404 page not found: schema-registry must be the URL at"
+        ):
+            client(served).check()
+        assert len(served.requests) == 1

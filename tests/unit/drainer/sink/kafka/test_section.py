@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 from binlog.errors import ConfigError
 
+from drainer.protocol.claim_store import ClaimStoreError
+from drainer.sink.base import Identity
 from drainer.sink.kafka.section import KafkaSection
 from drainer.sink.kafka.sink import make
 from drainer.sink.settings import SyncerSettings
@@ -87,3 +90,20 @@ def test_nothing_is_connected_before_it_is_opened() -> None:
     assert (made.name, made.parallel) == ("kafka://k:9092/t", None)
     made.interrupt()
     made.close(clean=True)
+
+
+@pytest.mark.parametrize(("name", "taken"), [("by-key", "by table"), ("rowid", "by index-value")])
+def test_a_dispatcher_that_nobody_knows_is_warned_of(name: str, taken: str) -> None:
+    """The start logs each warning."""
+    (warning,) = section(dispatchers=[{"matcher": ["shop.*"], "partition": name}]).warnings()
+    assert f"'{name}'" in warning
+    assert taken in warning
+
+
+def test_a_place_that_takes_no_claims_is_told_at_the_start(tmp_path: Path) -> None:
+    """Before brokers are asked for anything: here there are none."""
+    (tmp_path / "file").write_text("")
+    given = {"large_message_handle_option": "claim-check", "claim_check_storage_uri": f"file://{tmp_path}/file"}
+    sink = make(section(retry_for="0s", **given), SyncerSettings())
+    with pytest.raises(ClaimStoreError, match="claims cannot be written there"):
+        sink.open(Identity(1, "f", "n"), 0)

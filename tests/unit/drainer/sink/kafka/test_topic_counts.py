@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+from zlib import crc32
 
 import pytest
 
+from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.rules import DispatchRule, Router
+from drainer.dispatch.slotting import SLOTTING_VERSION
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.config import KafkaConfig, PartitionChange
@@ -58,12 +61,13 @@ def counts(
     *topics: str,
     rules: Sequence[DispatchRule] = (),
     ignores_case: bool = True,
+    selectors: Sequence[SelectorRule] = (),
     change: PartitionChange = "take-up",
     **more: Any,
 ) -> TopicCounts:
     config = KafkaConfig({"bootstrap.servers": "127.0.0.1:1"}, "brokers", "control", partition_change=change, **more)
     options = ProtocolOptions("open-protocol")
-    router = Router(rules, "shop", protocol="open-protocol", ignores_case=ignores_case)
+    router = Router(rules, "shop", protocol="open-protocol", ignores_case=ignores_case, selectors=selectors)
     made = TopicCounts(config, Publication(options, router, {}, {}), threading.Event())
     made.admin = FakeAdmin("shop", *topics)  # type: ignore[assignment]
     made.begin({}, 0)
@@ -73,6 +77,21 @@ def counts(
 def version(*matcher: str, ignores_case: bool = True) -> int:
     rule = DispatchRule(matcher, partition="index-value")
     return counts(rules=[rule], ignores_case=ignores_case).slotting(3).version
+
+
+def test_other_column_selectors_are_another_cut() -> None:
+    """Which columns are left chooses partitions, and half a range must not have others. Without selectors a range that
+    was begun before there were any goes on."""
+
+    def cut(*columns: str, matcher: str = "db.*") -> int:
+        rules = [SelectorRule((matcher,), columns)] if columns else []
+        return counts(selectors=rules).slotting(3).version
+
+    assert cut("a") == cut("a")
+    different = [cut(), cut("a"), cut("b"), cut("*", "!a"), cut("!a", "*"), cut("a", matcher="db.t")]
+    assert len(set(different)) == len(different)
+    parts = (False, "UTC", "shop", Router((), "shop", protocol="open-protocol").rules)
+    assert cut() == crc32(repr((SLOTTING_VERSION, 0, crc32(repr(parts).encode()))).encode())
 
 
 def test_other_rules_are_another_cut() -> None:
@@ -151,6 +170,8 @@ def test_what_is_sent_without_transactions_is_recorded_before() -> None:
         DestinationRefused, match=r"rows up to commit_ts 50 may .* the position 49; by other dispatchers"
     ):
         counts(rules=[DispatchRule(("a.*",), partition="ts")]).begin(notes, 49)
+    with pytest.raises(DestinationRefused, match="by other dispatchers or column selectors than theirs"):
+        counts(selectors=[SelectorRule(("a.*",), ("a",))]).begin(notes, 49)
     assert counts().announcement(50) is None, "transactions need none of this"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from drainer.sink.errors import DestinationDown
+from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka.topics import Topics
 
 PLACES = [("t", 0), ("t", 1), ("gone", 0)]
@@ -23,6 +23,9 @@ class Ends:
     def __init__(self, *unknown: set[tuple[str, int]]) -> None:
         self.unknown = list(unknown)
         self.asked: list[int] = []
+
+    def poll(self, timeout: float) -> None:
+        """Nothing to tell."""
 
     def offsets_for_times(self, asked: Sequence[TopicPartition], timeout: float) -> list[Any]:
         unknown = self.unknown.pop(0) if len(self.unknown) > 1 else self.unknown[0]
@@ -49,7 +52,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Topics:
     alone = SimpleNamespace(leader=1, isrs=[1], replicas=[1, 2], error=None)
     partitions = {"t": {0: whole, 1: whole}, "lacking": {0: alone}}
     listed = SimpleNamespace(topics={name: SimpleNamespace(partitions=of) for name, of in partitions.items()})
-    monkeypatch.setattr(topics, "_admin", SimpleNamespace(list_topics=lambda timeout: listed))
+    monkeypatch.setattr(
+        topics, "_admin", SimpleNamespace(list_topics=lambda timeout: listed, poll=lambda timeout: None)
+    )
     return topics
 
 
@@ -97,3 +102,59 @@ def test_many_partitions_are_asked_for_with_few_questions(
     places = [("t", partition) for partition in range(partitions)]
     assert made.settled(places, 10.0) == (dict.fromkeys(places, 7), {})
     assert ends.asked == asked * 2
+
+
+class Deaf:
+    """An admin client that gets no answer. `said`: what its library tells of brokers once it is polled."""
+
+    def __init__(self, topics: Topics, *said: tuple[int, str]) -> None:
+        self._topics = topics
+        self._said = list(said)
+
+    def list_topics(self, timeout: float) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "Failed to get metadata"))
+
+    def poll(self, timeout: float) -> None:
+        while self._said:
+            self._topics._note_error(KafkaError(*self._said.pop(0)))
+
+
+DOWN = (KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
+REFUSED = (KafkaError._TRANSPORT, "b:1/bootstrap: Connect to b:1 failed: Connection refused")
+
+
+@pytest.mark.parametrize("said", [[REFUSED], [REFUSED, DOWN], [DOWN, REFUSED]])
+def test_brokers_that_cannot_be_reached_are_told_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, made: Topics, said: list[tuple[int, str]]
+) -> None:
+    monkeypatch.setattr(made, "_admin", Deaf(made, *said))
+    with pytest.raises(
+        DestinationDown, match=r"127\.0\.0\.1:1: asking for topics: .*Connect to b:1 failed: Connection"
+    ):
+        made.counts()
+
+
+@pytest.mark.parametrize("said", [[], [DOWN]])
+def test_a_port_that_closes_connections_is_told(
+    monkeypatch: pytest.MonkeyPatch, made: Topics, said: list[tuple[int, str]]
+) -> None:
+    """As one of etcd does, or one that wants TLS: the library has no word of it."""
+    monkeypatch.setattr(made, "_admin", Deaf(made, *said))
+    with pytest.raises(DestinationDown, match=r"nobody answers as a Kafka broker at 127\.0\.0\.1:1: .* TLS or a user"):
+        made.counts()
+
+
+def test_who_is_not_let_in_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, made: Topics) -> None:
+    made._retry_for_s = 600.0
+    wrong = (KafkaError._AUTHENTICATION, "b:1: Authentication failed: Invalid username or password")
+    monkeypatch.setattr(made, "_admin", Deaf(made, wrong, DOWN))
+    with pytest.raises(DestinationRefused, match=r"Invalid username or password.*: user, password or sasl-mechanism"):
+        made.counts()
+
+
+def test_what_was_said_of_an_older_failure_is_not_said_again(monkeypatch: pytest.MonkeyPatch, made: Topics) -> None:
+    monkeypatch.setattr(made, "_renew", lambda: None)
+    monkeypatch.setattr(made, "_admin", Deaf(made, REFUSED))
+    for text in ("Connection refused", "nobody answers"):
+        with pytest.raises(DestinationDown, match=text):
+            made.counts()

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from drainer.spark.startup.java import check_java
 from drainer.spark.startup.session import log_accumulator_errors, quiet_py4j
-from drainer.spark.startup.spark_settings import python_of, with_retries
+from drainer.spark.startup.spark_settings import python_of, settings_for, with_retries
 from drainer.spark.startup.unavailable import SparkUnavailable
 
 
@@ -31,6 +31,14 @@ from drainer.spark.startup.unavailable import SparkUnavailable
 )
 def test_a_local_master_tries_a_task_again(master: str, wanted: str) -> None:
     assert with_retries(master) == wanted
+
+
+def test_settings_of_the_user_come_before_the_drainer_s(tmp_path: Path) -> None:
+    log4j = tmp_path / "log4j2.properties"
+    name, without = "spark.hadoop.fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem"
+    usual = "org.apache.hadoop.fs.LocalFileSystem"
+    assert settings_for("local[2]", {}, log4j=log4j, classes=None)[name] == without
+    assert settings_for("local[2]", {name: usual}, log4j=log4j, classes=None)[name] == usual
 
 
 def test_without_java_the_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

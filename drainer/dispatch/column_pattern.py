@@ -1,0 +1,58 @@
+"""Patterns of columns, in the syntax of TiDB's column-filter, as TiCDC's column selectors have them.
+
+    name   *   c?   c[0-9]   `a b`   /^c[0-9]+$/     columns of these names, as in table_pattern.py
+    !name                                            not this one; the last pattern that matches decides
+
+A column that none matches is not meant. Case never counts, as in TiDB.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from drainer.dispatch.errors import DispatchConfigError
+from drainer.dispatch.table_pattern import name_pattern, unexpected
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """Its `repr` has the pattern whole, as that of table_pattern: it is part of how a batch is cut."""
+
+    is_positive: bool
+    name: re.Pattern[str]
+
+    def __repr__(self) -> str:
+        return f"_Pattern({self.is_positive}, {self.name.pattern!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPatterns:
+    """A list of patterns; the last that matches a column decides."""
+
+    patterns: tuple[_Pattern, ...]
+
+    @classmethod
+    def parse(cls, patterns: Iterable[str]) -> ColumnPatterns:
+        """Raises DispatchConfigError naming the pattern."""
+        stripped = [pattern.strip(" \t") for pattern in patterns]
+        return cls(tuple(_parsed(one) for one in stripped if one and not one.startswith("#")))
+
+    def match(self, column: str) -> bool:
+        lowered = column.lower()
+        return next((one.is_positive for one in reversed(self.patterns) if one.name.search(lowered)), False)
+
+
+def _parsed(pattern: str) -> _Pattern:
+    is_positive = not pattern.startswith("!")
+    text = pattern if is_positive else pattern[1:]
+    what = f"column pattern {pattern!r}"
+    if pattern.startswith("@"):
+        raise DispatchConfigError(f"{what}: patterns cannot be read from another file")
+    name, at = name_pattern(text, 0, what, ignores_case=True)
+    if name is None and at == len(text):
+        raise DispatchConfigError(f"{what}: expected the name of a column, such as 'name' or '*'")
+    if name is None or at != len(text):
+        raise DispatchConfigError(unexpected(what, text[at]))
+    return _Pattern(is_positive, name)

@@ -1,0 +1,139 @@
+"""Column selectors, TiCDC's `column-selectors`: which columns of a table its messages have.
+
+The first selector with a matching pattern of tables counts; a table without one has all columns. What is left of a
+table must have its whole primary key, or all columns of one unique key. Messages are then as if the table had no other
+columns: its handle key is the primary key where that is whole, else of the unique keys that are whole, NOT NULL, that
+with the fewest columns; without such a key it has none. What is one event, and which updates become a delete and an
+insert, is found before, from all columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from binlog.tidb.table import IndexInfo, TableInfo
+
+from drainer.changes.decode import Columns
+from drainer.dispatch.column_pattern import ColumnPatterns
+from drainer.dispatch.errors import DispatchConfigError, DispatchError
+from drainer.dispatch.table_pattern import TablePatterns
+from drainer.protocol.table import Column, ColumnFlag, Table, handle_index, smallest_key
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorRule:
+    """As it is configured, under TiCDC's names. `matcher`: patterns of tables (table_pattern.py); `columns`: of the
+    columns that stay (column_pattern.py)."""
+
+    matcher: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is left of one version of a table. `places`: of its columns among those of the whole table, None: all."""
+
+    table: Table
+    places: tuple[int, ...] | None = None
+
+    def of(self, columns: Columns) -> Columns:
+        """From the columns of the whole table."""
+        return columns if self.places is None else tuple(columns[place] for place in self.places)
+
+
+@dataclass(frozen=True, slots=True)
+class _Selector:
+    rule: SelectorRule
+    tables: TablePatterns
+    columns: ColumnPatterns
+
+    def __str__(self) -> str:
+        return f"the column selector for {', '.join(self.rule.matcher)} ({', '.join(self.rule.columns)})"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSelectors:
+    """All of them, in their order. Their `repr` tells two that differ apart."""
+
+    selectors: tuple[_Selector, ...] = ()
+
+    @classmethod
+    def parse(cls, rules: Iterable[SelectorRule], *, ignores_case: bool = True) -> ColumnSelectors:
+        """`ignores_case`: of the names of tables; those of columns have none. Raises DispatchConfigError."""
+        return cls(tuple(_read(rule, ignores_case=ignores_case) for rule in rules))
+
+    def __bool__(self) -> bool:
+        return bool(self.selectors)
+
+    def select(self, table: Table) -> Selection:
+        """Of a table with all its columns. Raises DispatchError naming table, selector and what is missing, where it
+        leaves no key."""
+        selector = next((one for one in self.selectors if one.tables.match(table.schema, table.name)), None)
+        if selector is None:
+            return Selection(table)
+        places = tuple(at for at, column in enumerate(table.columns) if selector.columns.match(column.name))
+        if len(places) == len(table.columns):
+            return Selection(table)
+        left = frozenset(table.columns[place].info.id for place in places)
+        _check(table, left, selector)
+        handle = _handle_ids(table.info, left)
+        columns = tuple(_flagged(table.columns[place], handle) for place in places)
+        return Selection(replace(table, columns=columns), places)
+
+
+ALL_COLUMNS: Final = ColumnSelectors()
+
+
+def _read(rule: SelectorRule, *, ignores_case: bool) -> _Selector:
+    columns = ColumnPatterns.parse(rule.columns)
+    if not columns.patterns:
+        raise DispatchConfigError(
+            f"column selector for {', '.join(rule.matcher)}: no columns are given, and nothing would be left of its "
+            "tables: name them, or '*' and '!name' for all but some"
+        )
+    return _Selector(rule, TablePatterns.parse(rule.matcher, ignores_case=ignores_case), columns)
+
+
+def _check(table: Table, left: frozenset[int], selector: _Selector) -> None:
+    info = table.info
+    keys = info.unique_indexes()
+    if left and (handle_index(info) is None or any(_is_whole(info, key, left) for key in keys)):
+        return  # rows of a table without a key are told apart by nothing anyway
+    where = f"table `{table.schema}`.`{table.name}`: {selector} leaves"
+    if not left:
+        raise DispatchError(f"{where} no column of it")
+    missing = "; ".join(f"{_shown(info, key)} lacks {', '.join(_missing(info, key, left))}" for key in keys)
+    raise DispatchError(
+        f"{where} neither its whole primary key nor a whole unique key: {missing}. Add these columns of one key to the "
+        "selector, or leave the table out with !"
+    )
+
+
+def _is_whole(info: TableInfo, key: IndexInfo, left: frozenset[int]) -> bool:
+    return all(column.id in left for column in info.index_columns(key))
+
+
+def _missing(info: TableInfo, key: IndexInfo, left: frozenset[int]) -> Sequence[str]:
+    return [column.name for column in info.index_columns(key) if column.id not in left]
+
+
+def _shown(info: TableInfo, key: IndexInfo) -> str:
+    names = ", ".join(column.name for column in info.index_columns(key))
+    return f"the primary key ({names})" if key.primary else f"the unique key {key.name} ({names})"
+
+
+def _handle_ids(info: TableInfo, left: frozenset[int]) -> frozenset[int]:
+    """Column ids of the handle key of what is left."""
+    primary = info.primary_index()
+    if primary is not None and _is_whole(info, primary, left):
+        found: IndexInfo | None = primary
+    else:
+        found = smallest_key(info, [key for key in info.unique_indexes() if _is_whole(info, key, left)])
+    return frozenset(column.id for column in info.index_columns(found)) if found is not None else frozenset()
+
+
+def _flagged(column: Column, handle: frozenset[int]) -> Column:
+    flags = column.flags & ~ColumnFlag.HANDLE_KEY
+    return replace(column, flags=flags | ColumnFlag.HANDLE_KEY if column.info.id in handle else flags)

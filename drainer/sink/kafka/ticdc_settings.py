@@ -1,0 +1,86 @@
+"""Settings of TiCDC that have no effect here, or whose values are refused: of `[sink]`, and of sink URIs.
+
+Those that do something stand in connection.py, security.py and section.py. Where TiCDC's file has them, below
+`kafka-config`, is in original_tables.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from binlog.runtime.fields import Section
+from pydantic import AfterValidator, Field
+
+from drainer.original_settings import WITHOUT_EFFECT
+from drainer.sink.settings import ToSection
+
+_Table = Mapping[str, object]
+
+_OF_STORAGE: Final = f"{WITHOUT_EFFECT}: of TiCDC's files; here they are a destination of its own, db-type = file"
+_OF_SERVERS: Final = f"{WITHOUT_EFFECT}: of TiCDC's databases; here they are a destination of its own, db-type = mysql"
+
+
+def _no_table_transactions(value: str) -> str:
+    if value not in ("", "none"):
+        raise ValueError(
+            f"{value!r} is not for Kafka, with TiCDC neither; set none. Rows of a transaction on a table share a "
+            f'partition by partition = "table" or "conflict"'
+        )
+    return value
+
+
+def _not_at_start(value: bool) -> bool:
+    if value:
+        raise ValueError("true is not supported: remove it; a table's schema is sent before its first row")
+    return value
+
+
+def _no_checksums(value: str) -> str:
+    if value not in ("", "none"):
+        raise ValueError("binlogs have no checksums of rows: set none, or remove it")
+    return value
+
+
+class IntegritySection(Section):
+    """`[integrity]` of TiCDC."""
+
+    integrity_check_level: Annotated[str, AfterValidator(_no_checksums)] = Field(
+        "none", description="must be none: binlogs have no checksums of rows"
+    )
+    corruption_handle_level: str = Field("warn", description=f"{WITHOUT_EFFECT}: there are no checksums")
+
+
+class TicdcSection(ToSection):
+    """Base of Kafka's section."""
+
+    kafka_version: str = Field("", description=f"{WITHOUT_EFFECT}: the client library asks brokers for theirs")
+    max_retry: int = Field(
+        5,
+        description=f"{WITHOUT_EFFECT}: what brokers do not take is sent again until retry-for has passed",
+    )
+    encoder_concurrency: int = Field(
+        32, description=f"{WITHOUT_EFFECT}: Spark's tasks encode; how many there are is spark.master and slots"
+    )
+    enable_kafka_sink_v2: bool = Field(False, description=f"{WITHOUT_EFFECT}: there is one client library")
+    advance_timeout_in_sec: int = Field(
+        150, description=f"{WITHOUT_EFFECT}: a batch that fails is tried again at once, and /status says why"
+    )
+    transaction_atomicity: Annotated[str, AfterValidator(_no_table_transactions)] = Field(
+        "none", description="must be none, as for Kafka in TiCDC"
+    )
+    send_all_bootstrap_at_start: Annotated[bool, AfterValidator(_not_at_start)] = Field(
+        False, description="must be false: of simple, a table's schema comes before its first row"
+    )
+    integrity: IntegritySection = Field(default_factory=lambda: IntegritySection.model_validate({}))
+    safe_mode: bool = Field(False, description=_OF_SERVERS)
+    mysql_config: _Table = Field(default_factory=dict, description=_OF_SERVERS)
+    pulsar_config: _Table = Field(
+        default_factory=dict, repr=False, description=f"{WITHOUT_EFFECT}: there is no destination Pulsar"
+    )
+    terminator: str = Field("\r\n", description=_OF_STORAGE, json_schema_extra={"default": r"\r\n"})
+    date_separator: str = Field("day", description=_OF_STORAGE)
+    enable_partition_separator: bool = Field(True, description=_OF_STORAGE)
+    file_index_digit: int = Field(20, description=_OF_STORAGE)
+    csv: _Table = Field(default_factory=dict, description=_OF_STORAGE)
+    cloud_storage_config: _Table = Field(default_factory=dict, description=_OF_STORAGE)

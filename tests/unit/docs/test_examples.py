@@ -1,0 +1,90 @@
+"""Configurations and commands for Kafka and files, as the pages have them: programs take them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from binlog.runtime import config as configuration
+
+from drainer.config import FLAGS, PROGRAM, Config
+from drainer.kafka_check.__main__ import _parser as check_parser
+from drainer.kafka_consumer.__main__ import _parser as consumer_parser
+from drainer.kafka_reading.address import kafka_address
+from drainer.reparo import config as reparo
+from tests.unit.docs.test_docs import ROOT
+
+PAGES = ["README.md", *(f"docs/{name}.md" for name in ("kafka-operations", "dispatch", "files", "jsonl", "migration"))]
+_BLOCK = re.compile(r"^( *)```(toml|sh)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"(?:^    (?:[A-Z_]+=\S+ )?kafka-.*\n(?:^        .*\n)*)", re.MULTILINE)
+_PARSERS: dict[str, Any] = {"kafka-check": check_parser, "kafka-consumer": consumer_parser}
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    text = (ROOT / page).read_text()
+    return [re.sub(rf"^{of[1]}", "", of[3], flags=re.MULTILINE) for of in _BLOCK.finditer(text) if of[2] == kind]
+
+
+def commands(page: str) -> list[list[str]]:
+    """Of readers of Kafka: those in blocks and in indented lines, without what is behind a pipe or a #."""
+    text = (ROOT / page).read_text()
+    shown = [*_INDENTED.findall(text), *(line for block in blocks(page, "sh") for line in block.splitlines())]
+    found = []
+    for command in shown:
+        words = shlex.split(command.replace("\\\n", " "), comments=True)
+        words = words[: words.index("|")] if "|" in words else words
+        if words and re.match(r"[A-Z_]+=", words[0]):
+            words = words[1:]
+        if words and words[0] in _PARSERS:
+            found.append(words)
+    return found
+
+
+CONFIGURATIONS = [(page, number, text) for page in PAGES for number, text in enumerate(blocks(page, "toml"))]
+COMMANDS = [(page, words) for page in PAGES for words in commands(page)]
+
+
+@pytest.mark.parametrize(("page", "number", "text"), CONFIGURATIONS, ids=[f"{p}-{n}" for p, n, _ in CONFIGURATIONS])
+def test_a_configuration_is_taken(page: str, number: int, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.toml"
+    if "dest-type" in text:
+        path.write_text(text.replace("/var/lib/changes", str(tmp_path)))
+        argv = ["-config", str(path)]
+        reparo_config = configuration.load(
+            reparo.ReparoConfig,
+            component="reparo",
+            argv=argv,
+            env_prefix="REPARO_TEST",
+            flags=reparo.FLAGS,
+            program=reparo.PROGRAM,
+        )
+        reparo_config.check()
+        return
+    path.write_text(text)
+    config = configuration.load(
+        Config,
+        component="drainer",
+        argv=["-config", str(path)],
+        env_prefix="DRAINER_TEST",
+        flags=FLAGS,
+        program=PROGRAM,
+    )
+    config.check()
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), COMMANDS, ids=[f"{page} {' '.join(words)[:60]}" for page, words in COMMANDS]
+)
+def test_a_command_is_taken(page: str, words: list[str]) -> None:
+    arguments = _PARSERS[words[0]]().parse_args(words[1:])
+    address = kafka_address(arguments.uri, words[0], {})
+    assert address.topic
+
+
+def test_there_are_examples() -> None:
+    assert len(CONFIGURATIONS) >= 7
+    assert {words[0] for _, words in COMMANDS} == set(_PARSERS)
+    assert {page for page, _ in COMMANDS} >= {"README.md", "docs/dispatch.md"}

@@ -1,0 +1,387 @@
+"""Column selectors: patterns, which keys must stay, and that rows go on as if the table had no other columns."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC
+
+import pyarrow as pa
+import pytest
+from binlog.tidb.job import ActionType, Job
+from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
+from binlog.tidb.table import TableInfo
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.batch.work import Kind
+from drainer.changes.stream import StreamDecoder, merge
+from drainer.dispatch.column_pattern import ColumnPatterns
+from drainer.dispatch.column_selector import ColumnSelectors, SelectorRule
+from drainer.dispatch.dispatcher import Dispatcher
+from drainer.dispatch.errors import DispatchConfigError, DispatchError
+from drainer.dispatch.partition import row_hashes
+from drainer.dispatch.row_events import DELETES, INSERTS, UPDATES, RowEvents, class_of
+from drainer.dispatch.rules import DispatchRule, Router
+from drainer.dispatch.slotting import PartitionSlotting, part_of_slot, slots_of_topic
+from drainer.dispatch.table_check import check_ddl, check_view
+from drainer.protocol.open.row_place import partition_ids, row_ids
+from drainer.protocol.table import ColumnFlag, Table, table_of
+from drainer.row.form import Form
+from drainer.row.layout import published
+from drainer.schema.steps import Ddl, Located, TableChange
+from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction, view_of
+from tests.unit.drainer.dispatch.histories import (
+    SHAPES,
+    Event,
+    listed,
+    payloads_of,
+    rows_of_transactions,
+    segment_of,
+    table_of_shape,
+)
+
+PARTITIONS = 3
+
+
+def described(info: TableInfo) -> Table:
+    return table_of("db", info, [(column.id, Form.of(column.type)) for column in published(info)], 5, 5)
+
+
+def selectors(*columns: str, matcher: Sequence[str] = ("*.*",)) -> ColumnSelectors:
+    return ColumnSelectors.parse([SelectorRule(tuple(matcher), columns)])
+
+
+@pytest.mark.parametrize(
+    ("patterns", "matching", "others"),
+    [
+        (["*"], ["a", "B", "c d", "ä"], []),
+        (["a"], ["a", "A"], ["ab", "b", ""]),
+        (["A*"], ["a", "Abc"], ["b"]),
+        (["c?"], ["c1", "Cx"], ["c", "c12"]),
+        (["c[0-9]"], ["c1"], ["cx"]),
+        (["c[!0-9]"], ["cx", "c^"], ["c1"]),
+        (["c[^1]"], ["c^", "c1"], ["c2"]),
+        (["*", "!a"], ["b"], ["a", "A"]),
+        (["!a", "*"], ["a", "b"], []),
+        (["*", "!a*", "ab"], ["ab", "c"], ["a", "ac"]),
+        (["!a"], [], ["a", "b"]),
+        (["`c d`"], ["c d", "C D"], ["c"]),
+        (['"c.d"'], ["c.d"], ["c"]),
+        (["/^c[0-9]+$/"], ["c12", "C1"], ["c", "xc1"]),
+        (["# a remark", "", " a\t"], ["a"], ["b"]),
+        (["a\\*"], ["a*"], ["ab"]),
+        (["Ä*"], ["äb"], ["a"]),
+    ],
+)
+def test_patterns_of_columns(patterns: list[str], matching: list[str], others: list[str]) -> None:
+    """As TiDB's column-filter: the last that matches decides, none means no, case never counts."""
+    read = ColumnPatterns.parse(patterns)
+    assert [name for name in (*matching, *others) if read.match(name)] == matching
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("a.b", "unexpected '.'; put names with such characters in backquotes"),
+        ("a b", "unexpected ' '"),
+        ("!", "expected the name of a column"),
+        ("@file", "cannot be read from another file"),
+        ("/(/", "column pattern"),
+        ("`a", "unexpected '`'"),
+    ],
+)
+def test_a_pattern_that_is_none_is_named(pattern: str, words: str) -> None:
+    with pytest.raises(DispatchConfigError) as refused:
+        ColumnPatterns.parse([pattern])
+    assert repr(pattern) in str(refused.value) and words in str(refused.value)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_pattern_or_refused(text: str) -> None:
+    try:
+        read = ColumnPatterns.parse([text])
+    except DispatchConfigError:
+        return
+    assert read.match("a") in (True, False)
+
+
+def test_a_selector_needs_columns() -> None:
+    with pytest.raises(DispatchConfigError, match=r"column selector for a\.b: no columns are given"):
+        selectors("# none", matcher=["a.b"])
+
+
+def test_the_first_selector_with_a_matching_table_counts() -> None:
+    read = ColumnSelectors.parse(
+        [SelectorRule(("db.t",), ("a",)), SelectorRule(("*.*", "!db.free"), ("a", "b")), SelectorRule(("*.*",), ("b",))]
+    )
+    columns = [("a", INT), ("b", INT), ("c", INT)]
+
+    def left(name: str) -> list[str]:
+        return [column.name for column in read.select(described(table(columns, name=name))).table.columns]
+
+    assert (left("T"), left("other"), left("free")) == (["a"], ["a", "b"], ["b"])
+    assert not ColumnSelectors() and read
+    assert repr(read) != repr(selectors("a")) and repr(pickle.loads(pickle.dumps(read))) == repr(read)
+    long = ["/" + "a" * 300 + end + "/" for end in "xy"]
+    assert repr(selectors(long[0])) != repr(selectors(long[1]))
+
+
+PRIMARY = {"PRIMARY": ["a", "b"], "uk": ["c"]}
+COLUMNS = [("a", not_null(INT)), ("b", not_null(INT)), ("c", not_null(INT)), ("d", INT), ("e", TEXT)]
+
+
+@pytest.mark.parametrize(
+    ("unique", "columns", "handle"),
+    [
+        (PRIMARY, ["*"], ["a", "b"]),
+        (PRIMARY, ["*", "!e"], ["a", "b"]),
+        (PRIMARY, ["a", "b"], ["a", "b"]),
+        (PRIMARY, ["a", "c", "e"], ["c"]),  # and not the half of the primary key
+        ({"PRIMARY": ["a"], "wide": ["b", "c"], "small": ["c"]}, ["*", "!a"], ["c"]),
+        ({"PRIMARY": ["a"], "nullable": ["d"]}, ["d", "e"], []),  # as TiCDC: a unique key with NULLs is one
+        ({"k": ["c"]}, ["c", "d"], ["c"]),
+        ({"nullable": ["d"]}, ["e"], []),  # rows of this table are told apart by nothing
+        ({}, ["e"], []),
+    ],
+)
+def test_the_handle_key_of_what_is_left(unique: dict[str, list[str]], columns: list[str], handle: list[str]) -> None:
+    whole = described(table(COLUMNS, unique=unique))
+    found = selectors(*columns).select(whole)
+    assert [found.table.columns[place].name for place in found.table.handle] == handle
+    assert found.table.key == whole.key and found.table.is_keyed == whole.is_keyed
+    if found.places is None:
+        assert found.table is whole
+        return
+    assert [whole.columns[place].name for place in found.places] == [column.name for column in found.table.columns]
+    hidden = ~ColumnFlag.HANDLE_KEY
+    for place, column in zip(found.places, found.table.columns, strict=True):
+        assert column.flags & hidden == whole.columns[place].flags & hidden
+
+
+@pytest.mark.parametrize(
+    ("unique", "handle", "columns", "words"),
+    [
+        (PRIMARY, "", ["a", "d"], "the primary key (a, b) lacks b; the unique key uk (c) lacks c. Add these columns"),
+        ({"k": ["c"]}, "", ["d"], "the unique key k (c) lacks c"),
+        ({}, "a", ["b"], "the primary key (a) lacks a"),
+        (PRIMARY, "", ["nosuch"], "leaves no column of it"),
+        ({}, "", ["nosuch"], "leaves no column of it"),
+    ],
+)
+def test_a_table_without_a_whole_key_is_refused(
+    unique: dict[str, list[str]], handle: str, columns: list[str], words: str
+) -> None:
+    """The error names table, selector and what is missing."""
+    with pytest.raises(DispatchError) as refused:
+        selectors(*columns, matcher=["db.*", "!db.x"]).select(described(table(COLUMNS, unique=unique, handle=handle)))
+    text = str(refused.value)
+    assert text.startswith(f"table `db`.`t`: the column selector for db.*, !db.x ({', '.join(columns)}) leaves")
+    assert words in text
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({"partition": "columns", "columns": ("D", "e")}, "columns left out by its column selector: e; its dispatch"),
+        ({"partition": "index-value", "index": "uk"}, "names the index uk, whose columns c are left out by its column"),
+        ({"partition": "index-value", "index": "primary"}, "index primary, whose columns b are left out"),
+        ({"partition": "columns", "columns": ("nosuch",)}, "columns not found: nosuch"),
+    ],
+)
+def test_what_a_dispatch_rule_names_must_stay(rule: dict[str, object], words: str) -> None:
+    rules = [DispatchRule(("*.*",), **rule)]  # type: ignore[arg-type]
+    chosen = [SelectorRule(("*.*",), ("a", "d", "k") if rule.get("index") == "primary" else ("a", "b", "d", "k"))]
+    router = Router(rules, "all", selectors=chosen)
+    info = table([*COLUMNS, ("k", not_null(INT))], unique={**PRIMARY, "k": ["k"]})
+    with pytest.raises(DispatchError) as refused:
+        router.check(described(info))
+    assert words in str(refused.value)
+    with pytest.raises(DispatchConfigError, match=r"`db`\.`t`"):
+        check_view(view_of(info), router)
+    check_view(view_of(table([("nosuch", INT), ("a", INT), ("D", INT), ("e", INT)], name="no")), Router([], "all"))
+
+
+def kept(info: TableInfo, *columns: str) -> tuple[int, ...]:
+    return tuple(at for at, column in enumerate(info.columns) if column.name in columns)
+
+
+def cut(event: Event, places: Sequence[int]) -> Event:
+    kind, *images = event
+    old, new = (None if image is None else tuple(image[place] for place in places) for image in images)
+    return kind, old, new
+
+
+# What of a table of each shape can stay beside v: its key, or its nullable unique column.
+CHOICES = [("a", "b"), ("a", "b", "u"), ("u", "v"), ("a", "b", "v"), ("u",)]
+
+
+@settings(deadline=None, max_examples=70)
+@given(data=st.data(), shape=st.sampled_from(SHAPES), raw=st.booleans(), rows_min=st.sampled_from([1, 1 << 30]))
+def test_events_are_those_of_the_whole_table_without_its_other_columns(
+    data: st.DataObject, shape: str, raw: bool, rows_min: int
+) -> None:
+    """In the same order, split and merged by all columns; one that changed other columns alone is there, too."""
+    info = table_of_shape(shape)
+    chosen = data.draw(st.sampled_from(CHOICES))
+    segment = segment_of([info], payloads_of(info, data.draw(rows_of_transactions(shape))), rows_min=rows_min)
+    whole = listed(RowEvents(raw=raw).of(segment))
+    found = listed(RowEvents(raw=raw, selectors=selectors(*chosen)).of(segment))
+    assert found == [(commit_ts, cut(event, kept(info, *chosen))) for commit_ts, event in whole]
+
+
+RULES = {
+    "default": DispatchRule(("*.*",)),
+    "index-value": DispatchRule(("*.*",), partition="index-value"),
+    "columns": DispatchRule(("*.*",), partition="columns", columns=("u",)),
+    "v": DispatchRule(("*.*",), partition="columns", columns=("v",)),
+    "index": DispatchRule(("*.*",), partition="index-value", index="u"),
+    "conflict": DispatchRule(("*.*",), partition="conflict"),
+}
+
+
+CLASSES = {Kind.DELETE: 0, Kind.UPDATE: 1, Kind.INSERT: 2}
+UNNAMED = ("default", "index-value", "conflict")
+
+
+@settings(deadline=None, max_examples=70)
+@given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)), slots=st.integers(1, 4))
+def test_slots_write_what_one_task_would(data: st.DataObject, shape: str, rule: str, slots: int) -> None:
+    """Partitions are those of what is left; each, alone and in its order, makes the states of its rows."""
+    info = table_of_shape(shape)
+    chosen = data.draw(
+        st.sampled_from(
+            [some for some in CHOICES if {"columns": "u", "index": "u"}.get(rule, rule) in (*some, *UNNAMED)]
+        )
+    )
+    router = Router([RULES[rule]], "all", selectors=[SelectorRule(("*.*",), chosen)])
+    to = Dispatcher(router, {"all": PARTITIONS}, UTC)
+    payloads = payloads_of(info, data.draw(rows_of_transactions(shape)))
+    events = RowEvents(selectors=router.selectors)
+    whole: dict[int, list[tuple[int, Event]]] = {}
+    for number in range(PARTITIONS):
+        mine = [one.where(one.partitions == number) for one in to.routes(events.of(segment_of([info], payloads)))]
+        whole[number] = listed([one.changes for one in mine if len(one)])
+    slotting = pickle.loads(pickle.dumps(PartitionSlotting(to, slots)))
+    cutter = StreamDecoder(view_of(info)).cutter(slots, slotting.slots_of)
+    cutter.add_all(payloads)
+    found: dict[int, list[tuple[int, Event]]] = defaultdict(list)
+    for slot, blob in cutter.cut().items():
+        segment = merge(StreamDecoder(view_of(info)), [blob], 0, 1)
+        for one in part_of_slot(events.of(segment), to, slot, slots):
+            for number in range(PARTITIONS):
+                some = one.where(one.partitions == number)
+                found[number] += listed([some.changes]) if len(some) else []
+    for number in range(PARTITIONS):
+        assert Counter(map(repr, found[number])) == Counter(map(repr, whole[number]))
+        classes = [(commit_ts, CLASSES[kind]) for commit_ts, (kind, _, _) in whole[number]]
+        assert shape == "none" or classes == sorted(classes)
+        rows: Counter[object] = Counter()
+        for _, (_, old, new) in whole[number]:
+            if old is not None:
+                assert rows[old] > 0, "what is removed is there"
+                rows[old] -= 1
+            rows.update([new] if new is not None else [])
+
+
+def test_the_partition_is_that_of_a_table_that_has_no_other_columns() -> None:
+    columns = [("id", not_null(INT)), ("k", not_null(INT)), ("secret", TEXT)]
+    whole = table(columns, unique={"PRIMARY": ["id"], "k": ["k"]})
+    narrow = table(columns[1:2], unique={"k": ["k"]})
+    steps: list[tuple[TableInfo, Step]] = [(whole, ("insert", {}, {1: n, 2: n + 100, 3: b"x"})) for n in range(20)]
+    segment = segment_of([whole], [transaction(steps, commit_ts=9, start_ts=1)])
+    router = Router([RULES["index-value"]], "all", selectors=[SelectorRule(("*.*",), ("k",))])
+    to = Dispatcher(router, {"all": 7}, UTC)
+    (routes,) = to.routes(RowEvents(selectors=router.selectors).of(segment))
+    assert [one.name for one in routes.changes.table.columns] == ["k"]
+    hashes = row_hashes(described(narrow), (0,), routes.changes.image, 20, UTC)
+    assert routes.partitions.tolist() == (hashes % 7).tolist()
+    assert len(set(routes.partitions.tolist())) > 3
+    (slots,) = pickle.loads(pickle.dumps(PartitionSlotting(to, 7))).slots_of(segment.changes[0], 7)
+    assert slots.tolist() == slots_of_topic(to, "all", 7)[routes.partitions].tolist()
+
+
+def test_the_halves_of_an_update_that_moves_are_in_their_classes() -> None:
+    """Also where the key that tells the rows apart is left out: deletes come first."""
+    info = table([("id", INT), ("u", INT), ("v", INT)], handle="id", unique={"u": ["u"]})
+    steps: list[Step] = [("update", {1: n, 2: n, 3: n}, {1: n, 2: n, 3: n + 50}) for n in range(30)]
+    segment = segment_of([info], [transaction([(info, one) for one in steps], commit_ts=9, start_ts=1)])
+    router = Router([RULES["v"]], "all", selectors=[SelectorRule(("*.*",), ("u", "v"))])
+    routes = Dispatcher(router, {"all": 3}, UTC).routes(RowEvents(selectors=router.selectors).of(segment))
+    wanted = {Kind.DELETE: DELETES, Kind.UPDATE: UPDATES, Kind.INSERT: INSERTS}
+    assert {one.changes.kind for one in routes} == wanted.keys()
+    assert all(class_of(one.changes) == wanted[one.changes.kind] for one in routes)
+
+
+def test_by_conflict_a_key_that_nobody_reads_ties_nothing_together() -> None:
+    """Rows that meet in a unique key that is left out are spread as if there were none."""
+    info = table([("id", INT), ("u", INT)], handle="id", unique={"u": ["u"]})
+    payloads = [
+        transaction([(info, ("insert", {}, {1: 1, 2: 5}))], commit_ts=3, start_ts=1),
+        transaction([(info, ("delete", {1: 1, 2: 5}, {}))], commit_ts=5, start_ts=4),
+        transaction([(info, ("insert", {}, {1: 2, 2: 5}))], commit_ts=7, start_ts=6),
+    ]
+    segment = segment_of([info], payloads)
+
+    def places(*columns: str) -> set[int]:
+        router = Router([RULES["conflict"]], "all", selectors=[SelectorRule(("*.*",), columns)])
+        routes = Dispatcher(router, {"all": 1000}, UTC).routes(RowEvents(selectors=router.selectors).of(segment))
+        return {number for one in routes for number in one.partitions.tolist()}
+
+    assert len(places("*")) == 1
+    assert len(places("id")) == 2
+
+
+def test_an_update_of_other_columns_alone_is_an_event() -> None:
+    """As TiCDC sends it; and one of a unique key that is left out is a delete and an insert."""
+    info = table([("id", INT), ("v", INT), ("u", INT)], handle="id", unique={"u": ["u"]})
+    updates: list[Step] = [
+        ("update", {1: 1, 2: 5, 3: 1}, {1: 1, 2: 6, 3: 1}),
+        ("update", {1: 2, 2: 5, 3: 2}, {1: 2, 2: 5, 3: 3}),
+    ]
+    segment = segment_of([info], [transaction([(info, one) for one in updates], commit_ts=9, start_ts=1)])
+    found = [event for _, event in listed(RowEvents(selectors=selectors("id")).of(segment))]
+    assert found == [(Kind.DELETE, (2,), None), (Kind.UPDATE, (1,), (1,)), (Kind.INSERT, None, (2,))]
+
+
+def test_the_row_s_place_upstream_does_not_tell_what_is_left_out() -> None:
+    """Open Protocol's `rid` is the primary key's value; its partition's id is not guessed from a default."""
+    parts = (PartitionDefinition(11, "p0", ()), PartitionDefinition(12, "p1", ()))
+    info = replace(
+        table([("id", INT), ("k", not_null(INT)), ("v", INT)], handle="id", unique={"k": ["k"]}),
+        partition=PartitionInfo(PartitionType.HASH, "`id`", definitions=parts),
+    )
+    columns = tuple(pa.array([value], pa.int64()) for value in (5, 6, 7))
+
+    def told(*names: str) -> tuple[object, object]:
+        selection = selectors(*names).select(described(info))
+        ids, partitions = row_ids(selection.table), partition_ids(selection.table)
+        assert partitions is not None
+        left = selection.of(columns)
+        return ids(left).to_pylist() if ids is not None else None, partitions(left).to_pylist()
+
+    assert told("*") == told("id") == ([5], [12])
+    assert told("k", "v") == (None, [None])
+
+
+def ddl_to(info: TableInfo) -> Ddl:
+    job = Job(8, ActionType.ADD_COLUMN, schema_version=9)
+    change = TableChange(None, Located(info.id, "db", info))
+    return Ddl(job, 77, False, "db", "t", ("x",), "ALTER TABLE t x", 70, (change,))
+
+
+def test_a_ddl_after_which_a_table_does_not_fit_is_refused_before_it_is_published() -> None:
+    """The error names job, statement, table, selector and what is missing; a dropped table is no matter."""
+    router = Router([], "all", selectors=[SelectorRule(("*.*",), ("id", "v"))])
+    check_ddl(ddl_to(table([("id", INT), ("v", INT), ("w", INT)], handle="id")), router)
+    broken = ddl_to(table([("k", not_null(INT)), ("v", INT)], unique={"PRIMARY": ["k"]}))
+    with pytest.raises(DispatchError) as refused:
+        check_ddl(broken, router)
+    text = str(refused.value)
+    assert text.startswith("DDL job 8 at commit_ts 77 is not published (ALTER TABLE t x): behind it, table `db`.`t`: ")
+    assert "the primary key (k) lacks k" in text and "the column selector for *.* (id, v)" in text
+    gone = replace(broken, changes=(replace(broken.changes[0], before=broken.changes[0].after, after=None),))
+    check_ddl(gone, router)
+    check_ddl(broken, Router([], "all"))

@@ -197,6 +197,33 @@ def test_more_is_decoded_together_where_there_are_many_tables() -> None:
     assert merge(StreamDecoder(view_of(*infos)), [blob], 0, 1).change_count == 6
 
 
+def test_the_bytes_of_all_runs_are_those_of_the_part() -> None:
+    """Told once, however many slots it has."""
+    payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(9)]
+    runs, together = (StreamDecoder(view_of(FIRST)).cutter(2, by_parity) for _ in range(2))
+    for begin in range(0, 9, 4):
+        runs.add_in_order(payloads[begin : begin + 4], stream.FLUSH_BYTES)
+    together.add_all(payloads)
+    found, wanted = ([unpack_blob(blob).source_bytes for blob in cutter.cut().values()] for cutter in (runs, together))
+    assert len(found) == 2
+    assert found == wanted == [sum(map(len, payloads)), 0]
+
+
+@pytest.mark.parametrize(("count", "most"), [(0, 2 << 20), (1, 2 << 20), (20, 32 << 20)])
+def test_how_much_is_decoded_together_is_bounded(count: int, most: int) -> None:
+    """By 32 MiB however many tables there are; and where a run had no rows, by no less than where it had one table."""
+    infos = [table([("id", INT)], table_id=100 + n, name=f"t{n}") for n in range(20)]
+    cutter = StreamDecoder(view_of(*infos)).cutter(1, by_parity)
+    steps: list[tuple[TableInfo, Step]] = [(info, ("insert", {}, {1: 1})) for info in infos[:count]]
+    cutter.add_in_order([transaction(steps, commit_ts=BEGIN_TS)], 2 << 20)
+    assert not cutter._payloads
+    payload = transaction([(infos[0], ("insert", {}, {1: 2}))], commit_ts=BEGIN_TS + 1)
+    cutter.add_in_order([payload], most - 1)
+    assert cutter._payloads == [payload]
+    cutter.add_in_order([], 1)
+    assert not cutter._payloads
+
+
 @settings(deadline=None, max_examples=50)
 @given(
     count=st.integers(1, 30),

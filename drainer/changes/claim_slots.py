@@ -51,7 +51,7 @@ class Claimed:
 def pack_claims(
     rest: Mapping[int, bytes], claimed: Iterable[tuple[Claimed, Sequence[Claims]]], slots: int
 ) -> dict[int, bytes]:
-    """Return slot → blob; slots without claims have none. `rest`: the blobs of the claims that were noted row by row."""
+    """Return slot → blob; slots without claims have none. `rest`: the blobs of claims that were noted row by row."""
     streams: dict[int, list[Pieces]] = {}
     for of, blocks in claimed:
         for block in concat_claims(blocks):

@@ -26,7 +26,7 @@ _NUMBERS: Final = {Leaf.INT64: "<i8", Leaf.UINT64: "<u8", Leaf.FLOAT64: "<f8"}
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """A column of at least one document: the bytes of all documents with some padding, and where each begins and ends."""
+    """A column of at least one document: the bytes of all documents, some padding, and where each begins and ends."""
 
     data: Octets
     begins: Ints

@@ -32,7 +32,7 @@ _SEPARATORS: Final = b"\xe2\x80"  # the first bytes of U+2028 and U+2029
 
 def json_texts(column: Any, escape: Escape = list) -> Any:
     """Return `decode_text` of each document as a `binary` array, NULL for NULL. `escape` is applied to all of the text,
-    in pieces of any size. It may change only control characters, `"`, `\`, `<`, `>`, `&`, U+2028 and U+2029. Raises
+    in pieces of any size. It may change only control characters, `"`, `\\`, `<`, `>`, `&`, U+2028 and U+2029. Raises
     DecodeError for a value that is not a document, as `decode_text` does."""
     if column.null_count:
         texts = json_texts(column.drop_null(), escape)

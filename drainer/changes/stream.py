@@ -263,8 +263,7 @@ def merge(decoder: StreamDecoder, blobs: Iterable[bytes], after_ts: int, until_t
 def _segment_of(found: Sequence[Changes], source_bytes: int, after_ts: int, until_ts: int) -> ChangeSegment:
     commits = 0
     if found:
-        # np.unique would take several times as long
-        in_order = np.sort(np.concatenate([one.commit_ts for one in found]))
+        in_order = np.sort(np.concatenate([one.commit_ts for one in found]))  # np.unique takes several times as long
         commits = 1 + int(np.count_nonzero(in_order[1:] != in_order[:-1]))
     return ChangeSegment(after_ts, until_ts, tuple(found), sum(map(len, found)), source_bytes, commits)
 

@@ -133,8 +133,9 @@ def _packed(of: tuple[Name, Kind], stream: _Stream) -> Pieces:
 
 
 def divided(slots: Sequence[Ints]) -> tuple[Ints, list[tuple[int, int, int]]]:
-    """(the numbers of the changes of one slot after another, those of a slot ascending; of each slot which it is, and
-    where in them its own begin and end). A change that has the same slot in several arrays is there once in it."""
+    """Sort the changes by slot. Return (the indexes of the changes of one slot after another, ascending within a slot;
+    for each slot: the slot, and where its indexes begin and end). A change that has the same slot in several arrays
+    occurs once in it."""
     first, *others = slots
     if all(np.array_equal(first, other) for other in others):
         # numpy sorts numbers of up to 16 bits without comparing them (radix sort).

@@ -1,10 +1,10 @@
-"""The shop as a service of its own: it writes to pumps that run already, and compares a destination with what it wrote.
+"""The shop as a service of its own: it writes to running pumps, and compares a destination with the rows that it wrote.
 
     python -m demo.service --pd-urls http://etcd:2379 --compare mysql://reader:reader@mariadb:3306
 
-Its database `shop` is dropped and made anew at the start. Then, in rounds: it writes for --seconds, waits until every
-table in the destination equals what it wrote, and says so. Exit code 1 when they differ for longer than --patience,
-0 after --rounds rounds or a signal.
+Its database `shop` is dropped and created again at the start. Then, in rounds, it writes for --seconds, waits until
+every table in the destination equals what it wrote, and reports this. Exit code 1 when they differ for longer than
+--patience, 0 after --rounds rounds or a signal.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 async def run(options: argparse.Namespace) -> bool:
-    """False when the destination stays different."""
+    """Run the rounds. Return False if the destination stays different."""
     async with await Service.connect(options.pd_urls) as service:
         if SCHEMA in await service.databases():
             await service.drop_database(SCHEMA)
@@ -72,7 +72,7 @@ async def run(options: argparse.Namespace) -> bool:
 
 
 async def equal(shop: Shop, options: argparse.Namespace) -> bool:
-    """Wait until every table equals the shop's; says what differs when it does not come to that."""
+    """Wait until every table equals the shop's. On a timeout, report the differences and return False."""
     begin = time.monotonic()
     while True:
         found = await asyncio.to_thread(compare_tables, options.compare, SCHEMA, list(shop.models.values()))
@@ -102,7 +102,7 @@ def _difference(one: Comparison) -> dict[str, object]:
 
 
 async def until_signal(options: argparse.Namespace) -> bool:
-    """`run`, ended by SIGTERM or SIGINT as if all was done."""
+    """Run `run`; SIGTERM and SIGINT end it as if its work were done."""
     work = asyncio.ensure_future(run(options))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,11 +1,16 @@
-"""Map columns of TiDB to columns of Spark: the type of each column, and its values in the form that Arrow accepts.
-Pure.
+"""Map columns of TiDB to columns of Spark: the type of each, and its values in the form that Arrow accepts. Pure.
 
-| TiDB | Spark | |---|---| | TINYINT, SMALLINT, MEDIUMINT and INT, BIGINT | byte, short, int, long | | the same UNSIGNED
-| short, int, int (MEDIUMINT) or long (INT), decimal(20,0) | | YEAR; BIT(n) | short; long, for 64 bits decimal(20,0) | |
-FLOAT, DOUBLE | float, double | | DECIMAL(p,s) | decimal(p,s); string where p is above 38, which is Spark's limit | |
-DATE; DATETIME; TIMESTAMP | date; timestamp_ntz; timestamp | | TIME | interval day to second | | CHAR, VARCHAR, TEXT,
-ENUM, SET, JSON | string | | BINARY, VARBINARY, BLOB | binary |
+| TiDB | Spark |
+|---|---|
+| TINYINT, SMALLINT, MEDIUMINT and INT, BIGINT | byte, short, int, long |
+| the same UNSIGNED | short, int, int (MEDIUMINT) or long (INT), decimal(20,0) |
+| YEAR; BIT(n) | short; long, for 64 bits decimal(20,0) |
+| FLOAT, DOUBLE | float, double |
+| DECIMAL(p,s) | decimal(p,s); string where p is above 38, which is Spark's limit |
+| DATE; DATETIME; TIMESTAMP | date; timestamp_ntz; timestamp |
+| TIME | interval day to second |
+| CHAR, VARCHAR, TEXT, ENUM, SET, JSON | string |
+| BINARY, VARBINARY, BLOB | binary |
 
 A date with a zero month or day (and the zero date) is no date for Spark: NULL, or an error with `zero-dates` = fail.
 """

@@ -99,7 +99,7 @@ class Backlog(Protocol):
 
 @dataclass
 class OwnBacklog:
-    """etcd and two pumps of this project. A history file describes the table, which is created downstream in advance."""
+    """etcd and two pumps of this project. A history file describes the table, which exists downstream in advance."""
 
     stack: Stack
     table: Table

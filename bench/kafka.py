@@ -321,13 +321,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench.kafka", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=100_000, help="an even number")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows in the backlog, an even number")
     parser.add_argument("--partitions", type=int, default=16)
     parser.add_argument("--protocol", action="append", choices=PROTOCOLS, help="may be repeated; default: all")
     parser.add_argument("--batch-bytes", type=int, default=0, help="batch-bytes-max of the drainer; 0: its default")
-    parser.add_argument("--writers", action="store_true", help="the ceiling and slot writers alone, no drainer")
-    parser.add_argument("--debug", action="store_true", help="the drainer's log of its batches")
-    parser.add_argument("--profile", action="store_true", help="CPU of each program for a row")
+    parser.add_argument("--writers", action="store_true", help="measure only the ceiling and the slot writers")
+    parser.add_argument("--debug", action="store_true", help="print the drainer's log of its batches")
+    parser.add_argument("--profile", action="store_true", help="print each program's CPU for a row")
     return parser.parse_args()
 
 

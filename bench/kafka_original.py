@@ -104,7 +104,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench.kafka_original", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=300_000, help="an even number")
+    parser.add_argument("--rows", type=int, default=300_000, help="rows in the backlog, an even number")
     parser.add_argument("--partitions", type=int, default=16)
     return parser.parse_args()
 

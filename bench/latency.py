@@ -147,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.latency", description=__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--ddls", type=int, default=10)
-    parser.add_argument("--tidb", action="store_true", help="rows of a real TiDB, started from PEER_BIN")
+    parser.add_argument("--tidb", action="store_true", help="write the rows with a real TiDB from PEER_BIN")
     parser.add_argument("--debug", action="store_true", help="with --tidb: print the drainer's log with its batches")
     args = parser.parse_args()
     if args.tidb:

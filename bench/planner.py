@@ -257,10 +257,10 @@ def numbers_of(text: str) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.planner", description=__doc__)
     parser.add_argument("--pumps", type=numbers_of, default=[1, 10, 30, 100])
-    parser.add_argument("--tasks", type=numbers_of, default=[4, 40, 100, 400], help="of each of two stages")
+    parser.add_argument("--tasks", type=numbers_of, default=[4, 40, 100, 400], help="tasks in each of the two stages")
     parser.add_argument("--connections", type=numbers_of, default=[1, 2, 4, 16, 64])
-    parser.add_argument("--rows", type=int, default=100_000, help="to each number of connections")
-    parser.add_argument("--no-servers", action="store_true", help="neither Spark nor MariaDB")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows loaded with each number of connections")
+    parser.add_argument("--no-servers", action="store_true", help="measure neither Spark nor MariaDB")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--backlog", action="store_true", help=argparse.SUPPRESS)

@@ -263,7 +263,7 @@ def measure(size: Size, transactions: int, report: Report) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.size", description=__doc__)
     parser.add_argument("--binlogs", type=int, default=10_000_000)
-    parser.add_argument("--keep", action="store_true", help="leave the directory where it is")
+    parser.add_argument("--keep", action="store_true", help="keep the directory with the pump's data")
     args = parser.parse_args()
     report = Report(f"{args.binlogs:,} binlogs in one pump")
     directory = Path(tempfile.mkdtemp(prefix="bench-size-"))

@@ -154,7 +154,9 @@ def yardstick() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.start", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--timeline", action="store_true", help="every process with its times, and the drainer's log")
+    parser.add_argument(
+        "--timeline", action="store_true", help="print each process with its times, and the drainer's log"
+    )
     args = parser.parse_args()
     with running_stack(pumps=2) as (stack, mariadb):
         report = Report("from the command to a running drainer")

@@ -42,7 +42,7 @@ def parse(argv: list[str], *, prog: str, description: str, seconds: float, rate:
     )
     parser.add_argument("--writers", type=int, default=8, help="concurrent writers (default 8)")
     parser.add_argument("--rate", type=float, default=rate, help=f"transactions a second, about (default {rate:.0f})")
-    parser.add_argument("--seed", type=int, default=1, help="of the random numbers (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random numbers (default 1)")
     parser.add_argument(
         "--directory", type=Path, default=Path("demo-data"), help="emptied at start (default demo-data)"
     )

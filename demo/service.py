@@ -34,7 +34,7 @@ _log = log.get_logger("shop")
 def parse(argv: list[str]) -> argparse.Namespace:
     about = (__doc__ or "").split("\n\n")
     parser = argparse.ArgumentParser(prog="python -m demo.service", description=about[0], epilog=about[2])
-    parser.add_argument("--pd-urls", required=True, help="PD or etcd that the pumps are registered in")
+    parser.add_argument("--pd-urls", required=True, help="PD or etcd where the pumps are registered")
     parser.add_argument(
         "--compare", required=True, metavar="URL", help="the drainer's destination, as mysql://user:password@host:3306"
     )
@@ -42,7 +42,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=0, help="rounds; 0: until a signal (default 0)")
     parser.add_argument("--rate", type=float, default=20.0, help="transactions a second, about (default 20)")
     parser.add_argument("--writers", type=int, default=8, help="concurrent writers (default 8)")
-    parser.add_argument("--seed", type=int, default=1, help="of the random numbers (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random numbers (default 1)")
     parser.add_argument(
         "--patience", type=float, default=120.0, help="seconds the destination may take to be equal (default 120)"
     )

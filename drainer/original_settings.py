@@ -22,7 +22,7 @@ _CHECKPOINT_TYPES = frozenset({"", "mysql", "tidb"})  # where it is a table, as 
 def _usual_text(value: str) -> str:
     wrong = sorted(_TEXT_MODES & {mode.strip().upper() for mode in value.split(",")})
     if wrong:
-        raise ValueError(f"{', '.join(wrong)} is not supported: DDLs are read as TiDB's default modes have them")
+        raise ValueError(f"{', '.join(wrong)} is not supported: DDLs are parsed as in TiDB's default modes")
     return value
 
 

@@ -152,7 +152,7 @@ async def printed(chain: Chain, commit_ts: int) -> None:
     while not all(stream.seen.has_all(commit_ts) for stream in chain.streams):
         if time.monotonic() > end:
             late = ", ".join(stream.feed.name for stream in chain.streams if not stream.seen.has_all(commit_ts))
-            raise DemoError(f"{late}: nothing says that all of it is in Kafka, after {READ_DEADLINE_S:.0f} s")
+            raise DemoError(f"{late}: not known to be completely in Kafka after {READ_DEADLINE_S:.0f} s")
         await asyncio.sleep(0.2)
 
 

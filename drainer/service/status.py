@@ -35,7 +35,7 @@ _READ = metrics.ShownCounter("drainer_read_bytes", "bytes of binlogs in them")
 _HELD = metrics.gauge(
     "drainer_held_back_seconds",
     "how long a pump has held the watermark back, because it does not answer, has a prewrite pending or lacks rows; "
-    "nodeID is empty where it is no pump",
+    "nodeID is empty if the cause is not a pump",
     ["nodeID"],
 )
 _PENDING = metrics.gauge("drainer_pump_pending_oldest_ms", "age of a pump's oldest pending prewrite", ["nodeID"])
@@ -43,7 +43,7 @@ _FAILING = metrics.gauge(
     "drainer_failing_seconds", "seconds since the current operation began to fail; 0: nothing fails"
 )
 _WAITING = metrics.gauge(
-    "drainer_waiting_seconds", "how long a batch has waited for what is not there yet, such as a DDL job"
+    "drainer_waiting_seconds", "how long a batch has waited for something that is missing, such as a DDL job"
 )
 _MISSED = metrics.gauge(
     "drainer_pump_missed_binlogs", "binlogs below the drainer's position that a rejoined pump holds", ["nodeID"]

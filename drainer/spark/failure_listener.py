@@ -36,7 +36,11 @@ def listener_for(session: SparkSession) -> FailureListener | None:
             return FailureListener(host.strip("[]"), bind.strip("[]"), port=port)
         return FailureListener(host.strip("[]"), bind.strip("[]"))
     except OSError as error:
-        _log.warning("the status will not show what fails in Spark's tasks: no UDP port", host=bind, error=str(error))
+        _log.warning(
+            "/status will not show failures in Spark tasks, only the workers' logs will: no UDP port",
+            host=bind,
+            error=str(error),
+        )
         return None
 
 
@@ -59,7 +63,9 @@ class FailureListener:
         self._bind = bind
         self.address = ReportAddress(host, self._socket.getsockname()[1], secrets.token_hex(32))
         self._failures = failures
-        self._outage = Outage(_log, "tasks of Spark fail and try again", "no task of Spark fails any more")
+        self._outage = Outage(
+            _log, "operations in Spark tasks fail and are retried", "operations in Spark tasks no longer fail"
+        )
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="failure listener", daemon=True)
         self._thread.start()
@@ -77,7 +83,9 @@ class FailureListener:
                 self._hear(self._datagram())
         except OSError as error:
             if not self._closing:
-                _log.warning("the status shows no more of what fails in Spark's tasks", error=str(error))
+                _log.warning(
+                    "/status no longer shows failures in Spark tasks, only the workers' logs do", error=str(error)
+                )
 
     def _datagram(self) -> bytes:
         """Return the next datagram, or nothing after a short timeout."""

@@ -103,7 +103,7 @@ def question_of(asked: bytes) -> tuple[str, int, int]:
     try:
         question, start_ts, until_ts = json.loads(asked)
     except (ValueError, TypeError, RecursionError) as error:
-        raise QuestionUnreadable(f"stream reader: {asked[:100]!r} is no question: {error}") from None
+        raise QuestionUnreadable(f"stream reader: {asked[:100]!r} is not a valid request: {error}") from None
     if question not in ("next", "tasks") or type(start_ts) is not int or type(until_ts) is not int:
-        raise QuestionUnreadable(f"stream reader: {asked[:100]!r} is no question")
+        raise QuestionUnreadable(f"stream reader: {asked[:100]!r} is not a valid request")
     return question, start_ts, until_ts

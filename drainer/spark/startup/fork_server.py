@@ -122,7 +122,7 @@ class ForkServer:
         try:
             request = receive(connection)
         except (BadRequest, OSError) as error:
-            _say(f"a request that is none: {error}")
+            _say(f"invalid request: {error}")
             connection.close()
             return
         server = os.getpid()

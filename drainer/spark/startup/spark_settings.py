@@ -81,7 +81,9 @@ def settings_for(master: str, conf: Mapping[str, str], *, log4j: Path, classes: 
         settings["spark.python.unix.domain.socket.enabled"] = "false"
     settings.update(conf)
     if not master.startswith("local") and settings.get("spark.authenticate", "false").lower() != "true":
-        _log.warning("spark.authenticate is off: whoever can reach Spark's ports can run code in it", master=master)
+        _log.warning(
+            "spark.authenticate is off: any host that can reach Spark's ports can run code in it", master=master
+        )
     more = conf.get("spark.driver.extraJavaOptions", "")
     settings["spark.driver.extraJavaOptions"] = java_options(log4j, classes, more)
     return settings

@@ -44,7 +44,7 @@ class TableHistory:
             if not missing:
                 return self.watched
             if time.monotonic() > end:
-                why = f"its job is not shown {FINISH_WAIT_S:g} s after the column {missing} was made public"
+                why = f"its job is still not listed {FINISH_WAIT_S:g} s after the column {missing} was made public"
                 raise HistoryUnavailable(self.describe(), why)
             await asyncio.sleep(0.2)
 

@@ -26,7 +26,7 @@ class ValueUnfit(BinlogError):
     def __init__(self, table: str, column: str, why: str, commit_ts: int) -> None:
         super().__init__(
             f"table {table}, row of commit_ts {commit_ts}: column {column} had another type then, and {why}. With "
-            f"schema-changes = collect it is NULL, and its text is in the column added; or read from behind this "
+            f"schema-changes = collect it is NULL, and its text is in the column added; or start after this "
             f"commit_ts with start-ts"
         )
 

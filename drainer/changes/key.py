@@ -71,7 +71,7 @@ def joined_keys(columns: Sequence[Any]) -> Keys:
 
 def _number_keys(column: Any) -> Keys:
     values = column.to_numpy(zero_copy_only=False)
-    # modulo 2^64; the first byte tells whether the value is 2^64 or more
+    # modulo 2^64; the first byte tells whether the sum reached 2^64
     shifted: Words = values.view(np.uint64) + _SIGN
     signed = column.type == pa.int64()
     octets = np.zeros((len(values), IDENTITY_BYTES), np.uint8)

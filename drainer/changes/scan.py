@@ -109,7 +109,7 @@ def scan_all(payloads: Sequence[bytes]) -> Scanned:
     rank, unique = _ranked(commit_ts, start_ts)
     chosen = np.flatnonzero(single.found & unique)
     found = _joined(payloads, single, chosen, several, unique)
-    of = found.order  # transactions so far
+    of = found.order  # until here the transaction's number
     order = rank[of]
     if len(several.rows):
         by_place = np.lexsort((found.sequence, order))

@@ -51,7 +51,7 @@ def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> Spar
             try:
                 return _made(jvm, conf, gateway)
             except Exception as error:
-                told = text_of(error)  # the request goes to the JVM, which is ended soon
+                told = text_of(error)  # the text is fetched from the JVM, which is ended soon
                 raise
     except Stopped:
         raise

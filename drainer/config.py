@@ -113,7 +113,7 @@ class SyncerSection(OriginalSyncerSection):
         timedelta(milliseconds=KEEP_MS_DEFAULT),
         ge=timedelta(0),
         description="how long dropped and truncated tables are kept for FLASHBACK or RECOVER, such as 24h; at least "
-        "upstream's tidb_gc_life_time; 0: they are dropped at once",
+        "upstream's tidb_gc_life_time; 0: they are dropped immediately",
         json_schema_extra={"default": "1h"},
     )
     to: Annotated[ToSection, Variants(sections)] = Field(default_factory=ToSection)
@@ -319,7 +319,7 @@ PROGRAM = Program(
     "to files, exactly once.",
     (
         "drainer -config drainer.toml                              a daemon; SIGTERM stops it cleanly",
-        "drainer -config drainer.toml -until-now                   drain what is there and exit",
+        "drainer -config drainer.toml -until-now                   drain the existing binlogs and exit",
         "drainer -config drainer.toml -master spark://host:7077    the same on a Spark cluster",
         "drainer -config drainer.toml -initial-commit-ts 0         a first start from the oldest binlog",
     ),

@@ -7,6 +7,6 @@
     python -m bench.planner    planning by number of pumps, batches by number of tasks, the destination by connections
     python -m bench.rowcodec   one row from binlog bytes to SQL text
 
-The peer's binaries are found in the folder that PEER_BIN names: pd-server, unitikv, tidb-server, pump, drainer,
+The binaries of the original are in the folder that PEER_BIN names: pd-server, unitikv, tidb-server, pump, drainer,
 pumpload.
 """

@@ -1,4 +1,4 @@
-"""All measurements, one after another, but `bench.size`, which takes minutes and a gigabyte of disk."""
+"""Run all measurements, one after another, except `bench.size`, which takes minutes and a gigabyte of disk."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""Rows as Avro's messages beside fastavro with the same rows, in CPU time of one run: µs a row, and the ratio.
+"""Measure the encoding of rows as Avro messages, compared with fastavro for the same rows, in CPU time of one run: µs a
+row, and the ratio.
 
     python -m bench.avro [--rows 20000]
 
-Both write a key and a value with their headers, and the bytes are compared before anything is measured. fastavro is
-given dictionaries that are ready, texts of dates and JSON among them; ours begins with the columns that a drainer has.
-`wide` has ten columns of ten types, and most of ours is the text of its JSON; `no JSON` is the same without that
-column, `sbtest` has four. Then batches of few rows, which tell what a call costs. Least of several runs.
+Both write a key and a value with their headers, and the bytes are compared before anything is measured. fastavro gets
+prepared dictionaries, with dates and JSON already as text; this project's encoder begins with the columns that a
+drainer has. `wide` has ten columns of ten types, and this project's encoder spends most of the time on the text of its
+JSON. `no JSON` is the same without that column, `sbtest` has four columns. Then batches of few rows show the cost of a
+call. Each figure is the least of several runs.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ def sbtest_row(number: int, dice: random.Random) -> list[Carrier]:
 
 
 def ready(table: Table) -> tuple[AvroEncoder, list[Any]]:
-    """An encoder with ids, and fastavro's schemas of key and value."""
+    """Return an encoder with schema ids, and fastavro's schemas of key and value."""
     encoder = make_encoder(OPTIONS).in_topic(TOPIC)
     required = encoder.required_schemas(TOPIC, table)
     ids = merged({}, [(one, number) for number, one in enumerate(required, 1)])
@@ -101,7 +103,7 @@ def with_fastavro(schemas: list[Any], rows: list[dict[str, Any]]) -> list[tuple[
 
 
 def dictionaries(schemas: list[Any], messages: list[bytes | None]) -> list[dict[str, Any]]:
-    """What fastavro reads in our messages."""
+    """Return what fastavro reads in this project's messages."""
     found = []
     for message in messages:
         assert message is not None

@@ -21,8 +21,8 @@ _LOAD = "LOAD DATA LOCAL INFILE '{file}' REPLACE INTO TABLE ceiling.sbtest CHARA
 
 
 class PlainLoader:
-    """Rows made ahead, in transactions of ROWS_A_TRANSACTION: as statements in memory and as files. Each method loads
-    all of them into an empty `ceiling.sbtest` and tells rows a second."""
+    """Rows made in advance, in transactions of ROWS_A_TRANSACTION: as statements in memory and as files. Each method
+    loads all of them into an empty `ceiling.sbtest` and returns rows a second."""
 
     def __init__(self, mariadb: MariaDB, count: int, *, table: Table = SBTEST) -> None:
         self._mariadb = mariadb
@@ -56,11 +56,11 @@ class PlainLoader:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def replace(self, *, connections: int = CONNECTIONS) -> float:
-        """REPLACE statements of ROWS_A_STATEMENT rows."""
+        """Load by REPLACE statements of ROWS_A_STATEMENT rows."""
         return self._load(connections, self._statements.__getitem__)
 
     def load_data(self, *, connections: int = CONNECTIONS) -> float:
-        """LOAD DATA LOCAL … REPLACE, a file for each transaction."""
+        """Load by LOAD DATA LOCAL … REPLACE, with a file for each transaction."""
         return self._load(connections, lambda number: [_LOAD.format(file=self._files[number]).encode()])
 
     def _load(self, connections: int, statements: Callable[[int], list[bytes]]) -> float:

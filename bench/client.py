@@ -1,8 +1,8 @@
-"""Transactions a second of one pump client into one pump, and the CPU that each costs the client and the pump.
+"""Measure transactions a second of one pump client into one pump, and the CPU that each costs the client and the pump.
 
     python -m bench.client [--txns 20000] [--runs 5] [-c 64]
 
-`-c` callers, each with a prewrite and its commit after the other, share a client and its event loop.
+`-c` callers share a client and its event loop. Each sends a prewrite, then its commit, then the next prewrite.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Rows folded by columns beside rows folded one by one, in CPU time of one run: µs a row, and the ratio.
+"""Compare rows folded by columns with rows folded one by one, in CPU time of one run: µs a row, and the ratio.
 
     python -m bench.columns [--rows 50000] [--typed]
 
-`sbtest` is pumpload's table: 70 % inserts, 20 % updates, 10 % deletes, a row a transaction or 20; `wide` has ten
-columns of ten types. `three keys` has three unique keys beside its primary key, a number, a text and a number with a
-text of a collation that is not computed, whose values are followed (rule 21): inline until it is known that folding
-hides no conflict, spread with the claims of every value, and these brought together. Then batches of few rows, which
-tell from how many on arrays are worth it. First the record batches of the typed change stream, `--typed` for these
-alone. Least of several runs.
+`sbtest` is pumpload's table: 70 % inserts, 20 % updates, 10 % deletes, with 1 or 20 rows a transaction. `wide` has ten
+columns of ten types. `three keys` has three unique keys besides its primary key: a number, a text, and a number with a
+text of a collation that is not computed. Their values are followed (rule 21): inline until it is known that folding
+hides no conflict, and spread with the claims of every value, which are then merged. Batches of few rows show from which
+number of rows arrays are worth it. The record batches of the typed change stream come first; `--typed` measures only
+these. Each figure is the least of several runs.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ SMALL = (1, 10, 30, 100, 250, 1000)
 
 
 def keyed_row(number: int, dice: random.Random) -> dict[int, Datum]:
-    """Values that no other row has."""
+    """Return values that no other row has."""
     return {**unique_row(number, dice), 5: number % 100, 6: b"Customer.%d@Example.com" % number}
 
 
 def wide_binlogs(count: int, rows_each: int) -> list[bytes]:
-    """Transactions of several rows of sbtest."""
+    """Return transactions of several rows of sbtest."""
     dice = random.Random(2)
     found = []
     for number in range(count // rows_each):
@@ -108,8 +108,8 @@ def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes], c
 
 
 def three_keys(report: Report, payloads: list[bytes], count: int) -> None:
-    """What an inline batch of such a table costs until it is known that folding hides no conflict, and a spread one
-    until it is known what to ask of the destination."""
+    """Measure an inline batch of such a table until it is known that folding hides no conflict, and a spread one until
+    the questions to the destination are known."""
     columns = SegmentDecoder(view_of(KEYED), SQL_TEXT, columns_bytes_min=0, columns_rows_min=0)
     rows = Decoder(view_of(KEYED))
 
@@ -165,7 +165,7 @@ def small(report: Report, info: TableInfo, payloads: list[bytes]) -> None:
 
 
 def typed(report: Report, name: str, info: TableInfo, payloads: list[bytes], count: int) -> None:
-    """Scanned binlogs to record batches of the typed change stream."""
+    """Measure the conversion of scanned binlogs to record batches of the typed change stream."""
     table_name = ("db", info.name)
     watched = Watched({info.id: (Written(1, table_name, info),)}, {table_name: info}, 1, {})
     reading = Reading(watched, fields_of({table_name: info}), 1)

@@ -1,4 +1,4 @@
-"""CPU seconds and memory by program, as Linux counts them in /proc: of a drainer's processes, of pumps, of a server."""
+"""CPU seconds and memory by program, from Linux's /proc: of a drainer's processes, of pumps, of a server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 DRIVER, JVM, WORKERS = "driver", "JVM", "Python workers"
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-# Fields of /proc/PID/stat behind the name, which may hold spaces: utime, stime, and those of children that have ended.
+# Fields of /proc/PID/stat after the name, which may contain spaces: utime, stime, and those of children that have
+# ended.
 _FIRST, _LAST = 11, 15
 _FORK_SERVER = [b"-m", b"drainer.spark.startup.fork_server"]
 
@@ -17,7 +18,7 @@ Cpu = Mapping[str, float]
 
 
 def process_s(pid: int) -> float:
-    """What a process and its children that have ended took; 0 where it is gone."""
+    """Return the CPU seconds of a process and its children that have ended; 0 if the process has ended."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[_FIRST:_LAST])) * _TICK_S
@@ -33,8 +34,8 @@ def children(pid: int) -> list[int]:
 
 
 def drainer_pids(pid: int) -> dict[str, list[int]]:
-    """Of a drainer and all that it started: the JVM, Python processes below the JVM or the fork server, and everything
-    else."""
+    """Return the process ids of a drainer and its descendants, in groups: the JVM, Python processes below the JVM or
+    the fork server, and everything else."""
     found: dict[str, list[int]] = {DRIVER: [], JVM: [], WORKERS: []}
 
     def add(pid: int, below_jvm: bool) -> None:
@@ -50,12 +51,14 @@ def drainer_pids(pid: int) -> dict[str, list[int]]:
 
 
 def drainer_s(pid: int) -> dict[str, float]:
-    """CPU seconds of the same groups."""
+    """Return the CPU seconds of the same groups."""
     return {name: sum_s(pids) for name, pids in drainer_pids(pid).items()}
 
 
 def memory_bytes(pids: Iterable[int]) -> int:
-    """What processes hold; a page that several share counts once (proportional set size). Those that are gone: 0."""
+    """Return the memory of the processes; a page that several share counts once (proportional set size). Ended
+    processes count 0.
+    """
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -69,5 +72,5 @@ def sum_s(pids: Iterable[int]) -> float:
 
 
 def between(before: Cpu, after: Cpu) -> dict[str, float]:
-    """Seconds by program from one look to a later one."""
+    """Return the seconds by program between two samples."""
     return {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}

@@ -1,10 +1,11 @@
-"""A backlog in two pumps, drained to MariaDB: rows a second against a plain loader's ceiling, and the Go drainer.
+"""Measure a backlog in two pumps drained to MariaDB: rows a second, compared with a plain loader's ceiling and the Go
+drainer.
 
     python -m bench.drainer [--profile]
     PEER_BIN=… python -m bench.drainer [--profile]
     python -m bench.drainer --single 200000 --wide 0 --unique 0 --keyless 0
 
-Four backlogs, each in pumps and a MariaDB of its own; a size of 0 leaves one out:
+There are four backlogs, each with its own pumps and MariaDB. A size of 0 leaves one out:
 
 | option | default | transactions |
 |---|---|---|
@@ -13,17 +14,18 @@ Four backlogs, each in pumps and a MariaDB of its own; a size of 0 leaves one ou
 | `--unique` | 200,000 | of one row into a table with three unique keys beside its primary key |
 | `--keyless` | 20,000 | of one row into a table without any key |
 
-*Ceiling*: as many rows loaded into the same table by CONNECTIONS plain connections, which is how many slots are written
-at once on two cores; the quicker of REPLACE statements of 500 rows and LOAD DATA LOCAL … REPLACE, both in transactions
-of 10,000 rows; each taken before and after the drainer, and the mean of the two counts. *This drainer*: the clock runs
-from its "drainer is running" to its last row. *The Go drainer*, where PEER_BIN names its binaries and for the first two
-backlogs: on the same pumps before ours, with 16 workers; for it the clock runs from the first row that is visible.
+*Ceiling*: the same number of rows loaded into the same table by CONNECTIONS plain connections, which is the number of
+slots written concurrently on two cores. It is the faster of REPLACE statements of 500 rows and LOAD DATA LOCAL …
+REPLACE, both in transactions of 10,000 rows. Each is measured before and after the drainer, and the mean of the two
+counts. *This drainer*: the clock runs from its "drainer is running" to its last row. *The Go drainer* is measured for
+the first two backlogs if PEER_BIN names its binaries. It drains the same pumps before this drainer, with 16 workers;
+its clock runs from the first visible row.
 
-`--profile` prints the CPU that each program takes for a row, in µs, how much of it went before the first row was
-visible, which is the same for any number of rows, and how busy the machine was with these programs. `--batch-bytes` and
-`--slots` set the drainer's `batch-bytes-max` and `worker-count`, `--master` its Spark; `--debug` prints its log of its
-batches. Progress is the server's counter of written rows, for a COUNT of the table would take a part of the machine. On
-a noisy machine compare CPU for each row, and ratios of one run.
+`--profile` prints the CPU that each program takes for a row, in µs; how much of it was used before the first row was
+visible, which is the same for any number of rows; and how busy these programs kept the machine. `--batch-bytes` and
+`--slots` set the drainer's `batch-bytes-max` and `worker-count`, `--master` its Spark; `--debug` prints the drainer's
+log of its batches. Progress is read from the server's counter of written rows, because a COUNT of the table would use a
+part of the machine. On a noisy machine, compare CPU for each row, and ratios of one run.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ MARIADB_OPTIONS = ("--innodb-log-file-size=512M", "--innodb-buffer-pool-size=1G"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One backlog: so many transactions of `rows_each` rows into `table`."""
+    """One backlog: a number of transactions of `rows_each` rows into `table`."""
 
     title: str
     table: Table
@@ -76,7 +78,9 @@ class Case:
 
 
 class Backlog(Protocol):
-    """Two pumps to fill, and drainers that read them into an empty MariaDB. Drainers are started, not waited for."""
+    """Two pumps to fill, and drainers that read them into an empty MariaDB. Drainers are started without waiting for
+    them.
+    """
 
     table_id: int
 
@@ -95,7 +99,7 @@ class Backlog(Protocol):
 
 @dataclass
 class OwnBacklog:
-    """etcd and two pumps of ours; the table is known from a history file and made downstream beforehand."""
+    """etcd and two pumps of this project. A history file describes the table, which exists downstream in advance."""
 
     stack: Stack
     table: Table
@@ -138,7 +142,7 @@ def backlog_of(case: Case, with_original: bool) -> Iterator[tuple[Backlog, Maria
 
 
 def own_cluster_id(endpoint: str) -> int:
-    """The cluster id that the pumps at this etcd chose."""
+    """Return the cluster id that the pumps at this etcd chose."""
 
     async def ask() -> int:
         etcd = connect_etcd([endpoint], None)
@@ -151,7 +155,7 @@ def own_cluster_id(endpoint: str) -> int:
 
 
 def fill(backlog: Backlog, case: Case) -> None:
-    """Half of the transactions into each pump, both at once, so that their timestamps lie among one another's."""
+    """Fill half of the transactions into each pump, both concurrently, so that their timestamps are interleaved."""
     cluster = own_cluster_id(backlog.endpoint)
     half = case.txns // len(backlog.pump_ports)
 
@@ -171,7 +175,7 @@ def applied(mariadb: MariaDB) -> int:
 
 @dataclass
 class Watch:
-    """Tells when so many rows are in bench.sbtest. Raises SystemExit if the drainer ends before."""
+    """Reports when bench.sbtest has a number of rows. Raises SystemExit if the drainer ends before."""
 
     server: Server
     mariadb: MariaDB
@@ -199,7 +203,9 @@ class Watch:
         return self._written() - self._written_before >= self.expected and applied(self.mariadb) >= self.expected
 
     def _written(self) -> int:
-        """Rows that the server's handlers have written, those of marks and positions too, committed or not."""
+        """Return the rows that the server's handlers have written, including those of marks and positions, committed or
+        not.
+        """
         return int(self._ask("SHOW GLOBAL STATUS LIKE 'Handler_write'")[0][1])
 
     def _looked(self, condition: Callable[[], bool]) -> bool:
@@ -225,7 +231,7 @@ class Drained:
 
 
 def drain(watch: Watch, backlog: Backlog, *, from_running: bool) -> Drained:
-    """Wait until all rows are there. The clock begins when the drainer runs, or with the first row that is visible."""
+    """Wait until all rows have been written. The clock begins when the drainer runs, or with the first visible row."""
     begins = watch.running if from_running else watch.first
 
     def used() -> dict[str, float]:
@@ -279,7 +285,7 @@ def measure(backlog: Backlog, mariadb: MariaDB, case: Case, args: argparse.Names
             tell_profile(report, name, drained, case.rows)
 
     fill(backlog, case)
-    # The original's merger drops the second of two equal commit_ts, so its last few rows may never come.
+    # The original's merger drops the second of two equal commit_ts, so its last few rows may never be written.
     run("Go drainer", lambda: backlog.original(mariadb), from_running=False, missing=50 * case.rows_each)
     take_ceiling()
     syncer = f"worker-count = {args.slots}"
@@ -297,7 +303,7 @@ def measure(backlog: Backlog, mariadb: MariaDB, case: Case, args: argparse.Names
 
 
 def make_archive() -> None:
-    """The JVM's classes as an installed drainer has them (`make archive`)."""
+    """Create the archive of the JVM's classes that an installed drainer has (`make archive`)."""
     if not archive_of(check_java()).exists():
         print("the archive of the JVM's classes is made, once", flush=True)
         subprocess.run([sys.executable, "-m", "drainer.spark.startup.class_archive"], check=True)
@@ -309,12 +315,12 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--single", type=int, default=1_000_000, metavar="TXNS")
     parser.add_argument("--wide", type=int, default=50_000, metavar="TXNS")
-    parser.add_argument("--rows", type=int, default=20, help="rows of a transaction of --wide")
+    parser.add_argument("--rows", type=int, default=20, help="rows in each transaction of --wide")
     parser.add_argument("--unique", type=int, default=200_000, metavar="TXNS")
     parser.add_argument("--keyless", type=int, default=20_000, metavar="TXNS")
-    parser.add_argument("--profile", action="store_true", help="CPU of each program for a row")
-    parser.add_argument("--debug", action="store_true", help="the drainer's log of its batches")
-    parser.add_argument("--no-original", action="store_true", help="leave the Go drainer out, though it is there")
+    parser.add_argument("--profile", action="store_true", help="print each program's CPU for a row")
+    parser.add_argument("--debug", action="store_true", help="print the drainer's log of its batches")
+    parser.add_argument("--no-original", action="store_true", help="leave out the Go drainer even if PEER_BIN has it")
     parser.add_argument("--batch-bytes", type=int, default=0, help="batch-bytes-max of the drainer; 0: its default")
     parser.add_argument("--slots", type=int, default=0, help="worker-count of the drainer; 0: its default")
     parser.add_argument("--master", default="", help="Spark's master; its default if empty")

@@ -1,13 +1,13 @@
-"""Files written per second beside a plain copy of the same bytes, in one run.
+"""Measure the writing of files, compared with a plain copy of the same bytes in one run.
 
     python -m bench.files [--rows 200000] [--directory DIR]
 
-`pb` and `parquet` are what the file destination does with batches whose rows are decoded: encode, append, flush to the
-disk, record the position; of Parquet that is the stage, and `converting` what becomes of it beside. `decoding` is what
-comes before in the driver, and is the same for every destination of changes. The copy writes the same bytes, flushed as
-often as there are batches: what the disk and the kernel take for them. Each figure is the median of runs in turn,
-of CPU time the least, which a loaded machine changes little.
-`sbtest` is pumpload's table, `wide` has ten columns of ten types; a transaction is one row, or of sbtest 20.
+`pb` and `parquet` are the work of the file destination for batches whose rows are decoded: encode, append, flush to the
+disk, record the position. For Parquet this is the write of the stage file, and `converting` is its later conversion to
+Parquet. `decoding` is the preceding work in the driver, which is the same for every destination of changes. The copy
+writes the same bytes with one flush for each batch: the cost of the disk and the kernel. Wall-clock figures are the
+median of alternating runs. CPU figures are the least of them, which a loaded machine changes little. `sbtest` is
+pumpload's table, `wide` has ten columns of ten types; a transaction is one row, or of sbtest 20.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from tests.support.row_case import BEGIN_TS, view_of
 
 BATCHES = 8
 RUNS = 3
-FILE_BYTES = 1 << 40  # one file, so that a copy is one, too
+FILE_BYTES = 1 << 40  # large enough that everything is in one file, as the copy is
 
 
 def decoded(info: TableInfo, payloads: Sequence[bytes]) -> list[ChangeSegment]:
-    """In batches that follow one another."""
+    """Return the rows decoded, in consecutive batches."""
     decoder = StreamDecoder(view_of(info))
     size = -(-len(payloads) // BATCHES)
     segments = []
@@ -55,7 +55,7 @@ def decoded(info: TableInfo, payloads: Sequence[bytes]) -> list[ChangeSegment]:
 
 
 def written_s(directory: Path, form: FileFormat, segments: Sequence[ChangeSegment]) -> tuple[float, float]:
-    """(wall-clock time, CPU time) of all batches."""
+    """Return (wall-clock time, CPU time) of writing all batches."""
     destination = FileSink(directory, form, rotation=Rotation(FILE_BYTES))
     destination.open(Identity(1, "bench", "bench"), BEGIN_TS)
     begin, begin_cpu = time.perf_counter(), time.process_time()
@@ -67,7 +67,7 @@ def written_s(directory: Path, form: FileFormat, segments: Sequence[ChangeSegmen
 
 
 def copied_s(source: Path, into: Path) -> float:
-    """A copy through memory, in as many writes and flushes as there were batches."""
+    """Return the times of a copy through memory, with one write and flush for each batch."""
     data = source.read_bytes()
     size = -(-len(data) // BATCHES)
     begin = time.perf_counter()

@@ -1,4 +1,6 @@
-"""Fills pumps with sbtest transactions: by the peer's pumpload where it is given, else by our own batched writer."""
+"""Fills pumps with sbtest transactions: by the original's pumpload if it is given, else by this project's batched
+writer.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ Pair = tuple[bytes, bytes]
 def transactions(
     count: int, rows_each: int, *, base: int = 1, seed: int = 0, table: Table = SBTEST, table_id: int = TABLE_ID
 ) -> Iterator[Pair]:
-    """(prewrite, commit) payloads of inserts of ids from `base` on, timestamps from the wall clock as pumpload's. Those
-    of different seeds, up to 15, are different: of one transaction on two pumps a drainer applies one."""
+    """Yield (prewrite, commit) payloads of inserts of ids from `base` on, with timestamps from the wall clock, as
+    pumpload has. Transactions of different seeds, up to 15, are different: a drainer applies one copy of a transaction
+    that two pumps hold."""
     last = 0
     source = rows(count * rows_each, seed, first=base, table=table)
     rng = random.Random(seed)
@@ -33,7 +36,7 @@ def transactions(
             i, k, c, pad = next(source)
             row = b"".join(encode_value(v) for v in (1, i, 2, k, 3, c.encode(), 4, pad.encode()))
             value.insert(table_id, encode_value(i) + row)
-        # The upper half of the millisecond's counter: the lower one is where a pump's fakes get theirs from.
+        # The upper half of the millisecond's counter, because a pump's fakes use the lower half.
         last = max(last + 16, int(time.time() * 1000) << 18 | 1 << 17 | seed)
         start, last = last, last + 16 * (1 + rng.randrange(3))
         key = start.to_bytes(8, "big")
@@ -48,7 +51,9 @@ def transactions(
 
 
 def fill_batched(port: int, cluster_id: int, pairs: Iterable[Pair], *, batch: int = 500) -> float:
-    """Write the pairs over the extension's stream, prewrites of a batch first; seconds taken. All must be durable."""
+    """Write the pairs over the extension's stream, the prewrites of a batch first. Return the seconds that it took. All
+    are durable then.
+    """
     stub = pump_ext_pb2_grpc.PumpExtStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
 
     def requests() -> Iterator[pump_ext_pb2.WriteBatchReq]:
@@ -70,7 +75,7 @@ def fill_batched(port: int, cluster_id: int, pairs: Iterable[Pair], *, batch: in
 
 def fill_with_pumpload(port: int, cluster_id: int, *, txns: int, rows_each: int, base: int, concurrency: int = 64,
                        table_id: int = TABLE_ID, timeout: str = "") -> str:  # fmt: skip
-    """Run pumpload; the line it prints. `timeout`: the deadline of each call, where this pumpload can set one."""
+    """Run pumpload; return the line that it prints. `timeout`: the deadline of each call, if pumpload can set one."""
     binary = peer_binary("pumpload")
     assert binary is not None
     argv = [str(binary), "-addr", f"127.0.0.1:{port}", "-cluster", str(cluster_id), "-table", str(table_id),

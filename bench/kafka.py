@@ -1,22 +1,23 @@
-"""A backlog in two pumps, published to Kafka: rows a second for each protocol against the producer library's own
-ceiling, CPU by program, and the peak of memory.
+"""Measure a backlog in two pumps published to Kafka: rows a second for each protocol, compared with the producer
+library's own ceiling; CPU by program; peak memory.
 
     python -m bench.kafka [--rows 100000] [--protocol open-protocol] [--profile]
 
-One broker (KRaft, no replicas) and two pumps with so many transactions of one row into sysbench's table, which are read
-anew for each protocol. Rows are dispatched by their key over `--partitions`, with Kafka's transactions.
+There are one broker (KRaft, no replicas) and two pumps with `--rows` transactions of one row into sysbench's table. The
+backlog is read again for each protocol. Rows are dispatched by their key over `--partitions`, with Kafka's
+transactions.
 
-*Published* is from "drainer is running" to the last row that a read-committed reader is given; *behind the first* from
-the first that it is given, for what Spark takes to start its workers is the same for any number of rows. *Ceiling*:
-messages of the same rows, ready in memory, that as many of the library's producers as slots are written at once
-(PRODUCERS processes) get acknowledged by the same broker, in as large batches, idempotent; before and after the
-drainer, and the mean of the two. *Slot writers alone*: as many processes that dispatch, encode and produce decoded rows
-from memory, in transactions: what this part could do if pumps, decoding and Spark took nothing. Behind the end every
-message is read, committed, and decoded: the run fails unless every row's id is there exactly once. A table of all
-protocols comes last.
+*Published* counts from "drainer is running" to the last row that a read-committed reader gets; *behind the first*
+counts from the first row that it gets, because the time in which Spark starts its workers is the same for any number of
+rows. *Ceiling*: messages of the same rows, prepared in memory, that PRODUCERS processes of the library's producer, as
+many as slots are written concurrently, get acknowledged by the same broker, in batches of the same size, idempotent. It
+is measured before and after the drainer, and the mean counts. *Slot writers alone*: the same number of processes that
+dispatch, encode and produce decoded rows from memory, in transactions: the rate of this part if pumps, decoding and
+Spark cost nothing. After each protocol a read-committed reader reads and decodes every message: the run fails unless
+every row's id occurs exactly once. A table of all protocols is printed last.
 
-`--profile` prints each program's CPU for a row. Memory is the peak of what the driver, the JVM and the Python workers
-hold. On a machine that is not idle compare ratios of one run.
+`--profile` prints each program's CPU for a row. Memory is the peak of the driver, the JVM and the Python workers. On a
+machine that is not idle, compare ratios of one run.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`ends`: behind the last record of each partition that a read-committed reader is given; CPU seconds by program
-    since they started."""
+    """`ends`: each partition's end offset for a read-committed reader. Also the CPU seconds by program since the
+    programs started."""
 
     at: float
     ends: tuple[int, ...]
@@ -68,7 +69,7 @@ class Seen:
 
 @dataclass
 class Watch:
-    """Looks at a topic's ends and at the programs; consumes nothing while the drainer works."""
+    """Samples a topic's end offsets and the programs; consumes nothing while the drainer works."""
 
     broker: Broker
     topic: str
@@ -109,7 +110,7 @@ class Watch:
             self.largest[name] = max(self.largest.get(name, 0), max(each, default=0))
 
     def until_settled(self) -> None:
-        """Until something is there and no more has come for a while."""
+        """Wait until the topic has records and no more have arrived for some time."""
         changed = time.perf_counter()
         while True:
             before = self.looks[-1].ends if self.looks else ()
@@ -122,14 +123,14 @@ class Watch:
 
 
 def watched(watch: Watch, rows: int, protocol: str, registry: str) -> list[Counted]:
-    """Until all rows are there, each once; every message that has some."""
+    """Wait until every row has arrived exactly once; return every message that has rows."""
     deadline = time.perf_counter() + DRAIN_S
     while True:
         watch.until_settled()
         found = count(watch.broker, watch.topic, protocol, registry)
         total = sum(one.rows for one in found)
         if total >= rows or time.perf_counter() > deadline:
-            watch.look()  # what came while it was counted no look has seen
+            watch.look()  # no sample has seen the records that arrived during the count
             wrong = differences(found, rows)
             if not wrong:
                 return found
@@ -168,7 +169,7 @@ class World:
     args: argparse.Namespace
 
     def ceiling(self, messages: Sequence[Message]) -> float:
-        """Messages a second, into a topic of its own."""
+        """Return messages a second, written into a topic of its own."""
         topic = self.broker.topic(self.args.partitions, name="ceiling")
         try:
             return ceiling_per_s(self.broker.address, topic, self.args.partitions, messages, PRODUCERS)
@@ -176,7 +177,7 @@ class World:
             self.broker.delete(topic)
 
     def writers(self, protocol: str) -> float:
-        """Rows a second of slot writers alone."""
+        """Return rows a second of slot writers alone."""
         topic = self.broker.topic(self.args.partitions, name="writers")
         try:
             return writers_per_s(self.broker.address, topic, self.args.partitions, protocol, PRODUCERS)
@@ -202,7 +203,7 @@ class World:
 
 
 def last_look(watch: Watch, counted: Sequence[Counted]) -> Seen:
-    """The first that saw the last row of every partition."""
+    """Return the first sample that saw the last row of every partition."""
     last: dict[int, int] = {}
     for one in counted:
         last[one.partition] = max(last.get(one.partition, -1), one.offset)
@@ -211,7 +212,7 @@ def last_look(watch: Watch, counted: Sequence[Counted]) -> Seen:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of one protocol: bytes of a row, rows of a message, rows a second, and CPU of all programs for a row."""
+    """The figures of one protocol: bytes of a row, rows of a message, rows a second, CPU of all programs for a row."""
 
     protocol: str
     bytes: float
@@ -224,7 +225,7 @@ class Measured:
 
 
 def measure(world: World, protocol: str) -> Measured | None:
-    """None with `--writers`."""
+    """Measure one protocol. Returns None with `--writers`."""
     args, rows = world.args, world.args.rows
     report = Report(f"{protocol}: {rows:,} transactions of a row, in two pumps, to Kafka")
     messages = ready_messages(protocol, rows)
@@ -320,13 +321,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench.kafka", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=100_000, help="an even number")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows in the backlog, an even number")
     parser.add_argument("--partitions", type=int, default=16)
     parser.add_argument("--protocol", action="append", choices=PROTOCOLS, help="may be repeated; default: all")
     parser.add_argument("--batch-bytes", type=int, default=0, help="batch-bytes-max of the drainer; 0: its default")
-    parser.add_argument("--writers", action="store_true", help="the ceiling and slot writers alone, no drainer")
-    parser.add_argument("--debug", action="store_true", help="the drainer's log of its batches")
-    parser.add_argument("--profile", action="store_true", help="CPU of each program for a row")
+    parser.add_argument("--writers", action="store_true", help="measure only the ceiling and the slot writers")
+    parser.add_argument("--debug", action="store_true", help="print the drainer's log of its batches")
+    parser.add_argument("--profile", action="store_true", help="print each program's CPU for a row")
     return parser.parse_args()
 
 

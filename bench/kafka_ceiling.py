@@ -1,4 +1,6 @@
-"""What several processes publish at once: the producer library alone, and slot writers with rows in memory."""
+"""Measure what several processes publish concurrently: the producer library alone, and slot writers with rows in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -28,29 +30,31 @@ SECONDS: Final = 3.0
 CHUNK: Final = 1000
 HELD_MAX: Final = 50_000
 SEGMENT_ROWS: Final = 12_000
-TOPIC_BYTES: Final = 1_048_588  # max.message.bytes of a topic that says nothing of it
-_SEGMENTS: Final = 8  # that bench.files makes
+TOPIC_BYTES: Final = 1_048_588  # default max.message.bytes of a topic
+_SEGMENTS: Final = 8  # the number that bench.files makes
 _DEADLINE_S: Final = 600.0
 
 
 def ceiling_per_s(address: str, topic: str, partitions: int, messages: Sequence[Message], producers: int) -> float:
-    """Messages a second that `producers` processes get acknowledged by all replicas, idempotent, with the batches of
-    the drainer's own producers; the messages are ready before the clock starts. Each has partitions of its own, as
-    slots have. Nothing is encoded, no transaction is opened, and nothing else runs."""
+    """Return the messages a second that `producers` processes get acknowledged by all replicas, idempotent, with the
+    batch settings of the drainer's own producers. The messages are in memory before the clock starts. Each process has
+    partitions of its own, as slots have. Nothing is encoded, no transaction is opened, and nothing else runs."""
     pairs = [(message.key, message.value) for message in messages]
     own = [[*range(number, partitions, producers)] for number in range(producers)]
     return _at_once(_produce, [(address, topic, of, pairs) for of in own])
 
 
 def writers_per_s(address: str, topic: str, partitions: int, protocol: str, writers: int) -> float:
-    """Rows a second that `writers` processes publish as slot writers do, from segments of about SEGMENT_ROWS rows that
-    are in memory: dispatched, encoded, framed, and produced in a transaction for each segment. Each has a slot, and so
-    partitions of its own."""
+    """Return the rows a second that `writers` processes publish as slot writers do, from segments of about SEGMENT_ROWS
+    rows in memory: dispatched, encoded, framed, and produced in a transaction for each segment. Each process has a
+    slot, and therefore partitions of its own."""
     return _at_once(_publish, [(address, topic, partitions, protocol, number, writers) for number in range(writers)])
 
 
 def _at_once(target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> float:
-    """What all together count for a second: from the first's begin to the last's end."""
+    """Run the processes concurrently. Return the sum of their counts for each second from the first begin to the last
+    end.
+    """
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(len(arguments))
     results: Any = context.Queue()
@@ -91,7 +95,7 @@ def _produce(
     )
     given = [{"key": key, "value": value} for key, value in pairs]
     chunks = [given[at : at + CHUNK] for at in range(0, len(given), CHUNK)]
-    for partition in partitions:  # connected, and given its producer id
+    for partition in partitions:  # connected, and the producer id is known
         client.produce(topic, value=b"first", partition=partition)
     client.flush(_DEADLINE_S)
     barrier.wait(_DEADLINE_S)
@@ -112,12 +116,12 @@ def _produce(
 
 
 def _refuse(error: object, _: object) -> None:
-    """Only errors are told."""
+    """Print errors only."""
     raise AssertionError(f"a message is lost: {error}")
 
 
 def publication_of(address: str, topic: str, partitions: int, protocol: str) -> tuple[KafkaSection, Publication]:
-    """As an executor gets it, rows dispatched by their key; the ids of schemas are invented."""
+    """Return the publication as an executor gets it, rows dispatched by their key. The schema ids are made up."""
     given = {
         "addresses": [address],
         "topic": topic,
@@ -131,7 +135,7 @@ def publication_of(address: str, topic: str, partitions: int, protocol: str) -> 
 
 
 def segments(publication: Publication, slot: int, slots: int) -> list[ChangeSegment]:
-    """The rows of a slot."""
+    """Return segments of a slot's rows."""
     slotting = PartitionSlotting(publication.dispatcher, slots)
 
     def mine(changes: Changes) -> Changes:

@@ -1,15 +1,16 @@
-"""A backlog in two pumps, published to Kafka by the Go drainer and by ours: rows a second, and CPU for a row.
+"""Compare the Go drainer and this drainer, which publish a backlog in two pumps to Kafka: rows a second, and CPU for a
+row.
 
     PEER_BIN=… python -m bench.kafka_original [--rows 300000]
 
-Both publish the secondary binlog, the only protocol that the original has, from the same two pumps of ours to the same
-broker: transactions of one row into sysbench's table, which a real TiDB has created. The original uses one partition
-and no transactions. Ours is measured as the original is used, with one partition, and with `--partitions`; always with
-Kafka's transactions, exactly once.
+Both publish the secondary binlog, the only protocol that the original has, from the same two pumps of this project to
+the same broker: transactions of one row into sysbench's table, which a real TiDB has created. The original uses one
+partition and no transactions. This drainer is measured with one partition, like the original, and with `--partitions`;
+always with Kafka's transactions, exactly once.
 
-The clock runs from the first row that a reader is given to the last; of ours also from "drainer is running". Behind the
-end every message is read and decoded: the run fails unless every row is there once. The original may lack a few of
-them: its merger drops the second of two binlogs with the same commit_ts.
+The clock runs from the first row that a reader gets to the last; for this drainer also from "drainer is running". At
+the end every message is read and decoded: the run fails unless every row occurs exactly once. A few rows of the
+original may be missing, because its merger drops the second of two binlogs with the same commit_ts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.support.kafka import Broker, running_kafka
 from tests.support.servers import Server, free_port, python_module, wait_until
 
 PROTOCOL = "secondary-binlog"
-DROPPED_MAX = 50  # rows that the original may lack
+DROPPED_MAX = 50  # rows that may be missing from the original's output
 DRAIN_S = 1800.0
 
 
@@ -90,7 +91,7 @@ class World:
             counted = count(self.broker, watch.topic, PROTOCOL, "")
             there = len({id_ for one in counted for id_ in one.ids})
             if there + lacks >= self.rows or time.perf_counter() > deadline:
-                watch.look()  # what came while it was counted no look has seen
+                watch.look()  # no sample has seen the records that arrived during the count
                 wrong = differences(counted, self.rows)
                 if wrong and there + lacks < self.rows:
                     raise SystemExit(f"{watch.topic}: {wrong}\n{watch.drainer.tail()}")
@@ -103,7 +104,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench.kafka_original", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, default=300_000, help="an even number")
+    parser.add_argument("--rows", type=int, default=300_000, help="rows in the backlog, an even number")
     parser.add_argument("--partitions", type=int, default=16)
     return parser.parse_args()
 

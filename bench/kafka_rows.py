@@ -1,4 +1,4 @@
-"""Which rows a topic has: every message is decoded, and every row's id must be there exactly once."""
+"""Check the rows of a topic: every message is decoded, and every row's id must occur exactly once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOLD: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Of one message that holds rows: its partition, its offset, the ids of its rows, and its bytes."""
+    """One message that holds rows: its partition, its offset, the ids of its rows, and its bytes."""
 
     partition: int
     offset: int
@@ -36,7 +36,9 @@ class Counted:
 
 
 def count(broker: Broker, topic: str, protocol: str, registry: str) -> list[Counted]:
-    """What a read-committed reader is given. `registry`: where schemas are asked for, in protocols that have ids."""
+    """Yield the messages that a read-committed reader gets. `registry`: where schemas are requested, in protocols with
+    schema ids.
+    """
     found = []
     for records in broker.read(topic):
         decoder = decoder_of(protocol, registry)
@@ -64,7 +66,7 @@ def id_of(row: RowEvent) -> int:
 
 
 def differences(counted: Iterable[Counted], rows: int) -> str:
-    """What is wrong where ids are not 1 to `rows`, each once; "" if nothing is."""
+    """Describe the differences if the ids are not 1 to `rows`, each once; return "" if they are."""
     ids = np.array([id_ for one in counted for id_ in one.ids], np.int64)
     foreign = ids[(ids < 1) | (ids > rows)]
     times = np.bincount(ids[(ids >= 1) & (ids <= rows)], minlength=rows + 1)[1:]

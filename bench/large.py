@@ -1,9 +1,9 @@
-"""One large transaction through a pump to MariaDB: peak memory of everybody who handles it, and seconds.
+"""Send one large transaction through a pump to MariaDB, and measure the seconds and the peak memory of each process.
 
     python -m bench.large [--mib 240] [--heap 512m]
 
-What drainer, JVM and workers need does not depend on the transaction's size; the pump needs its size once, while it is
-written (see docs/operations.md).
+The memory of drainer, JVM and workers does not depend on the transaction's size. The pump needs memory of its size
+once, while it is written (see docs/operations.md).
 """
 
 from __future__ import annotations

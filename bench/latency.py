@@ -1,10 +1,11 @@
-"""Commit of one row to its being visible downstream: two pumps otherwise idle, MariaDB; and the row right behind a DDL.
+"""Measure the latency from the commit of one row until it is visible in MariaDB, with two otherwise idle pumps; also
+for the first row after a DDL.
 
     python -m bench.latency [--rounds 30] [--ddls 10]
     PEER_BIN=… python -m bench.latency --tidb [--rounds 100]
 
-The rows are written by the SDK, or by a real TiDB that is started from PEER_BIN. A row behind a DDL is written as soon
-as the ALTER has returned, and holds the new column.
+The rows are written by the SDK, or by a real TiDB that is started from PEER_BIN. A row after a DDL is written as soon
+as the ALTER has returned, and has a value in the new column.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.support.servers import MariaDB, running_mariadb, wait_until
 
 LOOK_S = 0.002
 VISIBLE_S = 60
-# Between two rows, so that they do not keep step with the drainer's trigger.
+# Pauses between two rows, so that the rows do not synchronize with the drainer's trigger.
 APART_S = 0.37
 
 
@@ -42,14 +43,14 @@ class Found:
 
 
 class Destination:
-    """Looks for rows of bench.t."""
+    """Looks for rows in bench.t."""
 
     def __init__(self, mariadb: MariaDB, tail: Callable[[], str]) -> None:
         self._connection = mariadb.connect()
         self._tail = tail
 
     def wait(self, number: int, begin_s: float, more: str = "") -> float:
-        """`more`: a further condition, which may name a column that is not there yet."""
+        """Wait for a row. `more`: a further condition, which may name a column that does not exist yet."""
         while not self._sees(number, more):
             if time.perf_counter() - begin_s > VISIBLE_S:
                 raise SystemExit(f"row {number} is not visible after {VISIBLE_S} s\n{self._tail()}")
@@ -146,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.latency", description=__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--ddls", type=int, default=10)
-    parser.add_argument("--tidb", action="store_true", help="rows of a real TiDB, started from PEER_BIN")
+    parser.add_argument("--tidb", action="store_true", help="write the rows with a real TiDB from PEER_BIN")
     parser.add_argument("--debug", action="store_true", help="with --tidb: print the drainer's log with its batches")
     args = parser.parse_args()
     if args.tidb:

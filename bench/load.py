@@ -1,5 +1,5 @@
-"""Rows into MariaDB by LOAD DATA LOCAL and by multi-row REPLACE, through the sink's own writer, one transaction after
-another: rows a second, and the CPU of the server and of the writer for each row."""
+"""Measure rows written into MariaDB by LOAD DATA LOCAL and by multi-row REPLACE, through the sink's own writer, one
+transaction after another: rows a second, and the CPU of the server and of the writer for each row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.servers import MariaDB, running_mariadb
 
 @dataclass(frozen=True)
 class Table:
-    """A table, and the texts of its rows' VALUES tuples, each with a comma behind it."""
+    """A table, and the texts of its rows' VALUES tuples, each followed by a comma."""
 
     create: str
     columns: tuple[str, ...]
@@ -49,7 +49,7 @@ def sbtest(count: int) -> Table:
 
 
 def binary(count: int) -> Table:
-    """Fields that have to go through variables."""
+    """Make a table with fields that LOAD DATA must load through variables."""
     rng = random.Random(2)
     return Table(
         "(id BIGINT PRIMARY KEY, a VARBINARY(100), b DOUBLE, c ENUM('a','b','c'), d DATETIME, KEY (c))",
@@ -64,7 +64,7 @@ def binary(count: int) -> Table:
 
 
 def _shuffled(texts: Iterator[bytes]) -> Sequence[bytes]:
-    """As slots cut them: keys of a transaction lie anywhere in the table."""
+    """Shuffle the rows as in a slot, where the keys of a transaction are spread over the table."""
     found = list(texts)
     random.Random(3).shuffle(found)
     return found
@@ -79,7 +79,7 @@ def net(shape: TableShape, texts: Sequence[bytes]) -> Folded:
 def measure(
     report: Report, server: MariaDB, table: Table, title: str, rows_each: int, sessions: dict[str, Session]
 ) -> None:
-    """Both ways in turn, a share of the rows at a time, so that a noisy machine is noisy for both."""
+    """Measure both methods in turn, with a share of the rows at a time, so that noise on the machine affects both."""
     spent = {way: [0.0, 0.0, 0.0] for way in sessions}
     for way in sessions:
         server.query(f"CREATE OR REPLACE TABLE bench.{way} {table.create}")

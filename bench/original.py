@@ -1,4 +1,5 @@
-"""Pumps that the Go drainer can read as well as ours: a PD, a TiDB that creates the table, two pumps of ours.
+"""Servers that both the Go drainer and this drainer can read: a PD, a TiDB that creates the table, two pumps of this
+project.
 
 Both drainers know the table as they would in production. Used by bench.drainer where PEER_BIN names the binaries.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 from tests.peer.cluster import Peer, running_peer
 from tests.support.servers import MariaDB, Server, running_mariadb
 
-WORKERS = 16  # of the Go drainer, which writes with that many connections; its default
+WORKERS = 16  # workers of the Go drainer, which writes with one connection each; its default
 
 
 @dataclass
@@ -42,7 +43,7 @@ class PeerBacklog:
 
 
 def create_table(peer: Peer, statement: str) -> int:
-    """Create bench.sbtest upstream; its id."""
+    """Create bench.sbtest upstream; return its id."""
     with peer.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE bench")
         cursor.execute(statement)
@@ -56,8 +57,8 @@ def create_table(peer: Peer, statement: str) -> int:
 
 @contextlib.contextmanager
 def peer_with_table(binaries: Path, statement: str) -> Iterator[tuple[Peer, int, list[Server], list[int]]]:
-    """A TiDB with two pumps of ours and bench.sbtest; its id, the pumps, and their ports. `statement`: CREATE TABLE
-    bench.sbtest, run by TiDB."""
+    """Run a TiDB with two pumps of this project and bench.sbtest. Yields the TiDB, the table's id, the pumps, and their
+    ports. `statement`: CREATE TABLE bench.sbtest, run by TiDB."""
     directory = Path(tempfile.mkdtemp(prefix="bench-peer-"))
     try:
         with running_peer(binaries, directory) as peer:
@@ -73,7 +74,7 @@ def peer_with_table(binaries: Path, statement: str) -> Iterator[tuple[Peer, int,
 def original_backlog(
     binaries: Path, statement: str, mariadb_options: Sequence[str]
 ) -> Iterator[tuple[PeerBacklog, MariaDB]]:
-    """`statement`: as of peer_with_table."""
+    """`statement`: see peer_with_table."""
     with running_mariadb(*mariadb_options) as mariadb, peer_with_table(binaries, statement) as found:
         peer, table_id, pumps, ports = found
         yield PeerBacklog(peer, table_id, pumps, ports), mariadb

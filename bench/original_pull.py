@@ -1,9 +1,9 @@
 """PullBinlogs to the original's drainer, from the original's pump and from ours. For bench.pump.
 
-Each pump has a cluster of its own, for a drainer reads all pumps of its cluster: PD, TiKV, and a TiDB until the table
-is there. Pumpload fills both pumps with the same number of transactions of a row. The table's schema is one that the
-drainer ignores, so that it does what it must with each binlog (receive, decode, merge, look the table up) and writes
-nothing; its own count of what it received is the clock. Pairs of drainers, each from the beginning, in turn.
+Each pump has a cluster of its own, because a drainer reads all pumps of its cluster: PD, TiKV, and a TiDB until the
+table exists. Pumpload fills both pumps with the same number of transactions of one row. The drainer ignores the table's
+schema, so it does the unavoidable work for each binlog (receive, decode, merge, look up the table) and writes nothing.
+Its own count of received binlogs gives the rate. Pairs of drainers run in turn, each from the beginning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RECEIVED = re.compile(r"^binlog_drainer_read_binlog_size_count\{.*\} (\S+)$", r
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A cluster with one pump, and how many transactions pumpload wrote to it."""
+    """A cluster with one pump, and the number of transactions that pumpload wrote to it."""
 
     name: str
     peer: Peer
@@ -46,7 +46,7 @@ class Filled:
 
 
 class Drained(NamedTuple):
-    """Binlogs a second, and CPU in µs a binlog of both sides."""
+    """Binlogs a second, and CPU of both sides in µs a binlog."""
 
     rate: float
     pump_us: float
@@ -54,7 +54,7 @@ class Drained(NamedTuple):
 
 
 def received(port: int) -> float:
-    """How many binlogs a drainer of the original has received."""
+    """Return the number of binlogs that a drainer of the original has received."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         return sum(map(float, _RECEIVED.findall(answer.read().decode())))
 
@@ -79,7 +79,7 @@ def filled(name: str, binaries: Path, txns: int, *, ours: bool) -> Iterator[Fill
 
 
 def cluster_id_of(peer: Peer) -> int:
-    """PD's."""
+    """Return PD's cluster id."""
     with urllib.request.urlopen(f"{peer.pd_url}/pd/api/v1/cluster", timeout=10) as answer:
         found = re.search(rb'"id":\s*(\d+)', answer.read())
     if found is None:
@@ -88,7 +88,7 @@ def cluster_id_of(peer: Peer) -> int:
 
 
 def drain(source: Filled, run: int) -> Drained:
-    """One drainer from the beginning: from its first binlogs to the last."""
+    """Measure one drainer that starts from the beginning, from its first binlogs to the last."""
     port = free_port()
     name = f"drainer-{run}"
     drainer = source.peer.go_file_drainer(

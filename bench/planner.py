@@ -1,14 +1,15 @@
-"""How the drainer's planning grows with the number of pumps, and a batch of Spark with the number of its tasks.
+"""Measure how the cost of planning grows with the number of pumps, and that of a Spark batch with the number of its
+tasks.
 
     python -m bench.planner [--pumps 1,10,30,100] [--tasks 4,40,100,400] [--connections 1,2,4,16,64]
 
-Pumps are stubs in a process of their own that answer with ready bytes: what is measured is the driver's event loop. The
-floor is as many bare calls with the same answers, taken in the same run. A plan of a backlog asks every pump how far it
-is, and every pump but one how much lies in the range that the one has cut. A plan of nothing is what an idle drainer
-does twenty times a second.
+The pumps are stubs in a process of their own that answer with prepared bytes, so that the measurement shows the
+driver's event loop. The floor is the same number of bare calls with the same answers, taken in the same run. A plan of
+a backlog requests every pump's mark, and from every pump except one the count of the range that the one pump's batch
+end determines. A plan of nothing is the work that an idle drainer does twenty times a second.
 
-Of Spark: a job of two stages whose tasks do next to nothing, as a spread batch goes; executors of this machine. Of the
-destination: the plain loader over more and more connections.
+For Spark: a job of two stages, like a spread batch, whose tasks do almost nothing, with executors on this machine. For
+the destination: the plain loader over an increasing number of connections.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _PREFIX = "/binlog.ext.PumpExt/"
 
 
 async def serve(pumps: int, backlog: bool) -> None:
-    """Stub pumps until standard input ends; prints their addresses. Each cuts its batch elsewhere."""
+    """Serve stub pumps until standard input ends; print their addresses. Each ends its batch at another ts."""
     servers = []
     for number in range(pumps):
         answers = {_PREFIX + "Watermark": _mark(number, pumps, backlog), _PREFIX + "Count": _count(pumps)}
@@ -82,7 +83,7 @@ class _Ready(grpc.GenericRpcHandler):
 
 
 def _mark(number: int, pumps: int, backlog: bool) -> bytes:
-    """A share of a full batch, cut in four; or nothing."""
+    """Make a mark: a share of a full batch with four pieces, or an empty one."""
     answer = ext.WatermarkResp(resolved_ts=RESOLVED_TS, state="online", ends_pulls=True, bytes_exact=True)
     if not backlog:
         answer.batch_end_ts = RESOLVED_TS
@@ -105,7 +106,7 @@ def _count(pumps: int) -> bytes:
 
 @contextmanager
 def stub_pumps(pumps: int, *, backlog: bool) -> Iterator[list[str]]:
-    """Their addresses."""
+    """Run stub pumps; yields their addresses."""
     argv = [sys.executable, "-m", "bench.planner", "--serve", str(pumps), *(["--backlog"] if backlog else [])]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -123,7 +124,7 @@ def stub_pumps(pumps: int, *, backlog: bool) -> Iterator[list[str]]:
 
 @dataclass
 class StandingPipeline:
-    """What the scheduler asks of one that applies nothing."""
+    """The part of a pipeline that the scheduler uses; applies nothing."""
 
     position_ts: int = BEGIN_TS
     schema_version: int = 1
@@ -139,14 +140,14 @@ class StandingPipeline:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Milliseconds of one round: on the clock, and of this process's CPU."""
+    """Milliseconds of one round: wall-clock time, and CPU of this process."""
 
     wall_ms: float
     cpu_ms: float
 
 
 async def cost_of(rounds: int, work: Callable[[], Awaitable[Any]]) -> Cost:
-    """Of one call; the first two, which connect, do not count."""
+    """Return the cost of one call. The first two calls, which connect, do not count."""
     for _ in range(2):
         await work()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -156,7 +157,7 @@ async def cost_of(rounds: int, work: Callable[[], Awaitable[Any]]) -> Cost:
 
 
 async def floor(hosts: Sequence[str], rounds: int, calls_each: int) -> Cost:
-    """Bare calls: bytes in, bytes out, all at once, `calls_each` times over."""
+    """Return the cost of bare calls: bytes in, bytes out, to all pumps concurrently, `calls_each` times."""
     channels = [aio_channel(host, Security()) for host in hosts]
     calls: list[Callable[[bytes], Awaitable[bytes]]] = [
         channel.unary_unary(_PREFIX + "Watermark") for channel in channels
@@ -174,7 +175,7 @@ async def floor(hosts: Sequence[str], rounds: int, calls_each: int) -> Cost:
 
 
 async def planned(endpoint: str, hosts: Sequence[str], rounds: int) -> tuple[Cost, Plan | None]:
-    """What the scheduler does for one question of the stream reader, and the plan that comes of it."""
+    """Run the scheduler's work for one question of the stream reader; return the plan."""
     etcd = connect_etcd([endpoint])
     for number, host in enumerate(hosts):
         record = NodeStatus(f"p{number:03}", host, State.ONLINE)
@@ -211,7 +212,7 @@ def measure_pumps(numbers: Sequence[int], rounds: int) -> None:
 
 
 def measure_connections(numbers: Sequence[int], rows: int) -> None:
-    """What a destination takes from more executors than it has processors for."""
+    """Measure what a destination accepts from more executors than it has processors for."""
     report = Report("plain REPLACE into MariaDB, statements of 500 rows, by number of connections")
     with running_mariadb("--innodb-log-file-size=512M") as mariadb, PlainLoader(mariadb, rows) as loader:
         for number in numbers:
@@ -236,7 +237,7 @@ def measure_tasks(numbers: Sequence[int], rounds: int) -> None:
             slotted.mapInArrow(_results, RESULT_DDL).toArrow()
 
         try:
-            for tasks in (min(numbers), *numbers):  # the first warms up
+            for tasks in (min(numbers), *numbers):  # the first run is a warm-up
                 seconds = []
                 for _ in range(max(3, rounds // 5)):
                     begin = time.perf_counter()
@@ -256,10 +257,10 @@ def numbers_of(text: str) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.planner", description=__doc__)
     parser.add_argument("--pumps", type=numbers_of, default=[1, 10, 30, 100])
-    parser.add_argument("--tasks", type=numbers_of, default=[4, 40, 100, 400], help="of each of two stages")
+    parser.add_argument("--tasks", type=numbers_of, default=[4, 40, 100, 400], help="tasks in each of the two stages")
     parser.add_argument("--connections", type=numbers_of, default=[1, 2, 4, 16, 64])
-    parser.add_argument("--rows", type=int, default=100_000, help="to each number of connections")
-    parser.add_argument("--no-servers", action="store_true", help="neither Spark nor MariaDB")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows loaded with each number of connections")
+    parser.add_argument("--no-servers", action="store_true", help="measure neither Spark nor MariaDB")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--backlog", action="store_true", help=argparse.SUPPRESS)

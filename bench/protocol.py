@@ -1,12 +1,14 @@
-"""Rows to messages, for each protocol, in CPU time of one run: µs a row, and how many times as fast as json.dumps.
+"""Measure the encoding of rows as messages, for each protocol, in CPU time of one run: µs a row, and the ratio to
+json.dumps.
 
     python -m bench.protocol [--rows 20000] [--protocol open-protocol] [--profile]
 
-`sbtest` is pumpload's table (4 columns), `wide` has ten columns of ten types, `plain` the same without the JSON, whose
-binary form json.dumps is spared; `inserts` have one image, `updates` two. Both sides begin with ready values, ours with
-columns of carriers, json.dumps with a dict of Python values a row: it writes the plain row (names and values), and
-beside it the very documents of the protocols that are JSON. Avro has fastavro beside it, too, with the same schema and
-the same values. Encoding alone, and with framing into messages. Least of several runs.
+`sbtest` is pumpload's table (4 columns), `wide` has ten columns of ten types, `plain` the same without the JSON,
+because json.dumps does not have to decode its binary form. `inserts` have one image, `updates` two. Both sides begin
+with values in memory: this project's encoders with columns of carriers, json.dumps with a dict of Python values for
+each row. json.dumps writes the plain row (names and values), and for the JSON protocols also exactly the same
+documents. Avro is also compared with fastavro, with the same schema and the same values. Encoding is measured alone,
+and with framing into messages. Each figure is the least of several runs.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ def changes_of(
 
 
 def documents(changes: RowChanges) -> tuple[list[dict[str, Any]], list[tuple[Any, Any]]]:
-    """The rows by name, and the keys and values of Open Protocol, parsed."""
+    """Return the rows by name, and the keys and values of Open Protocol, parsed."""
     encoder = OpenEncoder(OPEN)
     rows = encoder.table(changes.table).encode(changes)
     events = [e for m in encoder.frame(rows) for e in OpenDecoder(OPEN).decode(m.key, m.value)]
@@ -117,7 +119,7 @@ def dumps_documents(pairs: Sequence[tuple[object, object]]) -> None:
 
 
 def fastavro_us(made: AvroEncoder, changes: RowChanges) -> float:
-    """The same values under the same schema."""
+    """Return the time of fastavro for the same values under the same schema."""
     schema = fastavro.parse_schema(json.loads(made.required_schemas(TOPIC, changes.table)[-1].schema))
     values = [row.value for row in made.table(changes.table).encode(changes)]
     natives = [fastavro.schemaless_reader(BytesIO((value or b"")[5:]), schema, None) for value in values]
@@ -166,7 +168,7 @@ def profile(changes: RowChanges, protocol: str) -> None:
 
 
 def main() -> None:
-    first = {package: name for name, package in reversed([*PROTOCOLS.items()])}  # aliases once
+    first = {package: name for name, package in reversed([*PROTOCOLS.items()])}  # each alias once
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rows", type=int, default=20_000)
     options.add_argument("--protocol", action="append", choices=sorted(first.values()))

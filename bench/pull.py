@@ -1,4 +1,4 @@
-"""What a pull by range costs the pump and whoever pulls, and what a plan of the same range costs the pump."""
+"""Measure the cost of a pull by range for the pump and for its client, and of a plan of the same range for the pump."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FILLED_AT_ONCE = 50_000
 
 
 def cpu_s(server: Server) -> float:
-    """CPU that a process has used."""
+    """Return the CPU that a process has used."""
     assert server.process is not None
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure_pull(server: Server, port: int, cluster: int, txns: int, report: Report) -> None:
-    """`txns` transactions of one row, written in batches, planned and pulled."""
+    """Write `txns` transactions of one row in batches, then plan and pull them."""
     stub = pump_ext_pb2_grpc.PumpExtStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
     after_ts = _resolved(stub, cluster)
     source = transactions(txns, 1, seed=2)
@@ -59,7 +59,7 @@ def measure_pull(server: Server, port: int, cluster: int, txns: int, report: Rep
 
 
 def _pull(server: Server, part: PumpRange, cluster: int) -> tuple[float, float, float, int]:
-    """Seconds, CPU of the pump, CPU of this process, messages."""
+    """Return seconds, CPU of the pump, CPU of this process, messages."""
     before_s, before_own_s = cpu_s(server), time.process_time()
     with timed() as watch:
         messages = sum(1 for _ in pull(part, cluster_id=cluster, security=Security()))

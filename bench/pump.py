@@ -1,12 +1,12 @@
-"""Binlogs a second into one pump, one call each and many per message, against raw appends and the Go pump; and what
-pulls of many of them cost.
+"""Measure binlogs a second into one pump, one per call and many per message, compared with raw appends and the Go pump;
+also the cost of pulling many binlogs.
 
     python -m bench.pump [--txns 50000] [--single 10000] [--pairs 5] [--pull 500000] [-c 256] [--go-drainer 0]
 
 The ceiling is a loop that appends the same bytes in groups of the same size with one fdatasync each. Single writes need
-pumpload; the Go pump needs pd-server and pump beside it in PEER_BIN. Both pumps run at the same time and are written to
-in turn, so often as `--pairs` says: what counts are the medians of the ratios within each pair. Calls have TiDB's
-deadline where this pumpload can set one (`-timeout`). With `--go-drainer` a real drainer of the original reads so many
+pumpload in PEER_BIN; the Go pump also needs pd-server and pump there. Both pumps run at the same time and are written
+to in turn, `--pairs` times. The results are the medians of the ratios within each pair. Calls have TiDB's deadline
+where this pumpload can set one (`-timeout`). With `--go-drainer` a real drainer of the original reads this number of
 transactions from each pump (see bench.original_pull); PEER_BIN then needs unitikv, tidb-server and drainer, too.
 """
 
@@ -36,13 +36,13 @@ from bench.stack import Stack, peer_binary
 from tests.support.servers import Server, answers, free_port, running_etcd, wait_until
 
 GROUP = 1000
-DEADLINE = "15s"  # of TiDB's pump client for each call
+DEADLINE = "15s"  # of TiDB's pump client, for each call
 FAKE_BYTES_MAX = 100  # of a PullBinlogResp
 UNLIMITED = (("grpc.max_receive_message_length", -1),)
 
 
 class Target(NamedTuple):
-    """A pump that is measured."""
+    """A pump under measurement."""
 
     server: Server
     port: int
@@ -52,7 +52,7 @@ class Target(NamedTuple):
 
 
 def raw_appends(pairs: Sequence[Pair], directory: Path) -> float:
-    """Payloads a second of write + fdatasync per group: no framing, no index, no RPC."""
+    """Return payloads a second of write + fdatasync per group: no framing, no index, no RPC."""
     payloads = [payload for pair in pairs for payload in pair]
     path = directory / "raw"
     begin = time.perf_counter()
@@ -66,7 +66,7 @@ def raw_appends(pairs: Sequence[Pair], directory: Path) -> float:
 
 
 class Single(NamedTuple):
-    """What pumpload and /proc say of single writes. Latencies in ms, CPU in µs a call."""
+    """The figures of single writes from pumpload and /proc. Latencies in ms, CPU in µs a call."""
 
     rate: float
     cpu_us: float
@@ -75,7 +75,7 @@ class Single(NamedTuple):
 
 
 def figures(line: str) -> tuple[float, float, float]:
-    """Writes a second, p50 and p99 in what pumpload prints."""
+    """Return writes a second, p50 and p99 from the output of pumpload."""
     rate, p50, p99 = (re.search(each, line) for each in (r"([\d.]+) writes/s", r"p50=(\S+)", r"p99=(\S+)"))
     if not (rate and p50 and p99):
         raise SystemExit(f"pumpload printed no figures: {line}")
@@ -83,7 +83,7 @@ def figures(line: str) -> tuple[float, float, float]:
 
 
 def milliseconds(text: str) -> float:
-    """Of a duration as Go prints it."""
+    """Return the milliseconds of a duration as Go prints it."""
     found = re.fullmatch(r"([\d.]+)(ns|µs|ms|s)", text)
     if not found:
         raise SystemExit(f"pumpload printed the duration {text!r}")
@@ -91,7 +91,7 @@ def milliseconds(text: str) -> float:
 
 
 def measure_single(target: Target, args: argparse.Namespace, run: int) -> Single:
-    """pumpload into a pump, one binlog a call."""
+    """Run pumpload into a pump, one binlog a call."""
     before_s = cpu_s(target.server)
     base = 10**9 + run * args.single
     line = fill_with_pumpload(target.port, target.cluster, txns=args.single, rows_each=1, base=base,
@@ -110,7 +110,7 @@ def add_singles(name: str, runs: Sequence[Single], args: argparse.Namespace, rep
 
 
 def add_ratios(ours: Sequence[Single], theirs: Sequence[Single], report: Report) -> None:
-    """Medians of the ratios within each pair: ours to theirs."""
+    """Add the medians of the ratios within each pair: this project's pump to the Go pump."""
     pairs = list(zip(ours, theirs, strict=True))
     for what, ratios in (
         ("calls/s", [own.rate / other.rate for own, other in pairs]),
@@ -122,7 +122,7 @@ def add_ratios(ours: Sequence[Single], theirs: Sequence[Single], report: Report)
 
 
 def measure_upstreams_pull(name: str, target: Target, count: int, report: Report) -> None:
-    """PullBinlogs of everything, as Go drainers ask for it; `count` commits."""
+    """Measure PullBinlogs of everything, as Go drainers request it; `count` commits."""
     request = pump_pb2.PullBinlogReq(clusterID=target.cluster, startFrom=pump_pb2.Pos()).SerializeToString()
     with grpc.insecure_channel(f"127.0.0.1:{target.port}", options=UNLIMITED) as channel:
         before_s, begin, left = cpu_s(target.server), time.perf_counter(), count
@@ -139,7 +139,7 @@ def measure_upstreams_pull(name: str, target: Target, count: int, report: Report
 
 @contextlib.contextmanager
 def running_pd(directory: Path) -> Iterator[str]:
-    """A real PD; its client URL."""
+    """Run a real PD; yields its client URL."""
     binary = peer_binary("pd-server")
     assert binary is not None
     port, peer = free_port(), free_port()
@@ -167,7 +167,7 @@ def running_ours() -> Iterator[Target]:
 
 @contextlib.contextmanager
 def running_go() -> Iterator[Target]:
-    """The Go pump under a real PD, on the same disk."""
+    """Run the Go pump under a real PD, on the same disk."""
     directory = Path(tempfile.mkdtemp(prefix="bench-go-"))
     with contextlib.ExitStack() as exits:
         exits.callback(shutil.rmtree, directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""How a measurement is printed: the figure, what it is compared with, and the ratio."""
+"""Prints a measurement: the figure, the figure it is compared with, and the ratio."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Report:
 
 
 def median_of(runs: int, measure: Callable[[], float]) -> float:
-    """The median of several runs: the machine is noisy."""
+    """Return the median of several runs, because the machine is noisy."""
     return statistics.median(measure() for _ in range(runs))
 
 

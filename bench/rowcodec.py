@@ -1,12 +1,13 @@
-"""One row from served binlog to folded row and slot blob, in CPU time, beside two things that cannot be done without.
+"""Measure the CPU time of one row from the served binlog to the folded row and slot blob, compared with two steps that
+cannot be avoided.
 
     python -m bench.rowcodec [--rows 50000]
 
 `sbtest` is pumpload's table (4 columns, one row a transaction, 70 % inserts, 20 % updates, 10 % deletes); `unique` is
-the same with two unique keys more, whose values are followed (rule 21): *checked* is what an inline batch costs until
-it is known that folding hides no conflict; `wide` has ten columns of ten types. *Parsing* is protobuf's C parser on the
-same binlogs, rows untouched; *formatting* is one `%` of ready values and one dictionary entry a row. Least CPU time of
-several runs: other programs share the machine.
+the same with two more unique keys, whose values are followed (rule 21); *checked* is the cost of an inline batch until
+it is known that folding hides no conflict. `wide` has ten columns of ten types. *Parsing* is protobuf's C parser on the
+same binlogs, without reading the rows. *Formatting* is one `%` of values in memory and one dictionary entry for each
+row. Each figure is the least CPU time of several runs, because other programs share the machine.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def sbtest_row(number: int, dice: random.Random) -> dict[int, Datum]:
 
 
 def unique_row(number: int, dice: random.Random) -> dict[int, Datum]:
-    """Values that no other row has."""
+    """Return values that no other row has."""
     return {1: number, 2: number, 3: b"%0120d" % number, 4: b"%060d" % dice.getrandbits(63)}
 
 
@@ -100,7 +101,7 @@ def binlogs(info: TableInfo, row: Callable[[int, random.Random], dict[int, Datum
 
 
 def least_us(work: Callable[[], object], count: int) -> float:
-    """Microseconds of CPU a row."""
+    """Return the microseconds of CPU for each row."""
     least = float("inf")
     for _ in range(RUNS):
         begin = time.process_time()
@@ -129,7 +130,7 @@ def fold(decoder: Decoder, payloads: list[bytes]) -> FoldBuilder:
 
 
 def inline(decoder: Decoder, payloads: list[bytes]) -> None:
-    """As drainer.apply.inline has it before anything is written."""
+    """Fold as drainer.apply.inline does before anything is written."""
     builder = fold(decoder, payloads)
     builder.finish(0, 1)
     assert not builder.hides_conflict()

@@ -1,4 +1,4 @@
-"""Sysbench's table and two more of the same columns: their CREATE, their jobs, rows of them.
+"""Sysbench's table and two more with the same columns: their CREATE statements, their DDL jobs, and their rows.
 
 `SBTEST` is the table that sysbench makes, with its secondary key on `k`; pumpload writes its rows too. `UNIQUE` has
 three unique keys beside its primary key, `KEYLESS` has no key.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TABLE_ID = 1
-# Column flags of TiDB: NOT NULL, and a default that is none.
+# Column flags of TiDB: NOT NULL, and no default value.
 _PLAIN_FLAG, _PRIMARY_FLAG = 4097, 4099
 
 
@@ -26,7 +26,7 @@ class Table:
     indexes: tuple[tuple[str, str, bool], ...]
 
     def create(self, schema: str) -> str:
-        """CREATE TABLE `schema`.sbtest."""
+        """Return CREATE TABLE `schema`.sbtest."""
         keys = ["PRIMARY KEY (id)"] if self.primary else []
         keys += [f"{'UNIQUE ' if unique else ''}KEY {name} ({column})" for name, column, unique in self.indexes]
         columns = ["id BIGINT NOT NULL", "k INT NOT NULL", "c CHAR(120) NOT NULL", "pad CHAR(60) NOT NULL"]
@@ -76,7 +76,7 @@ def _index(number: int, name: str, column: str, offset: int, unique: bool) -> di
 
 
 def jobs(table: Table = SBTEST, *, table_id: int = TABLE_ID, schema: str = "bench") -> str:
-    """DDL history that knows `schema`.sbtest from schema version 1 on: long before any row that is written."""
+    """Return a DDL history that creates `schema`.sbtest at schema version 1, long before any row is written."""
     columns = [
         _column(1, "id", 8, _PRIMARY_FLAG if table.primary else _PLAIN_FLAG, 20, "binary"),
         _column(2, "k", 3, _PLAIN_FLAG, 11, "binary"),
@@ -131,8 +131,8 @@ def jobs(table: Table = SBTEST, *, table_id: int = TABLE_ID, schema: str = "benc
 
 
 def rows(count: int, seed: int = 1, *, first: int = 1, table: Table = SBTEST) -> Iterator[tuple[int, int, str, str]]:
-    """(id, k, c, pad) with ids from `first` on. c and pad have 63 random bits; k is random, or one of its own for each
-    id where the table has it unique."""
+    """Yield (id, k, c, pad) with ids from `first` on. c and pad have 63 random bits. k is random, or unique to each id
+    if the table has a unique key on it."""
     rng = random.Random(seed)
     unique = any(column == "k" and unique for _, column, unique in table.indexes)
     for number in range(first, first + count):

@@ -1,12 +1,12 @@
-"""One pump and many binlogs: memory at each million, and seconds until it serves again after a stop, after SIGKILL, and
-without its index; last, how it removes them all.
+"""Measure one pump with many binlogs: its memory at each million; the seconds until it serves again after a stop, after
+SIGKILL, and without its index; last, the removal of all binlogs.
 
     python -m bench.size [--binlogs 10000000] [--keep]
 
-Small binlogs, a prewrite and a commit for each transaction, in batches; another process pulls meanwhile as a drainer
-does. Memory is flat if what the pump holds of its own (RssAnon), in the mean of each million, has grown by no more than
-GROWTH_MAX_MIB since the first; pages of LevelDB's tables, which are mapped, belong to the page cache. Ten million take
-about 1.5 GiB of disk.
+The binlogs are small, a prewrite and a commit for each transaction, written in batches. Another process pulls meanwhile
+as a drainer does. Memory counts as flat if the pump's own memory (RssAnon), as the mean of each million, has grown by
+no more than GROWTH_MAX_MIB since the first million. The mapped pages of LevelDB's tables belong to the page cache. Ten
+million take about 1.5 GiB of disk.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from tests.support.servers import Server, answers, free_port, python_module, run
 
 MARK = 1_000_000
 BATCH = 500
-SAMPLES = 10  # in each million: LevelDB fills a table in memory, of 64 MiB, and gives it back
-GROWTH_MAX_MIB = 48  # LevelDB keeps the index blocks of its tables: a MiB or two for each million
+SAMPLES = 10  # for each million: LevelDB fills a table in memory, of 64 MiB, and releases it
+GROWTH_MAX_MIB = 48  # for each million: LevelDB keeps the index blocks of its tables, a MiB or two
 RESTART_MAX_S = 8.0  # of CPU
 REBUILD_DEADLINE_S = 3600.0
 RETENTION_S = 5
@@ -65,7 +65,7 @@ class Transactions:
         self.last_ts = 0
 
     def write(self, count: int) -> None:
-        """All are durable when this returns."""
+        """Write the transactions. All are durable when this returns."""
         acknowledged: queue.SimpleQueue[None] = queue.SimpleQueue()
         for answer in self._stub.WriteBatch(self._requests(count, acknowledged)):
             if answer.errors:
@@ -73,7 +73,9 @@ class Transactions:
             acknowledged.put(None)
 
     def _requests(self, count: int, acknowledged: queue.SimpleQueue[None]) -> Iterator[pump_ext_pb2.WriteBatchReq]:
-        """Messages: a batch's prewrites, then the commits of the batch before, whose prewrites are acknowledged."""
+        """Yield messages: a batch's prewrites, then the commits of the preceding batch, whose prewrites have been
+        acknowledged.
+        """
         starts: list[int] = []
         for at in range(0, count + BATCH, BATCH):
             before, starts = starts, [self._timestamp() for _ in range(min(BATCH, count - at))]
@@ -92,13 +94,13 @@ class Transactions:
         return pump_ext_pb2.WriteBatchReq(cluster_id=self._cluster, batch_id=self._number, payloads=payloads)
 
     def _timestamp(self) -> int:
-        # The upper half of the millisecond's counter: the lower one is where a pump's fakes get theirs from.
+        # The upper half of the millisecond's counter, because a pump's fakes use the lower half.
         self.last_ts = max(self.last_ts + 8, int(time.time() * 1000) << 18 | 1 << 17)
         return self.last_ts
 
 
 def memory(server: Server) -> dict[str, float]:
-    """What a process has resident, in MiB: VmRSS, RssAnon, RssFile, VmHWM."""
+    """Return a process's resident memory in MiB: VmRSS, RssAnon, RssFile, VmHWM."""
     assert server.process is not None
     lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
@@ -106,7 +108,7 @@ def memory(server: Server) -> dict[str, float]:
 
 
 class Size:
-    """The pump, its puller, and what is measured of them."""
+    """The pump, its puller, and the figures measured."""
 
     def __init__(self, stack: Stack, directory: Path, report: Report) -> None:
         self.stack, self.directory, self.report = stack, directory, report
@@ -148,7 +150,7 @@ class Size:
         self.last_ts = source.last_ts
 
     def fill(self, transactions: int) -> None:
-        """Write them, and say at each million what the pump holds."""
+        """Write the binlogs, and print the pump's memory at each million."""
         first = 0.0
         began_s = time.perf_counter()
         while self.written < transactions:
@@ -178,7 +180,7 @@ class Size:
             raise SystemExit(f"{self.written} transactions were written, {self.pulled()[0]} were pulled")
 
     def restarted(self, what: str, limit_s: float, *, deadline_s: float = 120) -> None:
-        """Start again; seconds until a write, and a pull of the last transactions, are served."""
+        """Start the pump again. Return the seconds until it serves a write and a pull of the last transactions."""
         shown: list[int] = []
         over = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(shown, over))
@@ -204,7 +206,7 @@ class Size:
             raise SystemExit(f"{what}: {used_s:.1f} s of CPU are too many, {limit_s} s are allowed")
 
     def _watch(self, shown: list[int], over: threading.Event) -> None:
-        """What /status says of a recovery while it lasts."""
+        """Print the /status of a recovery while it lasts."""
         while not over.wait(0.2):
             with contextlib.suppress(OSError, ValueError):
                 recovery = json.loads(self.page("/status"))["pump"].get("recovery")
@@ -212,7 +214,7 @@ class Size:
                     shown.append(recovery["percent"])
 
     def _pulls(self) -> bool:
-        """Whether the last transactions are served."""
+        """Return whether the last transactions are served."""
         if not answers(self.port):
             return False
         with grpc.insecure_channel(f"127.0.0.1:{self.port}") as channel:
@@ -227,7 +229,7 @@ class Size:
         return bool(last.end.count)
 
     def collect(self) -> None:
-        """Everything is older than the retention, and the drainer has it."""
+        """Measure the removal when all binlogs are older than the retention and the drainer has read them."""
         self.all_pulled()
         wait_until(lambda: time.time() * 1000 - (self.last_ts >> 18) > RETENTION_S * 1000, what="all is old enough")
         before_s, began_s = cpu_s(self.server), time.perf_counter()
@@ -261,7 +263,7 @@ def measure(size: Size, transactions: int, report: Report) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.size", description=__doc__)
     parser.add_argument("--binlogs", type=int, default=10_000_000)
-    parser.add_argument("--keep", action="store_true", help="leave the directory where it is")
+    parser.add_argument("--keep", action="store_true", help="keep the directory with the pump's data")
     args = parser.parse_args()
     report = Report(f"{args.binlogs:,} binlogs in one pump")
     directory = Path(tempfile.mkdtemp(prefix="bench-size-"))

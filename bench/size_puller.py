@@ -3,7 +3,7 @@ remove what was pulled.
 
     python -m bench.size_puller ETCD PORT CLUSTER FILE
 
-FILE gets `count last_ts` after each batch. It ends by a signal.
+After each batch the process writes `count last_ts` to FILE. It runs until a signal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PAUSE_S = 0.2
 
 
 def pulled(port: int, cluster: int, after_ts: int) -> tuple[int, int]:
-    """One batch after `after_ts`: how many binlogs, and where it ended."""
+    """Pull one batch after `after_ts`. Return the number of binlogs, and the ts where the batch ended."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = pump_ext_pb2_grpc.PumpExtStub(channel)  # type: ignore[no-untyped-call]  # generated
         asked = pump_ext_pb2.WatermarkReq(cluster_id=cluster, after_ts=after_ts, batch_bytes_max=BATCH_BYTES)
@@ -52,7 +52,7 @@ async def drain(endpoint: str, port: int, cluster: int, progress: Path) -> None:
     while True:
         try:
             more, after_ts = await asyncio.to_thread(pulled, port, cluster, after_ts)
-        except (grpc.RpcError, BinlogError):  # the pump is being restarted
+        except (grpc.RpcError, BinlogError):  # the pump is restarting
             await asyncio.sleep(PAUSE_S)
             continue
         count += more

@@ -1,4 +1,4 @@
-"""etcd, our pumps, MariaDB and the drainer for one measurement; the Go programs where PEER_BIN names them."""
+"""etcd, pumps, MariaDB and the drainer for one measurement; the Go programs if PEER_BIN names them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.servers import (
 
 
 def peer_binary(name: str) -> Path | None:
-    """One of the Go original's programs, or None where PEER_BIN does not lead to it."""
+    """Return the path of one of the original's programs; None if it is not in PEER_BIN."""
     folder = os.environ.get("PEER_BIN")
     path = Path(folder) / name if folder else None
     return path if path and path.exists() else None
@@ -61,7 +61,7 @@ class Stack:
         return port
 
     def config(self, mariadb: MariaDB, *, top: str = "", schema: str = "", syncer: str = "") -> Path:
-        """drainer.toml into MariaDB."""
+        """Return a drainer.toml that writes into MariaDB."""
         path = self.directory / f"drainer-{len(list(self.directory.glob('drainer-*.toml')))}.toml"
         path.write_text(
             f'pd-urls = "{self.endpoint}"\nnode-id = "bench"\naddr = "127.0.0.1:{free_port()}"\nstatus-addr = ""\n'
@@ -72,7 +72,7 @@ class Stack:
         return path
 
     def launch_drainer(self, config: Path, *args: str) -> Server:
-        """Not waited for."""
+        """Start a drainer without waiting for it."""
         log = config.with_suffix(".log")
         self.drainer = python_module("drainer", "-config", str(config), *args, output=log).start()
         self.servers.append(self.drainer)
@@ -93,7 +93,7 @@ class Stack:
 def running_stack(
     *, pumps: int, endpoint: str | None = None, mariadb_options: Sequence[str] = ("--innodb-log-file-size=512M",)
 ) -> Iterator[tuple[Stack, MariaDB]]:
-    """A fresh etcd (or the one given), so many pumps of ours, and a MariaDB that does not sync its files."""
+    """Run a fresh etcd (or the given one), the pumps, and a MariaDB that does not sync its files."""
     directory = Path(tempfile.mkdtemp(prefix="bench-"))
     with contextlib.ExitStack() as stack:
         url = endpoint or stack.enter_context(running_etcd()).endpoint

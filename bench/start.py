@@ -1,9 +1,10 @@
-"""From the command to "drainer is running": seconds, and the CPU of each process; two pumps, MariaDB, nothing to drain.
+"""Measure a start, from the command to "drainer is running": seconds, and the CPU of each process. Two pumps, MariaDB,
+nothing to drain.
 
     python -m bench.start [--rounds 3] [--timeline]
 
-The CPU counts on a machine that others use too. The yardstick, taken in the same run, is an interpreter and a JVM that
-do nothing.
+On a machine that others use too, only the CPU is meaningful. For comparison, the same run measures an interpreter and a
+JVM that do nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests.support.servers import MariaDB, Server
 RUNNING = "drainer is running"
 LOOK_S = 0.02
 TICKS = os.sysconf("SC_CLK_TCK")
-# What a command line holds, and what it is called here; the first that fits.
+# A part of a command line, and the name printed for such processes; the first that matches.
 KINDS = (
     ("supervisor.py", "supervisor"),
     ("org.apache.spark.launcher.Main", "spark-submit's launcher (JVM)"),
@@ -60,7 +61,7 @@ class Seen:
 
 @dataclass
 class Watch:
-    """Looks at a process and everything it started, again and again, until `end`."""
+    """Samples a process and all its descendants until `end`."""
 
     pid: int
     begin_s: float
@@ -116,7 +117,7 @@ def _command(pid: int) -> str:
 
 
 def one_start(stack: Stack, mariadb: MariaDB, *, timeline: bool) -> tuple[float, Counter[str]]:
-    """Seconds until it runs, and CPU seconds by kind of process until then."""
+    """Start once. Return the seconds until the drainer runs, and CPU seconds by kind of process until then."""
     config = stack.config(mariadb)
     begin = time.perf_counter()
     server = stack.launch_drainer(config)
@@ -140,7 +141,7 @@ def _print_timeline(watch: Watch, server: Server) -> None:
 
 
 def yardstick() -> float:
-    """CPU seconds of an interpreter and of a JVM that do nothing."""
+    """Return CPU seconds of an interpreter and of a JVM that do nothing."""
     before = os.times()
     subprocess.run([sys.executable, "-c", "pass"], check=True)
     java = shutil.which("java")
@@ -153,7 +154,9 @@ def yardstick() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.start", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--timeline", action="store_true", help="every process with its times, and the drainer's log")
+    parser.add_argument(
+        "--timeline", action="store_true", help="print each process with its times, and the drainer's log"
+    )
     args = parser.parse_args()
     with running_stack(pumps=2) as (stack, mariadb):
         report = Report("from the command to a running drainer")

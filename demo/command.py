@@ -1,4 +1,4 @@
-"""The command line that both demos have, and what their exit codes say."""
+"""The command line of both demos, and their exit codes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Options:
 
 
 class Teller(Protocol):
-    """Who tells the user that it failed."""
+    """Shows the user that the demo has failed."""
 
     def fail(self, text: str) -> None: ...
 
 
 def parse(argv: list[str], *, prog: str, description: str, seconds: float, rate: float) -> Options:
-    """`seconds`, `rate`: what they are unless they are given."""
+    """Parse the command line. `seconds`, `rate`: the defaults."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description=description,
@@ -42,7 +42,7 @@ def parse(argv: list[str], *, prog: str, description: str, seconds: float, rate:
     )
     parser.add_argument("--writers", type=int, default=8, help="concurrent writers (default 8)")
     parser.add_argument("--rate", type=float, default=rate, help=f"transactions a second, about (default {rate:.0f})")
-    parser.add_argument("--seed", type=int, default=1, help="of the random numbers (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random numbers (default 1)")
     parser.add_argument(
         "--directory", type=Path, default=Path("demo-data"), help="emptied at start (default demo-data)"
     )
@@ -58,8 +58,10 @@ def parse(argv: list[str], *, prog: str, description: str, seconds: float, rate:
 
 
 def exit_code(work: Coroutine[Any, Any, bool], teller: Teller) -> int:
-    """Of a demo that says whether everything is equal. A signal that would end it stops its programs first."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # the latter as a terminal is closed
+    """Run a demo and return its exit code: 0 if everything is equal. A signal that would end the demo stops its
+    programs first.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):  # SIGHUP is sent when a terminal is closed
         signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         return 0 if asyncio.run(work) else 1

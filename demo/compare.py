@@ -1,4 +1,4 @@
-"""Compares every table in the SQLite file with the writer's model and says what differs."""
+"""Compares every table in the SQLite file with the writer's model and reports the differences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One table: how many rows each side has, how many agree, and a few that do not."""
+    """The comparison of one table: the number of rows on each side, of equal rows, and a few rows that differ."""
 
     table: str
     written: int
@@ -34,7 +34,7 @@ class Comparison:
 
 
 def canonical(value: Value, fsp: int = 0) -> Value:
-    """A written value in the form the drainer keeps it in SQLite: times, decimals and JSON as text."""
+    """Return a written value in the form in which the drainer stores it in SQLite: times, decimals and JSON as text."""
     match value:
         case bool():
             return int(value)
@@ -54,7 +54,9 @@ def canonical(value: Value, fsp: int = 0) -> Value:
 
 
 def _found(value: Value, *, as_json: bool, enum: Sequence[str] | None) -> Value:
-    """JSON in one order of its keys; the name of an ENUM's number, which some messages in Kafka have."""
+    """Normalize a value that was found: JSON with sorted keys; an ENUM's number, which some Kafka messages have, as its
+    name.
+    """
     if as_json and isinstance(value, str):
         return json.dumps(json.loads(value), sort_keys=True)
     if enum is not None and isinstance(value, int) and 0 < value <= len(enum):
@@ -63,11 +65,11 @@ def _found(value: Value, *, as_json: bool, enum: Sequence[str] | None) -> Value:
 
 
 def compare_table(database: Path, schema: str, model: TableModel, *, made_by_rows: bool = False) -> Comparison:
-    """Read `schema`.`model.name` and compare it with the model as a multiset of rows. `made_by_rows`: a table comes
-    with its first row, so one without rows may be missing."""
+    """Read `schema`.`model.name` and compare it with the model as a multiset of rows. `made_by_rows`: a table is
+    created with its first row, so one without rows may be missing."""
     written, json_columns = written_rows(model)
     quoted = f'"{schema}.{model.name}"'
-    # Qualified: SQLite takes a bare "name" that is no column for a string.
+    # Qualified, because SQLite reads a bare "name" that is not a column as a string.
     names = ",".join(f'{quoted}."{c}"' for c in model.columns)
     enums = [model.enums.get(c) for c in model.columns]
     total = written.total()
@@ -86,7 +88,7 @@ def compare_table(database: Path, schema: str, model: TableModel, *, made_by_row
 
 
 def written_rows(model: TableModel) -> tuple[Counter[tuple[Value, ...]], set[int]]:
-    """The model's rows in canonical form, and which of their columns hold JSON."""
+    """Return the model's rows in canonical form, and which of their columns hold JSON."""
     written: Counter[tuple[Value, ...]] = Counter()
     json_columns: set[int] = set()
     for row in model.all_rows():
@@ -97,7 +99,7 @@ def written_rows(model: TableModel) -> tuple[Counter[tuple[Value, ...]], set[int
 
 
 def comparison(table: str, written: Counter[tuple[Value, ...]], found: Counter[tuple[Value, ...]]) -> Comparison:
-    """Both sides as multisets of rows in canonical form."""
+    """Compare both sides as multisets of rows in canonical form."""
     missing, unexpected = written - found, found - written
     return Comparison(
         table,

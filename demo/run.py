@@ -47,7 +47,7 @@ class Chain:
 
 @contextlib.asynccontextmanager
 async def started(options: Options, screen: Screen) -> AsyncIterator[Chain]:
-    """etcd first, then the pumps, then the drainer; stopped in the opposite order."""
+    """Start etcd first, then the pumps, then the drainer. Stop them in the opposite order."""
     directory = emptied(options.directory)
     etcd, url = etcd_program(directory)
     database = directory / "shop.sqlite"
@@ -71,7 +71,7 @@ async def started(options: Options, screen: Screen) -> AsyncIterator[Chain]:
 
 
 def emptied(directory: Path) -> Path:
-    """The demo's directory, absolute and empty. Raises DemoError for one that is not a demo's."""
+    """Return the demo's directory, absolute and emptied. Raises DemoError for a directory that is not a demo's."""
     directory = directory.resolve()
     if directory.exists() and any(directory.iterdir()) and not (directory / ".demo").exists():
         raise DemoError(f"{directory} is not empty and not a demo's: choose another with --directory")
@@ -82,7 +82,7 @@ def emptied(directory: Path) -> Path:
 
 
 async def start_pumps(etcd: Program, pumps: Sequence[Program]) -> None:
-    """etcd and the pumps, until these serve."""
+    """Start etcd and the pumps, and wait until the pumps serve."""
     etcd.start()
     for pump in pumps:
         pump.start()
@@ -99,7 +99,9 @@ def running(drainer: Program) -> bool:
 
 
 async def write(shop: Shop, until: float, *, writers: int, rate: float, seed: int) -> None:
-    """So many tasks pick actions at random, `rate` a second in all, until the monotonic clock shows `until` seconds."""
+    """Run `writers` tasks that choose actions at random, `rate` a second in all, until the monotonic clock shows
+    `until` seconds.
+    """
     rng = random.Random(seed)
     actions: list[tuple[Callable[[], Awaitable[None]], int]] = [
         (shop.register, 3),
@@ -117,7 +119,7 @@ async def write(shop: Shop, until: float, *, writers: int, rate: float, seed: in
         while due < until:
             await asyncio.sleep(due - time.monotonic())
             await rng.choices(choices, weights)[0]()
-            due = max(due + pause_s, time.monotonic() - 1)  # catches up after a stall, but not without bound
+            due = max(due + pause_s, time.monotonic() - 1)  # catches up after a stall, up to a limit
 
     async with asyncio.TaskGroup() as group:
         for _ in range(writers):
@@ -127,7 +129,7 @@ async def write(shop: Shop, until: float, *, writers: int, rate: float, seed: in
 async def interrupt(
     pump: Program, shop: Shop, options: Options, say: Callable[[str], None], note: str | None = "none"
 ) -> None:
-    """An ALTER TABLE after a third of the time, `pump` killed and restarted after a half. `note`: see
+    """Run an ALTER TABLE after a third of the time, kill and restart `pump` after half of it. `note`: see
     Shop.add_note_column."""
     await asyncio.sleep(options.seconds / 3)
     say("ALTER TABLE orders ADD COLUMN note, while orders keep coming")
@@ -145,7 +147,7 @@ async def interrupt(
 
 
 async def watch(chain: Chain, shop: Shop, options: Options, screen: Screen, phase: Callable[[], str]) -> None:
-    """Draw what is going on four times a second until cancelled; DemoError when the drainer dies."""
+    """Draw the state four times a second until cancelled. Raises DemoError when the drainer dies."""
     begin = time.monotonic()
     while True:
         if not chain.drainer.alive:
@@ -185,14 +187,14 @@ async def caught_up(drainer: DrainerProgram, commit_ts: int) -> None:
 
 
 async def stopped(drainer: DrainerProgram) -> None:
-    """Stop it. Raises DemoError unless it ends well."""
+    """Stop the drainer. Raises DemoError unless it ends with exit code 0."""
     code = await asyncio.to_thread(drainer.stop, 60)
     if code != 0:
         raise DemoError(f"{drainer.name} stopped with exit code {code}:\n{drainer.tail()}")
 
 
 async def run(options: Options, screen: Screen) -> bool:
-    """True when every table downstream equals what the shop wrote."""
+    """Run the demo. Return True if every table downstream equals what the shop wrote."""
     async with started(options, screen) as chain:
         async with await Service.connect(chain.etcd_url) as service:
             shop = Shop(service, random.Random(options.seed))
@@ -224,7 +226,7 @@ async def run(options: Options, screen: Screen) -> bool:
 
 
 async def all_or_first_failure(watcher: asyncio.Task[None], *work: asyncio.Task[None]) -> None:
-    """Wait for `work`; a failure of any of it, or of the watcher, ends all of it at once."""
+    """Wait for `work`. If any of it or the watcher fails, cancel all of it immediately."""
     pending: set[asyncio.Task[None]] = {watcher, *work}
     try:
         while not all(task.done() for task in work):

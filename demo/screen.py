@@ -1,4 +1,4 @@
-"""What the demo shows: one live table while it runs, the comparison at the end. The door to `rich`."""
+"""The demo's output: one live table while it runs, the comparison at the end. This module wraps `rich`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINE_EVERY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One look at the running chain. `lag_s`: None while nothing is known of the drainer."""
+    """The state of the running chain at one moment. `lag_s`: None while the drainer's lag is unknown."""
 
     elapsed_s: float
     total_s: float
@@ -33,7 +33,7 @@ class Moment:
 
 
 class Screen:
-    """A live picture on a terminal; one line every few seconds where there is none (a log, CI)."""
+    """A live picture on a terminal. Without a terminal (a log, CI), one line every few seconds."""
 
     def __init__(self) -> None:
         self._console = Console()
@@ -89,14 +89,14 @@ class Screen:
         return self._console.width
 
     def is_due(self, elapsed_s: float) -> bool:
-        """Whether it is time for another line, where there is no terminal."""
+        """Return whether another line is due, without a terminal."""
         if elapsed_s - self._last_line_s < LINE_EVERY_S:
             return False
         self._last_line_s = elapsed_s
         return True
 
     def draw(self, moment: Moment, below: RenderableType) -> None:
-        """The picture: the bar, and what is to be seen below it."""
+        """Draw the picture: the progress bar, and the table below it."""
         assert self._live is not None and self._progress is not None, "running() comes first"
         self._progress.update(
             self._progress.task_ids[0], completed=moment.elapsed_s, description=moment.phase, total=moment.total_s
@@ -106,7 +106,7 @@ class Screen:
     def compare(
         self, results: list[Comparison], database: Path, *, title: str = "downstream against what the shop wrote"
     ) -> None:
-        """The table of comparisons, examples of what differs, and where the file is."""
+        """Print the table of comparisons, examples of differences, and the file's path."""
         table = Table(title=title)
         for name in ("table", "rows written", "rows downstream", "equal", ""):
             table.add_column(name, justify="left" if name in ("table", "") else "right")

@@ -1,10 +1,10 @@
-"""The shop as a service of its own: it writes to pumps that run already, and compares a destination with what it wrote.
+"""The shop as a service of its own: it writes to running pumps, and compares a destination with the rows that it wrote.
 
     python -m demo.service --pd-urls http://etcd:2379 --compare mysql://reader:reader@mariadb:3306
 
-Its database `shop` is dropped and made anew at the start. Then, in rounds: it writes for --seconds, waits until every
-table in the destination equals what it wrote, and says so. Exit code 1 when they differ for longer than --patience,
-0 after --rounds rounds or a signal.
+Its database `shop` is dropped and created again at the start. Then, in rounds, it writes for --seconds, waits until
+every table in the destination equals what it wrote, and reports this. Exit code 1 when they differ for longer than
+--patience, 0 after --rounds rounds or a signal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = log.get_logger("shop")
 def parse(argv: list[str]) -> argparse.Namespace:
     about = (__doc__ or "").split("\n\n")
     parser = argparse.ArgumentParser(prog="python -m demo.service", description=about[0], epilog=about[2])
-    parser.add_argument("--pd-urls", required=True, help="PD or etcd that the pumps are registered in")
+    parser.add_argument("--pd-urls", required=True, help="PD or etcd where the pumps are registered")
     parser.add_argument(
         "--compare", required=True, metavar="URL", help="the drainer's destination, as mysql://user:password@host:3306"
     )
@@ -42,7 +42,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=0, help="rounds; 0: until a signal (default 0)")
     parser.add_argument("--rate", type=float, default=20.0, help="transactions a second, about (default 20)")
     parser.add_argument("--writers", type=int, default=8, help="concurrent writers (default 8)")
-    parser.add_argument("--seed", type=int, default=1, help="of the random numbers (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random numbers (default 1)")
     parser.add_argument(
         "--patience", type=float, default=120.0, help="seconds the destination may take to be equal (default 120)"
     )
@@ -55,7 +55,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 async def run(options: argparse.Namespace) -> bool:
-    """False when the destination stays different."""
+    """Run the rounds. Return False if the destination stays different."""
     async with await Service.connect(options.pd_urls) as service:
         if SCHEMA in await service.databases():
             await service.drop_database(SCHEMA)
@@ -72,7 +72,7 @@ async def run(options: argparse.Namespace) -> bool:
 
 
 async def equal(shop: Shop, options: argparse.Namespace) -> bool:
-    """Wait until every table equals the shop's; says what differs when it does not come to that."""
+    """Wait until every table equals the shop's. On a timeout, report the differences and return False."""
     begin = time.monotonic()
     while True:
         found = await asyncio.to_thread(compare_tables, options.compare, SCHEMA, list(shop.models.values()))
@@ -102,7 +102,7 @@ def _difference(one: Comparison) -> dict[str, object]:
 
 
 async def until_signal(options: argparse.Namespace) -> bool:
-    """`run`, ended by SIGTERM or SIGINT as if all was done."""
+    """Run `run`; SIGTERM and SIGINT end it as if its work were done."""
     work = asyncio.ensure_future(run(options))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,7 +1,7 @@
 """A small shop that embeds the SDK: it writes transactions and remembers what it wrote.
 
-The SDK is a writer, not a database: it reads no rows and takes no locks. So the shop holds, while a transaction
-is open, the locks of the rows it changes; that is what makes the order of commits per row known.
+The SDK is a writer, not a database: it reads no rows and takes no locks. Therefore the shop itself locks the rows that
+a transaction changes, while the transaction is open. This makes the order of commits per row known.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def tables() -> list[Table]:
 
 @dataclass
 class Counts:
-    """What has been committed so far."""
+    """The numbers of operations committed so far."""
 
     transactions: int = 0
     rows: int = 0
@@ -97,15 +97,15 @@ class Counts:
     by_action: dict[str, int] = field(default_factory=dict)
 
     def told(self) -> str:
-        """In one line."""
+        """Return the counts in one line."""
         actions = ", ".join(f"{name} {count:,}" for name, count in sorted(self.by_action.items()))
         return f"{self.transactions:,} transactions, {self.rows:,} row changes: {actions}"
 
 
 class Shop:
-    """Writes while `open`; `models` is what must stand downstream in the end.
+    """Writes while `open`. `models`: the content that the destination must have at the end.
 
-    One table handle per name; an ALTER TABLE replaces the handle, transactions already open keep the one they took.
+    There is one table handle per name. An ALTER TABLE replaces the handle; open transactions keep the old one.
     """
 
     def __init__(self, service: Service, rng: random.Random) -> None:
@@ -145,7 +145,7 @@ class Shop:
 
     @contextlib.asynccontextmanager
     async def _locked(self, keys: Iterable[tuple[str, int]]) -> AsyncIterator[None]:
-        """Hold these rows' locks, taken in one global order so that writers never wait in a ring."""
+        """Hold these rows' locks. They are taken in one global order, so that writers never deadlock."""
         async with contextlib.AsyncExitStack() as stack:
             for key in sorted(set(keys)):
                 await stack.enter_async_context(self._locks.setdefault(key, asyncio.Lock()))
@@ -153,7 +153,7 @@ class Shop:
 
     @contextlib.asynccontextmanager
     async def _writing(self, action: str) -> AsyncIterator[_Write]:
-        """One transaction; the models move only once it has committed."""
+        """Open one transaction. The models change only once it has committed."""
         async with self._service.transaction() as txn:
             write = _Write(txn, dict(self._handles))
             yield write
@@ -178,7 +178,7 @@ class Shop:
             write.insert("customers", row)
 
     async def place_order(self) -> None:
-        """An order, its lines, the stock and an event: one transaction over four tables."""
+        """Write an order, its lines, the stock and an event, in one transaction over four tables."""
         customers = list(self.models["customers"].rows.values())
         if not customers:
             return
@@ -218,7 +218,7 @@ class Shop:
 
     @contextlib.asynccontextmanager
     async def _unpaid_order(self) -> AsyncIterator[tuple[int, RowDict | None]]:
-        """The number and row of an order in state `new`, its lock held; None where there is none (any more)."""
+        """Return the number and row of an order in state `new`, with its lock held; None if there is none."""
         order = self._pick("orders", "new")
         if order is None:
             yield 0, None
@@ -229,7 +229,7 @@ class Shop:
             yield number, current if current is not None and current["status"] == "new" else None
 
     async def pay(self) -> None:
-        """A payment and the order's new status, in one transaction."""
+        """Write a payment and the order's new status, in one transaction."""
         async with self._unpaid_order() as (number, current):
             if current is None:
                 return
@@ -248,7 +248,7 @@ class Shop:
                 write.update("orders", current, {**current, "status": "paid"})
 
     async def cancel(self) -> None:
-        """An unpaid order and its lines disappear."""
+        """Delete an unpaid order and its lines."""
         async with self._unpaid_order() as (number, current):
             if current is None:
                 return
@@ -258,7 +258,9 @@ class Shop:
                 write.delete("orders", current)
 
     async def swap_shelves(self) -> None:
-        """Two products trade their unique shelf in one transaction: no order of single rows is free of a clash."""
+        """Swap the unique shelves of two products in one transaction: any order of single-row changes would have a
+        conflict.
+        """
         a, b = self._rng.sample([int(str(k[0])) for k in self.models["products"].rows], 2)
         async with self._locked([("products", a), ("products", b)]), self._writing("swap") as write:
             first, second = self.models["products"].rows[(a,)], self.models["products"].rows[(b,)]
@@ -267,7 +269,7 @@ class Shop:
             write.update("products", {**first, "shelf": -1}, {**first, "shelf": second["shelf"]})
 
     async def log_visit(self) -> None:
-        """The table without a key gets equal rows, and loses one of them now and then."""
+        """Insert rows, equal ones among them, into the table without a key, and delete one of them now and then."""
         at = datetime(2026, 1, 1) + timedelta(milliseconds=self._rng.randint(0, 50))
         async with self._locked([("events", 0)]), self._writing("visit") as write:
             for _ in range(self._rng.randint(1, 3)):
@@ -277,7 +279,7 @@ class Shop:
                 write.delete("events", self._rng.choice(loose))
 
     async def add_note_column(self, default: str | None = "none") -> None:
-        """ALTER TABLE while orders keep coming. Rows that stand there read `default`."""
+        """Run an ALTER TABLE while orders continue. Existing rows read `default`."""
         column = Column("note", VarChar(40)) if default is None else Column("note", VarChar(40), default=default)
         async with self._schema_gate:
             self._handles["orders"] = await self._service.alter_table(self._handles["orders"], add=[column])
@@ -294,7 +296,7 @@ def _event(at: datetime, kind: str, number: int) -> RowDict:
 
 
 class _Write:
-    """One open transaction: hands each step to the SDK and keeps it for the models."""
+    """One open transaction: passes each step to the SDK and keeps it for the models."""
 
     def __init__(self, txn: Transaction, handles: dict[str, Table]) -> None:
         self._txn = txn
@@ -317,7 +319,9 @@ class _Write:
         self.steps.append(("delete", table, row, None))
 
     def _known(self, table: str, row: RowDict) -> RowDict:
-        """The row as this transaction's schema has it: one opened before an ALTER does not know its column."""
+        """Return the row as this transaction's schema has it: a transaction opened before an ALTER does not know its
+        column.
+        """
         names = {c.name for c in self._handles[table].columns}
         return {name: value for name, value in row.items() if name in names}
 

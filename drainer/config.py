@@ -51,7 +51,7 @@ class TableName(Section):
 
 
 class DdlRewrite(Section):
-    """What runs downstream in place of one DDL."""
+    """The statement that runs downstream instead of one DDL."""
 
     job_id: int | None = Field(None, description="the DDL's job id, as in the error or log line; or")
     commit_ts: int | None = Field(None, description="the commit_ts of its binlog")
@@ -66,7 +66,7 @@ class DdlRewrite(Section):
 
 
 class SchemaSection(Section):
-    """`[schema]`: where DDL jobs come from, beside those that embedding services publish in etcd."""
+    """`[schema]`: the sources of DDL jobs, in addition to the jobs that embedding services publish in etcd."""
 
     history_file: str = Field("", description="TiDB's /ddl/history as a file: a JSON array, or a job on each line")
     history_url: str = Field(
@@ -113,7 +113,7 @@ class SyncerSection(OriginalSyncerSection):
         timedelta(milliseconds=KEEP_MS_DEFAULT),
         ge=timedelta(0),
         description="how long dropped and truncated tables are kept for FLASHBACK or RECOVER, such as 24h; at least "
-        "upstream's tidb_gc_life_time; 0: they are dropped at once",
+        "upstream's tidb_gc_life_time; 0: they are dropped immediately",
         json_schema_extra={"default": "1h"},
     )
     to: Annotated[ToSection, Variants(sections)] = Field(default_factory=ToSection)
@@ -128,9 +128,9 @@ class SyncerSection(OriginalSyncerSection):
     @field_validator("to", mode="before")
     @classmethod
     def _of_its_kind(cls, value: object, info: ValidationInfo) -> object:
-        """`[syncer.to]` is what the db-type says."""
+        """Read `[syncer.to]` with the settings class of the db-type."""
         db_type = info.data.get("db_type")
-        if db_type is None:  # that is the error
+        if db_type is None:  # reported as the error of db-type itself
             return ToSection()
         return taken(db_type, {} if isinstance(value, ToSection) else value)
 
@@ -152,16 +152,16 @@ class SyncerSection(OriginalSyncerSection):
         return Policy(self.filter(), RewriteRules(rules), self.sync_ddl, frozenset(self.ignore_txn_commit_ts))
 
     def place(self) -> str:
-        """Identifies the destination: file or host:port."""
+        """The text that identifies the destination: file or host:port."""
         return self.to.place()
 
     def sink(self) -> AnySink:
-        """The destination, not opened yet."""
+        """Return the destination, not opened yet."""
         return sink(self.db_type, self.to, SyncerSettings(self.recycle_bin // timedelta(milliseconds=1), self.spread))
 
     def digest(self) -> str:
-        """Digest of the filter settings. It is recorded with a batch: an unfinished batch must be finished with the
-        same filters."""
+        """Return a digest of the filter settings. It is recorded with a batch, because an unfinished batch must be
+        finished with the same filters."""
         chosen = self.model_dump_json(
             include={"ignore_schemas", "ignore_table", "replicate_do_db", "replicate_do_table", "ignore_txn_commit_ts"}
         )
@@ -247,18 +247,18 @@ class Config(UpstreamSection):
     spark: SparkSection = Field(default_factory=lambda: SparkSection.model_validate({}))
 
     def identity(self) -> str:
-        """The node id, made from host name and port where none is given."""
+        """The node id; made from host name and port if none is given."""
         return self.node_id or f"{socket.gethostname()}:{self.addr.rpartition(':')[2]}"
 
     def status_address(self) -> str:
-        """host:port, or '' when the status page is off."""
+        """host:port of the status page, or '' when the page is off."""
         if self.status_addr is not None:
             return self.status_addr
         host, _, port = self.addr.rpartition(":")
         return f"{host}:{int(port) + 1000}"
 
     def check(self) -> None:
-        """Raises ConfigError for settings that do not fit together."""
+        """Check the settings together. Raises ConfigError if some do not fit."""
         try:
             check_node_id(self.identity())
         except ValueError as error:
@@ -319,7 +319,7 @@ PROGRAM = Program(
     "to files, exactly once.",
     (
         "drainer -config drainer.toml                              a daemon; SIGTERM stops it cleanly",
-        "drainer -config drainer.toml -until-now                   drain what is there and exit",
+        "drainer -config drainer.toml -until-now                   drain the existing binlogs and exit",
         "drainer -config drainer.toml -master spark://host:7077    the same on a Spark cluster",
         "drainer -config drainer.toml -initial-commit-ts 0         a first start from the oldest binlog",
     ),

@@ -1,6 +1,6 @@
 """Process-wide register of operations that currently fail and are retried, for the page, /status and a metric.
 
-In the driver it also holds what tasks report of theirs (drainer.spark.failure_reports): a report that is not renewed
+In the driver it also holds the failures that tasks report (drainer.spark.failure_reports). A report that is not renewed
 expires, because a task may be killed and its messages may be lost.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 # A deadlock between slots succeeds at the next try and is not reported; a third failure in a row is.
 TRIES_REPORTED = 3
 REPORT_EXPIRES_S = 15.0
-# Of which the last number is known; more than there are tasks at any time.
+# How many tasks' last message numbers are kept; more than the number of tasks at any time.
 REPORTERS_MAX = 10_000
 
 
@@ -41,7 +41,7 @@ class Failures:
     reported failures of this process have changed."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
-        """`clock_s`: by which reports of tasks expire."""
+        """`clock_s`: the clock by which reports of tasks expire."""
         self.watcher: Callable[[], None] | None = None
         self._clock_s = clock_s
         self._lock = threading.Lock()
@@ -68,18 +68,18 @@ class Failures:
             self._changed()
 
     def reset(self) -> None:
-        """Forget what has failed in this process: a Python worker runs one task after another."""
+        """Forget the failures of this process. A Python worker runs one task after another."""
         with self._lock:
             self._found.clear()
 
     def heard(self, reporter: str, number: int, failure: Failure | None) -> None:
-        """What the task `reporter` says in its message `number`: what fails there, None for nothing. Messages may come
-        twice and in any order; one that is not newer than the last is ignored."""
+        """Handle message `number` of the task `reporter`: the operation that fails there, None for none. Messages may
+        arrive twice and in any order; a message that is not newer than the last one is ignored."""
         with self._lock:
             before = self._heard.get(reporter)
             if before is not None and number <= before.number:
                 return
-            self._heard.pop(reporter, None)  # so that the first entry is the one that has been silent longest
+            self._heard.pop(reporter, None)  # so that the first entry is the one without a message for the longest time
             self._heard[reporter] = _Heard(number, failure, self._clock_s())
             if len(self._heard) > REPORTERS_MAX:
                 del self._heard[next(iter(self._heard))]
@@ -88,19 +88,19 @@ class Failures:
 
     @property
     def now(self) -> Failure | None:
-        """The reported failure that has lasted longest, here or in a task; None: nothing fails."""
+        """Return the reported failure that has lasted longest, here or in a task; None if nothing fails."""
         with self._lock:
             return _longest([*self._here(), *self._elsewhere()])
 
     @property
     def here(self) -> Failure | None:
-        """Of this process alone."""
+        """The failure that has lasted longest in this process."""
         with self._lock:
             return _longest(self._here())
 
     @property
     def elsewhere(self) -> Failure | None:
-        """Of tasks alone."""
+        """The failure that has lasted longest in a task."""
         with self._lock:
             return _longest(self._elsewhere())
 
@@ -124,7 +124,9 @@ class Failures:
 
 
 def _longest(failures: Iterable[Failure]) -> Failure | None:
-    """The one that has lasted longest; of those with its name, the last error and the most tries."""
+    """Return the failure that has lasted longest. If several have its name, it gets the last error and the most tries
+    among them.
+    """
     found = list(failures)
     if not found:
         return None

@@ -1,7 +1,7 @@
 """Settings of the original's drainer that have no effect here, and values of them that would change what is replicated.
 
-The first are accepted, so that its drainer.toml starts ours as it is, and named in a warning where they are not the
-default. The second are refused: what they ask for is not there.
+The first are accepted, so that the original's drainer.toml can be used unchanged; a warning names those that are not
+the default. The second are rejected, because this drainer does not have the requested function.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from binlog.runtime.fields import Section
 from pydantic import AfterValidator, BaseModel, Field
 
 WITHOUT_EFFECT = "accepted, without effect"
-# Under these the text of a DDL means something else; upstream's jobs are read as TiDB's default modes have them.
+# These modes change the meaning of a DDL's text; upstream's jobs are parsed as in TiDB's default modes.
 _TEXT_MODES = frozenset({"ANSI", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "PIPES_AS_CONCAT", "IGNORE_SPACE"})
 _SYNC_MODES = (0, 1)
 _CHECKPOINT_SCHEMA = "tidb_binlog"
@@ -22,7 +22,7 @@ _CHECKPOINT_TYPES = frozenset({"", "mysql", "tidb"})  # where it is a table, as 
 def _usual_text(value: str) -> str:
     wrong = sorted(_TEXT_MODES & {mode.strip().upper() for mode in value.split(",")})
     if wrong:
-        raise ValueError(f"{', '.join(wrong)} is not supported: DDLs are read as TiDB's default modes have them")
+        raise ValueError(f"{', '.join(wrong)} is not supported: DDLs are parsed as in TiDB's default modes")
     return value
 
 
@@ -39,7 +39,7 @@ def _not_looping(value: bool) -> bool:
 
 
 def whole_rows(value: int) -> int:
-    """A validator of sync-mode: 0, which is the default, or 1."""
+    """Return a validator of sync-mode: 0, which is the default, or 1."""
     if value not in _SYNC_MODES:
         raise ValueError("only 1 is supported: rows are written with all their columns")
     return value
@@ -90,7 +90,7 @@ class CheckpointSection(Section):
 
 
 class OriginalSyncerSection(Section):
-    """Keys of `[syncer]` that only the original has a use for."""
+    """Keys of `[syncer]` that only the original uses."""
 
     sql_mode: Annotated[str, AfterValidator(_usual_text)] = Field(
         "", description=f"{WITHOUT_EFFECT}: values are written as upstream has them, or the drainer stops"
@@ -108,7 +108,9 @@ class OriginalSyncerSection(Section):
 
 
 def given_without_effect(config: BaseModel, path: str = "") -> dict[str, str]:
-    """Paths of settings that were given, have no effect, and are not the default; and why, "" where it is plain."""
+    """Return the paths of settings that were given, have no effect, and are not the default, with the reason; "" if it
+    is obvious.
+    """
     found: dict[str, str] = {}
     for name in sorted(config.model_fields_set):
         field, value = type(config).model_fields[name], getattr(config, name)

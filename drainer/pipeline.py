@@ -36,8 +36,8 @@ _log = get_logger(__name__)
 
 
 class Pipeline:
-    """Applies batches in order. `run` blocks until the whole batch is applied, or raises; after `stop` a waiting batch
-    raises Stopped."""
+    """Applies batches in order. `run` blocks until the batch is completely applied, or raises; after `stop` a waiting
+    batch raises Stopped."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class Pipeline:
         pull_large: PullLarge | None = None,
         piece_bytes_max: int = PIECE_BYTES_MAX,
     ) -> None:
-        """`pull_large`: pulls the binlogs of a LARGE plan to the driver, which decodes at most `piece_bytes_max` bytes
-        of a large one at a time."""
+        """`pull_large`: pulls the binlogs of a LARGE plan to the driver. The driver decodes at most `piece_bytes_max`
+        bytes of a large binlog at a time."""
         self._pull_large = pull_large
         self._destination = destination
         self._supply = schema
@@ -104,30 +104,31 @@ class Pipeline:
         self._stop.set()
 
     def fold_order(self, plan: Plan) -> ReadOrder | None:
-        """What the reading tasks fold of a batch already; None: nothing."""
+        """Return what the tasks that read a batch also fold; None: nothing."""
         return self._spreading.fold_order(plan)
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """Hold the pipeline while inside, after the current batch."""
+        """Hold the pipeline while inside; waits for the current batch to end."""
         with self._lock:
             yield
 
     def read(self, plan: Plan, micro_batch: MicroBatch) -> None:
-        """Have a batch read that can be before its turn, while the one before it is applied: one with a `fold`, which
-        depends on nothing but the schema. Applies nothing. Raises NotSpread and what reading and decoding raise."""
+        """Read a batch before its turn, while the preceding one is applied. Only for a batch with a `fold`, which
+        depends on nothing but the schema; other batches are left alone. Applies nothing. Raises NotSpread and the
+        errors of reading and decoding."""
         if plan.fold is None or self._stop.is_set():
             return
         self._spreading.read(plan, micro_batch)
 
     def read_failed(self, error: BaseException) -> None:
-        """Show what `read` raised on the status page. Only when it is known that it was no consequence of another
-        error: where the batch before fails, reading is cut off."""
+        """Show the error of `read` on the status page. Call this only if the error is known not to follow from another
+        one: when the preceding batch fails, reading is cancelled."""
         if not isinstance(error, Stopped):
             FAILURES.failed("batch", error, tries=TRIES_REPORTED)
 
     def run(self, plan: Plan, micro_batch: MicroBatch) -> None:
-        """Apply a whole batch. Raises BatchRefused, Stopped, and what the destination and the schema raise."""
+        """Apply a complete batch. Raises BatchRefused, Stopped, and the errors of the destination and the schema."""
         with self._turn():
             self._check_start(plan)
             begin_s, rows = time.monotonic(), self.progress.rows
@@ -148,7 +149,9 @@ class Pipeline:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """The lock, but not behind `quiet`: who holds that stops the query, which does not end before its batch."""
+        """Hold the lock. If another thread holds the pipeline (`quiet`), do not wait for it once a stop is requested:
+        that thread stops the query, which ends only after its batch.
+        """
         while not self._lock.acquire(timeout=STOP_LOOK_S):
             if self._stop.is_set():
                 raise Stopped("stopped before the batch began")
@@ -173,7 +176,7 @@ class Pipeline:
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
-        """What the status page says of the batch that is applied: since when, and why it failed until one succeeds."""
+        """Report the current batch to the status page: since when it is applied, and why it fails until it succeeds."""
         self.progress.batch_since_s = time.time()
         try:
             with _failures_reported():
@@ -183,8 +186,8 @@ class Pipeline:
             self.progress.batch_since_s = 0.0
 
     def advance(self, commit_ts: int) -> None:
-        """Advance the position to `commit_ts`; there is nothing to apply up to it. A position never goes back: what
-        lies above it would be applied twice."""
+        """Advance the position to `commit_ts`; there is nothing to apply up to it. A position never decreases, because
+        binlogs above it would be applied twice."""
         with self._lock:
             if commit_ts < self.progress.position_ts:
                 return

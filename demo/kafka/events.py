@@ -1,4 +1,6 @@
-"""What the lines of `kafka-consumer --print` say of a running stream: counts, rates, how far it is, the newest row."""
+"""Reads the output of `kafka-consumer --print` of a running stream: counts, rates, the resolved position, the newest
+row.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ RATE_S = 5.0
 
 @dataclass
 class TopicSeen:
-    """Events of one topic. `ddls`: each once, whose copies are in all partitions; `rate`: rows a second, over the last
-    RATE_S."""
+    """Events of one topic. `ddls`: each counted once, although its copies are in all partitions; `rate`: rows a second,
+    over the last RATE_S."""
 
     partitions: set[int] = field(default_factory=set)
     rows: int = 0
@@ -31,7 +33,7 @@ class TopicSeen:
 
 
 class EventsSeen:
-    """Read from the file that a printer writes."""
+    """The events in the file that a printer writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,7 +44,7 @@ class EventsSeen:
         self.newest = ""
 
     def look(self, now: float) -> None:
-        """Read what was written since. `now`: seconds of a clock that never goes back."""
+        """Read the lines written since the last call. `now`: seconds of a monotonic clock."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 file.seek(self._offset)
@@ -55,7 +57,7 @@ class EventsSeen:
             topic.look(now)
 
     def has_all(self, commit_ts: int) -> bool:
-        """Whether every partition is known to be complete up to there."""
+        """Return whether every partition is known to be complete up to `commit_ts`."""
         return bool(self._resolved) and min(self._resolved.values()) >= commit_ts
 
     def _add(self, event: dict[str, Any]) -> None:
@@ -73,7 +75,7 @@ class EventsSeen:
 
 
 def told(event: dict[str, Any]) -> str:
-    """A row's event in one line: where it lies, and what became of the row."""
+    """Format a row's event in one line: its position, and the change of the row."""
     old, new = event.get("old") or {}, event.get("new") or {}
     where = f"{event['topic']}[{event['partition']}] offset {event['offset']}: {event['event']} {event['table']}"
     if not (old and new):

@@ -1,4 +1,4 @@
-"""The two changefeeds of the demo: where each writes to, and the programs that write it and read it back."""
+"""The two changefeeds of the demo: the destination of each, and the programs that write it and read it back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from demo.processes import DrainerProgram, Program, drainer_program
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """`uri`: TiCDC's address, for drainer and readers; `dispatchers`: the drainer's rules in TOML; `topics`: what
-    readers read, names or expressions that begin with ^."""
+    """A changefeed. `uri`: TiCDC's sink URI, for drainer and readers. `dispatchers`: the drainer's rules in TOML.
+    `topics`: the topics that readers read, names or regular expressions that begin with ^."""
 
     name: str
     title: str
@@ -27,18 +27,18 @@ class Feed:
         return drainer_program(directory, etcd_url, self.name, syncer)
 
     def printer(self, directory: Path) -> Program:
-        """Every event as a line of JSON in its `output`, as they come."""
+        """The program that appends every event as a line of JSON to its `output`, as events arrive."""
         name = f"{self.name}-events"
         argv = self._reader("drainer.kafka_consumer", "--print")
         return Program(name, argv, directory / f"{name}.log", directory / f"{name}.jsonl")
 
     def consumer(self, directory: Path) -> Program:
-        """Applies what is there to `database`, and ends."""
+        """The program that applies all existing messages to `database`, and ends."""
         argv = self._reader("drainer.kafka_consumer", "--to", f"sqlite:{self.database(directory)}", "--once")
         return Program(f"{self.name}-consumer", argv, directory / f"{self.name}-consumer.log")
 
     def checker(self, directory: Path) -> Program:
-        """Proves the rules of order. Its `output` is what it found."""
+        """The program that checks the rules of order. Its `output` is the result."""
         name = f"{self.name}-check"
         argv = self._reader("drainer.kafka_check", "--ordered")
         return Program(name, argv, directory / f"{name}.log", directory / f"{name}.txt")
@@ -52,12 +52,12 @@ class Feed:
 
 
 def feeds(broker: str, registry_url: str) -> list[Feed]:
-    """`broker`: host:port. An update of a row finds its partition by the row's key, in both."""
+    """Return the changefeeds. `broker`: host:port. In both, a row's key determines the partition of its changes."""
     by_key = '[[syncer.to.dispatchers]]\nmatcher = ["shop.*"]\npartition = "index-value"\n'
     avro = (
         f"kafka://{broker}/shop-avro?protocol=avro&partition-num=2&schema-registry={quote(registry_url, safe='')}"
-        # Else nothing tells a reader what is complete, and deletes have no value: those of `events`, which has no key,
-        # would have neither.
+        # Otherwise a reader cannot know up to where a partition is complete, and deletes have no value: a delete in
+        # `events`, which has no key, would then have neither key nor value.
         "&enable-tidb-extension=true&avro-enable-watermark=true&avro-output-old-row=true"
     )
     return [

@@ -40,7 +40,7 @@ READ_DEADLINE_S = 180.0
 
 @dataclass
 class Stream:
-    """One changefeed: its drainer, and what reads its topics while it runs."""
+    """One changefeed: its drainer, and the program that reads its topics while it runs."""
 
     feed: Feed
     drainer: DrainerProgram
@@ -61,7 +61,9 @@ class Stream:
 
 @dataclass
 class Chain:
-    """All programs of the demo. `readers`: those that read everything back; `is_over`: none may be started any more."""
+    """All programs of the demo. `readers`: those that read everything back; `is_over`: no further program may be
+    started.
+    """
 
     directory: Path
     etcd_url: str
@@ -73,7 +75,7 @@ class Chain:
 
 @contextlib.asynccontextmanager
 async def started(options: Options, screen: KafkaScreen) -> AsyncIterator[Chain]:
-    """Broker, registry, etcd and pumps, then the drainers; stopped in the opposite order."""
+    """Start broker, registry, etcd and pumps, then the drainers. Stop them in the opposite order."""
     directory = emptied(options.directory)
     kafka, schemas = await asyncio.to_thread(broker, directory), registry(directory)
     etcd, url = etcd_program(directory)
@@ -100,7 +102,7 @@ async def started(options: Options, screen: KafkaScreen) -> AsyncIterator[Chain]
             screen.say(f"the drainer's page for {stream.feed.name}: http://{stream.drainer.status_addr}/")
         yield chain
     finally:
-        chain.is_over = True  # what waits for a reader runs in a thread, which nothing interrupts
+        chain.is_over = True  # readers are awaited in a thread, which cannot be interrupted
         for reader in chain.readers:
             reader.kill()
         for stream in streams:
@@ -120,7 +122,7 @@ async def _ready(kafka: Broker, schemas: Registry) -> None:
 
 
 async def watch(chain: Chain, shop: Shop, options: Options, screen: KafkaScreen, phase: Callable[[], str]) -> None:
-    """Draw what is going on twice a second until cancelled; DemoError when a program dies."""
+    """Draw the state twice a second until cancelled. Raises DemoError when a program dies."""
     begin = time.monotonic()
     while True:
         for stream in chain.streams:
@@ -145,17 +147,17 @@ async def watch(chain: Chain, shop: Shop, options: Options, screen: KafkaScreen,
 
 
 async def printed(chain: Chain, commit_ts: int) -> None:
-    """Wait until the printers have shown everything up to `commit_ts`; `watch` looks at what they print."""
+    """Wait until the printers have printed everything up to `commit_ts`; `watch` reads their output."""
     end = time.monotonic() + READ_DEADLINE_S
     while not all(stream.seen.has_all(commit_ts) for stream in chain.streams):
         if time.monotonic() > end:
             late = ", ".join(stream.feed.name for stream in chain.streams if not stream.seen.has_all(commit_ts))
-            raise DemoError(f"{late}: nothing says that all of it is in Kafka, after {READ_DEADLINE_S:.0f} s")
+            raise DemoError(f"{late}: not known to be completely in Kafka after {READ_DEADLINE_S:.0f} s")
         await asyncio.sleep(0.2)
 
 
 async def run(options: Options, screen: KafkaScreen) -> bool:
-    """True when the order of both streams is proven, and their tables equal what the shop wrote."""
+    """Run the demo. Return True if the order of both streams is correct, and their tables equal what the shop wrote."""
     async with started(options, screen) as chain:
         async with await Service.connect(chain.etcd_url) as service:
             shop = Shop(service, random.Random(options.seed))
@@ -185,11 +187,12 @@ async def _caught_up(chain: Chain, commit_ts: int) -> None:
 
 
 async def _written(chain: Chain, shop: Shop, options: Options, screen: KafkaScreen) -> None:
-    """The shop writes, and everything arrives."""
+    """Let the shop write, and wait until everything has arrived."""
     phase = "writing"
     with screen.running(options.seconds):
         watcher = asyncio.create_task(watch(chain, shop, options, screen, lambda: phase))
-        # Without a default: messages carry rows, and rows that nobody changes would not tell it.
+        # Without a default, because a message carries a row: rows that are not changed after the ALTER would not show
+        # it.
         story = asyncio.create_task(interrupt(chain.pumps[0], shop, options, screen.say, note=None))
         try:
             until = time.monotonic() + options.seconds
@@ -208,7 +211,7 @@ async def _written(chain: Chain, shop: Shop, options: Options, screen: KafkaScre
 
 
 def read_back(chain: Chain, feed: Feed, say: Callable[[str], None]) -> bool:
-    """Whether every rule of order holds. Raises DemoError where the topics cannot be read."""
+    """Read a changefeed back. Return whether all rules of order hold. Raises DemoError if topics cannot be read."""
     programs = (feed.consumer(chain.directory), feed.checker(chain.directory))
     done = (f"{feed.name}: its tables are made again", f"{feed.name}: its order is checked")
     codes = []
@@ -231,7 +234,7 @@ def read_back(chain: Chain, feed: Feed, say: Callable[[str], None]) -> bool:
 
 
 def shown(chain: Chain, stream: Stream, shop: Shop, screen: KafkaScreen, *, ok: bool) -> bool:
-    """Tells what came, and whether its tables are the shop's."""
+    """Print the result. Return whether the tables equal the shop's."""
     feed = stream.feed
     output = feed.checker(chain.directory).output
     assert output is not None

@@ -1,4 +1,4 @@
-"""What the Kafka demo shows: topics with their counts and rates, and the newest event of each protocol."""
+"""The Kafka demo's output: topics with their counts and rates, and the newest event of each protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from demo.screen import Moment, Screen
 
 @dataclass(frozen=True, slots=True)
 class FeedMoment:
-    """One look at a changefeed. `lag_s`: its drainer's, None while nothing is known."""
+    """The state of a changefeed at one moment. `lag_s`: its drainer's lag, None while it is unknown."""
 
     name: str
     title: str
@@ -27,7 +27,7 @@ class FeedMoment:
 
 
 class KafkaScreen(Screen):
-    """A live picture on a terminal; a few lines every few seconds where there is none."""
+    """A live picture on a terminal. Without a terminal, a few lines every few seconds."""
 
     def show_feeds(self, moment: Moment, feeds: Sequence[FeedMoment]) -> None:
         if not self.is_live:
@@ -58,7 +58,7 @@ class KafkaScreen(Screen):
         return [title, table, Text(_short(feed.seen.newest, 2 * self.width), style="cyan")]
 
     def checked(self, feed: FeedMoment, text: str, *, ok: bool) -> None:
-        """What came of a changefeed, and what the check of its order says."""
+        """Print the result of a changefeed and of the check of its order."""
         self.say(f"[bold]{feed.title}[/]")
         self.say(f"  row events: {topics_told(feed.seen)}")
         self.say(f"  all events as JSON: {feed.seen.path}")
@@ -80,7 +80,7 @@ def feed_told(feed: FeedMoment) -> str:
 
 
 def topics_told(seen: EventsSeen) -> str:
-    """Every topic with its rows, and the DDLs that it got into each partition."""
+    """Format every topic with its rows, and with the DDLs that were written to each of its partitions."""
     return ", ".join(f"{name} {topic.rows:,}" for name, topic in sorted(seen.topics.items())) or "nothing"
 
 

@@ -51,7 +51,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """`url`: of the API that is Confluent's."""
+    """`url`: that of the registry's Confluent-compatible API."""
 
     program: Program
     url: str
@@ -63,7 +63,9 @@ class Registry:
             return False
 
     def require_compatibility(self) -> None:
-        """As Confluent's registry does from the start: a reader of a new schema can read what the one before wrote."""
+        """Require the compatibility that is the default of Confluent's registry: a reader of a new schema can read
+        messages of the preceding one.
+        """
         try:
             self._ask("PUT", "/config", {"compatibility": "BACKWARD"})
         except (OSError, ValueError) as error:
@@ -79,7 +81,7 @@ class Registry:
 
 
 def broker(directory: Path) -> Broker:
-    """Formats its data. Raises DemoError where Java or the jars are missing."""
+    """Format the broker's data and return the broker. Raises DemoError if Java or the jars are missing."""
     jars = _jars("kafka-*", "kafka")
     home = directory / "kafka"
     home.mkdir()
@@ -99,7 +101,7 @@ def broker(directory: Path) -> Broker:
 
 
 def registry(directory: Path) -> Registry:
-    """Raises DemoError where Java or the jar is missing."""
+    """Return the registry. Raises DemoError if Java or the jar is missing."""
     jar = next(iter(sorted(_jars("apicurio-registry-*", "registry").glob("*-runner.jar"))), None)
     if jar is None:
         raise DemoError(_missing("the schema registry's jar is", "registry"))
@@ -112,15 +114,18 @@ def registry(directory: Path) -> Registry:
 
 
 def new_cluster_id() -> str:
-    """The first byte makes its first letter an A: one that begins with a dash is taken for an option."""
+    """Make a cluster id. The first byte makes its first letter an A, because an id that begins with a dash would be
+    parsed as an option.
+    """
     return base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
 def broker_settings(
     data: Path, port: int, controller: int, listeners: Mapping[str, tuple[str, int]] = NO_LISTENERS
 ) -> dict[str, str]:
-    """Of a broker that is its own controller. `listeners`: beside that at `port`, name → security protocol and port.
-    Topics for the broker's own use are small: fifty partitions of one cost a second at each start."""
+    """Return the settings of a broker that is its own controller. `listeners`: those in addition to the one at `port`,
+    name → security protocol and port. The broker's internal topics are small, because fifty partitions of one cost a
+    second at each start."""
     at = {"PLAINTEXT": ("PLAINTEXT", port), "CONTROLLER": ("PLAINTEXT", controller), **listeners}
     addresses = ",".join(f"{name}://127.0.0.1:{number}" for name, (_, number) in at.items())
     return {
@@ -148,12 +153,12 @@ def broker_settings(
 
 
 def properties_text(settings: Mapping[str, str]) -> str:
-    """A file of them."""
+    """Return the text of a properties file."""
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
 def _jars(pattern: str, needed: str) -> Path:
-    """The folder of one of the lists in scripts/jars, complete where it is there."""
+    """Return the folder of one of the lists in scripts/jars, if all its jars exist."""
     if shutil.which("java") is None:
         raise DemoError(_missing("Java 17 is", "java"))
     found = sorted(one for one in JARS.glob(pattern) if one.is_dir())

@@ -1,1 +1,1 @@
-"""Rows as Arrow columns: where they lie in binlogs, their values, the last state of each key, who holds a value."""
+"""Decode rows to Arrow columns, and compute from these the last state of each key and the holders of unique values."""

@@ -1,10 +1,11 @@
-"""A slot's changes as bytes for a shuffle, decoded: who writes a slot does not decode what was decoded to choose it.
+"""A slot's changes, decoded and serialized for a shuffle. The task that writes a slot need not decode them again.
 
-Blob: `<BIIQ` of CHANGES_BLOB, the length of the rows that are not decoded, how many streams follow, and the bytes of
-binlogs in the part (in one of the part's blobs, 0 in the others); then those rows; then of each table, schema_version
-and kind the length of its stream (`<I`) and the stream, an Arrow IPC stream of a batch for each run of binlogs that
-were decoded together: _STAMPS, then the columns of the old image and of the new one. Rows whose table only their own
-values tell (drainer.row.relocated_rows) stay as they are in the binlog, as an IPC stream of RAW_SCHEMA.
+Blob: `<BIIQ` of CHANGES_BLOB, the length of the rows that are not decoded, the number of streams, and the bytes of
+binlogs in the part (in one of the part's blobs, 0 in the others). The rows that are not decoded follow. Then, for each
+table, schema_version and kind: the length of its stream (`<I`) and the stream, an Arrow IPC stream with one batch for
+each run of binlogs that were decoded together. A batch has the columns _STAMPS, then those of the old image and of the
+new one. Rows whose table can be found only from their own values (drainer.row.relocated_rows) are kept undecoded, as an
+IPC stream of RAW_SCHEMA.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ RAW_SCHEMA: Final = pa.schema(
 )
 _NUMBER_BYTES: Final = 8
 
-Name = tuple[int, int]  # table id as rows carry it, schema_version: what finds the codec under one view
+Name = tuple[int, int]  # (table id as rows carry it, schema_version): identifies the codec under one view
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Changes of one codec and kind as a blob has them. `columns`: of the old image, then of the new one."""
+    """Changes of one codec and kind in a blob. `columns`: those of the old image, then those of the new one."""
 
     name: Name
     kind: Kind
@@ -51,7 +52,7 @@ class Group:
         return len(self.commit_ts)
 
     def sizes(self) -> Ints:
-        """Bytes of each change's images."""
+        """Return the bytes of each change's images."""
         found = np.zeros(len(self), np.int64)
         for column in self.columns:
             if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
@@ -64,7 +65,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """`raw`: a table of RAW_SCHEMA, None without such rows; `source_bytes`: as in the head."""
+    """The contents of a blob. `raw`: a table of RAW_SCHEMA, None without such rows; `source_bytes`: as in the head."""
 
     groups: list[Group]
     raw: Any | None
@@ -73,7 +74,7 @@ class Blob:
 
 @dataclass(slots=True)
 class _Stream:
-    """Batches of one schema, ready to be written. `rows`: of all of them."""
+    """Batches of one schema, ready to be written. `rows`: the number of rows in all of them."""
 
     schema: Any
     batches: list[Any] = field(default_factory=list)
@@ -85,14 +86,14 @@ class _Stream:
 
 
 class PartPacker:
-    """Divides the changes of a part among slots, and packs what each slot gets into its blob."""
+    """Divides the changes of a part among slots, and packs the changes of each slot into its blob."""
 
     def __init__(self) -> None:
         self._streams: dict[int, dict[tuple[Name, Kind], _Stream]] = {}
         self._undecoded: dict[int, _Stream] = {}
 
     def add(self, name: Name, changes: Changes, slots: Sequence[Ints]) -> None:
-        """A change belongs to the slots of all arrays."""
+        """Add changes. Each belongs to the slots that all arrays name for it."""
         rows, ranges = divided(slots)
         batch = _batch(changes if len(ranges) == 1 else changes.take(rows))
         for slot, begin, end in ranges:
@@ -103,7 +104,7 @@ class PartPacker:
             streams[of].add(batch.slice(begin, end - begin))
 
     def add_undecoded(self, rows: Rows, orders: Iterable[tuple[Ints, Sequence[Ints]]]) -> None:
-        """Rows that stay as they are. `orders`: the `order` of some of them, and their slots."""
+        """Add rows that are not decoded. `orders`: the `order` of some of the rows, and their slots."""
         chosen: dict[int, list[Ints]] = {}
         for order, slots in orders:
             places, ranges = divided(slots)
@@ -114,7 +115,7 @@ class PartPacker:
             self._undecoded.setdefault(slot, _Stream(RAW_SCHEMA)).add(_raw_batch(some))
 
     def blobs(self, source_bytes: int) -> dict[int, bytes]:
-        """Slot → blob, for the slots that have changes."""
+        """Return slot → blob, for the slots that have changes."""
         found = {}
         for slot in sorted({*self._streams, *self._undecoded}):
             streams = [_packed(of, stream) for of, stream in self._streams.get(slot, {}).items()]
@@ -132,11 +133,12 @@ def _packed(of: tuple[Name, Kind], stream: _Stream) -> Pieces:
 
 
 def divided(slots: Sequence[Ints]) -> tuple[Ints, list[tuple[int, int, int]]]:
-    """(the numbers of the changes of one slot after another, those of a slot ascending; of each slot which it is, and
-    where in them its own begin and end). A change that has the same slot in several arrays is there once in it."""
+    """Sort the changes by slot. Return (the indexes of the changes of one slot after another, ascending within a slot;
+    for each slot: the slot, and where its indexes begin and end). A change that has the same slot in several arrays
+    occurs once in it."""
     first, *others = slots
     if all(np.array_equal(first, other) for other in others):
-        # Numbers of 16 bits and less numpy sorts without comparing them.
+        # numpy sorts numbers of up to 16 bits without comparing them (radix sort).
         rows = np.argsort(first.astype(np.min_scalar_type(int(first.max(initial=0)))), kind="stable")
         of = first[rows]
     else:
@@ -169,7 +171,7 @@ def unpack_blob(blob: bytes) -> Blob:
 
 
 def _groups(stream: memoryview) -> list[Group]:
-    """One of each batch. Raises on damaged bytes one of the errors that `unpack_streams` turns into its own."""
+    """Yield one group for each batch. Damaged bytes raise one of the errors that `unpack_streams` converts."""
     with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
         schema = reader.schema
         batches = list(reader)
@@ -178,7 +180,7 @@ def _groups(stream: memoryview) -> list[Group]:
         raise ValueError(f"columns {schema.names[: len(_STAMPS)]}")
     name, kind = (int(meta[b"table_id"]), int(meta[b"version"])), Kind(int(meta[b"kind"]))
     rows = sum(map(len, batches))
-    if rows != int(meta[b"rows"]):  # an end mark in the place of a batch
+    if rows != int(meta[b"rows"]):  # an end mark where a batch should be
         raise ValueError(f"{rows} of {int(meta[b'rows'])} rows")
     return [_group(name, kind, batch) for batch in batches]
 
@@ -203,15 +205,15 @@ def _raw(stream: bytes, blob: bytes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A group, and the place of each of its changes in upstream's order; -1 for what is there twice."""
+    """A group, and the place of each of its changes in upstream's order; -1 for a duplicate."""
 
     group: Group
     order: Ints
 
 
 def changes_of(codec: Codec, placed: Sequence[Placed], begin: int, end: int) -> Changes | None:
-    """The changes of one name and kind at places from `begin` to below `end`, in order. Raises BlobError where they are
-    not of the codec's columns."""
+    """Return the changes of one codec and kind whose places are in [begin, end), in order. Raises BlobError if they do
+    not have the codec's columns."""
     kind, forms = placed[0].group.kind, codec.forms
     types = [form.carrier_type for form in forms] * (2 if kind is Kind.UPDATE else 1)
     stamps: list[tuple[Words, Words, Ints, Ints]] = []
@@ -242,8 +244,8 @@ def changes_of(codec: Codec, placed: Sequence[Placed], begin: int, end: int) -> 
 
 
 def places_of(stamps: Sequence[tuple[Words, Words, Ints]]) -> Iterator[Ints]:
-    """Of changes in several groups their places in upstream's order among all of them, -1 for what is there twice: a
-    transaction that is on two pumps. `stamps`: commit_ts, start_ts and sequence of each group."""
+    """Return for each group the places of its changes in upstream's order among the changes of all groups. A duplicate,
+    of a transaction that two pumps hold, gets -1. `stamps`: commit_ts, start_ts and sequence of each group."""
     commits, starts, sequence = (np.concatenate([one[at] for one in stamps]) for at in range(3))
     by_place = np.lexsort((sequence, starts, commits))
     again = np.zeros(len(by_place), np.bool_)

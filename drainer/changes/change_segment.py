@@ -1,4 +1,4 @@
-"""What a sink that wants every change is given. A value that imports little."""
+"""ChangeSegment: the input of a sink that wants every change. This module imports little."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 class ChangeSegment:
     """Every change between two DDLs, as columns, for a sink that wants them all. Covers (after_ts, until_ts].
 
-    `changes`: each of rows of one table, kind and layout; the places of all of them together (`Changes.order`) ascend
-    in upstream's order, by (commit_ts, start_ts, place in the transaction), and none is there twice
-    (drainer.changes.stream.in_order walks them so). The counts are as of SegmentWork.
+    `changes`: each element has rows of one table, kind and layout. `Changes.order` gives the place of each change in
+    upstream's order, by (commit_ts, start_ts, place in the transaction); no change occurs twice.
+    drainer.changes.stream.in_order yields all changes in that order. The counts are those of SegmentWork.
     """
 
     after_ts: int

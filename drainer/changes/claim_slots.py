@@ -1,9 +1,9 @@
-"""Claims on unique values, cut into slots by value for a shuffle as Arrow IPC streams; then, for each slot, the
-conflicts among them or the questions to the destination (rule 21).
+"""Divide claims on unique values among slots by value, as Arrow IPC streams for a shuffle. Then find, for each slot,
+the conflicts among its claims or the questions to the destination (rule 21).
 
-Blob: `<BII` of BLOB_VERSION, the length of what was noted row by row (order/probes.py) and how many streams follow;
-then that; then of each unique key and block of claims the length of its stream (`<I`) and the stream, whose schema says
-as JSON what it is of. Any part of a batch may have noted its claims either way.
+Blob: `<BII` of BLOB_VERSION, the length of the claims noted row by row (order/probes.py) and the number of streams;
+then those claims; then, for each unique key and block of claims, the length of its stream (`<I`) and the stream, whose
+schema describes the key as JSON. A part of a batch may have noted its claims in either form.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _SIGNED_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A unique key whose values are followed: `places`: its columns in the shape's; the families of these columns, and
-    of those of the key by which rows fold."""
+    """A unique key whose values are followed. `places`: its columns in the table's shape. Also the families of these
+    columns, and of the columns of the key by which rows are folded."""
 
     shape: TableShape
     places: tuple[int, ...]
@@ -51,7 +51,7 @@ class Claimed:
 def pack_claims(
     rest: Mapping[int, bytes], claimed: Iterable[tuple[Claimed, Sequence[Claims]]], slots: int
 ) -> dict[int, bytes]:
-    """Slot → blob, none for slots that get nothing. `rest`: the blobs of what was noted row by row."""
+    """Return slot → blob; slots without claims have none. `rest`: the blobs of claims that were noted row by row."""
     streams: dict[int, list[Pieces]] = {}
     for of, blocks in claimed:
         for block in concat_claims(blocks):
@@ -121,8 +121,8 @@ class _Key:
 
 
 def merge_claims(blobs: Iterable[bytes], format_: Format) -> Questions:
-    """The conflict among the claims of one slot, or the questions to the destination. `blobs`: the slot's blobs of all
-    parts of a batch, in any order. Raises BlobError."""
+    """Return the conflict among the claims of one slot, or the questions to the destination. `blobs`: the slot's blobs
+    from all parts of a batch, in any order. Raises BlobError."""
     with collector_paused():
         return _merge_claims(blobs, format_)
 
@@ -153,8 +153,8 @@ def _merge_claims(blobs: Iterable[bytes], format_: Format) -> Questions:
 
 
 def _noted(table: PackedTable, is_coarse: bool) -> list[Claims]:
-    """Claims that were noted row by row. A column of numbers of which some are below 0 and some beyond the signed ones
-    is in several blocks."""
+    """Return as blocks the claims that were noted row by row. A column of numbers of which some are below 0 and some
+    beyond the signed 64-bit range is split into several blocks."""
     groups: dict[tuple[bool, ...], list[tuple[tuple[object, ...], ...]]] = {}
     for value, claims, *_ in table[2]:
         for commit_ts, sequence, key, has, as_is in claims:

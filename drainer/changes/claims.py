@@ -1,8 +1,8 @@
-"""Who has and who loses values of secondary unique keys, as columns (rule 21). Pure.
+"""Find which rows gain and lose values of secondary unique keys, as columns (rule 21). Pure.
 
-The same claims that drainer.order.claims notes row by row: of each change the row has its new values behind it, and
-where a value or the row's key is another one than before, it lost all of its old ones first. A value with a NULL in it
-is nobody's.
+These are the same claims that drainer.order.claims notes row by row. After each change the row has its new values. If a
+value or the row's key has changed, the row first lost all of its old values. No row claims a value that contains a
+NULL.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from drainer.row.claimed import OtherKey
 from drainer.row.form import Form
 from drainer.row.key import FoldKey
 
-# Places in an array are 32-bit numbers.
+# Indexes in an array are 32-bit numbers.
 BLOCK_BYTES_MAX: Final = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Claims on values of one unique key, all columns of one length and without a NULL. `value`: the value, a column
-    for each of the key's, as compared; `shown`: as the row has it, where the comparison is coarser than upstream's,
-    else None; `key`: the row's key, as compared. A claim is of the change (commit_ts, start_ts, sequence); `has`:
-    whether the row has the value behind the change, or lost it."""
+    """Claims on values of one unique key, as columns of one length without NULLs. `value`: the value as compared, one
+    column for each column of the key. `shown`: the value as the row has it, if the comparison is coarser than
+    upstream's, else None. `key`: the row's key, as compared. A claim belongs to the change (commit_ts, start_ts,
+    sequence). `has`: True if the row has the value after the change, False if it lost the value."""
 
     value: tuple[Any, ...]
     shown: tuple[Any, ...] | None
@@ -47,11 +47,11 @@ class Claims:
 
     @property
     def nbytes(self) -> int:
-        """Of all columns of the values and keys."""
+        """The bytes of all columns of the values and keys."""
         return sum(column.nbytes for column in (*self.value, *(self.shown or ()), *self.key))
 
     def take(self, chosen: Ints) -> Claims:
-        """Some of them."""
+        """Return the chosen claims."""
         return Claims(
             _taken(self.value, chosen),
             None if self.shown is None else _taken(self.shown, chosen),
@@ -64,9 +64,11 @@ class Claims:
 
 
 def concat_claims(blocks: Sequence[Claims]) -> list[Claims]:
-    """Claims on one unique key in fewer blocks: of those with the same types one, where arrays can have as much."""
+    """Return the claims on one unique key in fewer blocks: one block for each combination of column types, or several
+    if the claims exceed the size of an array.
+    """
     found: dict[tuple[Any, ...], list[list[Claims]]] = {}
-    sizes: dict[tuple[Any, ...], int] = {}  # of the last group of each
+    sizes: dict[tuple[Any, ...], int] = {}  # bytes of the last group for each combination
     for one in blocks:
         types = tuple(column.type for column in (*one.value, *one.key))
         groups = found.setdefault(types, [])
@@ -103,14 +105,14 @@ def _taken(columns: Sequence[Any], chosen: Ints) -> tuple[Any, ...]:
 
 
 def old_places(others: Sequence[OtherKey]) -> tuple[int, ...]:
-    """The columns of which old images are needed to know who loses what."""
+    """Return the columns of old images that are needed to find lost values."""
     return tuple(sorted({at for key in others for at in key.places}))
 
 
 def claims_of(key: FoldKey, others: Sequence[OtherKey], changes: Sequence[Changes]) -> list[list[Claims]]:
-    """For each of `others` the claims of some changes of one table, in blocks.
+    """Return for each key of `others` the claims of some changes of one table, in blocks.
 
-    DecodeError for a value that cannot be written, which names no row."""
+    Raises DecodeError, which names no row, for a value that cannot be written."""
     found: list[list[Claims]] = [[] for _ in others]
     for one in changes if others else ():
         forms = one.forms
@@ -126,7 +128,7 @@ def claims_of(key: FoldKey, others: Sequence[OtherKey], changes: Sequence[Change
 
 
 class _Image:
-    """Old or new images of some changes: their columns, taken once."""
+    """The columns of the old or new images of some changes; each is read once."""
 
     def __init__(self, changes: Changes, forms: Sequence[Form], columns: Columns | None, chosen: Ints | None) -> None:
         assert columns is not None
@@ -162,7 +164,7 @@ def _note(found: list[list[Claims]], key: FoldKey, others: Sequence[OtherKey], i
 
 
 def _lost(key: FoldKey, others: Sequence[OtherKey], one: Changes) -> Ints:
-    """Of updates those that lose their old values: where any of them, or the row's key, is another one than before."""
+    """Return which updates lose their old values: those that change any value or the row's key."""
     assert one.old is not None and one.new is not None
     places = sorted({*key.columns, *old_places(others)})
     differs = np.zeros(len(one), np.bool_)

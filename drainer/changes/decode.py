@@ -1,12 +1,12 @@
-"""Decodes rows to Arrow columns: the rows of one table, schema_version and kind are the elements of each column.
+"""Decodes rows to Arrow columns. Each column has one element for each row of one table, schema_version and kind.
 
-Without the drainer's service:
+Use without the drainer's service:
 
     decoder = ColumnDecoder(view)                        # a SchemaView of the tables
     for changes in decoder.decode(scan_all(payloads).rows):
         changes.shape, changes.kind, changes.commit_ts, changes.old, changes.new
 
-`SchemaView` is drainer.schema.view's; of a single TableInfo `view_of_table` makes one.
+`SchemaView` is in drainer.schema.view; `view_of_table` makes one from a single TableInfo.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from drainer.schema.view import SchemaView, TableVersions
 # or more for each kind, however few there are (python -m bench.columns).
 VECTOR_ROWS_MIN: Final = 256
 
-Columns = tuple[Any, ...]  # of pyarrow Arrays, parallel to `shape.columns`; None for a column that was not decoded
+Columns = tuple[Any, ...]  # pyarrow Arrays, parallel to `shape.columns`; None for a column that was not decoded
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Rows of one kind, written under one TableInfo. All arrays have one length. `forms`: the types that the carriers
-    have (row/carrier.py), parallel to `shape.columns`; `order`: as of scan.Rows. `old` is None for inserts, `new` for
-    deletes."""
+    """Rows of one kind, written under one TableInfo. All arrays have one length. `forms`: the types of the carriers
+    (row/carrier.py), parallel to `shape.columns`; `order`: see scan.Rows. `old` is None for inserts, `new` for deletes.
+    """
 
     codec: Codec
     kind: Kind
@@ -67,7 +67,7 @@ class Changes:
         return len(self.order)
 
     def take(self, chosen: Ints | Mask) -> Changes:
-        """A subset."""
+        """Return the chosen changes."""
 
         def some(columns: Columns | None) -> Columns | None:
             if columns is None:
@@ -88,12 +88,12 @@ class Changes:
 
 
 def view_of_table(info: TableInfo, schema: str) -> SchemaView:
-    """A view of one table, which has not changed since schema version 1."""
+    """Return a view of one table that has not changed since schema version 1."""
     return SchemaView({info.id: TableVersions(schema, 1, (1,), (info,))}, {}, 0, 1 << 62, None)
 
 
 class ColumnDecoder:
-    """Decodes with one view. Caches decoders for each table and schema_version. Not thread-safe."""
+    """Decodes rows with one view. Caches a decoder for each table and schema_version. Not thread-safe."""
 
     def __init__(
         self, view: SchemaView, *, vector_rows_min: int = VECTOR_ROWS_MIN, decoder: Decoder | None = None
@@ -108,18 +108,18 @@ class ColumnDecoder:
         return self.decoder.view
 
     def decode(self, rows: Rows, *, whole: bool = True) -> Iterator[Changes]:
-        """All rows except those that the view skips (schema.view.SkipReason). Without `whole`, old images have only the
-        columns of the fold's key, in tables that have one.
+        """Decode all rows except those that the view skips (schema.view.SkipReason). Without `whole`, old images have
+        only the columns of the fold's key, in tables that have one.
 
-        Raises DecodeError, TableUnknown, UnknownColumn or ColumnGoing, naming table and commit_ts, of any bad row, not
-        always the first one. Call `decoder.check_verified` before the rows are used."""
+        Raises DecodeError, TableUnknown, UnknownColumn or ColumnGoing, naming table and commit_ts. If several rows are
+        bad, the error is not always that of the first. Call `decoder.check_verified` before the rows are used."""
         for group in self.groups(rows):
             found = self.codec(group)
             if found is not None:
                 yield from self.decode_group(found, group, whole=whole)
 
     def groups(self, rows: Rows) -> Iterator[Rows]:
-        """The rows of each table and schema_version, ordered by their first row."""
+        """Yield the rows of each table and schema_version, ordered by their first row."""
         if not len(rows):
             return
         if bool((rows.table_id == rows.table_id[0]).all() and (rows.version == rows.version[0]).all()):
@@ -134,14 +134,16 @@ class ColumnDecoder:
             yield rows.take(of == number)
 
     def codec(self, group: Rows) -> Codec | None:
-        """The codec of a group; None if its rows are skipped, or each row has its own codec (Decoder.codec_of_row)."""
+        """Return the codec of a group; None if its rows are skipped, or if each row has its own codec
+        (Decoder.codec_of_row).
+        """
         commit_ts = int(group.commit_ts[np.argmin(group.order)])
         return self.decoder.codec(int(group.table_id[0]), int(group.version[0]), commit_ts)
 
     def decode_group(
         self, codec: Codec, group: Rows, *, whole: bool = True, beside: Sequence[int] = ()
     ) -> Iterator[Changes]:
-        """The rows of one codec, by kind. `beside`: further columns of old images to decode without `whole`."""
+        """Decode the rows of one codec, by kind. `beside`: further columns of old images to decode without `whole`."""
         every = tuple(range(len(codec.layout.targets)))
         key = codec.layout.key.columns
         wanted_old = every if whole or not key else tuple(sorted({*key, *beside}))
@@ -164,14 +166,15 @@ class ColumnDecoder:
     def _reader(self, codec: Codec) -> RowReader | None:
         found = self._readers.get(id(codec))
         if found is None:
-            found = self._readers[id(codec)] = codec, RowReader.of(codec.layout)  # the codec, so that its id stays its
+            # keeps the codec alive, so that its id is not reused
+            found = self._readers[id(codec)] = codec, RowReader.of(codec.layout)
         return found[1]
 
 
 def _in_step(
     reader: RowReader, kind: Kind, rows: Rows, wanted_old: Sequence[int], every: Sequence[int]
 ) -> tuple[Mask, Columns | None, Columns | None]:
-    """(rows that were decoded, old image, new image)."""
+    """Decode rows together. Return (rows that were decoded, old image, new image)."""
     buffer, count = rows.buffer, len(every)
     if kind is Kind.UPDATE:
         good, old, new = reader.update(buffer, rows.begin, rows.end, wanted_old, every)
@@ -195,8 +198,8 @@ def _changes(codec: Codec, kind: Kind, rows: Rows, old: Columns | None, new: Col
 
 
 def _one_by_one(codec: Codec, kind: Kind, rows: Rows, wanted_old: Sequence[int], *, whole: bool) -> Changes:
-    """Decodes in the rows' order, so that the error is that of the first row. With `whole` a number beyond its SET or
-    BIT is refused here; otherwise it is refused when it is written."""
+    """Decode in the rows' order, so that the error is that of the first bad row. With `whole`, a number beyond its SET
+    or BIT is rejected here; otherwise it is rejected when it is written."""
     codec = codec.asking_for(wanted_old)
     olds: list[Cells] = [()] * len(rows)
     news: list[Cells] = [()] * len(rows)
@@ -215,8 +218,8 @@ def _one_by_one(codec: Codec, kind: Kind, rows: Rows, wanted_old: Sequence[int],
 
 
 def _array(codec: Codec, form: Form, values: list[Carrier], rows: Rows, is_checked: bool) -> Any:
-    """DecodeError, naming table and commit_ts, of a number beyond the column's type, which a column cannot hold, and
-    where `is_checked` of one beyond a SET or BIT."""
+    """Make the array of a column. Raises DecodeError, naming table and commit_ts, for a number that the column's type
+    cannot hold, and with `is_checked` for a number beyond a SET or BIT."""
     if is_checked and form.family in (Family.SET, Family.BIT):
         _check(codec, form, values, rows)
     try:

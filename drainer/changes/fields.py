@@ -1,8 +1,9 @@
-"""One column's payload at many places at once: how long it is, and its carriers. Pure.
+"""Read one column's payload at many places together: its length and its carriers. Pure.
 
-A reader's `read` gives (raw, size of the payload): size 0 where the bytes are not the usual ones, which the general
-decoder then judges. `raw` are arrays, one element a row, which `arrow` turns into a column for the rows that were read;
-a row's place in them may be taken by that of another place (a clustered key's column that stands before the row).
+A reader's `read` returns (raw, size of the payload). Size 0 means that the bytes are not in the usual form; the general
+decoder then decides. `raw` holds arrays with one element for each row, which `arrow` converts to a column for the rows
+that were read. A row's element may be replaced by one from another place (a clustered key's column, which is stored in
+front of the row).
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ Raw: TypeAlias = "tuple[Any, ...]"
 _U64 = np.uint64
 _LENGTH_MAX = _U64(1 << 31)
 _TOP = _U64(1 << 63)
-NUMBER_DIGITS: Final = 18  # as many as fit a 64-bit number whatever they are
+NUMBER_DIGITS: Final = 18  # as many as fit a 64-bit number, whatever the digits are
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """`prefix`: what stands before the part of a value that differs from row to row."""
+    """Reads one column. `prefix`: the bytes in front of the part of a value that differs from row to row."""
 
     prefix: bytes
     read: Callable[[Buffer, Ints], tuple[Raw, Ints]]
-    arrow: Callable[[Buffer, Raw, Mask], Any]  # the mask: where it is NULL
+    arrow: Callable[[Buffer, Raw, Mask], Any]  # the mask tells where it is NULL
 
     def named(self, column_id: int) -> bytes:
-        """The prefix behind the column's id, as a row has it."""
+        """Return a reader whose prefix includes the column's id, as a row has it."""
         return b"\x08" + encode_varint(column_id) + self.prefix
 
 
 def reader_of(kind: FieldType, family: Family) -> Reader | None:
-    """None for a DECIMAL that does not say how many digits it has."""
+    """Return the column's reader; None for a DECIMAL without a declared number of digits."""
     flag = bytes((flag_of(kind, family),))
     if family is Family.DECIMAL:
         if kind.flen <= 0 or kind.decimal < 0 or kind.flen < kind.decimal:
@@ -64,7 +65,7 @@ def reader_of(kind: FieldType, family: Family) -> Reader | None:
 
 
 def duration_reader() -> Reader:
-    """Of a TIME before a row, the one place of its own flag: eight bytes that compare."""
+    """Return the reader of a TIME in front of a row. Only there it has its own flag: eight bytes in comparable form."""
     return Reader(b"\x07", _duration, _numbers(np.dtype(np.int64), pa.int64()))
 
 
@@ -129,9 +130,11 @@ def _json(buffer: Buffer, at: Ints) -> tuple[Raw, Ints]:
 
 
 def _spans(buffer: Buffer, raw: Raw, null: Mask) -> Any:
-    """Slices of the buffer, in ascending place: of an array over begins and ends in turn every second element."""
+    """Return slices of the buffer. Positions must ascend. The begins and ends alternate in one array of offsets; every
+    second element is a slice.
+    """
     begin, stop = raw
-    if null.any():  # what stands there is no place, and places must ascend
+    if null.any():  # unread rows have no valid place, and offsets must ascend
         stop = np.where(null, 0, stop)
         before = np.maximum.accumulate(stop)
         begin, stop = np.where(null, before, begin), np.where(null, before, stop)
@@ -148,7 +151,7 @@ def _spans(buffer: Buffer, raw: Raw, null: Mask) -> Any:
 
 
 def _groups(head: int, tail: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """(digits, bytes) of the groups before the point and behind it."""
+    """Return (digits, bytes) of the groups in front of the decimal point and after it."""
     whole, lead = divmod(head, DIGITS)
     full, rest = divmod(tail, DIGITS)
     before = ([lead] if lead else []) + [DIGITS] * whole
@@ -157,7 +160,9 @@ def _groups(head: int, tail: int) -> tuple[list[tuple[int, int]], list[tuple[int
 
 
 def _decimal(precision: int, frac: int) -> tuple[Callable[[Buffer, Ints], tuple[Raw, Ints]], Any]:
-    """DECIMAL(precision, frac): numbers where both sides of the point fit one, else value by value."""
+    """Return the reader of DECIMAL(precision, frac). It computes with numbers if each side of the point fits one, else
+    it reads value by value.
+    """
     before, behind = _groups(precision - frac, frac)
     total = sum(size for _, size in before + behind)
     fits_numbers = max(precision - frac, frac) <= NUMBER_DIGITS

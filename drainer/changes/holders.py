@@ -1,5 +1,5 @@
-"""Which row holds each value of a unique key after each transaction: the rules of drainer.order.claims, computed for
-all values at once. Pure."""
+"""Find which row holds each value of a unique key after each transaction. The rules are those of drainer.order.claims,
+computed for all values together. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from drainer.changes.vector import Ints, Mask, Words
 
 
 def codes_of(blocks: Sequence[Sequence[Any]]) -> Ints:
-    """A number from 0 on for each value of some blocks, equal where values are. A block has columns as compared,
-    without a NULL; a column may be signed in one block and unsigned in another."""
+    """Return a number, from 0 on, for each value of some blocks. Equal values get equal numbers. A block has columns as
+    compared, without NULLs; a column may be signed in one block and unsigned in another."""
     same_types = all([c.type for c in one] == [c.type for c in blocks[0]] for one in blocks)
     single = same_types and len(blocks[0]) == 1
     coded = pa.chunked_array([one[0] if single else joined_keys(one).identity for one in blocks]).dictionary_encode()
@@ -29,10 +29,10 @@ class NetClaims:
     """One claim for each (value, commit_ts, key): whether the row has the value after that transaction. Sorted by value
     and commit_ts; within those first the rows that lost the value, then those that have it, by their first claims.
 
-    Arrays of one length. `begins`: whether it is the first of its value; `first`, `has`: whether the row had the value
-    after its first and after its last claim of the transaction; `at`: index of its first claim among the given claims;
-    `first_claim`, `first_loss`: index of its first claim, and of the first by which it lost the value, in sorted order
-    (beyond the last index if it lost none)."""
+    Arrays of one length. `begins`: whether the claim is the first of its value; `first`, `has`: whether the row had the
+    value after its first and after its last claim of the transaction; `at`: index of its first claim among the given
+    claims; `first_claim`, `first_loss`: index of its first claim, and of the first by which it lost the value, in
+    sorted order (beyond the last index if it lost none)."""
 
     value: Ints
     begins: Mask
@@ -49,11 +49,12 @@ class NetClaims:
 
 
 def net_claims(value: Ints, key: Ints, commit_ts: Words, has: Mask, place: Sequence[Any]) -> NetClaims:
-    """`value`, `key`: a number for each; `place`: arrays by which claims of one commit_ts are ordered, the least
-    important first. A change loses before it takes, so `has` is one of them."""
+    """Compute the net claims. `value`, `key`: a number for each. `place`: arrays by which claims of one commit_ts are
+    ordered, the least important first. A change loses values before it gains others, so `has` is one of these arrays.
+    """
     order = np.lexsort((*place, commit_ts, value))
     value, key, commit_ts, has = value[order], key[order], commit_ts[order], has[order]
-    by_key = np.lexsort((key, commit_ts, value))  # stable: of one key in order
+    by_key = np.lexsort((key, commit_ts, value))  # stable, so that claims of one key stay in order
     own = _begins(value[by_key], commit_ts[by_key], key[by_key])
     starts = np.flatnonzero(own)
     ends = np.append(starts[1:], len(by_key)) - 1
@@ -77,7 +78,7 @@ def net_claims(value: Ints, key: Ints, commit_ts: Words, has: Mask, place: Seque
 
 
 def _begins(*columns: Any) -> Mask:
-    """Where any of them is another one than in the element before."""
+    """Return where any of the arrays differs from its element before."""
     found = np.zeros(len(columns[0]), np.bool_)
     found[:1] = True
     for column in columns:
@@ -86,14 +87,14 @@ def _begins(*columns: Any) -> Mask:
 
 
 def two_holders(found: NetClaims) -> Mask:
-    """The net claims by which a row has or loses a value while another row has it."""
+    """Return the net claims by which a row gains or loses a value while another row has it."""
     conflict = np.zeros(len(found), np.bool_)
     conflict[1:] = ~found.begins[1:] & found.has[:-1] & (found.key[1:] != found.key[:-1])
     return conflict
 
 
 def held_meanwhile(found: NetClaims) -> bool:
-    """Whether rows took a value that none of them had before, and none has it behind the last of its claims."""
+    """Return whether rows gained a value that none of them had before, and none of them has it after its last claim."""
     if not len(found):
         return False
     of = np.cumsum(found.begins) - 1
@@ -107,9 +108,9 @@ def held_meanwhile(found: NetClaims) -> bool:
 
 
 def first_holders(found: NetClaims) -> Ints:
-    """For each value, in order, the index of the net claim of the only row that may hold it before its first claim:
-    among those of its first commit_ts the row that begins with losing it, else one that loses it for good, else the
-    first one."""
+    """Return for each value, in order, the index of the net claim of the only row that may hold the value before its
+    first claim. Among the rows of the value's first commit_ts this is the row that begins with losing it, else a row
+    that loses it for good, else the first row."""
     starts = np.flatnonzero(found.begins)
     of = np.cumsum(found.begins) - 1
     own = found.commit_ts == found.commit_ts[starts][of]
@@ -121,14 +122,16 @@ def first_holders(found: NetClaims) -> Ints:
 
 
 def contended(value: Ints) -> Mask:
-    """Where a value has several claims; of one alone no rule says anything. `value`: as `codes_of` gives them."""
+    """Return where a value has several claims; no rule applies to a value with a single claim. `value`: as `codes_of`
+    returns them.
+    """
     found: Mask = (np.bincount(value) > 1)[value]
     return found
 
 
 def hides_conflict(blocks: Sequence[Claims]) -> bool:
-    """Whether folding hides that a value had two holders, or writes nothing with one that came and went. `blocks`: all
-    claims on one unique key."""
+    """Return whether folding hides that a value had two holders, or writes nothing for a value that was gained and lost
+    again. `blocks`: all claims on one unique key."""
     if not blocks:
         return False
     value = codes_of([one.value for one in blocks])

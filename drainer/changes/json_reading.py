@@ -1,8 +1,8 @@
-"""Documents of one shape (json_shape.py), all read at once: a step for each part of the shape, not for each document.
+"""Read documents of one shape (json_shape.py) together: one step for each part of the shape, not for each document.
 
-A step reads at one position of each document and moves it. It goes on in documents that have turned out to be of
-another shape, whose positions then mean nothing: they are held inside the buffer, and such documents are left out at
-last.
+A step reads at one position of each document and advances the position. Documents that turn out to have another shape
+are still read; their positions are then meaningless but are kept inside the buffer. Such documents are left out at the
+end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NUMBERS: Final = {Leaf.INT64: "<i8", Leaf.UINT64: "<u8", Leaf.FLOAT64: "<f8"}
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """A column of at least one: the bytes of all and a few more, and where each begins and ends."""
+    """A column of at least one document: the bytes of all documents, some padding, and where each begins and ends."""
 
     data: Octets
     begins: Ints
@@ -43,8 +43,9 @@ class Documents:
 
 
 class Reading:
-    """`rows`: which documents have the shape, in the order given. `leaves`: in the shape's order, for these documents:
-    (numbers, nothing), (0, 1, 2 for null, true, false; nothing), and of texts (where they begin, their bytes)."""
+    """The leaves of documents that have a shape. `rows`: the documents that have the shape, in the order given.
+    `leaves`: a pair of arrays for each leaf of the shape, for these documents. For numbers and for literals (0, 1, 2
+    for null, true, false) only the first array counts. For texts: where they begin, and their lengths in bytes."""
 
     def __init__(self, documents: Documents, rows: Ints, shape: Container) -> None:
         self._data = documents.data
@@ -58,7 +59,7 @@ class Reading:
         self._at: Ints = documents.begins[rows] + 1
         self._alike: Flags = np.ones(len(rows), np.bool_)
         self._container(shape, heads)
-        # A position never goes back: one that has come to the document's end was never outside it.
+        # A position never decreases, so one at or before the document's end was never outside the document.
         self._alike &= self._at == documents.ends[rows]
         self.rows: Ints = rows
         self.leaves = self._leaves
@@ -67,7 +68,7 @@ class Reading:
             self.leaves = [(first[self._alike], second[self._alike]) for first, second in self._leaves]
 
     def _words_at(self, places: Ints, kind: str) -> Any:
-        """A word of this numpy type at each place."""
+        """Return a word of this numpy type at each position."""
         size = np.dtype(kind).itemsize
         count = len(self._data) - size + 1
         if count < 1:
@@ -75,7 +76,9 @@ class Reading:
         return np.ndarray((count,), kind, self._data, 0, (1,))[np.minimum(places, count - 1)]
 
     def _heads(self, places: Ints, shape: Container) -> Octets:
-        """A matrix, a row for each place; and a few bytes behind, so that they can be compared by words."""
+        """Return a matrix with a row for each position: the head, padded by a few bytes so that it can be compared by
+        words.
+        """
         width = -(-len(shape.head) // _WORD) * _WORD
         found: Octets = self._words_at(places, f"V{width}").view(np.uint8).reshape(len(places), width)
         return found
@@ -108,7 +111,7 @@ class Reading:
             self._at = self._at + 8
 
     def _text(self) -> None:
-        """Its length has seven bits a byte, here of one or two bytes."""
+        """Read a text. Its length is encoded with seven bits per byte, here in one or two bytes."""
         sizes: Ints = self._words_at(self._at, "<u2").astype(np.int64)
         lengths: Ints = sizes & 0xFF
         begins: Ints = self._at + 1
@@ -123,7 +126,7 @@ class Reading:
 
 
 def _same(heads: Octets, shape: Container) -> Flags:
-    """Whether what no document of the shape has otherwise is so in each."""
+    """Return which heads have the bytes that are fixed in the shape."""
     width = heads.shape[1]
     expected, compared = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
     expected[: len(shape.head)] = np.frombuffer(shape.head, np.uint8)

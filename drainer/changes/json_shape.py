@@ -1,10 +1,10 @@
-"""The shape of a binary JSON document: all of it but its numbers, texts and literals. Pure.
+"""The shape of a binary JSON document: everything except its numbers, texts and literals. Pure.
 
     {"tags": ["a", "b"], "n": 7}   →   shape {"tags": [text, text], "n": int64}
 
-Documents of one shape differ in their values alone, so a column's documents of that shape are read together, a value of
-all of them at a time. Only documents laid out as TiDB lays them out have a shape: a container's values stand one after
-another in the order of its entries. See `binlog.tidb.json` for the layout.
+Documents of one shape differ only in their values, so the documents of that shape in a column are read together, one
+leaf of all documents at a time. Only documents with TiDB's layout have a shape: a container's values are stored one
+after another in the order of its entries. See `binlog.tidb.json` for the layout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VALUE: Final = struct.Struct("<BI")
 
 
 class Leaf(Enum):
-    """What a value is."""
+    """The kind of a value that is not a container."""
 
     LITERAL = auto()
     INT64 = auto()
@@ -45,9 +45,9 @@ LEAVES: Final[dict[int, Leaf]] = {
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """An array or object. `head`: its bytes before its values; of these, `fixed` are the places that are the same in
-    every document of the shape. `entries`: where in `head` the offset of each child stands; a literal stands there
-    itself. `names`: of the members, as text; empty for an array."""
+    """An array or object. `head`: the bytes in front of its values. `fixed`: the positions in `head` whose bytes are
+    equal in every document of the shape. `entries`: the position in `head` of the offset of each child; a literal is
+    stored there itself. `names`: the members' names as quoted text; None for an array."""
 
     head: bytes
     fixed: tuple[int, ...]
@@ -60,8 +60,8 @@ Node: TypeAlias = "Leaf | Container"
 
 
 def shape_of(document: bytes) -> Container | None:
-    """None: it is no array or object, has no leaves, or one of another type (a time, bytes), is laid out otherwise, is
-    damaged, or larger than what is worth it (`LEAVES_MAX`, `DEPTH_MAX`)."""
+    """Return the document's shape. None if the document is not an array or object, has no leaves, has a leaf of another
+    type (a time, bytes), has another layout, is damaged, or is larger than the limits `LEAVES_MAX` and `DEPTH_MAX`."""
     if not document or document[0] not in (Code.OBJECT, Code.ARRAY):
         return None
     try:
@@ -73,7 +73,7 @@ def shape_of(document: bytes) -> Container | None:
 
 
 def leaves_of(node: Node) -> Iterator[Leaf]:
-    """In the order of the document."""
+    """Yield the leaves in the order of the document."""
     if isinstance(node, Leaf):
         yield node
     else:
@@ -82,7 +82,9 @@ def leaves_of(node: Node) -> Iterator[Leaf]:
 
 
 def text_parts(node: Node) -> list[str | Leaf]:
-    """The document's text as TiDB writes it, with the leaves in their places; those that are texts without quotes."""
+    """Return the document's text as TiDB writes it, in parts, with the leaves in their places. The quotes around a text
+    are parts of their own.
+    """
     if node is Leaf.TEXT:
         return ['"', node, '"']
     if isinstance(node, Leaf):
@@ -105,7 +107,7 @@ def _need(condition: bool) -> None:
 
 
 def _container(document: bytes, at: int, code: int, depth: int) -> tuple[Container, int]:
-    """And the position behind it."""
+    """Return the container and the position after it."""
     _need(depth < DEPTH_MAX)
     count, size = _BODIES.unpack_from(document, at)
     _need(count <= LEAVES_MAX and at + size <= len(document))

@@ -1,4 +1,6 @@
-"""A column of binary JSON as text. Documents of one shape (json_shape.py) are read together, the others one by one."""
+"""Convert a column of binary JSON to text. Documents of one shape (json_shape.py) are read together, the others one by
+one.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +17,23 @@ from drainer.changes.json_shape import Container, Leaf, shape_of, text_parts
 
 Escape = Callable[[Sequence[str]], list[str]]
 
-# A shape is looked for while so many documents are left, and not any more after so many that few others had.
+# Look for another shape while at least TOGETHER_MIN documents are left, and stop after RARE_SHAPES_MAX shapes that few
+# documents had.
 TOGETHER_MIN: Final = 32
 RARE_SHAPES_MAX: Final = 3
-_RARE: Final = 16  # fewer than one document in so many
-# Texts that are longer than this on average are copied one by one: a place for each of their bytes takes more.
+_RARE: Final = 16  # fewer than one document in this many
+# Texts that are longer than this on average are copied one by one: an index for each of their bytes costs more.
 _SHORT_BYTES_MAX: Final = 32
 _LITERALS: Final = pa.array([b"null", b"true", b"false"], pa.binary())
 _ESCAPED_REGEX: Final = '["\\\\\x00-\x1f<>&\u2028\u2029]'
 _ESCAPED: Final = b'"\\<>&' + bytes(range(32))
-_SEPARATORS: Final = b"\xe2\x80"  # U+2028 and U+2029 begin so
+_SEPARATORS: Final = b"\xe2\x80"  # the first bytes of U+2028 and U+2029
 
 
 def json_texts(column: Any, escape: Escape = list) -> Any:
-    """As `decode_text` of each, a `binary` array, NULL for NULL. `escape` is applied to all of the text, in any pieces:
-    it leaves alone all characters but control characters, `"`, `\\`, `<`, `>`, `&`, U+2028 and U+2029.
-    Raises DecodeError for what is no document, as `decode_text` does."""
+    """Return `decode_text` of each document as a `binary` array, NULL for NULL. `escape` is applied to all of the text,
+    in pieces of any size. It may change only control characters, `"`, `\\`, `<`, `>`, `&`, U+2028 and U+2029. Raises
+    DecodeError for a value that is not a document, as `decode_text` does."""
     if column.null_count:
         texts = json_texts(column.drop_null(), escape)
         valid = column.is_valid().to_numpy(zero_copy_only=False)
@@ -53,7 +56,7 @@ def json_texts(column: Any, escape: Escape = list) -> Any:
 
 
 def _together(column: Any, escape: Escape) -> Iterator[tuple[Ints, Any]]:
-    """Documents of one shape: their places in the column, in order, and their texts."""
+    """Yield for each shape the places of its documents in the column, in order, and their texts."""
     if len(column) < TOGETHER_MIN:
         return
     documents = Documents.of(column)
@@ -102,7 +105,7 @@ def _shown(leaf: Leaf, first: Any, second: Any, data: Octets, escape: Escape) ->
 
 
 def _floats(values: Any) -> Any:
-    """Arrow writes the shortest digits, too; what it writes with an exponent differs."""
+    """Format the floats. Arrow also writes the shortest digits, but its exponent format differs from TiDB's."""
     shown = values.cast(pa.string())
     powers = pc.match_substring(shown, "e")
     if pc.any(powers).as_py():
@@ -112,7 +115,7 @@ def _floats(values: Any) -> Any:
 
 
 def _slices(data: Octets, begins: Ints, lengths: Ints) -> Any:
-    """A `binary` array of these bytes."""
+    """Return a `binary` array of these bytes."""
     places = np.zeros(len(begins) + 1, np.int32)
     np.cumsum(lengths, out=places[1:])
     if places[-1] > _SHORT_BYTES_MAX * len(begins):
@@ -125,7 +128,7 @@ def _slices(data: Octets, begins: Ints, lengths: Ints) -> Any:
 
 
 def _escaped(texts: Any, escape: Escape) -> Any:
-    """Bytes as what stands between the quotes of a JSON string."""
+    """Escape the bytes for use between the quotes of a JSON string."""
     octets = texts.buffers()[2].to_pybytes()
     plain = len(octets.translate(None, _ESCAPED)) == len(octets)
     if plain and octets.isascii():

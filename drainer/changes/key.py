@@ -1,4 +1,6 @@
-"""A fold's key as a column: what is compared (rules 9 and 10), and as bytes, one for one. Pure."""
+"""The key by which rows are folded, as columns: the values that are compared (rules 9 and 10), and the same as bytes.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ _WITH_FRACTION: Final = frozenset({Family.DECIMAL, Family.DATETIME, Family.TIME}
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of some rows. `identity`: as of row.key.identity, a binary array. `numbers`: where each key is one whole
-    number, these, in the order of identities; else None. `signed`: of which kind they are."""
+    """The keys of some rows. `identity`: row.key.identity of each, a binary array. `numbers`: the keys in the order of
+    identities, if each key is one whole number; else None. `signed`: whether these numbers are signed."""
 
     identity: Any
     numbers: Words | None
@@ -37,20 +39,20 @@ class Keys:
 
 
 def keys_of(key: FoldKey, forms: Sequence[Form], columns: Sequence[Any]) -> Keys:
-    """`columns`: of all targets, of which the key's must be there, without a NULL."""
+    """Return the rows' keys. `columns`: those of all targets; the key's columns must be present and without NULLs."""
     parts = zip(key.columns, key.same, strict=True)
     return joined_keys([compared(forms[at], columns[at], same) for at, same in parts])
 
 
 def compared(form: Form, column: Any, same: Same) -> Any:
-    """One column of a key as it is compared: whole numbers, or binary."""
+    """Return one column of a key as it is compared: whole numbers, or binary."""
     if form.family in _NUMBERS:
         return numbers_of(form, column)
     return _compared(form, column, same)
 
 
 def joined_keys(columns: Sequence[Any]) -> Keys:
-    """Keys of columns as compared, without a NULL."""
+    """Join a key's columns, as compared and without NULLs."""
     if len(columns) == 1:
         (column,) = columns
         return Keys(column, None) if column.type == pa.binary() else _number_keys(column)
@@ -69,7 +71,8 @@ def joined_keys(columns: Sequence[Any]) -> Keys:
 
 def _number_keys(column: Any) -> Keys:
     values = column.to_numpy(zero_copy_only=False)
-    shifted: Words = values.view(np.uint64) + _SIGN  # modulo 2^64, of which the first byte says whether it was reached
+    # modulo 2^64; the first byte tells whether the sum reached 2^64
+    shifted: Words = values.view(np.uint64) + _SIGN
     signed = column.type == pa.int64()
     octets = np.zeros((len(values), IDENTITY_BYTES), np.uint8)
     octets[:, 1:] = shifted.astype(">u8").view(np.uint8).reshape(-1, 8)
@@ -79,7 +82,7 @@ def _number_keys(column: Any) -> Keys:
 
 
 def _compared(form: Form, column: Any, same: Same) -> Any:
-    """A key's part that is no whole number, as compared."""
+    """Return a part of a key that is not a whole number, as it is compared."""
     text = text_of(form, column)
     if same is Same.PADDED and form.family is Family.TEXT:
         if (data_of(text) == ord(" ")).any():
@@ -90,7 +93,7 @@ def _compared(form: Form, column: Any, same: Same) -> Any:
             pointed = form.kind.decimal > 0
         elif pc.all(pc.match_substring(as_string(text), ".")).as_py():
             pointed = True
-        else:  # a row says itself how many digits it has
+        else:  # each row has its own number of digits
             trimmed = [None if value is None else trim_fraction(value) for value in text.to_pylist()]
             return pa.array(trimmed, pa.binary())
         if pointed:
@@ -99,7 +102,9 @@ def _compared(form: Form, column: Any, same: Same) -> Any:
 
 
 def concat_keys(keys: Sequence[Keys]) -> Keys:
-    """Of several parts. Numbers of a column that was signed and is unsigned now are compared by their identities."""
+    """Concatenate the keys of several parts. The numbers of a column that was signed and is now unsigned are compared
+    by their identities.
+    """
     if len(keys) == 1:
         return keys[0]
     identity = pa.concat_arrays([one.identity for one in keys])
@@ -110,7 +115,7 @@ def concat_keys(keys: Sequence[Keys]) -> Keys:
 
 
 def keys_from(identity: Any, *, of_number: bool) -> Keys:
-    """Keys of which only the identities are left; `of_number`: each is one whole number."""
+    """Make keys from identities alone. `of_number`: each is one whole number."""
     if not of_number:
         return Keys(identity, None)
     octets = data_of(identity).reshape(-1, IDENTITY_BYTES)
@@ -118,12 +123,12 @@ def keys_from(identity: Any, *, of_number: bool) -> Keys:
     if not octets[:, 0].any():
         return Keys(identity, numbers, True)
     if ((octets[:, 0] == 0) & (numbers < _SIGN)).any():
-        return Keys(identity, None)  # some below 0 and some above 2^63
+        return Keys(identity, None)  # some below 0 and some of 2^63 and more
     return Keys(identity, numbers - _SIGN)
 
 
 def ranks(keys: Keys) -> npt.NDArray[Any]:
-    """A number for each key, equal where keys are, in the order of their identities."""
+    """Return a number for each key, in the order of identities. Equal keys get equal numbers."""
     if keys.numbers is not None:
         return keys.numbers
     coded = keys.identity.dictionary_encode()

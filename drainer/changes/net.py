@@ -1,7 +1,8 @@
-"""Changes of one table to the last state of each key (rules 9, 10, 12 and 21).
+"""Fold the changes of one table to the last state of each key (rules 9, 10, 12 and 21).
 
-A state is what row.table.NetState says, as columns. States of parts of a batch, which may be cut anywhere, are merged
-by the same rule: the later row, the earlier beginning, and every image that was written or read before it.
+A state has the fields of order.key_states.NetState, as columns. A batch may be split anywhere into parts. The states of
+its parts are merged by the same rule: the later row, the earlier beginning, and every image that was written or read
+before that row.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ RemovedImages = dict[int, tuple[bytes, ...]]
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """One table's keys, each once, in the order of `identity` (row.key.identity). `first`: what its first change was
-    (plan.Kind), at (first_ts, first_sequence); `row`: its last one as a packed row, NULL when the key is
-    dead, of (last_ts, last_sequence). `image`: the key as last written, where it can be written in several ways
-    (FoldKey.imaged), else None; `gone`: by place, the images to delete, for those that have any. `of_number`: the key
-    is one whole number."""
+    """The states of one table's keys. Each key occurs once, in the order of `identity` (row.key.identity). `first`: the
+    kind of its first change (plan.Kind), at (first_ts, first_sequence). `row`: its last row, packed, of (last_ts,
+    last_sequence); NULL when the key is dead. `image`: the key as last written, if it can be written in several ways
+    (FoldKey.imaged), else None. `gone`: place → the images to delete, for keys that have any. `of_number`: the key is
+    one whole number."""
 
     identity: Any
     first: Ints
@@ -49,7 +50,7 @@ class States:
         return len(self.identity)
 
     def take(self, chosen: Ints) -> States:
-        """Some of them; numbers must ascend."""
+        """Return the chosen states; `chosen` must ascend."""
         of = pa.array(chosen)
         gone = {}
         if self.gone:
@@ -71,21 +72,23 @@ class States:
 
 @dataclass
 class _Events:
-    """What happens to keys: a row comes, stays or goes. Lists of arrays, one for each block."""
+    """The events of keys: a row appears, remains or disappears. Lists of arrays, one for each block."""
 
     keys: list[Keys] = field(default_factory=list)
     place: list[Ints] = field(default_factory=list)
     changes: list[int] = field(default_factory=list)  # the block's Changes
-    index: list[Ints] = field(default_factory=list)  # the change's number in them
+    index: list[Ints] = field(default_factory=list)  # the change's index in the block
     first: list[Kind] = field(default_factory=list)
     image: list[Any | None] = field(default_factory=list)
-    # Old images of updates that keep their key, with the block they belong to.
+    # Old images of updates that do not change the key, with the block they belong to.
     read: list[tuple[int, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Events by key, keys in order. `key_of`: of each event, its key's number; `first`, `last`: of each key, events."""
+    """Events grouped by key, keys in order. `key_of`: the key's number for each event; `first`, `last`: the first and
+    last event for each key.
+    """
 
     key_of: Ints
     first: Ints
@@ -93,7 +96,7 @@ class _Groups:
 
 
 def _grouped(keys: Keys, *place: Any) -> _Groups:
-    """`place`: arrays by which events of one key are ordered, the least important first."""
+    """Group the events. `place`: arrays by which events of one key are ordered, the least important first."""
     rank = ranks(keys)
     order = np.lexsort((*place, rank))
     ranked = rank[order]
@@ -105,9 +108,10 @@ def _grouped(keys: Keys, *place: Any) -> _Groups:
 
 
 def net_of(key: FoldKey, changes: Sequence[Changes], format_: Format) -> States | None:
-    """The states of the keys that some changes of one table touch; `order` tells which came first. None of no change.
+    """Return the states of the keys that some changes of one table touch; `order` is the order of the changes. None if
+    there are no changes.
 
-    DecodeError for a value that cannot be written, and for a NULL in the key, which names no row."""
+    Raises DecodeError, which names no row, for a value that cannot be written and for a NULL in the key."""
     events = _events(key, changes, format_)
     if not events.keys:
         return None
@@ -135,7 +139,7 @@ def net_of(key: FoldKey, changes: Sequence[Changes], format_: Format) -> States 
 
 
 def _meta(changes: Sequence[Changes], events: _Events) -> tuple[Words, Ints]:
-    """(commit_ts, sequence) of every event."""
+    """Return (commit_ts, sequence) of every event."""
     pairs = list(zip(events.changes, events.index, strict=True))
     commit_ts = np.concatenate([changes[of].commit_ts[index] for of, index in pairs])
     return commit_ts, np.concatenate([changes[of].sequence[index] for of, index in pairs])
@@ -166,7 +170,7 @@ def _events(key: FoldKey, changes: Sequence[Changes], format_: Format) -> _Event
         old, _ = _keyed(key, one, one.old, None)
         stays = _equal(old, new)
         moved = np.flatnonzero(~stays)
-        if moved.size:  # a change of key is a delete of the old one and an insert of the new one
+        if moved.size:  # a change of the key is a delete of the old key and an insert of the new one
             _, left = _keyed(key, one, one.old, format_)
             add(of, Kind.DELETE, _some(old, moved), place[moved] - 1, moved, _taken(left, moved))
             add(of, Kind.INSERT, _some(new, moved), place[moved], moved, _taken(image, moved))
@@ -178,7 +182,7 @@ def _events(key: FoldKey, changes: Sequence[Changes], format_: Format) -> _Event
 
 
 def _keyed(key: FoldKey, one: Changes, columns: Columns | None, images: Format | None) -> tuple[Keys, Any | None]:
-    """Keys of one image of the changes, and as the destination matches them."""
+    """Return the keys of one image of the changes, and the same as the destination compares them."""
     assert columns is not None
     forms = one.forms
     for at in key.columns:
@@ -211,7 +215,9 @@ def _taken(column: Any | None, chosen: Ints) -> Any | None:
 
 
 def _rows(changes: Sequence[Changes], events: _Events, block: Ints, index: Ints, format_: Format) -> Any:
-    """Each key's last row, packed, NULL where the last event took it away. `block`, `index`: of each key."""
+    """Return each key's last row, packed; NULL if the last event deleted the row. `block`, `index`: where each key's
+    last row is.
+    """
     place = np.full(len(block), -1, np.int64)
     found, count = [], 0
     for number, of in enumerate(events.changes):
@@ -237,7 +243,7 @@ def _rows(changes: Sequence[Changes], events: _Events, block: Ints, index: Ints,
 def _gone(
     key: FoldKey, events: _Events, groups: _Groups, row: Any, sizes: Sequence[int]
 ) -> tuple[RemovedImages, Any | None]:
-    """(the images to delete, the last image of each key). Not the image that is about to be written."""
+    """Return (the images to delete, the last image of each key). An image that will be written is not deleted."""
     dead = row.is_null().to_numpy(zero_copy_only=False)
     begins = np.cumsum([0, *sizes])
     if not key.imaged:
@@ -255,8 +261,8 @@ def _gone(
 
 
 def _other_images(images: Any, key_of: Ints, last: Ints, dead: Mask) -> RemovedImages:
-    """By key, the images of it but the last one, and that one too where the key is dead. `last`: the place of each
-    key's last image."""
+    """Return for each key its images except the last one; if the key is dead, also the last one. `last`: the place of
+    each key's last image."""
     coded = images.dictionary_encode()
     code = coded.indices.to_numpy()
     goes = (code != code[last][key_of]) | dead[key_of]
@@ -270,7 +276,9 @@ def _other_images(images: Any, key_of: Ints, last: Ints, dead: Mask) -> RemovedI
 
 
 def states_from(rows: Sequence[NetState], format_: Format, *, of_number: bool) -> States:
-    """States that were made one by one. `of_number`: as of States, if the identities show nothing else."""
+    """Make states from states that were computed one by one. `of_number`: as in States, if the identities are whole
+    numbers.
+    """
     columns = list(zip(*sorted(rows), strict=True))
     identity, first, first_ts, first_sequence, last_ts, last_sequence, row, image, gone = columns
     imaged = any(one is not None for one in image)
@@ -289,7 +297,7 @@ def states_from(rows: Sequence[NetState], format_: Format, *, of_number: bool) -
 
 
 def merge(parts: Sequence[States]) -> States:
-    """The states of several parts of a batch."""
+    """Merge the states of several parts of a batch."""
     if len(parts) == 1:
         return parts[0]
     identity = pa.concat_arrays([one.identity for one in parts])
@@ -321,7 +329,7 @@ def merge(parts: Sequence[States]) -> States:
 def _merged_images(parts: Sequence[States], groups: _Groups, row: Any) -> tuple[RemovedImages, Any | None]:
     every = [(at + begin, gone) for begin, one in _with_begin(parts) for at, gone in one.gone.items()]
     if parts[0].image is None:
-        # Every image of such a key is the same, and is to be deleted if the key is dead.
+        # All images of such a key are equal; the image is deleted if the key is dead.
         dead = row.is_null().to_numpy(zero_copy_only=False)
         keys = groups.key_of[[at for at, _ in every]].tolist() if every else []
         return {key: gone for key, (_, gone) in zip(keys, every, strict=True) if dead[key]}, None

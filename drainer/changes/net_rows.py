@@ -1,4 +1,4 @@
-"""Net rows as columns: a sequence of NetRow that need not be made one by one."""
+"""Net rows as columns: a sequence of NetRow that makes each NetRow only when it is used."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _COMMA = 1
 
 
 class Tuples(Sequence[bytes]):
-    """Texts of VALUES tuples that lie behind one another in one buffer, each with a comma behind it."""
+    """The texts of VALUES tuples, stored in one buffer one after another, each followed by a comma."""
 
     __slots__ = ("_data", "_places")
 
     def __init__(self, data: memoryview, places: Ints) -> None:
-        """`places`: where each begins, and where the last one ends."""
+        """`places`: the offset of each tuple, and the end offset of the last one."""
         self._data = data
         self._places = places
 
@@ -47,11 +47,11 @@ class Tuples(Sequence[bytes]):
         return bytes(self._data[self._places[place] : self._places[place + 1] - _COMMA])
 
     def lines(self) -> memoryview:
-        """All of them, each with a comma behind it, uncopied."""
+        """Return all texts, each followed by a comma, without copying."""
         return self._data[self._places[0] : self._places[-1]]
 
     def joined(self) -> bytes:
-        """All of them with commas between them: the body of a statement."""
+        """Return all texts, separated by commas: the body of a statement."""
         return bytes(self._data[self._places[0] : self._places[-1] - _COMMA]) if len(self) else b""
 
 
@@ -70,7 +70,7 @@ class NetColumns(Sequence[NetRow]):
         begin: int = 0,
         end: int | None = None,
     ) -> None:
-        """Arrays as of net.States; it is those from `begin` to `end`."""
+        """The arrays are as in net.States; the sequence has those from `begin` to `end`."""
         self._format = format_
         self._identity = identity
         self._first = first
@@ -120,8 +120,8 @@ class NetColumns(Sequence[NetRow]):
         return in_one_order(map(self._format.unpack_key, gone)) if gone else ()
 
     def live(self) -> Tuples:
-        """The texts of rows that are alive, for a destination of the MySQL family. A dead one has no length, so the
-        others lie behind one another."""
+        """The texts of the rows that are alive, for a destination of the MySQL family. A dead row has length 0, so the
+        texts of the others are adjacent."""
         rows = self._rows.slice(self._begin, len(self))
         _, places, data = rows.buffers()
         offsets = np.frombuffer(places, np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
@@ -132,14 +132,14 @@ class NetColumns(Sequence[NetRow]):
         return Tuples(memoryview(data if data is not None else b""), offsets)
 
     def stale(self) -> list[Key]:
-        """The images to delete of all of them, in order."""
+        """The images to delete for all keys, in order."""
         if len(self) == len(self._identity):
             return [key for at in sorted(self._gone) for key in self._keys(at)]
         return [key for at in range(self._begin, self._end) for key in self._keys(at)]
 
     @property
     def sizes(self) -> Ints:
-        """The length of each row's text, 0 of a dead one."""
+        """The length of each row's text; 0 for a dead row."""
         texts = self._rows.slice(self._begin, len(self))
         places = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(self) + 1]
         return np.maximum(np.diff(places.astype(np.int64)) - _COMMA, 0)
@@ -150,33 +150,33 @@ def _same(one: object, other: object) -> bool:
 
 
 def live_rows(folded: Folded) -> Sequence[Row]:
-    """The rows of a table that are alive at the end."""
+    """Return the rows of a table that are alive at the end."""
     if isinstance(folded.rows, NetColumns):
         return folded.rows.live()
     return [row.row for row in folded.rows if row.row is not None]
 
 
 def stale_keys(folded: Folded) -> list[Key]:
-    """Every image of a key that must be deleted."""
+    """Return every image of a key that must be deleted."""
     if isinstance(folded.rows, NetColumns):
         return folded.rows.stale()
     return [key for row in folded.rows for key in row.stale]
 
 
 def in_order(folded: Folded) -> Sequence[NetRow]:
-    """The rows by identity."""
+    """Return the rows ordered by identity."""
     if isinstance(folded.rows, NetColumns):
         return folded.rows
     return tuple(sorted(folded.rows, key=lambda row: row.identity))
 
 
 def row_sizes(rows: Sequence[NetRow]) -> Ints:
-    """The length of each row's text, 0 of a dead one."""
+    """Return the length of each row's text; 0 for a dead row."""
     if isinstance(rows, NetColumns):
         return rows.sizes
     return np.fromiter((0 if row.row is None else len(row.row) for row in rows), np.int64, len(rows))
 
 
 def joined(tuples: Sequence[bytes], between: bytes) -> bytes:
-    """Texts with something between them."""
+    """Join texts with a separator."""
     return tuples.joined() if isinstance(tuples, Tuples) and between == b"," else between.join(tuples)

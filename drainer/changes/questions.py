@@ -1,5 +1,5 @@
-"""What claims on the values of one unique key leave open, all of them together: a conflict among them, or what is asked
-of the destination (rule 21). Pure."""
+"""Find, from all claims on the values of one unique key, either a conflict among the claims or the questions that the
+destination must answer (rule 21). Pure."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def questions_of(
     blocks: Sequence[Claims],
     format_: Format,
 ) -> Questions:
-    """`blocks`: every claim on values of the unique key of the columns at `places`; families: of these columns, and of
-    those of the key by which rows fold."""
+    """Return the conflict or the questions. `blocks`: every claim on values of the unique key whose columns are at
+    `places`. `families`: those of these columns; `key_families`: those of the columns of the key by which rows are
+    folded."""
     blocks = concat_claims(blocks)
     value = codes_of([one.value for one in blocks])
     has = np.concatenate([one.has for one in blocks])
-    holder = np.arange(len(value))  # of each value the claim whose row is the first that may have it
+    holder = np.arange(len(value))  # for each value, the claim whose row may hold the value first
     several = contended(value)
     if several.any():
         own = _contended_holders(blocks, value, has, np.flatnonzero(several))
@@ -43,7 +44,7 @@ def questions_of(
         holder = first[value]
     taken = np.flatnonzero(has)
     is_coarse = blocks[0].shown is not None
-    if not is_coarse:  # all its claims show one text
+    if not is_coarse:  # all claims of a value show the same text
         taken = taken[np.sort(np.unique(value[taken], return_index=True)[1])] if several.any() else taken
     shown = _texts(blocks, taken, families, lambda one: one.value if one.shown is None else one.shown, format_)
     keys = _texts(blocks, holder[taken], key_families, lambda one: one.key, format_)
@@ -56,15 +57,15 @@ def questions_of(
 
 
 def _contended_holders(blocks: Sequence[Claims], value: Ints, has: Mask, chosen: Ints) -> Ints | None:
-    """Of values with several claims the claim of the row that may have each before all of them; None where one had two
-    holders. `chosen`: these claims."""
+    """Return, for each value with several claims, the claim of the row that may hold the value before all of them. None
+    if a value had two holders. `chosen`: these claims."""
     some = [one.take(of) for one, of in _by_block(blocks, chosen)]
     key = codes_of([one.key for one in some])
     commit_ts, start_ts, sequence = (
         np.concatenate([getattr(one, name) for one in some]) for name in ("commit_ts", "start_ts", "sequence")
     )
     has = has[chosen]
-    # As order.probes: what was noted row by row does not say of which of two transactions of one commit_ts it is.
+    # As in order.probes: claims noted row by row do not tell two transactions of one commit_ts apart.
     found = net_claims(value[chosen], key, commit_ts, has, (start_ts, has, sequence))
     if two_holders(found).any():
         return None
@@ -72,7 +73,7 @@ def _contended_holders(blocks: Sequence[Claims], value: Ints, has: Mask, chosen:
 
 
 def _by_block(blocks: Sequence[Claims], chosen: Ints) -> list[tuple[Claims, Ints]]:
-    """The blocks, each with the places in it of its own among `chosen`, which ascend."""
+    """Yield the blocks, each with its own indexes among `chosen`, which must ascend."""
     ends = np.cumsum([len(one) for one in blocks])
     cuts = np.split(chosen, np.searchsorted(chosen, ends[:-1]))
     return [(one, cut - (end - len(one))) for one, cut, end in zip(blocks, cuts, ends, strict=True)]
@@ -85,7 +86,7 @@ def _texts(
     image: Callable[[Claims], Sequence[Any]],
     format_: Format,
 ) -> list[Key]:
-    """Values or keys of some claims as a destination matches them, in the order of `chosen`."""
+    """Return the values or keys of some claims as the destination compares them, in the order of `chosen`."""
     order = np.argsort(chosen, kind="stable")
     found: list[Key] = []
     for one, of in _by_block(blocks, chosen[order]):

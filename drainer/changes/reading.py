@@ -1,7 +1,7 @@
-"""How the rows of one layout are read in step: made once, used for every batch. Pure.
+"""Read the rows of one layout together. A reader is made once and used for every batch. Pure.
 
-A row is accepted only if its columns, in the table's order and with the usual flags, end exactly where it does; every
-other row is left to the general decoder (row/general.py).
+A row is accepted only if its columns, in the table's order and with the usual flags, end exactly at the end of the row.
+Every other row is left to the general decoder (row/general.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WORD = 8
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """One stored column: `name` and NULL, or `prefix` and a payload."""
+    """One stored column: either `name` and NULL, or `prefix` and a payload."""
 
     stored: Stored
     reader: Reader
@@ -35,7 +35,9 @@ class _Column:
 
 @dataclass
 class _Found:
-    """What one image of the rows holds in a column: raw carriers, where they are NULL, where the row lacks it."""
+    """The values of one column in one image of the rows: raw carriers, where they are NULL, and which rows lack the
+    column.
+    """
 
     raw: Raw
     null: Mask
@@ -60,7 +62,9 @@ class RowReader:
 
     @classmethod
     def of(cls, layout: Layout) -> RowReader | None:
-        """None where rows cannot be read in step: values of another column's type, a DECIMAL of unknown digits."""
+        """Make a reader. None if such rows cannot be read together: values of another column's type, or a DECIMAL
+        without a known number of digits.
+        """
         if any(target.old_column_id for target in layout.targets):
             return None
         columns = []
@@ -77,7 +81,7 @@ class RowReader:
         return None if None in handle else cls(layout, columns, handle)
 
     def insert(self, buffer: Buffer, at: Ints, end: Ints, wanted: Sequence[int]) -> tuple[Mask, list[Any]]:
-        """(rows that were read, the wanted targets' columns for these rows)."""
+        """Read inserted rows. Return (rows that were read, the wanted targets' columns for these rows)."""
         at, good, given = self._read_handle(buffer, at)
         good &= at < end
         at = _skip_empty(buffer, at, end)
@@ -93,9 +97,9 @@ class RowReader:
     def update(
         self, buffer: Buffer, at: Ints, end: Ints, wanted_old: Sequence[int], wanted: Sequence[int]
     ) -> tuple[Mask, list[Any], list[Any]]:
-        """(rows that were read, columns of the old image, columns of the new one)."""
+        """Read updated rows. Return (rows that were read, columns of the old image, columns of the new one)."""
         good = np.ones(len(at), np.bool_)
-        # Both images have the same columns, so the old one must have those, too, that nobody asks for.
+        # Both images have the same columns, so the old image must also have those that no caller wants.
         every = range(len(self._layout.targets))
         old, at, good = self._image(buffer, at, good, wanted_old, insert=True, strict=every)
         at, had = self._behind_rowid(buffer, at)
@@ -105,7 +109,7 @@ class RowReader:
         return good, self._arrays(buffer, old, good, wanted_old), self._arrays(buffer, new, good, wanted)
 
     def delete(self, buffer: Buffer, at: Ints, end: Ints, wanted: Sequence[int]) -> tuple[Mask, list[Any]]:
-        """As `insert`."""
+        """Read deleted rows; the result is that of `insert`."""
         good = at < end
         at = _skip_empty(buffer, at, end)
         image, at, good = self._image(buffer, at, good, wanted, insert=False, strict=wanted)
@@ -114,7 +118,7 @@ class RowReader:
         return good, self._arrays(buffer, image, good, wanted)
 
     def _read_handle(self, buffer: Buffer, at: Ints) -> tuple[Ints, Mask, dict[int, _Found]]:
-        """The datums before an inserted row, and what they fill, by target."""
+        """Read the datums in front of an inserted row, and return what they fill, by target."""
         good = np.ones(len(at), np.bool_)
         given: dict[int, _Found] = {}
         none = np.zeros(len(at), np.bool_)
@@ -126,7 +130,7 @@ class RowReader:
             good &= size > 0
             at = buffer.clip(at + size)
             if part.target >= 0:
-                # A whole number is signed in a handle, also of an unsigned column.
+                # In a handle a whole number is signed, even for an unsigned column.
                 raw = (raw[0].view(np.uint64),) if part.kind is None and part.unsigned else raw
                 given[part.target] = _Found(raw, none, none)
         return at, good, given
@@ -134,7 +138,7 @@ class RowReader:
     def _image(
         self, buffer: Buffer, at: Ints, good: Mask, wanted: Sequence[int], *, insert: bool, strict: Sequence[int]
     ) -> tuple[_Image, Ints, Mask]:
-        """All columns of one image, from `at` on. `strict`: the targets that must all be there."""
+        """Read all columns of one image, from `at` on. `strict`: the targets that must all be present."""
         found: dict[int, _Found] = {}
         for column in self._columns:
             stored = column.stored
@@ -163,7 +167,7 @@ class RowReader:
         return _Image(found), at, good
 
     def _behind_rowid(self, buffer: Buffer, at: Ints) -> tuple[Ints, Mask]:
-        """Rows without a clustered key end with their rowid: where they end, and which have one."""
+        """Return where rows without a clustered key end, and which of them have a rowid at the end."""
         none = np.zeros(len(at), np.bool_)
         if not self._layout.has_rowid:
             return at, none
@@ -175,7 +179,7 @@ class RowReader:
         return buffer.clip(np.where(there, at + len(_ROWID) + size, at)), there
 
     def _arrays(self, buffer: Buffer, image: _Image, good: Mask, wanted: Sequence[int]) -> list[Any]:
-        """Arrow arrays of the wanted targets, for the good rows."""
+        """Return Arrow arrays of the wanted targets, for the rows that were read."""
         whole = bool(good.all())
         count = len(good) if whole else int(good.sum())
         arrays = []
@@ -197,7 +201,7 @@ class RowReader:
 
 
 def _or(own: _Found, given: _Found) -> _Found:
-    """The row's own value, and the handle's where the row lacks it: under a collation a handle holds a sort key."""
+    """Return the row's own value, or the handle's if the row lacks one. Under a collation a handle holds a sort key."""
     if not own.missing.any():
         return own
     raw = tuple(np.where(own.missing, b, a) for a, b in zip(own.raw, given.raw, strict=True))
@@ -205,7 +209,7 @@ def _or(own: _Found, given: _Found) -> _Found:
 
 
 def _skip_empty(buffer: Buffer, at: Ints, end: Ints) -> Ints:
-    """A row without columns is one 00."""
+    """Skip a row without columns, which is a single byte 00."""
     return np.where((at + 1 == end) & (buffer.octets[at] == 0), end, at)
 
 

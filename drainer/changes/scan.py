@@ -1,7 +1,7 @@
-"""Where the rows of many served binlogs lie, as arrays: the drainer's hottest code.
+"""Locate the rows of many served binlogs, as arrays. This is the code on which the drainer spends the most time.
 
-Transactions of one row, as TiDB writes them, are read in step in their joined bytes; any other by
-`drainer.row.transaction`, and its rows are joined behind them.
+Transactions of one row, as TiDB writes them, are read together in their joined bytes. `drainer.row.transaction` reads
+all others, and their rows are appended.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from drainer.row.transaction import Scanned as Found
 _U64 = np.uint64
 _LOW7 = _U64(0x7F7F7F7F7F7F7F7F)
 _MORE = _U64(0x8080808080808080)
-_HEAD_BYTES = 24  # tp and two TSOs of nine bytes, each behind its tag, then the tag and the length of the key
-_TAIL = 0x00400038  # no DDL job: how a binlog of rows ends
-# Behind a row: no column begins like this, so that a row without its last columns is seen to end.
+_HEAD_BYTES = 24  # tp and two TSOs of nine bytes, each after its tag, then the tag and the length of the key
+_TAIL = 0x00400038  # no DDL job: the end of a binlog of rows
+# Padding after a row. No column begins with these bytes, so a row that lacks its last columns is recognized.
 _BETWEEN = b"\xff"
-# A row's tag, what `sequence` says of a single row, its kind.
+# A row's tag, the `sequence` field of a single row, and the tag of its kind.
 _SINGLES = ((INSERTED, 0x0038, Kind.INSERT), (UPDATED, 0x0138, Kind.UPDATE), (DELETED, 0x0438, Kind.DELETE))
 _KINDS = {mutation.INSERT: int(Kind.INSERT), mutation.UPDATE: int(Kind.UPDATE), mutation.DELETE: int(Kind.DELETE)}
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of a buffer, in ascending place of `begin`; all arrays of one length. `kind`: as of plan.Kind. `order`: the
-    row's place in upstream's order, by (commit_ts, start_ts, sequence), among all rows that were scanned together;
-    `binlog`: the number of its binlog there."""
+    """Rows of a buffer, in ascending order of `begin`; all arrays have one length. `kind`: see plan.Kind. `order`: the
+    row's place in upstream's order, by (commit_ts, start_ts, sequence), among all rows that were scanned together.
+    `binlog`: the index of its binlog there."""
 
     buffer: Buffer
     commit_ts: Words
@@ -52,7 +52,7 @@ class Rows:
         return len(self.begin)
 
     def take(self, chosen: Ints | Mask) -> Rows:
-        """Some of them; numbers must ascend."""
+        """Return the chosen rows; `chosen` must ascend."""
         return Rows(
             self.buffer,
             self.commit_ts[chosen],
@@ -68,13 +68,13 @@ class Rows:
         )
 
     def row(self, number: int) -> bytes:
-        """One row's bytes."""
+        """Return one row's bytes."""
         return self.buffer.data[self.begin[number] : self.end[number]]
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """`commit_ts`, `sizes`: of each binlog, in the order they were given in; `unique`: not where one is there again."""
+    """`commit_ts`, `sizes`: for each binlog, in the order given; `unique`: False for a binlog that is a duplicate."""
 
     rows: Rows
     commit_ts: Words
@@ -86,16 +86,19 @@ class Scanned:
         return int(self.sizes[self.unique].sum())
 
     def before(self, commit_ts: int) -> Scanned:
-        """Without the binlogs from `commit_ts` on, as if they had not been given; rows keep their `binlog`."""
+        """Return the result without the binlogs from `commit_ts` on, as if they had not been given. Rows keep their
+        `binlog`.
+        """
         earlier = self.commit_ts < commit_ts
         rows = self.rows.take(self.rows.commit_ts < commit_ts)
         return Scanned(rows, self.commit_ts[earlier], self.sizes[earlier], self.unique[earlier])
 
 
 def scan_all(payloads: Sequence[bytes]) -> Scanned:
-    """Every row of served binlogs given in any order; a transaction that is there twice (rule 19) counts once.
+    """Return every row of served binlogs, given in any order. Of a transaction that occurs twice (rule 19), one copy
+    counts.
 
-    DecodeError, naming the commit_ts where it can be read, for the first payload that is no binlog."""
+    Raises DecodeError for the first payload that is not a binlog, naming the commit_ts if it can be read."""
     single = _Singles(payloads)
     several = _Several()
     for number in np.flatnonzero(~single.found).tolist():
@@ -106,7 +109,7 @@ def scan_all(payloads: Sequence[bytes]) -> Scanned:
     rank, unique = _ranked(commit_ts, start_ts)
     chosen = np.flatnonzero(single.found & unique)
     found = _joined(payloads, single, chosen, several, unique)
-    of = found.order  # the transaction's number, until here
+    of = found.order  # until here the transaction's number
     order = rank[of]
     if len(several.rows):
         by_place = np.lexsort((found.sequence, order))
@@ -120,7 +123,7 @@ def scan_all(payloads: Sequence[bytes]) -> Scanned:
 
 
 def _ranked(commit_ts: Words, start_ts: Words) -> tuple[Ints, Mask]:
-    """Of every transaction its place in order, and whether it is the first of its kind."""
+    """Return the place of every transaction in upstream's order, and whether it is the first copy."""
     count = len(commit_ts)
     unique = np.ones(count, np.bool_)
     if count < 2 or bool((commit_ts[1:] > commit_ts[:-1]).all()):
@@ -134,8 +137,8 @@ def _ranked(commit_ts: Words, start_ts: Words) -> tuple[Ints, Mask]:
 
 
 class _Singles:
-    """Transactions of one row. `found`: those that look as TiDB writes them; the others' fields mean nothing. `whole`:
-    those with a PrewriteValue in its usual place, of any number of rows: `value_at` to `value_end`."""
+    """Transactions of one row. `found`: those in TiDB's usual form; the fields of the others are meaningless. `whole`:
+    those with a PrewriteValue in its usual place, with any number of rows: it is at `value_at` to `value_end`."""
 
     def __init__(self, payloads: Sequence[bytes]) -> None:
         self.sizes: Ints = np.fromiter(map(len, payloads), np.int64, len(payloads))
@@ -143,7 +146,7 @@ class _Singles:
         self.base: Ints = np.cumsum(self.sizes) - self.sizes
         base = self.base
         stop = base + self.sizes
-        # The PAD has room for the head of a binlog that is torn.
+        # PAD has room for the head of a truncated binlog.
         start, commit = buffer.words(base + 3), buffer.words(base + 13)
         first, middle, last = buffer.words(base), buffer.words(base + 11), buffer.words(base + 21)
         key_size = (last >> _U64(16)) & _U64(0xFF)
@@ -160,16 +163,16 @@ class _Singles:
         self._body(buffer.clip(base + _HEAD_BYTES + key_size.astype(np.int64)), stop)
 
     def _field(self, at: Ints, tag: int) -> tuple[Ints, Ints]:
-        """(value of a varint field or length of a bytes field, place behind it)."""
+        """Return (value of a varint field or length of a bytes field, position after it)."""
         buffer = self.buffer
         self.found &= buffer.octets[at] == tag
         value, size = buffer.uvarint(at + 1)
-        # Larger than the buffer: no length, and no id that TiDB gives out.
+        # Larger than the buffer: neither a length nor an id that TiDB assigns.
         self.found &= (size > 0) & (value < _U64(1 << 62))
         return value.astype(np.int64), buffer.clip(at + 1 + size)
 
     def _body(self, at: Ints, stop: Ints) -> None:
-        """The PrewriteValue of one TableMutation of one row."""
+        """Read the PrewriteValue of one TableMutation of one row."""
         buffer = self.buffer
         size, at = self._field(at, 0x2A)
         end = at + size
@@ -194,8 +197,8 @@ class _Singles:
 
 
 class _Several:
-    """Rows of all the other transactions, one after another; of each run of rows its transaction, version, table id and
-    length."""
+    """The rows of all other transactions, one after another. For each run of rows: its transaction, version, table id
+    and length."""
 
     def __init__(self) -> None:
         self.timestamps: dict[int, tuple[int, int]] = {}
@@ -235,7 +238,7 @@ class _Several:
             self.runs.append((number, version, table_id, 1))
 
     def arrays(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Of each row: its transaction, version, table id, and its number in the transaction."""
+        """Return for each row: its transaction, version, table id, and its index in the transaction."""
         runs = np.array(self.runs, np.int64).reshape(-1, 4)
         lengths = runs[:, 3]
         of, version, table_id = (np.repeat(runs[:, at], lengths) for at in range(3))
@@ -245,7 +248,7 @@ class _Several:
 
 
 def _joined(payloads: Sequence[bytes], single: _Singles, chosen: Ints, several: _Several, unique: Mask) -> Rows:
-    """The rows of both; `order` is the number of each row's transaction."""
+    """Join the rows of both; `order` is the index of each row's transaction."""
     none = np.zeros(0, _U64)
     alone = Rows(
         single.buffer, none, none, np.zeros(len(chosen), np.int64), single.version[chosen], single.table_id[chosen],

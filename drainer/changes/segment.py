@@ -1,8 +1,9 @@
-"""The rows between two DDLs, or any part of them: binlogs in, net rows out, as columns where a table can have them.
+"""Fold the rows between two DDLs, or any part of them: binlogs in, net rows out, as columns for tables that support
+them.
 
-Tables without a key that may fold, or of which rows must be placed one by one are left to order.fold.FoldBuilder, and
-so is what is too little to be worth arrays. The parts of a spread batch decide that each for itself: states and claims
-that were made either way are merged (changes.slots, changes.claim_slots).
+order.fold.FoldBuilder folds the tables that have no key by which rows may be folded, those whose rows must be placed
+one by one, and input that is too small to be worth arrays. Each part of a spread batch decides this for itself; states
+and claims of both forms are merged (changes.slots, changes.claim_slots).
 """
 
 from __future__ import annotations
@@ -38,24 +39,23 @@ from drainer.schema.view import SchemaView
 # Fewer bytes of binlogs than this (some 500 rows) are folded one after another, at some 6 µs a row: arrays cost more
 # than two milliseconds for each table, however few rows there are (python -m bench.columns).
 COLUMNS_BYTES_MIN: Final = 160 << 10
-# So many rows must a table have: else its rows go one by one, too.
+# A table must have this many rows, else its rows are also folded one by one.
 COLUMNS_ROWS_MIN: Final = 500
-# Places in a buffer and in the text made of it, which may be several times as long, are 32-bit numbers.
+# Offsets in a buffer, and in the text made of it, which may be several times as long, are 32-bit numbers.
 SHARE_BYTES_MAX: Final = 64 << 20
-# So much of what comes in order is held before it is folded.
+# The most bytes of binlogs added in order that are held before they are folded.
 FLUSH_BYTES: Final = 4 << 20
 
 _log = get_logger(__name__)
 
 
 class _NoColumns(Exception):
-    """Rows that going row by row takes and columns do not: a number beyond its column's type, an old value that nobody
-    asks for, more text than an array may hold."""
+    """These rows cannot be read as columns, but can be folded row by row: a number exceeds its column's type, an old
+    value that is not needed is bad, or the text exceeds the size of an array."""
 
 
 class SegmentDecoder:
-    """What decodes the rows of one view for a destination that writes them so. Keeps what it has made; not for several
-    threads."""
+    """Decodes the rows of one view for a destination that writes a given format. Caches decoders; not thread-safe."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class SegmentDecoder:
         self._followed: dict[int, tuple[OtherKey, ...]] = {}
 
     def covers(self, table_id: int) -> bool:
-        """Whether rows that carry this id can become columns."""
+        """Return whether rows that have this table id can become columns."""
         found = self._covered.get(table_id)
         if found is None:
             found = self._covered[table_id] = self._covers(table_id)
         return found
 
     def followed(self, table_id: int) -> tuple[OtherKey, ...]:
-        """The unique keys of a table whose values can be checked for conflicts (rule 21)."""
+        """Return the unique keys of a table whose values can be checked for conflicts (rule 21)."""
         found = self._followed.get(table_id)
         if found is None:
             found = self._followed[table_id] = other_keys(self.view.tables[table_id].current).followed
@@ -98,7 +98,7 @@ class SegmentDecoder:
 
 @dataclass
 class _Table:
-    """`claims`: blocks of claims on values of each key in `keys`."""
+    """The folded part of one table. `claims`: blocks of claims on values of each key in `keys`."""
 
     codec: Codec
     keys: tuple[OtherKey, ...]
@@ -118,20 +118,20 @@ class _Table:
 
 
 class SegmentBuilder:
-    """Collects a segment's binlogs, then returns their net rows, once: all by `finish`, or divided for a shuffle by
-    `slots`.
+    """Collects a segment's binlogs, then returns their net rows once: `finish` returns all, `slots` divides them for a
+    shuffle.
 
     Binlogs may be added in any order; the result does not depend on it (rule 16). Binlogs that are added in order
-    (`add_in_order`) are folded after every few MiB and not kept. Of two rows with one key the later one remains (rule
+    (`add_in_order`) are folded after every few MiB and not kept. If two rows have one key, the later one remains (rule
     21), as if a batch had ended between them."""
 
     def __init__(self, decoder: SegmentDecoder, *, follows_values: bool = True) -> None:
-        """`follows_values`: as of FoldBuilder."""
+        """`follows_values`: as in FoldBuilder."""
         self._decoder = decoder
         self._follows_values = follows_values
         self._payloads: list[bytes] = []
         self._bytes = 0
-        # Table id in rows → whether they are decoded as columns; decided when the id first occurs.
+        # Table id in rows → whether its rows are decoded as columns; decided when the id first occurs.
         self._ways: dict[int, bool] = {}
         self._rest = FoldBuilder(
             decoder.rows,
@@ -146,16 +146,15 @@ class SegmentBuilder:
         self._commits = 0
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
-        """Served binlogs in any order."""
+        """Add served binlogs in any order."""
         self._payloads.extend(payloads)
 
     def add_in_order(self, payloads: Iterable[bytes], size: int) -> None:
         """Add binlogs that come after all that were added before, as one pump serves them, of `size` bytes together.
-        Only `slots` may follow.
-        Raises as `finish`, and ValueError for binlogs that do not come after.
+        Only `slots` may follow. Raises as `finish`, and ValueError for binlogs that are out of order.
 
-        All binlogs except those of the last commit_ts, which may have more, are folded at once. The memory of a message
-        is then reused for the next one: getting new memory from the kernel costs as much as decoding."""
+        All binlogs are folded immediately, except those of the last commit_ts, for which more may follow. The memory of
+        a message is then reused for the next one: getting new memory from the kernel costs as much as decoding."""
         self._payloads.extend(payloads)
         self._bytes += size
         if self._bytes >= FLUSH_BYTES:
@@ -176,10 +175,10 @@ class SegmentBuilder:
             self._fold(earlier, payloads, in_order=True)
 
     def finish(self, after_ts: int, until_ts: int) -> SegmentWork:
-        """Net rows by (table id, identity).
+        """Return net rows by (table id, identity).
 
-        Raises DecodeError, TableUnknown, UnknownColumn or TableUnverified, which name the table and commit_ts, of the
-        first row that has one."""
+        Raises DecodeError, TableUnknown, UnknownColumn or TableUnverified, naming the table and commit_ts of the first
+        bad row."""
         assert not self._folded_ts, "what was added in order can only be cut into slots"
         try:
             if sum(map(len, self._payloads)) < self._decoder.columns_bytes_min:
@@ -189,11 +188,11 @@ class SegmentBuilder:
             except _NoColumns:
                 return self._finish_rows(after_ts, until_ts)
         except (DecodeError, SchemaError) as error:
-            self._raise_first(self._payloads, error)  # the first in all shares, however they were decoded
+            self._raise_first(self._payloads, error)  # the first bad row of all shares, however they were decoded
             raise
 
     def _finish_rows(self, after_ts: int, until_ts: int) -> SegmentWork:
-        """Row by row."""
+        """Fold row by row."""
         self._tables.clear()
         self._rest = FoldBuilder(self._decoder.rows, self._decoder.format, follows_values=self._follows_values)
         self._rest.add_all(self._payloads)
@@ -219,8 +218,8 @@ class SegmentBuilder:
         return SegmentWork(after_ts, until_ts, tuple(folded), rest.ordered, count, size, commits)
 
     def hides_conflict(self) -> bool:
-        """Whether the work that `finish` returned may hide a conflict that its transactions have if applied one by
-        one."""
+        """Return whether the work that `finish` returned may hide a conflict that would occur if its transactions were
+        applied one by one."""
         if self._rest.hides_conflict():
             return True
         claims = [blocks for table in self._tables.values() for blocks in table.claims] if self._commits > 1 else []
@@ -234,13 +233,14 @@ class SegmentBuilder:
             return True
 
     def slots(self, count: int) -> dict[int, bytes]:
-        """Slot → blob for `slots.merge_slot`, for slots that have rows. Raises as `finish`. The binlogs may be any part
-        of a segment."""
+        """Return slot → blob for `slots.merge_slot`, for slots that have rows. Raises as `finish`. The binlogs may be
+        any part of a segment."""
         return self.parts(count, goes_ahead=lambda table_id: False).slots
 
     def parts(self, count: int, *, goes_ahead: Callable[[int], bool]) -> Parts:
-        """As `slots`, with the tables that are written before the others (by TableShape.table_id) in a blob of their
-        own, and the claims on unique values that must be checked before anything is applied (rule 21)."""
+        """Return the blobs as `slots` does, with a blob of their own for the tables that are written before the others
+        (by TableShape.table_id), and with the claims on unique values that must be checked before anything is applied
+        (rule 21)."""
         for payloads in _shares(self._payloads):
             self._fold(self._scan(payloads), payloads, in_order=bool(self._folded_ts))
         rest = self._rest.parts(count, goes_ahead=goes_ahead)
@@ -262,7 +262,7 @@ class SegmentBuilder:
             raise
 
     def _fold(self, scanned: Scanned, payloads: list[bytes], *, in_order: bool, for_slots: bool = True) -> None:
-        """Fold binlogs that come after those folded before. Without `for_slots`, raises _NoColumns if rows cannot be
+        """Fold binlogs that follow those folded before. Without `for_slots`, raises _NoColumns if rows cannot be
         columns."""
         try:
             try:
@@ -288,8 +288,7 @@ class SegmentBuilder:
         self._source_bytes += scanned.source_bytes
 
     def _no_columns(self, rows: Rows) -> Mask:
-        """From here on every table is folded row by row; states that exist already are merged with them
-        (changes.slots)."""
+        """Fold every table row by row from here on; states that exist already are merged with them (changes.slots)."""
         self._ways = dict.fromkeys([*self._ways, *np.unique(rows.table_id).tolist()], False)
         return np.zeros(len(rows), np.bool_)
 
@@ -329,11 +328,11 @@ class SegmentBuilder:
         return covered
 
     def _keys_of(self, codec: Codec) -> tuple[OtherKey, ...]:
-        """The unique keys of a table whose values are followed."""
+        """Return the unique keys of a table whose values are followed."""
         return self._decoder.followed(codec.shape.table_id) if self._follows_values else ()
 
     def _needed(self, codec: Codec) -> Collection[int]:
-        """Indexes of the columns of old images to decode."""
+        """Return the indexes of the columns of old images to decode."""
         return needed_of(codec.needed, self._keys_of(codec))
 
     def _table(self, codec: Codec) -> _Table:
@@ -356,7 +355,7 @@ class SegmentBuilder:
 
 
 def _merged(states: Sequence[States]) -> States:
-    """_NoColumns if they are too large for one array."""
+    """Merge states. Raises _NoColumns if they are too large for one array."""
     try:
         return merge(states)
     except pa.ArrowException as error:
@@ -364,8 +363,8 @@ def _merged(states: Sequence[States]) -> States:
 
 
 def _shares(payloads: list[bytes]) -> Iterator[list[bytes]]:
-    """Payloads in shares of at most SHARE_BYTES_MAX, or of one larger payload. A transaction in two shares is folded
-    twice, which changes only the counts."""
+    """Yield the payloads in shares of at most SHARE_BYTES_MAX, or of one larger payload. A transaction in two shares is
+    folded twice, which changes only the counts."""
     begin = size = 0
     for at, payload in enumerate(payloads):
         if size and size + len(payload) > SHARE_BYTES_MAX:

@@ -1,8 +1,10 @@
-"""One table's states cut into slots, each as an Arrow IPC stream for a shuffle, and back (rules 10 and 16).
+"""Divide one table's states among slots, each as an Arrow IPC stream for a shuffle, and merge them again (rules 10 and
+16).
 
-Blob: `<BIIQQ` of BLOB_VERSION, the length of what tables without columns have (order/blob.py), how many tables follow,
-and how many changes and bytes of binlogs they are of; then that; then of each table the length of its stream (`<I`) and
-the stream, whose schema has the TableShape as JSON. The counts are those of the whole part, in one of its blobs.
+Blob: `<BIIQQ` of BLOB_VERSION, the length of the rows of tables without columns (order/blob.py), the number of tables
+that follow, and the numbers of changes and of bytes of binlogs. Then the rows of tables without columns; then, for each
+table, the length of its stream (`<I`) and the stream, whose schema has the TableShape as JSON. The counts are those of
+the complete part, in one of its blobs and 0 in the others.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ Tables = Mapping[int, tuple[TableShape, States]]  # by table id
 
 
 def slots_of(table_id: int, identity: Any, slots: int) -> Ints:
-    """order.slot.slot_of of each identity."""
+    """Return order.slot.slot_of of each identity."""
     seed = table_seed(table_id)
     return np.array([crc32(one, seed) % slots for one in identity.to_pylist()], np.int64)
 
@@ -55,7 +57,7 @@ def slots_of(table_id: int, identity: Any, slots: int) -> Ints:
 def pack(
     rest: Mapping[int, bytes], tables: Tables, slots: int, change_count: int, source_bytes: int
 ) -> dict[int, bytes]:
-    """Slot → blob, none for slots that get nothing. `rest`: the blobs of what has no columns."""
+    """Return slot → blob; slots that get nothing have none. `rest`: the blobs of the rows without columns."""
     streams: dict[int, list[Pieces]] = {}
     for table_id, (shape, states) in sorted(tables.items()):
         slot = slots_of(table_id, states.identity, slots)
@@ -99,7 +101,7 @@ def _flag(value: bool) -> str:
 
 
 def shape_from(text: str) -> TableShape:
-    """A TableShape of its JSON."""
+    """Make a TableShape from its JSON."""
     fields = json.loads(text)
     for name in ("columns", "key", "secondary_unique", "collations", "row_key", "fractions", "families"):
         fields[name] = tuple(fields[name])
@@ -128,7 +130,7 @@ def _states(stream: memoryview) -> tuple[TableShape, States]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A blob's contents. `rest`: what has no columns, or nothing."""
+    """A blob's contents. `rest`: the rows without columns; may be empty."""
 
     rest: bytes
     tables: list[tuple[TableShape, States]]
@@ -142,7 +144,9 @@ def _unpack(blob: bytes) -> _Part:
 
 
 def _rests(parts: list[_Part], tables: dict[int, tuple[TableShape, list[States]]], format_: Format) -> list[bytes]:
-    """What has no columns in any part; of a table that has them in some, the states of the others are added to it."""
+    """Return the rows of all parts that have no columns. For a table that has columns only in some parts, the states of
+    the others are added.
+    """
     rests = []
     for part in parts:
         if part.rest:
@@ -155,7 +159,7 @@ def _rests(parts: list[_Part], tables: dict[int, tuple[TableShape, list[States]]
 
 
 def last_change(blobs: Iterable[bytes], table_id: int, identity: bytes) -> int:
-    """The commit_ts of the last change of a key among the blobs of its slot, 0 where it is not in them."""
+    """Return the commit_ts of the last change of a key in the blobs of its slot, 0 if they do not have the key."""
     parts = [_unpack(blob) for blob in blobs]
     found = [rest_last_change([part.rest for part in parts if part.rest], table_id, identity)]
     for part in parts:
@@ -167,7 +171,7 @@ def last_change(blobs: Iterable[bytes], table_id: int, identity: bytes) -> int:
 
 
 def merge_slot(blobs: Iterable[bytes], format_: Format, after_ts: int = 0, until_ts: int = 0) -> SegmentWork:
-    """One slot's work from the blobs of all parts of a batch, in any order. Raises BlobError."""
+    """Return one slot's work from the blobs of all parts of a batch, in any order. Raises BlobError."""
     parts = [_unpack(blob) for blob in blobs]
     found: dict[int, tuple[TableShape, list[States]]] = {}
     for part in parts:

@@ -1,4 +1,4 @@
-"""All changes between two DDLs, unfolded, as columns: for sinks that need every change.
+"""Decode all changes between two DDLs to columns, unfolded, for sinks that need every change.
 
 binlogs ─► scan ─► decode ─► ChangeSegment                                                    (inline)
 binlogs ─► scan ─► decode ─► slots ─► columns by slot (change_blob.py) ─► sort ─► ChangeSegment   (spread)
@@ -36,21 +36,22 @@ from drainer.row.decode import Decoder
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
 
-# Offsets in a buffer are 32-bit numbers, and a sink's output for one share is several times as large.
+# Offsets in a buffer are 32-bit numbers, and a sink's output for one share is several times as large as the share.
 SHARE_BYTES_MAX: Final = 64 << 20
-# So much of what comes in order is decoded together, for each table and kind that there was: few rows take as long as
-# some thousand, and the arrays of many do not stay in the processor's cache (python -m bench.columns).
+# The most bytes of binlogs added in order that are decoded together, for each table and kind in them. Decoding few rows
+# takes as long as decoding some thousand, and the arrays of many rows do not stay in the processor's cache (python -m
+# bench.columns).
 FLUSH_BYTES: Final = 2 << 20
 FLUSH_BYTES_MAX: Final = 32 << 20
 _BETWEEN: Final = b"\xff"  # after a row, so that the end of a row without its last columns is recognized
 
-# (changes, number of slots) → arrays of slots with an element for each change; a change belongs to the slots of all
-# arrays.
+# (changes, number of slots) → arrays of slots, with an element for each change. A change belongs to the slots that all
+# arrays name.
 SlotsOf = Callable[[Changes, int], Sequence[Ints]]
 
 
 def in_order(segment: ChangeSegment) -> Iterator[tuple[int, int]]:
-    """(index in `segment.changes`, row in it) of every change, in upstream's order."""
+    """Yield (index in `segment.changes`, row in it) of every change, in upstream's order."""
     if not segment.changes:
         return
     of = np.concatenate([np.full(len(one), number) for number, one in enumerate(segment.changes)])
@@ -63,7 +64,7 @@ class StreamDecoder:
     """Decodes rows with one view. Not thread-safe."""
 
     def __init__(self, view: SchemaView, *, stored_generated: bool = False) -> None:
-        """`stored_generated`: images have stored generated columns, too."""
+        """`stored_generated`: images include stored generated columns."""
         self.view = view
         self._stored_generated = stored_generated
         self._columns = ColumnDecoder(view, decoder=self._rows())
@@ -78,8 +79,8 @@ class StreamDecoder:
         return StreamCutter(self, slots, slots_of)
 
     def transaction(self) -> Callable[[bytes, int, int], ChangeSegment]:
-        """A function for a transaction that is decoded in pieces: (piece, after_ts, until_ts) → its changes, whose
-        `sequence` continues from piece to piece."""
+        """Return a function for a transaction that is decoded in pieces: (piece, after_ts, until_ts) → its changes,
+        whose `sequence` continues from piece to piece."""
         before = 0
 
         def piece(payload: bytes, after_ts: int, until_ts: int) -> ChangeSegment:
@@ -93,12 +94,14 @@ class StreamDecoder:
         return piece
 
     def decode(self, rows: Rows) -> list[Changes]:
-        """The changes of all rows that the view does not skip (schema.view.SkipReason). Raises as ColumnDecoder.decode,
-        and TableUnverified."""
+        """Decode the changes of all rows that the view does not skip (schema.view.SkipReason). Raises as
+        ColumnDecoder.decode, and TableUnverified."""
         return [one for _, one in self.named(rows)]
 
     def named(self, rows: Rows) -> list[tuple[Name | None, Changes]]:
-        """As `decode`, with the name of the changes' codec; None where each row has its own. Raises as `decode`."""
+        """Decode as `decode`, and return with the changes the name of their codec; None if each row has its own. Raises
+        as `decode`.
+        """
         found: list[tuple[Name | None, Changes]] = []
         for group in self._columns.groups(rows):
             codec = self._columns.codec(group)
@@ -111,14 +114,14 @@ class StreamDecoder:
         return found
 
     def codec_named(self, name: Name, commit_ts: int) -> Codec:
-        """Raises BlobError where rows of this name have none under this view."""
+        """Return the codec of this name. Raises BlobError if the view has none for it."""
         found = self._columns.decoder.codec(*name, commit_ts)
         if found is None:
             raise BlobError(f"a slot's blob has rows of table {name[0]}, which this schema leaves out")
         return found
 
     def _one_by_one(self, group: Rows) -> Iterator[Changes]:
-        """Rows whose partition was moved or dropped; their columns show which table they belong to."""
+        """Decode rows whose partition was moved or dropped; their columns show which table they belong to."""
         chosen: dict[int, tuple[Codec, list[int]]] = {}
         for number in range(len(group)):
             codec = self._columns.decoder.codec_of_row(
@@ -163,31 +166,30 @@ class StreamDecoder:
 
 
 class StreamBuilder:
-    """Collects binlogs in any order, then returns their changes, once."""
+    """Collects binlogs in any order, then returns their changes once."""
 
     def __init__(self, decoder: StreamDecoder) -> None:
         self._decoder = decoder
         self._payloads: list[bytes] = []
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
-        """Add served binlogs; of a transaction that is added twice, one copy is used (rule 19)."""
+        """Add served binlogs. If a transaction is added twice, one copy is used (rule 19)."""
         self._payloads.extend(payloads)
 
     def finish(self, after_ts: int, until_ts: int) -> ChangeSegment:
-        """Raises the first row's error: DecodeError, TableUnknown, UnknownColumn or TableUnverified, which name the
-        table and commit_ts."""
+        """Return the changes. Raises the first row's error: DecodeError, TableUnknown, UnknownColumn or
+        TableUnverified, naming the table and commit_ts."""
         scanned = _scanned(self._payloads)
         return self._decoder._segment([scanned.rows], self._payloads, scanned.source_bytes, after_ts, until_ts)
 
     def hides_conflict(self) -> bool:
-        """False: without folding no conflict is hidden."""
+        """Return False: without folding no conflict is hidden."""
         return False
 
 
 class StreamCutter:
     """Collects binlogs and divides their changes for a shuffle, once. Binlogs that are added in order are decoded and
-    divided after every few MiB, and not kept: what these take of memory is then used again, and stays in the
-    processor's cache."""
+    divided after every few MiB and not kept: their memory is then reused and stays in the processor's cache."""
 
     def __init__(self, decoder: StreamDecoder, slots: int, slots_of: SlotsOf) -> None:
         self._decoder = decoder
@@ -199,11 +201,11 @@ class StreamCutter:
         self._source_bytes = 0
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
-        """Served binlogs in any order."""
+        """Add served binlogs in any order."""
         self._payloads.extend(payloads)
 
     def add_in_order(self, payloads: Iterable[bytes], size: int) -> None:
-        """Binlogs that come after all that were added before, as one pump serves them, of `size` bytes together. Raises
+        """Add binlogs that follow all that were added before, as one pump serves them, of `size` bytes together. Raises
         as `cut`."""
         self._payloads.extend(payloads)
         self._bytes += size
@@ -211,8 +213,8 @@ class StreamCutter:
             self._flush()
 
     def cut(self) -> dict[int, bytes]:
-        """Slot → blob for `merge`, for slots that have changes. A change that belongs to several slots is in each of
-        them; what was added twice is left out by `merge` at the latest (rule 19). Raises the first row's error, as
+        """Return slot → blob for `merge`, for slots that have changes. A change that belongs to several slots is in
+        each of them. Duplicates are removed by `merge` at the latest (rule 19). Raises the first row's error, as
         `StreamBuilder.finish`."""
         if self._payloads:
             self._flush()
@@ -233,8 +235,8 @@ class StreamCutter:
 
 
 def merge(decoder: StreamDecoder, blobs: Iterable[bytes], after_ts: int, until_ts: int) -> ChangeSegment:
-    """One slot's changes from the blobs of all parts of a batch, in any order. Raises BlobError, and for rows that are
-    not decoded yet what `StreamDecoder.decode` raises."""
+    """Return one slot's changes from the blobs of all parts of a batch, in any order. Raises BlobError, and for rows
+    that are not decoded yet the errors of `StreamDecoder.decode`."""
     parts = [unpack_blob(blob) for blob in blobs]
     size = sum(part.source_bytes for part in parts)
     groups = [group for part in parts for group in part.groups]
@@ -283,7 +285,7 @@ def _raise_first_torn(payloads: Sequence[bytes], error: DecodeError) -> None:
 
 
 def _raw_rows(raw: Any, order: Ints, begin: int, end: int) -> Rows:
-    """Those at places from `begin` to below `end`."""
+    """Return the undecoded rows at places in [begin, end)."""
     chosen = np.flatnonzero((order >= begin) & (order < end))
     chosen = chosen[np.argsort(order[chosen])]
     data = raw.column("row").take(pa.array(chosen)).to_pylist()
@@ -298,7 +300,7 @@ def _raw_rows(raw: Any, order: Ints, begin: int, end: int) -> Rows:
 
 
 def _shares(groups: Sequence[Group], raws: Sequence[Any], orders: Sequence[Ints]) -> Iterator[tuple[int, int]]:
-    """Ranges of places, each of at most SHARE_BYTES_MAX of images, or of one larger row."""
+    """Yield ranges of places, each of at most SHARE_BYTES_MAX of images, or of one larger row."""
     sizes = [group.sizes() for group in groups]
     sizes += [pc.binary_length(raw.column("row")).to_numpy().astype(np.int64) for raw in raws]
     order = np.concatenate(orders)

@@ -1,7 +1,7 @@
-"""A slot's blob of several Arrow IPC streams: a head, what was done row by row, then each stream with its length.
+"""A slot's blob of several Arrow IPC streams: a head, the row-by-row part, then each stream with its length.
 
 The head is a Struct whose first three fields are the blob's version (one byte), the length of the row-by-row part and
-the number of streams; it may have more fields, which are the caller's. A length is `<I`.
+the number of streams; the caller may add more fields. A length is `<I`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from drainer.order.errors import BlobError
 _SIZE: Final = Struct("<I")
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # of an IPC stream
 _Stream = TypeVar("_Stream")
-Pieces: TypeAlias = "Sequence[Any]"  # bytes and Arrow buffers, one behind another: a blob copies each once
+Pieces: TypeAlias = "Sequence[Any]"  # bytes and Arrow buffers, one after another: a blob copies each once
 
 
 def ipc_stream(arrays: Sequence[Any], schema: Any) -> Pieces:
-    """One record batch as an Arrow IPC stream."""
+    """Return one record batch as an Arrow IPC stream."""
     return ipc_batches(schema, [pa.RecordBatch.from_arrays(arrays, schema=schema).serialize()])
 
 
 def ipc_batches(schema: Any, batches: Sequence[Any]) -> Pieces:
-    """Serialized record batches as an Arrow IPC stream. `schema`: theirs, with the stream's metadata."""
+    """Return serialized record batches as an Arrow IPC stream. `schema`: that of the batches, with the stream's
+    metadata.
+    """
     return [schema.serialize(), *batches, _END]
 
 
 def pack_streams(head: Struct, version: int, rest: bytes, streams: Sequence[Pieces], *fields: int) -> bytes:
-    """`rest`: the row-by-row part; `fields`: the head's own, behind the first three."""
+    """Return a blob. `rest`: the row-by-row part; `fields`: the caller's fields of the head, after the first three."""
     sized = [piece for stream in streams for piece in (_SIZE.pack(sum(map(len, stream))), *stream)]
     return b"".join([head.pack(version, len(rest), len(streams), *fields), rest, *sized])
 
@@ -40,7 +42,7 @@ def pack_streams(head: Struct, version: int, rest: bytes, streams: Sequence[Piec
 def unpack_streams(
     blob: bytes, head: Struct, version: int, read: Callable[[memoryview], _Stream]
 ) -> tuple[bytes, list[_Stream], tuple[int, ...]]:
-    """The row-by-row part, what `read` makes of each stream, and the head's own fields.
+    """Return the row-by-row part, the result of `read` for each stream, and the caller's fields of the head.
 
     Raises BlobError for another version, and for bytes that are missing, damaged, or too many."""
     what = f"a slot's blob of {len(blob)} bytes"

@@ -1,7 +1,7 @@
-"""Columns of carriers as columns of text: what stands between the quotes of a literal, and in a key. Pure.
+"""Convert columns of carriers to columns of text, as it is written between the quotes of a literal and in a key. Pure.
 
-Every function takes and gives arrays of one length, NULL for NULL; what it gives is `binary`. DecodeError, which names
-no row, for a value that no column of its type holds.
+Every function accepts and returns arrays of one length, NULL for NULL; the result is `binary`. DecodeError, which names
+no row, is raised for a value that no column of its type can hold.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Octets = npt.NDArray[np.uint8]
 _U64 = np.uint64
 _TWO: Final = np.frombuffer(b"".join(b"%02d" % n for n in range(100)), np.uint16)
 _TIME: Final = b"0000-00-00 00:00:00.000000"
-# Where in it each two digits stand.
+# Offset of each two digits in it.
 _DIGITS: Final = np.dtype(
     {
         "names": ["century", "year", "month", "day", "hour", "minute", "second", "micro_1", "micro_2", "micro_3"],
@@ -40,7 +40,7 @@ _YMD_MAX: Final = _U64(4_160_000)  # 10000 * 13 << 5
 
 
 def data_of(column: Any) -> Octets:
-    """The bytes of a binary or string array's values, one after another."""
+    """Return the bytes of a binary or string array's values, one after another."""
     _, places, data = column.buffers()
     if data is None:
         return np.zeros(0, np.uint8)
@@ -50,7 +50,7 @@ def data_of(column: Any) -> Octets:
 
 
 def fixed_width(chars: Octets, like: Any) -> Any:
-    """A matrix of characters, one row a value, as a binary array that is NULL where `like` is."""
+    """Return a matrix of characters, one row for each value, as a binary array that is NULL where `like` is."""
     count, width = chars.shape
     places = np.arange(0, (count + 1) * width, width, dtype=np.int32) if width else np.zeros(count + 1, np.int32)
     found = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(places), pa.py_buffer(chars.tobytes())])
@@ -58,7 +58,7 @@ def fixed_width(chars: Octets, like: Any) -> Any:
 
 
 def as_string(column: Any) -> Any:
-    """The same bytes called string, unchecked: for kernels that know no binary."""
+    """Return the same bytes as a string array, unchecked, for kernels that do not accept binary."""
     return pa.Array.from_buffers(pa.string(), len(column), column.buffers(), column.null_count, column.offset)
 
 
@@ -67,12 +67,14 @@ def as_binary(column: Any) -> Any:
 
 
 def text_of(form: Form, column: Any) -> Any:
-    """As a literal has it between its quotes; of ENUM, SET and BIT the number, of BYTES hexadecimal digits."""
+    """Return each value as a literal has it between its quotes. ENUM, SET and BIT give the number, BYTES hexadecimal
+    digits.
+    """
     return _TEXTS[form.family](form, column)
 
 
 def numbers_of(form: Form, column: Any) -> Any:
-    """Of ENUM, SET and BIT: the number as it is written."""
+    """Return the number of each ENUM, SET or BIT as text."""
     if form.family is Family.ENUM:
         beyond = pc.greater(column, pa.scalar(len(form.kind.elems), pa.uint64()))
         if pc.any(beyond).as_py():
@@ -113,7 +115,7 @@ def _json(form: Form, column: Any) -> Any:
 
 
 def _duration(form: Form, column: Any) -> Any:
-    """Few different ones as a rule."""
+    """Format times. Usually there are few distinct values, so each is formatted once."""
     fsp = form.kind.fsp
     coded = column.dictionary_encode()
     shown = _one_by_one(lambda value: duration_text(value, fsp))(coded.dictionary)
@@ -137,7 +139,7 @@ def _date(form: Form, column: Any) -> Any:
 
 
 def _days(ymd: Words) -> Any:
-    """An array of `_DIGITS` with these dates, 0 for the rest."""
+    """Return an array of `_DIGITS` with these dates, and 0 for the rest."""
     found = np.full(len(ymd), _TIME, f"S{len(_TIME)}").view(_DIGITS)
     month = (ymd >> _U64(5)).astype(np.int64)
     year = month // 13
@@ -148,7 +150,7 @@ def _days(ymd: Words) -> Any:
 
 
 def _characters(digits: Any, width: int) -> Octets:
-    """The first so many of each, one row a value."""
+    """Return the first characters of each value, one row for each value."""
     chars: Octets = digits.view(np.uint8).reshape(len(digits), len(_TIME))
     return chars if width == len(_TIME) else np.ascontiguousarray(chars[:, :width])
 

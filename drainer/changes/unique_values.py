@@ -1,5 +1,5 @@
-"""Values of unique keys as columns: as they are compared, as a row has them, and in which rows two images differ (rule
-21). Pure."""
+"""Values of unique keys as columns: as compared, as a row has them, and the rows in which two images differ (rule 21).
+Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NUMBERS: Final = frozenset({Family.INT, Family.ENUM, Family.SET, Family.BIT})
 
 
 def without_null(columns: Sequence[Any]) -> Mask | None:
-    """In which rows no column is NULL; None: in all rows."""
+    """Return the rows in which no column is NULL; None: all rows."""
     there: Mask | None = None
     for column in columns:
         if column.null_count:
@@ -37,7 +37,7 @@ def without_null(columns: Sequence[Any]) -> Mask | None:
 def values_of(
     other: OtherKey, forms: Sequence[Form], columns: Sequence[Any]
 ) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
-    """(values as they are compared, unchanged values if those differ)."""
+    """Return (values as compared, unchanged values if those differ)."""
     if not other.is_coarse:
         return tuple(compared(*part) for part in zip(forms, columns, other.same, strict=True)), None  # type: ignore[arg-type]
     shown = tuple(_as_it_is(form, column) for form, column in zip(forms, columns, strict=True))
@@ -49,12 +49,12 @@ def values_of(
 
 
 def _as_it_is(form: Form, column: Any) -> Any:
-    """Integers, or the text of a literal."""
+    """Return integers, or the text of a literal."""
     return numbers_of(form, column) if form.family in _NUMBERS else as_binary(text_of(form, column))
 
 
 def coarse_texts(column: Any) -> Any:
-    """drainer.row.claimed.coarse of each text; ASCII texts are converted together."""
+    """Return drainer.row.claimed.coarse of each text; ASCII texts are converted together."""
     text = as_string(column)
     if not (data_of(column) >= _ASCII).any():
         return as_binary(pc.ascii_rtrim(pc.ascii_lower(text), _SPACES))
@@ -65,8 +65,8 @@ def coarse_texts(column: Any) -> Any:
 
 
 def values_differ(other: OtherKey, forms: Sequence[Form], old: Sequence[Any], new: Sequence[Any]) -> Mask:
-    """In which rows two images have different values of a key. `forms`, `old`, `new`: of the key's columns. All values
-    with a NULL are equal."""
+    """Return the rows in which two images have different values of a key. `forms`, `old`, `new`: those of the key's
+    columns. All values with a NULL are equal."""
     was, now = without_null(old), without_null(new)
     every = np.ones(len(old[0]), np.bool_)
     was, now = every if was is None else was, every if now is None else now
@@ -78,14 +78,14 @@ def values_differ(other: OtherKey, forms: Sequence[Form], old: Sequence[Any], ne
 
 
 def compared_differ(form: Form, old: Any, new: Any, same: Same | None) -> Mask:
-    """In which rows two images of one column differ as they are compared; `same` None: unchanged."""
+    """Return the rows in which two images of one column differ as compared; `same` None: unchanged."""
     if same is None:
         return differ(_as_it_is(form, old), _as_it_is(form, new))
     return differ(compared(form, old, same), compared(form, new, same))
 
 
 def differ(old: Any, new: Any) -> Mask:
-    """In which rows two columns differ; NULL equals NULL. (Rows contain no NaN, and 0.0 instead of -0.0.)"""
+    """Return the rows in which two columns differ; NULL equals NULL. (Rows contain no NaN, and 0.0 instead of -0.0.)"""
     found = pc.not_equal(old, new)
     if found.null_count:
         found = pc.coalesce(found, pc.xor(old.is_null(), new.is_null()))

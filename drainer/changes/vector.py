@@ -1,7 +1,7 @@
-"""Many positions of one buffer read in step: words, varints, comparisons. Pure.
+"""Read words and varints, and compare bytes, at many positions of one buffer together. Pure.
 
-Nothing here fails: what cannot be read has size 0, so that its row does not end where it should, and is left to the
-general decoder.
+These functions raise no error. A value that cannot be read has size 0; its row then does not end where it should and is
+left to the general decoder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Ints: TypeAlias = "npt.NDArray[np.int64]"
 Words: TypeAlias = "npt.NDArray[np.uint64]"
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
-# Behind the last row: the longest decimal (nine groups, the last read as a whole word) may begin one byte behind it.
+# Padding after the last row: the longest decimal (nine groups, the last read as a complete word) may begin one byte
+# after it.
 PAD = bytes((0xFF,)) + bytes(63)
 
 _U64 = np.uint64
@@ -32,14 +33,14 @@ _STEPS = (
 
 
 def packed_groups(words: Words) -> Words:
-    """Eight 7-bit groups, the high bits of their bytes 0, brought together: 56 bits."""
+    """Join eight 7-bit groups, whose bytes have high bits of 0, into 56 bits."""
     for low, high, shift in _STEPS:
         words = (words & low) | ((words & high) >> shift)
     return words
 
 
 class Buffer:
-    """Bytes of many rows with PAD behind them. Positions are clipped to `limit`, one behind the last row's end."""
+    """Bytes of many rows, followed by PAD. Positions are clipped to `limit`, one byte after the last row's end."""
 
     def __init__(self, parts: Sequence[bytes], between: bytes = b"") -> None:
         self.data = between.join([*parts, PAD])
@@ -48,7 +49,7 @@ class Buffer:
         self._words: Words = np.ndarray((len(self.data) - 7,), "<u8", self.data, strides=(1,))
 
     def words(self, at: Ints) -> Words:
-        """The eight bytes at each position, little-endian."""
+        """Return the eight bytes at each position, little-endian."""
         found: Words = self._words[at]
         return found
 
@@ -56,18 +57,18 @@ class Buffer:
         return np.minimum(at, self.limit)
 
     def starts_with(self, at: Ints, prefix: bytes) -> Mask:
-        """Whether at most eight bytes stand at each position."""
+        """Return whether these bytes, at most eight, are at each position."""
         bits = _U64((1 << 8 * len(prefix)) - 1)
         found: Mask = (self._words[at] & bits) == _U64(int.from_bytes(prefix, "little"))
         return found
 
     def uvarint(self, at: Ints) -> tuple[Words, Ints]:
-        """(value, size in bytes), size 0 where it is torn or has more than 64 bits."""
+        """Return (value, size in bytes); size 0 for a varint that is truncated or has more than 64 bits."""
         word = self._words[at]
         more = word & _HIGH
-        if not np.bitwise_or.reduce(more):  # one byte each, as most ids and flags have
+        if not np.bitwise_or.reduce(more):  # one byte each, as for most ids and flags
             return word & _U64(0x7F), np.ones(len(word), np.int64)
-        if not np.bitwise_or.reduce((word >> _U64(8)) & more):  # at most two, as most lengths have
+        if not np.bitwise_or.reduce((word >> _U64(8)) & more):  # at most two, as for most lengths
             value = (word & _U64(0x7F)) | ((word >> _U64(1)) & (more * _U64(0x7F)))
             return value, (more >> _U64(7)).view(np.int64) + 1
         stop = ~word & _MORE
@@ -81,7 +82,7 @@ class Buffer:
         return value, size
 
     def _long(self, at: Ints, word: Words) -> tuple[Words, Ints]:
-        """Those whose first eight bytes all go on."""
+        """Read the varints whose first eight bytes all have a continuation bit."""
         ninth, tenth = self.octets[at + 8].astype(_U64), self.octets[at + 9].astype(_U64)
         value = packed_groups(word & _LOW7) | (ninth & _U64(0x7F)) << _U64(56)
         nine = ninth < _U64(128)
@@ -90,16 +91,16 @@ class Buffer:
         return value, np.where(nine, 9, np.where(ten, 10, 0)).astype(np.int64)
 
     def varint(self, at: Ints) -> tuple[Ints, Ints]:
-        """As `uvarint`, of a signed number (zigzag)."""
+        """Return what `uvarint` returns, for signed numbers (zigzag)."""
         raw, size = self.uvarint(at)
         return zigzag(raw), size
 
     def big_endian(self, at: Ints, size: int) -> Words:
-        """The number of 1 to 8 bytes at each position."""
+        """Return the number of 1 to 8 bytes at each position, big-endian."""
         found: Words = self._words[at].byteswap() >> _U64(64 - 8 * size)
         return found
 
 
 def zigzag(raw: Words) -> Ints:
-    """A signed number from its unsigned form."""
+    """Return a signed number from its unsigned form."""
     return ((raw >> _ONE) ^ (~(raw & _ONE) + _ONE)).view(np.int64)

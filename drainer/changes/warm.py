@@ -1,4 +1,4 @@
-"""The first use of each Arrow kernel costs some milliseconds: all of them used once, on a handful of rows."""
+"""Use each Arrow kernel once, on a handful of rows, because its first use costs some milliseconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = (
 
 
 def warm_up(format_: Format) -> None:
-    """Rows of a table that nobody has, from binlogs to slots and back."""
+    """Convert rows of a table that does not exist from binlogs to slots and back."""
     columns = tuple(ColumnInfo(id=n + 1, name=f"c{n}", offset=n, type=kind) for n, kind in enumerate(_COLUMNS))
     unique = IndexInfo(id=1, name="u", columns=(IndexColumn("c1", 1), IndexColumn("c0", 0)), unique=True, primary=False)
     info = TableInfo(id=1, name="t", columns=columns, indexes=(unique,), pk_is_handle=True)

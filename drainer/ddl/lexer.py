@@ -4,7 +4,7 @@ Comments are recognised as by TiDB's parser:
 
     /*! … */ /*!50100 … */       code, whatever the version; five or six digits are a version, fewer are code
     /*T! … */ /*T![ttl] … */     code, if TiDB knows every feature in the brackets, else a comment
-    /*M! … */ /*+ … */ /* … */   comments: MariaDB's code is none to TiDB, and a hint changes no row
+    /*M! … */ /*+ … */ /* … */   comments: MariaDB's code is a comment to TiDB, a hint changes no row
     -- …  # …                    comments to the end of the line; `--` only before a blank or the end
 
 Code does not nest: the first */ outside quotes and comments ends it, however many were opened.
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-# What may stand in the brackets of /*T![…]; of what a newer TiDB adds, code is taken for a comment here.
+# Features that TiDB knows in the brackets of /*T![…]. Code for features of a newer TiDB is treated as a comment here.
 FEATURES: Final = frozenset(
     {"auto_rand", "auto_id_cache", "auto_rand_base", "clustered_index", "force_inc", "placement", "ttl"}
     | {"global_index", "pre_split", "affinity"}

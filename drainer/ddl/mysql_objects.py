@@ -47,8 +47,8 @@ def exchange_partition(parted: Name, partition: str, table: Name, dialect: Diale
 def create_view(schema: str, info: TableInfo, *, definer: bool = False, for_reader: bool = False) -> str:
     """CREATE OR REPLACE VIEW, '' where the TableInfo has no SELECT. TiDB qualifies the names in the SELECT.
 
-    `definer`: upstream's user is its DEFINER, who may not be there; otherwise whoever runs the statement.
-    `for_reader`: SQL SECURITY INVOKER."""
+    `definer`: upstream's user is the view's DEFINER, and may not exist downstream; otherwise the user who runs the
+    statement. `for_reader`: SQL SECURITY INVOKER."""
     view = info.view
     select = view.get("view_select") if view else None
     if view is None or not isinstance(select, str) or not select:

@@ -1,4 +1,4 @@
-"""RENAME TABLE of several tables (X-09): the target schemas stand only in the text. Pure."""
+"""Parses RENAME TABLE of several tables (X-09), because only the text contains the target schemas. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RenameUnreadable(BinlogError):
 
 @dataclass(frozen=True, slots=True)
 class RenamePair:
-    """One `old TO new` as written; a schema is None where the text leaves it to the session."""
+    """One `old TO new` as written; a schema that the text does not name is None: the session's schema applies."""
 
     old_schema: str | None
     old: str

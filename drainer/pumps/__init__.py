@@ -1,1 +1,1 @@
-"""The pumps as the drainer sees them: which count, how far they are, and how a range is pulled."""
+"""The pumps as the drainer sees them: which of them count, their watermarks, and how a range is pulled."""

@@ -1,7 +1,7 @@
 """Splits a large binlog into messages of a few MiB, and joins them again.
 
 No value in the JVM may exceed a few MiB, so a pull yields parts, whether the pump served parts (see PullRangeResp in
-pump_ext.proto) or sent the binlog whole, as Go pumps do.
+pump_ext.proto) or sent the binlog complete, as Go pumps do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _START_TS = 2
 def cut_into_parts(
     payload: bytes | memoryview, commit_ts: int, part_bytes_max: int = PART_BYTES_MAX
 ) -> Iterator[ext.PullRangeResp]:
-    """The PullRangeResp messages of a binlog, with at most `part_bytes_max` payload bytes each."""
+    """Yield the PullRangeResp messages of a binlog, with at most `part_bytes_max` payload bytes each."""
     view = memoryview(payload)
     for at in range(0, len(view), part_bytes_max):
         part = bytes(view[at : at + part_bytes_max])
@@ -36,12 +36,12 @@ class PartJoiner:
         self._size = 0
 
     def add(self, message: bytes) -> list[bytes]:
-        """Add a message; returns the binlogs that it completes. DecodeError where a part is out of sequence."""
+        """Add a message; return the binlogs that it completes. Raises DecodeError if a part is out of sequence."""
         found = parse(message, self._size)
         return self._joined(found, list(found.payloads))
 
     def join(self, found: ext.PullRangeResp, payloads: list[bytes]) -> list[bytes]:
-        """As `add`, of a message that was parsed, and its payloads."""
+        """Do the same as `add`, for a message that was parsed, and its payloads."""
         _check(found, self._size)
         return self._joined(found, payloads)
 
@@ -58,7 +58,7 @@ class PartJoiner:
         return [whole]
 
     def end(self) -> None:
-        """End of the pull. DecodeError where a binlog is incomplete."""
+        """End the pull. Raises DecodeError if a binlog is incomplete."""
         if self._size:
             raise _incomplete(self._size)
 
@@ -68,8 +68,8 @@ def _incomplete(size: int) -> DecodeError:
 
 
 def parse(message: bytes, offset: int) -> ext.PullRangeResp:
-    """Decode a message of a pull. `offset`: bytes of an incomplete binlog received before; DecodeError unless the
-    message continues it."""
+    """Decode a message of a pull. `offset`: bytes of an incomplete binlog received before. Raises DecodeError unless
+    the message continues it."""
     try:
         found = ext.PullRangeResp.FromString(message)
     except ProtobufError as error:
@@ -96,7 +96,7 @@ def _check_part(found: ext.PullRangeResp, offset: int) -> None:
 
 
 def leading_start_ts(first_part: bytes) -> int:
-    """The start_ts from the first part of a binlog; 0 where it is not among the leading fields."""
+    """Return the start_ts from the first part of a binlog; 0 if it is not among the leading fields."""
     at = 0
     try:
         for _ in range(3):

@@ -59,11 +59,13 @@ class PumpClient(Protocol):
     async def inspect(self) -> Inspection | None: ...
 
     async def count(self, *, after_ts: int, until_ts: int) -> Counted | None:
-        """Number and bytes of the binlogs in (after_ts, until_ts], None if unknown. Raises as `mark` does."""
+        """Return number and bytes of the binlogs in (after_ts, until_ts], None if unknown. Raises as `mark` does."""
         ...
 
     async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
-        """The binlogs it holds in (after_ts, until_ts], which must be resolved there. Raises as `mark` does."""
+        """Return the binlogs that the pump holds in (after_ts, until_ts], up to which it must be resolved. Raises as
+        `mark` does.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -106,7 +108,7 @@ class Received:
         self.found = Counted()
 
     def add(self, message: ext.PullRangeResp) -> list[bytes]:
-        """Count a message; returns its payloads, of which the last message has none."""
+        """Count a message; return its payloads. The last message has none."""
         payloads = list(message.payloads)
         found = Counted.of(payloads)
         if message.whole_bytes and message.part_offset + (found.size or 0) < message.whole_bytes:
@@ -136,7 +138,7 @@ class Received:
 
 
 def aio_channel(host: str, security: Security, *more: tuple[str, int]) -> grpc.aio.Channel:
-    """A channel to host:port. `more`: options that override the defaults."""
+    """Return a channel to host:port. `more`: options that override the defaults."""
     options = tuple({**dict(CHANNEL_OPTIONS), **dict(more)}.items())
     credentials = security.grpc_channel_credentials()
     if credentials is None:
@@ -145,7 +147,7 @@ def aio_channel(host: str, security: Security, *more: tuple[str, int]) -> grpc.a
 
 
 def _pending(found: ext.PendingPrewrite) -> Pending:
-    writer: bytes = found.writer  # the stub types allow None, the wire does not
+    writer: bytes = found.writer  # the stub types allow None, the wire format does not
     return Pending(found.start_ts, found.age_ms, found.ddl_job_id, writer.hex())
 
 
@@ -164,7 +166,7 @@ class ExtensionPump:
         self._ends_pulls = False
 
     async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark:
-        """Raises NoExtension, ClusterMismatch, PurgedPosition, PumpUnavailable."""
+        """Return the pump's mark. Raises NoExtension, ClusterMismatch, PurgedPosition, PumpUnavailable."""
         request = ext.WatermarkReq(
             cluster_id=self._cluster_id,
             after_ts=after_ts,
@@ -254,7 +256,7 @@ class ExtensionPump:
 
 
 def ended_early(pump_name: str, at_ts: int, until_ts: int) -> PumpUnavailable:
-    """The error of a Go pump that stopped: it ends its streams without an error status."""
+    """Return the error of a Go pump that stopped: it ends its streams without an error status."""
     return PumpUnavailable(f"{pump_name}: the stream ended at ts {at_ts}, before ts {until_ts}")
 
 

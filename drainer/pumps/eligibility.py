@@ -4,8 +4,8 @@
           ▲                                                          │ no
           └──────────────────────────────────────────────────────────┘
 
-A pump registers before it accepts a prewrite, so whatever a pump that is in neither list takes later commits above
-the watermark. Equal means: the same ids with the same state and address, and for pumps that do not count the same
+A pump registers before it accepts a prewrite, so prewrites that a pump in neither list accepts later commit above the
+watermark. Equal means: the same ids with the same state and address, and for pumps that do not count the same
 mod_revision too, or one could have been brought online, written to, and forced offline between two equal lists.
 """
 
@@ -31,14 +31,14 @@ class RegisteredPump:
 
 
 def counts(pump: RegisteredPump, *, after_ts: int) -> bool:
-    """Whether this pump may hold binlogs above `after_ts`, so that the watermark must wait for it."""
+    """Return whether this pump may hold binlogs above `after_ts`, so that the watermark must wait for it."""
     if pump.state is State.OFFLINE:
         return False
     return not (pump.state is State.PAUSED and pump.final and pump.max_commit_ts <= after_ts)
 
 
 def unchanged(before: Sequence[RegisteredPump], after: Sequence[RegisteredPump], *, after_ts: int) -> bool:
-    """Whether answers collected between the two lists are valid."""
+    """Return whether answers collected between the two lists are valid."""
     return _signature(before, after_ts) == _signature(after, after_ts)
 
 

@@ -70,7 +70,7 @@ class GoPump:
         self._outage = Outage(_log, "pull from a Go pump failed", "pull from a Go pump resumed")
 
     async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark:
-        """The mark computed from the received binlogs. Raises the last error while the stream is down."""
+        """Return the mark computed from the received binlogs. Raises the last error while the stream is down."""
         if after_ts < self._known_after_ts:
             await self._restart(after_ts)
         if self._task is None:
@@ -94,14 +94,14 @@ class GoPump:
         return None
 
     async def count(self, *, after_ts: int, until_ts: int) -> Counted | None:
-        """Computed from the received binlogs; None where they do not cover the range."""
+        """Return the counts of the received binlogs; None if these do not cover the range."""
         if after_ts < self._known_after_ts or until_ts > self._resolved_ts:
             return None
         sizes = [place.size for place in self._places if after_ts < place.commit_ts <= until_ts]
         return Counted(len(sizes), sum(sizes))
 
     async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
-        """Pulls until a binlog or fake at or above `until_ts`, which exists because `mark` has resolved it."""
+        """Pull until a binlog or fake at or above `until_ts`, which exists because `mark` has resolved it."""
         stub = pump_pb2_grpc.PumpStub(self._channel)  # type: ignore[no-untyped-call]
         request = pump_pb2.PullBinlogReq(clusterID=self._cluster_id, startFrom=pump_pb2.Pos(offset=after_ts))
         count, at_ts = Count(), after_ts
@@ -158,7 +158,9 @@ class GoPump:
             await asyncio.sleep(RECONNECT_S)
 
     async def _read(self) -> None:
-        """Read one stream over one connection. Returns when the backlog was full for too long; else PumpUnavailable."""
+        """Read one stream over one connection. Returns when the backlog was full for too long; else raises
+        PumpUnavailable.
+        """
         # A connection of its own, so that closing it ends no other calls. Two keepalive pings per silence_max_s.
         channel = aio_channel(
             self._host,
@@ -179,7 +181,7 @@ class GoPump:
             await channel.close()
 
     async def _next(self, stream: Any) -> bytes:
-        """The next binlog. PumpUnavailable when the stream ended or none arrived in time."""
+        """Return the next binlog. Raises PumpUnavailable when the stream ended or none arrived in time."""
         pump_name = f"pump {self._node_id} ({self._host})"
         try:
             async with asyncio.timeout(self._silence_max_s):

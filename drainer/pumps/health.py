@@ -55,8 +55,8 @@ class HeldBack(BinlogError):
 
 
 def held_by_prewrite(watermark: Watermark) -> tuple[HeldBack, float] | None:
-    """The pending prewrite that holds the watermark back while every pump answers, and its age in seconds; None:
-    none."""
+    """Return the pending prewrite that holds the watermark back although every pump answers, and its age in seconds;
+    None: none."""
     lowest = min(watermark.marks, key=lambda mark: mark.resolved_ts, default=None)
     if lowest is None or lowest.holding is None or lowest.holding.age_ms < HOLDS_MS:
         return None
@@ -109,7 +109,7 @@ def report_late(view: PumpView, found: Inspection) -> None:
 
 
 def report_pending(view: PumpView, found: Inspection) -> None:
-    """Log a prewrite that has been pending for long: it holds the watermark back at its start_ts."""
+    """Log a prewrite that has been pending for a long time: it holds the watermark back at its start_ts."""
     oldest = found.pending[0] if found.pending else None
     if oldest is None or oldest.age_ms < PENDING_WARN_MS:
         view.pending_long.over(pump=view.node_id)

@@ -51,7 +51,7 @@ class LeftPumps:
                 _log.error("cannot parse the recorded position of a pump that left", key=kv.key, value=text)
 
     def ts(self, node_id: str) -> int | None:
-        """The position up to which this pump was read; None for a pump that has not left."""
+        """Return the position up to which this pump was read; None for a pump that has not left."""
         return self._ts.get(node_id)
 
     async def leave(self, node_id: str, position_ts: int) -> None:
@@ -67,5 +67,5 @@ class LeftPumps:
 
 
 def scope_of(changefeed: str, destination: str) -> str:
-    """Etcd key part that identifies a changefeed and its destination, whichever drainer runs it."""
+    """Return the part of an etcd key that identifies a changefeed and its destination, whichever drainer runs it."""
     return f"{changefeed}-{hashlib.blake2b(destination.encode(), digest_size=6).hexdigest()}"

@@ -28,7 +28,7 @@ class Membership:
         self._unfinished = unfinished
 
     def left_ts(self, node_id: str) -> int | None:
-        """The position at which a pump stopped counting; None for one that counts."""
+        """Return the position at which a pump stopped counting; None for one that counts."""
         return self._left.ts(node_id)
 
     async def settle(
@@ -53,7 +53,7 @@ class Membership:
             for node_id in leaving:
                 await self._left.leave(node_id, after_ts)
             for mark in returned:
-                # Before its resolved ts is there the watermark waits anyway, and more binlogs may arrive.
+                # The watermark waits for its resolved ts anyway, and more binlogs may arrive until then.
                 if mark.resolved_ts >= after_ts and not self._unfinished():
                     await self._report_missed(views[mark.node_id], mark, clients[mark.node_id, mark.host], after_ts)
         except EtcdError as error:

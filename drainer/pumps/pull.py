@@ -21,7 +21,7 @@ from drainer.pumps.watermark import PumpRange
 
 MESSAGE_BYTES_MAX = 1 << 20
 PULL_TIMEOUT_S = 600.0
-CONNECT_TIMEOUT_S = 30.0  # long enough for a pump that restarts
+CONNECT_TIMEOUT_S = 30.0  # long enough for a pump to restart
 _PULL_RANGE = "/binlog.ext.PumpExt/PullRange"
 
 
@@ -45,8 +45,8 @@ def pull(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[by
 
 
 def pull_binlogs(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[tuple[list[bytes], Counted]]:
-    """Yield the binlogs of each message, large ones whole, and how many they are. As `pull`, whose messages are for
-    another process; raises DecodeError, too, for parts that make no binlog."""
+    """Yield the binlogs of each message, large ones complete, and their number. As `pull`, whose messages are for
+    another process; also raises DecodeError for parts that do not form a binlog."""
     joiner, counted = PartJoiner(), Counted()
     for one in _received(part, cluster_id, security):
         counted += one.counted
@@ -58,8 +58,8 @@ def pull_binlogs(part: PumpRange, *, cluster_id: int, security: Security) -> Ite
 
 
 class _Received(NamedTuple):
-    """A message: its bytes, itself, its payloads, of which protobuf makes copies whenever it is asked for them, and how
-    many binlogs these are."""
+    """A message: its bytes, the parsed message, its payloads (protobuf copies them at every access), and the number of
+    its binlogs."""
 
     message: bytes
     found: ext.PullRangeResp
@@ -68,7 +68,7 @@ class _Received(NamedTuple):
 
 
 def _received(part: PumpRange, cluster_id: int, security: Security) -> Iterator[_Received]:
-    """Each message that has payloads. Raises as `pull`."""
+    """Yield each message that has payloads. Raises as `pull`."""
     messages = _pull_extension if part.extension else _pull_go
     pump_name = f"pump {part.node_id} ({part.host})"
     received = Received(part.ends_pulls)
@@ -82,7 +82,7 @@ def _received(part: PumpRange, cluster_id: int, security: Security) -> Iterator[
         failure = translate(error, pump_name, after_ts=part.after_ts)
         if not isinstance(failure, NoExtension):
             raise failure from error
-        # Planned with a pump of this project; a Go pump was started on its data-dir since.
+        # Planned with a pump of this project; a Go pump has since been started on its data-dir.
         yield from _received(replace(part, extension=False, ends_pulls=False), cluster_id, security)
         return
     received.check(pump_name, after_ts=part.after_ts, until_ts=part.until_ts)
@@ -91,8 +91,8 @@ def _received(part: PumpRange, cluster_id: int, security: Security) -> Iterator[
 
 
 def _small(message: bytes, found: ext.PullRangeResp) -> Iterator[bytes]:
-    """The message, or several parts of it where it holds a large binlog whole: older pumps serve any large binlog so,
-    and every pump a DDL."""
+    """Yield the message, or several parts of it if it holds a large binlog complete. Older pumps serve every large
+    binlog this way, and every pump serves a DDL this way."""
     if found.whole_bytes or len(message) <= PART_BYTES_MAX:
         yield message
         return
@@ -102,7 +102,7 @@ def _small(message: bytes, found: ext.PullRangeResp) -> Iterator[bytes]:
 
 
 def _connected(part: PumpRange, security: Security) -> grpc.Channel:
-    """The channel, connected. PumpUnavailable if it does not connect within CONNECT_TIMEOUT_S."""
+    """Return the connected channel. Raises PumpUnavailable if it does not connect within CONNECT_TIMEOUT_S."""
     channel = _channel(part.host, security)
     ready = grpc.channel_ready_future(channel)
     try:
@@ -116,7 +116,7 @@ def _connected(part: PumpRange, security: Security) -> grpc.Channel:
 
 
 def payloads(message: bytes) -> list[bytes]:
-    """The payloads of one message of `pull`: binlogs, or a part of one."""
+    """Return the payloads of one message of `pull`: binlogs, or a part of one."""
     return list(ext.PullRangeResp.FromString(message).payloads)
 
 

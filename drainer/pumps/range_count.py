@@ -43,7 +43,7 @@ class Counted:
 
 
 def together(parts: Iterable[Counted | None]) -> Counted | None:
-    """The sum; None if one of them is unknown."""
+    """Return the sum; None if one of them is unknown."""
     total = Counted()
     for part in parts:
         if part is None:

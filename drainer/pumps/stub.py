@@ -1,4 +1,4 @@
-"""A pump for tests: a real gRPC server that serves what it is given, and is as far as it is told."""
+"""A pump for tests: a real gRPC server that serves the given binlogs and reports the given resolved ts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from drainer.pumps.watermark import Limits
 class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
     """Serves on a port of `address` from construction until `stop`. `extension` False: a Go pump.
 
-    `put` stores a merged binlog; `resolve` says up to where everything is final; `failing_pulls` is how many pulls
-    break off in the middle before one is served whole. Of `unserved` (commit_ts) it tells in its plans, and does not
-    serve them; `ends_pulls` False: one of ours from before rule 22, which neither counts nor ends its pulls; `parts`
-    False: one from before large binlogs came in parts.
+    `put` stores a merged binlog. `resolve` sets the ts up to which everything is final. `failing_pulls`: how many pulls
+    break off in the middle before one is served completely. `unserved`: commit_ts that its plans announce but its pulls
+    omit. `ends_pulls` False: a pump of this project from before rule 22, which neither counts nor ends its pulls.
+    `parts` False: a pump from before large binlogs were served in parts.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
         self.unserved: set[int] = set()
         self.ends_pulls = True
         self.extension = extension
-        self.streaming = threading.Event()  # a PullBinlogs has brought all there is
+        self.streaming = threading.Event()  # set when a PullBinlogs has sent everything that is stored
         self.parts = True
         self.pulls: list[tuple[int, int]] = []
-        self.streams: list[int] = []  # where each PullBinlogs began
+        self.streams: list[int] = []  # after_ts of each PullBinlogs
         self._server = grpc.server(futures.ThreadPoolExecutor(threads))
         if extension:
             ext_grpc.add_PumpExtServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
@@ -67,7 +67,7 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
         self.resolved_ts = ts
 
     def end_streams(self) -> None:
-        """Every PullBinlogs ends as if there were nothing more, as a Go pump ends them when it stops."""
+        """End every PullBinlogs as if there were nothing more, as a stopping Go pump does."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()

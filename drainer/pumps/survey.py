@@ -48,7 +48,7 @@ class PumpSet:
         self.views: dict[str, PumpView] = {}
 
     async def survey(self, *, after_ts: int, limits: Limits) -> Watermark:
-        """The watermark of all pumps that count at position `after_ts`.
+        """Return the watermark of all pumps that count at position `after_ts`.
 
         Raises HeldBack while a pump that counts does not answer (retry), ClusterMismatch and PurgedPosition (fatal).
         The second list of one survey is the first of the next: equal lists over a longer time prove the same.
@@ -69,8 +69,8 @@ class PumpSet:
         raise HeldBack("", f"the list of pumps changed {ATTEMPTS_MAX} times while the pumps were queried")
 
     async def count(self, part: PumpRange) -> Counted | None:
-        """Number and bytes of binlogs that a pull of `part` must return; None if its pump does not know. Raises
-        HeldBack."""
+        """Return number and bytes of the binlogs that a pull of `part` must return; None if its pump does not know.
+        Raises HeldBack."""
         client = self._clients.get((part.node_id, part.host))
         if client is None or client.extension is not part.extension:
             raise HeldBack(part.node_id, "its record changed while it was queried")
@@ -146,8 +146,8 @@ class PumpSet:
             return await client.mark(after_ts=after_ts, limits=limits)
 
     async def _probe(self, pump: RegisteredPump, after_ts: int, limits: Limits) -> PumpMark | None:
-        """After the connection to a Go pump was lost: the answer of a Python pump that replaced it, None if there is
-        none."""
+        """After the connection to a Go pump was lost, return the answer of a Python pump that replaced it; None if
+        there is none."""
         key, now = (pump.node_id, pump.host), time.monotonic()
         if now - self._probed_at.get(pump.node_id, -PROBE_EVERY_S) < PROBE_EVERY_S:
             return None
@@ -156,7 +156,7 @@ class PumpSet:
         try:
             found = await new.mark(after_ts=after_ts, limits=limits)
         except BinlogError as error:
-            old.interrupted = not isinstance(error, NoExtension)  # it answers and is still a Go pump
+            old.interrupted = not isinstance(error, NoExtension)  # the pump answers and is still a Go pump
             await new.close()
             return None
         self._clients[key] = new
@@ -193,7 +193,7 @@ def registered_pump(record: NodeRecord) -> RegisteredPump:
 
 
 def dial_with(cluster_id: int, security: Security, *, silence_max_s: float = SILENCE_MAX_S) -> Dial:
-    """Factory of clients for this cluster's pumps. `silence_max_s`: see go_pump.py."""
+    """Return a factory of clients for this cluster's pumps. `silence_max_s`: see go_pump.py."""
 
     def dial(node_id: str, host: str, extension: bool) -> PumpClient:
         if extension:

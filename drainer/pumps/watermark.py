@@ -10,7 +10,7 @@ from drainer.pumps.range_count import Counted
 
 
 class Stop(IntEnum):
-    """Why a batch ends where a pump says it ends (`WatermarkResp.Stop`)."""
+    """Why a pump ends a batch where it does (`WatermarkResp.Stop`)."""
 
     RESOLVED = 0
     LIMIT = 1
@@ -82,7 +82,7 @@ class PumpMark:
         return self.stop is Stop.RESOLVED and self.batch_count == 0
 
     def bytes_until(self, ts: int) -> int:
-        """Approximate bytes of this batch at or below `ts`, in steps of the pieces between `split_ts`."""
+        """Return the approximate bytes of this batch at or below `ts`, in steps of the pieces between `split_ts`."""
         if ts >= self.end_ts:
             return self.batch_bytes
         pieces = len(self.split_ts) + 1
@@ -90,7 +90,7 @@ class PumpMark:
         return self.batch_bytes * (passed + 1) // pieces
 
     def counted(self, ts: int) -> Counted | None:
-        """Exact counts of (after_ts, ts]; None where this answer does not have them."""
+        """Return the exact counts of (after_ts, ts]; None if this answer does not have them."""
         if ts == self.end_ts or (ts < self.end_ts and (not self.batch_count or 0 < self.last_ts <= ts)):
             return Counted(self.batch_count, self.batch_bytes if self.bytes_exact else None)
         found = next((part for split, part in zip(self.split_ts, self.splits, strict=False) if split == ts), None)
@@ -139,7 +139,7 @@ class PumpRange:
 
 
 def watermark_of(marks: tuple[PumpMark, ...], *, floor_ts: int) -> Watermark:
-    """The least resolved ts of the pumps that count; `floor_ts` where there are none."""
+    """Return the least resolved ts of the pumps that count; `floor_ts` if there are none."""
     return Watermark(min((mark.resolved_ts for mark in marks), default=floor_ts), marks)
 
 

@@ -1,1 +1,1 @@
-"""What the drainer knows of upstream's schemas: DDL jobs in, the TableInfo of a moment out."""
+"""The drainer's knowledge of upstream's schemas: DDL jobs in, the TableInfo at a given time out."""

@@ -6,7 +6,7 @@ session or on other jobs, the statement is generated from the catalog, fully qua
 
 - RENAME: an unqualified old name is resolved in the writer's session, which the job does not record.
 - EXCHANGE PARTITION: the job's schema is the normal table's, the text's first name the partitioned one's.
-- DROP TABLE a, b: a job for each table, each with the whole text; the first would drop b before b's last rows.
+- DROP TABLE a, b: a job for each table, each with the complete text; the first would drop b before b's last rows.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Statement:
 
 
 def statement(job: Job, query: str, changes: Changes, schema: str) -> Statement:
-    """The SQL of `job`. `query` is upstream's text, `schema` the job's schema by name, `changes` what the job does
-    to the tables that are replicated (of a multi-table RENAME perhaps not all)."""
+    """Return the SQL of `job`. `query`: upstream's text; `schema`: the name of the job's schema; `changes`: the effects
+    of the job on the replicated tables (of a multi-table RENAME perhaps not all)."""
     kind = job.type
     if kind in job_kinds.DROPS and changes and changes[0].before:
         return _drop(job_kinds.DROPS[kind], changes[0].before)

@@ -172,8 +172,8 @@ class SchemaKeeper:
         return True
 
     async def verify(self, error: TableUnverified) -> bool:
-        """Check whether a DDL is running on the tables. True: decode again with `schema.view()`, there is none, or its
-        job is known now; False: the rows must wait for it, call again after a pause."""
+        """Check whether a DDL is running on the tables. Return True if there is none, or if its job is known now:
+        decode again with `schema.view()`. Return False if the rows must wait for it: call again after a pause."""
         seen_version = max(error.schema_version, self.schema.settled_version)
         try:
             current = [(table_id, await self._current_table_or_none(table_id)) for table_id in error.table_ids]
@@ -191,7 +191,7 @@ class SchemaKeeper:
         return not changed or found > 0
 
     async def _current_table_or_none(self, table_id: int) -> TableInfo | None:
-        """As `_current_table`, but an answer that is not a table counts as None."""
+        """Return what `_current_table` returns, but None for an answer that is not a table."""
         try:
             return await self._current_table(table_id)
         except HistoryUnavailable:
@@ -201,7 +201,7 @@ class SchemaKeeper:
             return None
 
     async def _current_table(self, table_id: int) -> TableInfo | None:
-        """The current TableInfo from the first source that has it; None: from none."""
+        """Return the current TableInfo from the first source that has it; None if no source has it."""
         for source in self._sources:
             if isinstance(source, TableSource):
                 fresh = await source.table(table_id)

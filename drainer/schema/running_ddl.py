@@ -17,8 +17,8 @@ _SHOWN_FLAGS = Flag.NOT_NULL | Flag.UNSIGNED
 
 
 def is_current(known: TableInfo, fresh: TableInfo | None) -> bool:
-    """Whether `known`, the table after its newest known job, matches `fresh`, the table at the status port, in columns,
-    unique keys and partitions. `fresh` None (dropped, or not available): True."""
+    """Return whether `known`, the table after its newest known job, equals `fresh`, the table at the status port, in
+    columns, unique keys and partitions. True if `fresh` is None (dropped, or not available)."""
     if fresh is None:
         return True
     shown = {column.id: _shape(column) for column in fresh.public_columns}

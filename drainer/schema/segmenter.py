@@ -102,7 +102,9 @@ class _Walk:
         self._fold_key_drop = self._schema.fold_key_drop
 
     def _began_before_start(self, job: Job) -> bool:
-        """The job's binlog would be in this batch (it commits before FinishedTS) if it came after the start."""
+        """Return whether the job began before the start: its binlog commits before FinishedTS, and so would be in this
+        batch if it were after the start.
+        """
         return self._schema.may_precede_start(job) and job.finished_ts <= self._batch.until_ts
 
     def _unknown(self, item: Item, job_id: int | None, version: int | None) -> Iterator[Step]:

@@ -3,7 +3,7 @@
 A status port does not list a job before it has finished. A row with an unknown column id therefore belongs either to a
 running DDL (the column is not public yet: it holds its default, which the DDL will fill in downstream as well), or to
 one that has just finished and is not listed yet: then skipping the column would lose what a user wrote, as the Go
-drainer does. A drainer that is behind meets such rows when the job is already known; then the job's version decides.
+drainer does. A drainer with a backlog may read such rows when the job is already known; then the job's version decides.
 
 A statement with several changes makes all its added and modified columns public in one schema version and removes its
 dropped ones in later ones; only the last of these is the job's. Rows in between hold user values in the new columns.

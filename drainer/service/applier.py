@@ -1,4 +1,4 @@
-"""A thread that applies one batch while the next one is read. At most one is under way."""
+"""A thread that applies one batch while the next one is read. At most one batch is being applied."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _log = get_logger(__name__)
 
 
 class Applier:
-    """Carries out one piece of work after another in the order of `begin`, on one thread, for Spark keeps something
-    for every thread that calls it. After work that failed nothing begins until `reset`."""
+    """Runs one piece of work after another in the order of `begin`. All run on one thread, because Spark keeps data for
+    every thread that calls it. After work that failed, no other begins until `reset`."""
 
     def __init__(self) -> None:
         self._last: Future[None] | None = None
@@ -24,7 +24,9 @@ class Applier:
         self._thread: threading.Thread | None = None
 
     def begin(self, work: Work, failed: Callable[[], None]) -> None:
-        """Waits for the work before, and raises what that raised. `failed`: called when this one has raised."""
+        """Wait for the previous work and raise its error, if any; then begin this one. `failed`: called if this one
+        raises.
+        """
         self.wait()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="apply", daemon=True)
@@ -33,19 +35,20 @@ class Applier:
         self._works.put((work, failed, self._last))
 
     def wait(self) -> None:
-        """Until nothing is under way. Raises what the last work raised, each time it is asked."""
+        """Wait until no work is running. Raises the error of the last work, at every call."""
         if self._last is not None:
             self._last.result()
 
     def reset(self) -> None:
-        """Wait until nothing is under way, and forget what it raised."""
+        """Wait until no work is running, and forget its error."""
         if self._last is not None:
             self._last.exception()
         self._last = None
 
     def _run(self) -> None:
         while True:
-            # In a call, so that work that is done is not referred to: Spark keeps a batch's files for as long.
+            # In a function of its own, so that no reference to finished work is left: Spark keeps a batch's files as
+            # long as one exists.
             self._carry_out(*self._works.get())
 
     def _carry_out(self, work: Work, failed: Callable[[], None], done: Future[None]) -> None:

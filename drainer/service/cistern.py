@@ -1,8 +1,8 @@
-"""The drainer's address: the gRPC service Cistern, and over HTTP/1 the pages that are at status-addr, too.
+"""The drainer's address: the gRPC service Cistern, and over HTTP/1 the same pages as at status-addr.
 
-A Go pump refuses to start unless every drainer answers Notify (P-LC-05), and the original's binlogctl asks a drainer
-over HTTP/1 at this address to pause or to close. Notify only answers: a survey lists the pumps every time (correctness
-rule 8), so no notification is needed.
+A Go pump refuses to start unless every drainer answers Notify (P-LC-05), and the original's binlogctl requests a
+drainer over HTTP/1 at this address to pause or to close. Notify only answers: a survey lists the pumps every time
+(correctness rule 8), so no notification is needed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _log = get_logger(__name__)
 
 
 class CisternServer:
-    """Serves between `start` and `close`. `port` is the one it got."""
+    """Serves between `start` and `close`. `port`: the port on which it listens."""
 
     def __init__(self, addr: str, security: Security, pages: StatusServer) -> None:
-        """`pages` serves already, or is prepared, and is closed after this."""
+        """`pages` may already be serving, or only be prepared; it is closed after this server."""
         self._addr = addr
         self._pages = pages
         methods = {b"/binlog.Cistern/Notify": Method(unary=_notify)}

@@ -1,7 +1,7 @@
 """The drainer process: start order and stop order.
 
 Start: etcd and the cluster's id ─ status page and gRPC ─ destination (its position) ─ schema ─ record in the registry ─
-query. Beside it, since drainer.service.early_start: the JVM ─ Spark's session ─ warm-up
+query. At the same time, since drainer.service.early_start: the JVM ─ Spark's session ─ warm-up
 (drainer.spark.startup.session_opening).
 Stop, in this order: `pausing` or `closing` ─ planning ends ─ the batch in flight ends ─ query ─ Spark ─
 last record (`paused` or `offline`) ─ destination ─ gRPC and status page ─ etcd.
@@ -130,7 +130,9 @@ async def _upstream(config: Config) -> AsyncIterator[Upstream]:
 
 
 async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
-    """The current TSO; without initial-commit-ts from the timestamp source, else approximated from the clock."""
+    """Return the current TSO: from the timestamp source if initial-commit-ts is not set, else approximated from the
+    clock.
+    """
     if config.initial_commit_ts >= 0:
         return tso.compose(int(time.time() * 1000))
     timestamps = await connect_timestamps(etcd, config, security)
@@ -181,7 +183,7 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`; when `stop` is set first, the work is cancelled and _StoppedEarly raised."""
+    """Return the result of `work`. If `stop` is set first, cancel the work and raise _StoppedEarly."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -211,7 +213,7 @@ async def _position(open_: Callable[[], Position], destination: AnySink, stop: a
 
 
 def job_sources(config: Config, etcd: Etcd) -> list[JobSource]:
-    """The configured sources of DDL jobs."""
+    """Return the configured sources of DDL jobs."""
     schema = config.schema_
     security = config.security.security()
     return sources.job_sources(etcd, security, history_file=schema.history_file, history_url=schema.history_url)
@@ -292,7 +294,7 @@ def _pumps(config: Config, upstream: Upstream, membership: Membership | None = N
 
 
 def batch_sizes(config: Config, destination: AnySink) -> Sizes:
-    """The limits of a batch: bytes and binlogs read, which bound the memory it takes."""
+    """Return the limits of a batch: bytes and binlogs read, which bound the memory that it takes."""
     if config.syncer.spread and destination.parallel is not None:
         return Sizes(
             inline_bytes_max=config.inline_bytes_max,
@@ -305,8 +307,9 @@ def batch_sizes(config: Config, destination: AnySink) -> Sizes:
 
 @contextlib.asynccontextmanager
 async def _serving(config: Config, pages: PageSwitch) -> AsyncIterator[None]:
-    """The pages at `status-addr`, where there is one, and at `addr`, beside gRPC. From the beginning: a Go pump that
-    starts while the destination is down finds this drainer online in the registry, if it was killed, and asks it."""
+    """Serve the pages at `status-addr`, if it is set, and at `addr`, together with gRPC. They are served from the
+    beginning, because a Go pump that starts while the destination is down queries this drainer if it finds it online in
+    the registry, as a killed drainer is."""
     security = config.security.security()
     actions = {**pages.actions(), **profiling.actions(enabled=config.enable_debug)}
     server = StatusServer(config.status_address(), pages.routes(), actions=actions, security=security)

@@ -40,17 +40,17 @@ class Survey(Protocol):
 
 
 def is_given(config: Config) -> bool:
-    """Whether initial-commit-ts is set in the file, by a flag or in the environment."""
+    """Return whether initial-commit-ts is set in the file, by a flag or in the environment."""
     return "initial_commit_ts" in config.model_fields_set
 
 
 def only_published(config: Config) -> bool:
-    """Whether the jobs published in etcd are the only DDL history source."""
+    """Return whether the jobs published in etcd are the only DDL history source."""
     return not config.schema_.history_file and not config.schema_.history_url
 
 
 async def first_start(config: Config, known: Known, pumps: Survey) -> FirstStart:
-    """The start options that the destination chooses from if it has no position."""
+    """Return the start options from which the destination chooses if it has no position."""
     may_begin = not is_given(config) and only_published(config) and bool(known.tables)
     if may_begin and await _has_everything(pumps, known.first_ts):
         return FirstStart(known.tables, BEGINNING_TS)
@@ -58,7 +58,9 @@ async def first_start(config: Config, known: Known, pumps: Survey) -> FirstStart
 
 
 async def _has_everything(pumps: Survey, first_ts: int) -> bool:
-    """Whether no pump that answers has purged binlogs after `first_ts`. Pumps that do not answer are not checked."""
+    """Return whether no pump that answers has purged binlogs after `first_ts`. Pumps that do not answer are not
+    checked.
+    """
     try:
         async with asyncio.timeout(PURGED_WAIT_S):
             found = await pumps.survey(after_ts=BEGINNING_TS, limits=Limits(1))

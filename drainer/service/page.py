@@ -16,7 +16,7 @@ BATCH_WARN_S = 60.0
 
 
 def page(document: Mapping[str, Any], history: History | None = None, now_s: float = 0.0) -> str:
-    """`document`: of drainer.service.status.Status. `history`: what `charts` draws."""
+    """Return the page. `document`: that of drainer.service.status.Status. `history`: samples for `charts`."""
     lag_s, last = float(document["LagSeconds"]), document["LastBatch"]
     batches = ", ".join(f"{count:,} {mode}" for mode, count in document["Batches"].items())
     size = f"; last: {last['mode']}, {bytes_text(last['bytes'])}" if last["mode"] else ""
@@ -40,7 +40,7 @@ def page(document: Mapping[str, Any], history: History | None = None, now_s: flo
 
 
 def charts(history: History, now_s: float) -> Sequence[Chart]:
-    """Of the gauges lag_s and disk_bytes and the counters rows and read_bytes."""
+    """Draw the gauges lag_s and disk_bytes and the counters rows and read_bytes."""
     return (
         Chart("lag", history.series("lag_s", now_s), seconds_tick),
         Chart("rows applied a second", history.series("rows", now_s), count_tick),
@@ -50,7 +50,7 @@ def charts(history: History, now_s: float) -> Sequence[Chart]:
 
 
 def starting_page(document: Mapping[str, Any]) -> str:
-    """`document`: what drainer.service.starting_page.StartingPages says."""
+    """Return the page of a starting drainer. `document`: that of drainer.service.starting_page.StartingPages."""
     title = f"drainer {document['NodeID']}"
     return render(title, f"into {document['Destination']} · {document['Phase']}", facts=(), alarms=_failing(document))
 

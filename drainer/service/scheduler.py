@@ -1,9 +1,8 @@
 """Schedules batches: surveys the pumps and plans the next batch. The I/O around batch_planner.py.
 
-It lives on the event loop; the stream reader's questions come from another thread
-(drainer.spark.source.planner_server) and are
-answered there. While a spread batch is applied the next one may be planned, if it is spread too; else at most one is
-planned and not yet applied.
+It runs on the event loop. The stream reader's questions arrive in another thread (drainer.spark.source.planner_server);
+that thread waits for the answer. While a spread batch is applied, the next one may be planned if it is spread too.
+Otherwise at most one batch is planned and not yet applied.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ class WatermarkState:
 
 
 class QueryPlanner:
-    """What the stream reader of one query asks. When another query has begun, its questions come to nothing: a reader
-    may ask, or wait for an answer, when its query is over."""
+    """Answers the stream reader of one query. Once another query has begun, questions of this one have no effect: a
+    reader may still ask, or wait for an answer, when its query has ended."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -63,8 +62,8 @@ class QueryPlanner:
 
 class Scheduler:
     """Plans until `stop`. With a `ceiling` (--until-now) nothing above the watermark of the start is planned, and
-    `on_reached` is called once everything up to there is applied. `finish_without`: node ids of pumps whose
-    rows the operator gives up for an unfinished batch."""
+    `on_reached` is called once everything up to there is applied. `finish_without`: node ids of pumps whose rows the
+    operator abandons for an unfinished batch."""
 
     def __init__(
         self,
@@ -111,19 +110,21 @@ class Scheduler:
 
     @property
     def current(self) -> Plan | None:
-        """The batch that was planned last; None where the last question brought nothing."""
+        """The batch that was planned last; None if the last question led to no plan."""
         return self._plan
 
     # --- called from the reader's thread ------------------------------------------------------------------------
 
     def for_query(self) -> QueryPlanner:
-        """For a query that begins at the position: nothing is being applied, and the queries before it are over."""
+        """Return the planner for a query that begins at the position. No batch is being applied, and earlier queries
+        have ended.
+        """
         self._query = QueryPlanner(self)
         self._begun = self._plan = None
         return self._query
 
     def next_until(self, start_ts: int, query: QueryPlanner | None = None) -> int:
-        """The end of the next batch; `start_ts` if there was none within LONG_POLL_S."""
+        """Return the end of the next batch; `start_ts` if there was none within LONG_POLL_S."""
         plan = asyncio.run_coroutine_threadsafe(self._next(query), self._loop).result()
         return start_ts if plan is None else plan.until_ts
 
@@ -137,7 +138,8 @@ class Scheduler:
     # --- on the loop --------------------------------------------------------------------------------------------
 
     async def _next(self, query: QueryPlanner | None) -> Plan | None:
-        # One question after another: that of a query which is over may still advance the position, or bring a plan.
+        # One question at a time, because a question of a query that has ended may still advance the position or make a
+        # plan.
         async with self._asking:
             return await self._next_of(query)
 
@@ -168,7 +170,7 @@ class Scheduler:
         return None
 
     async def _look(self) -> Plan | None:
-        """The batch behind the position."""
+        """Return the batch after the position, or None."""
         after_ts = self._pipeline.position_ts
         asked = self._first_limits()
         watermark = await self._ahead_result(after_ts, asked) or await self._survey(after_ts, asked)
@@ -190,9 +192,10 @@ class Scheduler:
         return None
 
     async def _look_behind(self, begun: Plan) -> Plan | None:
-        """The batch behind one that is being applied, where it may be read already: one that is spread, for nothing
-        lies between the two then that changes the schema. None where it must wait until that one is applied: a DDL, a
-        large transaction, a batch that is too small, a question that can only be settled at the position (rule 2)."""
+        """Return the batch after one that is being applied, if it may be read already. It must be spread, because then
+        nothing between the two batches changes the schema. Return None if it must wait until that batch is applied: a
+        DDL, a large transaction, a batch that is too small, or a question that can only be settled at the position
+        (rule 2)."""
         if begun is self._waits_for:
             return None
         after_ts, asked = begun.until_ts, self._first_limits()
@@ -204,7 +207,7 @@ class Scheduler:
                 if plan.fold is not None:
                     return plan
         except HeldBack:
-            pass  # it is asked again at the position, and told then
+            pass  # the survey is repeated at the position, and the reason is reported then
         self._waits_for = begun
         return None
 
@@ -212,7 +215,7 @@ class Scheduler:
         return replace(plan, fold=self._pipeline.fold_order(plan)) if plan.mode is Mode.SPREAD else plan
 
     async def _decide(self, after_ts: int, asked: Limits, watermark: Watermark) -> Plan | Advance | None:
-        """What follows from the answers, and from those to more questions."""
+        """Return the decision that follows from the answers, and from the answers to further surveys."""
         shares_left = SHARES_TRIED
         while True:
             decision = decide(
@@ -234,7 +237,7 @@ class Scheduler:
                     return decision
 
     def _first_limits(self) -> Limits:
-        """Limits of the first survey; the size that gave a full batch last time is tried again."""
+        """Return the limits of the first survey. The size that gave a full batch last time is tried again."""
         asked = first_limits(
             self._sizes, schema_version=self._pipeline.schema_version, pumps=self.watermark_state.pumps
         )
@@ -256,8 +259,8 @@ class Scheduler:
             )
 
     async def _counted(self, plan: Plan) -> Plan:
-        """The plan with the counts of each pull, requested from pumps whose batch end differs from the plan's (rule
-        22)."""
+        """Return the plan with the counts of each pull, requested from pumps whose batch end differs from the plan's
+        (rule 22)."""
 
         async def counted(part: PumpRange) -> PumpRange:
             if part.planned is not None or (part.extension and not part.ends_pulls):
@@ -309,8 +312,8 @@ class Scheduler:
         self._ahead = (plan.until_ts, asked, task)
 
     async def _ahead_result(self, after_ts: int, asked: Limits) -> Watermark | None:
-        """Wait for the survey that was started in advance; its watermark if it was asked with these arguments, else
-        None."""
+        """Wait for the survey that was started in advance. Return its watermark if it was made with these arguments,
+        else None."""
         if self._ahead is None:
             return None
         ahead_ts, ahead_asked, task = self._ahead
@@ -321,7 +324,9 @@ class Scheduler:
         return task.result()
 
     async def _advance(self, until_ts: int) -> None:
-        """Record that there is nothing up to `until_ts`; written to the destination every `advance_every_s` at most."""
+        """Record that there are no binlogs up to `until_ts`. This is written to the destination every `advance_every_s`
+        at most.
+        """
         self.watermark_state.applied_ts = max(self.watermark_state.applied_ts, until_ts)
         last = self._ceiling_ts is not None and until_ts >= self._ceiling_ts
         if not last and time.monotonic() - self._advanced_at < self._advance_every_s:
@@ -331,11 +336,11 @@ class Scheduler:
         self._check_reached()
 
     def begun(self, plan: Plan) -> None:
-        """A batch is being applied from now on, while the next one may be read. Called from any thread."""
+        """Note that a batch is being applied; the next one may be read meanwhile. Called from any thread."""
         self._begun = plan
 
     def applied(self) -> None:
-        """A batch has been applied. Called from any thread."""
+        """Note that a batch has been applied. Called from any thread."""
         self._begun = None
         self.watermark_state.applied_ts = max(self.watermark_state.applied_ts, self._pipeline.position_ts)
 

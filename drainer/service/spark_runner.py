@@ -135,8 +135,9 @@ class SparkRun:
         self._query.start(self._batch, self._query_ended)
 
     def _batch(self, micro_batch: SparkBatch) -> None:
-        """What Spark calls with one batch after another. One that was read ahead is applied while Spark goes on to the
-        next; every other one waits for it, and is applied when this returns."""
+        """Handle the batches with which Spark calls this, one after another. A batch that was read ahead is applied
+        while Spark goes on to the next one. Every other batch waits for the preceding one, and has been applied when
+        this returns."""
         plan = self._scheduler.current
         if plan is None:
             _log.debug("Spark's first batch is empty")  # no plan at Spark's first request for an offset
@@ -160,7 +161,7 @@ class SparkRun:
             self._apply(plan, micro_batch)
             return
         self._scheduler.begun(plan)
-        # There may be no next batch that would raise what this one does, and end the query.
+        # There may be no next batch, whose call would raise this batch's error and end the query.
         self._applier.begin(partial(self._apply, plan, micro_batch), self._query.stop if self._query else lambda: None)
 
     def _apply(self, plan: Plan, micro_batch: SparkBatch) -> None:
@@ -174,14 +175,14 @@ class SparkRun:
         self._follow_executors()
 
     def _judge(self, error: BaseException) -> None:
-        """Whether the error of a batch ends the query or the drainer."""
+        """Decide whether the error of a batch ends the query or the drainer."""
         if self._retryable(error):
             self._again = error
         else:
             self._fail(error)
 
     def _follow_executors(self) -> None:
-        """Between two batches, adapt to the executors of a cluster, which register and leave at any time."""
+        """Adapt between two batches to the executors of a cluster, which register and leave at any time."""
         from drainer.spark.errors import SPARK_ERRORS
 
         assert self._session is not None
@@ -196,7 +197,7 @@ class SparkRun:
             _log.info("concurrent tasks available", tasks=tasks)
 
     def _retryable(self, error: BaseException | None) -> bool:
-        """Whether a new query from the destination's position may succeed."""
+        """Return whether a new query from the destination's position may succeed."""
         from drainer.spark.errors import NodeLacks, SparkFailed
 
         if isinstance(error, PumpUnavailable | NotSpread):
@@ -213,7 +214,7 @@ class SparkRun:
         return self._spark_failures <= SPARK_FAILURES_MAX
 
     def _query_ended(self, error: BaseException | None) -> None:
-        self._applier.reset()  # one that goes on although its query is over may still say how it ended
+        self._applier.reset()  # work that continues after its query has ended may still report its result
         again, self._again = self._again, None
         if again is None and not self._failed and self._retryable(error):
             again = error
@@ -221,7 +222,7 @@ class SparkRun:
             self._fail(error)
             return
         self._retry_outage.failed(error=str(again))
-        if not isinstance(again, NotSpread):  # which is no failure: the next plan is another
+        if not isinstance(again, NotSpread):  # NotSpread is no failure: the next plan is a different one
             time.sleep(self._pause_s)
         from drainer.spark.errors import SPARK_ERRORS, SparkFailed, reason_of, text_of
 
@@ -233,7 +234,7 @@ class SparkRun:
         except BaseException as another:
             self._fail(another)
             raise
-        if self._pipeline.stopping:  # stopped meanwhile: this query is not known to `stop`
+        if self._pipeline.stopping:  # stopped meanwhile: `stop` does not know this query
             self._stop_query()
             self._close_planner()
 
@@ -243,7 +244,7 @@ class SparkRun:
 
         self._failed = True
         if isinstance(error, SparkFailed) and self._lacks is not None:
-            error = self._lacks  # which an earlier attempt at the same batch had as its reason
+            error = self._lacks  # an earlier attempt at the same batch failed for this reason
         elif isinstance(error, WorkerNotStarted):
             lacks = self._opening.node_lacks()
             error = error if lacks is None else NodeLacks(lacks)

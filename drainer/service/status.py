@@ -35,7 +35,7 @@ _READ = metrics.ShownCounter("drainer_read_bytes", "bytes of binlogs in them")
 _HELD = metrics.gauge(
     "drainer_held_back_seconds",
     "how long a pump has held the watermark back, because it does not answer, has a prewrite pending or lacks rows; "
-    "nodeID is empty where it is no pump",
+    "nodeID is empty if the cause is not a pump",
     ["nodeID"],
 )
 _PENDING = metrics.gauge("drainer_pump_pending_oldest_ms", "age of a pump's oldest pending prewrite", ["nodeID"])
@@ -43,7 +43,7 @@ _FAILING = metrics.gauge(
     "drainer_failing_seconds", "seconds since the current operation began to fail; 0: nothing fails"
 )
 _WAITING = metrics.gauge(
-    "drainer_waiting_seconds", "how long a batch has waited for what is not there yet, such as a DDL job"
+    "drainer_waiting_seconds", "how long a batch has waited for something that is missing, such as a DDL job"
 )
 _MISSED = metrics.gauge(
     "drainer_pump_missed_binlogs", "binlogs below the drainer's position that a rejoined pump holds", ["nodeID"]
@@ -122,14 +122,15 @@ class Status:
                 _LATE.labels(view.node_id).set(view.inspection.late_count)
 
     def _sample(self) -> None:
-        """What the charts show, when the next sample is due."""
+        """Record the values that the charts show, when the next sample is due."""
         now_s, progress = time.monotonic(), self._pipeline.progress
         if self._history.due(now_s):
             gauges = {"lag_s": self._lag_s(), "disk_bytes": float(self._available_bytes())}
             self._history.add(now_s, gauges, {"rows": progress.rows, "read_bytes": progress.read_bytes})
 
     def document(self) -> dict[str, object]:
-        """The page. The first four keys are upstream's (`LastTS`: everything at or below it has been applied).
+        """Return the document of /status. The first four keys are upstream's (`LastTS`: everything at or below it has
+        been applied).
 
         `Phase`: "" while running. `Error`: what currently fails and is retried, "" for nothing; `LastError` stays.
         """
@@ -170,7 +171,7 @@ class Status:
         }
 
     def _held_s(self, view: PumpView) -> float:
-        """Seconds for which this pump (_NO_PUMP: another cause) has held the watermark back."""
+        """Return for how many seconds this pump (_NO_PUMP: another cause) has held the watermark back."""
         watermark_state = self._scheduler.watermark_state
         held = (
             watermark_state.held_since
@@ -212,12 +213,12 @@ class Status:
 
 
 def result(message: str, code: int, data: object = None) -> Response:
-    """Upstream's answer to a question or an order: these three keys, indented."""
+    """Format upstream's answer to a request: these three keys, indented."""
     return json_response({"message": message, "code": code, "data": data}, indent=2)
 
 
 def failing_for(failures: Failures, seconds: float) -> str:
-    """What has been failing for longer than `seconds`; empty: nothing."""
+    """Return the operation that has been failing for longer than `seconds`; empty: none."""
     now = failures.now
     return f"{now.what}: {now.error}" if now and time.time() - now.since_s > seconds else ""
 
@@ -227,7 +228,7 @@ def _seconds_since(moment_s: float | None) -> float:
 
 
 def error_fields(failures: Failures) -> dict[str, object]:
-    """What /status says of failure."""
+    """Return the fields of /status about failures."""
     now, last = failures.now, failures.last
     return {
         "Error": f"{now.what}: {now.error}" if now else "",

@@ -1,4 +1,4 @@
-"""Everything that touches Spark: the data source "binlog", the session, and the spread way of applying a batch.
+"""All code that uses Spark: the data source "binlog", the session, and the distributed application of a batch.
 
 `register(spark)` makes `spark.readStream.format("binlog")` known; see source/data_source.py for options and columns.
 """
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Make the data source "binlog" known to a session.
 
-    Its workers must find this package: on this machine they run the interpreter that runs us, unless PYSPARK_PYTHON
-    says otherwise (Spark's default is whatever `python3` is on PATH).
+    Its workers must be able to import this package. On this machine they therefore run this process's interpreter,
+    unless PYSPARK_PYTHON is set (Spark's default is the `python3` on PATH).
     """
     from drainer.spark.source.data_source import BinlogSource
 

@@ -1,9 +1,10 @@
-"""Slots' blobs in files, where all tasks run on one machine: only references go through the JVM and its shuffle.
+"""Store slots' blobs in files when all tasks run on one machine, so that only references pass through the JVM and its
+shuffle.
 
-Through the JVM a blob is copied six times and compressed, which is a third of a batch's CPU beside the destination's.
-A task writes one file, with the blobs of all its slots. Files of a batch lie in a folder of their own, which is removed
-when nobody refers to the batch any more, at the latest when its query has ended (drainer.spark.query); what a killed
-drainer leaves is removed with its temporary folder.
+Through the JVM a blob is copied six times and compressed, which is a third of a batch's CPU beside the destination's. A
+task writes one file with the blobs of all its slots. The files of a batch are in a folder of their own. The folder is
+removed when no reference to the batch is left, at the latest when its query has ended (drainer.spark.query). Files left
+by a killed drainer are removed with its temporary folder.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from drainer.order.errors import BlobError
 
 
 def folder_of(base: str, after_ts: int, until_ts: int) -> str:
-    """Of the batch (after_ts, until_ts]; empty where there is no `base`, which is the folder of the query."""
+    """Return the folder of the batch (after_ts, until_ts]; empty without a `base`, which is the folder of the query."""
     return os.path.join(base, f"{after_ts}-{until_ts}") if base else ""  # noqa: PTH118  a task's value, without pathlib
 
 
 def write(folder: str, slots: Mapping[int, bytes], head: bytes = b"") -> dict[int, bytes]:
-    """Write the blobs into a new file, each behind `head`; slot → reference to both. OSError where it cannot be
-    written; it is gone then."""
+    """Write the blobs into a new file, each after `head`. Return slot → reference to both. Raises OSError if the file
+    cannot be written; the file is removed then."""
     path = Path(folder) / uuid.uuid4().hex
     places, offset = {}, 0
     try:
@@ -35,14 +36,14 @@ def write(folder: str, slots: Mapping[int, bytes], head: bytes = b"") -> dict[in
                 places[slot] = Place(str(path), offset, len(head) + len(blob))
                 offset += len(head) + len(blob)
     except BaseException:
-        path.unlink(missing_ok=True)  # on a full disk it would take the room of the next attempt
+        path.unlink(missing_ok=True)  # on a full disk it would occupy the space that the next attempt needs
         raise
     return {slot: refer(place) for slot, place in places.items()}
 
 
 def read(place: Place) -> bytes:
-    """BlobError where the file is too short; OSError where there is none."""
-    with Path(place.path).open("rb") as file:  # buffered: a single read of the kernel's has at most 2 GiB
+    """Read a blob. Raises BlobError if the file is too short, OSError if it does not exist."""
+    with Path(place.path).open("rb") as file:  # buffered: a single read call of the kernel returns at most 2 GiB
         file.seek(place.offset)
         found = file.read(place.length)
     if len(found) != place.length:

@@ -31,7 +31,7 @@ JVM_ENDED = "Spark's JVM ended"
 _MARK = re.compile(r"<binlog-error:([A-Za-z0-9+/]+={0,2}):([0-9a-f]{64})>")
 _RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Gone|Refused|Unavailable): .*$", re.MULTILINE)
 _CAUSE = re.compile(r"^Caused by: (?!py4j\.)((?:[\w$]+\.)+[\w$]+: .+)$", re.MULTILINE)
-# What py4j was told of an exception in the JVM, before its stack trace; Spark's texts may have several lines.
+# The exception in the JVM that py4j reported, up to its stack trace; Spark's texts may have several lines.
 _IN_JVM = re.compile(r"^: ((?:[\w$]+\.)+[\w$]+: .+?)(?=\n\s+at |\nCaused by: |\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -63,7 +63,7 @@ class ErrorSeal:
         return cls(os.urandom(32).hex())
 
     def carry(self, error: BinlogError) -> ErrorInTask:
-        """The exception that a task raises in place of `error`."""
+        """Return the exception that a task raises instead of `error`."""
         if not self.secret:
             return ErrorInTask(f"{type(error).__name__}: {error}")
         fields = {name: _packed(value) for name, value in vars(error).items() if not name.startswith("__")}
@@ -73,7 +73,7 @@ class ErrorSeal:
         return ErrorInTask(f"{error} <binlog-error:{text}:{self._code(text)}>")
 
     def unwrap(self, error: BaseException) -> BinlogError:
-        """The error of ours that a task raised, else a SparkFailed."""
+        """Return the drainer's own error that a task raised, else a SparkFailed."""
         text = text_of(error)
         for found in _MARK.finditer(text):
             if self.secret and hmac.compare_digest(self._code(found[1]), found[2]):
@@ -91,12 +91,12 @@ class ErrorSeal:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an error, with the class name unless it is one of Spark's or a BinlogError."""
+    """Return the text of an error, with the class name unless it is one of Spark's or a BinlogError."""
     if not isinstance(error, (*SPARK_ERRORS, BinlogError)):
         return f"{type(error).__name__}: {error}"
     try:
         return str(error)
-    except (OSError, Py4JError):  # py4j asks the JVM for the text, and it has ended
+    except (OSError, Py4JError):  # py4j requests the text from the JVM, which has ended
         return JVM_ENDED
 
 
@@ -115,7 +115,7 @@ def _read(text: str) -> BinlogError | None:
         return None
     if kind is None:
         return None
-    # Not by calling the class: many take keyword arguments, which an exception does not keep.
+    # The class is not called, because many classes have keyword arguments, which an exception does not keep.
     ours = kind.__new__(kind)
     ours.args = args
     vars(ours).update(fields)
@@ -164,8 +164,9 @@ def _unpacked(value: Any) -> object:
 
 
 def reason_of(text: str) -> str:
-    """The most informative line of Spark's text: the last error of a Python traceback, else the innermost cause with a
-    message, else what py4j was told of an exception, else the first line with an exception's name, else the first."""
+    """Return the most informative line of Spark's text. In this order: the last error of a Python traceback, the
+    innermost cause with a message, the exception that py4j reported, the first line with an exception's name, the first
+    line."""
     head = text.partition("=== Streaming Query ===")[0]
     for pattern in (_RAISED, _CAUSE, _IN_JVM):
         found = pattern.findall(head)

@@ -1,4 +1,4 @@
-"""The driver's end of failure_reports.py: what fails in tasks, for /status, the metric and the log."""
+"""The driver's end of failure_reports.py: receives the failures in tasks, for /status, the metric and the log."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ _log = get_logger(__name__)
 
 
 def listener_for(session: SparkSession) -> FailureListener | None:
-    """At the address by which executors reach the driver: its port for UDP, too, as firewalls may know that one, else
-    any. None, and a line in the log, where it cannot listen: what fails in tasks is then in the workers' logs alone."""
+    """Return a listener at the address by which executors reach the driver. Its UDP port has the number of the driver's
+    TCP port, which firewalls may allow, else any number. If it cannot listen, log this and return None: failures in
+    tasks are then only in the workers' logs."""
     settings = session.sparkContext.getConf()
     host = settings.get("spark.driver.host") or "127.0.0.1"
     bind = settings.get("spark.driver.bindAddress") or host
@@ -35,16 +36,22 @@ def listener_for(session: SparkSession) -> FailureListener | None:
             return FailureListener(host.strip("[]"), bind.strip("[]"), port=port)
         return FailureListener(host.strip("[]"), bind.strip("[]"))
     except OSError as error:
-        _log.warning("the status will not show what fails in Spark's tasks: no UDP port", host=bind, error=str(error))
+        _log.warning(
+            "/status will not show failures in Spark tasks, only the workers' logs will: no UDP port",
+            host=bind,
+            error=str(error),
+        )
         return None
 
 
 class FailureListener:
-    """Receives reports of failures from tasks over UDP until `close`. `address`: what tasks are given to send them to,
-    with a secret of this listener."""
+    """Receives reports of failures from tasks over UDP until `close`. `address`: given to tasks, so that they can send
+    reports; contains this listener's secret."""
 
     def __init__(self, host: str, bind: str, failures: Failures = FAILURES, *, port: int = 0) -> None:
-        """`host`: as tasks reach it; `bind`: of an interface here; `port` 0: any. Raises OSError."""
+        """`host`: the name by which tasks reach it; `bind`: the address of an interface here; `port` 0: any. Raises
+        OSError.
+        """
         family, kind, protocol, _, place = socket.getaddrinfo(bind, port, type=socket.SOCK_DGRAM)[0]
         self._socket = socket.socket(family, kind, protocol)
         try:
@@ -56,7 +63,9 @@ class FailureListener:
         self._bind = bind
         self.address = ReportAddress(host, self._socket.getsockname()[1], secrets.token_hex(32))
         self._failures = failures
-        self._outage = Outage(_log, "tasks of Spark fail and try again", "no task of Spark fails any more")
+        self._outage = Outage(
+            _log, "operations in Spark tasks fail and are retried", "operations in Spark tasks no longer fail"
+        )
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="failure listener", daemon=True)
         self._thread.start()
@@ -74,10 +83,12 @@ class FailureListener:
                 self._hear(self._datagram())
         except OSError as error:
             if not self._closing:
-                _log.warning("the status shows no more of what fails in Spark's tasks", error=str(error))
+                _log.warning(
+                    "/status no longer shows failures in Spark tasks, only the workers' logs do", error=str(error)
+                )
 
     def _datagram(self) -> bytes:
-        """The next one, or nothing for a while."""
+        """Return the next datagram, or nothing after a short timeout."""
         try:
             return self._socket.recv(REPORT_BYTES_MAX)
         except TimeoutError:
@@ -90,7 +101,7 @@ class FailureListener:
         self._tell()
 
     def _tell(self) -> None:
-        """In the log: what fails, from time to time, and once that it is over."""
+        """Log failures in tasks, from time to time, and once when they have ended."""
         failure = self._failures.elsewhere
         if failure is not None:
             self._outage.failed(what=failure.what, error=failure.error, tries=failure.tries)

@@ -1,10 +1,11 @@
-"""What fails and is tried again in a task, sent to the driver while it lasts; failure_listener.py is the driver's end.
+"""Report operations that fail and are retried in a task to the driver, while they fail. failure_listener.py is the
+driver's end.
 
     task                                    driver
     (number, what fails)            ──►     /status, the log, the metric
     once a second, and when it is over
 
-Tasks run in processes and on nodes of their own, and Spark tells the driver only how they end. A report is one UDP
+Tasks run in processes and on nodes of their own, and Spark reports to the driver only how they end. A report is one UDP
 datagram: nothing waits for it, a lost one is replaced by the next, and the last one expires. It begins with a message
 authentication code under a secret that only the driver and its tasks know; anything else is ignored.
 """
@@ -44,7 +45,7 @@ class ReportAddress:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Message `number` of the task `reporter`. `failure` None: nothing fails there any more."""
+    """Message `number` of the task `reporter`. `failure` None: no operation fails there any more."""
 
     reporter: str
     number: int
@@ -61,7 +62,9 @@ class Report:
 
 
 def decode(datagram: bytes, secret: str, now_s: float) -> Report | None:
-    """`now_s`: unix time here. None: not from a task of this driver, or from one of another version."""
+    """Decode a report. `now_s`: unix time here. Returns None for a datagram that is not from a task of this driver, or
+    that is from another version.
+    """
     code, text = datagram[:_CODE_BYTES], datagram[_CODE_BYTES:]
     if not hmac.compare_digest(code, _code(secret, text)):
         return None
@@ -86,7 +89,7 @@ def _code(secret: str, text: bytes) -> bytes:
 
 @contextlib.contextmanager
 def reporting(address: ReportAddress | None) -> Iterator[None]:
-    """For as long as a task runs, its failures are sent to `address`; None: to nobody."""
+    """While inside, send a task's failures to `address`; None: send nothing."""
     if address is None:
         yield
         return
@@ -101,7 +104,7 @@ def reporting(address: ReportAddress | None) -> Iterator[None]:
 
 
 def line_to(address: ReportAddress) -> socket.socket:
-    """Raises OSError: the host's name is unknown here, for one."""
+    """Return a socket to the driver. Raises OSError, for example if the host's name is unknown here."""
     family, kind, protocol, _, target = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]
     line = socket.socket(family, kind, protocol)
     try:
@@ -114,13 +117,13 @@ def line_to(address: ReportAddress) -> socket.socket:
 
 
 class Reporter:
-    """Sends what fails in `failures` from a thread of its own, which begins with the first `changed`: a try may last
-    longer than a report. Nothing is sent where nothing fails."""
+    """Sends the state of `failures` from a thread of its own. The thread starts with the first call of `changed`,
+    because one attempt may last longer than a report. Nothing is sent while nothing fails."""
 
     def __init__(
         self, failures: Failures, secret: str, connect: Callable[[], socket.socket], *, renewed_s: float = RENEWED_S
     ) -> None:
-        """`connect` gives a socket that does not block; it may raise OSError, and is called again then."""
+        """`connect` returns a non-blocking socket; it may raise OSError, and is then called again."""
         self._failures = failures
         self._secret = secret
         self._connect = connect
@@ -134,7 +137,7 @@ class Reporter:
         self._lock = threading.Lock()
 
     def changed(self) -> None:
-        """What fails has changed. Returns at once."""
+        """Note that the failures have changed. Returns immediately."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="failure reports", daemon=True)
@@ -142,7 +145,7 @@ class Reporter:
         self._wake.set()
 
     def end(self) -> None:
-        """The task is over: nothing fails in it any more."""
+        """Note that the task has ended: no operation fails in it any more."""
         self._ended.set()
         self._wake.set()
         with self._lock:
@@ -170,4 +173,4 @@ class Reporter:
                 self._line = self._connect()
             self._line.send(datagram)
         except OSError:
-            pass  # the worker's log has the failure itself, and the next report comes in a second
+            pass  # the worker's log has the failure itself, and the next report is sent in a second

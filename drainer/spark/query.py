@@ -1,4 +1,4 @@
-"""The streaming query of the drainer: source "binlog" planned by the scheduler, every batch into the pipeline."""
+"""The drainer's streaming query: the scheduler plans the source "binlog", and every batch goes into the pipeline."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _log = get_logger(__name__)
 
 
 class SparkBatch:
-    """One micro-batch of packed rows (MicroBatch); usable when Spark has gone on to the next."""
+    """One micro-batch of packed rows (MicroBatch). Usable after Spark has gone on to the next one."""
 
     def __init__(
         self, packed: DataFrame, errors: ErrorSeal, files: str = "", reports: ReportAddress | None = None
     ) -> None:
-        """`files`: the query's folder of files (blob_files.py), empty where there are none. `reports`: where tasks that
-        write report what fails and is tried again."""
+        """`files`: the query's folder of files (blob_files.py), empty if there is none. `reports`: the address to which
+        tasks that write report failures that are retried."""
         self._packed = packed
         self._errors = errors
         self._files = files
@@ -39,7 +39,7 @@ class SparkBatch:
         self._by_slot: DataFrame | None = None
 
     def covers(self, after_ts: int, until_ts: int) -> None:
-        """The batch is (after_ts, until_ts]: its files are removed when nobody refers to it."""
+        """Set the batch's range (after_ts, until_ts]. Its files are removed when no reference to the batch is left."""
         folder = blob_files.folder_of(self._files, after_ts, until_ts)
         if folder:
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -65,15 +65,15 @@ class SparkBatch:
         return shuffle_apply.spread(self._read(job.order, job.folded), job, self._errors, self._reports)
 
     def _read(self, order: ReadOrder, folded: bool) -> DataFrame:
-        """All jobs of a batch have one order, and read it once."""
+        """Read the batch once. All its jobs have the same order."""
         if self._by_slot is None:
             self._by_slot = shuffle_apply.read_by_slot(self._packed, order, folded, self._errors)
         return self._by_slot
 
 
 class Query:
-    """Runs from `start` until `stop` or until a batch raises. Spark's own checkpoint is a fresh folder at every start:
-    the destination's position is the truth (correctness rule 17)."""
+    """Runs from `start` until `stop` or until a batch raises. Spark's own checkpoint is a new folder at every start,
+    because only the destination's position counts (correctness rule 17)."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Query:
         one_machine: bool = False,
         reports: ReportAddress | None = None,
     ) -> None:
-        """`one_machine`: all tasks run here, and hand large values on in files. `reports`: as SparkBatch has it."""
+        """`one_machine`: all tasks run on this machine and pass large values on in files. `reports`: see SparkBatch."""
         self._session = session
         self._reports = reports
         self._errors = ErrorSeal.new()
@@ -95,24 +95,25 @@ class Query:
         self._checkpoint = Path(tempfile.mkdtemp(prefix="drainer-query-"))
 
     def start(self, batch: Callable[[SparkBatch], None], ended: Callable[[BaseException | None], None]) -> None:
-        """`batch` is called with one micro-batch after another; `ended` once, with the error if there was one. It
-        returns when no batch of the query is applied any more: their files are removed then."""
+        """Start the query. `batch` is called with one micro-batch after another. `ended` is called once, with the error
+        if there was one; it must return only when no batch of the query is being applied any more, because their files
+        are removed then."""
         frame = self._session.readStream.format("binlog").options(**self._options).load()
 
         def each(packed: DataFrame, _batch_id: int) -> None:
             batch(SparkBatch(packed, self._errors, self._files, self._reports))
 
-        # As a URL: a path alone is one of the cluster's default file system, which may be no folder of this machine.
+        # As a URL, because a path alone belongs to the cluster's default file system, which may not be on this machine.
         writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", self._checkpoint.as_uri())
         query = self._query = writer.queryName("drainer").start()
-        if self._stopped.is_set():  # by a batch that failed meanwhile, for one
+        if self._stopped.is_set():  # for example by a batch that failed meanwhile
             self.stop()
 
         def wait() -> None:
             failure: BaseException | None = None
             try:
                 query.awaitTermination()
-            except (*SPARK_ERRORS, OSError) as error:  # OSError: the JVM is gone
+            except (*SPARK_ERRORS, OSError) as error:  # OSError: the JVM has ended
                 failure = self._errors.unwrap(error)
             shutil.rmtree(self._checkpoint, ignore_errors=True)
             try:
@@ -125,7 +126,7 @@ class Query:
         threading.Thread(target=wait, name="query", daemon=True).start()
 
     def stop(self) -> None:
-        """Where `start` has not come so far, it stops the query itself."""
+        """Stop the query. If `start` has not started it yet, `start` stops it."""
         self._stopped.set()
         if self._query is None:
             return

@@ -1,10 +1,10 @@
-"""The spread way on executors: rows are folded where they were pulled, slots are brought together and applied.
+"""Apply a spread batch on executors: rows are folded where they were pulled, then each slot is collected and applied.
 
     pull ─ fold ─► (seq, blob) ─ repartition by slot ──┬► merge, apply with marks ─► (result)
-                                                       └► the next batch of it, before: drainer.spark.shuffle_examine
+                                                       └► claims, before anything is written: shuffle_examine
 
-`seq` is the slot. A slot is one partition and is applied by one task, so its chunks come in order. What lies before
-the shuffle and what lies behind it are two jobs: a batch is read while the one before it is applied.
+`seq` is the slot. A slot is one partition and is applied by one task, so its chunks are applied in order. The stages
+before and after the shuffle are two jobs, so that a batch can be read while the preceding one is applied.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from drainer.spark.source.executor import decoder_for, slotted
 
 Batches = Iterator[pa.RecordBatch]
 
-# The columns of a packed row that say something of a slot: what reading tasks have folded goes on as it is.
+# The columns of a packed row that identify and hold a slot; blobs that reading tasks have folded are passed on
+# unchanged.
 SLOT = "seq"
 SLOTTED = pa.schema([(SLOT, pa.int32()), ("blob", pa.binary())])
 SLOTTED_DDL = f"{SLOT} int, blob binary"
@@ -55,7 +56,9 @@ RESULT_DDL = "slot int, row_count long, chunks int, skipped int, detail string"
 def carried(
     work: Callable[[Batches], Batches], errors: ErrorSeal, reports: ReportAddress | None = None
 ) -> Callable[[Batches], Batches]:
-    """Lets errors of ours through to the driver as values; what fails and is tried again is reported to `reports`."""
+    """Convert errors of the drainer so that they reach the driver as values. Failures that are retried are reported to
+    `reports`.
+    """
 
     def carried(batches: Batches) -> Batches:
         try:
@@ -90,8 +93,8 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Task: the blobs of one slot in, its result out. Every part of the batch has one in every slot, with the part's
-    totals; unless together they are `planned` nothing of the slot is applied (rule 22)."""
+    """Task: the blobs of one slot in, its result out. Every part of the batch has a blob in every slot, with the part's
+    totals. Unless the sum of the totals equals `planned`, nothing of the slot is applied (rule 22)."""
 
     order: ReadOrder
     intent: Intent
@@ -129,7 +132,7 @@ def pieces_by_slot(batches: Batches) -> dict[int, list[bytes]]:
 
 
 def complete(slot: int, pieces: Sequence[bytes], intent: Intent, planned: Counted | None) -> list[bytes]:
-    """The blobs of a slot that all parts have reached. RangeDiffers where some have not."""
+    """Return the blobs of a slot if every part has arrived in it. Raises RangeDiffers otherwise."""
     parts = [split_totals(one) for one in join_blobs(pieces, blob_files.read)]
     arrived = Counted(sum(count for count, _, _ in parts), sum(size for _, size, _ in parts))
     where = f"through Spark to slot {slot}"
@@ -138,7 +141,7 @@ def complete(slot: int, pieces: Sequence[bytes], intent: Intent, planned: Counte
 
 
 def check_rows(packed: DataFrame, order: ReadOrder, errors: ErrorSeal) -> None:
-    """Raises what decoding a row of the batch raises; writes nothing."""
+    """Decode all rows of the batch, and raise the error of a bad one. Writes nothing."""
     try:
         packed.mapInArrow(carried(Fold(order), errors), SLOTTED_DDL).count()
     except SPARK_ERRORS as error:
@@ -146,8 +149,9 @@ def check_rows(packed: DataFrame, order: ReadOrder, errors: ErrorSeal) -> None:
 
 
 def read_by_slot(packed: DataFrame, order: ReadOrder, folded: bool, errors: ErrorSeal) -> DataFrame:
-    """(slot, blob) of every part, a partition for each slot; the batch has been pulled and folded when this returns,
-    once, however many jobs follow. `folded`: the tasks that read the batch have carried out `order`."""
+    """Return (slot, blob) of every part, with a partition for each slot. When this returns, the batch has been pulled
+    and folded, once, however many jobs follow. `folded`: the tasks that read the batch have already carried out
+    `order`."""
     rows = packed if folded else packed.mapInArrow(carried(Fold(order), errors), SLOTTED_DDL)
     try:
         return shuffled(rows.repartitionById(order.blobs, SLOT))
@@ -156,11 +160,11 @@ def read_by_slot(packed: DataFrame, order: ReadOrder, folded: bool, errors: Erro
 
 
 def shuffled(frame: DataFrame) -> DataFrame:
-    """The frame, with the shuffle at its end run and its files kept for as long as the frame is.
+    """Run the shuffle at the end of the frame. Return a frame that reads the shuffle's files, which are kept as long as
+    the frame is referenced.
 
-    A frame that is planned anew has a shuffle of its own, so what is asked later is asked of this one's RDD. Only what
-    lies before the shuffle is run: asking for a first row would start a second stage. persist() would copy all rows
-    into a cache.
+    A frame that is planned anew has another shuffle, so later jobs use the RDD of this one. Only the stages before the
+    shuffle are run: fetching a first row would start a second stage. persist() would copy all rows into a cache.
     """
     session = frame.sparkSession
     rdd = frame._jdf.queryExecution().toRdd()
@@ -171,7 +175,7 @@ def shuffled(frame: DataFrame) -> DataFrame:
 
 
 def _last_shuffle(rdd: Any, gateway: Any) -> Any:
-    """The ShuffleDependency that an RDD reads; None where Spark found out that there is nothing to read."""
+    """Return the ShuffleDependency that an RDD reads; None if Spark found that there is nothing to read."""
     while True:
         dependencies = rdd.dependencies()
         if dependencies.isEmpty():
@@ -185,8 +189,8 @@ def _last_shuffle(rdd: Any, gateway: Any) -> Any:
 def spread(
     by_slot: DataFrame, job: SpreadJob, errors: ErrorSeal, reports: ReportAddress | None = None
 ) -> Sequence[Receipt]:
-    """Apply what `read_by_slot` gave; one result for each slot that had rows. RangeDiffers where a slot has not been
-    heard of."""
+    """Apply the blobs that `read_by_slot` returned. Return one result for each slot that had rows. Raises RangeDiffers
+    if a slot has not reported."""
     rows = by_slot.where(f"{SLOT} < {job.intent.slots}") if job.order.examined else by_slot
     task = Apply(job.order, job.intent, job.writer, job.planned)
     results = rows.mapInArrow(carried(task, errors, reports), RESULT_DDL)
@@ -199,14 +203,15 @@ def spread(
 
 
 def of_all_slots(found: Sequence[Receipt], intent: Intent, planned: Counted | None = None) -> list[Receipt]:
-    """Those that had rows. RangeDiffers where a slot has not reported, for each has heard at least of the totals; but
-    where nothing was `planned` no task may have read: an open batch whose pumps have all been given up."""
+    """Return the results of slots that had rows. Raises RangeDiffers if a slot has not reported, because each slot
+    receives at least the totals. If nothing was `planned`, there may have been no reading task: the open batch's pumps
+    have all been abandoned by the operator."""
     unheard({result.slot for result in found}, intent.slots, intent, planned)
     return [result for result in found if result.chunks or result.detail]
 
 
 def unheard(heard: set[int], slots: int, intent: Intent, planned: Counted | None) -> None:
-    """Raises RangeDiffers where some of so many slots have not reported."""
+    """Raise RangeDiffers if some of the slots have not reported."""
     silent = set(range(slots)) - heard
     if silent and planned != Counted():
         batch = f"({intent.after_ts}, {intent.until_ts}]"

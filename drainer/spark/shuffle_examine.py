@@ -1,5 +1,5 @@
-"""What is looked at before a spread batch is begun, on executors: claims are brought together by value, and what they
-leave open is asked of the destination (rule 21). The rows that go ahead come to the driver.
+"""Check a spread batch on executors before it begins: claims are collected by value, and the questions that they leave
+open are put to the destination (rule 21). The rows that are written before the others are sent to the driver.
 
     pull ─ fold ─► (seq, blob) ─ repartition by slot ─► merge claims, ask ─► (conflict, blob)
 """
@@ -27,8 +27,8 @@ FOUND_DDL = "slot int, conflict string, blob binary"
 
 @dataclass(frozen=True, slots=True)
 class Examine:
-    """Task: the claims of one slot in, why they conflict out; of the rows that go ahead their blobs. Slots count from
-    the first one with claims."""
+    """Task: the claims of one slot in, the reason of a conflict out. For the rows that are written before the others,
+    their blobs out. Slots are numbered from the first one with claims."""
 
     job: ExamineJob
 
@@ -54,7 +54,7 @@ class Examine:
 
 
 def examine(by_slot: DataFrame, job: ExamineJob, errors: ErrorSeal, reports: ReportAddress | None = None) -> Examined:
-    """Look at what `shuffle_apply.read_by_slot` gave. RangeDiffers where a slot has not been heard of."""
+    """Check the blobs that `shuffle_apply.read_by_slot` returned. Raises RangeDiffers if a slot has not reported."""
     first, last = job.order.slots, job.order.blobs
     claims = by_slot.where(f"{SLOT} >= {first}").selectExpr(f"{SLOT} - {first} AS {SLOT}", "blob")
     found = claims.mapInArrow(carried(Examine(job), errors, reports), FOUND_DDL)

@@ -54,7 +54,7 @@ Batches = Iterator["RecordBatch"]
 
 
 class BinlogSource(DataSource):  # type: ignore[misc]  # mypy does not follow pyspark
-    """Names the readers; they do the work."""
+    """Creates the readers of the source."""
 
     @classmethod
     def name(cls) -> str:

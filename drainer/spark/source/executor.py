@@ -1,4 +1,4 @@
-"""What an executor does for the data source: pull its ranges and yield Arrow record batches."""
+"""The executor's part of the data source: pull its ranges and yield Arrow record batches."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ COLUMNS = pa.schema(
 )
 
 
-PAYLOAD_BYTES_MAX = 64 << 20  # of the column `payload`: one value, which Spark copies several times
+PAYLOAD_BYTES_MAX = 64 << 20  # bytes in the column `payload`: one value, which Spark copies several times
 
 
 class PayloadTooLarge(BinlogError):
-    """The data source on its own has one row for a transaction, and this one does not fit into it."""
+    """A transaction does not fit into one row, as the data source requires when it is used without the drainer."""
 
 
 def read_task(task: PullTask) -> Iterator[pa.RecordBatch]:
-    """The record batches of one task: one for each message of a pull, or one of slots."""
+    """Yield the record batches of one task: one for each message of a pull, or one for some slots."""
     try:
         if task.fold is not None:
             yield from _folded(task, task.fold)
@@ -86,7 +86,7 @@ def _folded(task: PullTask, order: ReadOrder) -> Iterator[pa.RecordBatch]:
 
 
 def slotted(slots: Mapping[int, bytes]) -> Iterator[pa.RecordBatch]:
-    """Slots' blobs as packed rows, in pieces and batches of a few MiB (drainer.order.blob_pieces)."""
+    """Yield slots' blobs as packed rows, in pieces and batches of a few MiB (drainer.order.blob_pieces)."""
     numbers: list[int] = []
     pieces: list[bytes] = []
     size = 0
@@ -107,7 +107,9 @@ DECODERS_KEPT = 2
 
 
 def decoder_for(order: ReadOrder) -> Any:
-    """This worker's decoder for a view; workers live through many batches, views through many too."""
+    """Return this worker's decoder for a view. A worker lives through many batches, and a view through many batches
+    too.
+    """
     view = order.view
     decoder = _decoders.get(view.token)
     if decoder is None:

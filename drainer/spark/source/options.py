@@ -17,9 +17,9 @@ BATCH_BYTES_MAX = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Picklable. `planner`: the address and key of the drainer's own scheduler (planner_server.py), which
-    then decides every batch; `error_secret`: of its ErrorSeal; `blob_folder`: as of blob_files.folder_of. All empty
-    where the source is used on its own."""
+    """Picklable. `planner`: the address and key of the drainer's own scheduler (planner_server.py), which then decides
+    every batch; `error_secret`: that of its ErrorSeal; `blob_folder`: see blob_files.folder_of. All are empty if the
+    source is used without the drainer."""
 
     pd_urls: tuple[str, ...]
     cluster_id: int = 0
@@ -42,7 +42,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Raises ConfigError naming the option. Spark hands option names over in any case."""
+        """Parse the options. Raises ConfigError naming the option. Spark may pass option names in any case."""
         given = {name.lower(): value.strip() for name, value in options.items()}
         unknown = sorted(set(given) - _KNOWN)
         if unknown:
@@ -80,10 +80,11 @@ _T = TypeVar("_T")
 
 
 def one_line_errors(method: Callable[_P, _T]) -> Callable[_P, _T]:
-    """For methods that Spark calls in a Python process of its own: errors of ours reach the user as their text alone.
+    """Decorate a method that Spark calls in a Python process of its own, so that the user sees only the text of the
+    drainer's errors.
 
     Spark puts the whole traceback into its exception, unless this variable of its own is set when it reports one. The
-    process ends with the report, so nobody else's traceback is hidden.
+    process ends with the report, so no other traceback is hidden.
     """
 
     @functools.wraps(method)
@@ -98,7 +99,7 @@ def one_line_errors(method: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def _typed(given: Mapping[str, str]) -> dict[str, Any]:
-    """What belongs to `table`, and makes no sense without it."""
+    """Parse the options that are only valid with `table`."""
     tables = _tables(given["table"]) if "table" in given else ()
     alone = [name for name in _TYPED if name in given]
     if alone and not tables:
@@ -118,7 +119,7 @@ _TYPED = ("history-file", "history-url", "schema-changes", "zero-dates")
 
 
 def _tables(text: str) -> tuple[tuple[str, str], ...]:
-    """`shop.orders, shop.items`; a name with a dot or comma in it stands in backquotes."""
+    """Parse `shop.orders, shop.items`; a name that contains a dot or comma is written in backquotes."""
     tables: list[tuple[str, str]] = []
     at = 0
     while True:
@@ -141,7 +142,7 @@ _TABLE = re.compile(rf"\s*{_NAME}\.{_NAME}\s*(,|$)")
 
 
 def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
-    """The first is the default."""
+    """Return the option's value; the first choice is the default."""
     value = given.get(name, values[0]).lower()
     if value not in values:
         raise ConfigError(f"data source binlog: option {name} must be {' or '.join(values)}, not {value!r}")

@@ -1,7 +1,7 @@
 """The stream reader of the drainer itself, and the task it plans.
 
 It imports little: Spark makes a reader in three processes of a query before the first task runs, and each of them
-would pay for whatever stands here.
+executes these imports.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ UNSEALED = ErrorSeal()
 
 @dataclass(frozen=True)
 class PullTask(InputPartition):  # type: ignore[misc]  # mypy does not follow pyspark
-    """One task's ranges, pulled one after another. Picklable; holds no connection. With `fold` the task yields one
-    row for each slot instead of one for each message: `seq` is the slot, `blob` its rows (drainer.order.blob), which
-    are put into a file in `folder` where there is one."""
+    """One task's ranges, pulled one after another. Picklable; holds no connection. With `fold` the task yields one row
+    for each slot instead of one for each message: `seq` is the slot, `blob` its rows (drainer.order.blob). If there is
+    a `folder`, the rows are written to a file in it."""
 
     ranges: tuple[PumpRange, ...]
     cluster_id: int
@@ -45,7 +45,7 @@ class PullTask(InputPartition):  # type: ignore[misc]  # mypy does not follow py
 
 
 class PlannedReader(DataSourceStreamReader):  # type: ignore[misc]  # mypy does not follow pyspark
-    """The drainer's own: its scheduler decides where a batch ends and who pulls what."""
+    """The drainer's own stream reader: its scheduler decides where a batch ends and which task pulls which ranges."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -71,7 +71,8 @@ class PlannedReader(DataSourceStreamReader):  # type: ignore[misc]  # mypy does 
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PullTask)
-        from drainer.spark.source.executor import read_task  # much is behind it, and only executors need it
+        # imported here because it imports much, and only executors need it
+        from drainer.spark.source.executor import read_task
 
         return read_task(partition)
 

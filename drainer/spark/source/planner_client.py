@@ -1,4 +1,4 @@
-"""The line between the stream reader, which Spark runs in a process of its own, and the scheduler in the driver.
+"""The connection between the stream reader, which Spark runs in a process of its own, and the scheduler in the driver.
 
     reader                          driver
     ("next", start_ts)      ──►     waits a moment for something to do
@@ -6,11 +6,11 @@
     ("tasks", start, until) ──►
                             ◄──     the tasks of that batch, and what they shall do with it
 
-A local socket in a folder that only this user may enter; each end proves that it knows a key made anew at every start
-before anything is read (multiprocessing.connection). Questions are JSON: nothing the reader says is unpickled in the
-driver. The driver's answers are pickled, as is everything else that Spark hands on from the driver to its Python
-processes: tasks hold a schema. Here is the reader's end; it imports little, because Spark starts that process anew for
-every query.
+The two ends use a local socket in a folder that only this user may enter. Before anything is read, each end proves that
+it knows a key that is created at every start (multiprocessing.connection). Questions are JSON, so that the driver
+unpickles nothing from the reader. The driver's answers are pickled, because tasks contain a schema; Spark also pickles
+everything else that it passes from the driver to its Python processes. This module is the reader's end. It imports
+little, because Spark starts that process again for every query.
 """
 
 from __future__ import annotations

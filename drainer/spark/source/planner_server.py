@@ -1,4 +1,6 @@
-"""The driver's end of the line to the stream reader; planner_client.py has the reader's, and what is said on it."""
+"""The driver's end of the connection to the stream reader. planner_client.py is the reader's end and describes the
+messages.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from binlog.runtime.log import get_logger
 from drainer.spark.source.planner_client import Tasks
 
 QUESTION_BYTES_MAX = 1024
-# The path of a socket holds at most 107 bytes, of which 32 come behind the folder's.
+# The path of a socket has at most 107 bytes; 32 of them follow the folder's path.
 SOCKET_FOLDER_BYTES_MAX = 75
 
 _log = get_logger(__name__)
@@ -31,7 +33,7 @@ class QuestionUnreadable(BinlogError):
 
 
 class Planner(Protocol):
-    """What the reader asks. Both block; `next_until` at most a fraction of a second."""
+    """Answers the reader's questions. Both methods block; `next_until` for at most a fraction of a second."""
 
     def next_until(self, start_ts: int) -> int: ...
 
@@ -39,8 +41,9 @@ class Planner(Protocol):
 
 
 class PlannerServer:
-    """Serves one Planner until `close`; every connection has a thread. An error in the planner goes to the reader,
-    whose query then fails, and to `on_error` unless this is closed: the query is over then."""
+    """Serves one Planner until `close`, with a thread for each connection. An error in the planner is sent to the
+    reader, whose query then fails, and passed to `on_error`. After `close`, the query has ended, and `on_error` is not
+    called."""
 
     def __init__(self, planner: Planner, on_error: Callable[[BaseException], None]) -> None:
         self._planner = planner
@@ -57,7 +60,8 @@ class PlannerServer:
 
     def close(self) -> None:
         self._closing = True
-        # Wakes accept(). Not a Client: that waits to be greeted, for ever if the thread has just left its loop.
+        # Wakes accept(). Not a Client, which would wait for the handshake for ever if the thread has just left its
+        # loop.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as wake:
             wake.connect(self.address)
         self._thread.join(5)
@@ -95,11 +99,11 @@ class PlannerServer:
 
 
 def question_of(asked: bytes) -> tuple[str, int, int]:
-    """(question, start_ts, until_ts). Raises QuestionUnreadable."""
+    """Return (question, start_ts, until_ts). Raises QuestionUnreadable."""
     try:
         question, start_ts, until_ts = json.loads(asked)
     except (ValueError, TypeError, RecursionError) as error:
-        raise QuestionUnreadable(f"stream reader: {asked[:100]!r} is no question: {error}") from None
+        raise QuestionUnreadable(f"stream reader: {asked[:100]!r} is not a valid request: {error}") from None
     if question not in ("next", "tasks") or type(start_ts) is not int or type(until_ts) is not int:
-        raise QuestionUnreadable(f"stream reader: {asked[:100]!r} is no question")
+        raise QuestionUnreadable(f"stream reader: {asked[:100]!r} is not a valid request")
     return question, start_ts, until_ts

@@ -24,7 +24,9 @@ PAUSE_S = 0.2
 
 
 class Pumps:
-    """Connected from construction until `close`. `survey` waits a while for a pump that does not answer."""
+    """The pumps' clients, connected from construction until `close`. `survey` waits for some time for a pump that does
+    not answer.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self._loop = asyncio.new_event_loop()
@@ -37,7 +39,9 @@ class Pumps:
         return self.run(self._patiently(after_ts, limits))
 
     def counted(self, part: PumpRange) -> PumpRange:
-        """With what its pull must bring (rule 22), of a pump that answered the last survey. Raises HeldBack."""
+        """Return the range with the counts that its pull must return (rule 22), from a pump that answered the last
+        survey. Raises HeldBack.
+        """
         if part.planned is not None or (part.extension and not part.ends_pulls):
             return part
         return replace(part, planned=self.run(self._set.count(part)))
@@ -59,7 +63,7 @@ class Pumps:
             await asyncio.sleep(PAUSE_S)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, run on the event loop of the pumps' clients."""
+        """Run `work` on the event loop of the pumps' clients; return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 

@@ -1,4 +1,6 @@
-"""The readers of the data source "binlog" on its own. Offsets are commit_ts; partitions are ranges of pumps."""
+"""The readers of the data source "binlog" used without the drainer. Offsets are commit_ts; partitions are ranges of
+pumps.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ PIECES = 2
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # mypy does not follow pyspark
-    """The source on its own: it asks the pumps itself."""
+    """The stream reader of the source used without the drainer. It queries the pumps itself."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -58,11 +60,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._pumps.close()
 
     def _survey(self, after_ts: int, limits: Limits) -> Watermark:
-        """How far a micro-batch that begins behind `after_ts` may go."""
+        """Return the watermark of a micro-batch that begins after `after_ts`."""
         return self._connected().survey(after_ts, limits)
 
     def _tasks(self, after_ts: int, until_ts: int) -> list[InputPartition]:
-        """What reads (after_ts, until_ts], which is not empty."""
+        """Return the tasks that read (after_ts, until_ts], which is not empty."""
         pumps = self._connected()
         watermark = pumps.survey(after_ts, Limits(self._options.batch_bytes_max))
         return _tasks(watermark, pumps, self._options, after_ts, until_ts)
@@ -74,7 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does not follow pyspark
-    """`spark.read.format("binlog")`: everything in (start-ts, end-ts]."""
+    """The reader of `spark.read.format("binlog")`: everything in (start-ts, end-ts]."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -97,12 +99,12 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does not foll
 
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """For a range without partitions Spark asks once all the same, with a partition of its own that names nothing."""
+    """Read one partition. For a range without partitions Spark calls this once with an empty partition of its own."""
     return read_task(partition) if isinstance(partition, PullTask) else iter(())
 
 
 def _limits(limit: ReadLimit) -> Limits:
-    """Rows are binlogs. Other limits do not apply to this source."""
+    """Return the limits of a batch. Each row is a binlog. Other limits do not apply to this source."""
     max_bytes, max_rows = getattr(limit, "max_bytes", 0), getattr(limit, "max_rows", 0)
     return Limits(1 << 40) if isinstance(limit, ReadAllAvailable) else Limits(max_bytes, max_rows)
 

@@ -3,7 +3,7 @@
     python -m drainer.spark.startup.executor_pod executor
 
 Spark's driver makes the pod (master k8s://…) and describes the executor by environment variables. In Spark's own image
-a shell script makes a command line of them; this does the same in the drainer's image.
+a shell script converts them to a command line; this program does so in the drainer's image.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from drainer.spark.startup.spark_folder import spark_home
 from drainer.spark.startup.unavailable import SparkUnavailable
 
 MAIN = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
-# Argument of the JVM's main class, and the variable of Spark that has its value.
+# The argument of the JVM's main class, and the variable of Spark with its value.
 ARGUMENTS = {
     "--driver-url": "SPARK_DRIVER_URL",
     "--executor-id": "SPARK_EXECUTOR_ID",
@@ -39,7 +39,7 @@ class NotAnExecutor(Exception):
 
 
 def command(argv: list[str], environment: Mapping[str, str], java: str, spark: Path) -> list[str]:
-    """The JVM's command line; `spark`: the folder that has `jars`. Raises NotAnExecutor."""
+    """Return the JVM's command line; `spark`: the folder that contains `jars`. Raises NotAnExecutor."""
     if argv != ["executor"]:
         raise NotAnExecutor(
             f"the argument is {' '.join(argv)!r}, not 'executor': only Spark's driver starts this program"
@@ -62,7 +62,7 @@ def command(argv: list[str], environment: Mapping[str, str], java: str, spark: P
 
 
 def main(argv: list[str]) -> NoReturn:
-    """Becomes the JVM; exit code 1, with the reason on standard error, where that cannot be."""
+    """Become the JVM. If that fails, print the reason to standard error and return exit code 1."""
     try:
         java = str(java_program())
         line = command(argv, os.environ, java, spark_home())

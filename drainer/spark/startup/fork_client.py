@@ -1,10 +1,11 @@
-"""What Spark runs in the place of Python: has fork_server.py fork a child that does what the arguments say.
+"""The program that Spark runs instead of Python. It requests a child from fork_server.py, which executes the arguments.
 
     python -I -S fork_client.py <path of the server's socket> -m <module> <argument>…
 
-It has the child's standard files, so Spark talks with the child; it passes SIGTERM on and ends with the child's exit
-code. Where there is no server, or it ends before it has forked, this process becomes the Python that was asked for.
-It imports only what it needs, because each of Spark's Python processes waits for it.
+The child gets this process's standard files, so Spark communicates with the child directly. This process forwards
+SIGTERM and exits with the child's exit code. If there is no server, or the server ends before it has forked, this
+process itself becomes the requested Python. It imports only what it needs, because each of Spark's Python processes
+waits for it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from struct import Struct
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # not typing's, whose import takes as long as all the rest
+if TYPE_CHECKING:  # not from typing, whose import takes as long as all the rest
     from collections.abc import Mapping
 
 LENGTHS = Struct("<II")
@@ -28,7 +29,7 @@ def main(argv: list[str]) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         if _forked(connection, path, arguments):
             try:
-                # Until here it ends this process, and with it a child.
+                # Until this line SIGTERM ends this process, and with it a child.
                 signal.signal(signal.SIGTERM, lambda number, _: connection.send(bytes([number])))
                 code = connection.recv(1)
             except OSError:

@@ -1,19 +1,18 @@
-"""The process that Spark's Python processes on this machine are forked from.
+"""The fork server: the process from which Spark's Python processes on this machine are forked.
 
     python -m drainer.spark.startup.fork_server <path of its socket>
 
-Spark starts four Python programs for a query, one after another: what makes the data source, what asks its reader for
-offsets, what plans its tasks, and the daemon of the workers. Each would import pyspark, Arrow and most of this package,
-half a second to a second of CPU. Here this is done once, while the JVM starts; Spark runs fork_client.py in the place
-of Python, which sends its arguments, its environment and its standard files through the socket, and a child forked from
-here does what they say.
+Spark starts four Python programs for a query, one after another: one makes the data source, one queries its reader for
+offsets, one plans its tasks, and one is the daemon of the workers. Each would import pyspark, Arrow and most of this
+package, for half a second to a second of CPU. The fork server imports them once, while the JVM starts. Spark runs
+fork_client.py instead of Python. The client sends its arguments, its environment and its standard files through the
+socket, and a child forked from the server executes them.
 
 A request is the lengths of its two parts (`<II`) with the three descriptors (SCM_RIGHTS), then the arguments and the
-variables, each part joined by zero bytes. The answers are one byte each: the child's own FORKED, and its exit code at
-its end. What the client sends later are signals for the child, a byte each, and the child is killed where the client
-ends, and where this process ends: a client that has not been answered then runs Python itself, and of two processes
-each would read what Spark sends.
-The socket lies in the drainer's own folder, which only its user can enter.
+variables, each part joined by zero bytes. The answers are one byte each: FORKED from the child, and at its end its exit
+code. Later the client sends signals for the child, one byte each. The child is killed when the client ends. It is also
+killed when this process ends: a client without an answer then runs Python itself, and otherwise two processes would
+read Spark's input. The socket is in the drainer's own folder, which only its user can enter.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ LENGTHS = Struct("<II")
 FORKED = b"F"
 FILES = 3
 REQUEST_BYTES_MAX = 16 << 20
-_KILLED = 128  # and the number of the signal, as a shell says it
+_KILLED = 128  # plus the number of the signal, as in a shell
 
 
 class BadRequest(Exception):
-    """What came through the socket is no request."""
+    """The socket received something that is not a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`arguments` as Python gets them: -m, a module, its own. `files`: standard input, output and error."""
+    """`arguments`: those of Python: -m, a module, the module's own. `files`: standard input, output and error."""
 
     arguments: Sequence[str]
     variables: dict[str, str]
@@ -64,7 +63,7 @@ def parse(arguments: bytes, variables: bytes, files: Sequence[int]) -> Request:
 
 
 def receive(connection: socket.socket) -> Request:
-    """Raises BadRequest, and OSError where the connection breaks or is silent for too long."""
+    """Receive a request. Raises BadRequest, and OSError if the connection breaks or is silent for too long."""
     head, files, _, _ = socket.recv_fds(connection, LENGTHS.size, FILES)
     try:
         if len(head) < LENGTHS.size:
@@ -90,8 +89,8 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 class ForkServer:
-    """Forks a child for each request until it is killed. One thread of Python's, so that forking is safe; those of
-    pyarrow's memory pools see to it themselves (pthread_atfork)."""
+    """Forks a child for each request until it is killed. The process has one Python thread, so forking is safe;
+    pyarrow's memory pools handle forks of their threads themselves (pthread_atfork)."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -103,7 +102,7 @@ class ForkServer:
         for end in (self._woken, self._wake):
             end.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # not SIG_IGN: exit codes are asked for
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # not SIG_IGN, because exit codes are needed
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
         while True:
@@ -123,7 +122,7 @@ class ForkServer:
         try:
             request = receive(connection)
         except (BadRequest, OSError) as error:
-            _say(f"a request that is none: {error}")
+            _say(f"invalid request: {error}")
             connection.close()
             return
         server = os.getpid()
@@ -142,11 +141,11 @@ class ForkServer:
         self._selector.register(connection, selectors.EVENT_READ, pid)
 
     def _become(self, request: Request, connection: socket.socket, server: int) -> NoReturn:
-        """In the child: nothing of the server is left but what it has imported."""
+        """In the child: drop everything of the server except its imports."""
         code = 1
         try:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != server:  # it ended before the line above took effect
+            if os.getppid() != server:  # the server ended before the line above took effect
                 os._exit(code)
             connection.send(FORKED)
             signal.set_wakeup_fd(-1)
@@ -159,13 +158,13 @@ class ForkServer:
             os._exit(code)
 
     def _pass_on(self, pid: int) -> None:
-        """Signals for a child; its end where the client has ended."""
+        """Pass the client's signals to the child, and kill the child when the client has ended."""
         with contextlib.suppress(BlockingIOError):
             numbers = b""
             with contextlib.suppress(ConnectionError):
                 numbers = self._children[pid].recv(64)
             for number in numbers or (signal.SIGKILL,):
-                os.kill(pid, number)  # not reaped yet, so the number is still its own
+                os.kill(pid, number)  # not reaped yet, so the process id is still the child's
             if not numbers:
                 self._selector.unregister(self._children[pid])
 
@@ -181,7 +180,7 @@ class ForkServer:
 
 
 def run(request: Request) -> int:
-    """Become what was asked for; returns its exit code."""
+    """Run the requested module; return its exit code."""
     for number, file in enumerate(request.files):
         os.dup2(file, number)
     _close(request.files)
@@ -192,7 +191,7 @@ def run(request: Request) -> int:
     sys.argv = [module, *arguments]
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*found in sys.modules.*", RuntimeWarning)  # of runpy
+            warnings.filterwarnings("ignore", ".*found in sys.modules.*", RuntimeWarning)  # raised by runpy
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as error:
@@ -223,7 +222,7 @@ def _ended() -> Iterator[tuple[int, int]]:
 
 
 def _say(text: str) -> None:
-    """Into Spark's log."""
+    """Write to Spark's log."""
     sys.stderr.write(f"fork server: {text}\n")
     sys.stderr.flush()
 

@@ -1,4 +1,6 @@
-"""Whether Spark's Python processes are forked from one that has imported everything (fork_server.py), and how."""
+"""Decide whether Spark's Python processes are forked from one that has imported everything (fork_server.py), and
+prepare it.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,15 @@ SERVER = "drainer.spark.startup.fork_server"
 
 @dataclass(frozen=True, slots=True)
 class Forking:
-    """`python`: what Spark runs in the place of Python; `server`: the command line of the fork server."""
+    """`python`: the program that Spark runs instead of Python; `server`: the command line of the fork server."""
 
     python: str
     server: tuple[str, ...]
 
 
 def forking(folder: Path, master: str, conf: Mapping[str, str]) -> Forking | None:
-    """Prepared in `folder`; None where Spark is to run Python itself: on other machines, with another interpreter,
-    and where `folder` may not hold programs or has too long a path for a socket."""
+    """Prepare the fork server's files in `folder`. Return None if Spark must run Python itself: on other machines, with
+    another interpreter, and if programs in `folder` cannot be executed or its path is too long for a socket."""
     if not (sys.platform == "linux" and master.startswith("local") and python_of(conf) == sys.executable):
         return None
     python, path = folder / PYTHON, folder / SOCKET
@@ -37,6 +39,6 @@ def forking(folder: Path, master: str, conf: Mapping[str, str]) -> Forking | Non
     words = (sys.executable, "-I", "-S", fork_client.__file__, str(path))
     python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
     python.chmod(0o700)
-    if not os.access(python, os.X_OK):  # a file system that is mounted without
+    if not os.access(python, os.X_OK):  # a file system that is mounted without permission to execute
         return None
     return Forking(str(python), (sys.executable, "-m", SERVER, str(path)))

@@ -1,6 +1,6 @@
 """Finds the Java that Spark will use; its options, and the file of the class archive.
 
-Nothing here or in what it imports needs pyspark: the JVM is started before that is imported.
+Neither this module nor its imports need pyspark, because the JVM is started before pyspark is imported.
 """
 
 from __future__ import annotations

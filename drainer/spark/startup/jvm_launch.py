@@ -43,8 +43,8 @@ SETTINGS_FILE = "spark.conf"
 @dataclass(frozen=True, slots=True)
 class Jvm:
     """A started JVM. `process`: its supervisor; None for an existing JVM (PYSPARK_GATEWAY_PORT). `folder`: where it
-    writes its gateway's port and secret. `output`: log of the JVM and its workers. `python`: what it is to run in the
-    place of Python, empty: as Spark would."""
+    writes its gateway's port and secret. `output`: log of the JVM and its workers. `python`: the program to run instead
+    of Python; empty: Spark's own choice."""
 
     settings: Mapping[str, str]
     output: Path
@@ -62,11 +62,11 @@ class Jvm:
 
 def start_jvm(*, master: str, output: Path, conf: Mapping[str, str], archive: bool = True) -> Jvm:
     """Start a JVM without waiting for it. `conf` overrides the drainer's settings; `archive`: use the class archive if
-    it exists. Raises SparkUnavailable where there is no Java or no master."""
+    it exists. Raises SparkUnavailable if there is no Java or no master."""
     check_master(conf.get("spark.master", master))
     classes = archive_of(check_java())
     remove_leftovers(classes)
-    # Workers run `python3` from PATH unless told otherwise; Spark itself reads its setting in spark-submit alone.
+    # Workers run `python3` from PATH unless this variable is set; Spark reads its own setting only in spark-submit.
     os.environ["PYSPARK_PYTHON"] = python_of(conf)
     output.parent.mkdir(parents=True, exist_ok=True)
     log4j = output.with_name("log4j2.properties")
@@ -76,8 +76,8 @@ def start_jvm(*, master: str, output: Path, conf: Mapping[str, str], archive: bo
 
 
 def start(settings: Mapping[str, str], variables: Mapping[str, str], output: Path, *, forks: bool = False) -> Jvm:
-    """`variables`: additions to the environment of the JVM and its workers; `forks`: with a fork server for Spark's
-    Python processes, where that can be."""
+    """`variables`: additions to the environment of the JVM and its workers; `forks`: use a fork server for Spark's
+    Python processes, if possible."""
     folder = Path(tempfile.mkdtemp(prefix="gateway-"))
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return Jvm(settings, output, folder, None)  # an existing JVM
@@ -92,8 +92,8 @@ def start(settings: Mapping[str, str], variables: Mapping[str, str], output: Pat
 
 
 def connect(jvm: Jvm, conf: SparkConf, stopping: Callable[[], bool] = lambda: False) -> Any:
-    """py4j's gateway to the JVM; its `proc` is the supervisor, its `folder` is to be removed at the end. Raises
-    SparkUnavailable, and Stopped as soon as `stopping` returns True; the JVM has ended then."""
+    """Return py4j's gateway to the JVM. Its `proc` is the supervisor; the caller removes its `folder` at the end.
+    Raises SparkUnavailable, and Stopped as soon as `stopping` returns True; the JVM has ended then."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.java_gateway import launch_gateway
 

@@ -14,8 +14,8 @@ KUBERNETES_PORTS = {"https": 443, "http": 80}
 
 
 def check_master(master: str, *, wait_s: float = CONNECT_S) -> None:
-    """SparkUnavailable where no master of the list accepts a connection within `wait_s` seconds in total, or the text
-    is invalid. Only standalone and Kubernetes masters are checked."""
+    """Raise SparkUnavailable if no master of the list accepts a connection within `wait_s` seconds in total, or if the
+    text is invalid. Only standalone and Kubernetes masters are checked."""
     places = places_of(master)
     until_s = time.monotonic() + wait_s
     refusals = []
@@ -32,7 +32,9 @@ def check_master(master: str, *, wait_s: float = CONNECT_S) -> None:
 
 
 def places_of(master: str) -> list[tuple[str, int]]:
-    """(host, port) of each master; empty for masters without an address. SparkUnavailable for an invalid address."""
+    """Return (host, port) of each master; nothing for masters without an address. Raises SparkUnavailable for an
+    invalid address.
+    """
     if master.startswith(STANDALONE):
         return [_place(master, text) for text in master.removeprefix(STANDALONE).split(",")]
     if master.startswith(KUBERNETES):

@@ -114,7 +114,9 @@ def lacking(text: str) -> str | None:
 
 
 def lacking_in(log: Path, begin: int) -> str | None:
-    """What a node lacks by Spark's log from byte `begin` on, which has every failed attempt and not only the last."""
+    """Return what a node lacks according to Spark's log from byte `begin` on. The log has every failed attempt, not
+    only the last.
+    """
     with log.open("rb") as file:
         file.seek(begin)
         text = file.read().decode(errors="replace")
@@ -125,8 +127,8 @@ def lacking_in(log: Path, begin: int) -> str | None:
 
 @contextlib.contextmanager
 def watched(master: str, wait_s: float = TASK_WAIT_S) -> Iterator[None]:
-    """Wrap the first task: log a warning when no executor takes it within `wait_s` seconds, or cannot run it. Spark
-    itself waits for ever and writes only to its log."""
+    """Wrap the first task: log a warning if no executor accepts it within `wait_s` seconds, or if an executor cannot
+    run it. Spark itself waits without a timeout and writes only to its log."""
     place = "local" if master.startswith("local") else master
     late = threading.Timer(wait_s, _warn_late, (place, wait_s))
     late.daemon = True
@@ -165,7 +167,7 @@ def _warn_late(master: str, wait_s: float) -> None:
 
 
 def last_error(log: Path, begin: int) -> str:
-    """The last error that Spark has logged from byte `begin` on; empty where there is none."""
+    """Return the last error that Spark has logged from byte `begin` on; empty if there is none."""
     with log.open("rb") as file:
         file.seek(begin)
         found = _LAST_ERROR.findall(file.read().decode(errors="replace"))

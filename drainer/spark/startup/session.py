@@ -40,7 +40,7 @@ def start_session(
 
 
 def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> SparkSession:
-    """A session with the source "binlog" registered. Raises SparkUnavailable, and Stopped soon after `stopping`
+    """Open a session with the source "binlog" registered. Raises SparkUnavailable, and Stopped soon after `stopping`
     returns True; the JVM has ended then."""
     late_pandas.install()
     gateway, told = None, ""
@@ -51,7 +51,7 @@ def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> Spar
             try:
                 return _made(jvm, conf, gateway)
             except Exception as error:
-                told = text_of(error)  # the JVM is asked for it, which is ended soon
+                told = text_of(error)  # the text is fetched from the JVM, which is ended soon
                 raise
     except Stopped:
         raise
@@ -90,8 +90,9 @@ def quiet_py4j() -> Iterator[None]:
 
 
 def log_accumulator_errors(context: SparkContext) -> None:
-    """PySpark's server for accumulators, of which the drainer has none, prints a traceback when its connection to the
-    JVM ends, as it does where a signal ends the JVM first. That is no error; any other goes to the log."""
+    """Send unexpected errors of PySpark's server for accumulators to the log. The drainer has no accumulators. The
+    server prints a traceback when its connection to the JVM ends, as it does when a signal ends the JVM first; that is
+    no error and is dropped."""
 
     def handle_error(request: object, client_address: object) -> None:
         error = sys.exception()
@@ -112,7 +113,7 @@ def stop_session(session: SparkSession, *, exit_s: float = JVM_EXIT_S) -> None:
 
 def _end_jvm(gateway: Any, exit_s: float) -> None:
     if gateway is not None:
-        with contextlib.suppress(OSError, Py4JError):  # it may be gone already
+        with contextlib.suppress(OSError, Py4JError):  # the JVM may have ended already
             gateway.shutdown()
         process = getattr(gateway, "proc", None)
         if process is not None:

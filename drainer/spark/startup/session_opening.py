@@ -37,7 +37,7 @@ class Opening:
         return self._made.result()
 
     def node_lacks(self) -> str | None:
-        """What a node of the cluster lacks to run tasks, as far as Spark's log of this session has it."""
+        """Return what a node of the cluster lacks to run tasks, as far as Spark's log of this session shows it."""
         from drainer.spark.startup.node_requirements import lacking_in
 
         return None if self._jvm is None else lacking_in(self._jvm.output, self._jvm.begin)

@@ -17,7 +17,7 @@ from drainer.spark.startup.spark_folder import lean_home
 
 _log = get_logger(__name__)
 
-# The path of a socket holds at most 107 bytes, of which 43 come behind the folder's.
+# The path of a socket has at most 107 bytes; 43 of them follow the folder's path.
 SOCKET_FOLDER_BYTES_MAX = 64
 
 SETTINGS: Mapping[str, str] = {
@@ -26,13 +26,13 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     # All batches have the same plan, and adaptive execution costs a round trip per job.
     "spark.sql.adaptive.enabled": "false",
-    # Offset and commit logs without the temporary file and rename of the default: 65 to 14 ms each. What survives a
-    # power cut does not matter, the destination's position counts (correctness rule 17).
+    # Offset and commit logs without the temporary file and rename of the default: 65 to 14 ms each. Their loss in a
+    # power failure does no harm, because only the destination's position counts (correctness rule 17).
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    # Without Hadoop's own files of checksums beside them. Hadoop starts a `chmod` for every file it makes.
+    # Without Hadoop's checksum files. Hadoop starts a `chmod` for every file that it creates.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
@@ -68,7 +68,7 @@ logger.dag.level = error
 
 
 def settings_for(master: str, conf: Mapping[str, str], *, log4j: Path, classes: Path | None) -> dict[str, str]:
-    """All settings of a session; `conf`: the user's, which override the drainer's."""
+    """Return all settings of a session; `conf`: the user's, which override the drainer's."""
     settings = dict(SETTINGS)
     settings["spark.master"] = with_retries(master)
     if not master.startswith("local"):
@@ -81,14 +81,18 @@ def settings_for(master: str, conf: Mapping[str, str], *, log4j: Path, classes: 
         settings["spark.python.unix.domain.socket.enabled"] = "false"
     settings.update(conf)
     if not master.startswith("local") and settings.get("spark.authenticate", "false").lower() != "true":
-        _log.warning("spark.authenticate is off: whoever can reach Spark's ports can run code in it", master=master)
+        _log.warning(
+            "spark.authenticate is off: any host that can reach Spark's ports can run code in it", master=master
+        )
     more = conf.get("spark.driver.extraJavaOptions", "")
     settings["spark.driver.extraJavaOptions"] = java_options(log4j, classes, more)
     return settings
 
 
 def _of_pods(master: str) -> dict[str, str]:
-    """Of a driver in a pod. Kubernetes deletes executors with the pod that owns them, however that ends."""
+    """Return the settings of a driver in a pod. Kubernetes deletes the executors with the pod that owns them, however
+    the pod ends.
+    """
     pod = os.environ.get("POD_NAME")
     return {"spark.kubernetes.driver.pod.name": pod} if pod and master.startswith(KUBERNETES) else {}
 

@@ -2,12 +2,13 @@
 
     python -I -S drainer/spark/startup/supervisor.py <pid of the drainer> <words> <helper>… <program> <argument>…
 
-<words>: of the helper's command line, 0 for none: a program that is started first and is killed with the rest.
+<words>: the number of words in the helper's command line; 0: no helper. The helper is started first and is killed with
+the other descendants.
 
 The drainer holds the other end of standard input. When it closes it, the JVM ends by itself once its gateway is up, in
 the time for which the drainer waits. When the drainer has ended, in whatever way and at whatever stage of the start,
-all descendants are killed at once: a starting JVM would not end by itself, because it waits for connections after it
-failed to write its port. Orphaned descendants become children of this process (Linux), so none is missed. If this
+all descendants are killed immediately: a starting JVM would not end by itself, because it waits for connections after
+it failed to write its port. Orphaned descendants become children of this process (Linux), so none is missed. If this
 process is killed, the kernel kills the JVM, and the JVM's children end when their pipes and sockets close.
 
 It imports only what it needs, because every start waits for it.
@@ -117,7 +118,9 @@ def _reap(child: int) -> int | None:
 
 
 def _kill_descendants(child: int | None) -> None:
-    """SIGKILL to every child until there is none: those of a killed child become ours. `child`: one that still runs."""
+    """Send SIGKILL to every child until none is left: the children of a killed child become children of this process.
+    `child`: one that still runs.
+    """
     if child is not None:
         os.kill(child, signal.SIGKILL)  # not reaped yet, so the number is still its own
     while True:

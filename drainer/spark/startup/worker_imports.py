@@ -1,8 +1,8 @@
-"""Everything that a task, or Spark's Python part of the source, imports: once, before processes are forked.
+"""Import once, before processes are forked, everything that a task or Spark's Python part of the source imports.
 
-It is frozen for the garbage collector: a worker starts in milliseconds instead of a second, and the collection that
-Spark runs after every task skips it (5 ms of CPU instead of 50). None of these modules starts a thread on import; grpc
-opens its channels in the workers only.
+The imported objects are frozen for the garbage collector: a worker starts in milliseconds instead of a second, and the
+collection that Spark runs after every task skips it (5 ms of CPU instead of 50). None of these modules starts a thread
+on import; grpc opens its channels in the workers only.
 
 pandas is hidden: pyspark requires it, but mapInArrow does not use it, and pyarrow would import it at the first array
 made from a list, for a second of CPU in every worker.
@@ -18,15 +18,15 @@ import importlib
 import sys
 from importlib.abc import MetaPathFinder
 
-# Of glibc: what is freed is used again. By default each value of some MiB is mapped anew, and the kernel clears its
-# pages, which costs as much as what is done with them.
-_MALLOC_OPTIONS = {-3: 32 << 20, -1: 128 << 20}  # M_MMAP_THRESHOLD, of which this is the most; M_TRIM_THRESHOLD
-# New objects after which Python looks for garbage in cycles; its default is 700. A task makes some of every row, and
-# keeps them until they are sent: with the default they are looked at over and over, for 0.3 µs a row and more. Spark
-# looks for garbage after every task.
+# Settings of glibc that make it reuse freed memory. By default each value of some MiB is mapped anew, and the kernel
+# clears its pages, which costs as much as processing them.
+_MALLOC_OPTIONS = {-3: 32 << 20, -1: 128 << 20}  # M_MMAP_THRESHOLD, at its maximum; M_TRIM_THRESHOLD
+# New objects after which Python searches for garbage in cycles; its default is 700. A task makes several objects for
+# each row and keeps them until they are sent. With the default they are examined again and again, for 0.3 µs a row and
+# more. Spark collects garbage after every task.
 _COLLECT_AFTER = 100_000
-# Tasks; what makes the source, plans its tasks and asks its reader; and what these import only at first use: of a
-# channel, or a connection to a named host.
+# The modules of tasks and of the programs that make the source, plan its tasks and query its reader, and those that
+# they import only at first use, by a channel or by a connection to a named host.
 MODULES = (
     "grpc",
     "pyarrow",
@@ -63,7 +63,7 @@ def _keep_memory() -> None:
 
 @functools.cache
 def load() -> None:
-    """Once a process; in those that are forked from it, it has been done."""
+    """Import the modules, once per process; processes forked from it have them already."""
     from binlog.runtime import grpc_environment as _before_grpc  # noqa: F401
 
     _keep_memory()

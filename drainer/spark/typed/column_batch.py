@@ -43,7 +43,7 @@ class _Part:
 
 
 class ColumnBatches:
-    """Makes record batches of `schema`. Keeps what it has made for each table version; not thread-safe."""
+    """Makes record batches of `schema`. Caches a reader for each table version; not thread-safe."""
 
     def __init__(
         self, schema: pa.Schema, reader_of: ReaderOf, *, zero_dates_fail: bool, vector_rows_min: int = VECTOR_ROWS_MIN
@@ -55,13 +55,14 @@ class ColumnBatches:
         self._readers: dict[tuple[int, int], _VersionReader | None] = {}
 
     def batch(self, payloads: Sequence[bytes]) -> pa.RecordBatch:
-        """The changes of these binlogs in upstream's order. Errors of Changes.batch; pyarrow.ArrowInvalid or
-        OverflowError for a value beyond its column. Which row's error it is, is not defined."""
+        """Return the changes of these binlogs in upstream's order. Raises the errors of Changes.batch, and
+        pyarrow.ArrowInvalid or OverflowError for a value beyond its column's type. If several rows are bad, the error
+        may be that of any of them."""
         parts = [part for group in _by_version(scan_all(payloads).rows) for part in self._parts(group)]
         return _joined(parts, self._schema)
 
     def _parts(self, group: Rows) -> Iterator[_Part]:
-        """The rows of one table version, in parts."""
+        """Return the rows of one table version, in parts."""
         table_id, version, commit_ts = int(group.table_id[0]), int(group.version[0]), int(group.commit_ts.min())
         reader = self._reader_of(table_id, version, commit_ts)
         if reader is None:
@@ -125,7 +126,7 @@ class _VersionReader:
 
     @classmethod
     def of(cls, reader: RowReader, schema: pa.Schema, *, zero_dates_fail: bool) -> _VersionReader | None:
-        """None if the version's rows can only be decoded one by one."""
+        """Make a reader. None if the version's rows can only be decoded one by one."""
         sources = reader.field_sources()
         if sources is None:
             return None
@@ -137,8 +138,8 @@ class _VersionReader:
         return cls(layout, decoder, sources, schema.field(AFTER).type, zero_dates_fail=zero_dates_fail)
 
     def read(self, kind: Kind, rows: Rows) -> tuple[Mask, Any, Any]:
-        """(rows in the usual encoding, their old images, their new images). Images are struct arrays, None where the
-        kind has none."""
+        """Return (rows in the usual encoding, their old images, their new images). Images are struct arrays, None for a
+        kind without such an image."""
         buffer, begin, end, wanted = rows.buffer, rows.begin, rows.end, self._wanted
         if kind is Kind.INSERT:
             decoded, new = self._reader.insert(buffer, begin, end, wanted)
@@ -163,14 +164,14 @@ class _VersionReader:
 
 
 def _by_version(rows: Rows) -> Iterator[Rows]:
-    """The rows of each table id and schema version."""
+    """Yield the rows of each table id and schema version."""
     keys = np.unique(np.stack((rows.table_id, rows.version)), axis=1).T.tolist()
     for table_id, version in keys:
         yield rows if len(keys) == 1 else rows.take((rows.table_id == table_id) & (rows.version == version))
 
 
 def struct_of(kind: pa.StructType, images: Sequence[Image | None]) -> pa.StructArray:
-    """A struct array of rows' values; None is a null struct."""
+    """Return a struct array of rows' values; None becomes a null struct."""
     absent = pa.array([image is None for image in images], pa.bool_())
     empty = (None,) * kind.num_fields
     values = list(zip(*[image or empty for image in images], strict=True)) if images else [()] * kind.num_fields
@@ -180,7 +181,7 @@ def struct_of(kind: pa.StructType, images: Sequence[Image | None]) -> pa.StructA
 
 
 def _joined(parts: Sequence[_Part], schema: pa.Schema) -> pa.RecordBatch:
-    """The parts as one batch, in the rows' order."""
+    """Return the parts as one batch, in the rows' order."""
     if not parts:
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
     order = np.concatenate([part.rows.order for part in parts])

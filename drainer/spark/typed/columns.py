@@ -1,4 +1,6 @@
-"""Columns of carriers (drainer.row.carrier) as columns of Spark's types: `types.converter` for whole columns. Pure."""
+"""Convert columns of carriers (drainer.row.carrier) to columns of Spark's types: `types.converter` for complete
+columns. Pure.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ _YEARS_BEFORE_1970 = 1970
 
 
 def column_converter(kind: FieldType, *, zero_dates_fail: bool) -> ConvertColumn:
-    """From carriers of a column of this type to an array of `spark_type(kind)`. The function raises DecodeError or
-    pyarrow.ArrowInvalid, which name no row, if the array contains a value that Spark's type cannot hold."""
+    """Return a function from carriers of a column of this type to an array of `spark_type(kind)`. The function raises
+    DecodeError or pyarrow.ArrowInvalid, which name no row, if the array contains a value that Spark's type cannot hold.
+    """
     family = family_of(kind)
     wanted = arrow_type(kind)
     if family in (Family.DATE, Family.DATETIME):
@@ -40,9 +43,9 @@ def column_converter(kind: FieldType, *, zero_dates_fail: bool) -> ConvertColumn
 
 
 def arrow_type(kind: FieldType) -> Any:
-    """The Arrow type of `spark_type(kind)`."""
+    """Return the Arrow type of `spark_type(kind)`."""
     wanted = spark_type(kind)
-    assert wanted is not None  # fields_of has refused the others
+    assert wanted is not None  # fields_of has rejected the others
     return to_arrow_type(wanted, timezone="UTC")
 
 
@@ -56,7 +59,9 @@ def _absent(column: Any) -> npt.NDArray[np.bool_]:
 
 
 def _times(column: Any, wanted: Any, *, is_date: bool, zero_fails: bool) -> Any:
-    """Packed times as days since 1970 (int32) or microseconds since 1970 (int64); binlog.tidb.time has the layout."""
+    """Convert packed times to days since 1970 (int32) or microseconds since 1970 (int64); binlog.tidb.time has the
+    layout.
+    """
     absent = _absent(column)
     packed = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
     bits = (packed >> np.uint64(24)).astype(np.int64)
@@ -80,14 +85,14 @@ def _times(column: Any, wanted: Any, *, is_date: bool, zero_fails: bool) -> Any:
 
 
 def _durations(column: Any, wanted: Any) -> Any:
-    """Nanoseconds as microseconds, rounded down."""
+    """Convert nanoseconds to microseconds, rounded down."""
     absent = _absent(column)
     values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
     return _array(values // _NANOSECONDS, absent, wanted)
 
 
 def _floats(column: Any) -> Any:
-    """Doubles as 32-bit floats. DecodeError for one that is beyond FLOAT."""
+    """Convert doubles to 32-bit floats. Raises DecodeError for one that is beyond FLOAT."""
     floats = column.cast(pa.float32(), safe=False)
     if bool(pc.any(pc.and_(pc.is_inf(floats), pc.is_finite(column))).as_py()):
         raise DecodeError("float column", offset=0, detail="a value is too large")
@@ -95,7 +100,7 @@ def _floats(column: Any) -> Any:
 
 
 def _distinct(convert: Convert, family: Family, wanted: Any) -> ConvertColumn:
-    """Converts each distinct value once."""
+    """Convert each distinct value once."""
     is_json = family is Family.JSON
 
     def converted(column: Any) -> Any:

@@ -43,8 +43,8 @@ class Fields:
 
 
 def fields_of(tables: Mapping[Name, TableInfo]) -> Fields:
-    """The columns of the change stream: those of all tables, by name. Generated columns are left out, because rows in a
-    binlog do not contain them.
+    """Return the columns of the change stream: those of all tables, by name. Generated columns are left out, because
+    rows in a binlog do not contain them.
 
     Raises TablesUnfit for a type without a Spark equivalent, and for two columns of one name and different types.
     """
@@ -77,7 +77,7 @@ def fields_of(tables: Mapping[Name, TableInfo]) -> Fields:
 
 
 def change_schema(fields: Fields, *, collect: bool) -> StructType:
-    """The schema of the data source: one row per row change (see drainer.spark.source.data_source)."""
+    """Return the schema of the data source: one row per row change (see drainer.spark.source.data_source)."""
     columns = [
         StructField("kind", StringType()),
         StructField("commit_ts", LongType()),
@@ -95,7 +95,7 @@ def change_schema(fields: Fields, *, collect: bool) -> StructType:
 
 
 def chosen(watched: Watched, wanted: Iterable[Name], sources: str) -> dict[Name, TableInfo]:
-    """The current TableInfos of the tables named in `wanted`, in that order. Raises TablesUnfit."""
+    """Return the current TableInfos of the tables named in `wanted`, in that order. Raises TablesUnfit."""
     newest = {(name[0].lower(), name[1].lower()): name for name in watched.newest}
     tables = {}
     for name in wanted:

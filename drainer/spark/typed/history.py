@@ -44,13 +44,14 @@ class TableHistory:
             if not missing:
                 return self.watched
             if time.monotonic() > end:
-                why = f"its job is not shown {FINISH_WAIT_S:g} s after the column {missing} was made public"
+                why = f"its job is still not listed {FINISH_WAIT_S:g} s after the column {missing} was made public"
                 raise HistoryUnavailable(self.describe(), why)
             await asyncio.sleep(0.2)
 
     async def _current_tables(self) -> dict[int, TableInfo | None]:
-        """The current TableInfos of the watched tables, from sources that have them. Read before the history: for a
-        column that is missing or not public in them, rows have no public values yet, or its job is in the history."""
+        """Return the current TableInfos of the watched tables, from sources that have them. They are read before the
+        history: if a column is missing or not public in them, then rows have no public values of it yet, or its job is
+        in the history."""
         sources = [source for source in self._sources if isinstance(source, TableSource)]
         tables: dict[int, TableInfo | None] = {}
         for table_id in self.watched.ids if sources else ():
@@ -59,7 +60,7 @@ class TableHistory:
         return tables
 
     def _missing_column(self, current: dict[int, TableInfo | None]) -> str:
-        """The name of a public column that is in no known job; "": there is none."""
+        """Return the name of a public column that is in no known job; "" if there is none."""
         for table_id, info in current.items():
             written = self.watched.ids[table_id][-1]
             for column in info.public_columns if info is not None else ():
@@ -69,7 +70,7 @@ class TableHistory:
 
 
 def table_history(options: SourceOptions, pumps: Pumps) -> TableHistory:
-    """A history of the configured sources and the jobs published in etcd."""
+    """Return a history of the configured sources and the jobs published in etcd."""
     sources = job_sources(
         pumps.etcd, options.security, history_file=options.history_file, history_url=options.history_url
     )

@@ -48,7 +48,7 @@ class ChangesTask(InputPartition):  # type: ignore[misc]  # mypy does not follow
 
 
 def schema_for(options: SourceOptions) -> StructType:
-    """The Spark schema of the current tables. Raises TablesUnfit, HistoryBroken, EtcdError."""
+    """Return the Spark schema of the current tables. Raises TablesUnfit, HistoryBroken, EtcdError."""
     pumps = Pumps(options)
     try:
         history = table_history(options, pumps)
@@ -78,8 +78,8 @@ class _Tables:
             raise StartedTwice(f"a DDL changed {tables} while the query was starting: start it again")
 
     def survey(self, after_ts: int, limits: Limits) -> Watermark:
-        """A survey that ends before the first DDL and before the first row above the newest known schema version. If
-        that is the next binlog, the history is read again and the survey does not stop there."""
+        """Return a survey that ends before the first DDL and before the first row above the newest known schema
+        version. If that is the next binlog, the history is read again and the survey does not stop there."""
         version = self._history.watched.version
         watermark = self._pumps.survey(after_ts, replace(limits, stop_at_schema=True, schema_version=version))
         if watermark.end_ts > after_ts or watermark.ts <= after_ts:
@@ -89,7 +89,9 @@ class _Tables:
         return watermark
 
     def tasks(self, after_ts: int, until_ts: int, limits: Limits) -> list[InputPartition]:
-        """The tasks of a range, which may have been planned before a restart and need not match a survey now."""
+        """Return the tasks of a range. The range may have been planned before a restart, and need not match a survey
+        now.
+        """
         watermark = self.survey(after_ts, limits)
         if watermark.end_ts < until_ts:
             watermark = self._pumps.survey(after_ts, limits)
@@ -103,7 +105,7 @@ class _Tables:
         self._read_at_ts = watermark.ts
 
     def _windows(self, watermark: Watermark, after_ts: int, until_ts: int) -> Iterator[tuple[PumpRange, ...]]:
-        """The ranges of all pumps, split at the split points of the pump with the most bytes."""
+        """Return the ranges of all pumps, split at the split points of the pump with the most bytes."""
         largest = max(watermark.marks, key=lambda mark: mark.batch_bytes, default=None)
         if largest is None:
             return
@@ -117,7 +119,8 @@ class _Tables:
                     mark.extension,
                     low,
                     high,
-                    mark.counted(high) if low == after_ts else None,  # a mark counts from where the survey began
+                    # the counts of a mark begin where the survey began
+                    mark.counted(high) if low == after_ts else None,
                     mark.ends_pulls,
                 )
                 for mark in watermark.marks
@@ -137,7 +140,7 @@ class _Tables:
 
 
 class ChangesStreamReader(StreamReader):
-    """`spark.readStream` with the option `table`."""
+    """The reader of `spark.readStream` with the option `table`."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options)
@@ -160,7 +163,7 @@ class ChangesStreamReader(StreamReader):
 
 
 class ChangesBatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does not follow pyspark
-    """`spark.read` with the option `table`: every change in (start-ts, end-ts]."""
+    """The reader of `spark.read` with the option `table`: every change in (start-ts, end-ts]."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -184,8 +187,8 @@ class ChangesBatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does n
 
 
 def read_changes(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """In an executor: the record batches of one task. For a range without partitions Spark calls this once with an
-    empty partition of its own."""
+    """In an executor: yield the record batches of one task. For a range without partitions Spark calls this once with
+    an empty partition of its own."""
     if not isinstance(partition, ChangesTask):
         return
     changes = Changes(partition.reading)

@@ -11,7 +11,7 @@ from drainer.spark.typed.fields import Fields
 
 
 class SchemaChanged(BinlogError):
-    """A DDL has changed a table since the query was started, and its rows do not fit the query's columns any more."""
+    """A DDL has changed a table since the query was started, and the table's rows no longer fit the query's columns."""
 
     def __init__(self, table: str, what: str, commit_ts: int) -> None:
         super().__init__(
@@ -21,12 +21,12 @@ class SchemaChanged(BinlogError):
 
 
 class ValueUnfit(BinlogError):
-    """A value from before or after a change of type that does not fit the type of the column in the query."""
+    """A value from before or after a change of type does not fit the type of the column in the query."""
 
     def __init__(self, table: str, column: str, why: str, commit_ts: int) -> None:
         super().__init__(
             f"table {table}, row of commit_ts {commit_ts}: column {column} had another type then, and {why}. With "
-            f"schema-changes = collect it is NULL, and its text is in the column added; or read from behind this "
+            f"schema-changes = collect it is NULL, and its text is in the column added; or start after this "
             f"commit_ts with start-ts"
         )
 

@@ -21,14 +21,14 @@ from drainer.schema.table_versions import Name, Watched
 from drainer.spark.typed.reading import Reading, SchemaChanged, ValueUnfit
 from drainer.spark.typed.types import Convert, converter, spark_type, text_of
 
-Image = tuple[object, ...]  # a value for each field of the query, as pyarrow.array takes it
-Added = list[tuple[str, str | None]]  # name and text of the columns that the query has no field for
+Image = tuple[object, ...]  # a value for each field of the query, in the form that pyarrow.array accepts
+Added = list[tuple[str, str | None]]  # name and text of the columns for which the query has no field
 Values = Mapping[int, Datum]
 
 
 class FieldSource(NamedTuple):
-    """`column`: the column that has the field's values; None: every row has the value `constant`, which is as
-    pyarrow.array takes it."""
+    """Where a field's values come from. `column`: the column that has the field's values; None: every row has the value
+    `constant`, in the form that pyarrow.array accepts."""
 
     column: ColumnInfo | None
     constant: object
@@ -49,8 +49,9 @@ class RowReader:
         self._cells = tuple(self._cell(column, changed) for column in columns)
 
     def field_sources(self) -> tuple[FieldSource, ...] | None:
-        """Where the values of each field of the query are in rows that have only columns of this table version. None
-        if `read` must be asked: a DDL is an error, its added columns are collected, or a value may have to be cast."""
+        """Return where the values of each field of the query are stored, for rows that have only columns of this table
+        version. None if `read` must be used: a DDL is an error, its added columns are collected, or a value may have to
+        be cast."""
         if self._differences.added or (self._differences.what and not self._reading.collect):
             return None
         sources = [self._field_source(column, cell) for column, cell in zip(self._columns, self._cells, strict=True)]
@@ -65,7 +66,7 @@ class RowReader:
         return FieldSource(at, None)
 
     def read(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Image | None, Image | None, Added | None]:
-        """(before, after, added). Raises DecodeError or SchemaChanged, naming table and commit_ts."""
+        """Return (before, after, added) of a row. Raises DecodeError or SchemaChanged, naming table and commit_ts."""
         if self._differences.what and not self._reading.collect:
             raise SchemaChanged(".".join(self.name), self._differences.what, commit_ts)
         try:
@@ -104,7 +105,7 @@ class RowReader:
             return _NO_CELL
         fails = self._reading.zero_dates_fail
         at = self._places[column.id]
-        # A row may have the column before it is public, with the value that it will have then.
+        # A row may have the column before the column is public, with the value that it will have then.
         sources = [_Source(column.id, column.type, _cast(column.type, column.type, zero_dates_fail=fails))]
         if at is not None:
             sources.insert(0, _Source(at.id, at.type, _cast(at.type, column.type, zero_dates_fail=fails)))
@@ -132,7 +133,9 @@ class _Cell:
     default: Datum
 
     def read(self, values: Values) -> object:
-        """Raises DecodeError for a damaged value and ValueError for one that the field's type cannot hold."""
+        """Return the field's value. Raises DecodeError for a damaged value and ValueError for one that the field's type
+        cannot hold.
+        """
         for column_id, _, convert in self.sources:
             if column_id in values:
                 value = values[column_id]
@@ -149,8 +152,8 @@ _NO_CELL = _Cell("", (), None)
 
 
 def _cast(written: FieldType, wanted: FieldType, *, zero_dates_fail: bool) -> Convert:
-    """A converter of values of type `written` to Spark values of type `wanted`. If their Spark types differ, values are
-    cast as by TiDB's MODIFY COLUMN, and the converter raises ValueError for a value that does not fit."""
+    """Return a converter of values of type `written` to Spark values of type `wanted`. If their Spark types differ,
+    values are cast as by TiDB's MODIFY COLUMN, and the converter raises ValueError for a value that does not fit."""
     if spark_type(written) == spark_type(wanted):
         return converter(written, zero_dates_fail=zero_dates_fail)
     convert: Callable[[Datum], object] = converter(wanted, zero_dates_fail=zero_dates_fail)
@@ -161,8 +164,8 @@ Places = Mapping[int, ColumnInfo | None]
 
 
 def _places(columns: Iterable[ColumnInfo | None], info: TableInfo, watched: Watched, table_id: int) -> Places:
-    """Column id in the query → the column of `info` that holds its value, which has another id after a change of type;
-    None: no column."""
+    """Return for each column id in the query the column of `info` that holds its value; its id differs after a change
+    of type. None: no column."""
     now = {c.id: c for c in replicated(info)}
     later = {ancestor: c for c in now.values() for ancestor in watched.ancestors(table_id, c.id)}
     places: dict[int, ColumnInfo | None] = {}

@@ -45,12 +45,12 @@ class Changes:
 
     @property
     def is_full(self) -> bool:
-        """Whether the transactions added since the last call of `batch` should become a batch now."""
+        """Return whether the transactions added since the last call of `batch` should become a batch now."""
         return len(self._transactions) >= BATCH_TRANSACTIONS or self._bytes >= BATCH_BYTES
 
     def batch(self) -> pa.RecordBatch:
-        """The changes added since the last call, which may be none. DecodeError, SchemaChanged and ValueUnfit name the
-        table and the commit_ts of the first change that cannot be read."""
+        """Return the changes added since the last call; there may be none. DecodeError, SchemaChanged and ValueUnfit
+        name the table and the commit_ts of the first change that cannot be read."""
         transactions, self._transactions, self._bytes = self._transactions, [], 0
         may_be_many = len(transactions) >= self._vector_rows_min or any(
             not transaction[2] for transaction in transactions
@@ -95,7 +95,7 @@ class Changes:
         return self._readers[key]
 
     def _reader_of(self, table_id: int, version: int, commit_ts: int) -> RowReader | None:
-        """The reader for a table id and schema version; None for a table that is not in the query."""
+        """Return the reader for a table id and schema version; None for a table that is not in the query."""
         reading = self._reading
         written = reading.watched.at(table_id, version)
         if written is None:

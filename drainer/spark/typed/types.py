@@ -1,4 +1,4 @@
-"""Columns of TiDB as columns of Spark: the type of each, and its values as Arrow takes them. Pure.
+"""Map columns of TiDB to columns of Spark: the type of each, and its values in the form that Arrow accepts. Pure.
 
 | TiDB | Spark |
 |---|---|
@@ -66,7 +66,7 @@ _OTHERS: dict[Tp, spark.DataType] = {
 
 
 def spark_type(kind: FieldType) -> spark.DataType | None:
-    """None: a type that Spark cannot be given."""
+    """Return the Spark type. None: Spark has no type for such a column."""
     if kind.tp in INTEGERS:
         return (_UNSIGNED if kind.is_unsigned else _SIGNED)[kind.tp]
     if kind.tp is Tp.BIT:
@@ -82,8 +82,8 @@ def spark_type(kind: FieldType) -> spark.DataType | None:
 
 
 def converter(kind: FieldType, *, zero_dates_fail: bool) -> Convert:
-    """From a datum of a column of this type to what `pyarrow.array` takes for `spark_type(kind)`. The function raises
-    DecodeError for a datum that cannot stand in such a column."""
+    """Return a function from a datum of a column of this type to a value that `pyarrow.array` accepts for
+    `spark_type(kind)`. The function raises DecodeError for a datum that such a column cannot hold."""
     tp = kind.tp
     if tp in INTEGERS or tp is Tp.BIT:
         return _decimal_of_int if isinstance(spark_type(kind), spark.DecimalType) else _int
@@ -101,7 +101,7 @@ def converter(kind: FieldType, *, zero_dates_fail: bool) -> Convert:
 
 
 def text_of(value: Datum, kind: FieldType) -> str | None:
-    """As TiDB shows it; bytes in hexadecimal with 0x before them."""
+    """Return the value as TiDB shows it; bytes in hexadecimal after 0x."""
     text = to_text(value, kind)
     return "0x" + text.hex() if isinstance(text, bytes) else _checked(text, kind)
 
@@ -113,7 +113,7 @@ def _text(value: Datum, kind: FieldType) -> str:
 
 
 def _checked(text: str | None, kind: FieldType) -> str | None:
-    """Spark's strings are UTF-8; `to_text` marks what is not with lone surrogates."""
+    """Spark's strings are UTF-8; `to_text` marks other bytes with lone surrogates."""
     if text is not None and not text.isascii():
         try:
             text.encode()
@@ -157,7 +157,7 @@ def _bytes(value: Datum) -> bytes:
 
 
 def _time(kind: FieldType, zero_fails: bool) -> Convert:
-    """Days since 1970 for a DATE, else microseconds."""
+    """Return days since 1970 for a DATE, else microseconds."""
     is_date = kind.tp in (Tp.DATE, Tp.NEWDATE)
 
     def convert(value: Datum) -> int | None:

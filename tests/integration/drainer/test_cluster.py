@@ -81,7 +81,7 @@ class World(Killed):
             return re.match(r"slot \d+ of ", error) is not None and reason in error
 
         wait_until(told, deadline_s=300, what=f"a slot fails by {reason!r}\n{self.said(drainer)}")
-        drainer.wait_for_output("tasks of Spark fail and try again", deadline_s=180)
+        drainer.wait_for_output("operations in Spark tasks fail and are retried", deadline_s=180)
 
     def said(self, drainer: Server) -> str:
         log = self.driver / "data" / "spark.log"
@@ -150,7 +150,7 @@ def test_an_executor_and_a_node_die_in_the_middle_of_a_batch(world: World) -> No
             nodes["node-2"].kill()
         world.failing(drainer, "only slots fail")
         mariadb.query("DROP TRIGGER k.deadlock")
-        drainer.wait_for_output("no task of Spark fails any more", deadline_s=120)
+        drainer.wait_for_output("operations in Spark tasks no longer fail", deadline_s=120)
         world.reached(drainer, f"SELECT 1 FROM k.keyed HAVING COUNT(*) = {first + TRANSACTIONS}")
         assert drainer.stop(deadline_s=180) == 0, world.said(drainer)
     finally:

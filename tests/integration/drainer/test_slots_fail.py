@@ -67,5 +67,6 @@ def test_the_status_says_what_slots_wait_for(stubs: Stubs) -> None:
         wait_until(lambda: metric(port, "binlog_drainer_failing_seconds") == 0, what="the metric falls")
         assert running.stop(deadline_s=240) == 0, running.tail()
         said = running.text()
-        assert "tasks of Spark fail and try again" in said and "no task of Spark fails any more" in said, said
+        assert "operations in Spark tasks fail and are retried" in said, said
+        assert "operations in Spark tasks no longer fail" in said, said
         assert standing(mariadb) == after(COUNT)

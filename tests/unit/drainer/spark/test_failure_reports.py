@@ -211,8 +211,8 @@ def test_from_a_task_to_the_driver_and_its_log() -> None:
     finally:
         listener.close()
     said = [(line["log_level"], line["event"]) for line in lines]
-    assert ("warning", "tasks of Spark fail and try again") in said
-    assert ("info", "no task of Spark fails any more") in said
+    assert ("warning", "operations in Spark tasks fail and are retried") in said
+    assert ("info", "operations in Spark tasks no longer fail") in said
     assert any(line.get("what") == "slot 1" and line.get("error") == "refused" for line in lines)
 
 

@@ -385,3 +385,37 @@ def test_a_ddl_after_which_a_table_does_not_fit_is_refused_before_it_is_publishe
     gone = replace(broken, changes=(replace(broken.changes[0], before=broken.changes[0].after, after=None),))
     check_ddl(gone, router)
     check_ddl(broken, Router([], "all"))
+
+
+@pytest.mark.parametrize("kind", ["view", "sequence"])
+@pytest.mark.parametrize("rule", ["columns", "index", "default"])
+def test_a_view_or_sequence_is_published_whatever_its_columns_are(kind: str, rule: str) -> None:
+    """It has no rows, so no selector and no rule must fit it."""
+    router = Router([RULES[rule]], "all", selectors=[SelectorRule(("*.*",), ("id", "u"))])
+    info = table([("total", INT)] if kind == "view" else [], name="v")
+    check_ddl(ddl_to(replace(info, rest={kind: {}})), router)
+    with pytest.raises(DispatchError, match=r"`db`\.`v`"):
+        check_ddl(ddl_to(table([("total", INT)], name="v")), router)
+
+
+def test_a_name_that_a_table_has_only_within_a_rename_needs_not_fit() -> None:
+    """RENAME TABLE a TO tmp, b TO a, tmp TO b: no row is ever of tmp, or of a table that is not there behind it."""
+    router = Router([], "all", selectors=[SelectorRule(("db.tmp",), ("nosuch",)), SelectorRule(("*.*",), ("id",))])
+    a, b = (
+        table([("id", INT), ("v", INT)], handle="id", table_id=number, name=name)
+        for number, name in ((1, "a"), (2, "b"))
+    )
+
+    def located(info: TableInfo, name: str) -> Located:
+        return Located(info.id, "db", replace(info, name=name))
+
+    changes = (
+        TableChange(located(a, "a"), located(a, "tmp")),
+        TableChange(located(b, "b"), located(b, "a")),
+        TableChange(located(a, "tmp"), located(a, "b")),
+    )
+    check_ddl(replace(ddl_to(a), changes=changes), router)
+    with pytest.raises(DispatchError, match=r"`db`\.`tmp`"):
+        check_ddl(replace(ddl_to(a), changes=changes[:2]), router)
+    gone = TableChange(located(a, "tmp"), None)
+    check_ddl(replace(ddl_to(a), changes=(*changes[:2], gone)), router)

@@ -252,6 +252,10 @@ def _explained(error: ValidationError, model: type[BaseModel], component: str, g
     return ConfigError("; ".join(_refusal(problem, gathered) for problem in problems))
 
 
+# Of the names of settings whose values are never shown: URIs and registries have users and passwords.
+_SECRETS = ("password", "secret", "token", "uri", "registry")
+_SECTIONS = ("model_type", "dict_type")
+
 # pydantic's texts speak to programmers.
 _EXPECTED = {
     "missing": "it must be given",
@@ -278,9 +282,17 @@ def _refusal(problem: ErrorDetails, gathered: _Gathered) -> str:
     text = _EXPECTED.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "literal_error":
         text = f"{problem['ctx']['expected']} was expected"
-    if "password" not in key and problem["type"] not in ("missing", "value_error"):
+    if problem["type"] not in ("missing", "value_error") and _may_be_shown(key, problem):
         text = f"{text}, not {problem['input']!r}"
     return f"{where}: {text}" if where else text
+
+
+def _may_be_shown(key: str, problem: ErrorDetails) -> bool:
+    """Not what may have a secret in it: a list or section, and a text that stands for a section, neither."""
+    value = problem["input"]
+    if isinstance(value, dict | list | tuple) or any(word in key for word in _SECRETS):
+        return False
+    return not (isinstance(value, str) and problem["type"] in _SECTIONS)
 
 
 def _closest(name: str, known: Sequence[str]) -> str:

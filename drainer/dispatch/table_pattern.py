@@ -50,12 +50,14 @@ class TablePatterns:
     ignores_case: bool
 
     @classmethod
-    def parse(cls, patterns: Iterable[str], *, ignores_case: bool = True) -> TablePatterns:
-        """Raises DispatchConfigError naming the pattern."""
+    def parse(
+        cls, patterns: Iterable[str], *, ignores_case: bool = True, whose: str = "dispatch rule"
+    ) -> TablePatterns:
+        """Raises DispatchConfigError naming the pattern, or `whose` list it is that has none."""
         stripped = [pattern.strip() for pattern in patterns]
         made = tuple(_parsed(one, ignores_case) for one in stripped if one and not one.startswith("#"))
         if not made:
-            raise DispatchConfigError("a dispatch rule has no matcher: give patterns of tables, such as 'db.*'")
+            raise DispatchConfigError(f"a {whose} has no matcher: give patterns of tables, such as 'db.*'")
         return cls(made, ignores_case)
 
     def match(self, schema: str, table: str) -> bool:

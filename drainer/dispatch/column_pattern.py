@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from drainer.dispatch.errors import DispatchConfigError
-from drainer.dispatch.table_pattern import name_pattern, unexpected
+from drainer.dispatch.table_pattern import lower, name_pattern, unexpected
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ColumnPatterns:
         return cls(tuple(_parsed(one) for one in stripped if one and not one.startswith("#")))
 
     def match(self, column: str) -> bool:
-        lowered = column.lower()
+        lowered = lower(column)
         return next((one.is_positive for one in reversed(self.patterns) if one.name.search(lowered)), False)
 
 

@@ -93,7 +93,8 @@ def _read(rule: SelectorRule, *, ignores_case: bool) -> _Selector:
             f"column selector for {', '.join(rule.matcher)}: no columns are given, and nothing would be left of its "
             "tables: name them, or '*' and '!name' for all but some"
         )
-    return _Selector(rule, TablePatterns.parse(rule.matcher, ignores_case=ignores_case), columns)
+    tables = TablePatterns.parse(rule.matcher, ignores_case=ignores_case, whose="column selector")
+    return _Selector(rule, tables, columns)
 
 
 def _check(table: Table, left: frozenset[int], selector: _Selector) -> None:

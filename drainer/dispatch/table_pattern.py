@@ -18,8 +18,13 @@ from drainer.dispatch.errors import DispatchConfigError
 _EXPECTED = "expected database.table, such as 'db.*'"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_$\u0080-\U0010ffff]+")
-_QUOTED = re.compile(r'"((?:[^"]|"")*)"|`((?:[^`]|``)*)`')
-_REGEX = re.compile(r"/((?:[^/\\]|\\.)*)/", re.DOTALL)
+_QUOTED = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`')
+_REGEX = re.compile(r"/((?:[^/\\]|\\.)+)/", re.DOTALL)
+# What TiDB, whose regular expressions are Go's, reads otherwise or not at all.
+_POSIX_CLASS = re.compile(r"\[:\^?[a-z]+:\]")
+_LETTER_ESCAPE = re.compile(r"\\([A-Za-z0-9])")
+_MIXED_RANGE = re.compile(r"[A-Z]-[^A-Z]")  # has more than letters, and in lower case it would have less
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _CLASS = re.compile(r"\[(!?)((?:[^\]\\]|\\.)+)\]")
 _WILD = {"*": "(?s:.*)", "?": "(?s:.)"}
 
@@ -45,17 +50,19 @@ class TablePatterns:
     ignores_case: bool
 
     @classmethod
-    def parse(cls, patterns: Iterable[str], *, ignores_case: bool = True) -> TablePatterns:
-        """Raises DispatchConfigError naming the pattern."""
+    def parse(
+        cls, patterns: Iterable[str], *, ignores_case: bool = True, whose: str = "dispatch rule"
+    ) -> TablePatterns:
+        """Raises DispatchConfigError naming the pattern, or `whose` list it is that has none."""
         stripped = [pattern.strip() for pattern in patterns]
         made = tuple(_parsed(one, ignores_case) for one in stripped if one and not one.startswith("#"))
         if not made:
-            raise DispatchConfigError("a dispatch rule has no matcher: give patterns of tables, such as 'db.*'")
+            raise DispatchConfigError(f"a {whose} has no matcher: give patterns of tables, such as 'db.*'")
         return cls(made, ignores_case)
 
     def match(self, schema: str, table: str) -> bool:
         if self.ignores_case:
-            schema, table = schema.lower(), table.lower()
+            schema, table = lower(schema), lower(table)
         for pattern in reversed(self.patterns):
             if pattern.schema.search(schema) and pattern.table.search(table):
                 return pattern.is_positive
@@ -82,10 +89,10 @@ def _parsed(pattern: str, ignores_case: bool) -> _Pattern:
 def name_pattern(text: str, at: int, what: str, *, ignores_case: bool) -> tuple[re.Pattern[str] | None, int]:
     """Of the name that begins at `at`, None where there is none; and where it ends, which is a point or the end where
     all of it is understood. Raises DispatchConfigError that begins with `what`."""
-    lowered = str.lower if ignores_case else str
+    lowered = lower if ignores_case else str
     found = _REGEX.match(text, at)
     if found is not None:
-        return _compiled(found[1], what, re.IGNORECASE if ignores_case else 0), found.end()
+        return _regex(found[1], what, ignores_case=ignores_case), found.end()
     begin, parts = at, []
     while at < len(text) and text[at] != ".":
         plain, quoted, chars = _PLAIN.match(text, at), _QUOTED.match(text, at), _CLASS.match(text, at)
@@ -97,12 +104,13 @@ def name_pattern(text: str, at: int, what: str, *, ignores_case: bool) -> tuple[
             parts.append(re.escape(lowered(name)))
             at = quoted.end()
         elif chars is not None:
-            parts.append(f"[{'^' * bool(chars[1])}{_class(lowered(chars[2]))}]")
+            parts.append(_class(chars[2], what, is_negative=bool(chars[1]), ignores_case=ignores_case))
             at = chars.end()
         elif text[at] in _WILD:
             parts.append(_WILD[text[at]])
             at += 1
         elif text[at] == "\\" and at + 1 < len(text):
+            _check_escapes(text[at : at + 2], what)
             parts.append(re.escape(lowered(text[at + 1])))
             at += 2
         else:
@@ -112,15 +120,42 @@ def name_pattern(text: str, at: int, what: str, *, ignores_case: bool) -> tuple[
     return _compiled(f"\\A{''.join(parts)}\\Z", what, 0), at
 
 
-def _class(chars: str) -> str:
+def lower(name: str) -> str:
+    """As TiDB has it, letter by letter: Python has a letter of its own for the σ at the end of a word."""
+    return name.lower() if name.isascii() else "".join(letter.lower()[:1] for letter in name)
+
+
+def _class(chars: str, what: str, *, is_negative: bool, ignores_case: bool) -> str:
     """Of a wildcard: `-` makes ranges, a backslash takes its meaning away from the next character."""
-    return "".join(re.escape(one.lstrip("\\") or "\\") if one != "-" else "-" for one in re.findall(r"\\.|.", chars))
+    _check_escapes(chars, what)
+    keeps_case = not ignores_case or _MIXED_RANGE.search(chars) is not None
+    shown = chars if keeps_case else lower(chars)
+    found = "".join(re.escape(one.lstrip("\\") or "\\") if one != "-" else "-" for one in re.findall(r"\\.|.", shown))
+    made = f"[{'^' * is_negative}{found}]"
+    return f"(?i:{made})" if ignores_case and keeps_case else made
+
+
+def _check_escapes(text: str, what: str) -> None:
+    """Outside of regular expressions, where TiDB reserves those of letters and digits."""
+    found = _LETTER_ESCAPE.search(text.replace("\\\\", ""))
+    if found is not None:
+        raise DispatchConfigError(f"{what}: {found[0]} is no escape, except in a regular expression: /…/")
+
+
+def _regex(text: str, what: str, *, ignores_case: bool) -> re.Pattern[str]:
+    r"""As Go's: \w, \d, \s and \b are of ASCII. It is searched for in lower case where case does not count."""
+    posix = _POSIX_CLASS.search(text)
+    if posix is not None:
+        raise DispatchConfigError(f"{what}: write {posix[0]} as a range, such as [a-z]")
+    if not ignores_case:
+        return _compiled(text, what, re.ASCII)
+    return _compiled(_NOT_ASCII.sub(lambda letters: lower(letters[0]), text), what, re.ASCII | re.IGNORECASE)
 
 
 def _compiled(text: str, what: str, flags: int) -> re.Pattern[str]:
     try:
         return re.compile(text, flags)
-    except re.error as error:
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
         raise DispatchConfigError(f"{what}: {error}") from None
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from binlog.errors import ConfigError
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from drainer.protocol.option_texts import URI_NAMES, protocol_options
 from drainer.protocol.options import ProtocolOptions
@@ -54,6 +56,13 @@ def kafka_address(uri: str, client_id: str, client: Mapping[str, str]) -> KafkaA
     connection = {info.alias or name for name, info in KafkaConnectionSection.model_fields.items()}
     given: dict[str, object] = {name: value for name, value in parsed.parameters.items() if name in connection}
     given |= {"addresses": parsed.addresses, "topic": parsed.topic, "client": dict(client), "security": security}
-    section = KafkaConnectionSection.model_validate(given)
+    try:
+        section = KafkaConnectionSection.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_refusal(problem) for problem in error.errors(include_url=False))) from None
     section.check()
     return KafkaAddress(parsed.topic, protocol_options(parsed.parameters), section.client_settings(client_id))
+
+
+def _refusal(problem: ErrorDetails) -> str:
+    return f"the address: {'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}"

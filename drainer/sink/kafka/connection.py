@@ -37,12 +37,15 @@ _RESERVED: Final = frozenset(
         "partitioner",
     }
 )
+_BEFORE_PARAMETERS: Final = ("sink-uri", "addresses", "topic", "security")
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def _number(value: object) -> object:
-    """A URI's parameters are texts."""
-    return int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]+", value) else value
+def number(value: object) -> object:
+    """A URI's parameters are texts. Raises ValueError for one that is no number, and for what is true or false."""
+    if isinstance(value, bool) or (isinstance(value, str) and not re.fullmatch(r"-?[0-9]{1,20}", value)):
+        raise ValueError(f"a whole number was expected, not {value!r}")
+    return int(value) if isinstance(value, str) else value
 
 
 def _lowered(value: object) -> object:
@@ -66,7 +69,7 @@ class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
         "", description="the topic for everything that no rule sends elsewhere, including DDLs of databases"
     )
     kafka_client_id: str = Field("", description="client id that brokers log; empty: named after the drainer")
-    required_acks: Annotated[Literal[-1, 0, 1], BeforeValidator(_number)] = Field(
+    required_acks: Annotated[Literal[-1, 0, 1], BeforeValidator(number)] = Field(
         -1, description="acknowledgements: -1 all in-sync replicas; 0 and 1 lose rows, and need exactly-once = false"
     )
     compression: Annotated[Literal["none", "gzip", "snappy", "lz4", "zstd"], BeforeValidator(_lowered)] = Field(
@@ -88,6 +91,8 @@ class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
     def _from_uri(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
+        if not isinstance(value.get("security", {}), Mapping):
+            raise ConfigError("syncer.to.security: a section was expected")
         return with_sink_uri(with_ticdc_tables(with_original_names(value)))
 
     def place(self) -> str:
@@ -135,6 +140,12 @@ def with_sink_uri(value: Mapping[str, Any]) -> dict[str, Any]:
     if not text or not isinstance(text, str):
         return dict(value)
     uri = parse_sink_uri(text)
+    own = [name for name in _BEFORE_PARAMETERS if name in uri.parameters]
+    if own:
+        raise ConfigError(
+            f"sink-uri: {own[0]} is no parameter: brokers and the topic stand before the ?, and each setting of "
+            "security is a parameter of its own"
+        )
     found = {name: given for name, given in value.items() if name != "sink-uri"}
     found["addresses"], found["topic"] = uri.addresses, uri.topic
     security = dict(found.get("security") or {})

@@ -18,13 +18,13 @@ from drainer.protocol.option_rules import check as check_options
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.sink.kafka.config import KafkaConfig, PartitionChange
-from drainer.sink.kafka.connection import KafkaConnectionSection
+from drainer.sink.kafka.connection import KafkaConnectionSection, number
 from drainer.sink.kafka.registry_http import RegistryAccess, access_of
 from drainer.sink.kafka.sink_uri import checked_topic
 
 _S = timedelta(seconds=1)
 # A URI's parameters are texts.
-Number = Annotated[int, BeforeValidator(lambda value: int(value) if isinstance(value, str) else value)]
+Number = Annotated[int, BeforeValidator(number)]
 Yes = Annotated[bool, BeforeValidator(lambda value: {"true": True, "false": False}.get(value, value))]
 
 

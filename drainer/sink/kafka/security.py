@@ -172,3 +172,5 @@ def _check_file(name: str, path: str) -> None:
             pass
     except OSError as error:
         raise ConfigError(f"{_WHERE}: {name} {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{_WHERE}: {name} {path!r} is no file's name: {error}") from None

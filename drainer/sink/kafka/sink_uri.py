@@ -26,19 +26,24 @@ class SinkUri:
 
 def parse_sink_uri(text: str) -> SinkUri:
     """Raises ConfigError naming the part that is wrong. The error does not quote the URI, which may hold a password."""
-    parts = urlsplit(text)
-    if parts.scheme.lower() not in SCHEMES:
-        raise ConfigError(f"sink-uri: the scheme must be one of {', '.join(SCHEMES)}, not {parts.scheme!r}")
-    _, at, places = parts.netloc.rpartition("@")
-    if at:
+    # A password with a / ? or # in it would else be taken for a host, a topic or a name, and shown.
+    if "@" in text.partition("=")[0]:
         raise ConfigError(
             "sink-uri: a user before the host is not understood; write sasl-user and sasl-password as parameters"
         )
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # its text quotes the URI
+        raise ConfigError("sink-uri: what stands between // and the next / is no list of host:port") from None
+    if parts.scheme.lower() not in SCHEMES:
+        raise ConfigError(f"sink-uri: the scheme must be one of {', '.join(SCHEMES)}, not {parts.scheme!r}")
+    if "#" in text:
+        raise ConfigError("sink-uri: what follows a # does not count; write %23 for a # in a value, or remove it")
     topic = unquote(parts.path.strip("/"))
     if not topic:
         raise ConfigError("sink-uri: no topic; it is the path, as in kafka://host:9092/topic")
     return SinkUri(
-        addresses=tuple(_address(place) for place in places.split(",")),
+        addresses=tuple(_address(place) for place in parts.netloc.split(",")),
         topic=checked_topic(topic, "sink-uri"),
         parameters=_parameters(parts.query),
         tls=parts.scheme.lower() == "kafka+ssl",
@@ -87,5 +92,7 @@ def _parameters(query: str) -> dict[str, str]:
     for name, value in pairs:
         if name in found:
             raise ConfigError(f"sink-uri: parameter {name} is there twice")
+        if "\0" in value:
+            raise ConfigError(f"sink-uri: parameter {name} has a NUL")
         found[name] = value
     return found

@@ -258,6 +258,10 @@ def _explained(error: ValidationError, model: type[BaseModel], component: str, g
     return ConfigError("; ".join(_refusal(problem, gathered) for problem in problems))
 
 
+# Settings whose names contain one of these words are never shown: URIs and registries have users and passwords.
+_SECRETS = ("password", "secret", "token", "uri", "registry")
+_SECTIONS = ("model_type", "dict_type")
+
 # Replacements for pydantic's texts, which are written for programmers.
 _EXPECTED = {
     "missing": "it must be given",
@@ -284,9 +288,18 @@ def _refusal(problem: ErrorDetails, gathered: _Gathered) -> str:
     text = _EXPECTED.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "literal_error":
         text = f"{problem['ctx']['expected']} was expected"
-    if "password" not in key and problem["type"] not in ("missing", "value_error"):
+    if problem["type"] not in ("missing", "value_error") and _may_be_shown(key, problem):
         text = f"{text}, not {problem['input']!r}"
     return f"{where}: {text}" if where else text
+
+
+def _may_be_shown(key: str, problem: ErrorDetails) -> bool:
+    """Whether the value may be in an error's text. Not if it may hold a secret: by its name, or because it is a list, a
+    section, or a text in place of a section."""
+    value = problem["input"]
+    if isinstance(value, dict | list | tuple) or any(word in key for word in _SECRETS):
+        return False
+    return not (isinstance(value, str) and problem["type"] in _SECTIONS)
 
 
 def _closest(name: str, known: Sequence[str]) -> str:

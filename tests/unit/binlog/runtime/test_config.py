@@ -34,6 +34,10 @@ class Storage(Section):
 
 class Target(Section):
     password: str = ""
+    client_secret: str = ""
+    bearer_token: str = ""
+    sink_uri: str = ""
+    schema_registry: str = ""
     port: int = 3306
 
 
@@ -202,6 +206,26 @@ def test_a_password_is_not_shown(tmp_path: Path) -> None:
         run(toml="[to]\npassword = 12345\n", directory=tmp_path)
     assert "12345" not in str(caught.value)
     assert "to.password" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("toml", "place"),
+    [
+        ("[to]\nclient-secret = 12345", "to.client-secret: a text in quotes was expected"),
+        ("[to]\nbearer-token = 12345", "to.bearer-token: a text"),
+        ("[to]\nsink-uri = ['kafka://a/t?sasl-password=12345']", "to.sink-uri: a text"),
+        ("[to]\nschema-registry = ['http://u:12345@a']", "to.schema-registry: a text"),
+        ("[[to]]\npassword = '12345'", "to: a section was expected"),
+        ("to = '12345'", "to: a section was expected"),
+        ("heartbeat-interval = {password = '12345'}", "heartbeat-interval: a whole number was expected"),
+        ("tables = [['12345']]", "tables.0: a text in quotes was expected"),
+    ],
+)
+def test_what_may_hold_a_secret_is_not_shown(toml: str, place: str, tmp_path: Path) -> None:
+    """Also where a list or a section stands in the place of something else, as [[to]] for [to]."""
+    with pytest.raises(ConfigError) as caught:
+        run(toml=toml, directory=tmp_path)
+    assert "12345" not in str(caught.value) and place in str(caught.value)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

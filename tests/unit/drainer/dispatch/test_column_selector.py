@@ -74,6 +74,14 @@ def selectors(*columns: str, matcher: Sequence[str] = ("*.*",)) -> ColumnSelecto
         (["# a remark", "", " a\t"], ["a"], ["b"]),
         (["a\\*"], ["a*"], ["ab"]),
         (["Ä*"], ["äb"], ["a"]),
+        (["*Σ"], ["ΑΣ"], ["Σa"]),  # letter by letter: as a whole, ΑΣ ends with ς in lower case
+        (["İ?"], ["ib", "İb"], ["i"]),
+        (["/^\\w+$/"], ["a_1"], ["ä", "a b"]),  # of ASCII, as Go's are
+        (["/^[\\d]$/"], ["1"], ["\u0661"]),
+        (["/^Ä[Ö-Ü]$/"], ["äö", "ÄÜ"], ["a"]),
+        (["c[A-z]"], ["ca", "cZ", "c_"], ["c1"]),
+        (["c[Ä]"], ["cä", "cÄ"], ["ca"]),
+        (["a\\-b"], ["a-b"], ["a"]),
     ],
 )
 def test_patterns_of_columns(patterns: list[str], matching: list[str], others: list[str]) -> None:
@@ -91,6 +99,16 @@ def test_patterns_of_columns(patterns: list[str], matching: list[str], others: l
         ("@file", "cannot be read from another file"),
         ("/(/", "column pattern"),
         ("`a", "unexpected '`'"),
+        ("\\d*", "\\d is no escape"),
+        ("c[\\d]", "\\d is no escape"),
+        ("c[a\\\\\\w]", "\\w is no escape"),
+        ("/^[[:alpha:]]+$/", "write [:alpha:] as a range, such as [a-z]"),
+        ("/^[^[:^digit:]]+$/", "write [:^digit:] as a range"),
+        ("//", "unexpected '/'"),
+        ("``", "unexpected '`'"),
+        ("/(?L)a/", "column pattern"),
+        ("/(?u)a/", "column pattern"),
+        ("/a{99999999999999999999}/", "column pattern"),
     ],
 )
 def test_a_pattern_that_is_none_is_named(pattern: str, words: str) -> None:
@@ -385,3 +403,45 @@ def test_a_ddl_after_which_a_table_does_not_fit_is_refused_before_it_is_publishe
     gone = replace(broken, changes=(replace(broken.changes[0], before=broken.changes[0].after, after=None),))
     check_ddl(gone, router)
     check_ddl(broken, Router([], "all"))
+
+
+@pytest.mark.parametrize("kind", ["view", "sequence"])
+@pytest.mark.parametrize("rule", ["columns", "index", "default"])
+def test_a_view_or_sequence_is_published_whatever_its_columns_are(kind: str, rule: str) -> None:
+    """It has no rows, so no selector and no rule must fit it."""
+    router = Router([RULES[rule]], "all", selectors=[SelectorRule(("*.*",), ("id", "u"))])
+    info = table([("total", INT)] if kind == "view" else [], name="v")
+    check_ddl(ddl_to(replace(info, rest={kind: {}})), router)
+    with pytest.raises(DispatchError, match=r"`db`\.`v`"):
+        check_ddl(ddl_to(table([("total", INT)], name="v")), router)
+
+
+def test_a_name_that_a_table_has_only_within_a_rename_needs_not_fit() -> None:
+    """RENAME TABLE a TO tmp, b TO a, tmp TO b: no row is ever of tmp, or of a table that is not there behind it."""
+    router = Router([], "all", selectors=[SelectorRule(("db.tmp",), ("nosuch",)), SelectorRule(("*.*",), ("id",))])
+    a, b = (
+        table([("id", INT), ("v", INT)], handle="id", table_id=number, name=name)
+        for number, name in ((1, "a"), (2, "b"))
+    )
+
+    def located(info: TableInfo, name: str) -> Located:
+        return Located(info.id, "db", replace(info, name=name))
+
+    changes = (
+        TableChange(located(a, "a"), located(a, "tmp")),
+        TableChange(located(b, "b"), located(b, "a")),
+        TableChange(located(a, "tmp"), located(a, "b")),
+    )
+    check_ddl(replace(ddl_to(a), changes=changes), router)
+    with pytest.raises(DispatchError, match=r"`db`\.`tmp`"):
+        check_ddl(replace(ddl_to(a), changes=changes[:2]), router)
+    gone = TableChange(located(a, "tmp"), None)
+    check_ddl(replace(ddl_to(a), changes=(*changes[:2], gone)), router)
+
+
+def test_what_patterns_are_recorded_as_stays() -> None:
+    """A range that was begun with them is finished with them, by a later version, too (rule 16)."""
+    read = ColumnPatterns.parse(["c[A-C]*", "/^T[A-Z]$/", "!Ab"])
+    assert repr(read.patterns) == (
+        r"(_Pattern(True, '\\Ac[a-c](?s:.*)\\Z'), _Pattern(True, '^T[A-Z]$'), _Pattern(False, '\\Aab\\Z'))"
+    )

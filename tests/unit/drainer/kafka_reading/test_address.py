@@ -27,3 +27,19 @@ def test_a_drainers_own_address_is_taken_as_it_is() -> None:
     assert address.options.enable_tidb_extension
     assert address.client["client.id"] == "me"
     assert address.client["sasl.username"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "words"),
+    [
+        ("dial-timeout=10", "dial-timeout: '10' is not a duration"),
+        ("enable-tls=on1&ca=x", "security.enable-tls: "),
+        ("required-acks=x", "required-acks: a whole number was expected, not 'x'"),
+        ("max-retry=x", "max-retry: "),
+    ],
+)
+def test_a_value_that_its_setting_does_not_take_is_an_error_of_the_address(parameter: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        kafka_address(f"kafka://a/t?{parameter}&sasl-password=hidden&sasl-user=u", "x", {})
+    text = str(refused.value)
+    assert text.startswith(f"the address: {words}") and "pydantic" not in text and "hidden" not in text

@@ -69,12 +69,43 @@ def test_a_password_is_in_no_text_of_the_section() -> None:
         ("kafka://a/..", "is no name of a topic"),
         ("kafka://a/t?protocol=avro&protocol=open-protocol", "parameter protocol is there twice"),
         ("kafka://a/t?compression", "name=value"),
+        ("kafka://u:hid/den@a:1/t", "write sasl-user and sasl-password as parameters"),
+        ("kafka://u:hid?den@a:1/t", "write sasl-user and sasl-password as parameters"),
+        ("kafka://u:hid#den@a:1/t", "write sasl-user and sasl-password as parameters"),
+        ("kafka://a/t?sasl-password=hid#den", "write %23 for a # in a value"),
+        ("kafka://a/t#", "write %23 for a # in a value"),
+        ("kafka://[::1/t?sasl-password=hidden", "between // and the next /"),
+        ("kafka://u:hidden\u2100@a/t", "write sasl-user and sasl-password as parameters"),
+        ("kafka://hidden\u2100/t", "between // and the next /"),
+        ("kafka://a/t?ca=%00", "parameter ca has a NUL"),
     ],
 )
 def test_a_uri_that_is_none_is_refused_by_its_part(uri: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_sink_uri(uri)
-    assert words in str(refused.value) and "hidden" not in str(refused.value)
+    text = str(refused.value)
+    assert words in text and not any(part in text for part in ("hid", "den@", "den "))
+
+
+@pytest.mark.parametrize("name", ["topic", "addresses", "sink-uri", "security"])
+def test_what_stands_before_the_parameters_is_none_of_them(name: str) -> None:
+    """?topic=other was the topic, whatever the path said."""
+    with pytest.raises(ConfigError, match=f"sink-uri: {name} is no parameter"):
+        section(sink_uri=f"kafka://a/t?{name}=other")
+
+
+@pytest.mark.parametrize("uri", [{}, {"sink_uri": "kafka://a/t?sasl-user=u"}])
+@pytest.mark.parametrize("tables", [{}, {"kafka_config": {"sasl-user": "u"}}])
+@pytest.mark.parametrize("security", ["hidden", 5, ["hidden"], [["sasl-password", "hidden"]], [{"ca": "hidden"}]])
+def test_security_that_is_no_section_is_refused(uri: dict[str, Any], tables: dict[str, Any], security: object) -> None:
+    with pytest.raises(ConfigError) as refused:
+        section(security=security, **uri, **tables)
+    assert str(refused.value) == "syncer.to.security: a section was expected"
+
+
+def test_a_file_s_name_that_no_file_has_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"syncer\.to\.security"):
+        checked(security={"ca": "a\0b"})
 
 
 def test_a_parameter_that_is_no_setting_is_refused() -> None:

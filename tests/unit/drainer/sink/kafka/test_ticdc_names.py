@@ -262,6 +262,8 @@ CLAIMS = {"large-message-handle-option": "claim-check", "claim-check-storage-uri
         ),
         ({"protocol": "secondary-binlog", "column-selectors": [{"matcher": ["*.*"], "columns": ["a"]}]}, "whole rows"),
         ({"column-selectors": [{"matcher": ["a"], "columns": ["a"]}]}, "expected database.table"),
+        ({"column-selectors": [{"matcher": ["#"], "columns": ["a"]}]}, "a column selector has no matcher: give patte"),
+        ({"dispatchers": [{"matcher": [""], "partition": "ts"}]}, "a dispatch rule has no matcher: give patterns"),
         ({"column-selectors": [{"matcher": ["a.b"], "columns": ["a.b"]}]}, "column pattern 'a.b'"),
         ({"column-selectors": [{"matcher": ["a.b"], "columns": []}]}, "no columns are given"),
     ],
@@ -270,6 +272,15 @@ def test_what_does_not_fit_is_refused(settings: dict[str, Any], words: str) -> N
     with pytest.raises((ConfigError, ValidationError)) as refused:
         read({"addresses": ["k:9092"], "topic": "t", **settings}, check=True)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["6_0", "\u0663", " 6", "6.0", "abc", "", "true"])
+def test_a_number_in_a_uri_has_digits_alone(value: str) -> None:
+    with pytest.raises(ValidationError, match="a whole number was expected"):
+        read({"sink-uri": f"kafka://k:9092/t?partition-num={value}"}, check=True)
+    assert read({"sink-uri": "kafka://k:9092/t?partition-num=06"}, check=True).partition_num == 6
+    with pytest.raises(ValidationError, match="a whole number was expected"):
+        read({"addresses": ["k:9092"], "topic": "t", "slots": True}, check=True)
 
 
 @pytest.mark.parametrize("name", ["canal", "maxwell", "craft", "csv"])

@@ -65,9 +65,9 @@ def recover(
 ) -> Recovered:
     """Bring the index up to the end of the log and find the pending prewrites.
 
-    Reads the log from `trusted.start`, or from the first file where there is no trusted checkpoint; index entries that
-    are missing after that position are written again. `damage`: the damaged records found when the log was opened;
-    those found here are appended. Raises IndexFailed and OSError where the disk fails, ReadingStopped.
+    Reads the log from `trusted.start`, or from the first file if there is no trusted checkpoint. Index entries that are
+    missing after that position are written again. `damage`: the damaged records found when the log was opened; those
+    found here are appended. Raises IndexFailed and OSError if the disk fails, ReadingStopped.
     """
     rebuild = _Rebuild(log, index, damage)
     head, own = index.head(), index.own_head()
@@ -97,9 +97,9 @@ def recover(
 def _ended(index: Index, unmatched: list[Unmatched]) -> frozenset[int]:
     """Return the start_ts of unmatched prewrites to treat as settled.
 
-    They began before the removed files ended, and they were already in the log when the complete log was last read
-    again. They were settled when the purge point passed them, unless a transaction stayed open for longer than the
-    retention of binlogs."""
+    They were in the log when the complete log was last read again, and their start_ts is at or below the ts up to which
+    binlogs may have been removed by then. They were settled when the purge point passed them, unless a transaction
+    stayed open for longer than the retention of binlogs."""
     until_ts, place = index.ended()
     ended = [u.start_ts for u in unmatched if u.start_ts <= until_ts and u.prewrite.pointer <= place]
     if ended:

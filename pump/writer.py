@@ -3,7 +3,7 @@
 A `Writer` accepts submissions on the event loop between `start` and `stop`; `stop` waits for the queued ones. It
 processes one batch at a time, always in this order: judge → append → fdatasync → index batch → report. So a binlog that
 is reported is durable *and* visible to pulls. A batch of usual size is judged on the loop, and a thread does the work
-that waits for the disk. The thread processes a batch completely if it is large or fills a file.
+that waits for the disk. The thread processes a batch completely if the batch is large or may fill a file.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Writer:
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        if self._loop is None or self._is_beginning:  # called by a report; the batch under way begins the next one
+        if self._loop is None or self._is_beginning:  # called by a report: the outer call begins the next batch
             return
         self._scheduled = False
         self._is_beginning = True
@@ -235,7 +235,7 @@ class Writer:
         self._log.give_up(str(broken))
 
     def _write(self, batch: _Batch) -> None:
-        """Judge and write a batch that fills a file."""
+        """Judge and write a batch that may fill a file."""
         payloads: list[bytes] = []
         largest: list[int] = []
         judged: list[tuple[Envelope, bytes, Written]] = []

@@ -53,8 +53,8 @@ class MessageTooLarge(BinlogError):
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
-            f"a message of {size} bytes is above the limit of {limit} (max-message-size, or what transaction-bytes-max "
-            f"makes of it): write less at once, or raise that setting on every pump"
+            f"a message of {size} bytes is above the limit of {limit} (max-message-size, or a limit derived from "
+            f"transaction-bytes-max): send smaller messages, or raise that setting on every pump"
         )
 
 
@@ -65,8 +65,8 @@ class Overloaded(BinlogError):
 
     def __init__(self, size: int, held: int, limit: int) -> None:
         super().__init__(
-            f"too many bytes in flight: {held} are, a request of {size} does not fit into in-flight-bytes-max {limit}; "
-            f"repeat it"
+            f"too many bytes in flight: {held} are in use, and a request of {size} bytes does not fit into "
+            f"in-flight-bytes-max {limit}; repeat the request"
         )
 
 
@@ -82,7 +82,7 @@ class NotResolved(BinlogError):
     """A pull is above every resolved ts that this pump has returned."""
 
     def __init__(self, until_ts: int, resolved_ts: int) -> None:
-        super().__init__(f"a pull until {until_ts} is above the resolved ts {resolved_ts}")
+        super().__init__(f"a pull up to {until_ts} is above the resolved ts {resolved_ts}")
 
 
 class NoSuchPrewrite(BinlogError):

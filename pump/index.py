@@ -351,7 +351,7 @@ def _open(directory: Path, options: IndexOptions) -> Any:
     try:
         return opened(paranoid=True)
     except plyvel.CorruptionError as error:
-        _log.warning("LevelDB's log is damaged; what it lacks is read from the value log", error=_text_of(error))
+        _log.warning("LevelDB's log is damaged; its missing entries are read from the value log", error=_text_of(error))
         opened(paranoid=False).close()
         return opened(paranoid=True)
 

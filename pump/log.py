@@ -97,7 +97,10 @@ class ValueLog:
                 raise BinlogError(f"{path} is not a value log file: its name must be a number")
             self._files[int(path.stem)] = self._open_file(int(path.stem), path)
         if head is not None and head.pointer.fid > max(self._files, default=-1):
-            raise BinlogError(f"the index names file {head.pointer.fid}, but {self._directory} has none so new")
+            raise BinlogError(
+                f"the index names file {head.pointer.fid}, but the newest file in {self._directory} is older: value "
+                "log files are missing"
+            )
         damage: list[DamagedRecord] = []
         if self._files:
             newest = self._files[max(self._files)]
@@ -225,7 +228,7 @@ class ValueLog:
         try:
             created = self._create(file.fid + 1)
         except OSError as error:
-            raise self._break(f"value log cannot begin file {file.fid + 1}: {error}") from error
+            raise self._break(f"value log cannot create file {file.fid + 1}: {error}") from error
         storage_metrics.TIME_ROTATE.observe(time.monotonic() - began_s)
         return created
 

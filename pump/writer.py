@@ -299,7 +299,7 @@ class Writer:
             try:
                 submission.report(written)
             except Exception:  # noqa: BLE001  the other submissions still wait for their reports
-                _log.exception("cannot report what was written")
+                _log.exception("cannot report the result of a write")
         if self._queued_bytes <= QUEUE_BYTES_MAX:
             self._room.set()
         crash_point("pump.after_ack")

@@ -351,5 +351,5 @@ class Writing:
 def _unaccounted(error: Exception) -> LogBroken:
     """Return the error for callers when accounting fails after a write. A bug there must not leave callers without an
     answer, because other calls may wait for this one."""
-    _log.exception("what was written cannot be accounted for", exc_info=error)
-    return LogBroken(f"what became of the write is unknown: {error!r}")
+    _log.exception("cannot account for binlogs that were written", exc_info=error)
+    return LogBroken(f"the result of the write is unknown: {error!r}")

@@ -19,8 +19,8 @@ from pump.process import Pump
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GC_THRESHOLD = 100_000
-SIGNAL_WAIT_S = 0.1  # for the loop to see a signal that the process has got
-RESTART = -1  # no exit code: the same program begins again in this process
+SIGNAL_WAIT_S = 0.1  # time for the loop to see a signal that the process has received
+RESTART = -1  # not an exit code: the program is executed again in this process
 
 _log = log.get_logger("pump")
 
@@ -45,7 +45,7 @@ async def _run(config: PumpConfig) -> int:
         if config.log_file:
             sys.stderr.write(f"pump: {error}\n")
         return 1 if isinstance(error, ConfigError) else 2
-    except Exception as error:  # noqa: BLE001  Python's own exit code is 1, which a service manager takes for a setting
+    except Exception as error:  # noqa: BLE001  Python's exit code would be 1, which means a wrong setting here
         _log.exception("pump cannot start: unexpected error")
         if config.log_file:
             sys.stderr.write(f"pump: {type(error).__name__}: {error}\n")
@@ -58,7 +58,7 @@ async def _run(config: PumpConfig) -> int:
 
 
 async def _ended(signalled: asyncio.Event) -> bool:
-    """Whether a signal has come, the last moment before a restart included; one that comes later ends the process."""
+    """Return whether a signal has arrived before a restart. A signal that arrives after this ends the process."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(signalled.wait(), SIGNAL_WAIT_S)
     loop = asyncio.get_running_loop()
@@ -68,13 +68,13 @@ async def _ended(signalled: asyncio.Event) -> bool:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     config = load_config(sys.argv[1:])
-    # Thousands of binlogs are alive for a moment and none of them in a cycle: the default would look at all of them
-    # again and again (a fifth of the time of a write).
+    # Thousands of binlogs exist for a short time, none of them in a reference cycle. The default thresholds would
+    # traverse them again and again, which takes a fifth of the time of a write.
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
-    if config.enable_debug:  # also of a process whose event loop stands still
+    if config.enable_debug:  # works also if the event loop is blocked
         faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
         log.setup(config.log_level, config.log_file)

@@ -35,8 +35,8 @@ class InFlight:
         self.bytes = 0
 
     def fits(self, size: int) -> bool:
-        """Whether a request of `size` bytes is admitted now. Pulls alone never cause a refusal: they may last for
-        ever."""
+        """Return whether a request of `size` bytes is admitted now. Pulls alone never cause a refusal, because they may
+        last for ever."""
         room = self._bytes_max + (self._bytes_max // 8 if size <= SMALL_BYTES_MAX else 0)
         return self.bytes <= self._pulls or self.bytes + size <= room
 
@@ -53,7 +53,7 @@ class InFlight:
             yield
 
     def take(self, size: int) -> None:
-        """As `request`, until `give` releases the bytes."""
+        """Count `size` bytes until `give` releases them. Raises Overloaded above the limit."""
         if not self.fits(size):
             raise self._error(size)
         self._add(size)
@@ -65,7 +65,8 @@ class InFlight:
         self.on_room()
 
     def tolerate(self, size: int) -> bool:
-        """Count, until `forgive`, a message that is refused but must be read first. False: not yet, wait for room."""
+        """Count, until `forgive`, a message that is refused but must be read first. Return False if it must wait for
+        room."""
         if self._tolerated and self._tolerated + size > self._bytes_max // 4:
             return False
         self._tolerated += size
@@ -79,7 +80,7 @@ class InFlight:
 
     @contextlib.contextmanager
     def pull(self, size: int) -> Iterator[None]:
-        """Count `size` bytes while a pull is open. Raises Overloaded where pulls would use more than half of the
+        """Count `size` bytes while a pull is open. Raises Overloaded if pulls would use more than half of the
         limit."""
         if self._pulls and self._pulls + size > self._bytes_max // 2:
             raise self._error(size)

@@ -4,14 +4,14 @@ Invariant over processes, restarts and failovers: *a later request gets a larger
 
 * Restarts and failovers: etcd holds an upper bound above every allocated timestamp. A successor starts at the bound, so
   it is above its predecessor whatever either clock says.
-* Two leaders: a leader that was suspended still believes it leads. So a timestamp is allocated first and the lease is
-  checked *afterwards*, just before the answer: a request that was read while another pump already led is refused. The
-  lease counts from the moment before its renewal was requested, on a clock that runs while the machine is suspended,
-  less a margin for clock drift.
+* Two leaders: a leader that was suspended still believes that it leads. So a timestamp is allocated first and the lease
+  is checked *afterwards*, just before the answer: a request that was read while another pump already led is refused.
+  The lease counts from before its renewal was requested, on a clock that also runs while the machine is suspended. It
+  is shortened by a margin for clock drift.
 
 A bound far ahead of the clock is refused: a leader that started there would give every transaction a ts of that time,
-which cannot be undone. A ts in the pump's own log proves less than the bound, because writers supply it; where there is
-a bound, a ts that is far ahead is ignored.
+which cannot be undone. A ts in the pump's own log proves less than the bound, because writers supply it. If a bound is
+stored, a ts of the log that is far ahead is ignored.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Term:
 def start_after(
     *, bound_ms: int | None, clock_ms: int, log_ts_until: Callable[[int], int], ahead_max_s: int = BOUND_AHEAD_MAX_S
 ) -> int:
-    """The ts of this pump's own log above which a leader starts. AbsurdBound if it must not start.
+    """Return the ts of this pump's own log above which a leader starts. Raises AbsurdBound if it must not start.
 
-    `bound_ms`: None where none is stored. `log_ts_until(ts)`: the largest ts of the log that is not above it.
+    `bound_ms`: None if none is stored. `log_ts_until(ts)`: returns the largest ts of the log that is not above `ts`.
     """
     limit_ms = clock_ms + ahead_max_s * 1000
     clock = f"this machine's clock ({format_local(compose(clock_ms))}) by more than bound-ahead-max ({ahead_max_s} s)"
@@ -80,7 +80,7 @@ def start_after(
 
 @dataclass(slots=True)
 class Allocator:
-    """Allocates from `begin_term` on. `bound_ms`: the bound in etcd; every allocated timestamp is below it."""
+    """Allocates timestamps after `begin_term`. `bound_ms`: the bound in etcd; every allocated timestamp is below it."""
 
     bound_ms: int = 0
     _physical_ms: int = 0
@@ -95,7 +95,7 @@ class Allocator:
         self.bound_ms = min(bound_ms, self._physical_ms)
 
     def wanted_bound(self, clock_ms: int) -> int | None:
-        """The bound to store in etcd now, in ms; None while the stored one is far enough ahead."""
+        """Return the bound to store in etcd now, in ms; None while the stored bound is far enough ahead."""
         at_ms = max(clock_ms, self._physical_ms)
         return at_ms + WINDOW_MS if self.bound_ms - at_ms < WINDOW_MS // 2 else None
 
@@ -104,7 +104,8 @@ class Allocator:
         self.bound_ms = max(self.bound_ms, bound_ms)
 
     def allocate(self, count: int, clock_ms: int) -> int | None:
-        """Allocate `count` consecutive timestamps of one millisecond; returns the last. None: the bound is reached."""
+        """Allocate `count` consecutive timestamps of one millisecond. Return the last, or None if the bound is
+        reached."""
         assert 0 < count <= LOGICAL_MAX + 1
         physical, logical = self._physical_ms, self._logical
         if clock_ms > physical:

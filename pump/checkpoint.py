@@ -1,10 +1,9 @@
 """Checkpoint file: the position in the value log up to which the index is known to be on disk.
 
-See FORMAT.md, "Checkpoint". LevelDB's own log is synced now and then, and after a power cut (or damage) it may lack a
-page in its middle while later pages, and with them a newer head, are there; LevelDB skips the gap silently.
-So the head in the index proves nothing. A checkpoint does: it is written after a flush, to its own file, and its number
-is a key in the table that was flushed last. If the index holds an older number, or the manifest has a gap, tables are
-missing.
+See FORMAT.md, "Checkpoint". LevelDB's own log is not synced with every write. After a power cut (or damage) it may lack
+a page in its middle, while later pages and a newer head in them exist; LevelDB skips the gap silently. So the head in
+the index proves nothing. A checkpoint does: it is written after a flush, to its own file, and its number is a key in
+the table that was flushed last. If the index holds an older number, or the manifest has a gap, tables are missing.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Checkpoint(NamedTuple):
         return Pointer(0, 0) if self.head is None else min(self.head.pointer, self.handle)
 
 
-_NO_HEAD = Head(Pointer(0, 0), 0, 0)  # a record ends above 0
+_NO_HEAD = Head(Pointer(0, 0), 0, 0)  # every record ends above 0
 
 
 def encode_checkpoint(found: Checkpoint) -> bytes:
@@ -91,9 +90,10 @@ class Checkpoints:
         return found
 
     def trusted(self) -> Checkpoint | None:
-        """The last checkpoint if the index still holds everything flushed up to it, else None (read the whole log).
+        """Return the last checkpoint if the index still holds everything that was flushed up to it. Otherwise return
+        None; the complete log must then be read.
 
-        Restores the purge point of the index from the checkpoint where the index has an older one.
+        If the index has an older purge point than the checkpoint, restore it from the checkpoint.
         """
         last = self._last
         if last.purged_ts > self._index.purged_ts():

@@ -43,7 +43,8 @@ def _positive(value: timedelta) -> timedelta:
 
 
 class KvSection(Section):
-    """`[storage.kv]`: LevelDB. A value of 0 or less is the default. What plyvel has no knob for is accepted."""
+    """`[storage.kv]`: LevelDB. A value of 0 or less means the default. Options that plyvel does not offer are accepted
+    and have no effect."""
 
     block_cache_capacity: int = Field(8 << 20, description="bytes of LevelDB's block cache")
     block_restart_interval: int = Field(16, description="keys between restart points of a block")
@@ -83,7 +84,7 @@ class StorageSection(Section):
 
 
 class PumpConfig(UpstreamSection):
-    """Everything a pump can be told."""
+    """The configuration of a pump."""
 
     node_id: str = Field("", description="name in the registry; the name in <data-dir>/.node takes precedence")
     addr: HostPort = Field(
@@ -182,7 +183,8 @@ class PumpConfig(UpstreamSection):
 
     @property
     def without_effect(self) -> list[str]:
-        """Settings that are accepted for upstream's sake and differ from their default; 0 or less is the default."""
+        """Settings that are accepted only for compatibility with upstream and differ from their default. 0 or less is
+        the default."""
         found = []
         for path, section in (("storage", self.storage), ("storage.kv", self.storage.kv)):
             for name, field in type(section).model_fields.items():
@@ -260,5 +262,5 @@ PROGRAM = Program(
 
 
 def load_config(argv: Sequence[str]) -> PumpConfig:
-    """Exits with a message for -h, -V and for anything wrong (`K-03`)."""
+    """Load the configuration. Exit with a message for -h, -V and for any error (`K-03`)."""
     return load_or_exit(PumpConfig, component="pump", argv=argv, env_prefix="PUMP", flags=FLAGS, program=PROGRAM)

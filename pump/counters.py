@@ -1,16 +1,16 @@
-"""What a store counts."""
+"""Counters of a store."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
-LATE_KEPT = 100  # of the newest late commits; and so many have a line of their own
+LATE_KEPT = 100  # the newest late commits that are kept; the first ones, as many, each have a log line
 
 
 @dataclass(slots=True)
 class Counters:
-    """What metrics and status show."""
+    """The counters that metrics and status show."""
 
     written: int = 0
     refused: int = 0

@@ -1,8 +1,8 @@
-"""A thread for what waits for the disk: one job at a time, given by the event loop.
+"""A thread for jobs that wait for the disk. The event loop gives it one job at a time.
 
-Waking the loop through its selector costs more than a quick disk takes for a small write, and while both threads run
-Python they take the interpreter from each other. So the loop may wait for a short job itself, for so little time that
-nobody notices; a disk that has lately been slower than that is not waited for.
+Waking the loop through its selector takes longer than a quick disk takes for a small write. While both threads run
+Python, they take the interpreter from each other. So the loop itself may wait for a short job, at most PATIENCE_S. It
+does not wait if a recent job took longer than that.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 
 PATIENCE_S = 0.002
-_FORGETTING = 0.8  # how much of the slowest recent job is left after the next
+_FORGETTING = 0.8  # factor by which the duration of the slowest recent job decays with each job
 
 
 class DiskThread:
-    """`run` belongs to the event loop it was started on, and is not called again before the job is done. A job must not
-    raise."""
+    """A thread that runs jobs. Call `run` only on the event loop on which it was started, and only when no job is under
+    way. A job must not raise."""
 
     def __init__(self, name: str) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -28,7 +28,7 @@ class DiskThread:
         self._go.acquire()
         self._ended = threading.Lock()
         self._ended.acquire()
-        self._telling = threading.Lock()  # over the next two
+        self._telling = threading.Lock()  # guards the next two
         self._is_ended = False
         self._tells_loop = False
         self._slowest_s = 0.0
@@ -39,7 +39,8 @@ class DiskThread:
         self._thread.start()
 
     def run(self, job: Callable[[], None], done: Callable[[], object], *, short: bool) -> bool:
-        """True: it is done already. Else `done` is called on the loop when it is. `short`: worth to be waited for."""
+        """Run a job. Return True if it has already ended. Otherwise return False, and `done` is called on the loop when
+        it has ended. `short`: the job may be worth waiting for."""
         self._job, self._done = job, done
         waits = short and self._slowest_s < PATIENCE_S
         self._is_ended, self._tells_loop = False, not waits
@@ -56,7 +57,7 @@ class DiskThread:
         return True
 
     async def stop(self) -> None:
-        """No job is under way."""
+        """End the thread. No job may be under way."""
         if self._thread.is_alive():
             self._job = None
             self._go.release()
@@ -71,7 +72,7 @@ class DiskThread:
             began_s = time.monotonic()
             job()
             self._slowest_s = max(time.monotonic() - began_s, self._slowest_s * _FORGETTING)
-            self._job = job = None  # or what it holds would stay in memory until the next one comes
+            self._job = job = None  # otherwise its data would stay in memory until the next job
             with self._telling:
                 self._is_ended = True
                 tells_loop = self._tells_loop

@@ -1,6 +1,6 @@
-"""Tells of drainers that are far behind: what they have yet to read is kept past `gc`, and fills the disk (P-GC-06).
+"""Reports drainers that are far behind: binlogs that they have not read are kept past `gc` and fill the disk (P-GC-06).
 
-Upstream counts the same drainers as if their binlogs had been purged, twenty hours before it does that.
+Upstream counts the same drainers as if their binlogs had been purged, twenty hours before it purges them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _log = get_logger("pump.drainer_lag")
 
 
 def far_behind(drainers: Sequence[NodeStatus], *, purged_ts: int, retention: timedelta) -> list[NodeStatus]:
-    """Those in use whose position is less than EARLY, or half of the retention where that is shorter, above the purge
-    point."""
+    """Return the drainers that are not offline and whose position is less than EARLY above the purge point, or less
+    than half of the retention if that is shorter."""
     if not purged_ts:
         return []
     early_ms = min(EARLY, retention / 2) // timedelta(milliseconds=1)
@@ -37,7 +37,8 @@ def far_behind(drainers: Sequence[NodeStatus], *, purged_ts: int, retention: tim
 
 
 class DrainerLag:
-    """`run` looks every `interval_s` seconds until cancelled; `look` looks once."""
+    """Reports drainers that are far behind. `run` checks every `interval_s` seconds until cancelled; `look` checks
+    once."""
 
     def __init__(self, store: Store, registry: Registry, retention: timedelta) -> None:
         self._store = store
@@ -55,13 +56,13 @@ class DrainerLag:
                 outage.failed(error=error)
 
     async def look(self) -> list[NodeStatus]:
-        """Count and log those that are far behind. EtcdError; DrainerUnreadable."""
+        """Count, log and return the drainers that are far behind. Raises EtcdError, DrainerUnreadable."""
         purged_ts = self._store.purged_ts
         found = far_behind(await drainers_of(self._registry), purged_ts=purged_ts, retention=self._retention)
         for drainer in found:
             DRAINER_FAR_BEHIND.labels(drainer.node_id).inc()
             _log.error(
-                "a drainer is far behind: what it has yet to read is kept past gc, and fills the disk. If it will "
+                "a drainer is far behind: binlogs that it has not read are kept past gc and fill the disk. If it will "
                 "never run again: binlogctl offline-drainer, or update-drainer -state offline",
                 drainer=drainer.node_id,
                 state=drainer.state,

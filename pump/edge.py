@@ -1,4 +1,4 @@
-"""The gRPC services. Handlers know no transport: bytes in, bytes or a named error out; here errors become statuses."""
+"""The gRPC services: methods, limits, and a status for each error. Handlers receive and return bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Unary = Callable[[Buffer], Awaitable[bytes]]
 Streaming = Callable[[Buffer], AsyncIterator[bytes | Sequence[bytes]]]
 Bidi = Callable[[AsyncIterator[Received]], AsyncIterator[bytes]]
 
-# The first class that fits decides.
+# The first matching class decides.
 CODES: tuple[tuple[type[BinlogError], Status], ...] = (
     (errors.ClusterMismatch, Status.FAILED_PRECONDITION),
     (errors.NotOnline, Status.FAILED_PRECONDITION),
@@ -48,21 +48,22 @@ CODES: tuple[tuple[type[BinlogError], Status], ...] = (
     (errors.TimestampUnavailable, Status.UNAVAILABLE),
     (errors.EtcdError, Status.UNAVAILABLE),
 )
-# What upstream's service answers with a code of its own; its clients know nothing but UNKNOWN and the text (P-RPC-04).
+# The codes that upstream's service may return. For all other errors its clients expect UNKNOWN and a text (P-RPC-04).
 UPSTREAM_CODES = frozenset({Status.OUT_OF_RANGE, Status.DATA_LOSS, Status.UNAVAILABLE})
 
 
-# TiDB's client repeats nothing that was answered with ResourceExhausted (C-10), which is right for these. A full disk
-# and too many bytes in flight are UNKNOWN to it: another pump may have room, and this one in a moment.
+# TiDB's client does not repeat a request that was answered with ResourceExhausted (C-10), which is right for these
+# errors. A full disk and too many bytes in flight are returned as UNKNOWN, so that the client repeats the request:
+# another pump may have room, or this one a little later.
 UPSTREAM_FINAL: tuple[type[BinlogError], ...] = (own.TooLarge, own.MessageTooLarge)
 
 TRANSACTION_BYTES_MAX = 1 << 30
-BATCH_BYTES_MIN = 64 << 20  # what a message of many binlogs may always have, whatever one of them may have
-WRITE_EXTRA_BYTES = 64  # of a WriteBinlogReq beside its payload
+BATCH_BYTES_MIN = 64 << 20  # a message of many binlogs may have at least this size, whatever transaction-bytes-max is
+WRITE_EXTRA_BYTES = 64  # allowed for the bytes of a WriteBinlogReq in addition to its payload
 
 
 def code_of(error: BinlogError) -> Status:
-    """The status of an error; UNKNOWN for one that is not in the table."""
+    """Return the status of an error; UNKNOWN if it is not in the table."""
     for kind, code in CODES:
         if isinstance(error, kind):
             return code
@@ -70,18 +71,20 @@ def code_of(error: BinlogError) -> Status:
 
 
 def code_number(error: BinlogError) -> int:
-    """The status as a number, for errors that travel inside a message."""
+    """Return the status as a number, for errors that are sent inside a message."""
     return int(code_of(error))
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A gRPC service: methods by kind. `upstream`: errors are UNKNOWN with a text, as upstream's clients expect.
-    `writes`: methods whose messages hold binlogs; they are counted in flight, and may be large. `sinks`: a second
-    handler of unary methods (see Method).
+    """A gRPC service: its methods by kind.
 
-    Calls and pulls are timed here under their names; a bidi handler takes the time of each message itself, and a method
-    with a sink that of each call."""
+    `upstream`: errors are returned as UNKNOWN with a text, as upstream's clients expect. `writes`: methods whose
+    messages hold binlogs; these messages count as in flight and may be large. `sinks`: a second handler of unary
+    methods (see Method).
+
+    Calls and pulls are timed here under their names. A bidi handler measures each message itself, and a method with a
+    sink measures each call."""
 
     name: str
     unary: dict[str, Unary]
@@ -94,25 +97,26 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class MessageLimits:
-    """Of what is received. `message_bytes_max`: of any message that holds binlogs, or 0."""
+    """Limits of received messages, in bytes. `message_bytes_max`: for any message that holds binlogs; 0: no limit of
+    its own."""
 
     transaction_bytes_max: int = TRANSACTION_BYTES_MAX
     message_bytes_max: int = 0
 
     @property
     def single(self) -> int:
-        """Of a message with one binlog."""
+        """The limit of a message with one binlog."""
         found = self.transaction_bytes_max + WRITE_EXTRA_BYTES
         return min(found, self.message_bytes_max or found)
 
     @property
     def batch(self) -> int:
-        """Of one with many."""
+        """The limit of a message with many binlogs."""
         found = max(self.transaction_bytes_max, BATCH_BYTES_MIN) + WRITE_EXTRA_BYTES
         return min(found, self.message_bytes_max or found)
 
     def too_long(self, size: int, head: bytes, limit: int) -> Exception:
-        """The error for a message above its limit, of which no more than the head was read."""
+        """Return the error for a message above its limit, of which only the head was read."""
         metering.LOSS.inc()
         if limit != self.message_bytes_max:
             found = messages.head_of_write(head)
@@ -122,7 +126,7 @@ class MessageLimits:
 
 
 class Edge(edge.Edge):
-    """The pump's address."""
+    """The server at the pump's gRPC address."""
 
     def __init__(
         self,

@@ -85,8 +85,8 @@ class Election:
             await _wait(self._raised, POLL_S)
 
     def _why_not(self) -> str:
-        """The text of NotLeader. The leader in etcd may have this pump's own address: that of an earlier process, or of
-        a lease that this process has just lost."""
+        """Return the text of NotLeader. The leader's key in etcd may hold this pump's own address: it was written by an
+        earlier process, or with a lease that this process has just lost."""
         if self.leader == self._address:
             return (
                 f"no pump is elected to allocate timestamps: the lease of {self._address} has ended, or is that of a "
@@ -120,8 +120,8 @@ class Election:
             _log.error("this pump does not allocate timestamps", error=error)
 
     def _clock_ms(self) -> int:
-        """The wall clock in ms; while leading, without a jump far forward: the bound would follow it and cannot go
-        back."""
+        """Return the wall clock in ms. While this pump leads, ignore a jump far forward: the bound would follow the
+        jump and cannot be lowered."""
         now_ms = self._wall_clock_ms()
         if self._term_start is None:
             return now_ms
@@ -140,7 +140,7 @@ class Election:
         return steady_ms
 
     async def _campaign(self) -> None:
-        """Wait until there is no leader, take the leader key, and lead until the term ends."""
+        """If there is a leader, wait for a change. Otherwise take the leader key and lead until the term ends."""
         found = await self._etcd.get(LEADER_KEY)
         if found is not None:
             self.leader = found.value.decode(errors="replace")
@@ -171,7 +171,7 @@ class Election:
                     return
 
     async def _lead(self, lease: Lease, asked_s: float) -> None:
-        """Raise the bound, then allocate; renew the lease and raise the bound until the lease is lost."""
+        """Raise the bound and begin a term. Renew the lease and raise the bound until the lease is lost."""
         bound = await self._etcd.get(BOUND_KEY)
         self._allocator.begin_term(
             bound_ms=_bound_ms(bound.value) if bound else 0,
@@ -197,7 +197,7 @@ class Election:
         _log.warning("this pump no longer allocates timestamps", address=self._address)
 
     def _log_ts(self, bound: KV | None) -> int:
-        """See start_after. AbsurdBound."""
+        """Return the ts of this pump's log above which a term starts: see start_after. Raises AbsurdBound."""
         return start_after(
             bound_ms=_bound_ms(bound.value) if bound else None,
             clock_ms=self._clock_ms(),
@@ -206,7 +206,7 @@ class Election:
         )
 
     async def _keep(self, lease: Lease) -> None:
-        """Renew; return when the lease is lost or has run out on our own clock."""
+        """Renew the lease. Return when it is lost or has expired on this machine's clock."""
         outage = Outage(_log, "cannot renew the lease", "the lease is renewed again")
         while self.leads:
             await asyncio.sleep(lease.ttl_s / 6)
@@ -221,7 +221,7 @@ class Election:
                 outage.failed(error=str(error) or "no answer")
                 continue
             outage.over()
-            if self.leads:  # a term that ended is not resumed: somebody else may have had one since
+            if self.leads:  # a term that ended is not resumed: another pump may have led since
                 self._term.renewed(asked_s=asked_s, ttl_s=ttl_s)
 
     async def _keep_bound(self) -> None:
@@ -237,9 +237,10 @@ class Election:
                 await asyncio.sleep(0.1)
 
     async def _raise_bound(self) -> None:
-        """Store a higher bound if it is time, as the leader that we are in etcd's eyes; NotLeader's reason otherwise.
+        """Store a higher bound in etcd if one is due.
 
-        EtcdError leaves open whether it was stored: the next try reads it again.
+        Raises EtcdError if etcd does not record this pump as the leader. After any EtcdError it is unknown whether the
+        bound was stored; the next try reads it again.
         """
         wanted_ms = self._allocator.wanted_bound(self._clock_ms())
         if wanted_ms is None:

@@ -1,4 +1,4 @@
-"""What can go wrong in a pump beyond the errors all programs share."""
+"""The errors of a pump, in addition to those that all programs share (binlog.errors)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from binlog.errors import BinlogError
 
 
 class DamagedRecord(BinlogError):
-    """A record of the value log that cannot be read; names the file and the offset (`P-ST-05`)."""
+    """A record of the value log cannot be read; the message names the file and the offset (`P-ST-05`)."""
 
     def __init__(self, place: str, offset: int, detail: str, *, prewrite_lost: bool = False) -> None:
-        """`prewrite_lost`: the commit is there, its prewrite was in bytes that hold no record."""
+        """`prewrite_lost`: the commit is stored, but its prewrite was in the damaged bytes."""
         super().__init__(f"damaged record in {place} at byte {offset}: {detail}")
         self.place = place
         self.offset = offset
@@ -17,25 +17,26 @@ class DamagedRecord(BinlogError):
         self.prewrite_lost = prewrite_lost
 
     def of_binlog(self, commit_ts: int) -> DamagedRecord:
-        """The same, with the binlog that cannot be served for it."""
+        """Return the same error with the binlog that therefore cannot be served."""
         detail = f"{self.detail}; the binlog of commit_ts {commit_ts} needs it"
         return DamagedRecord(self.place, self.offset, detail, prewrite_lost=self.prewrite_lost)
 
 
 class InvalidBinlog(BinlogError):
-    """A payload that is a Binlog, but not one a pump can store; the message names its ts and the reason."""
+    """The payload is a Binlog that a pump cannot store; the message names its ts and the reason."""
 
 
 class TooFarAhead(InvalidBinlog):
-    """A ts so far ahead of the timestamp source that the source cannot have given it out."""
+    """A ts is so far ahead of the timestamp source that the source cannot have allocated it."""
 
 
 class AbsurdBound(BinlogError):
-    """What is recorded of timestamps given out is so far ahead of the clock that it is taken for a mistake."""
+    """The recorded bound of allocated timestamps, or a ts of the log, is so far ahead of the clock that it must be
+    wrong."""
 
 
 class TooLarge(BinlogError):
-    """A binlog above `transaction-bytes-max`: no repetition of it will ever be taken."""
+    """A binlog is above `transaction-bytes-max`; repeating it is useless."""
 
     def __init__(self, start_ts: int, size: int, limit: int) -> None:
         super().__init__(
@@ -48,29 +49,29 @@ class TooLarge(BinlogError):
 
 
 class MessageTooLarge(BinlogError):
-    """A message above the limit, which is not read."""
+    """A message is above the limit and is not read."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
-            f"a message of {size} bytes is above the limit of {limit} (max-message-size, or what transaction-bytes-max "
-            f"makes of it): write less at once, or raise that setting on every pump"
+            f"a message of {size} bytes is above the limit of {limit} (max-message-size, or a limit derived from "
+            f"transaction-bytes-max): send smaller messages, or raise that setting on every pump"
         )
 
 
 class Overloaded(BinlogError):
-    """Too many bytes are in flight over all calls; the same request may be taken in a moment, or by another pump.
+    """Too many bytes are in flight over all calls. The request may be accepted a little later, or by another pump.
 
-    Writers tell it from a binlog that is too large by the first words (pumpclient.answer)."""
+    Clients distinguish it from TooLarge by the first words of its text (pumpclient.answer)."""
 
     def __init__(self, size: int, held: int, limit: int) -> None:
         super().__init__(
-            f"too many bytes in flight: {held} are, a request of {size} does not fit into in-flight-bytes-max {limit}; "
-            f"repeat it"
+            f"too many bytes in flight: {held} are in use, and a request of {size} bytes does not fit into "
+            f"in-flight-bytes-max {limit}; repeat the request"
         )
 
 
 class Conflict(BinlogError):
-    """A binlog that contradicts one already stored: another commit_ts, another prewrite, a rollback before it."""
+    """A binlog contradicts a stored one: another commit_ts, another prewrite, or a rollback before it."""
 
 
 class RolledBack(Conflict):
@@ -78,26 +79,26 @@ class RolledBack(Conflict):
 
 
 class NotResolved(BinlogError):
-    """A pull above every resolved ts this pump has given out."""
+    """A pull is above every resolved ts that this pump has returned."""
 
     def __init__(self, until_ts: int, resolved_ts: int) -> None:
-        super().__init__(f"a pull until {until_ts} is above the resolved ts {resolved_ts}")
+        super().__init__(f"a pull up to {until_ts} is above the resolved ts {resolved_ts}")
 
 
 class NoSuchPrewrite(BinlogError):
-    """An operator would settle a start_ts that is not pending here."""
+    """An operator wants to settle a start_ts that is not pending here."""
 
 
 class NoSuchBinlog(BinlogError):
-    """An operator would pass over a binlog that is not served here."""
+    """An operator wants to pass over a binlog that is not served here."""
 
 
 class NotDamaged(BinlogError):
-    """An operator would pass over a binlog that can be read."""
+    """An operator wants to pass over a binlog that can be read."""
 
 
 class NotLeader(BinlogError):
-    """This pump does not allocate timestamps now; the message names who does."""
+    """This pump does not allocate timestamps now; the message names the pump that does."""
 
 
 class DataDirLocked(BinlogError):
@@ -105,12 +106,12 @@ class DataDirLocked(BinlogError):
 
 
 class NotifyFailed(BinlogError):
-    """A living drainer did not take the news of this pump (`P-LC-05`)."""
+    """An online drainer could not be notified of this pump (`P-LC-05`)."""
 
 
 class Stopping(BinlogError):
-    """The pump is closing and takes no more work."""
+    """The pump is not serving: it is starting or stopping."""
 
 
 class DrainerUnreadable(BinlogError):
-    """A drainer's record in the registry is damaged, so nobody knows what it still needs (rule 20)."""
+    """A drainer's record in the registry is damaged, so it is unknown which binlogs it still needs (rule 20)."""

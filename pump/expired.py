@@ -53,8 +53,8 @@ class ExpiredWriters:
                 self._log_failure(error)
 
     async def look(self) -> int:
-        """Settle prewrites of expired writers; returns how many. EtcdError: the writers are unknown, none was
-        settled."""
+        """Settle the prewrites of expired writers. Return how many were settled. Raises EtcdError if the living writers
+        cannot be read; then none is settled."""
         # Pending prewrites first, then the living writers: a writer registers before it sends its first prewrite.
         named = [entry for entry in self._store.pending_older_than(self._age_s) if entry.writer]
         if not named:
@@ -72,8 +72,8 @@ class ExpiredWriters:
         return settled["committed"] + settled["rolled back"]
 
     async def _published(self, gone: Sequence[Pending]) -> Mapping[int, int]:
-        """Job id → FinishedTS of the published jobs. Read after the writers: a job absent now cannot be published
-        later."""
+        """Return job id → FinishedTS of the published jobs. They are read after the living writers: a job that is
+        missing then cannot be published later."""
         if not any(entry.ddl_job_id for entry in gone):
             return {}
         jobs = [Job.from_json(text) for _, text in await self._jobs.all()]
@@ -83,7 +83,7 @@ class ExpiredWriters:
         commit_ts = published.get(entry.ddl_job_id, 0) if entry.ddl_job_id else 0
         try:
             await self._store.settle(entry.start_ts, commit_ts)
-        except (NoSuchPrewrite, Conflict):  # its commit or rollback came in between
+        except (NoSuchPrewrite, Conflict):  # its commit or rollback arrived meanwhile
             return "settled meanwhile"
         outcome = "committed" if commit_ts else "rolled back"
         EXPIRED_WRITERS.labels(outcome).inc()

@@ -1,4 +1,4 @@
-"""The extension service: batches in, batches out, and where a batch ends. The contract is in pump_ext.proto."""
+"""The extension service: writes and pulls many binlogs per message, and plans batches. Contract: pump_ext.proto."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pump.service import Gate
 from pump.store import Store
 
 MESSAGE_BYTES = 1 << 20
-MESSAGE_BYTES_CAP = 16 << 20  # of what a caller may ask for
+MESSAGE_BYTES_CAP = 16 << 20  # the largest message size that a caller may request
 IN_FLIGHT_MAX = 64
 PENDING_MAX = 10_000
 
@@ -85,7 +85,7 @@ class ExtService:
         )
 
     async def write_batch(self, requests: AsyncIterator[Received]) -> AsyncIterator[bytes]:
-        """Answers in the order of the requests; several may be under way, at most IN_FLIGHT_MAX."""
+        """Write batches and answer them in the order of the requests. At most IN_FLIGHT_MAX are under way."""
         answers: asyncio.Queue[Awaitable[bytes] | None] = asyncio.Queue()
         slots = asyncio.Semaphore(IN_FLIGHT_MAX)
 
@@ -107,14 +107,14 @@ class ExtService:
             while (answer := await answers.get()) is not None:
                 yield await answer
                 slots.release()
-            await reader  # what ended the requests before their end ends the stream
+            await reader  # an error of the requests ends the stream, too
         finally:
             reader.cancel()
-            await asyncio.wait([reader])  # or the requests could not be closed: somebody would still wait for the next
+            await asyncio.wait([reader])  # the requests cannot be closed while the reader still waits for the next one
 
     async def _admit(self, received: Received) -> bytes:
         try:
-            if isinstance(received.refused, BinlogError):  # an answer for each, so that the stream lives on
+            if isinstance(received.refused, BinlogError):  # answered per binlog, so that the stream stays open
                 _, batch_id, payloads = parse_batch(received.data)
                 return _answer(batch_id, [received.refused] * len(payloads))
             return await self._write(received.data)
@@ -149,7 +149,8 @@ class ExtService:
     async def _messages(
         self, after_ts: int, until_ts: int, bytes_max: int, part_bytes_max: int
     ) -> AsyncIterator[Pulled]:
-        """A caller that takes no parts gets a large binlog whole: its bytes are then in flight, as upstream's are."""
+        """Yield the messages of a range. A caller that accepts no parts (`part_bytes_max` 0) gets a large binlog in one
+        message, whose bytes count as in flight, as in PullBinlogs."""
         large: list[bytes] = []
         async with contextlib.AsyncExitStack() as held:
             async for piece in self._store.pull_as(
@@ -183,8 +184,10 @@ class ExtService:
         return encoded
 
     async def watermark(self, data: Buffer) -> bytes:
-        """The resolved ts first, then what lies below it: the index is read after the promise (rule 4). The purge point
-        last: what it does not cover by then was in the index when that was read."""
+        """Return the resolved ts and, if requested, the plan of a batch.
+
+        The order matters. The resolved ts is computed first, and the index is read after it (rule 4). The purge point
+        is read last: a binlog that it does not cover then was in the index when the index was read."""
         request: Any = _parse(pb.WatermarkReq.FromString, "WatermarkReq", data)
         self._gate.check(request.cluster_id)
         state = self._state()
@@ -220,7 +223,7 @@ class ExtService:
         return encoded
 
     def _tell_oldest(self, response: Any) -> None:
-        """The prewrite that holds the resolved ts of this answer back, if one does."""
+        """Add the prewrite that holds the resolved ts of this answer back, if there is one."""
         entry = self._store.oldest_pending()
         if entry is None or entry.start_ts > response.resolved_ts + 1:
             return

@@ -1,4 +1,4 @@
-"""Fake binlogs: what moves a Go drainer's merge on when nobody writes (`P-FAKE-01`, `P-FAKE-02`)."""
+"""Writes fake binlogs, so that a Go drainer's merge advances while no binlogs arrive (`P-FAKE-01`, `P-FAKE-02`)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _log = get_logger("pump.fake")
 
 
 async def write_fakes(store: Store, interval_s: float) -> None:
-    """One fake per interval in which no write was accepted. Refused writes do not count as writes.
+    """Write one fake binlog per interval in which no write was accepted. Refused writes do not count.
 
-    Returns when the log is broken: it takes nothing more.
+    Returns when the log is broken and accepts nothing more.
     """
     seen = store.activity
     outage = Outage(_log, "no fake binlog", "fake binlogs are written again")

@@ -1,4 +1,4 @@
-"""What a scrape reads from the store; what the services count is in metering.py."""
+"""Gauges that a scrape reads from the store. The services' counters are in metering.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from binlog.runtime.metrics import counter, gauge
 from pump.store import Store
 
 OVERLOADED = counter("pump_overloaded_total", "Calls refused because too many bytes were in flight")
-IN_FLIGHT_BYTES = gauge("pump_in_flight_bytes", "Requests and answers held at once")
+IN_FLIGHT_BYTES = gauge("pump_in_flight_bytes", "Bytes of requests and answers in memory")
 SCORE = gauge("pump_score", "Share of writes this pump asks for, 1 to 1000: from write time, disk and backlog")
 EXPIRED_WRITERS = counter(
     "pump_expired_writer_prewrites_count",
@@ -22,7 +22,7 @@ _MAX_COMMIT = gauge("pump_storage_max_commit_ts", "Resolved ts, physical ms")
 _GC = gauge("pump_storage_gc_ts", "Purge point, physical ms")
 _SIZE = gauge("pump_storage_storage_size_bytes", "The disk of data-dir", ["type"])
 _PENDING = gauge("pump_pending_count", "Prewrites without an outcome")
-_PENDING_AGE = gauge("pump_pending_oldest_seconds", "Age of the oldest of them")
+_PENDING_AGE = gauge("pump_pending_oldest_seconds", "Age of the oldest pending prewrite")
 _UNDECIDED = gauge("pump_pending_below_gc_safepoint", "Pending prewrites of which TiKV keeps no record any more")
 _LATE = gauge("pump_late_commit_count", "Commits accepted at or below a resolved ts that was already published")
 _DAMAGE = gauge("pump_damaged_count", "Damaged places found in the value log at start")
@@ -49,7 +49,7 @@ def expose(store: Store) -> None:
 
 
 def withdraw() -> None:
-    """The store is closed: the gauges read nothing more, and show 0."""
+    """Set the gauges to 0 and let them read nothing more, because the store is closed."""
     labelled = (_SIZE.labels("capacity"), _SIZE.labels("available"))
     for each in (_MAX_COMMIT, _GC, *labelled, _PENDING, _PENDING_AGE, _UNDECIDED, _LATE, _DAMAGE, _BROKEN):
         each.set_function(float)

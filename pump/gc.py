@@ -27,15 +27,15 @@ _log = get_logger("pump.gc")
 
 
 def purge_point(drainers: Sequence[NodeStatus], *, now_ms: int, retention: timedelta, resolved_ts: int) -> int:
-    """The ts at or below which binlogs may be removed: past the retention, resolved, and applied by every drainer that
-    is not offline. `now_ms`: unix milliseconds."""
+    """Return the ts at or below which binlogs may be removed: they are older than the retention, resolved, and applied
+    by every drainer that is not offline. `now_ms`: unix milliseconds."""
     by_age = tso.compose(max(0, now_ms - int(retention.total_seconds() * 1000)))
     passed = [status.max_commit_ts for status in drainers if status.state is not State.OFFLINE]
     return min([by_age, resolved_ts, *passed])
 
 
 async def drainers_of(registry: Registry) -> list[NodeStatus]:
-    """The records of all drainers. DrainerUnreadable if one cannot be parsed: its position is unknown."""
+    """Return the records of all drainers. Raises DrainerUnreadable if one cannot be parsed: its position is unknown."""
     listing = await registry.list("drainers")
     if listing.unreadable:
         raise DrainerUnreadable(f"etcd key {listing.unreadable[0]} holds no valid drainer status: repair or delete it")
@@ -57,7 +57,8 @@ class GarbageCollector:
         self._stopping = threading.Event()
 
     def _bounded_clock_ms(self) -> int:
-        """A machine's clock that jumped forward would have everything removed that no drainer has registered for."""
+        """Return the wall clock, but not ahead of the timestamp source. If the machine's clock jumped forward, all
+        binlogs that no registered drainer needs would otherwise be removed."""
         source_ms = tso.physical_ms(self._store.resolver.horizon.source_ts)
         return min(int(time.time() * 1000), source_ms)
 
@@ -76,7 +77,8 @@ class GarbageCollector:
                 outage.failed(error=error)
 
     async def collect(self) -> int:
-        """Advance and store the purge point, then remove files and keys up to it (P-GC-03, P-GC-04)."""
+        """Advance and store the purge point, then remove files and keys up to it (P-GC-03, P-GC-04). Return the purge
+        point."""
         async with self._working:
             point = purge_point(
                 await drainers_of(self._registry),
@@ -93,8 +95,8 @@ class GarbageCollector:
             return point
 
     async def _remove_in_thread(self, until_ts: int) -> None:
-        """A caller who is cancelled ends it, and waits for its end: whoever stops closes the index next, and LevelDB
-        must not be used then."""
+        """Run `_remove` in a thread. If the caller is cancelled, stop the removal and wait until it has ended: a pump
+        that stops closes the index next, and LevelDB must not be used after that."""
         self._stopping.clear()
         removing = asyncio.ensure_future(asyncio.to_thread(self._remove, until_ts))
         try:
@@ -105,8 +107,8 @@ class GarbageCollector:
             raise
 
     def _remove(self, until_ts: int) -> None:
-        """Remove files whose binlogs, and the commits that need them, are all at or below `until_ts`; then index
-        keys. Once it is to stop it ends soon; the next collection goes on."""
+        """Remove files whose binlogs, and the commits that need them, are all at or below `until_ts`; then remove index
+        keys. When a stop is requested, it ends soon; the next collection removes the rest."""
         store = self._store
         needs = store.index.needs()
         files = store.log.files()

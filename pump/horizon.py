@@ -1,13 +1,12 @@
 """Limit on how far a binlog's ts may be ahead of the timestamp source. Pure; the clock is an argument.
 
-A ts that the source allocated is below the source's current ts. One far above it comes from elsewhere: a writer with
-its own clock, or a damaged request. If it were stored, drainers could not apply it for years, and an elected allocator
-that recovers from this log would continue from there. So such a binlog is refused.
+A ts that the source allocated is below the source's current ts. A ts far above that was not allocated by the source: it
+is from a writer with its own clock, or from a damaged request. If it were stored, drainers could not apply it for
+years, and an elected allocator that recovers from this log would continue from there. So such a binlog is refused.
 
-The check makes no call: the source's last ts plus the time elapsed since is accurate enough to accept the others.
-Before a binlog is refused the source is asked again, because its clock may have been set forward. Elapsed time is
-measured with CLOCK_BOOTTIME, which nobody sets and which runs while the machine is suspended; the wall clock is not
-used.
+The check makes no call: the source's last ts plus the time since then is accurate enough to accept a binlog. Before a
+binlog is refused, the source is queried again, because its clock may have been set forward. Elapsed time is measured
+with CLOCK_BOOTTIME, which cannot be set and which runs while the machine is suspended; the wall clock is not used.
 """
 
 from __future__ import annotations
@@ -28,14 +27,15 @@ def boot_clock_s() -> float:
 
 
 class Horizon:
-    """Every ts is beyond the limit until the first `saw`. `ahead_max_s` in seconds; 0: no ts is beyond."""
+    """The limit for the ts of binlogs. Until the first `saw`, every ts is beyond it. `ahead_max_s`: seconds; 0: no
+    limit."""
 
     def __init__(self, ahead_max_s: int = AHEAD_MAX_S, *, boot_s: Callable[[], float] = boot_clock_s) -> None:
         self._ahead_max_s = ahead_max_s
         self._boot_s = boot_s
         self._source_ts = 0
         self._seen_s = 0.0
-        self._limit_ts = -1  # of the last check; it only grows, so a ts below it needs no new check
+        self._limit_ts = -1  # the limit at the last check; it only grows, so a ts below it needs no new check
 
     def saw(self, ts: int) -> None:
         """Record that the source has just returned `ts`."""
@@ -43,7 +43,7 @@ class Horizon:
 
     @property
     def source_ts(self) -> int:
-        """Estimate of the source's current ts; 0 before the first `saw`."""
+        """Estimated current ts of the source; 0 before the first `saw`."""
         if not self._source_ts:
             return 0
         return self._source_ts + compose(int((self._boot_s() - self._seen_s) * 1000))
@@ -54,7 +54,7 @@ class Horizon:
         return compose(physical_ms(self.source_ts) + self._ahead_max_s * 1000, LOGICAL_MAX)
 
     def beyond(self, ts: int) -> bool:
-        """Whether `ts` is above the limit by the estimate; ask the source again before refusing it."""
+        """Return whether `ts` is above the estimated limit. Query the source again before a binlog is refused."""
         if ts <= self._limit_ts or not self._ahead_max_s:
             return False
         if self._source_ts:
@@ -62,7 +62,7 @@ class Horizon:
         return ts > self._limit_ts
 
     def refusal(self, ts: int) -> TooFarAhead:
-        """The error for a ts that is still beyond the limit after the source was asked again."""
+        """Return the error for a ts that is still beyond the limit after the source was queried again."""
         ahead_s = (physical_ms(ts) - physical_ms(self.source_ts)) // 1000
         return TooFarAhead(
             f"binlog of ts {ts} ({format_local(ts)}) is {ahead_s} s ahead of the timestamp source, which is at "

@@ -21,8 +21,8 @@ class DirectoryLock:
     """An exclusive lock, held from the constructor until `release` or the end of the process."""
 
     def __init__(self, directory: Path) -> None:
-        """Create the directory (0700) and lock it. DataDirLocked if another process holds it; ConfigError if it
-        cannot be made."""
+        """Create the directory (0700) and lock it. Raises DataDirLocked if another process holds the lock, ConfigError
+        if the directory cannot be created."""
         path = directory / ".lock"
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -41,9 +41,10 @@ class DirectoryLock:
 
 
 def node_id(directory: Path, configured: str, addr: str) -> str:
-    """The id stored in `.node`, else the configured one, else `<hostname>:<port>`, which is then stored in `.node`.
+    """Return the id stored in `.node`, else the configured id, else `<hostname>:<port>`, which is then stored in
+    `.node`.
 
-    ConfigError names the file or the id that cannot be used.
+    Raises ConfigError with the file or the id that cannot be used.
     """
     path = directory / ".node"
     try:
@@ -74,8 +75,8 @@ def node_id(directory: Path, configured: str, addr: str) -> str:
 
 
 def check_same_node(recorded: str, name: str, configured: str, directory: Path) -> None:
-    """ConfigError where the index says that another pump wrote here and nobody has asked for the new name: under it,
-    drainers would wait for ever for the old one. `recorded`: "" where that is not known."""
+    """Raise ConfigError if the index says that another pump wrote this data-dir and the new name is not configured.
+    With the new name, drainers would wait for the old one for ever. `recorded`: the id in the index; "" if unknown."""
     if recorded not in ("", name) and configured.strip() != name:
         raise ConfigError(
             f"{directory / '.node'} makes this pump {name!r}, but its data-dir was written by pump {recorded!r}. If "

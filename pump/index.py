@@ -1,4 +1,4 @@
-"""The index in LevelDB: which binlog lies where, and which are complete. The only door to plyvel. See FORMAT.md."""
+"""The index in LevelDB: the position of each binlog, and which are complete. The only user of plyvel. See FORMAT.md."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class IndexFailed(BinlogError):
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """LevelDB's knobs, in bytes: the section [storage.kv]."""
+    """Options of LevelDB, sizes in bytes: the section [storage.kv]."""
 
     block_cache_bytes: int = 8 << 20
     block_bytes: int = 4096
@@ -44,7 +44,7 @@ class IndexOptions:
 
 
 class Batch:
-    """Writes that become visible together. Later gets on the index do not see them before `Index.write`."""
+    """Writes that become visible together. Reads of the index do not see them before `Index.write`."""
 
     __slots__ = ("_needs", "put")
 
@@ -62,7 +62,8 @@ class Batch:
         self.put(keys.COMPLETE + keys.pack_ts(commit_ts), keys.encode_complete(complete))
 
     def need(self, fid: int, commit_ts: int) -> None:
-        """Commits come in any order: the largest stays."""
+        """Record that a commit needs a prewrite in file `fid`. Commits arrive in any order: the largest commit_ts is
+        kept."""
         if commit_ts > self._needs.get(fid, 0):
             self._needs[fid] = commit_ts
             self.put(keys.need_key(fid), keys.encode_number(commit_ts))
@@ -76,12 +77,12 @@ class Batch:
 
 
 class Index:
-    """May be used from any thread; LevelDB locks. `open` by the constructor, for good until `close`."""
+    """The index. The constructor opens it. Safe for use by several threads until `close`, because LevelDB locks."""
 
     def __init__(self, directory: Path, options: IndexOptions | None = None) -> None:
         options = options or IndexOptions()
         self._directory = directory
-        self.unbroken = manifest_unbroken(directory)  # before LevelDB writes another one
+        self.unbroken = manifest_unbroken(directory)  # checked before LevelDB writes a new manifest
         try:
             self._db = _open(directory, options)
         except FAILURES as error:
@@ -102,14 +103,15 @@ class Index:
     # Reading
 
     def _get(self, key: bytes) -> bytes | None:
-        """The value of a key. LevelDB compares checksums, so that a damaged block raises instead of being returned."""
+        """Return the value of a key, or None. LevelDB compares checksums, so a damaged block raises IndexFailed."""
         try:
             return cast("bytes | None", self._db.get(key, verify_checksums=True))
         except FAILURES as error:
             raise self._failed("cannot be read", error) from error
 
     def _scan(self, **bounds: Any) -> Generator[Any]:
-        """What LevelDB's iterator gives, as of this moment; a damaged block must not look like an end."""
+        """Iterate over a snapshot of the index at this moment. A damaged block raises IndexFailed; it must not look
+        like the end."""
         try:
             return self._guarded_steps(self._db.iterator(verify_checksums=True, **bounds))
         except FAILURES as error:
@@ -123,30 +125,31 @@ class Index:
             raise self._failed("cannot be read", error) from error
 
     def pointer(self, ts: int) -> Pointer | None:
-        try:  # not `_get`: this is asked for every binlog that is written
+        try:  # not `_get`: this runs for every binlog that is written
             value = self._db.get(keys.ts_key(ts), verify_checksums=True)
         except FAILURES as error:
             raise self._failed("cannot be read", error) from error
         return None if value is None else Pointer.decode(value)
 
     def outcome(self, start_ts: int) -> int | None:
-        """The commit_ts stored for a start_ts; 0: rolled back; None: nothing stored."""
-        try:  # not `_get`: this is asked for every binlog that is written
+        """Return the commit_ts stored for a start_ts; 0: rolled back; None: nothing stored."""
+        try:  # not `_get`: this runs for every binlog that is written
             value = self._db.get(keys.outcome_key(start_ts), verify_checksums=True)
         except FAILURES as error:
             raise self._failed("cannot be read", error) from error
         return None if value is None else keys.decode_number(value)
 
     def complete(self, commit_ts: int) -> Complete | None:
-        try:  # not `_get`: this is asked for every binlog that is written
+        try:  # not `_get`: this runs for every binlog that is written
             value = self._db.get(keys.complete_key(commit_ts), verify_checksums=True)
         except FAILURES as error:
             raise self._failed("cannot be read", error) from error
         return None if value is None else keys.decode_complete(value)
 
     def completes(self, after_ts: int, until_ts: int) -> Iterator[tuple[bytes, bytes]]:
-        """Raw (`cm:` key, value) with after_ts < commit_ts <= until_ts, ascending, as of this moment. A backlog is
-        larger than the block cache, which it would only empty: that is for writes, which look up single keys."""
+        """Iterate over the raw (`cm:` key, value) with after_ts < commit_ts <= until_ts, ascending, in a snapshot of
+        this moment. The block cache is not filled: a backlog is larger than the cache and would evict the blocks that
+        writes need for lookups of single keys."""
         start, stop = keys.complete_key(after_ts), keys.complete_key(until_ts)
         return self._scan(start=start, stop=stop, include_start=False, include_stop=True, fill_cache=False)
 
@@ -169,48 +172,50 @@ class Index:
         return keys.decode_number(self._get(keys.PURGED))
 
     def ended(self) -> tuple[int, Pointer]:
-        """See `save_ended`; 0 and the log's begin where nothing was saved."""
+        """Return what `save_ended` stored; 0 and the log's beginning if nothing is stored."""
         value = self._get(keys.ENDED)
         return (0, Pointer(0, 0)) if value is None else (keys.decode_number(value), Pointer.decode(value[8:]))
 
     def node(self) -> str:
-        """The id of the pump that wrote here last; "" where that is not known."""
+        """Return the id of the pump that wrote here last; "" if it is not known."""
         return (self._get(keys.NODE) or b"").decode(errors="replace")
 
     def needs(self) -> dict[int, int]:
-        """fid → largest commit_ts that needs a prewrite in it from a later file."""
+        """Return fid → the largest commit_ts that is stored in a later file and needs a prewrite in this file."""
         return {
             int.from_bytes(key[-4:], "big"): keys.decode_number(value) for key, value in self._scan(prefix=keys.NEED)
         }
 
     def check(self) -> int:
-        """The number of the last checkpoint whose table is here, or 0."""
+        """Return the number of the last checkpoint whose table the index holds, or 0."""
         return keys.decode_number(self._get(keys.CHECK))
 
     def pointers(self, after_ts: int) -> Iterator[tuple[int, Pointer]]:
-        """Every record above a ts, ascending."""
+        """Yield ts and position of every record above `after_ts`, ascending."""
         for key, value in self._scan(start=keys.ts_key(after_ts), stop=keys.TS + b"\xff" * 9, include_start=False):
             yield keys.key_ts(key), Pointer.decode(value)
 
     def damages(self) -> list[tuple[Pointer, int]]:
-        """Stretches of the log that hold no record and no torn tail, as recovery found them: begin and end."""
+        """Return the damaged ranges of the log that recovery found: the begin, and the offset of the end. They hold no
+        readable record and are no torn tail."""
         found = self._scan(prefix=keys.DAMAGE)
         return [(keys.damage_pointer(key), keys.decode_number(value)) for key, value in found]
 
     def largest_ts(self, until_ts: int = keys.TS_MAX) -> int:
-        """The largest ts of any record in the index that is not above `until_ts`, or 0."""
+        """Return the largest ts of any record in the index that is not above `until_ts`, or 0."""
         return self._last(keys.TS, until_ts)
 
     def largest_outcome(self, until_ts: int = keys.TS_MAX) -> int:
-        """The largest start_ts with an outcome that is not above `until_ts`, or 0."""
+        """Return the largest start_ts with an outcome that is not above `until_ts`, or 0."""
         return self._last(keys.OUTCOME, until_ts)
 
     def largest_complete(self) -> int:
-        """The largest commit_ts that can be served, or 0."""
+        """Return the largest commit_ts that can be served, or 0."""
         return self._last(keys.COMPLETE)
 
     def largest_commit(self) -> int:
-        """As `largest_complete`, fakes apart. Steps over the fakes of an idle pump one by one: not for every day."""
+        """Return the largest commit_ts that can be served, without fakes, or 0. This is slow on an idle pump, because
+        it reads fakes one by one."""
         with closing(self._scan(prefix=keys.COMPLETE, reverse=True)) as newest:
             for key, value in newest:
                 if not keys.decode_complete(value).flags & keys.FLAG_FAKE:
@@ -232,7 +237,8 @@ class Index:
         return Batch(raw, self._needs), raw
 
     def write(self, raw: Any) -> None:
-        """IndexFailed if LevelDB refuses: the log holds the records, a restart will index them."""
+        """Write a batch. Raises IndexFailed if LevelDB refuses it; the log holds the records, and a restart indexes
+        them."""
         try:
             with self._guarded("a batch"):
                 raw.write()
@@ -248,8 +254,8 @@ class Index:
             raise self._failed(f"does not take {what}", error) from error
 
     def save_progress(self, *, handle: Pointer, max_commit_ts: int) -> None:
-        """Where the original's recovery starts and how far it may serve (correctness rule 3). One batch, synced, and
-        with it what LevelDB's log holds before it."""
+        """Save the position where the original's recovery starts and the ts up to which it may serve (correctness rule
+        3). It is one synced batch; the sync includes the earlier writes in LevelDB's log."""
         raw = self._db.write_batch(sync=True)
         raw.put(keys.HANDLE, handle.encode())
         raw.put(keys.MAX_COMMIT, keys.encode_number(max_commit_ts))
@@ -262,24 +268,25 @@ class Index:
             self._db.put(keys.CHECK, keys.encode_number(number))
             before = self._newest_log()
             for _ in range(FLUSH_TRIES_MAX):
-                # A range without a key: nothing is compacted, but the memtable is written first, and waited for.
+                # The range holds no key, so nothing is compacted. But LevelDB first writes the memtable and waits.
                 self._db.compact_range(start=b"\xff", stop=b"\xff")
-                # The memtable is written after a new log was begun. Where that fails, LevelDB tells nobody and goes on;
-                # nor does it begin one where it took the flush and a write of another thread for one group.
+                # LevelDB begins a new log before it writes the memtable. If that fails, LevelDB returns no error. It
+                # begins no new log either if it put the flush and another thread's write into one group.
                 if self._newest_log() > before:
                     break
             else:
                 raise IndexFailed(f"data-dir: the index {self._directory} does not take a flush: there is no new file")
-            # It does not tell whether it failed; a failure refuses every later write. Another key: what proves that the
-            # table is there must not be in the log too.
+            # LevelDB does not report a failed flush, but it refuses every write after one. This write uses another key:
+            # the key that proves that the table exists must not be in LevelDB's log as well.
             self._db.put(keys.FLUSHED, b"", sync=True)
 
     def _newest_log(self) -> int:
-        """The number of LevelDB's own newest log, or 0."""
+        """Return the number of LevelDB's newest log, or 0."""
         return max((int(path.stem) for path in self._directory.glob("*.log") if path.stem.isdecimal()), default=0)
 
     def save_ended(self, until_ts: int, place: Pointer) -> None:
-        """The whole log, up to `place`, was read again, and binlogs up to `until_ts` may have been removed by then."""
+        """Record that the complete log up to `place` was read again, when binlogs up to `until_ts` might have been
+        removed."""
         with self._guarded("what had ended"):
             self._db.put(keys.ENDED, keys.encode_number(until_ts) + place.encode())
 
@@ -288,13 +295,15 @@ class Index:
             self._db.put(keys.NODE, node_id.encode())
 
     def save_purged(self, purged_ts: int) -> None:
-        """Synced: what is removed afterwards must never be served as if it were whole."""
+        """Save the purge point with a sync, before binlogs are removed: a range with removed binlogs must never be
+        served as if it were complete."""
         with self._guarded("the purge point"):
             self._db.put(keys.PURGED, keys.encode_number(purged_ts), sync=True)
 
     def delete_until(self, prefix: bytes, ts: int) -> Iterator[int]:
-        """Delete the keys `prefix` + ts' with ts' <= ts in batches of at most DELETE_KEYS_MAX, and yield how many were
-        in each. A batch begins behind the last one: LevelDB would step over every key deleted before, one by one."""
+        """Delete the keys `prefix` + ts' with ts' <= ts in batches of at most DELETE_KEYS_MAX. Yield the number of keys
+        of each batch. The scan for a batch begins after the previous batch; otherwise LevelDB would step over every
+        deleted key, one by one."""
         start, stop = prefix, prefix + keys.pack_ts(ts)
         while True:
             bounds = {"start": start, "stop": stop, "include_start": False, "include_stop": True}
@@ -309,7 +318,7 @@ class Index:
             start = found[-1]
 
     def delete_file(self, fid: int) -> None:
-        """Forget what is known of a file of the log that is gone, its records apart."""
+        """Delete the `sc:need` and `sc:damage` keys of a removed file of the log, but not the keys of its records."""
         self._needs.pop(fid, None)
         gone = [keys.damage_key(pointer) for pointer, _ in self.damages() if pointer.fid == fid]
         with self._guarded("a removal"):
@@ -318,9 +327,10 @@ class Index:
 
 
 def _open(directory: Path, options: IndexOptions) -> Any:
-    """A table that is damaged must not be merged into new ones, whose checksums would be right again: so LevelDB opens
-    with paranoid_checks. But then it refuses a log of its own that lacks a page, which the checkpoint makes harmless:
-    first, what can be read of that log is put into a table, and the log is gone."""
+    """Open LevelDB with paranoid_checks. Otherwise LevelDB would merge a damaged table into new ones, whose checksums
+    would be right again. With paranoid_checks LevelDB refuses to open if its own log lacks a page, which the checkpoint
+    makes harmless. In that case open it once without the checks: LevelDB then writes the readable part of that log to a
+    table and deletes the log."""
 
     def opened(*, paranoid: bool) -> Any:
         return plyvel.DB(
@@ -332,26 +342,27 @@ def _open(directory: Path, options: IndexOptions) -> Any:
             block_restart_interval=options.block_restart_interval,
             write_buffer_size=options.write_buffer_bytes,
             bloom_filter_bits=10,
-            # To uncompress blocks was half of what a scan cost (0.49 µs an entry, 0.22 without), and to compress those
-            # of a transaction took 0.9 µs. As they are LevelDB reads them in the mapped table, without memory of its
-            # own. The index has 170 bytes of a small transaction instead of 75.
+            # Decompression took half of the time of a scan (0.49 µs an entry, 0.22 without), and compression took
+            # 0.9 µs a transaction. LevelDB reads uncompressed blocks in the mapped table, without memory of its own.
+            # The index takes 170 bytes for a small transaction instead of 75.
             compression=None,
         )
 
     try:
         return opened(paranoid=True)
     except plyvel.CorruptionError as error:
-        _log.warning("LevelDB's log is damaged; what it lacks is read from the value log", error=_text_of(error))
+        _log.warning("LevelDB's log is damaged; its missing entries are read from the value log", error=_text_of(error))
         opened(paranoid=False).close()
         return opened(paranoid=True)
 
 
 def _is_damage(error: Exception) -> bool:
-    """A table that was cut is no Corruption to LevelDB: it asks for bytes behind the end, an invalid argument."""
+    """Return whether LevelDB's error means damage. For a truncated table LevelDB reports an invalid argument instead of
+    corruption, because it reads after the end of the file."""
     return isinstance(error, plyvel.CorruptionError) or "Invalid argument" in _text_of(error)
 
 
 def _text_of(error: Exception) -> str:
-    """plyvel hands on what LevelDB says as bytes."""
+    """Return the text of an error. plyvel passes LevelDB's text as bytes."""
     detail = error.args[0] if error.args else error
     return detail.decode(errors="replace") if isinstance(detail, bytes) else str(error)

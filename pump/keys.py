@@ -44,7 +44,7 @@ pack_ts = _BE.pack
 
 
 def ts_key(ts: int) -> bytes:
-    """`ts:` and the ts in big endian (`P-ST-07`): ascending bytes are ascending ts."""
+    """Return `ts:` and the ts in big endian (`P-ST-07`), so that ascending keys are ascending ts."""
     return TS + pack_ts(ts)
 
 
@@ -69,7 +69,7 @@ def damage_pointer(key: bytes) -> Pointer:
 
 
 def key_ts(key: bytes) -> int:
-    """The ts of any key with a three byte prefix."""
+    """Return the ts of any key with a prefix of three bytes."""
     return int.from_bytes(key[3:], "big")
 
 
@@ -78,12 +78,13 @@ def encode_number(value: int) -> bytes:
 
 
 def decode_number(value: bytes | None) -> int:
-    """0 where the key is absent, as the original reads it."""
+    """Decode a number; 0 if the key is absent (None), like the original."""
     return 0 if value is None else int.from_bytes(value[:8], "little")
 
 
 class Complete(NamedTuple):
-    """A binlog that can be served: where its prewrite (or the fake itself) lies and what a plan must know of it."""
+    """The index entry of a binlog that can be served: the position of its prewrite (or of the fake itself), and what a
+    plan needs to know."""
 
     start_ts: int
     fid: int
@@ -101,7 +102,7 @@ class Complete(NamedTuple):
 
     @property
     def served_bytes(self) -> int:
-        """Length of what a pull serves; of a general merge about."""
+        """Bytes that a pull serves for this binlog; approximate if it is merged field by field (FLAG_GENERAL)."""
         return len(self.head) + self.length - self.tail_at
 
 
@@ -114,12 +115,12 @@ def decode_complete(value: bytes) -> Complete:
 
 
 def decode_start_ts(value: bytes) -> int:
-    """Of a `cm:` value."""
+    """Return the start_ts of a `cm:` value."""
     return int.from_bytes(value[:8], "little", signed=True)
 
 
-# For loops that count in nanoseconds.
-pack_complete = _COMPLETE.pack  # the fields of a Complete but its head
+# For loops in which every nanosecond counts.
+pack_complete = _COMPLETE.pack  # the fields of a Complete, without its head
 unpack_place = _PLACE.unpack_from  # (fid, offset, length, tail_at, flags)
 unpack_planned = _PLANNED.unpack_from  # (length, tail_at, schema_version, flags)
 

@@ -1,4 +1,4 @@
-"""How a pump leaves the cluster: what it waits for before its record says that it is away, and what it says then."""
+"""Takes a stopping pump out of the cluster: what it waits for, and the state that it registers in the end."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pump.store import Store
 
 PASSED_POLL_S = 1.0
 SEAL_S = 5.0  # for writes that were accepted before the store was sealed
-READ_WAIT_S = 5.0  # for online drainers to read the last binlogs, so that they need not wait for the next start
+READ_WAIT_S = 5.0  # for online drainers to read the last binlogs, so that they do not wait for this pump's next start
 READ_POLL_S = 0.1
 
 _log = get_logger("pump")
 
 
 class Leaving:
-    """Of a pump that still serves what is stored. `leave` once."""
+    """Takes a pump out of the cluster while it still serves stored binlogs. Call `leave` once."""
 
     def __init__(
         self, node: Node, store: Store, registry: Registry, timestamps: TimestampSource, *, drain_wait_s: float
@@ -39,7 +39,7 @@ class Leaving:
         self._drain_wait_s = drain_wait_s
 
     async def leave(self, event: Event) -> None:
-        """PAUSE or CLOSE, as Pump.stop says. Raises BinlogError where what it comes to cannot be registered."""
+        """Leave with PAUSE or CLOSE, as Pump.stop says. Raises BinlogError if the new state cannot be registered."""
         if self._node.usurped:
             return
         if self._store.log.broken is not None:
@@ -87,12 +87,12 @@ class Leaving:
                     await asyncio.sleep(READ_POLL_S)
 
     async def _wait_for_drainers(self) -> None:
-        """Wait until every drainer that is not offline has applied everything up to a ts of now. What fails is tried
-        again (P-LC-09): a pump that gave up would hold drainers back as `closing`."""
+        """Wait until every drainer that is not offline has applied everything up to a current ts. Failures are retried
+        (P-LC-09): if the pump stopped waiting, it would stay `closing` and hold drainers back."""
         outage = Outage(_log, "cannot tell whether drainers have read everything", "the drainers' positions are known")
         waiting = Outage(_log, "waiting for drainers before going offline", "every drainer has read everything")
         ts = 0
-        while not self._node.usurped:  # nor is the record this pump's to change then
+        while not self._node.usurped:  # a usurped record must not be changed by this pump
             try:
                 fake_ts = await self._store.write_fake()
                 ts = ts or fake_ts

@@ -1,7 +1,7 @@
-"""The value log: files of records, one of them writable. See FORMAT.md.
+"""The value log: files of records, of which the newest is written. See FORMAT.md.
 
-A log opens recovering (nothing is written), becomes writable at the tail of its newest file, and is broken for good
-after a write or sync that failed: which bytes the disk holds is then unknown, so nothing may follow them.
+`open` recovers the log and makes it writable at the end of its newest file. A write or sync that fails breaks the log
+for good: it is then unknown which bytes the disk holds, so nothing may be written after them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pump.record import (
 )
 
 FILE_BYTES_MAX = 500 << 20
-JOIN_BYTES_MAX = 16 << 20  # more than this is not copied to be written at once
+JOIN_BYTES_MAX = 16 << 20  # up to this size the parts of a write are copied into one buffer
 CLOSE_FOOTER_BYTES_MIN = 50 << 10
 SUFFIX = ".vlog"
 
@@ -43,7 +43,7 @@ _log = get_logger("pump.log")
 
 
 class Head(NamedTuple):
-    """How far the index knows the log: its last record, where that ends, and the largest ts of its file."""
+    """The last record of the log that the index holds: its position, its end offset, and the largest ts of its file."""
 
     pointer: Pointer
     end: int
@@ -51,7 +51,7 @@ class Head(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A record met by a scan, or (`payload` None) bytes that are none."""
+    """A record found by a scan, or (`payload` None) bytes that are not a record."""
 
     pointer: Pointer
     end: int
@@ -60,7 +60,8 @@ class Found(NamedTuple):
 
 
 class ValueLog:
-    """`append` belongs to one thread; everything else may be called from any."""
+    """The value log. Only one thread may write (`append`, `write`); the other methods are safe for use by several
+    threads."""
 
     def __init__(
         self,
@@ -70,24 +71,24 @@ class ValueLog:
         sync: Callable[[int], None] | None = os.fdatasync,
         progress: ReadingProgress | None = None,
     ) -> None:
-        """`sync` None: acknowledge without waiting for the disk (`sync-log = false`). `progress` is told what `open`
-        reads. Nothing is opened yet."""
+        """`sync`: makes a file durable; None: writes do not wait for the disk (`sync-log = false`). `progress` records
+        how far `open` has read. No file is opened yet."""
         self._directory = directory
         self._file_bytes_max = file_bytes_max
         self._sync = sync
         self._ends = FileEnds(sync, progress or ReadingProgress())
         self._files: dict[int, LogFile] = {}
         self._broken: str | None = None
-        self.on_broken: Callable[[], object] = lambda: None  # called once, by the thread that found out
+        self.on_broken: Callable[[], object] = lambda: None  # called once, in the thread that broke the log
 
     # Opening
 
     def open(self, checked: Head | None = None, known: Head | None = None) -> list[DamagedRecord]:
-        """Open every file and make the newest writable; what was found damaged at its end region is returned.
+        """Open every file and make the newest one writable. Return the damage found in the checked part of that file.
 
-        The newest file is checked from `checked` on, or from its beginning. `known` is the index's head: what lies
-        before it was whole once, so that it is damaged if it is not now. What follows is a torn tail and is cut off
-        (upstream leaves it there, `P-ST-05`).
+        The newest file is checked from `checked` on, or from its beginning. `known` is the index's head: the records
+        before it were once complete, so unreadable bytes before it are damage. Unreadable bytes after it are a torn
+        tail and are truncated (upstream leaves them, `P-ST-05`).
         """
         head = max((each for each in (checked, known) if each is not None), default=None)
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,10 @@ class ValueLog:
                 raise BinlogError(f"{path} is not a value log file: its name must be a number")
             self._files[int(path.stem)] = self._open_file(int(path.stem), path)
         if head is not None and head.pointer.fid > max(self._files, default=-1):
-            raise BinlogError(f"the index names file {head.pointer.fid}, but {self._directory} has none so new")
+            raise BinlogError(
+                f"the index names file {head.pointer.fid}, but the newest file in {self._directory} is older: value "
+                "log files are missing"
+            )
         damage: list[DamagedRecord] = []
         if self._files:
             newest = self._files[max(self._files)]
@@ -144,16 +148,17 @@ class ValueLog:
 
     @property
     def broken(self) -> str | None:
-        """Why nothing can be written any more, or None."""
+        """Why the log accepts no more writes, or None."""
         return self._broken
 
     def fits(self, size: int, count: int) -> bool:
-        """Whether so many records with so many bytes of payloads go behind each other in the tail, which stays it."""
+        """Return whether `count` records with `size` bytes of payloads fit into the newest file, so that no new file
+        begins."""
         return self.tail.size + size + HEADER_BYTES * count <= self._file_bytes_max
 
     def write(self, parts: list[bytes], max_ts: int) -> None:
-        """Write and sync whole records, headers included, behind the tail; `max_ts`: the largest ts of its file then.
-        LogBroken as from `append`."""
+        """Write and sync complete records, headers included, at the end of the newest file. `max_ts`: the largest ts of
+        the file with these records. Raises LogBroken like `append`."""
         if self._broken is not None:
             raise LogBroken(self._broken)
         began_s = time.monotonic()
@@ -161,9 +166,9 @@ class ValueLog:
         storage_metrics.appended(parts[1::2], time.monotonic() - began_s)
 
     def append(self, payloads: Sequence[bytes], max_ts: Sequence[int]) -> list[Pointer]:
-        """Write and sync records; their places, parallel to `payloads`. `max_ts`: the larger ts of each.
+        """Write and sync records. Return their positions, parallel to `payloads`. `max_ts`: the larger ts of each.
 
-        LogBroken if that failed now or before: then it is unknown which of them the disk holds.
+        Raises LogBroken if this or an earlier write failed: it is then unknown which records the disk holds.
         """
         if self._broken is not None:
             raise LogBroken(self._broken)
@@ -223,7 +228,7 @@ class ValueLog:
         try:
             created = self._create(file.fid + 1)
         except OSError as error:
-            raise self._break(f"value log cannot begin file {file.fid + 1}: {error}") from error
+            raise self._break(f"value log cannot create file {file.fid + 1}: {error}") from error
         storage_metrics.TIME_ROTATE.observe(time.monotonic() - began_s)
         return created
 
@@ -237,7 +242,8 @@ class ValueLog:
         file.closed = file.finished = True
 
     def give_up(self, reason: str) -> None:
-        """Refuse every later write: something after the log failed, so that its end no longer has one meaning."""
+        """Refuse every later write, because a step after the append failed: it is unknown which of the last records
+        count as stored."""
         if self._broken is None:
             self._break(reason)
 
@@ -249,7 +255,8 @@ class ValueLog:
         return LogBroken(reason)
 
     def close(self) -> None:
-        """Give the newest file its footer if it is worth one (`P-ST-03`). Readers keep what they hold open."""
+        """Close the log. Write the footer of the newest file if the file is large enough (`P-ST-03`). Files in use by
+        readers stay open."""
         if self._files and self._broken is None and not self.tail.closed and self.tail.size >= CLOSE_FOOTER_BYTES_MIN:
             self._finish(self.tail)
         self._files.clear()
@@ -257,7 +264,7 @@ class ValueLog:
     # Reading
 
     def file(self, fid: int) -> LogFile:
-        """DamagedRecord if there is no such file: an index that names it has lost its log."""
+        """Return a file. Raises DamagedRecord if it is missing: the index then points to a lost part of the log."""
         found = self._files.get(fid)
         if found is None:
             raise DamagedRecord(str(self.path(fid)), 0, "the file is missing")
@@ -267,7 +274,8 @@ class ValueLog:
         return self._directory / f"{fid:06d}{SUFFIX}"
 
     def read(self, pointer: Pointer, length: int | None = None) -> bytes:
-        """The payload of a record; `length` is what the index says, where it says so. DamagedRecord otherwise."""
+        """Return the payload of a record. `length`: the payload's bytes according to the index, if known. Raises
+        DamagedRecord if the record cannot be read."""
         file = self.file(pointer.fid)
         if length is None:
             header = file.read(pointer.offset, HEADER_BYTES)
@@ -280,8 +288,8 @@ class ValueLog:
         return check_record(data, 0, length=length, place=str(file.path), offset=pointer.offset)
 
     def holds(self, pointer: Pointer, payload: bytes) -> bool:
-        """Whether the record is whole and has just this payload; never more than a piece of it is in memory. False
-        does not say why: `read` does."""
+        """Return whether the record is complete and has exactly this payload. The record is read piece by piece. Use
+        `read` to find out why it is False."""
         file = self._files.get(pointer.fid)
         header = encode_header(payload)
         if file is None or file.read(pointer.offset, HEADER_BYTES) != header:
@@ -293,7 +301,7 @@ class ValueLog:
         )
 
     def scan(self, start: Pointer) -> Iterator[Found]:
-        """Every record from `start` on, in the order written, and every stretch that is none."""
+        """Yield every record from `start` on, in the order written, and every range of bytes that is not a record."""
         for fid in sorted(self._files):
             if fid < start.fid:
                 continue
@@ -303,15 +311,15 @@ class ValueLog:
                 yield Found(Pointer(fid, step.offset), step.end, step.payload, step.reason)
 
     def files(self) -> list[LogFile]:
-        """Ascending."""
+        """Return the files, ascending by number."""
         return [self._files[fid] for fid in sorted(self._files)]
 
     def has(self, fid: int) -> bool:
-        """Of any thread."""
+        """Return whether the file exists in the log. Safe for use by several threads."""
         return fid in self._files
 
     def remove(self, fid: int) -> None:
-        """Forget and unlink a file that is not the tail; pulls that still read from it may finish."""
+        """Remove and unlink a file that is not the newest. Pulls that still read from it can finish."""
         file = self._files.pop(fid)
         file.path.unlink()
 
@@ -322,5 +330,5 @@ class ValueLog:
 
 
 def _in_file(head: Head | None, fid: int) -> Head:
-    """The head if it is in this file, else the file's beginning."""
+    """Return the head if it is in this file, else the file's beginning."""
     return head if head is not None and head.pointer.fid == fid else Head(Pointer(fid, 0), 0, 0)

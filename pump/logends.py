@@ -1,4 +1,4 @@
-"""Where the records of a value log file end, which is found when the log is opened. See FORMAT.md."""
+"""Finds where the records of a value log file end, when the log is opened. See FORMAT.md."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ _log = get_logger("pump.log")
 
 
 class FileEnds:
-    """Of one log, while it opens."""
+    """Finds the ends of a log's files while the log is opened."""
 
     def __init__(self, sync: Callable[[int], None] | None, progress: ReadingProgress) -> None:
-        """`sync` None: what is found is not made durable. `progress` is told what is read."""
+        """`sync`: makes a file durable; None: nothing is made durable. `progress` records what has been read."""
         self._sync = sync
         self._progress = progress
 
     def recover(self, file: LogFile, begin: int, max_ts: int, *, floor: int) -> list[DamagedRecord]:
-        """Find where the records of the newest file end, cut what follows them, and sync what precedes. Returned is
-        what was found damaged. `begin`: records up to there are known to be whole, with `max_ts` as the largest ts;
-        `floor`: up to there they were whole once. BinlogError where nothing can be made durable."""
+        """Find where the records of the newest file end, truncate the file there, and sync its records. Return the
+        damage found.
+
+        `begin`: the records up to this offset are known to be complete, and `max_ts` is their largest ts. `floor`: the
+        records up to this offset were complete once. Raises BinlogError if the records cannot be made durable."""
         whole = file.size + (FOOTER_BYTES if file.closed else 0)
         if file.closed:
             end, found_ts, damage = self._records_end(file, begin, file.size, floor)
             if end == file.size:
                 return damage
-            file.closed = file.finished = False  # those four bytes were the end of a payload, or the file is torn
+            # The four bytes of the footer were the end of a payload, or the file is torn.
+            file.closed = file.finished = False
         end, found_ts, damage = self._records_end(file, begin, whole, floor)
         if end < whole:
             _log.warning(
@@ -51,15 +54,16 @@ class FileEnds:
         return damage
 
     def find_max_ts(self, file: LogFile) -> None:
-        """The largest ts of a file without a footer that says it."""
+        """Set `max_ts` of a file that has no footer with it."""
         file.max_ts = self._records_end(file, 0, file.size)[1]
 
     def _write_again(self, file: LogFile, begin: int) -> None:
-        """Make durable what was found: a process that died, or whose sync failed, may have left it in the page cache
-        alone. A failed sync leaves pages clean that the disk does not have, so a sync alone would not write them."""
+        """Write the records from `begin` on again and sync them. A process that died, or whose sync failed, may have
+        left them only in the page cache. After a failed sync such pages count as clean although the disk does not have
+        them, so a sync alone would not write them."""
         if self._sync is None:
             return
-        fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)  # not for appending: those writes ignore their offset
+        fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)  # without O_APPEND, with which a write ignores its offset
         try:
             for at in range(begin, file.size, COPY_BYTES):
                 data = os.pread(fd, min(COPY_BYTES, file.size - at), at)
@@ -72,7 +76,8 @@ class FileEnds:
             os.close(fd)
 
     def _records_end(self, file: LogFile, begin: int, end: int, floor: int = 0) -> tuple[int, int, list[DamagedRecord]]:
-        """(end of the last whole record, largest ts, damage before it). Records ended at `floor` once."""
+        """Return the end of the last complete record, the largest ts, and the damage before that end. `floor`: records
+        ended at this offset once, so everything before it that is not a record is damage."""
         last, max_ts = begin, 0
         damage: list[DamagedRecord] = []
         self._progress.begin(CHECKING, end - begin, file.fid)
@@ -92,7 +97,8 @@ class FileEnds:
 
 
 def _largest_ts(payload: bytes) -> int:
-    """The larger ts of a binlog; 0 of a payload that is none (the record's CRC is right, its writer was wrong)."""
+    """Return the larger ts of a binlog; 0 if the payload is not a binlog (the record's CRC is right, so it was written
+    in this way)."""
     try:
         envelope = scan_envelope(payload)
     except DecodeError:

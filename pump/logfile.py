@@ -6,15 +6,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-COPY_BYTES = 4 << 20  # so much of a file is in memory at once where it is compared or copied
+COPY_BYTES = 4 << 20  # a file is compared or copied in pieces of this size
 
 
 @dataclass(slots=True)
 class LogFile:
-    """One file. `size` is where its records end; `closed` means that nothing is written to it any more, `finished`
-    that a footer follows them.
+    """One file. `size`: the offset at which its records end. `closed`: nothing more is written to it. `finished`: a
+    footer follows the records.
 
-    Kept open by whoever reads from it, so that removing a file does not pull it from under a pull.
+    The file stays open as long as a reader holds this object, so that a pull can finish after the file was removed.
     """
 
     fid: int

@@ -1,8 +1,9 @@
-"""Whether LevelDB's manifest, which lists its tables, has lost a record in its middle. Read before LevelDB opens it.
+"""Checks whether LevelDB's manifest, the list of its tables, has lost a record. Runs before LevelDB opens.
 
-LevelDB's reader steps over a page of zeros without a word and goes on at the next block: tables that were listed there
-are then deleted as unknown. The file is LevelDB's log format: blocks of 32 KiB, in each records of a header (masked
-CRC-32C of type and data, length u16, type u8) and data, and less than a header's bytes of zeros at its end.
+LevelDB's reader skips a page of zeros silently and continues at the next block. It then deletes the tables that were
+listed there, because it does not know them. The file has LevelDB's log format: blocks of 32 KiB. A block holds records
+of a header (masked CRC-32C of type and data, length u16, type u8) and data; at its end are zeros, fewer than a header's
+bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _MASK_DELTA = 0xA282EAD8
 
 
 def unbroken(data: bytes) -> bool:
-    """No whole record follows bytes that are none. A file that was cut anywhere is unbroken."""
+    """Return whether no complete record follows bytes that are not a record. A truncated file is unbroken."""
     broken = False
     for begin in range(0, len(data), BLOCK_BYTES):
         at, end = begin, min(begin + BLOCK_BYTES, len(data))
@@ -35,7 +36,8 @@ def unbroken(data: bytes) -> bool:
 
 
 def manifest_unbroken(directory: Path) -> bool:
-    """As `unbroken`, of the manifest in use; True where there is none: LevelDB makes an empty index, or refuses."""
+    """Return whether the manifest in use is unbroken. If there is none, return True: LevelDB then makes an empty index
+    or refuses to open."""
     try:
         name = (directory / "CURRENT").read_text().strip()
         return unbroken((directory / name).read_bytes())

@@ -1,8 +1,9 @@
-"""What to do with a binlog, given what is stored: write it, take it as a repetition, or refuse it.
+"""Decides for each binlog, from what is stored, whether to write it, accept it as a repetition, or refuse it.
 
-`Matcher` holds the prewrites whose outcome is not stored, and turns a batch of binlogs into index writes. It belongs
-to whoever works on the writer's batch. It asks the index only about ts that may be there: what was stored lately is
-remembered, for writers' timestamps do not come in order.
+A `Matcher` holds the prewrites whose outcome is not stored, and converts a batch of binlogs to index writes. Only the
+thread that works on the writer's current batch may use it: the event loop's or the disk thread. It looks up in the
+index only ts that the index may hold: it remembers the ts stored lately, because writers' timestamps do not arrive in
+order.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pump.record import HEADER_BYTES, Pointer, encode_header
 
 
 class Stored(Protocol):
-    """What the matcher asks the index."""
+    """The lookups that the matcher makes in the index."""
 
     def pointer(self, ts: int) -> Pointer | None: ...
 
@@ -30,18 +31,18 @@ class Stored(Protocol):
 
 
 class Fate(Enum):
-    """What became of an accepted binlog."""
+    """The result for a binlog."""
 
     PENDING = "prewrite stored, its outcome is not"
     SETTLED = "commit or rollback stored"
     COMPLETE = "prewrite stored after its commit"
     FAKE = "fake stored"
-    REPEATED = "was there already"
+    REPEATED = "was stored already"
     SKIPPED = "nothing to store"
 
 
 class Prewrite(NamedTuple):
-    """A stored prewrite, as its commit will need it. `length` 0: it cannot be read, its bytes are damaged."""
+    """What the commit needs to know of its stored prewrite. `length` 0: the prewrite is damaged and cannot be read."""
 
     pointer: Pointer
     length: int
@@ -51,7 +52,8 @@ class Prewrite(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """`fate` is what it will be once written; `error` refuses it. Only `write` ones go into the log."""
+    """The decision about a binlog. `fate`: its result once it is written. `write`: whether it goes into the log.
+    `error`: why it is refused."""
 
     fate: Fate
     write: bool
@@ -59,8 +61,8 @@ class Verdict(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What became of binlogs that were submitted together: verdicts parallel to them, and the commits that became
-    visible. No verdicts: all of them were usual (pump.usual) and were written."""
+    """The results of binlogs that were submitted together: `verdicts` parallel to them, and `visible`, the commit_ts of
+    the commits that became visible. No verdicts: all of them were usual (pump.usual) and were written."""
 
     verdicts: Sequence[Verdict]
     visible: list[int]
@@ -68,7 +70,8 @@ class Written(NamedTuple):
 
 @dataclass(slots=True)
 class Place:
-    """Where the next record of a file begins, and the largest ts of the file up to there. It moves on with records."""
+    """The offset in a file at which the next record begins, and the largest ts of the file up to there. Writing records
+    advances it."""
 
     fid: int
     at: int
@@ -77,7 +80,7 @@ class Place:
 
 COMPARED_BYTES_MIN = 4 << 20  # a larger payload is compared with the log piece by piece
 
-RECENT_MAX = 1 << 15  # ts of each of the two sets that are remembered
+RECENT_MAX = 1 << 15  # the size at which a set of remembered ts is replaced; two sets are kept
 
 WRITE_PENDING = Verdict(Fate.PENDING, True)
 WRITE_SETTLED = Verdict(Fate.SETTLED, True)
@@ -88,7 +91,8 @@ SKIPPED = Verdict(Fate.SKIPPED, False)
 
 
 def check(envelope: Envelope) -> None:
-    """InvalidBinlog for what no pump could serve; the probe and empty binlogs pass."""
+    """Raise InvalidBinlog for a binlog that no pump could serve. With start_ts 0 and commit_ts 0 (the probe) it is
+    valid."""
     tp, start_ts, commit_ts = envelope.tp, envelope.start_ts, envelope.commit_ts
     if tp > 2 or tp < 0:
         raise InvalidBinlog(f"binlog of start_ts {start_ts} has the obsolete or unknown type {tp}")
@@ -99,8 +103,8 @@ def check(envelope: Envelope) -> None:
 
 
 def is_fake(envelope: Envelope) -> bool:
-    """Whether this is a fake (heartbeat) binlog: type Rollback with start_ts = commit_ts (`P-FAKE-01`). A prewrite is
-    never a fake, even if its commit_ts is set."""
+    """Return whether this is a fake (heartbeat) binlog: type Rollback with start_ts = commit_ts (`P-FAKE-01`). A
+    prewrite is never a fake, even if its commit_ts is set."""
     return envelope.start_ts == envelope.commit_ts > 0 and envelope.tp == BinlogType.ROLLBACK
 
 
@@ -110,7 +114,7 @@ def as_prewrite(envelope: Envelope, pointer: Pointer, length: int) -> Prewrite:
 
 
 def as_complete(prewrite: Prewrite, envelope: Envelope, payload: bytes, pointer: Pointer) -> Complete:
-    """The `cm:` entry of a commit (`payload`, stored at `pointer`) and its prewrite."""
+    """Return the `cm:` entry of a commit (`payload`, stored at `pointer`) and its prewrite."""
     if not prewrite.length:
         return as_damaged(envelope.start_ts, prewrite.pointer)
     if not (prewrite.tail_at and envelope.body_offset):
@@ -122,14 +126,15 @@ def as_complete(prewrite: Prewrite, envelope: Envelope, payload: bytes, pointer:
 
 
 def as_general(start_ts: int, prewrite: Prewrite, commit_at: Pointer) -> Complete:
-    """The entry of a pair that a pull reads and merges field by field: an unusual shape, or the commit came first."""
+    """Return the `cm:` entry of a pair that a pull must read and merge field by field: its shape is unusual, or the
+    commit arrived before the prewrite."""
     (fid, offset), length, _, schema_version, ddl_job_id = prewrite
     flags = FLAG_GENERAL | (FLAG_DDL if ddl_job_id else 0)
     return Complete(start_ts, fid, offset, length, 0, schema_version, ddl_job_id, flags, commit_at.encode())
 
 
 def as_damaged(start_ts: int, pointer: Pointer) -> Complete:
-    """The entry of a commit whose prewrite was lost in damaged bytes: the pull that comes to it fails."""
+    """Return the `cm:` entry of a commit whose prewrite was lost in damaged bytes. A pull that reaches it fails."""
     return Complete(start_ts, pointer.fid, pointer.offset, 0, 0, 0, 0, FLAG_DAMAGED, b"")
 
 
@@ -139,18 +144,19 @@ def as_fake(envelope: Envelope, pointer: Pointer, length: int) -> Complete:
 
 @dataclass(slots=True)
 class Matcher:
-    """`judge` every binlog of a batch, append what it accepts, `record` each with its place, then `end_batch`."""
+    """Matches binlogs, batch by batch: `judge` every binlog, append the accepted ones to the log, `record` each of them
+    with its position, then `end_batch`."""
 
     stored: Stored
-    read: Callable[[Pointer], bytes]  # a payload of the log; DamagedRecord
+    read: Callable[[Pointer], bytes]  # reads a payload of the log; raises DamagedRecord
     largest_ts: int  # of everything stored or accepted
     unmatched: dict[int, Prewrite] = field(default_factory=dict)  # in log order
     holds: Callable[[Pointer, bytes], bool] = lambda _pointer, _payload: False  # whether a record has that payload
-    lost: Callable[[], Pointer | None] = lambda: None  # where the log lost records; nobody knows of which ts
-    # Of the current batch, not in the index yet:
+    lost: Callable[[], Pointer | None] = lambda: None  # position of lost records, whose ts are unknown
+    # Entries of the current batch, not yet in the index:
     prewrites: dict[int, bytes] = field(default_factory=dict)
     outcomes: dict[int, int] = field(default_factory=dict)
-    _overtaken: dict[int, int] = field(default_factory=dict)  # start_ts → commit_ts of a commit that came first
+    _overtaken: dict[int, int] = field(default_factory=dict)  # start_ts → commit_ts of a commit that arrived first
     used: dict[int, Pointer | None] = field(default_factory=dict)  # `ts:` keys
     # Every ts above the floor that is stored or judged is in one of the two sets.
     _floor_ts: int = field(init=False)
@@ -162,16 +168,16 @@ class Matcher:
         self._floor_ts = self.largest_ts
 
     def is_new(self, ts: int) -> bool:
-        """Whether it is known, without asking the index, that nothing is stored under a ts: neither a record nor, for a
-        start_ts, an outcome."""
+        """Return whether it is known, without a lookup in the index, that nothing is stored under a ts: neither a
+        record nor, for a start_ts, an outcome."""
         return ts > self._floor_ts and ts not in self._recent and ts not in self._older
 
     def note(self, ts: int) -> None:
-        """Something is stored under it now."""
+        """Remember that something is stored under `ts`."""
         self._recent.add(ts)
 
     def judge(self, envelope: Envelope, payload: bytes) -> Verdict:
-        """Errors are returned, not raised: one bad binlog does not stop a batch."""
+        """Decide about a binlog. Errors are returned, not raised, so that one bad binlog does not stop its batch."""
         start_ts, commit_ts = envelope.start_ts, envelope.commit_ts
         if start_ts == 0:
             return SKIPPED
@@ -191,11 +197,11 @@ class Matcher:
         return verdict
 
     def grow(self, ts: int) -> None:
-        """A ts was accepted."""
+        """Raise `largest_ts` to an accepted ts."""
         self.largest_ts = max(ts, self.largest_ts)
 
     def outcome(self, start_ts: int) -> int | None:
-        """As the index's, this batch included."""
+        """Return the commit_ts stored for a start_ts, in the index or in this batch; 0: rolled back; None: neither."""
         found = self.outcomes.get(start_ts)
         if found is None:
             found = self._overtaken.get(start_ts)  # a commit that was stored before the prewrite of this batch
@@ -227,7 +233,8 @@ class Matcher:
         return WRITE_PENDING
 
     def _repeated_prewrite(self, start_ts: int, payload: bytes) -> Verdict:
-        """A client repeats what was not answered, in the same bytes; anything else under its key is another binlog."""
+        """Decide about a prewrite whose ts is in use. A client repeats an unanswered prewrite with the same bytes;
+        other bytes are another binlog, which is refused."""
         before = self.prewrites.get(start_ts)
         if before is None:
             pointer = self.stored.pointer(start_ts)
@@ -276,7 +283,7 @@ class Matcher:
         return WRITE_FAKE
 
     def record(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> int:
-        """Put an accepted binlog's keys into the batch; the commit_ts that becomes visible by it, or 0."""
+        """Put an accepted binlog's keys into the batch. Return the commit_ts that becomes visible with it, or 0."""
         start_ts, commit_ts = envelope.start_ts, envelope.commit_ts
         if envelope.tp == BinlogType.PREWRITE:
             return self._record_prewrite(batch, envelope, payload, pointer)
@@ -302,7 +309,8 @@ class Matcher:
         return commit_ts
 
     def _lost(self, start_ts: int) -> Pointer | None:
-        """Where the damage is that has the prewrite of a commit, or may have it; None: it was never stored here."""
+        """Return the position of the damage that holds, or may hold, the prewrite of a commit; None if that prewrite
+        was never stored here."""
         pointer = self.stored.pointer(start_ts)
         if pointer is None:
             return self.lost()
@@ -328,7 +336,7 @@ class Matcher:
         return commit_ts
 
     def end_batch(self) -> None:
-        """The batch is in the index: what it stored can be asked there."""
+        """Forget the entries of the batch: the index holds them now."""
         self.prewrites.clear()
         self.outcomes.clear()
         self._overtaken.clear()
@@ -339,7 +347,7 @@ class Matcher:
             self._recent = set()
 
     def oldest_pointer(self) -> Pointer | None:
-        """Where the oldest unmatched prewrite of the log lies."""
+        """Return the position of the oldest unmatched prewrite in the log, or None."""
         for prewrite in self.unmatched.values():
             return prewrite.pointer
         return None
@@ -353,7 +361,7 @@ def enter(
     parts: list[bytes],
     place: Place,
 ) -> Written:
-    """Judge binlogs in order. The records of those that are to be written go to `parts`, their keys into the batch."""
+    """Judge binlogs in order. Append the records of accepted ones to `parts` and put their keys into the batch."""
     verdicts: list[Verdict] = []
     visible: list[int] = []
     for envelope, payload in zip(envelopes, payloads, strict=True):

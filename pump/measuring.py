@@ -1,4 +1,4 @@
-"""Takes the measures of which a pump's score is made, before each write of its record."""
+"""Measures a pump's score before each write of its record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = get_logger("pump.score")
 
 
 class Measuring:
-    """Of one open store. `measures` holds what was seen last; `take` looks again."""
+    """Measures the score of one open store. `measures`: the last measures; `take` measures again."""
 
     def __init__(self, store: Store, registry: Registry, *, stop_bytes: int) -> None:
         self._store = store
@@ -33,7 +33,7 @@ class Measuring:
         self.measures = Measures()
 
     async def take(self) -> int:
-        """The score now. Where etcd does not answer, drainers are taken to be where they were seen last."""
+        """Measure and return the score. If etcd does not answer, the last known positions of the drainers are used."""
         try:
             drainers = await drainers_of(self._registry)
             self._positions = [status.max_commit_ts for status in drainers if status.state is not State.OFFLINE]

@@ -1,7 +1,7 @@
-"""Messages of upstream's service that hold a binlog, read and written with as few copies as can be.
+"""Decodes and encodes messages that hold binlogs, with as few copies as possible.
 
-Protobuf copies a bytes field when it parses and when it serializes. That is nothing for a usual binlog, and a gigabyte
-each time for a transaction of a gigabyte; large messages are therefore taken apart and put together here.
+Protobuf copies a bytes field when it parses and when it serializes. This is cheap for a usual binlog, but a gigabyte
+each time for a transaction of a gigabyte. So large messages are decoded and encoded here.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _CLUSTER_ID, _PAYLOAD = 0x08, 0x12  # tags of a WriteBinlogReq
 _TYPE, _START_TS = 0x08, 0x10  # tags of a Binlog
 _PAYLOADS, _LAST_TS, _WHOLE_BYTES, _PART_OFFSET = b"\x0a", b"\x10", b"\x40", b"\x48"  # tags of a PullRangeResp
 PREFIXES_KEPT = 1 << 14
-_TWO_BYTES_MAX = 1 << 14  # whose length is a varint of two bytes, or less
+_TWO_BYTES_MAX = 1 << 14  # a shorter message's length is a varint of at most two bytes
 
 
 def parse_write(data: Buffer) -> tuple[int, bytes]:
-    """(cluster id, payload) of a WriteBinlogReq. Of a large one the payload is a view of `data`, which may be used as
-    bytes but must not be kept longer than the call."""
+    """Parse a WriteBinlogReq. Return (cluster id, payload). The payload of a large one is a view of `data`; it may be
+    used as bytes but must not be kept longer than the call. Raises DecodeError."""
     if len(data) > LARGE_BYTES_MIN:
         cluster_id, _, payloads = _take_apart(data, "WriteBinlogReq", payload_field=2)
         return cluster_id, payloads[-1] if payloads else b""
@@ -42,8 +42,8 @@ def parse_write(data: Buffer) -> tuple[int, bytes]:
 
 
 def usual_payloads(cluster_id: int, requests: Sequence[Buffer]) -> list[bytes] | None:
-    """The payloads of WriteBinlogReqs that are for this cluster and written as everybody writes them: the cluster id,
-    then one payload, and nothing else. None where one of them is not, or is large: each is for `parse_write` then."""
+    """Return the payloads of WriteBinlogReqs in the usual form: the id of this cluster, one payload, nothing else.
+    Return None if one of them has another form or is large; the caller then uses `parse_write` for each."""
     head = _write_head(cluster_id)
     at = len(head)
     payloads: list[bytes] = []
@@ -68,18 +68,19 @@ def _write_head(cluster_id: int) -> bytes:
 
 
 def parse_batch(data: Buffer) -> tuple[int, int, Sequence[bytes]]:
-    """(cluster id, batch id, payloads) of a WriteBatchReq. Of a large one each large payload is such a view."""
+    """Parse a WriteBatchReq. Return (cluster id, batch id, payloads). In a large one each large payload is a view of
+    `data`, as in `parse_write`. Raises DecodeError."""
     if len(data) > LARGE_BYTES_MIN:
         return _take_apart(data, "WriteBatchReq", payload_field=3)
     try:
         request: Any = pump_ext_pb2.WriteBatchReq.FromString(bytes(data))
     except ProtobufError as error:
         raise DecodeError("WriteBatchReq", offset=0, detail=str(error)) from error
-    return request.cluster_id, request.batch_id, list(request.payloads)  # once: each look makes bytes anew
+    return request.cluster_id, request.batch_id, list(request.payloads)  # a list, as every access makes new bytes
 
 
 def _take_apart(data: Buffer, what: str, *, payload_field: int) -> tuple[int, int, list[bytes]]:
-    """Fields 1 and 2, where they are numbers, and every payload. DecodeError."""
+    """Return the fields 1 and 2 if they are numbers, else 0, and every payload. Raises DecodeError."""
     view: Any = memoryview(data)
     at, end = 0, len(data)
     numbers = {1: 0, 2: 0}
@@ -101,14 +102,14 @@ def _take_apart(data: Buffer, what: str, *, payload_field: int) -> tuple[int, in
 
 
 class WriteHead(NamedTuple):
-    """What the first bytes of a WriteBinlogReq say of its binlog."""
+    """The start_ts and the size in bytes of a binlog, from the first bytes of its WriteBinlogReq."""
 
     start_ts: int
     size: int
 
 
 def head_of_write(head: bytes) -> WriteHead | None:
-    """None where they are not in the usual order, or too few."""
+    """Parse the first bytes of a WriteBinlogReq. Return None if there are too few or the order of fields is unusual."""
     try:
         if head[0] != _CLUSTER_ID:
             return None
@@ -124,7 +125,7 @@ def head_of_write(head: bytes) -> WriteHead | None:
 
 
 class _Prefixes(dict[int, bytes]):
-    """By the length of a payload: what stands before it in a PullRangeResp. Those of usual lengths are kept."""
+    """The bytes before a payload in a PullRangeResp, by the payload's length. Those of usual lengths are cached."""
 
     def __missing__(self, size: int) -> bytes:
         prefix = _PAYLOADS + encode_varint(size)
@@ -137,8 +138,8 @@ _prefixes = _Prefixes()
 
 
 class Pulled(NamedTuple):
-    """A PullRangeResp: its bytes, how many binlogs it holds, and their bytes. A binlog in parts counts with its
-    first."""
+    """A PullRangeResp: its bytes, the number of its binlogs, and the bytes of its binlogs. A binlog in parts counts
+    with its first part."""
 
     data: bytes
     binlogs: int
@@ -146,7 +147,7 @@ class Pulled(NamedTuple):
 
 
 def payload_fields(payloads: Sequence[bytes]) -> bytes:
-    """Whole binlogs as fields of a PullRangeResp."""
+    """Encode complete binlogs as fields of a PullRangeResp."""
     pieces = [b""] * (2 * len(payloads))
     pieces[::2] = map(_prefixes.__getitem__, map(len, payloads))
     pieces[1::2] = payloads
@@ -154,17 +155,17 @@ def payload_fields(payloads: Sequence[bytes]) -> bytes:
 
 
 def last_ts_field(last_ts: int) -> bytes:
-    """What follows them there: the commit_ts of the last one."""
+    """Encode the field of a PullRangeResp with the commit_ts of its last binlog."""
     return _LAST_TS + encode_varint(last_ts)
 
 
 def pulled(payloads: Sequence[bytes], last_ts: int) -> Pulled:
-    """Whole binlogs."""
+    """Encode a PullRangeResp of complete binlogs."""
     return Pulled(payload_fields(payloads) + last_ts_field(last_ts), len(payloads), sum(map(len, payloads)))
 
 
 def pulled_part(part: Part) -> Pulled:
-    """One part of a large binlog."""
+    """Encode a PullRangeResp with one part of a large binlog."""
     size = len(part.data)
     pieces = [_prefixes[size], part.data, last_ts_field(part.commit_ts)]
     pieces.append(_WHOLE_BYTES + encode_varint(part.whole_bytes))
@@ -174,12 +175,12 @@ def pulled_part(part: Part) -> Pulled:
 
 
 def entity(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
-    """A PullBinlogResp."""
+    """Encode a PullBinlogResp."""
     return large_entity(start_ts, commit_ts, (payload,))
 
 
 def large_entity(start_ts: int, commit_ts: int, parts: Sequence[bytes]) -> bytes:
-    """As `entity`, of a payload in parts: one copy of it is made."""
+    """Encode a PullBinlogResp of a payload in parts. The payload is copied once."""
     meta = pump_pb2.Meta(startTs=start_ts, commitTs=commit_ts).SerializeToString()
     size = sum(map(len, parts))
     before = b"\x0a\x00\x12" + encode_varint(size)  # pos, payload

@@ -1,4 +1,4 @@
-"""What the services count: how long each way in takes, what was written, refused and read."""
+"""Metrics of the services: durations of calls, and binlogs written, refused and read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from binlog.runtime.metrics import HotHistogram, counter, exponential, gauge, to
 
 from pump.storage_metrics import ERROR_WRITE, SIZE_SINGLE, TIME_SINGLE
 
-# Every call is answered, and observed, by the event loop.
+# Every call is answered on the event loop, and only the event loop observes durations.
 RPC_SECONDS = HotHistogram(
     "pump_rpc_duration_seconds",
     "Duration of calls; of WriteBatch and Tso: of each message; of pulls: until the last message",
@@ -22,13 +22,13 @@ RPC_SECONDS = HotHistogram(
 WRITES = ("WriteBinlog", "WriteBatch")
 LOSS = counter("pump_loss_binlog_count", "Binlogs that were not written")
 _WRITTEN = counter("pump_written_binlogs_total", "Binlogs written", ["method"])
-_WRITTEN_BYTES = counter("pump_written_bytes_total", "Bytes of them", ["method"])
+_WRITTEN_BYTES = counter("pump_written_bytes_total", "Bytes of binlogs written", ["method"])
 _READ = counter("pump_read_binlogs_total", "Binlogs sent to pulls", ["method"])
-_READ_BYTES = counter("pump_read_bytes_total", "Bytes of them", ["method"])
+_READ_BYTES = counter("pump_read_bytes_total", "Bytes of binlogs sent to pulls", ["method"])
 _PULLS = gauge("pump_pulls", "Pulls under way", ["method"])
 
 
-# `labels` makes strings of them and takes a lock, for each call.
+# Cached, because `labels` formats strings and takes a lock in each call.
 _written = cache(_WRITTEN.labels)
 _written_bytes = cache(_WRITTEN_BYTES.labels)
 _read = cache(_READ.labels)
@@ -37,7 +37,7 @@ _read_bytes = cache(_READ_BYTES.labels)
 
 @contextmanager
 def timed(method: str) -> Iterator[None]:
-    """Take the time of a call: `fail` when it raises, a cancelled one and one whose caller went away too."""
+    """Measure the duration of a call. It counts as `fail` if it raises, is cancelled, or has lost its caller."""
     began_s, label = time.monotonic(), "fail"
     try:
         yield
@@ -47,13 +47,13 @@ def timed(method: str) -> Iterator[None]:
 
 
 def observe(method: str, label: str, seconds: float, count: int = 1) -> None:
-    """So many calls of so many seconds each. `label`: succ or fail, as upstream has them."""
+    """Observe `count` calls of `seconds` each. `label`: succ or fail, as upstream names them."""
     if count:
         RPC_SECONDS.labels(method, label).observe(seconds, count)
 
 
 def write_seconds() -> tuple[float, float]:
-    """Of all calls that wrote binlogs since this process began: their seconds, and their number."""
+    """Return the seconds and the number of all calls that wrote binlogs since this process began."""
     found = {"_sum": 0.0, "_count": 0.0}
     for family in RPC_SECONDS.collect():
         for sample in family.samples:
@@ -64,25 +64,25 @@ def write_seconds() -> tuple[float, float]:
 
 
 def written_bytes() -> int:
-    """Bytes of all binlogs that were written since this process began."""
+    """Return the bytes of all binlogs that were written since this process began."""
     return int(total_of(_WRITTEN_BYTES))
 
 
 @contextmanager
 def pulling(method: str) -> Iterator[None]:
-    """While a pull is under way."""
+    """Count a pull as under way while the context is open."""
     with _PULLS.labels(method).track_inprogress():
         yield
 
 
 def read(method: str, *, count: int, size: int) -> None:
-    """A message of a pull is on its way."""
+    """Count a message of a pull: `count` binlogs of `size` bytes."""
     _read(method).inc(count)
     _read_bytes(method).inc(size)
 
 
 def written(method: str, payloads: Sequence[bytes], results: Sequence[BinlogError | None], *, took_s: float) -> None:
-    """What became of binlogs that the storage was given together; the empty probe counts for nothing."""
+    """Count the results of binlogs that were given to the store together. The empty probe is not counted."""
     taken = payloads
     if any(results) or not all(payloads):
         taken = [payload for payload, error in zip(payloads, results, strict=True) if error is None and payload]
@@ -101,10 +101,10 @@ def written(method: str, payloads: Sequence[bytes], results: Sequence[BinlogErro
 
 
 def lost(payloads: Iterable[bytes]) -> None:
-    """Refused as they came, or for the state that the pump is in."""
+    """Count binlogs that were not written, without empty probes."""
     LOSS.inc(sum(1 for payload in payloads if payload))
 
 
 def totals() -> dict[str, float]:
-    """Binlogs written and read since the start."""
+    """Return the numbers of binlogs written and read since the start."""
     return {"written": total_of(_WRITTEN), "read": total_of(_READ)}

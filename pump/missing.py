@@ -1,8 +1,8 @@
-"""Ends of value log files that are not there any more: a file that was cut where a record ends has no damaged byte.
+"""Finds ends of value log files that are missing. A file that was truncated where a record ends has no damaged byte.
 
-Three things tell of it: the index's head lies behind the end of the newest file; an older file has no footer; recovery
-would begin in a file that is gone. What the index knows behind the end is lost. An index that was made anew from that
-log knows nothing of what was there.
+There are three signs: the index's head is after the end of the newest file; an older file has no footer; or the file in
+which recovery would begin is missing. Records that the index locates after the end are lost. An index that was rebuilt
+from the log does not know them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pump.index import Index
 from pump.log import ValueLog
 from pump.record import Pointer
 
-END_UNKNOWN = 1 << 62  # how long the missing part was
+END_UNKNOWN = 1 << 62  # end offset of a missing part whose length is unknown
 
 
 class Missing(NamedTuple):
-    """Records from `begin` to the offset `end` of the same file are not there; `path` is that of the file."""
+    """The records from `begin` to the offset `end` of the same file are missing. `path`: the file's path."""
 
     begin: Pointer
     end: int
@@ -26,7 +26,8 @@ class Missing(NamedTuple):
 
 
 def missing_ends(log: ValueLog, index: Index, *, start: Pointer | None) -> list[Missing]:
-    """`start`: where recovery begins to read; None: the index is not trusted, and the whole log is read."""
+    """Return the missing ends of all files but the newest. `start`: the position from which recovery reads; None: the
+    index is not trusted, and the complete log is read."""
     candidates = [
         Missing(Pointer(file.fid, file.size), END_UNKNOWN, str(file.path), "the file has no footer")
         for file in log.files()

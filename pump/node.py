@@ -31,8 +31,8 @@ _log = get_logger("pump.node")
 class Node:
     """The node state machine: absent, registered, usurped (another process wrote the record), or left.
 
-    `state`: the state of this process, which the next write puts into the record. `usurped`: the state in the foreign
-    record, "" if there is none.
+    `state`: the state of this process, which the next write puts into the record. `usurped`: the state in the record
+    that another process wrote, "" if there is none.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Node:
                 outage.failed(error=error)
 
     async def watch(self) -> None:
-        """Detect a foreign write when it happens instead of at the next heartbeat."""
+        """Detect a write of another process when it happens, not only at the next heartbeat."""
         outage = Outage(_log, "watch of the registry failed", "watch of the registry works again")
         while not self.usurped:
             try:
@@ -164,7 +164,8 @@ class Node:
                 await asyncio.sleep(1)
 
     async def _handle_change(self, record: NodeRecord | None) -> None:
-        """Handle a change of this pump's key: an own write, one whose answer has not arrived yet, or a foreign one."""
+        """Handle a change of this pump's key: it is this pump's own write, possibly one whose answer has not arrived
+        yet, or a write of another process."""
         async with self._writing:
             if self._record.is_ours(record):
                 return

@@ -1,4 +1,4 @@
-"""Tell the living drainers of a pump that they may not know (`P-LC-05`): Go drainers list pumps seldom unless told."""
+"""Notifies online drainers of a new pump (`P-LC-05`), because Go drainers seldom list the pumps by themselves."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _log = get_logger("pump.notify")
 async def notify_drainers(registry: Registry, security: Security | None, *, now_ts: int, pause_s: float = 1.0) -> None:
     """Call Cistern.Notify of every online drainer.
 
-    NotifyFailed if one whose record is fresh did not take it. One that has not written its record for STALE_S is dead
-    with a stale `online`, and must not keep pumps from starting (L-20): it is warned about.
+    Raises NotifyFailed if a drainer with a fresh record does not accept the call. A drainer that has not written its
+    record for STALE_S is dead although its record says `online`. It must not keep pumps from starting (L-20), so it is
+    only logged.
     """
     drainers = [record.status for record in (await registry.list("drainers")).nodes]
     online = [status for status in drainers if status.state is State.ONLINE]
@@ -43,7 +44,7 @@ async def notify_drainers(registry: Registry, security: Security | None, *, now_
 
 
 def is_stale(status: NodeStatus, now_ts: int) -> bool:
-    """Whether its last heartbeat is so old that the process must be gone."""
+    """Return whether the last heartbeat is so old that the process must have ended."""
     return _age_s(status, now_ts) > STALE_S
 
 
@@ -52,7 +53,7 @@ def _age_s(status: NodeStatus, now_ts: int) -> float:
 
 
 async def _notify(status: NodeStatus, security: Security | None, pause_s: float) -> str | None:
-    """None, or why it failed."""
+    """Notify one drainer. Return None, or why it failed."""
     failure = "no answer"
     deadline_s = asyncio.get_running_loop().time() + DEADLINE_S
     for attempt in range(TRIES):
@@ -69,7 +70,7 @@ async def _notify(status: NodeStatus, security: Security | None, pause_s: float)
         except aio.AioRpcError as error:
             failure = f"{error.code().name}: {error.details()}"
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                return None  # it lives, and has no need of the news
+                return None  # it is alive and does not need the notification
         finally:
             await channel.close()
     return failure

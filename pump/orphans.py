@@ -1,12 +1,11 @@
-"""Resolves old pending prewrites by asking other pumps and TiKV for their outcome; reports the rest.
+"""Settles old pending prewrites by querying other pumps and TiKV for their outcome, and reports the rest.
 
-A prewrite can be durable here although its answer was lost, and then be written again to another pump, with its
-commit. If another pump serves that commit, the copy here is rolled back. A rollback on another pump proves nothing
-(correctness rule 5). Where timestamps come from PD, TiKV is asked about prewrites that no pump knows: it reports a
-commit or a rollback, and rolls back a transaction whose lock has outlived its writer. A prewrite without an answer
-stays pending until `binlogctl` settles it. A prewrite of a TiDB of which TiKV has no trace after a minute is rolled
-back in TiKV and here; not one that began at or below PD's GC safepoint, because the record of its commit may be
-removed.
+A prewrite can be durable here although its answer was lost. The client then writes it to another pump, with its commit.
+If another pump serves that commit, the copy here is rolled back. A rollback on another pump proves nothing (correctness
+rule 5). If timestamps come from PD, TiKV is queried, too: it reports a commit or a rollback, and rolls back a
+transaction whose lock has outlived its writer. If TiKV has no trace of a TiDB's prewrite after a minute, the prewrite
+is rolled back in TiKV and here. A prewrite that began at or below PD's GC safepoint is not rolled back, because TiKV
+may have deleted the record of its commit. A prewrite without an answer stays pending until `binlogctl` settles it.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ ASKED_MAX = 1000
 SAY_INTERVAL_S = 60.0
 SHOWN_MAX = 5
 TIKV_ASKED_MAX = 100  # per round, oldest first
-# TiDB writes the primary key to TiKV while it writes the prewrite here. After this time the transaction is rolled back
-# in
-# TiKV, which then refuses a primary key that arrives later.
+# TiDB writes the primary key to TiKV while it writes the prewrite here. If TiKV has no trace of the primary key after
+# this time, the transaction is rolled back in TiKV, which then refuses the primary key if it still arrives.
 TRACE_WAIT_S = 60.0
 
 _log = get_logger("pump.orphans")
@@ -101,7 +99,7 @@ class Orphans:
                 outage.failed(error=error)
 
     async def look(self) -> int:
-        """Settle the old prewrites whose outcome is found; returns how many remain pending."""
+        """Settle the old prewrites whose outcome is found. Return how many of them remain pending."""
         old = self._store.pending_older_than(self._age_s)[:ASKED_MAX]
         if not old:
             return 0
@@ -127,7 +125,8 @@ class Orphans:
         return len(remaining)
 
     async def _ask(self, status: NodeStatus, start_ts: Sequence[int]) -> Sequence[int]:
-        """commit_ts of each of `start_ts`, 0 where the pump has no commit; empty if the pump does not answer."""
+        """Query another pump for the commit_ts of each of `start_ts`: 0 if that pump has no commit. Return an empty
+        sequence if the pump does not answer."""
         channel = open_channel(status.host, self._security)
         try:
             request = pb.OutcomeReq(cluster_id=self._cluster_id, start_ts=start_ts)
@@ -150,7 +149,7 @@ class Orphans:
         await self._store.settle(entry.start_ts, 0)
 
     async def _ask_upstream(self, upstream: Upstream, old: Sequence[Pending]) -> None:
-        """Ask TiKV, whether or not every pump has answered: its answer is final, and a drainer applies a transaction
+        """Query TiKV, even if some pumps have not answered: TiKV's answer is final, and a drainer applies a transaction
         that two pumps hold only once (rule 19)."""
         open_ones = [
             entry

@@ -23,7 +23,7 @@ def page(
     drainers: Sequence[NodeStatus],
     charts: Sequence[Chart] = (),
 ) -> str:
-    """`own`: the document of StatusPages."""
+    """Return the HTML page. `own`: the "pump" document of StatusPages."""
     behind_s = behind(own["resolvedTS"], now_ms)
     oldest_s = max((entry["ageSeconds"] for entry in own["pending"]), default=0.0)
     facts = (
@@ -72,12 +72,12 @@ def page(
 
 
 def behind(resolved_ts: int, now_ms: int) -> float:
-    """Seconds that the resolved ts is behind the clock."""
+    """Return the seconds by which the resolved ts is behind the clock."""
     return max(0.0, (now_ms - tso.physical_ms(resolved_ts)) / 1000)
 
 
 def charts(history: History, now_s: float) -> Sequence[Chart]:
-    """Of the gauges behind_s and disk_bytes and the counters written and read."""
+    """Return the charts of the gauges behind_s and disk_bytes and of the counters written and read."""
     return (
         Chart("resolved ts behind the clock", history.series("behind_s", now_s), seconds_tick),
         Chart("binlogs written a second", history.series("written", now_s), count_tick),

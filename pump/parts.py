@@ -1,8 +1,8 @@
-"""A large binlog served in parts: read from the log piece by piece, never whole in memory.
+"""Serves a large binlog in parts: it is read from the log piece by piece and is never completely in memory.
 
-What a pull serves for a prewrite and its commit is the commit's head and the prewrite's tail (binlog.envelope.merge),
-so the parts are the head and then the log's bytes as they lie there. The record's checksum is taken over what is read
-on the way; a record that is damaged ends the parts with DamagedRecord before the last of them.
+For a prewrite and its commit a pull serves the commit's head and the prewrite's tail (binlog.envelope.merge). So the
+parts are the head, followed by the log's bytes unchanged. The record's checksum is computed while it is read. If the
+record is damaged, DamagedRecord is raised before the last part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _HEADER = Struct("<IQI")
 
 
 class Part(NamedTuple):
-    """`data` begins at `offset` of the binlog of `commit_ts`, which has `whole_bytes` bytes."""
+    """A part of the binlog of `commit_ts`. `data` begins at byte `offset` of the binlog, which has `whole_bytes`
+    bytes."""
 
     commit_ts: int
     start_ts: int
@@ -34,18 +35,19 @@ class Part(NamedTuple):
 
 
 def is_large(complete: Complete, part_bytes_max: int) -> bool:
-    """Whether a binlog is served in parts. A DDL is one value: somebody must read its text."""
+    """Return whether a binlog is served in parts. A DDL is never split, because its text is needed as one value."""
     return bool(part_bytes_max) and complete.served_bytes > part_bytes_max and not complete.flags & FLAG_DDL
 
 
 def parts_of(log: ValueLog, commit_ts: int, complete: Complete, part_bytes_max: int) -> Iterator[Part]:
-    """The parts of one binlog, ascending, without gaps. DamagedRecord before the last one where the record is not what
-    was written."""
+    """Yield the parts of one binlog, ascending, without gaps. Raises DamagedRecord before the last part if the record
+    is damaged."""
     if complete.flags & FLAG_DAMAGED:
         place = str(log.file(complete.fid).path)
         lost = f"the prewrite of start_ts {complete.start_ts} is lost in it"
         raise DamagedRecord(place, complete.offset, lost, prewrite_lost=True)
-    if complete.flags & FLAG_GENERAL:  # no writer of ours or TiDB's: its commit came first, or its fields are unusual
+    # A general binlog is neither from TiDB nor from our SDK: its commit arrived first, or its fields are unusual.
+    if complete.flags & FLAG_GENERAL:
         payload = log.read(Pointer(complete.fid, complete.offset), complete.length)
         pieces = iter([merge(payload, log.read(Pointer.decode(complete.head)))])
         del payload
@@ -63,7 +65,8 @@ def parts_of(log: ValueLog, commit_ts: int, complete: Complete, part_bytes_max: 
 
 
 def _pieces(file: LogFile, complete: Complete, size: int) -> Iterator[bytes]:
-    """Head and tail. One piece is held back until the next has been read, and the last until the checksum is right."""
+    """Yield the head and the tail in pieces. A piece is held back until the next one has been read, and the last piece
+    until the checksum has been verified."""
     header = file.read(complete.offset, HEADER_BYTES)
     if len(header) < HEADER_BYTES:
         raise DamagedRecord(str(file.path), complete.offset, "the file ends before it")

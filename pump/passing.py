@@ -24,7 +24,7 @@ _log = get_logger("pump.passing")
 
 
 class Passed(NamedTuple):
-    """A binlog passed over. `why`: the error of reading it; "" where it had been passed over before."""
+    """A binlog passed over. `why`: the error of reading it; "" if it had been passed over before."""
 
     start_ts: int
     ddl_job_id: int
@@ -34,7 +34,7 @@ class Passed(NamedTuple):
 def pass_over(index: Index, reader: Reader, commit_ts: int, *, dry_run: bool = False) -> Passed:
     """Serve the binlog at `commit_ts` without its rows from now on; with `dry_run` only return what would be done.
 
-    Raises NoSuchBinlog, NotDamaged where it is readable, PurgedPosition.
+    Raises NoSuchBinlog, NotDamaged if it is readable, PurgedPosition.
     """
     complete = index.complete(commit_ts)
     if complete is None or complete.flags & FLAG_FAKE:

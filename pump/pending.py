@@ -1,8 +1,8 @@
-"""Which prewrites are pending, and the resolved ts that follows from them. Values in, values out; no clock, no I/O.
+"""The set of pending prewrites, and the resolved ts that follows from it. Pure: no clock, no I/O.
 
-Why `resolved = min(T, oldest pending - 1)` is final when T was fetched *before* the set was read: a commit_ts <= T was
-allocated before T, so its prewrite had been acknowledged, hence was pending, before the set was read. It is either
-still there, and holds resolved below its start, or its commit was stored before it left.
+Why `resolved = min(T, oldest pending - 1)` is final if T was fetched *before* the set was read: a commit_ts <= T was
+allocated before T. Its prewrite was acknowledged before that, so it was pending before the set was read. Either it is
+still in the set, and resolved stays below its start_ts, or its commit was stored before it left the set.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Pending:
-    """One prewrite whose outcome is not stored. `since_s` is on the caller's monotonic clock."""
+    """A prewrite whose outcome is not stored. `since_s`: its arrival, on the caller's monotonic clock."""
 
     start_ts: int
     since_s: float
     size: int
     ddl_job_id: int = 0
     prewrite_key: bytes = b""
-    writer: bytes = b""  # the id that the prewrite names, for which its writer holds a lease in etcd
-    in_flight: int = 0  # requests read whose fate in the log is not known yet
-    held: bool = False  # it is in the log, or may be
-    safepoint_ts: int = 0  # PD's GC safepoint, where TiKV no longer tells what became of it
+    writer: bytes = b""  # id of its writer, which holds a lease in etcd under that id
+    in_flight: int = 0  # requests with this prewrite that were read and are not yet written or refused
+    held: bool = False  # the log holds it, or may hold it
+    safepoint_ts: int = 0  # PD's GC safepoint, if it is at or above start_ts: TiKV cannot report the outcome
 
 
 @dataclass(slots=True)
 class PendingSet:
-    """Prewrites from the moment their request is read until their commit or rollback is stored and visible.
+    """The prewrites whose request was read and whose commit or rollback is not yet stored and visible.
 
-    A start_ts may arrive several times (a client repeats what was not answered); it leaves when no request for it is
-    in flight and the log holds none without an outcome.
+    A start_ts may arrive several times, because a client repeats a prewrite that was not answered. It leaves the set
+    when no request for it is in flight and the log holds no prewrite of it without an outcome.
     """
 
     _entries: dict[int, Pending] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class PendingSet:
         prewrite_key: bytes = b"",
         writer: bytes = b"",
     ) -> None:
-        """A request with this prewrite was read. The ts-0 probe never comes here (`P-RPC-05`)."""
+        """Record that a request with this prewrite was read. Never called for the ts-0 probe (`P-RPC-05`)."""
         assert start_ts > 0
         entry = self._entries.get(start_ts)
         if entry is None:
@@ -66,7 +66,8 @@ class PendingSet:
         entry.in_flight += 1
 
     def arrive_all(self, prewrites: Iterable[tuple[int, int, bytes]], since_s: float) -> None:
-        """As `arrive`, of usual prewrites that were read together: start_ts, size, prewrite_key of each."""
+        """Do `arrive` for usual prewrites that were read together. `prewrites`: start_ts, size, prewrite_key of
+        each."""
         entries, heap = self._entries, self._heap
         for start_ts, size, key in prewrites:
             entry = entries.get(start_ts)
@@ -76,7 +77,7 @@ class PendingSet:
             entry.in_flight += 1
 
     def stored_all(self, starts: Iterable[int]) -> None:
-        """As `stored`, of each."""
+        """Do `stored` for each start_ts."""
         entries = self._entries
         for start_ts in starts:
             entry = entries[start_ts]
@@ -84,7 +85,7 @@ class PendingSet:
             entry.held = True
 
     def settled_all(self, starts: Iterable[int]) -> None:
-        """As `settled`, of each."""
+        """Do `settled` for each start_ts."""
         entries = self._entries
         for start_ts in starts:
             entry = entries.get(start_ts)
@@ -94,19 +95,20 @@ class PendingSet:
                     del entries[start_ts]
 
     def stored(self, start_ts: int) -> None:
-        """Its request is answered: the log holds it, or may hold it (a write whose end is unknown)."""
+        """Record that a request for it has ended and that the log holds the prewrite, or may hold it (a write whose
+        result is unknown)."""
         entry = self._entries[start_ts]
         entry.in_flight -= 1
         entry.held = True
 
     def refused(self, start_ts: int) -> None:
-        """Its request is answered and put nothing without an outcome into the log."""
+        """Record that a request for it has ended and stored no prewrite without an outcome."""
         entry = self._entries[start_ts]
         entry.in_flight -= 1
         self._leave(entry)
 
     def settled(self, start_ts: int) -> None:
-        """Its commit or rollback is stored and visible to pulls."""
+        """Record that its commit or rollback is stored and visible to pulls."""
         entry = self._entries.get(start_ts)
         if entry is not None:
             entry.held = False
@@ -117,26 +119,26 @@ class PendingSet:
             del self._entries[entry.start_ts]
 
     def oldest(self) -> int | None:
-        """The smallest pending start_ts."""
+        """Return the smallest pending start_ts, or None."""
         heap, entries = self._heap, self._entries
         while heap and heap[0] not in entries:
             heapq.heappop(heap)
         return heap[0] if heap else None
 
     def first(self, count_max: int) -> list[Pending]:
-        """The oldest ones, ascending."""
+        """Return the oldest `count_max` prewrites, ascending by start_ts."""
         return [self._entries[ts] for ts in heapq.nsmallest(count_max, self._entries)]
 
     def below_safepoint(self) -> list[Pending]:
-        """Those of which TiKV keeps no record any more."""
+        """Return the prewrites whose outcome TiKV can no longer report (see `Pending.safepoint_ts`)."""
         return [entry for entry in self._entries.values() if entry.safepoint_ts]
 
     def older_than(self, since_s: float) -> list[Pending]:
-        """Held ones that arrived before a moment, ascending by start_ts."""
+        """Return the held prewrites that arrived at or before `since_s`, ascending by start_ts."""
         return sorted((e for e in self._entries.values() if e.held and e.since_s <= since_s), key=lambda e: e.start_ts)
 
     def restore(self, entries: Iterable[Pending]) -> None:
-        """What recovery found in the log without an outcome."""
+        """Add the prewrites that recovery found in the log without an outcome."""
         for entry in entries:
             entry.held = True
             self._entries[entry.start_ts] = entry
@@ -145,18 +147,20 @@ class PendingSet:
 
 @dataclass(slots=True)
 class Resolved:
-    """The resolved ts given out last. It never goes back while the pump runs (correctness rule 4). `ts` starts at the
-    persisted value, which after a kill is up to a second older, and nothing can commit in between: see the rule."""
+    """The resolved ts that was returned last. It never decreases while the pump runs (correctness rule 4).
+
+    `ts` starts at the persisted value. After a kill that value may be up to a second old; the rule says why this is
+    harmless."""
 
     ts: int = 0
 
     def advance(self, fetched_ts: int, oldest_pending: int | None) -> int:
-        """`fetched_ts` must have been fetched before `oldest_pending` was read."""
+        """Advance and return the resolved ts. `fetched_ts` must have been fetched before `oldest_pending` was read."""
         reach = fetched_ts if oldest_pending is None else min(fetched_ts, oldest_pending - 1)
         if reach > self.ts:
             self.ts = reach
         return self.ts
 
     def is_late(self, commit_ts: int) -> bool:
-        """A commit that becomes visible now breaks the protocol: pulls may have passed it."""
+        """Return whether a commit that becomes visible now breaks the protocol: pulls may have passed its ts."""
         return commit_ts <= self.ts

@@ -1,8 +1,8 @@
-"""The short way from the index to the payloads of a chunk, for binlogs that are plain: a head of the index, the rest of
-one record, nothing to merge and nothing damaged. Whatever else there is goes the careful way (pump.pull).
+"""The quick way to read the payloads of a chunk of plain binlogs.
 
-Records of a chunk lie close together, in about the order of their commits: mostly one read brings them all. Each
-record's magic, length and checksum are compared as on the careful way.
+A plain binlog consists of a head in the index and the rest of one record; nothing is merged and nothing is damaged.
+Other binlogs are read record by record (pump.pull). The records of a chunk are close together, about in the order of
+their commits, so one read usually returns them all. Magic, length and checksum of each record are checked here, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pump.record import HEADER_BYTES, RECORD_MAGIC, unpack_header
 
 WINDOW_GAP_BYTES_MAX = 64 << 10
 WINDOW_BYTES_MAX = 8 << 20
-SPREAD_MAX = 4  # bytes read in one piece, in proportion to those that are wanted
+SPREAD_MAX = 4  # one read may return this many times the bytes that are needed
 
 NOT_PLAIN = FLAG_DAMAGED | FLAG_GENERAL | FLAG_PASSED
 
@@ -27,8 +27,8 @@ Place = tuple[int, int, int, int, int]  # fid, offset, length, tail_at, flags
 
 
 class Entries(NamedTuple):
-    """The index of one chunk. `places` is parallel to `pairs`; `size`: bytes of their records' payloads, the largest of
-    which has `largest`."""
+    """The index entries of one chunk. `places` is parallel to `pairs`. `size`, `largest`: bytes of all payloads of
+    their records, and of the largest one. `plain`: whether all binlogs are plain."""
 
     pairs: Sequence[Entry]
     places: Sequence[Place]
@@ -38,8 +38,9 @@ class Entries(NamedTuple):
 
 
 def chunks_of(entries: Iterable[Entry], *, bytes_max: int, entries_max: int, fakes: bool) -> Iterator[Entries]:
-    """All entries in chunks worth `bytes_max` of at least one and at most `entries_max`. However many fakes are left
-    out in a row, there is no empty chunk, and the end is the end of the entries alone."""
+    """Split entries into chunks of about `bytes_max` bytes and at most `entries_max` entries. `fakes` False: leave out
+    fake binlogs. No chunk is empty, and the last one ends with the entries, however many fakes are left out in a
+    row."""
     unpack = unpack_place
     left_out = 0 if fakes else FLAG_FAKE
     looked_at = left_out | NOT_PLAIN
@@ -66,7 +67,8 @@ def chunks_of(entries: Iterable[Entry], *, bytes_max: int, entries_max: int, fak
 
 
 def plain_payloads(log: ValueLog, entries: Entries) -> list[bytes] | None:
-    """What is served for each entry; None where that needs a closer look."""
+    """Return the served payload of each entry, or None if a record is missing or not as the index says; the caller then
+    reads record by record."""
     pairs, places = entries.pairs, entries.places
     first, last = min(places), max(places)
     span = last[1] - first[1] + HEADER_BYTES + last[2]
@@ -87,7 +89,8 @@ def plain_payloads(log: ValueLog, entries: Entries) -> list[bytes] | None:
 def _payloads(
     log: ValueLog, pairs: Sequence[Entry], places: Sequence[Place], first: Place, last: Place
 ) -> list[bytes] | None:
-    """Of records in one file, by one read of everything from `first` to `last`."""
+    """Return the payloads of records in one file, with one read from `first` to `last`; None as in
+    `plain_payloads`."""
     if not log.has(first[0]):
         return None
     begin = first[1]
@@ -111,7 +114,8 @@ def _payloads(
 
 
 def windows(places: Sequence[Place]) -> Iterator[list[int]]:
-    """Neighbours in the log that are worth one read together, by their numbers, in the order of the log."""
+    """Group places that are close together in the log and are read with one read. Yield the indexes into `places`, in
+    the order of the log."""
     window: list[int] = []
     fid = begin = end = -1
     for number in sorted(range(len(places)), key=lambda number: places[number][:2]):

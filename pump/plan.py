@@ -1,4 +1,4 @@
-"""Where a batch of binlogs ends: the answer of the watermark call, from index entries alone. No I/O of its own."""
+"""Plans where a batch of binlogs ends, from index entries alone. This is the answer of the watermark call. No I/O."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from enum import IntEnum
 from pump.keys import COMPLETE_BYTES, FLAG_DDL, FLAG_FAKE, FLAG_GENERAL, key_ts, unpack_planned
 
 SPLITS = 4
-SAMPLES_MAX = 256  # when there are so many, every second is dropped
+SAMPLES_MAX = 256  # at this number every second sample is dropped
 SAMPLE_BYTES = 16 << 10
 
 
 class Stop(IntEnum):
-    """Why a batch ends; the numbers of WatermarkResp.Stop."""
+    """Why a batch ends. The numbers are those of WatermarkResp.Stop."""
 
     RESOLVED = 0
     LIMIT = 1
@@ -25,8 +25,10 @@ class Stop(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`bytes_max` and `count_max` 0: no bound. With `stop_at_schema` a batch ends before a DDL and before a row whose
-    schema_version is above `schema_version`; `large_bytes_min`: it ends before a transaction of rows of more bytes."""
+    """The limits of a batch. `bytes_max`, `count_max`: bytes and number of binlogs; 0: no limit.
+
+    `stop_at_schema`: the batch ends before a DDL, and before a transaction whose schema_version is above
+    `schema_version`. `large_bytes_min`: the batch ends before a transaction of rows that has more bytes; 0: never."""
 
     bytes_max: int
     count_max: int = 0
@@ -46,9 +48,11 @@ class Split:
 
 @dataclass(slots=True)
 class BatchPlan:
-    """(after_ts, end_ts] holds `count` binlogs of `bytes` bytes, the last at `last_ts`; `stop_ts` is the first one
-    outside, if any, `stop_bytes` its bytes where it is LARGE. `bytes_exact`: a pull brings just so many; the index does
-    not know the length of general merges."""
+    """A batch of binlogs: (after_ts, end_ts] holds `count` binlogs of `bytes` bytes, the last one at `last_ts`.
+
+    `stop`: why the batch ends there. `stop_ts`: the commit_ts of the first binlog after the batch, or 0; `stop_bytes`:
+    its bytes if `stop` is LARGE. `bytes_exact`: whether a pull returns exactly `bytes` bytes; it is False if the batch
+    holds a binlog that a pull merges field by field, because the index does not know the length of such a binlog."""
 
     end_ts: int
     bytes: int = 0
@@ -63,9 +67,10 @@ class BatchPlan:
 
 
 def plan_batch(entries: Iterable[tuple[bytes, bytes]], resolved_ts: int, limits: Limits) -> BatchPlan:
-    """`entries`: raw `cm:` pairs after the batch's begin, up to resolved_ts, ascending. Fakes are no binlogs here.
+    """Return the batch that begins with `entries`: raw `cm:` pairs, ascending, up to `resolved_ts`.
 
-    The first binlog is in the batch even if it alone passes the byte bound: a batch always gets on.
+    Fake binlogs do not count. The first binlog is in the batch even if it alone exceeds `bytes_max`, so that every
+    batch makes progress.
     """
     size = count = 0
     last = b""  # the last key
@@ -110,7 +115,7 @@ def plan_batch(entries: Iterable[tuple[bytes, bytes]], resolved_ts: int, limits:
 
 
 def _splits(samples: list[Split], size: int) -> list[Split]:
-    """Those nearest above each quarter of the bytes."""
+    """Return the first sample at or above each quarter of the bytes."""
     splits: list[Split] = []
     wanted = 1
     for sample in samples:

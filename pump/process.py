@@ -1,8 +1,8 @@
 """The pump process: start order (P-LC-03) and stop order.
 
-Start: directory lock → etcd → cluster id → status page, where it has an address of its own → recovery → listen (all
-requests refused) → election, where pumps allocate the timestamps → first timestamp → registration → notify drainers →
-serve → background tasks.
+Start: directory lock → etcd → cluster id → status page, if it has its own address → recovery → listen (all requests
+refused) → election, if pumps allocate the timestamps → first timestamp → registration → notify drainers → serve →
+background tasks.
 If the value log breaks, the state becomes `pausing` until a restart; stored binlogs are still served.
 Stop: `pausing` (prewrites refused) → pending prewrites get their commits → the store is sealed → online drainers read
 the rest → `paused`, with `final` if nothing can follow → background tasks → listener → files → etcd → lock.
@@ -80,8 +80,8 @@ class Pump:
         self._tasks: list[asyncio.Task[None]] = []
         self._requested: asyncio.Queue[str] = asyncio.Queue()
         self.status_addr = ""
-        self.election: Election | None = None  # only where the pumps allocate the timestamps
-        self._upstream: Upstream | None = None  # only where PD allocates them
+        self.election: Election | None = None  # only if the pumps allocate the timestamps
+        self._upstream: Upstream | None = None  # only if PD allocates them
 
     async def start(self) -> None:
         """Start serving; on failure release everything and raise."""
@@ -114,7 +114,7 @@ class Pump:
         if source == "pd":
             self._upstream = Upstream(TiKV(pd_addresses(config), security), timestamps, PublishedJobs(etcd).used)
         self.collector = GarbageCollector(self.store, self.registry, config.gc)
-        # Steps that can fail come before the registration, which would outlive a failed start.
+        # Steps that can fail precede the registration, whose record would remain after a failed start.
         server = await self._serve_status()
         await self._open_store(directory)
         stack.push_async_callback(server.close)  # before the store, on a stop
@@ -135,7 +135,8 @@ class Pump:
         _log.info("pump is serving", addr=self.addr, node_id=name, cluster_id=self.cluster_id)
 
     async def _first_ts(self) -> int:
-        """The first timestamp. TimestampUnavailable includes why this pump does not lead, if that is the reason."""
+        """Return the first timestamp. Raises TimestampUnavailable, with the reason why this pump does not lead if that
+        is the cause."""
         try:
             return await self.timestamps.get()
         except TimestampUnavailable as error:
@@ -239,7 +240,8 @@ class Pump:
             self._spawn(write_fakes(self.store, config.gen_binlog_interval), "fake binlogs")
 
     async def _serve_status(self) -> StatusServer:
-        """Serve HTTP at `status-addr` if configured; the gRPC address gives it what speaks HTTP/1 there."""
+        """Serve HTTP at `status-addr` if configured. HTTP/1 connections to the gRPC address are passed to this
+        server."""
         pages = StatusPages(
             self.store,
             self.node,
@@ -286,9 +288,9 @@ class Pump:
                 full.over(available=space.available_bytes)
 
     async def _watch_log(self) -> None:
-        """When the value log breaks, leave `online`, so that writers choose another pump: writes are refused until a
-        restart. Drainers continue to read here and wait for pending prewrites. A disk that was full, and has room
-        again, is a reason to restart at once."""
+        """When the value log breaks, leave `online`, so that writers choose another pump. Writes are refused until a
+        restart. Drainers continue to read from this pump and wait for pending prewrites. If the cause was a full disk,
+        restart as soon as the disk has room again."""
         reason = await self.store.broken()
         full = lacks_room(reason)
         until = "the disk has room again" if full else "the pump is restarted; if this recurs, check the disk"
@@ -305,14 +307,15 @@ class Pump:
             self._requested.put_nowait("restart")
 
     async def requested(self) -> str:
-        """Wait until a stop is requested over HTTP, or by the pump itself; returns "pause", "close" or "restart"."""
+        """Wait until a stop is requested over HTTP or by the pump itself. Return "pause", "close" or "restart"."""
         return await self._requested.get()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
 
     async def stop(self, action: str = "pause") -> None:
-        """The stop order. A pump that still holds pending prewrites stays `pausing` (correctness rule 1).
+        """Stop in the order of the module's docstring. A pump with pending prewrites stays `pausing` (correctness rule
+        1).
 
         `close`: go offline for good, once every drainer has applied the binlogs stored here.
         """

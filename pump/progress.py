@@ -1,6 +1,6 @@
-"""Saves, beside the writer, how far it is: progress once a second, a checkpoint after every so many bytes of the log.
+"""Saves the writer's progress in a thread: progress once a second, a checkpoint per CHECKPOINT_BYTES of the log.
 
-A `Progress` runs between `start` and `stop`. Both kinds of saving wait for the disk, which no acknowledgement does.
+A `Progress` runs between `start` and `stop`. Both ways of saving wait for the disk; no acknowledgement waits for them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pump.index import Index
 from pump.log import Head, ValueLog
 from pump.record import Pointer
 
-CHECKPOINT_BYTES = 16 << 20  # of the value log; what a start reads again after a crash
+CHECKPOINT_BYTES = 16 << 20  # of the value log; about as much is read again at a start after a crash
 
 _log = get_logger("pump.progress")
 
 
 class Reached(NamedTuple):
-    """Seen by the writer between two batches: everything up to `head` is in the index, no older prewrite than the one
-    at `handle` is pending, and `max_commit_ts` was resolved. `written_bytes` counts the log's bytes since the start."""
+    """The writer's state between two batches: everything up to `head` is in the index, no prewrite before `handle` is
+    pending, and `max_commit_ts` is resolved. `written_bytes`: bytes of binlogs written since the start."""
 
     head: Head
     handle: Pointer
@@ -32,7 +32,8 @@ class Reached(NamedTuple):
 
 
 class Progress:
-    """See the module. A failure breaks the log: the index takes nothing more, and a restart builds what it lacks."""
+    """Saves progress, as the module says. A failure breaks the log: the index accepts nothing more, and a restart
+    rebuilds its missing entries."""
 
     def __init__(
         self, log: ValueLog, index: Index, checkpoints: Checkpoints, *, checkpoint_bytes: int = CHECKPOINT_BYTES
@@ -41,11 +42,11 @@ class Progress:
         self._index = index
         self._checkpoints = checkpoints
         self._checkpoint_bytes = checkpoint_bytes
-        # Under the lock
+        # Guarded by the condition's lock
         self._ready = threading.Condition()
         self._reached: Reached | None = None
         self._stopping = False
-        # Of the thread
+        # Used only by the thread
         self._checked_bytes = 0
         self._thread = threading.Thread(target=self._run, name="pump-progress", daemon=True)
 
@@ -53,13 +54,13 @@ class Progress:
         self._thread.start()
 
     def offer(self, reached: Reached) -> None:
-        """Save this, or what is offered after it, soon. Waits for nothing."""
+        """Have `reached`, or a later state, saved soon. Does not wait."""
         with self._ready:
             self._reached = reached
             self._ready.notify()
 
     def stop(self) -> None:
-        """Make a checkpoint of what was offered last, and end."""
+        """Save a checkpoint of the last offered state and end the thread."""
         with self._ready:
             self._stopping = True
             self._ready.notify()

@@ -1,6 +1,7 @@
-"""What a pull serves: complete binlogs in commit order, read from the log in large windows.
+"""Serves pulls: complete binlogs in commit order, read from the log in large windows.
 
-A damaged record ends a pull with DamagedRecord, never with silence; a purged position with PurgedPosition.
+A pull that reaches a damaged record fails with DamagedRecord; it never ends without an error there. A pull from a
+purged position fails with PurgedPosition.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ ENTRIES_MAX = 8192
 
 
 def pull_bytes(bytes_max: int) -> int:
-    """What a pull of chunks of this size holds: one that is sent, one that is read ahead, and a window of the log."""
+    """Return the bytes of memory that a pull needs with chunks of `bytes_max`: one chunk that is being sent, one that
+    is read ahead, and a window of the log."""
     return 2 * bytes_max + WINDOW_BYTES_MAX
 
 
 class Served(NamedTuple):
-    """One binlog as a puller gets it."""
+    """One binlog as a client receives it."""
 
     commit_ts: int
     start_ts: int
@@ -40,7 +42,8 @@ class Served(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Binlogs as a puller gets them, ascending, at least one. `pairs`: their index, parallel to `payloads`."""
+    """At least one binlog as a client receives it, ascending by commit_ts. `pairs`: the index entries, parallel to
+    `payloads`."""
 
     payloads: list[bytes]
     pairs: Sequence[Entry]
@@ -54,12 +57,13 @@ class Chunk:
 
     @property
     def last_ts(self) -> int:
-        """The commit_ts of the last one."""
+        """The commit_ts of the last binlog."""
         return key_ts(self.pairs[-1][0])
 
 
 class Reader:
-    """Reads from index and log; used from any thread, holds nothing. A chunk has at most `entries_max` binlogs."""
+    """Reads binlogs from index and log. Stateless, safe for use by several threads. A chunk has at most `entries_max`
+    binlogs."""
 
     def __init__(self, index: Index, log: ValueLog, *, entries_max: int = ENTRIES_MAX) -> None:
         self._index = index
@@ -67,8 +71,8 @@ class Reader:
         self._entries_max = entries_max
 
     def check_position(self, after_ts: int) -> None:
-        """PurgedPosition if binlogs after `after_ts` may be gone; whoever wants what there still is begins at the purge
-        point, which Watermark tells."""
+        """Raise PurgedPosition if binlogs after `after_ts` may have been removed. A client that wants the remaining
+        binlogs begins at the purge point, which the Watermark call returns."""
         purged_ts = self._index.purged_ts()
         if after_ts < purged_ts:
             raise PurgedPosition(after_ts, purged_ts)
@@ -76,11 +80,14 @@ class Reader:
     def pull(
         self, after_ts: int, until_ts: int, *, bytes_max: int, fakes: bool, part_bytes_max: int = 0
     ) -> Iterator[Chunk | Part]:
-        """Chunks of about `bytes_max` bytes, ascending. `until_ts` must have been resolved before the first step.
+        """Yield the binlogs of (after_ts, until_ts] in chunks of about `bytes_max` bytes, ascending.
 
-        `part_bytes_max`: a larger binlog is given in parts of so many bytes; 0: whole, in a chunk like any other."""
+        `until_ts` must be resolved before the first step. `fakes`: whether fake binlogs are included.
+        `part_bytes_max`: a larger binlog is yielded in parts of at most this many bytes; 0: no parts, every binlog is
+        in a chunk. Raises DamagedRecord, PurgedPosition."""
         entries = self._index.completes(after_ts, until_ts)
-        # After the iterator was made, which sees what was there then: the purge point is stored before anything goes.
+        # Check after the iterator was made. The iterator sees the index of that moment, and the purge point is stored
+        # before anything is removed.
         self.check_position(after_ts)
         for chunk in chunks_of(entries, bytes_max=bytes_max, entries_max=self._entries_max, fakes=fakes):
             try:
@@ -95,12 +102,13 @@ class Reader:
                     else:
                         yield Chunk(self._read(run), run)
             except DamagedRecord as error:
-                self.check_position(after_ts)  # removed meanwhile, which is not damage
+                self.check_position(after_ts)  # the record may have been removed meanwhile, which is not damage
                 (storage_metrics.ERROR_PREWRITE if error.prewrite_lost else storage_metrics.ERROR_READ).inc()
                 raise
 
     def _plain(self, chunk: Entries, part_bytes_max: int) -> list[bytes] | None:
-        """Payloads the short way; None where that is not open: then the careful one finds out why."""
+        """Read the payloads of a chunk in the quick way. Return None if that is not possible; the caller then reads the
+        chunk record by record, which reports what is wrong."""
         if not chunk.plain or 0 < part_bytes_max < chunk.largest:
             return None
         payloads = plain_payloads(self._log, chunk)
@@ -115,7 +123,7 @@ class Reader:
             raise error.of_binlog(commit_ts) from error
 
     def _read(self, pairs: Sequence[Entry]) -> list[bytes]:
-        """The careful way: whatever a binlog is made of, and a word on what is wrong with it."""
+        """Read binlogs of any kind record by record. Raises DamagedRecord with the place and the cause."""
         binlogs = [_decode(pair) for pair in pairs]
         payloads = {commit_ts: complete.head for commit_ts, complete in binlogs if complete.flags & FLAG_PASSED}
         stored = [binlog for binlog in binlogs if binlog[0] not in payloads]
@@ -124,7 +132,7 @@ class Reader:
         return [payloads[commit_ts] for commit_ts, _ in binlogs]
 
     def _read_window(self, window: Sequence[tuple[int, Complete]], out: dict[int, bytes]) -> None:
-        """One read; every record in it is checked."""
+        """Read a window of the log with one read, check every record in it, and put the binlogs into `out`."""
         _, first = window[0]
         begin = first.offset
         last = window[-1][1]
@@ -150,7 +158,7 @@ def _decode(pair: Entry) -> tuple[int, Complete]:
 
 
 def _runs(pairs: Sequence[Entry], part_bytes_max: int) -> Iterator[Sequence[Entry]]:
-    """The chunk cut so that a large binlog stands alone."""
+    """Split a chunk so that each large binlog is in a run of its own."""
     for large, run in groupby(pairs, lambda pair: is_large(decode_complete(pair[1]), part_bytes_max)):
         if large:
             yield from ([pair] for pair in run)

@@ -1,8 +1,8 @@
-"""The messages of a pull by range: the log read in small chunks, sent in messages as large as the caller asked for.
+"""Makes the messages of a pull by range: the log is read in small chunks and sent in messages of the requested size.
 
-What Python makes of a chunk, index and records, is about five times its size. Chunks of READ_BYTES stay in a
-processor's cache until they are bytes of a message; with chunks of 1 MiB, each a message, a pull took an eighth more
-CPU, and the more the busier the machine was.
+The Python objects of a chunk (index entries and records) take about five times its size. With chunks of READ_BYTES they
+stay in a processor's cache until they are bytes of a message. With chunks of 1 MiB, each of them a message, a pull took
+an eighth more CPU, and even more on a busy machine.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ READ_BYTES = 128 << 10
 
 
 def read_bytes(message_bytes_max: int) -> int:
-    """The size of the chunks that messages of so many bytes are made of."""
+    """Return the size in bytes of the chunks for messages of `message_bytes_max` bytes."""
     return min(message_bytes_max, READ_BYTES)
 
 
 def range_messages(
     pieces: Iterable[Chunk | Part], *, message_bytes_max: int, in_parts: bool
 ) -> Iterator[Pulled | Part]:
-    """Chunks of `read_bytes` one behind the other in messages of about `message_bytes_max`; a message ends before a
-    large binlog. Parts of that are messages, too, with `in_parts`; else they are handed on."""
+    """Collect chunks of `read_bytes` into messages of about `message_bytes_max` bytes. A message ends before a large
+    binlog. `in_parts`: each part of a large binlog is a message; otherwise parts are yielded unchanged."""
     chunks_max = message_bytes_max // read_bytes(message_bytes_max)
     gathered = _Gathered()
     for piece in pieces:
@@ -42,7 +42,7 @@ def range_messages(
 
 
 class _Gathered:
-    """The message that is being made. `size`: bytes of its binlogs."""
+    """The message that is being collected. `size`: bytes of its binlogs."""
 
     def __init__(self) -> None:
         self._fields: list[bytes] = []
@@ -59,7 +59,7 @@ class _Gathered:
         self._last_ts = chunk.last_ts
 
     def take(self) -> Pulled:
-        """The message; the next one begins."""
+        """Return the message and begin the next one."""
         found = Pulled(b"".join((*self._fields, last_ts_field(self._last_ts))), self._binlogs, self.size)
         self._fields.clear()
         self._binlogs = self.size = 0

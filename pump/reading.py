@@ -1,4 +1,4 @@
-"""How far a start has read the value log: for the log, for the status page, and for whoever wants it to end."""
+"""Progress of reading the value log at a start: for log lines and the status page. It can also stop the reading."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 
 LOG_INTERVAL_S = 2.0
-# Between two looks at the clock:
+# The clock is read after this many records or bytes.
 LOOK_RECORDS = 64
 LOOK_BYTES = 4 << 20
 
-# The steps, as the log names them.
+# The steps, as log lines name them.
 CHECKING = "checking the newest value log file"
 READING = "reading the value log"
 
@@ -23,11 +23,11 @@ _log = get_logger("pump.recovery")
 
 
 class ReadingStopped(BinlogError):
-    """The pump was asked to stop while it read its value log. What the index lacks the next start reads again."""
+    """The pump was asked to stop while it read its value log. The next start reads the missing part again."""
 
 
 class Reading(NamedTuple):
-    """`bytes` of `of_bytes` are read in this step, the last of them from file `fid`."""
+    """The progress of one step: `bytes` of `of_bytes` have been read, the last of them from file `fid`."""
 
     step: str
     records: int
@@ -41,7 +41,8 @@ class Reading(NamedTuple):
 
 
 class ReadingProgress:
-    """Written by the one thread that reads; `now`, None before the first step, and `stop` are for any."""
+    """Progress that the reading thread updates. `now` (None before the first step) and `stop` are safe for use by other
+    threads."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.now: Reading | None = None
@@ -55,7 +56,7 @@ class ReadingProgress:
         self._look_at = LOOK_BYTES
 
     def reached(self, records: int, done_bytes: int, fid: int) -> None:
-        """Called for every record, or for some. ReadingStopped after `stop`."""
+        """Record that `records` and `done_bytes` of this step have been read. Raises ReadingStopped after `stop`."""
         if records % LOOK_RECORDS and done_bytes < self._look_at:
             return
         self._look_at = done_bytes + LOOK_BYTES
@@ -76,5 +77,5 @@ class ReadingProgress:
             )
 
     def stop(self) -> None:
-        """End the reading soon."""
+        """Make the next `reached` raise ReadingStopped."""
         self._stopping.set()

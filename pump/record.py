@@ -24,14 +24,15 @@ _HEADER = Struct("<IQI")
 _FOOTER = Struct("<qI")
 _POINTER = Struct("<Iq")
 
-# For loops that count in nanoseconds.
+# For loops in which every nanosecond counts.
 unpack_header = _HEADER.unpack_from  # (magic, length, crc)
 pack_header = _HEADER.pack
 pack_pointer = _POINTER.pack
 
 
 class Pointer(NamedTuple):
-    """Where a record begins (`P-ST-06`). Ordered as the log is."""
+    """The position at which a record begins (`P-ST-06`): file number and offset. Pointers sort in the order of the
+    log."""
 
     fid: int
     offset: int
@@ -41,19 +42,19 @@ class Pointer(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Pointer:
-        """ValueError unless 12 bytes: our own index holds nothing else."""
+        """Decode a pointer. Raises ValueError unless there are 12 bytes."""
         if len(data) != POINTER_BYTES:
             raise ValueError(f"a pointer has {POINTER_BYTES} bytes, not {len(data)}")
         return cls(*_POINTER.unpack(data))
 
 
 def encode_header(payload: bytes) -> bytes:
-    """The 16 bytes before a payload (`P-ST-01`)."""
+    """Return the 16 bytes before a payload (`P-ST-01`)."""
     return _HEADER.pack(RECORD_MAGIC, len(payload), _checksum(payload))
 
 
 def _checksum(payload: bytes) -> int:
-    """CRC-32C; of a view piece by piece, for the library takes nothing but bytes."""
+    """Return the CRC-32C of a payload. A view is processed piece by piece, because the library accepts only bytes."""
     found: int = 0
     if isinstance(payload, bytes):
         found = crc32c(payload)
@@ -68,12 +69,12 @@ def encode_record(payload: bytes) -> bytes:
 
 
 def encode_footer(max_ts: int) -> bytes:
-    """What closes a file for good (`P-ST-02`)."""
+    """Return the footer that closes a file for good (`P-ST-02`)."""
     return _FOOTER.pack(max_ts, END_MAGIC)
 
 
 def decode_footer(tail: bytes) -> int | None:
-    """max_ts, if the last bytes of a file look like a footer."""
+    """Return max_ts if the last bytes of a file look like a footer, else None."""
     if len(tail) < FOOTER_BYTES:
         return None
     max_ts, magic = _FOOTER.unpack(tail[-FOOTER_BYTES:])
@@ -81,9 +82,9 @@ def decode_footer(tail: bytes) -> int | None:
 
 
 def check_record(data: bytes | memoryview, at: int, *, length: int, place: str, offset: int) -> bytes:
-    """The payload of the record at `data[at:]`, whose payload has `length` bytes by the index.
+    """Check the record at `data[at:]` and return its payload, which has `length` bytes according to the index.
 
-    DamagedRecord names `place` (the file) and `offset` (in it) if magic, length or CRC say otherwise.
+    Raises DamagedRecord with `place` (the file) and `offset` (in it) if magic, length or CRC do not match.
     """
     begin = at + HEADER_BYTES
     payload = bytes(data[begin : begin + length])
@@ -100,7 +101,7 @@ def check_record(data: bytes | memoryview, at: int, *, length: int, place: str, 
 
 
 class Scanned(NamedTuple):
-    """One step of a scan: a record with its payload, or (`payload` None) bytes that are none, up to `end`."""
+    """One step of a scan: a record with its payload, or (`payload` None) bytes up to `end` that are not a record."""
 
     offset: int
     end: int
@@ -109,7 +110,7 @@ class Scanned(NamedTuple):
 
 
 class Scan:
-    """Walks the records between two offsets of a file, in order, over damage, to the end.
+    """Iterates over the records between two offsets of a file, in order, and continues after damage.
 
     `read(offset, size)` may return fewer bytes only at the end of the file. Iteration yields `Scanned`; a last item
     without payload that reaches `end` is a torn tail or damage at the end: the caller knows which file it reads.
@@ -139,7 +140,7 @@ class Scan:
         return Scanned(at, self._at, None, reason)
 
     def _bytes(self, at: int, size: int) -> bytes:
-        """Up to `size` bytes at `at`, never past the end; from the window where it covers them."""
+        """Return up to `size` bytes at `at`, never past the end. They are taken from the window if it covers them."""
         size = min(size, self._end - at)
         begin = at - self._base
         if begin < 0 or begin + size > len(self._window):
@@ -149,7 +150,7 @@ class Scan:
         return self._window[begin : begin + size]
 
     def _record(self, at: int) -> tuple[bytes | None, str]:
-        """The payload of a whole record at `at`, or None and what is wrong."""
+        """Return the payload of a complete record at `at` and "", or None and what is wrong."""
         header = self._bytes(at, HEADER_BYTES)
         if len(header) < HEADER_BYTES:
             return None, "unexpected EOF in a header"
@@ -166,7 +167,7 @@ class Scan:
         return payload, ""
 
     def _next_record(self, at: int) -> int:
-        """Where the next whole record begins at or after `at`, or the end."""
+        """Return the offset at or after `at` at which the next complete record begins, or the end."""
         while at < self._end:
             chunk = self._bytes(at, self.WINDOW_BYTES)
             found = chunk.find(MAGIC_BYTES)
@@ -174,6 +175,6 @@ class Scan:
                 if self._record(at + found)[0] is not None:
                     return at + found
                 found = chunk.find(MAGIC_BYTES, found + 1)
-            # the last three bytes may be the beginning of a magic that the next chunk ends
+            # The last three bytes may be the beginning of a magic whose end is in the next chunk.
             at += max(1, len(chunk) - len(MAGIC_BYTES) + 1)
         return self._end

@@ -65,9 +65,9 @@ def recover(
 ) -> Recovered:
     """Bring the index up to the end of the log and find the pending prewrites.
 
-    Reads the log from `trusted.start`, or from the first file where there is no trusted checkpoint; index entries that
-    are missing after that position are written again. `damage`: the damaged records found when the log was opened;
-    those found here are appended. Raises IndexFailed and OSError where the disk fails, ReadingStopped.
+    Reads the log from `trusted.start`, or from the first file if there is no trusted checkpoint. Index entries that are
+    missing after that position are written again. `damage`: the damaged records found when the log was opened; those
+    found here are appended. Raises IndexFailed and OSError if the disk fails, ReadingStopped.
     """
     rebuild = _Rebuild(log, index, damage)
     head, own = index.head(), index.own_head()
@@ -95,9 +95,11 @@ def recover(
 
 
 def _ended(index: Index, unmatched: list[Unmatched]) -> frozenset[int]:
-    """start_ts of unmatched prewrites to treat as settled: those that were in the log when it was last read as a whole
-    after files had been removed, and that began before the removed ones. They were settled when the purge point passed
-    them, except for a transaction that stays open for longer than the retention of binlogs."""
+    """Return the start_ts of unmatched prewrites to treat as settled.
+
+    They were in the log when the complete log was last read again, and their start_ts is at or below the ts up to which
+    binlogs may have been removed by then. They were settled when the purge point passed them, unless a transaction
+    stayed open for longer than the retention of binlogs."""
     until_ts, place = index.ended()
     ended = [u.start_ts for u in unmatched if u.start_ts <= until_ts and u.prewrite.pointer <= place]
     if ended:
@@ -122,7 +124,7 @@ class _Rebuild:
     index: Index
     damage: list[DamagedRecord]
     unmatched: dict[int, Prewrite] = field(default_factory=dict)
-    named: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # prewrite_key and writer of the unmatched
+    named: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # start_ts → (prewrite_key, writer), unmatched
     head: Pointer | None = None
     records: int = 0
     damaged: list[tuple[Pointer, int]] = field(
@@ -135,7 +137,7 @@ class _Rebuild:
     _end: int = 0
 
     def read(self, start: Pointer, progress: ReadingProgress) -> None:
-        """Take in every record from `start` on."""
+        """Process every record from `start` on."""
         files = {file.fid: file for file in self.log.files() if file.fid >= start.fid}
         before, done = {}, -start.offset if start.fid in files else 0
         for fid, file in files.items():
@@ -168,7 +170,7 @@ class _Rebuild:
             self.flush()
 
     def miss(self, missing: Missing) -> None:
-        """Remember that records are not there any more: as damaged bytes."""
+        """Record missing records as damaged bytes."""
         if missing.begin in (begin for begin, _ in self.damaged):
             return
         error = DamagedRecord(missing.path, missing.begin.offset, missing.reason)
@@ -203,7 +205,7 @@ class _Rebuild:
         return self._pointers.get(ts) or self.index.pointer(ts)
 
     def _claim_key(self, batch: Batch, ts: int, pointer: Pointer) -> bool:
-        """Index the record under `ts`; False where another record holds that key already."""
+        """Index the record under `ts`. Return False if another record holds that key already."""
         before = self._pointer(ts)
         if before is None:
             self._pointers[ts] = pointer
@@ -266,7 +268,8 @@ class _Rebuild:
         return self.unmatched.pop(start_ts, None)
 
     def _stored_prewrite(self, start_ts: int) -> Prewrite | None:
-        """The prewrite of a commit, from the part of the log before the position where reading began."""
+        """Return the prewrite of a commit from the part of the log before the position where reading began; None if it
+        was never stored here."""
         pointer = self._pointer(start_ts)
         if pointer is None:
             return self._lost_prewrite(start_ts)
@@ -281,8 +284,8 @@ class _Rebuild:
         return as_prewrite(envelope, pointer, len(payload))
 
     def _lost_prewrite(self, start_ts: int) -> Prewrite | None:
-        """A commit without a prewrite may belong to a damaged record that was never indexed: an entry that points
-        there."""
+        """Return an unreadable prewrite at the newest damage, or None if nothing is damaged. A commit without a
+        prewrite may belong to a damaged record that was never indexed."""
         if not self.damaged:
             return None
         pointer = self.damaged[-1][0]

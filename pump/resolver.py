@@ -1,4 +1,4 @@
-"""Keeps the resolved ts moving: fetches T, then reads the pending set (pending.py says why in that order)."""
+"""Advances the resolved ts: fetches T first, then reads the pending set. pending.py says why in that order."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _log = get_logger("pump.resolver")
 
 
 class Timestamps(Protocol):
-    """What a pump needs of a timestamp source: each call returns more than any call that returned before it began."""
+    """A timestamp source. Each call returns a larger ts than every call that had returned before it began."""
 
     async def get(self) -> int: ...
 
 
 class Resolver:
-    """`refresh` on demand; `nudge` when something became visible while somebody waits. Lives on the event loop."""
+    """Advances the resolved ts: on `refresh`, and after a `nudge` while a pull waits. Use it only on the event loop."""
 
     def __init__(
         self, pending: PendingSet, resolved: Resolved, timestamps: Timestamps, horizon: Horizon | None = None
@@ -38,15 +38,15 @@ class Resolver:
 
     @property
     def ts(self) -> int:
-        """The resolved ts given out last."""
+        """The resolved ts that was returned last."""
         return self._resolved.ts
 
     async def refresh(self) -> int:
-        """The resolved ts now. TimestampUnavailable if no T could be had."""
+        """Fetch T, advance and return the resolved ts. Raises TimestampUnavailable if no T can be fetched."""
         return self.advance(await self._timestamps.get())
 
     def advance(self, fetched_ts: int) -> int:
-        """As `refresh`, with a T fetched by somebody else before this call."""
+        """Advance and return the resolved ts with a T that the caller fetched before this call."""
         self.horizon.saw(fetched_ts)
         before = self._resolved.ts
         after = self._resolved.advance(fetched_ts, self._pending.oldest())
@@ -56,10 +56,10 @@ class Resolver:
         return after
 
     async def passed(self, ts: int) -> int:
-        """Wait until the resolved ts is above `ts`; the resolved ts. Counts as somebody who waits.
+        """Wait until the resolved ts is above `ts`, then return it. While the caller waits, nudges cause refreshes.
 
-        Only what is visible above `ts` is worth asking for: a pull that has everything would otherwise fetch one
-        timestamp after the other for nothing.
+        A refresh is requested now only if a commit above `ts` is visible. Otherwise a pull that has received
+        everything would fetch one timestamp after another for nothing.
         """
         self._waiting += 1
         try:
@@ -72,13 +72,14 @@ class Resolver:
             self._waiting -= 1
 
     def nudge(self, visible_ts: int = 0) -> None:
-        """Something became visible, up to `visible_ts`, or left the pending set: worth a refresh if a pull waits."""
+        """Request a refresh if a pull waits: a commit up to `visible_ts` became visible, or a prewrite left the pending
+        set."""
         self._visible_ts = max(self._visible_ts, visible_ts)
         if self._waiting:
             self._nudged.set()
 
     async def run(self) -> None:
-        """Refresh after nudges, one at a time: those that come during a refresh share the next."""
+        """Refresh after nudges, one refresh at a time. Nudges that arrive during a refresh share the next one."""
         outage = Outage(_log, "the resolved ts does not advance", "the resolved ts advances again")
         while True:
             await self._nudged.wait()

@@ -1,8 +1,8 @@
-"""How much of the cluster's writes this pump wants: one number from how long writes take, how much room its disk has,
-and how much drainers have yet to read. Pure.
+"""The score of a pump: its wanted share of the cluster's writes, as one number. Pure.
 
-Pump clients with the strategy `score` choose a pump as often as its score is large. So a score is a share, not a rank:
-a pump that is twice as slow gets half of the writes, not none, and what it then reports says how it fares with them.
+It is computed from the duration of writes, the free space of the disk, and the backlog that drainers have not read.
+Pump clients with the strategy `score` choose a pump in proportion to its score. So a score is a share, not a rank: a
+pump that is twice as slow gets half of the writes, not none, and its next score shows how it copes with them.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 SCORE_MAX = 1000
-SCORE_MIN = 1  # 0 says in a record that nothing is measured, as a Go pump's does
-WRITE_FAIR_S = 0.02  # a pump whose writes take so long gets half of what an idle one gets
-BACKLOG_FAIR_BYTES = 1 << 30  # likewise with so much that drainers have yet to read
+SCORE_MIN = 1  # 0 in a record means that nothing is measured, as in a Go pump's record
+WRITE_FAIR_S = 0.02  # writes of this duration halve the score
+BACKLOG_FAIR_BYTES = 1 << 30  # a backlog of this size halves the score
 SAMPLES_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """`write_s`: mean seconds from a write's arrival to its answer. `room`: share, 0 to 1, of the disk that writes may
-    still fill. `backlog_bytes`: binlogs that the drainer that is furthest behind has yet to read."""
+    """The measures of a score. `write_s`: mean seconds from a write's arrival to its answer. `room`: share, 0 to 1, of
+    the disk that writes may still fill. `backlog_bytes`: binlogs that the slowest drainer has not read."""
 
     write_s: float = 0.0
     room: float = 1.0
@@ -28,14 +28,14 @@ class Measures:
 
     @property
     def score(self) -> int:
-        """From SCORE_MIN to SCORE_MAX."""
+        """The score, from SCORE_MIN to SCORE_MAX."""
         load = WRITE_FAIR_S / (WRITE_FAIR_S + self.write_s)
         backlog = BACKLOG_FAIR_BYTES / (BACKLOG_FAIR_BYTES + self.backlog_bytes)
         return max(SCORE_MIN, round(SCORE_MAX * load * self.room * backlog))
 
 
 def room(available_bytes: int, capacity_bytes: int, stop_bytes: int) -> float:
-    """The share of a disk that may still be written, of what may be written of it at all; 0 when writes are refused."""
+    """Return the share, 0 to 1, of the disk's usable bytes (capacity without `stop_bytes`) that is still available."""
     usable = capacity_bytes - stop_bytes
     return min(1.0, max(0.0, (available_bytes - stop_bytes) / usable)) if usable > 0 else 0.0
 
@@ -44,8 +44,8 @@ def room(available_bytes: int, capacity_bytes: int, stop_bytes: int) -> float:
 class WriteTime:
     """The mean duration of writes, from counters that only grow; the newest interval counts half.
 
-    An interval without a write counts as one of instant writes: only writes can show that a pump has recovered, so one
-    that got none for being slow must get some again.
+    An interval without a write counts as if writes took no time. Only writes can show that a pump has recovered, so a
+    pump that got none because it was slow must get some again.
     """
 
     mean_s: float = 0.0
@@ -53,7 +53,7 @@ class WriteTime:
     _count: float = 0.0
 
     def update(self, seconds: float, count: float) -> float:
-        """Take the counters as they are now: seconds of all writes, and their number."""
+        """Add an interval and return the mean in seconds. `seconds`, `count`: the current counters of all writes."""
         took_s, writes = seconds - self._seconds, count - self._count
         self._seconds, self._count = seconds, count
         newest_s = took_s / writes if writes > 0 else 0.0
@@ -63,23 +63,25 @@ class WriteTime:
 
 @dataclass(slots=True)
 class Backlog:
-    """Bytes above a position. `files`: greatest ts and size of what was there at the start; afterwards `sample` tells
-    how many bytes had been written when a ts was resolved, so that all up to that ts were among them."""
+    """Estimates the bytes of binlogs above a position. `files`: largest ts and bytes of each file at the start. For
+    later binlogs, `sample` records the bytes that had been written when a ts was resolved; all binlogs up to that ts
+    are among them."""
 
     files: list[tuple[int, int]]
     _samples: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
 
     def sample(self, resolved_ts: int, written_bytes: int) -> None:
-        """`written_bytes` since the start; both only grow."""
+        """Record that `written_bytes` have been written since the start, now that `resolved_ts` is resolved. Both only
+        grow."""
         if resolved_ts <= self._samples[-1][0]:
-            return  # the earlier sample of this ts is the tighter one
+            return  # the earlier sample of this ts is more exact
         self._samples.append((resolved_ts, written_bytes))
         if len(self._samples) > SAMPLES_MAX:
-            # Coarser where it is older; never more exact than a file.
+            # Drop every second older sample: older samples become coarser.
             self._samples = [self._samples[0], *self._samples[2:-1:2], self._samples[-1]]
 
     def above(self, positions: Iterable[int], written_bytes: int) -> int:
-        """What the drainer with the least position has yet to read; 0 where there is no drainer."""
+        """Return the bytes that the drainer with the smallest position has not read; 0 if there is no drainer."""
         least = min(positions, default=None)
         if least is None:
             return 0

@@ -1,4 +1,4 @@
-"""The service TiDB and Go drainers know: WriteBinlog and PullBinlogs. Bytes in, bytes out."""
+"""The original's service for TiDB and Go drainers: WriteBinlog and PullBinlogs. Bytes in, bytes out."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _log = get_logger("pump.service")
 
 
 class Gate:
-    """What both services ask before they touch the store: is the pump ready, is the request for this cluster, and
-    does it take prewrites now."""
+    """The checks of both services before they use the store: whether the pump serves, whether the request is for this
+    cluster, and whether the pump accepts prewrites now."""
 
     def __init__(self, cluster_id: int, refuses_prewrites: Callable[[], str]) -> None:
-        """`refuses_prewrites`: the state that forbids them, or ""."""
+        """`refuses_prewrites`: returns the state in which prewrites are refused, or ""."""
         self.cluster_id = cluster_id
         self.refuses_prewrites = refuses_prewrites
         self.closed: str = "the pump is starting"
 
     def check(self, cluster_id: int) -> None:
-        """ClusterMismatch (P-RPC-01), or Stopping before the pump serves and after."""
+        """Raise ClusterMismatch (P-RPC-01) for another cluster, and Stopping before the pump serves and after."""
         if cluster_id != self.cluster_id:
             raise ClusterMismatch(cluster_id, self.cluster_id)
         if self.closed:
@@ -52,7 +52,7 @@ class Gate:
     async def write(
         self, store: Store, method: str, cluster_id: int, payloads: Sequence[bytes]
     ) -> list[BinlogError | None]:
-        """`check`, then write; one result for each payload, counted under `method`."""
+        """Do `check`, then write. Return one result for each payload. Metrics count the write under `method`."""
         try:
             self.check(cluster_id)
             began_s = time.monotonic()
@@ -64,7 +64,7 @@ class Gate:
         return results
 
     def submit(self, store: Store, method: str, payloads: Sequence[bytes], done: Done) -> None:
-        """As `write`, of binlogs for this cluster; see Store.submit."""
+        """Write binlogs for this cluster like `write`, but report to `done`; see Writing.submit."""
         began_s = time.monotonic()
 
         def count(results: list[BinlogError | None], left: Sequence[int]) -> None:
@@ -86,7 +86,8 @@ class Gate:
 
 
 def _together(chunk: Chunk) -> Iterator[list[bytes]]:
-    """PullBinlogResps, so many at once that each of them costs little and none waits for long."""
+    """Yield the PullBinlogResps of a chunk in groups of about TOGETHER_BYTES, which is cheaper than one by one; no
+    message waits long."""
     messages: list[bytes] = []
     size = 0
     for served in chunk:
@@ -102,7 +103,7 @@ def _together(chunk: Chunk) -> Iterator[list[bytes]]:
 
 
 class _Waiter:
-    """Asker of one call that waits in a task."""
+    """The Asker of one call: it lets a task wait for the answer."""
 
     def __init__(self) -> None:
         self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -146,14 +147,14 @@ class PumpService:
         )
 
     async def write_binlog(self, data: Buffer) -> bytes:
-        """One binlog, durable when this returns (P-RPC-02, P-RPC-03, P-RPC-07). Who is cancelled does not wait any
-        more; his binlog is written."""
+        """Write one binlog. It is durable when this returns (P-RPC-02, P-RPC-03, P-RPC-07). If the caller is cancelled,
+        the binlog is written all the same."""
         waiter = _Waiter()
         self.take_binlogs(waiter, (0,), (data,))
         return await waiter.answered
 
     def take_binlogs(self, asker: Asker, numbers: Sequence[int], requests: Sequence[Buffer]) -> None:
-        """As `write_binlog`, of several that arrived together, for callers that are told instead of waiting."""
+        """Write binlogs that arrived together, and answer each call through `asker` when its binlog is durable."""
         began_s = time.monotonic()
         payloads = usual_payloads(self._gate.cluster_id, requests)
         if payloads is not None:
@@ -196,10 +197,11 @@ class PumpService:
         self._gate.submit(self._store, "WriteBinlog", payloads, done)
 
     async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes | Sequence[bytes]]:
-        """Everything after startFrom.offset, as it becomes resolved (P-RPC-09, P-PULL-04, P-PULL-06): fakes as they are
-        (P-FAKE-03), rollbacks never (P-PULL-05).
+        """Stream every binlog after startFrom.offset when it is resolved (P-RPC-09, P-PULL-04, P-PULL-06). Fakes are
+        included unchanged (P-FAKE-03), rollbacks are not (P-PULL-05).
 
-        Purged positions, damage and a pump that stops end it with a status, never with an EOF that looks like an end.
+        A purged position, damage or a stop of the pump ends the stream with an error status, never with an EOF that
+        looks like a normal end.
         """
         try:
             request = pump_pb2.PullBinlogReq.FromString(bytes(data))
@@ -217,7 +219,7 @@ class PumpService:
             self.pullers -= 1
 
     async def _entities(self, last_ts: int) -> AsyncIterator[bytes | Sequence[bytes]]:
-        """Until the pump closes. A large binlog is one message here; it is put together from its parts."""
+        """Yield messages until the pump closes. A large binlog is one message, assembled from its parts."""
         large: list[bytes] = []
         async with contextlib.AsyncExitStack() as held:
             while not self._gate.closed:

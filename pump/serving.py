@@ -1,4 +1,4 @@
-"""What a store gives to pulls, to drainers' plans, and to whoever asks for one binlog."""
+"""Reads from a store: for pulls, for drainers' plans, and for queries of single binlogs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pump.plan import BatchPlan, Limits, plan_batch
 from pump.pull import Chunk, Reader
 from pump.record import Pointer
 
-PLAN_INLINE_ENTRIES = 512  # a batch so small is planned without a thread
+PLAN_INLINE_ENTRIES = 512  # a batch of fewer entries is planned without a thread
 
 _T = TypeVar("_T")
 
 
 class Serving:
-    """The reading half of a Store, which makes the parts."""
+    """The reading half of a Store. The Store creates the attributes."""
 
     index: Index
     log: ValueLog
@@ -36,7 +36,7 @@ class Serving:
         return self._resolved.ts
 
     async def plan(self, after_ts: int, resolved_ts: int, limits: Limits) -> BatchPlan:
-        """Where a batch after `after_ts` ends; `resolved_ts` was given out before this call."""
+        """Plan a batch that begins after `after_ts`. `resolved_ts` must have been resolved before this call."""
         entries = iter(self.index.completes(after_ts, resolved_ts))
         first = list(islice(entries, PLAN_INLINE_ENTRIES))
         if len(first) < PLAN_INLINE_ENTRIES:
@@ -44,7 +44,8 @@ class Serving:
         return await asyncio.to_thread(plan_batch, chain(first, entries), resolved_ts, limits)
 
     async def count(self, after_ts: int, until_ts: int) -> BatchPlan:
-        """What a pull of (after_ts, until_ts] must bring: `count` and `bytes`. NotResolved, PurgedPosition."""
+        """Return what a pull of (after_ts, until_ts] must return: `count` and `bytes`. Raises NotResolved,
+        PurgedPosition."""
         if until_ts > self._resolved.ts:
             raise NotResolved(until_ts, self._resolved.ts)
         plan = await self.plan(after_ts, until_ts, Limits(0))
@@ -54,8 +55,8 @@ class Serving:
     def pull(
         self, after_ts: int, until_ts: int, *, bytes_max: int, fakes: bool = False, part_bytes_max: int = 0
     ) -> AsyncIterator[Chunk | Part]:
-        """All complete binlogs in (after_ts, until_ts], in chunks; large ones in parts where `part_bytes_max` says so.
-        NotResolved, PurgedPosition, DamagedRecord."""
+        """Yield all complete binlogs in (after_ts, until_ts] in chunks, and binlogs above `part_bytes_max` bytes in
+        parts (0: no parts). Raises NotResolved, PurgedPosition, DamagedRecord."""
         return self.pull_as(iter, after_ts, until_ts, bytes_max=bytes_max, fakes=fakes, part_bytes_max=part_bytes_max)
 
     async def pull_as(
@@ -68,9 +69,9 @@ class Serving:
         fakes: bool,
         part_bytes_max: int,
     ) -> AsyncIterator[_T]:
-        """As `pull`, what `shape` makes of the chunks, in a thread.
+        """Do `pull`, but yield what `shape` makes of the chunks. `shape` runs in a thread.
 
-        The next piece is made while the caller sends this one."""
+        The next piece is made while the caller sends the current one."""
         if until_ts > self._resolved.ts:
             raise NotResolved(until_ts, self._resolved.ts)
         chunks = self.reader.pull(after_ts, until_ts, bytes_max=bytes_max, fakes=fakes, part_bytes_max=part_bytes_max)
@@ -85,12 +86,13 @@ class Serving:
             ahead.cancel()
 
     def read_at(self, ts: int) -> bytes | None:
-        """The payload under a `ts:` key, or None (`/debug/binlog/{ts}`)."""
+        """Return the payload stored under a `ts:` key, or None (`/debug/binlog/{ts}`)."""
         pointer: Pointer | None = self.index.pointer(ts)
         return None if pointer is None else self.log.read(pointer)
 
     def outcome(self, start_ts: int) -> int:
-        """The commit_ts of a start_ts whose binlog this pump serves; else 0. A rollback is no evidence (rule 5)."""
+        """Return the commit_ts of a start_ts if this pump serves its binlog, else 0. A rollback proves nothing (rule
+        5)."""
         commit_ts = self.index.outcome(start_ts) or 0
         complete = self.index.complete(commit_ts) if commit_ts else None
         return commit_ts if complete is not None and not complete.flags & (FLAG_DAMAGED | FLAG_PASSED) else 0
@@ -101,5 +103,5 @@ class Serving:
 
     @property
     def purged_ts(self) -> int:
-        """Binlogs at or below may be gone."""
+        """Binlogs at or below this ts may have been removed."""
         return self.index.purged_ts()

@@ -1,4 +1,4 @@
-"""How much room the disk has (`P-RPC-06`, `P-ST-13`)."""
+"""Free space of the disk (`P-RPC-06`, `P-ST-13`)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from pathlib import Path
 
 from binlog.errors import NoSpace
 
-RESUME_BYTES = 32 << 20  # of room, and a pump that a full disk stopped starts again
+RESUME_BYTES = 32 << 20  # a pump whose log broke on a full disk restarts when more than this is free
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
 def lacks_room(reason: str) -> bool:
-    """Whether an error's text, of the system or of LevelDB, says that the disk is full or a quota used up."""
+    """Return whether an error's text, from the system or from LevelDB, says that the disk is full or a quota is used
+    up."""
     return any(text in reason for text in _FULL)
 
 
 class Space:
-    """Refuses writes while the file system of `directory` has no more than `stop_bytes` left.
+    """Refuses writes while the file system of `directory` has at most `stop_bytes` left.
 
-    `refresh` asks the file system; everything else answers from what it saw last.
+    `refresh` queries the file system; all other methods use the result of the last query.
     """
 
     def __init__(
@@ -36,13 +37,13 @@ class Space:
         self.capacity_bytes = 0
 
     def refresh(self) -> None:
-        """OSError if the file system does not answer; at start that stops the pump."""
+        """Query the file system. Raises OSError if it does not answer; this ends a start of the pump."""
         found = self._statvfs(self._directory)
         self.available_bytes = found.f_bavail * found.f_frsize
         self.capacity_bytes = found.f_blocks * found.f_frsize
 
     def check(self) -> None:
-        """NoSpace, in upstream's words."""
+        """Raise NoSpace, with upstream's text, if writes are refused."""
         if self.full:
             raise NoSpace(self.available_bytes, self._stop_bytes)
 
@@ -52,11 +53,11 @@ class Space:
 
     @property
     def resumable(self) -> bool:
-        """Whether there is room to read the log again and to write for a while."""
+        """Whether there is room to restart, to read the log again, and to write for a while."""
         return self.available_bytes > max(self._stop_bytes, RESUME_BYTES)
 
     async def wait_for_room(self, interval_s: float) -> None:
-        """Until the file system, asked every so many seconds from now on, says that this is `resumable`."""
+        """Wait until the disk is `resumable`. The file system is queried every `interval_s` seconds."""
         while True:
             await asyncio.sleep(interval_s)
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What the status pages say while a pump reads its value log, before it can say anything else."""
+"""The status pages of a pump that starts and reads its value log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from pump.reading import Reading
 
 
 def starting_text(reading: Reading | None) -> str:
-    """In one line."""
+    """Return the progress in one line."""
     if reading is None:
         return "the pump is starting"
     return f"the pump is starting: {reading.step}, {reading.percent} %"
 
 
 def starting_document(node_id: str, reading: Reading | None) -> dict[str, Any]:
-    """In place of the "pump" document of /status. `recovery` is null before the log is opened."""
+    """Return the document that replaces the "pump" document of /status during a start. `recovery` is null before the
+    log is opened."""
     recovery = None
     if reading is not None:
         recovery = {

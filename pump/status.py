@@ -44,8 +44,8 @@ OK, WRONG, FAILED = 200, 1, 3  # result codes of the original, in the JSON body
 
 
 class StatusPages:
-    """Handlers for binlog.runtime.http. `stop` is called with "pause" or "close". `tikv`: where there is one; `debug`:
-    whether profiles are served."""
+    """Handlers for binlog.runtime.http. `stop` is called with "pause" or "close". `tikv`: None if the cluster has no
+    TiKV. `debug`: whether profiles are served."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class StatusPages:
         }
 
     async def status(self) -> Response:
-        """The original's document of all pumps, and under "pump" the details of this one. While it reads its value log
-        there may be nobody to ask for a timestamp."""
+        """Return the original's document of all pumps, and the details of this pump under "pump". While the pump reads
+        its value log, no timestamp is fetched: there may be no source yet."""
         try:
             pumps = {r.status.node_id: _document(r.status) for r in (await self._registry.list("pumps")).nodes}
             now_ts, problem = (await self._timestamps.get(), "") if self._store.opened else (0, self._starting)
@@ -94,7 +94,7 @@ class StatusPages:
         return json_response({**document, "pump": self._own()}, newline=True)
 
     async def ready(self) -> Response:
-        """For probes: 200 if this pump takes prewrites."""
+        """Answer probes: 200 if this pump accepts prewrites."""
         return ready_response(self.refuses())
 
     @property
@@ -102,7 +102,7 @@ class StatusPages:
         return starting_text(self._store.reading.now)
 
     def refuses(self) -> str:
-        """Why this pump takes no prewrites; empty if it does."""
+        """Return why this pump accepts no prewrites; empty if it does."""
         if not self._store.opened:
             return self._starting
         if self._node.usurped:
@@ -123,7 +123,7 @@ class StatusPages:
             await asyncio.sleep(self._history.interval_s)
 
     async def home(self) -> Response:
-        """The HTML page; served also while etcd is unavailable."""
+        """Return the HTML page. It is served also while etcd is unavailable."""
         if not self._store.opened:
             return html_response(starting_page(self._node.node_id, self._store.reading.now))
         drainers: list[NodeStatus] = []
@@ -183,7 +183,7 @@ class StatusPages:
         return json_response([_document(record.status) for record in listing.nodes] or None)
 
     async def change_state(self, request: Request) -> Response:
-        """Pause or close this pump, only while it is online (P-LC-10); the answer is sent before the stop begins."""
+        """Pause or close this pump, only while it is online (P-LC-10). The answer is sent before the stop begins."""
         node_id, action = request.path["node_id"], request.path["action"]
         if node_id != self._node.node_id:
             return _result(f"invalide nodeID {node_id}, this pump's nodeID is {self._node.node_id}", FAILED)
@@ -195,7 +195,7 @@ class StatusPages:
         return _result(f"apply action {action} success!", OK)
 
     async def show_binlog(self, request: Request) -> Response:
-        """The binlog record stored under a ts, as text, and what TiKV has under its primary key."""
+        """Return the binlog stored under a ts as text, with TiKV's record of its primary key."""
         if not self._store.opened:
             return text_response(self._starting)
         text = request.path["ts"]

@@ -1,4 +1,4 @@
-"""What upstream's dashboards and alarms ask of a pump's storage, under upstream's names."""
+"""Metrics of a pump's storage, with upstream's names for upstream's dashboards and alarms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIME = HotHistogram(
     ["type"],
     bounds=exponential(0.00005, 2, 20),
 )
-# Those of `single` belong to the event loop, the others to the writer's thread.
+# `single` is observed only on the event loop, the others only in the writer's thread.
 SIZE_SINGLE, SIZE_BATCH = (_SIZE.labels(kind) for kind in ("single", "batch"))
 TIME_SINGLE, TIME_BATCH, TIME_TO_DISK, TIME_FSYNC, TIME_ROTATE = (
     _TIME.labels(kind) for kind in ("single", "batch", "to_disk", "fsync", "rotate")
@@ -40,6 +40,6 @@ DRAINER_FAR_BEHIND = counter(
 
 
 def appended(payloads: Sequence[bytes], took_s: float) -> None:
-    """Binlogs were appended together."""
+    """Observe binlogs that were appended together in `took_s` seconds."""
     SIZE_BATCH.observe(sum(map(len, payloads)))
     TIME_BATCH.observe(took_s)

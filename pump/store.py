@@ -1,7 +1,7 @@
-"""Everything a pump stores, behind one face: write, resolve, pull, inspect. Knows no transport and no registry.
+"""The store of a pump: write, resolve, pull and inspect binlogs. Independent of transport and registry.
 
-A `Store` is closed, then recovered by `open`, serving after `serve`, then closed for good. Its methods belong
-to the event loop; what blocks runs in threads.
+A new `Store` is closed. `open` recovers it, `serve` lets it serve, and `close` closes it for good. Call its methods on
+the event loop; blocking work runs in threads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = get_logger("pump.store")
 
 
 class Store(Serving, Writing):
-    """See the module. `largest_ts`, after `open`: no ts above it is in this log. `reading`: how far `open` is."""
+    """See the module. `largest_ts`: after `open`, no ts in this log is above it. `reading`: the progress of `open`."""
 
     def __init__(self, directory: Path, timestamps: Timestamps, options: StoreOptions | None = None) -> None:
         self._options = options or StoreOptions()
@@ -57,7 +57,7 @@ class Store(Serving, Writing):
         self._timestamps = timestamps
         self._drained = asyncio.Event()
         self._broken = asyncio.Event()
-        self._under_way = 0  # requests whose report has not come
+        self._under_way = 0  # submissions that the writer has not reported
         self._sealed = ""
         self._resolver_task: asyncio.Task[None] | None = None
         self._alarmed_s = self._refused_s = 0.0
@@ -68,8 +68,8 @@ class Store(Serving, Writing):
     # Life
 
     async def open(self) -> None:
-        """Recover (FORMAT.md). Needs no timestamps: whoever allocates them must know this log first (rule 7). A caller
-        who is cancelled ends the reading."""
+        """Recover (FORMAT.md). No timestamps are fetched: this pump may have to allocate them, and an allocator must
+        know its log first (rule 7). If the caller is cancelled, the reading stops."""
         self.space.refresh()
         with ExitStack() as undo:
             recovering = asyncio.create_task(asyncio.to_thread(self._recover, undo))
@@ -84,7 +84,7 @@ class Store(Serving, Writing):
         self.opened = True
 
     def _restore(self, recovered: Recovered) -> None:
-        """Go on from what the disk has."""
+        """Set up the parts of the store from the recovered state."""
         loop = asyncio.get_running_loop()
         self.log.on_broken = lambda: loop.call_soon_threadsafe(self._broken.set)
         self.damage = recovered.damage
@@ -112,7 +112,7 @@ class Store(Serving, Writing):
         self.largest_ts = max(matcher.largest_ts, self._resolved.ts)
 
     async def serve(self) -> None:
-        """Fetch T; only after that anything may be served (correctness rule 3)."""
+        """Fetch T and start to resolve. Nothing may be served before (correctness rule 3)."""
         await self.resolver.refresh()
         if self._horizon.beyond(self.largest_ts):
             _log.error(
@@ -142,22 +142,22 @@ class Store(Serving, Writing):
         return recovered
 
     def _lost_at(self) -> Pointer | None:
-        """Where records were lost in the files that are there; the newest place."""
+        """Return the newest position of lost records in the existing files, or None."""
         return max((begin for begin, _ in self.index.damages() if self.log.has(begin.fid)), default=None)
 
     def _largest_ts(self, recovered: Recovered) -> int:
-        """No ts above it is in the index: not as a `ts:` key, and not as the start_ts of an outcome."""
+        """Return a ts that no ts in the index exceeds, neither a `ts:` key nor the start_ts of an outcome."""
         unmatched = max((found.start_ts for found in recovered.unmatched), default=0)
         return max(self.index.largest_ts(), self.index.largest_outcome(), unmatched)
 
     def largest_ts_until(self, until_ts: int) -> int:
-        """The largest ts of this log, as it was when it was opened, that is not above `until_ts`."""
+        """Return the largest ts that this log held when it was opened and that is not above `until_ts`."""
         if self.largest_ts <= until_ts:
             return self.largest_ts
         return max(self.index.largest_ts(until_ts), self.index.largest_outcome(until_ts))
 
     async def close(self) -> None:
-        """Write what is queued, save progress, close the files."""
+        """Write the queued binlogs, save progress, close the files."""
         if self._resolver_task is not None:
             self._resolver_task.cancel()
             with suppress(asyncio.CancelledError):
@@ -171,7 +171,8 @@ class Store(Serving, Writing):
     # Writing
 
     async def write_fake(self) -> int:
-        """One fake binlog; its ts. Its place is reserved before its ts is fetched (rule 4). LogBroken on failure."""
+        """Write one fake binlog and return its ts. It is pending before its ts is fetched (rule 4). Raises LogBroken if
+        the write fails."""
         placeholder = self._resolved.ts + 1
         self._pending.arrive(placeholder, since_s=time.monotonic(), size=0)
         try:
@@ -187,7 +188,8 @@ class Store(Serving, Writing):
         return ts
 
     async def settle(self, start_ts: int, commit_ts: int) -> None:
-        """End a pending prewrite: commit it at commit_ts, or roll it back (0). NoSuchPrewrite if it is not pending."""
+        """Settle a pending prewrite: commit it at `commit_ts`, or roll it back (0). Raises NoSuchPrewrite if it is not
+        pending."""
         entry = self._pending.get(start_ts)
         if entry is None:
             raise NoSuchPrewrite(f"no prewrite of start_ts {start_ts} is pending here")
@@ -198,14 +200,15 @@ class Store(Serving, Writing):
             raise error
 
     async def drained(self, deadline_s: float) -> bool:
-        """Wait until nothing is pending, at most so long."""
+        """Wait until no prewrite is pending, at most `deadline_s` seconds. Return whether none is pending."""
         return await self._until(lambda: not len(self._pending), deadline_s)
 
     async def seal(self, why: str, deadline_s: float) -> int | None:
-        """Take no binlog any more (`why` is the refusal's text) and wait for those that were taken, at most so long.
+        """Refuse all further binlogs (`why` is the error's text) and wait for the accepted ones, at most `deadline_s`
+        seconds.
 
-        The largest commit_ts that can be served, fakes apart; None where that is no last word: a prewrite is pending,
-        a write has not ended, or one ended in a way nobody knows.
+        Return the largest commit_ts that can be served, without fakes. Return None if that is not final: a prewrite is
+        pending, a write has not ended, or the result of a write is unknown.
         """
         self._sealed = why
         still = await self._until(lambda: not len(self._pending) and not self._under_way, deadline_s)
@@ -225,7 +228,7 @@ class Store(Serving, Writing):
         return True
 
     async def broken(self) -> str:
-        """Wait until the log is broken, and say why. What it stores can still be read."""
+        """Wait until the log is broken. Return the reason. Stored binlogs can still be read."""
         await self._broken.wait()
         return self.log.broken or ""
 
@@ -239,17 +242,17 @@ class Store(Serving, Writing):
         return len(self._pending)
 
     def pending(self, count_max: int) -> list[Pending]:
-        """The oldest ones."""
+        """Return the oldest `count_max` pending prewrites."""
         return self._pending.first(count_max)
 
     def oldest_pending(self) -> Pending | None:
-        """The one with the smallest start_ts, if the log holds it."""
+        """Return the pending prewrite with the smallest start_ts if the log holds it, else None."""
         start_ts = self._pending.oldest()
         entry = self._pending.get(start_ts) if start_ts is not None else None
         return entry if entry is not None and entry.held else None
 
     def pending_below_safepoint(self) -> list[Pending]:
-        """Those of which TiKV keeps no record any more, so that only a person can decide."""
+        """Return the prewrites whose outcome TiKV can no longer report, so that only a person can decide."""
         return self._pending.below_safepoint()
 
     def pending_older_than(self, age_s: float) -> list[Pending]:

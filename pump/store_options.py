@@ -1,4 +1,4 @@
-"""How a store is opened; the pump's configuration says most of it."""
+"""Options with which a store is opened. Most of them are settings of the pump's configuration."""
 
 from __future__ import annotations
 

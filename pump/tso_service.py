@@ -1,4 +1,4 @@
-"""The part of PD's service an elected pump answers, and its peers pass on: GetMembers and Tso. Bytes in, bytes out."""
+"""The part of PD's service that pumps offer without PD: GetMembers and Tso. Bytes in, bytes out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TsoService:
         return Service("pdpb.PD", unary={"GetMembers": self.get_members}, streaming={}, bidi={"Tso": self.tso})
 
     async def get_members(self, _data: Buffer) -> bytes:
-        """The leader as its only member. NotLeader while nobody is elected."""
+        """Return the leader as the only member. Raises NotLeader while no pump is elected."""
         leader = self._election.leader
         if not leader:
             raise NotLeader("no pump is elected to allocate timestamps")
@@ -40,7 +40,7 @@ class TsoService:
         return encoded
 
     async def tso(self, requests: AsyncIterator[Received]) -> AsyncIterator[bytes]:
-        """One answer for each request, in order. NotLeader ends the stream: the client looks for the leader anew."""
+        """Answer each request, in order. NotLeader ends the stream; the client then looks for the new leader."""
         async for received in requests:
             try:
                 request: Any = pb.TsoRequest.FromString(bytes(received.data))

@@ -1,9 +1,9 @@
-"""Single writes of many callers, given to the store together.
+"""Collects single writes of many callers into groups that the store writes together.
 
-The store's work for a group is little more than for one of them, its sync is no more at all, and callers that were just
-answered come again soon. So a small group is held back while another one is being written, and then for some turns of
-the loop in which nobody comes: microseconds, where a sync takes a hundred and more. Where callers come one by one,
-nobody waits.
+The store needs little more CPU for a group than for one write, and only one sync. Callers that were just answered send
+their next write soon. So a small group waits while another group is being written, and then until no write has arrived
+for a few turns of the loop. That takes microseconds; a sync takes a hundred and more. If callers send one write at a
+time, no write waits.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from binlog.runtime.log import get_logger
 from pump.writing import Done
 
 GROUP_MAX = 256  # so that the loop is never held for milliseconds
-GROUPED_BYTES_MAX = 64 << 10  # a larger payload goes alone
-SMALL_MAX = 64  # writes; a larger group waits for nobody
-IDLE_TURNS_MAX = 8  # in which nobody came
-GATHERING_S = 0.0005  # at most, where turns are long
-ALONE_BELOW = 1.5  # writes of the largest recent group
-FORGETTING = 0.9  # how much of the size of the largest recent group is left after the next
+GROUPED_BYTES_MAX = 64 << 10  # a larger payload is written alone
+SMALL_MAX = 64  # writes; a group of this size or larger does not wait for more
+IDLE_TURNS_MAX = 8  # turns of the loop without a new write, after which a group is written
+GATHERING_S = 0.0005  # the longest time for which a group waits, if turns of the loop are long
+ALONE_BELOW = 1.5  # a write does not wait if the largest recent group had fewer writes
+FORGETTING = 0.9  # factor by which the size of the largest recent group decays with each group
 
 Answers = Sequence[BinlogError | None]
 
@@ -33,8 +33,8 @@ _log = get_logger("pump.turn")
 
 
 class Callers(NamedTuple):
-    """Calls that arrived together: the connection to answer on, their numbers there, and when they came (seconds of
-    the monotonic clock)."""
+    """Calls that arrived together: the connection to answer on, the numbers of the calls on that connection, and the
+    time of their arrival (seconds of the monotonic clock)."""
 
     asker: Asker
     numbers: Sequence[int]
@@ -47,9 +47,12 @@ class _Arrived(NamedTuple):
 
 
 class TurnWriter:
-    """Belongs to the event loop. `submit` takes small payloads, and whom to tell what became of them and which places
-    it did not look at because they must wait for somebody; those, and large ones, are given to `write` alone. `tell` is
-    called once for each caller, later, on the loop: with None once the binlog is durable, else with why not."""
+    """Groups the binlogs given to `take` and writes them. Use it only on the event loop.
+
+    `submit` writes a group of small payloads. It reports the results, and the positions of payloads that it did not
+    write because they must wait for the timestamp source. These payloads, and large ones, are each passed to `write`.
+    `tell` is called on the loop, once for each caller: with None when the binlog is durable, otherwise with the
+    error."""
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class TurnWriter:
         self._write = write
         self._tell = tell
         self._waiting: list[_Arrived] = []
-        self._count = 0  # writes of those
+        self._count = 0  # payloads in _waiting
         self._seen = self._idle_turns = 0
         self._until_s = 0.0
         self._is_scheduled = False
@@ -70,7 +73,7 @@ class TurnWriter:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, callers: Callers, payloads: Sequence[bytes]) -> None:
-        """Write one binlog for each number."""
+        """Accept one payload for each of the callers' numbers. It is written and answered later."""
         if len(payloads) == 1 and len(payloads[0]) > GROUPED_BYTES_MAX:
             self._start(callers, payloads[0])
             return
@@ -79,7 +82,8 @@ class TurnWriter:
         self._schedule()
 
     def _schedule(self) -> None:
-        """Decide in the next turn of the loop; while a group is under way, only about a large one."""
+        """Schedule `_begin` for the next turn of the loop. While a group is being written: only if the waiting writes
+        are at least SMALL_MAX."""
         if not self._is_scheduled and (not self._under_way or self._count >= SMALL_MAX):
             self._is_scheduled = True
             self._seen = self._idle_turns = 0
@@ -97,7 +101,7 @@ class TurnWriter:
             self._group(group)
 
     def _gathers(self) -> bool:
-        """Whether it pays to wait for more."""
+        """Return whether the waiting writes should wait for more."""
         count = self._count
         if count >= SMALL_MAX or self._recent < ALONE_BELOW:
             return False
@@ -122,7 +126,7 @@ class TurnWriter:
         self._under_way += 1
         try:
             self._submit(payloads, done)
-        except Exception as error:  # noqa: BLE001  a mistake of ours must leave nobody waiting
+        except Exception as error:  # noqa: BLE001  a bug here must not leave callers without an answer
             self._under_way -= 1
             self._answer_each(group, [error] * len(payloads), ())
             if self._waiting:
@@ -151,7 +155,7 @@ class TurnWriter:
         answer: BaseException | None
         try:
             (answer,) = await self._write((payload,))
-        except Exception as error:  # noqa: BLE001  a mistake of ours must leave nobody waiting
+        except Exception as error:  # noqa: BLE001  a bug here must not leave callers without an answer
             answer = error
         except BaseException as error:
             self._answer(callers, error)
@@ -161,12 +165,13 @@ class TurnWriter:
     def _answer(self, callers: Callers, error: BaseException | None) -> None:
         try:
             self._tell(callers, error)
-        except Exception:  # noqa: BLE001  the others of the group wait for theirs
+        except Exception:  # noqa: BLE001  the other callers of the group still wait for their answers
             _log.exception("cannot send the answer to a write")
 
 
 def _groups(waiting: Sequence[_Arrived]) -> Iterator[list[_Arrived]]:
-    """Of about GROUP_MAX payloads each: what arrived together stays together."""
+    """Split waiting writes into groups of about GROUP_MAX payloads. Payloads that arrived together stay in one
+    group."""
     group: list[_Arrived] = []
     count = 0
     for arrived in waiting:

@@ -1,8 +1,9 @@
-"""Binlogs as TiDB writes them for rows, a group at a time: from their bytes to the log's and the index's in one pass.
+"""Fast path for usual binlogs: binlogs of rows in the shape that TiDB writes, converted in one pass.
 
-What they mean is what binlog.envelope, pump.match and pump.store say; here it is said again for one shape, without an
-object for each binlog. Any other shape makes `scan_usual` return None, and the matcher judges any binlog that is not
-new, or whose prewrite is not waiting for it.
+The pass converts the bytes of a group of binlogs to log records and index entries, without an object for each binlog.
+The rules are those of binlog.envelope, pump.match and pump.store, repeated here for this one shape. If a binlog has any
+other shape, `scan_usual` returns None. A binlog whose ts is not new, and a commit without a waiting prewrite, are
+judged by the matcher.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ _HEADS_KEPT = 1 << 12
 _TAG_KEY, _TAG_VALUE = 0x22, 0x2A
 _NO_DDL = b"\x38\x00\x40\x00"  # ddl_job_id and ddl_schema_state, both 0
 _PREWRITE_HEAD, _COMMIT_HEAD = b"\x08\x00\x10", b"\x08\x01\x10"
-_START = Struct("<3sHH5sB")  # tags and type; start_ts: two bytes, two, five; the tag of commit_ts
-_COMMIT = Struct("<13xHH5sBB")  # commit_ts likewise; the tag of the key, and its length
+_START = Struct("<3sHH5sB")  # tags and type; start_ts as two, two and five bytes; the tag of commit_ts
+_COMMIT = Struct("<13xHH5sBB")  # commit_ts as two, two and five bytes; the tag of the key; the key's length
 _KEY = Struct(">3sQ")
 _NUMBER = Struct("<Q")
-_tuple = tuple.__new__  # a named tuple, without what its constructor costs
+_tuple = tuple.__new__  # makes a named tuple without the cost of its constructor
 
-# Two bytes of a varint that both go on, little endian: their fourteen bits.
+# Index: two bytes of a varint, little endian. Value: their fourteen bits, or None unless both are continued.
 _LOW: list[Any] = [(two & 0x7F | (two >> 8 & 0x7F) << 7) if two & 0x8080 == 0x8080 else None for two in range(1 << 16)]
 
 
 class _High(dict[bytes, int]):
-    """The last five bytes of a ts of nine: for about a second they are the same."""
+    """Cache of decoded upper parts: the last five bytes of a nine-byte ts. They stay the same for about a second."""
 
     def __missing__(self, five: bytes) -> int:
         if not 0 < five[4] < 128 or any(byte < 128 for byte in five[:4]):
@@ -53,7 +54,8 @@ _high = _High()
 
 
 class Usual(NamedTuple):
-    """`binlogs`, parallel to the payloads: (start_ts, commit_ts or 0, where the key ends, schema version)."""
+    """Scanned usual binlogs. `binlogs` is parallel to the payloads: (start_ts, commit_ts or 0 for a prewrite, offset
+    of the key's end, schema version). `largest_bytes` and `size`: bytes of the largest payload and of all payloads."""
 
     binlogs: list[tuple[int, int, int, int]]
     largest_ts: int
@@ -62,7 +64,7 @@ class Usual(NamedTuple):
 
 
 def scan_usual(payloads: Sequence[bytes]) -> Usual | None:
-    """None where one of them is unusual, or none of them is there."""
+    """Scan payloads. Return None if any of them is unusual or if `payloads` is empty."""
     binlogs: list[tuple[int, int, int, int]] = []
     add = binlogs.append
     low, high, start, commit = _LOW, _high, _START.unpack_from, _COMMIT.unpack_from
@@ -113,7 +115,7 @@ def scan_usual(payloads: Sequence[bytes]) -> Usual | None:
 
 
 def usual_prewrites(usual: Usual, payloads: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """start_ts, size and prewrite_key of each prewrite among them."""
+    """Yield start_ts, size in bytes and prewrite_key of each prewrite."""
     for payload, (start_ts, commit_ts, key_end, _) in zip(payloads, usual.binlogs, strict=True):
         if not commit_ts:
             yield start_ts, len(payload), payload[16:key_end]
@@ -122,7 +124,7 @@ def usual_prewrites(usual: Usual, payloads: Sequence[bytes]) -> Iterator[tuple[i
 def enter_usual(
     usual: Usual, payloads: Sequence[bytes], matcher: Matcher, batch: Batch, parts: list[bytes], place: Place
 ) -> Written:
-    """As pump.match.enter."""
+    """Do for usual binlogs what pump.match.enter does for any."""
     unmatched, outcomes, used, is_new = matcher.unmatched, matcher.outcomes, matcher.used, matcher.is_new
     prewrites, note, put, key = matcher.prewrites, matcher.note, batch.put, _KEY.pack
     visible: list[int] = []
@@ -175,7 +177,7 @@ def enter_usual(
 
 
 def _accepted(usual: Usual, others: dict[int, Verdict]) -> int:
-    """The largest ts of those that the matcher did not judge; it has seen the others."""
+    """Return the largest ts of the binlogs that the matcher did not judge. The matcher has counted the others."""
     return max((max(each[:2]) for number, each in enumerate(usual.binlogs) if number not in others), default=0)
 
 
@@ -188,7 +190,7 @@ def _judged(
 
 
 def _verdicts(usual: Usual, others: dict[int, Verdict]) -> list[Verdict]:
-    """One for each binlog."""
+    """Return one verdict for each binlog. `others`: the matcher's verdicts, by position."""
     found = [WRITE_SETTLED if binlog[1] else WRITE_PENDING for binlog in usual.binlogs]
     for place, verdict in others.items():
         found[place] = verdict

@@ -1,9 +1,9 @@
-"""Group commit: what is queued is judged, appended with one sync, indexed, and reported.
+"""Group commit: queued binlogs are judged, appended with one sync, indexed, and reported.
 
-A `Writer` accepts submissions on the event loop between `start` and `stop`; `stop` lets it finish what is queued.
-One batch at a time, and for each the order which everything else rests on: judge → append → fdatasync → index batch →
-report. So what is reported is durable *and* visible to pulls. A batch of usual size is judged on the loop, and a thread
-does what waits for the disk; one that is large, or passes the end of a file, is the thread's from beginning to end.
+A `Writer` accepts submissions on the event loop between `start` and `stop`; `stop` waits for the queued ones. It
+processes one batch at a time, always in this order: judge → append → fdatasync → index batch → report. So a binlog that
+is reported is durable *and* visible to pulls. A batch of usual size is judged on the loop, and a thread does the work
+that waits for the disk. The thread processes a batch completely if the batch is large or may fill a file.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from pump.usual import Usual, enter_usual
 BATCH_BYTES_MAX = 8 << 20
 QUEUE_BYTES_MAX = 64 << 20
 PROGRESS_INTERVAL_S = 1.0
-LOOP_BYTES_MAX = 1 << 20  # of a batch that is judged on the loop
-SHORT_MAX = 64  # binlogs whose write is worth to be waited for
+LOOP_BYTES_MAX = 1 << 20  # a batch of more bytes is judged in the thread
+SHORT_MAX = 64  # the loop may wait for the write of a batch of at most this many binlogs
 
 _log = get_logger("pump.writer")
 
 
 @dataclass(slots=True, eq=False)
 class Submission:
-    """Binlogs of one request, or of several that are usual, already checked. `report` is called on the event loop,
-    once."""
+    """Checked binlogs of one request, or usual binlogs of several requests. `size`: bytes of the payloads. `report` is
+    called once, on the event loop."""
 
     payloads: Sequence[bytes]
     size: int
     report: Callable[[Written], None]
-    envelopes: Sequence[Envelope] = ()  # empty where they are usual
+    envelopes: Sequence[Envelope] = ()  # empty if the binlogs are usual
     usual: Usual | None = None
 
     def scanned(self) -> Sequence[Envelope]:
-        """The envelopes in any case."""
+        """Return the envelopes, also of usual binlogs."""
         return self.envelopes if self.usual is None else [scan(payload) for payload in self.payloads]
 
 
 class _Batch:
-    """What became of a batch, and on the way there what is written for it."""
+    """A batch that is being written: its submissions, the bytes to write, and the results."""
 
     __slots__ = ("error", "head", "parts", "reports", "submissions")
 
@@ -64,26 +64,26 @@ class _Batch:
         self.reports: list[tuple[Submission, Written]] = []
         self.parts: list[bytes] = []  # headers and payloads
         self.error: BinlogError | None = None
-        self.head: Head | None = None  # once all of it is in the index
+        self.head: Head | None = None  # set when the complete batch is in the index
 
 
 class Writer:
-    """See the module; belongs to the event loop. `resolved_ts` is read whenever progress is saved (correctness rule
-    3)."""
+    """Writes submissions, as the module says. Use it only on the event loop. `resolved_ts` is called whenever progress
+    is saved (correctness rule 3)."""
 
     def __init__(
         self, log: ValueLog, index: Index, matcher: Matcher, progress: Progress, *, resolved_ts: Callable[[], int]
     ) -> None:
         self._log = log
         self._index = index
-        self._matcher = matcher  # of whoever works on the batch that is under way
+        self._matcher = matcher  # used only by the thread that works on the current batch
         self._progress = progress
         self._resolved_ts = resolved_ts
         self._disk = DiskThread("pump-writer")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: deque[Submission] = deque()
         self._queued_bytes = 0
-        self._batch: _Batch | None = None  # the one under way
+        self._batch: _Batch | None = None  # the current batch
         self._scheduled = self._is_beginning = False
         self._stopping = False
         self._idle = asyncio.Event()
@@ -100,13 +100,13 @@ class Writer:
         self._disk.start()
 
     async def room(self) -> None:
-        """Wait until the queue takes more bytes."""
+        """Wait until the queue accepts more bytes."""
         while not self._room.is_set():
             await self._room.wait()
 
     def submit(self, submission: Submission, *, now: bool = False) -> None:
-        """Queue it; Stopping after `stop`. `now`: nothing else that belongs to its batch comes in this turn of the
-        loop, so that it may even be reported before this returns."""
+        """Queue a submission. Raises Stopping after `stop`. `now`: begin its batch immediately, because nothing else
+        for this batch will be submitted in this turn of the loop. It may then be reported before this returns."""
         if self._stopping:
             raise Stopping("the pump is closing and writes nothing more")
         self._queue.append(submission)
@@ -119,7 +119,7 @@ class Writer:
             self._schedule()
 
     async def stop(self) -> None:
-        """Write what is queued, save progress, end the threads."""
+        """Write the queued submissions, save progress, and end the threads."""
         self._stopping = True
         while self._queue or self._batch is not None:
             self._idle.clear()
@@ -130,13 +130,13 @@ class Writer:
             await asyncio.to_thread(self._progress.stop)
 
     def _schedule(self) -> None:
-        """Begin the next batch behind what else happens in this turn."""
+        """Begin the next batch after this turn of the loop."""
         if self._batch is None and not self._scheduled and self._loop is not None:
             self._scheduled = True
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        if self._loop is None or self._is_beginning:  # of a report of this batch
+        if self._loop is None or self._is_beginning:  # called by a report: the outer call begins the next batch
             return
         self._scheduled = False
         self._is_beginning = True
@@ -149,14 +149,14 @@ class Writer:
         while self._batch is None and self._queue:
             batch = self._batch = _Batch(self._take())
             job = self._job(batch)
-            short = 0 < len(batch.parts) <= 2 * SHORT_MAX  # none yet: all of it is the thread's
+            short = 0 < len(batch.parts) <= 2 * SHORT_MAX  # no parts yet: the thread judges the batch
             if job is not None and not self._disk.run(job, self._end_later, short=short):
                 return
             del job
             self._end(batch)
 
     def _end_later(self) -> None:
-        self._is_beginning = True  # soon: what a report submits waits until all of this batch is reported
+        self._is_beginning = True  # a batch that a report submits waits until this batch is reported completely
         try:
             if self._batch is not None:
                 self._end(self._batch)
@@ -165,7 +165,7 @@ class Writer:
         self._begin()
 
     def _take(self) -> list[Submission]:
-        """What is queued, up to BATCH_BYTES_MAX."""
+        """Take submissions off the queue, up to BATCH_BYTES_MAX, but at least one."""
         taken: list[Submission] = []
         size = 0
         while self._queue and (not taken or size + self._queue[0].size <= BATCH_BYTES_MAX):
@@ -176,7 +176,7 @@ class Writer:
         return taken
 
     def _job(self, batch: _Batch) -> Callable[[], None] | None:
-        """What the thread has to do for a batch, which is judged where that is not the thread's; None: nothing."""
+        """Return the thread's work for a batch, or None if there is none. A batch of usual size is judged here."""
         if self._log.broken is not None:
             broken = LogBroken(self._log.broken)
             batch.reports = [
@@ -200,7 +200,8 @@ class Writer:
         return lambda: self._guarded(batch, lambda: self._commit(batch, head, raw))
 
     def _enter(self, batch: _Batch) -> tuple[Head, Any]:
-        """Judge a batch that goes behind the tail as a whole: its records, its index batch, and the head then."""
+        """Judge a batch that fits into the log's last file. Put its records into the batch. Return the new head and the
+        index batch."""
         writes, raw = self._index.batch()
         tail, parts = self._log.tail, batch.parts
         place = Place(tail.fid, tail.size, tail.max_ts)
@@ -221,10 +222,10 @@ class Writer:
     def _guarded(self, batch: _Batch, work: Callable[[], None]) -> None:
         try:
             work()
-        except BinlogError as error:  # LogBroken, or the index failed: the disk may hold these, or not
+        except BinlogError as error:  # LogBroken, or the index failed: the disk may or may not hold these binlogs
             self._log.give_up(str(error))
             batch.error = error
-        except Exception as error:  # noqa: BLE001  a mistake of ours must not leave callers waiting for ever
+        except Exception as error:  # noqa: BLE001  a bug here must not leave callers without an answer
             self._mistake(batch, error)
 
     def _mistake(self, batch: _Batch, error: Exception) -> None:
@@ -234,7 +235,7 @@ class Writer:
         self._log.give_up(str(broken))
 
     def _write(self, batch: _Batch) -> None:
-        """All of a batch with which a file ends."""
+        """Judge and write a batch that may fill a file."""
         payloads: list[bytes] = []
         largest: list[int] = []
         judged: list[tuple[Envelope, bytes, Written]] = []
@@ -264,7 +265,7 @@ class Writer:
         self._put(batch, head, raw)
 
     def _enter_and_commit(self, batch: _Batch) -> None:
-        """All of a batch that is large, and goes behind the tail as a whole."""
+        """Judge and write a large batch that fits into the log's last file."""
         head, raw = self._enter(batch)
         if batch.parts:
             self._commit(batch, head, raw)
@@ -272,12 +273,12 @@ class Writer:
             self._matcher.end_batch()
 
     def _commit(self, batch: _Batch, head: Head, raw: Any) -> None:
-        """What was judged and has its place."""
+        """Write a judged batch to the log and to the index."""
         self._log.write(batch.parts, head.max_ts)
         self._put(batch, head, raw)
 
     def _put(self, batch: _Batch, head: Head, raw: Any) -> None:
-        """One LevelDB batch."""
+        """Write the index batch, which makes the binlogs visible."""
         self._index.write(raw)
         batch.head = head
         self._matcher.end_batch()
@@ -297,8 +298,8 @@ class Writer:
         for submission, written in reports:
             try:
                 submission.report(written)
-            except Exception:  # noqa: BLE001  the others wait for theirs
-                _log.exception("cannot report what was written")
+            except Exception:  # noqa: BLE001  the other submissions still wait for their reports
+                _log.exception("cannot report the result of a write")
         if self._queued_bytes <= QUEUE_BYTES_MAX:
             self._room.set()
         crash_point("pump.after_ack")
@@ -307,7 +308,7 @@ class Writer:
             self._idle.set()
 
     def _save_progress(self, *, now: bool) -> None:
-        """Have it saved how far we are, at most once a second and at the end, as upstream (`P-ST-08`)."""
+        """Have the progress saved, at most once a second and at the end, like upstream (`P-ST-08`)."""
         clock_s = time.monotonic()
         if self._head is None or self._log.broken or (not now and clock_s - self._saved_s < PROGRESS_INTERVAL_S):
             return
@@ -318,11 +319,12 @@ class Writer:
 
 
 def _failed(submission: Submission, written: Written | None, error: BinlogError) -> Written:
-    """Nothing of a failed batch is answered with more than the error (correctness rule 23).
+    """Return the results of a submission of a failed batch: every binlog gets the error (correctness rule 23).
 
-    What should have been written may be there or not. A repetition, or a refusal, may have been judged by a binlog of
-    this same batch: it is worth no more than that one. `write` stays, for the pending set: what was not written by
-    this request needs no entry of its own. A submission may not have been judged, or not all of it.
+    It is unknown whether the binlogs were written. A repetition or a refusal gets the error, too: it may have been
+    judged by a binlog of this same batch. `write` is kept for the pending set: a prewrite that this request did not
+    write stays pending only if another request wrote it. If the submission was not judged completely, every binlog
+    counts as possibly written.
     """
     if written is not None and len(written.verdicts) == len(submission.payloads):
         return Written([Verdict(v.fate, v.write, error) for v in written.verdicts], [])

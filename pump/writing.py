@@ -1,4 +1,4 @@
-"""How binlogs get into a store: what is refused as it comes, what is pending, and what the writer's report means."""
+"""Writes binlogs to a store: refuses them on arrival, tracks pending prewrites, and evaluates the writer's reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _log = get_logger("pump.store")
 
 
 class _Admitted:
-    """Binlogs of one call that are to be written, and what is known of the others. `places` are those in the call."""
+    """The binlogs of one call that are to be written, and the results of the others.
+
+    `results`: one for each binlog of the call. `places`: positions in the call, parallel to `envelopes` and `payloads`.
+    `ahead`: positions of binlogs that seem too far ahead of the timestamp source. `size`: bytes of `payloads`."""
 
     __slots__ = ("ahead", "envelopes", "payloads", "places", "results", "size")
 
@@ -45,7 +48,7 @@ class _Admitted:
 
 
 class Writing:
-    """The writing half of a Store, which makes the parts."""
+    """The writing half of a Store. The Store creates the attributes."""
 
     counters: Counters
     log: ValueLog
@@ -64,10 +67,11 @@ class Writing:
     _writer: Writer
 
     async def write(self, payloads: Sequence[bytes], *, refuse_prewrites: str = "") -> list[BinlogError | None]:
-        """Store binlogs, in order; one result for each: None once durable and visible, else why not.
+        """Store binlogs in order. Return one result for each: None once it is durable and visible, else the error.
 
-        `refuse_prewrites`: the state of a pump that takes none (P-RPC-03); a broken log refuses them so. A prewrite
-        counts as pending from this call on, before anything is waited for. Stopping once the store is sealed.
+        `refuse_prewrites`: the reason why this pump accepts no prewrites (P-RPC-03), "" if it accepts them; a broken
+        log is such a reason, too. A prewrite is pending from this call on, before the first await. Raises Stopping
+        once the store is sealed.
         """
         usual = self._usual(payloads, refuse_prewrites)
         if usual is not None:
@@ -84,8 +88,10 @@ class Writing:
         return results
 
     def submit(self, payloads: Sequence[bytes], done: Done, *, refuse_prewrites: str = "") -> None:
-        """As `write`, for small binlogs and whoever is told instead of waiting. `done` gets the results, now or later,
-        and the places of those that seem too far ahead: they were not written, and nobody waits for the source."""
+        """Store small binlogs like `write`, but report to `done` instead of waiting.
+
+        `done` gets the results and the positions of binlogs that seem too far ahead of the timestamp source; these
+        were not written. It is called before this returns, or later on the loop."""
         usual = self._usual(payloads, refuse_prewrites)
         if usual is not None:
             self._submit_usual(usual, payloads, done)
@@ -93,7 +99,7 @@ class Writing:
         self._submit_any(payloads, done, refuse_prewrites)
 
     def _usual(self, payloads: Sequence[bytes], refuse_prewrites: str) -> Usual | None:
-        """None where they are not usual, or where it must be said of each whether it may be written."""
+        """Scan usual binlogs. Return None if one of them is not usual, or if each binlog must be checked by itself."""
         if refuse_prewrites or self._sealed or self.space.full or self.log.broken is not None:
             return None
         usual = scan_usual(payloads)
@@ -126,7 +132,7 @@ class Writing:
         return await answer
 
     def _usual_submission(self, usual: Usual, payloads: Sequence[bytes], done: Done) -> Submission:
-        """Its prewrites are pending, and it counts as under way."""
+        """Make a submission of usual binlogs. Its prewrites are pending from now on, and it counts as under way."""
         self._pending.arrive_all(usual_prewrites(usual, payloads), time.monotonic())
         self.activity += len(payloads)
 
@@ -174,7 +180,8 @@ class Writing:
             raise
 
     def _admit(self, payloads: Sequence[bytes], refuse_prewrites: str) -> _Admitted:
-        """What of these may be written, as far as can be said without the log. Its prewrites are pending."""
+        """Check which binlogs may be written, as far as that is known without the log. Their prewrites are pending
+        from now on. Raises Stopping once the store is sealed."""
         if self._sealed:
             raise Stopping(self._sealed)
         if self.log.broken is not None:
@@ -213,13 +220,14 @@ class Writing:
         return found
 
     def _is_far(self, envelope: Envelope) -> bool:
-        """A rollback of what is pending brings no new ts, and is how such a prewrite is ended."""
+        """Return whether the binlog's ts is beyond the horizon. A rollback of a pending prewrite never is: it has no
+        new ts, and it ends the prewrite."""
         return self._horizon.beyond(max(envelope.start_ts, envelope.commit_ts)) and not (
             envelope.tp == BinlogType.ROLLBACK and envelope.start_ts in self._pending
         )
 
     async def _look_again(self, payload: bytes, refuse_prewrites: str) -> BinlogError | None:
-        """A binlog that seems too far ahead: ask the source where it is, then write it or refuse it."""
+        """Handle a binlog that seems too far ahead: query the timestamp source, then write or refuse the binlog."""
         try:
             await self.resolver.refresh()
         except BinlogError as error:
@@ -247,7 +255,8 @@ class Writing:
     async def _submit(
         self, envelopes: list[Envelope], payloads: list[bytes], size: int
     ) -> Sequence[BinlogError | None]:
-        """Pending prewrites follow what the disk thread reports, also when the caller no longer waits for it."""
+        """Submit binlogs and wait for their results. The pending set is updated when the writer reports, even if the
+        caller has stopped waiting."""
         answer: asyncio.Future[Sequence[BinlogError | None]] = asyncio.get_running_loop().create_future()
         self._under_way += 1
 
@@ -266,7 +275,7 @@ class Writing:
         return await answer
 
     def _withdraw(self, envelopes: Sequence[Envelope]) -> None:
-        """The writer did not take them."""
+        """Undo a submission that the writer did not accept: its prewrites are no longer pending."""
         self._under_way -= 1
         for envelope in envelopes:
             if envelope.tp == BinlogType.PREWRITE:
@@ -274,7 +283,7 @@ class Writing:
         self._settle_down()
 
     def _errors(self, envelopes: Sequence[Envelope], written: Written) -> Sequence[BinlogError | None]:
-        """What each is answered, once all are accounted for."""
+        """Account for written binlogs, then return the result of each."""
         try:
             self._account(envelopes, written)
         except Exception as error:  # noqa: BLE001  see _unaccounted
@@ -282,7 +291,7 @@ class Writing:
         return [verdict.error for verdict in written.verdicts]
 
     def _account_usual(self, usual: Usual, written: Written) -> None:
-        """As `_account`, where all of them were written."""
+        """Do what `_account` does for usual binlogs that were all written."""
         binlogs = usual.binlogs
         self._pending.stored_all(start_ts for start_ts, commit_ts, _, _ in binlogs if not commit_ts)
         self._pending.settled_all(start_ts for start_ts, commit_ts, _, _ in binlogs if commit_ts)
@@ -290,7 +299,8 @@ class Writing:
         self._visible(written.visible, left=True)
 
     def _account(self, envelopes: Sequence[Envelope], written: Written) -> None:
-        """Bring the pending set up to what the writer did (correctness rule 3: visible before it leaves the set)."""
+        """Update the pending set with the writer's verdicts. The commits are already visible: a prewrite leaves the set
+        only after its commit is visible (correctness rule 3)."""
         pending = self._pending
         held_back = len(pending)
         for envelope, verdict in zip(envelopes, written.verdicts, strict=True):
@@ -299,14 +309,15 @@ class Writing:
                     pending.stored(envelope.start_ts)
                 else:
                     pending.refused(envelope.start_ts)
-            elif verdict.error is None and not is_fake(envelope):  # a fake that was left out ends nothing either
+            elif verdict.error is None and not is_fake(envelope):  # a fake settles no prewrite, stored or not
                 pending.settled(envelope.start_ts)
             if verdict.write and verdict.error is None:
                 self.counters.written += 1
         self._visible(written.visible, left=len(pending) < held_back)
 
     def _visible(self, visible: Sequence[int], *, left: bool) -> None:
-        """Commits became visible, or (`left`) something left the pending set."""
+        """Count commits that became visible, raise alarms for late ones, and nudge the resolver. `left`: a prewrite
+        left the pending set."""
         if visible:
             self.counters.commits += len(visible)
             if self._resolved.is_late(min(visible)):
@@ -322,7 +333,7 @@ class Writing:
             self._drained.set()
 
     def _alarm(self, commit_ts: int) -> None:
-        """Every late commit is counted and kept for Inspect; a flood of them is not a flood of lines."""
+        """Count a late commit and keep it for Inspect. Limit the log lines if there are many."""
         self.counters.late_commits += 1
         self.counters.late_ts.append(commit_ts)
         now_s = time.monotonic()
@@ -338,6 +349,7 @@ class Writing:
 
 
 def _unaccounted(error: Exception) -> LogBroken:
-    """A mistake of ours behind the write must leave nobody waiting: other calls may be held back behind this one."""
-    _log.exception("what was written cannot be accounted for", exc_info=error)
-    return LogBroken(f"what became of the write is unknown: {error!r}")
+    """Return the error for callers when accounting fails after a write. A bug there must not leave callers without an
+    answer, because other calls may wait for this one."""
+    _log.exception("cannot account for binlogs that were written", exc_info=error)
+    return LogBroken(f"the result of the write is unknown: {error!r}")

@@ -1,9 +1,10 @@
-"""Files of Maven Central by a fixed list, checked and put in place all together: no Maven, nothing but Python.
+"""Downloads the files of a fixed list from Maven Central, checks them, and installs all of them or none.
 
     python3 scripts/maven_files.py scripts/jars/kafka-4.4.0.txt
 
-What is a .tar.gz is unpacked. They come to ~/.cache/tidb-binlog/<name of the list>/, which every checkout of this user
-shares; a folder that is there is complete. MAVEN_CENTRAL names another repository of the same content.
+It needs only Python, not Maven. A .tar.gz is unpacked. The files are installed in ~/.cache/tidb-binlog/<name of the
+list>/, which all checkouts of this user share. If that folder exists, it is complete. MAVEN_CENTRAL names another
+repository with the same content.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ def folder_of(listed: Path) -> Path:
 
 
 def entries(listed: Path) -> list[tuple[str, str]]:
-    """(SHA-256, path in the repository) of each file."""
+    """Return (SHA-256, path in the repository) of each file of a list."""
     lines = [line.split() for line in listed.read_text().splitlines() if line and not line.startswith("#")]
     return [(checksum, path) for checksum, path in lines]
 
 
 def fetched(repository: str, path: str, checksum: str) -> bytes:
-    """Raises OSError for what does not come, and ValueError for what is something else."""
+    """Download a file. Raises OSError if the download fails, ValueError if the checksum differs."""
     for attempt in range(ATTEMPTS):
         try:
             with urllib.request.urlopen(f"{repository}/{path}", timeout=60) as answer:
@@ -54,7 +55,8 @@ def fetched(repository: str, path: str, checksum: str) -> bytes:
 
 
 def install(listed: Path, repository: str) -> Path:
-    """The folder with all of them. Two that do this at once are in nobody's way: who is later throws its own away."""
+    """Install the files of a list and return their folder. Safe for use by several processes at the same time: a
+    process that finds the folder complete in the end discards its own files."""
     folder = folder_of(listed)
     if folder.is_dir():
         return folder

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Install what is missing of: uv java mariadb kafka registry grpc-java h2spec promtool chromium systemd. Says what
-# it does; asks nothing; fails with one clear sentence.
+# Install the missing ones of: uv java mariadb kafka registry grpc-java h2spec promtool chromium systemd. The script
+# prints what it installs, asks no questions, and fails with one clear sentence.
 #   scripts/need.sh uv java mariadb
-# uv goes into .tools/ of this checkout; Debian packages are installed where we are root or sudo needs no password;
-# jars come from Maven Central into ~/.cache/tidb-binlog; h2spec is built there where there is Go, and only there.
+# uv is installed in .tools/ of this checkout. Debian packages are installed if we are root or sudo needs no password.
+# Jars are downloaded from Maven Central to ~/.cache/tidb-binlog. h2spec is built there if Go is installed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 say() { printf '%s\n' "$*" >&2; }
@@ -16,7 +16,7 @@ as_root() {
   fi
 }
 
-debian() { # debian PACKAGE WHAT: install one Debian package, or say what to install by hand
+debian() { # debian PACKAGE WHAT: install one Debian package, or print what to install by hand
   command -v apt-get >/dev/null || die "$2 is missing and this is not a Debian: install the equivalent of $1"
   say "installing $1 (for $2)"
   as_root true || die "$2 is missing: run 'apt-get install $1' as root (no root or password-less sudo here)"
@@ -45,7 +45,7 @@ need_uv() {
     || die "could not install uv with pip: is the Python package index reachable?"
 }
 
-java_fits() { # a Java 17 or later that carries the module Spark asks for
+java_fits() { # whether there is a Java 17 or later with the module that Spark requires
   local java=${JAVA_HOME:+$JAVA_HOME/bin/java}
   [ -x "${java:-/nonexistent}" ] || java=$(command -v java || true)
   [ -n "$java" ] && "$java" --list-modules 2>/dev/null | grep -q '^jdk.incubator.vector'
@@ -67,24 +67,24 @@ need_kafka() { # a broker for tests
   need_python
   need_java
   python3 "$here/scripts/maven_files.py" "$here"/scripts/jars/kafka-*.txt >/dev/null \
-    || die "Kafka's jars could not be got from Maven Central; MAVEN_CENTRAL=URL names a mirror"
+    || die "Kafka's jars could not be downloaded from Maven Central; MAVEN_CENTRAL=URL sets a mirror"
 }
 
 need_registry() { # a schema registry for tests
   need_python
   need_java
   python3 "$here/scripts/maven_files.py" "$here"/scripts/jars/apicurio-*.txt >/dev/null \
-    || die "the schema registry could not be got from Maven Central; MAVEN_CENTRAL=URL names a mirror"
+    || die "the schema registry could not be downloaded from Maven Central; MAVEN_CENTRAL=URL sets a mirror"
 }
 
 need_grpc_java() { # a client for tests
   need_python
   need_java
   python3 "$here/scripts/maven_files.py" "$here"/scripts/jars/grpc-java-*.txt >/dev/null \
-    || die "gRPC for Java could not be got from Maven Central; MAVEN_CENTRAL=URL names a mirror"
+    || die "gRPC for Java could not be downloaded from Maven Central; MAVEN_CENTRAL=URL sets a mirror"
 }
 
-need_h2spec() { # its test is skipped without it: nobody has to have Go
+need_h2spec() { # optional, because it needs Go: its test is skipped without it
   local folder=$HOME/.cache/tidb-binlog/h2spec-2.2.1
   if command -v h2spec >/dev/null || [ -x "$folder/h2spec" ] || ! command -v go >/dev/null; then return; fi
   say "building h2spec with Go into $folder"
@@ -92,11 +92,11 @@ need_h2spec() { # its test is skipped without it: nobody has to have Go
     || say "h2spec could not be built: its test will be skipped"
 }
 
-need_promtool() { # without Debian's service of Prometheus: the program alone, out of its package
+need_promtool() { # only the program, unpacked from Debian's package, so that no Prometheus service is installed
   local folder=$HOME/.cache/tidb-binlog/promtool
   if command -v promtool >/dev/null || [ -x "$folder/promtool" ]; then return; fi
   command -v apt-get >/dev/null || die "promtool is missing and this is not a Debian: install Prometheus' promtool"
-  say "getting promtool (for the tests of the alarms)"
+  say "downloading promtool (for the tests of the alarms)"
   local made; made=$(mktemp -d)
   chmod 0755 "$made"
   (
@@ -104,7 +104,7 @@ need_promtool() { # without Debian's service of Prometheus: the program alone, o
     apt-get download -qq prometheus >/dev/null 2>&1 \
       || { as_root apt-get update -qq >/dev/null 2>&1; apt-get download -qq prometheus >/dev/null 2>&1; } \
       && dpkg-deb -x prometheus*.deb x && mkdir -p "$folder" && mv x/usr/bin/promtool "$folder/"
-  ) || die "promtool could not be got: apt-get download prometheus failed"
+  ) || die "promtool could not be installed: apt-get download prometheus failed"
   rm -rf "$made"
 }
 
@@ -112,7 +112,7 @@ need_chromium() {
   command -v chromium >/dev/null || debian chromium "a real browser for the tests of the pages"
 }
 
-need_systemd() { # its programs that check units; nothing of it has to run
+need_systemd() { # only its programs that check units; systemd need not run
   command -v systemd-analyze >/dev/null || debian systemd "the tests of the systemd units"
 }
 

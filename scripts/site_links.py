@@ -1,7 +1,8 @@
-"""Hooks of MkDocs: pages that stand beside what they describe, and links to sources.
+"""Hooks of MkDocs for pages outside of docs/ and for links to source files.
 
-`pump/FORMAT.md`, `deploy/README.md` and the README become pages. A link to another file outside of docs/, which readers
-of a checkout follow, becomes the file's path; one to a file that does not exist ends the build.
+`pump/FORMAT.md`, `deploy/README.md` and the README become pages. A link to any other file outside of docs/ works only
+in a checkout; on the site it becomes the file's path as text. A link to a file that does not exist ends the build with
+an error.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Links of one page, outside of blocks of code."""
+    """Rewrite the links of one page, except in blocks of code."""
     place = _place(page.file.src_uri)
     parts, at = [], 0
     for fence in _FENCE.finditer(markdown):
@@ -37,7 +38,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def _place(page: str) -> Path:
-    """The file of the checkout that a page is made of."""
+    """Return the file of the checkout from which a page is made."""
     return next((ROOT / source for source, made in PAGES.items() if made == page), ROOT / "docs" / page)
 
 

@@ -1,6 +1,6 @@
 """Writes docs/configuration.md from the configuration models: `python scripts/write_configuration.py FILE`.
 
-A test compares the committed page with what this writes today.
+A test compares the committed page with the output of this script.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Options are passed as `make demo DEMO_ARGS="--seconds 20"`; `python -m demo -h` 
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the complete page."""
     parts = [
         HEAD,
         "## pump\n",

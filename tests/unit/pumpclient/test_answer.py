@@ -44,5 +44,5 @@ def test_only_a_pump_that_heard_has_decided() -> None:
 
 def test_a_pump_with_too_many_bytes_in_flight_stored_nothing_and_is_no_limit_of_size() -> None:
     """Over the extension it is RESOURCE_EXHAUSTED, over upstream's service UNKNOWN: another try may be taken."""
-    text = "too many bytes in flight: 10 are, a request of 9 does not fit into in-flight-bytes-max 10; repeat it"
+    text = "too many bytes in flight: 10 are in use, and a request of 9 bytes does not fit into in-flight-bytes-max 10"
     assert {classify(code, text).outcome for code in (2, 8)} == {Outcome.REFUSED}

@@ -1,9 +1,9 @@
-"""Patterns of columns, in the syntax of TiDB's column-filter, as TiCDC's column selectors have them.
+"""Patterns of columns, in the syntax of TiDB's column-filter, which TiCDC's column selectors use.
 
     name   *   c?   c[0-9]   `a b`   /^c[0-9]+$/     columns of these names, as in table_pattern.py
     !name                                            not this one; the last pattern that matches decides
 
-A column that none matches is not meant. Case never counts, as in TiDB.
+A column that no pattern matches is not selected. Patterns ignore case, as in TiDB.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from drainer.dispatch.table_pattern import name_pattern, unexpected
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """Its `repr` has the pattern whole, as that of table_pattern: it is part of how a batch is cut."""
+    """One pattern. Its `repr` has the complete pattern, as in table_pattern: it is part of what determines how a batch
+    is split."""
 
     is_positive: bool
     name: re.Pattern[str]

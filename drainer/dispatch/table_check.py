@@ -1,4 +1,4 @@
-"""Whether the tables that there are fit the column selectors and the dispatch rules, before any of their rows comes."""
+"""Checks that existing tables fit the column selectors and the dispatch rules, before rows of them arrive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _QUERY_CHARS = 200
 
 
 def check_view(view: SchemaView, router: Router) -> None:
-    """Of every table as it is now. Raises DispatchConfigError."""
+    """Check the current definition of every table. Raises DispatchConfigError."""
     for table_id, versions in view.tables.items() if router.names_columns else ():
         try:
             _check(Located(table_id, versions.schema, versions.current), versions.versions[-1], router)
@@ -21,7 +21,7 @@ def check_view(view: SchemaView, router: Router) -> None:
 
 
 def check_ddl(step: Ddl, router: Router) -> None:
-    """Of the tables as this DDL leaves them, so that it is not published where their rows cannot be. Raises
+    """Check the tables as this DDL leaves them, so that a DDL is not published if rows after it could not be. Raises
     DispatchError."""
     for change in step.changes if router.names_columns else ():
         try:

@@ -26,8 +26,8 @@ _WILD = {"*": "(?s:.*)", "?": "(?s:.)"}
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """Its `repr` is part of how a batch is cut (rule 16), so it has both patterns whole: Python's own ends at 200
-    characters of each."""
+    """One pattern. Its `repr` is part of what determines how a batch is split (rule 16), so it has both patterns
+    complete: Python's own `repr` of a pattern ends after 200 characters."""
 
     is_positive: bool
     schema: re.Pattern[str]
@@ -39,7 +39,8 @@ class _Pattern:
 
 @dataclass(frozen=True, slots=True)
 class TablePatterns:
-    """A list of patterns; the last that matches a table decides, and one that matches none is not meant."""
+    """A list of patterns. The last one that matches a table decides. A table that no pattern matches is not
+    selected."""
 
     patterns: tuple[_Pattern, ...]
     ignores_case: bool
@@ -80,8 +81,9 @@ def _parsed(pattern: str, ignores_case: bool) -> _Pattern:
 
 
 def name_pattern(text: str, at: int, what: str, *, ignores_case: bool) -> tuple[re.Pattern[str] | None, int]:
-    """Of the name that begins at `at`, None where there is none; and where it ends, which is a point or the end where
-    all of it is understood. Raises DispatchConfigError that begins with `what`."""
+    """Parse the pattern of the name that begins at `at`. Return the pattern, None if the name is missing, and where it
+    ends: at a point or at the end of the text, unless the text is invalid. Raises DispatchConfigError whose text begins
+    with `what`."""
     lowered = str.lower if ignores_case else str
     found = _REGEX.match(text, at)
     if found is not None:
@@ -113,7 +115,8 @@ def name_pattern(text: str, at: int, what: str, *, ignores_case: bool) -> tuple[
 
 
 def _class(chars: str) -> str:
-    """Of a wildcard: `-` makes ranges, a backslash takes its meaning away from the next character."""
+    """Return the contents of a wildcard's class for a regular expression: `-` makes ranges, a backslash quotes the next
+    character."""
     return "".join(re.escape(one.lstrip("\\") or "\\") if one != "-" else "-" for one in re.findall(r"\\.|.", chars))
 
 
@@ -125,5 +128,5 @@ def _compiled(text: str, what: str, flags: int) -> re.Pattern[str]:
 
 
 def unexpected(what: str, char: str) -> str:
-    """The text of the error."""
+    """Return the text of the error for an unexpected character."""
     return f"{what}: unexpected {char!r}; put names with such characters in backquotes"

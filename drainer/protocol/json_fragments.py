@@ -103,7 +103,8 @@ def _double(form: Form, shape: Callable[[str, float], str]) -> Fragment:
         return shape(digits(value), abs(value)).encode()
 
     def run(array: Any) -> Any:
-        """Convert with Arrow, which also writes the shortest digits, unless a value has an exponent or is not finite."""
+        """Convert with Arrow, which also writes the shortest digits. Convert in Python if Arrow writes an exponent or a
+        value is not finite."""
         shown = (array.cast(pa.float32(), safe=False) if single else array).cast(pa.string())
         data = data_of(shown).tobytes()
         if b"e" in data or b"n" in data:

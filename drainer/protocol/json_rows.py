@@ -1,4 +1,4 @@
-"""Rows of JSON from constants and columns: what does not change in a table's messages is written once.
+"""Builds rows of JSON from constants and columns: what is the same in all messages of a table is built once.
 
 rows = Rows(['{"a":', Slot(0), ',"b":', Slot(1, quoted=True), "}"])
 rows.build([numbers, texts])      → an array of b'{"a":1,"b":"x"}', b'{"a":2,"b":null}'

@@ -1,5 +1,4 @@
-"""JSON text in the exact form of Go's encoding/json, because readers of TiCDC's messages may compare it byte by
-byte."""
+"""JSON text in the exact form of Go's encoding/json. Readers of TiCDC's messages may compare it byte by byte."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from drainer.protocol.errors import MessageError
 
-# (data, where the value begins) to (value, where the next begins). MessageError.
+# (data, offset of the value) to (value, offset of the next value). Raises MessageError.
 Read = Callable[[bytes, int], tuple[Any, int]]
 Document = dict[str, Any]
 
@@ -28,7 +28,7 @@ _DOUBLE: Final = struct.Struct("<d")
 
 
 def parse_schema(text: str) -> Document:
-    """A record's schema. Raises MessageError."""
+    """Parse the schema of a record. Raises MessageError."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -39,7 +39,8 @@ def parse_schema(text: str) -> Document:
 
 
 def reader_of(schema: Document) -> Callable[[bytes, int], dict[str, Any]]:
-    """Of a record that ends where the data ends. Raises MessageError for a type that TiCDC does not use."""
+    """Return the reader of a record that must end where the data ends. Raises MessageError for a type that TiCDC does
+    not use."""
     read = _record(schema, "")
 
     def whole(data: bytes, begin: int) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def reader_of(schema: Document) -> Callable[[bytes, int], dict[str, Any]]:
 
 
 def branches(kind: object) -> list[Any]:
-    """The types of a union; a type that is none is its only branch."""
+    """Return the types of a union. A type that is not a union is its own only branch."""
     return kind if isinstance(kind, list) else [kind]
 
 

@@ -1,4 +1,4 @@
-"""Rows of one version of a table as Debezium JSON. Both schemas are constants of the compiled documents."""
+"""Encodes rows of one version of a table as Debezium JSON. Both schemas are constants of the compiled documents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _TIME, _COMMIT = Slot(0), Slot(1)
 
 
 class DebeziumTable:
-    """Columns of `Rows.build`: the time, the commit_ts, the new image (of deletes the old one), of updates the old."""
+    """A compiled table. Columns of `Rows.build`: the time, the commit_ts, the new image (for deletes the old one), and
+    for updates the old image."""
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         self._table, self._options = table, options
@@ -65,7 +66,7 @@ class DebeziumTable:
         return self._pressed(self._key.build([constant(b"}", count), *(image[place] for place in self._table.handle)]))
 
     def _key_parts(self) -> Parts:
-        """A table without a handle key has an empty one: all its rows share it."""
+        """Return the parts of the key. A table without a handle key has an empty key, which all its rows share."""
         values = enumerate(self._table.handle, 1)
         members = [self._member(place, at) for at, place in values]
         tail = ""

@@ -18,7 +18,8 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
 
-# How many bytes of carriers are encoded at once: JSON of a byte may have six, and stands in memory several times.
+# The most bytes of carriers that are encoded at a time. A byte may become six bytes of JSON, several copies of which
+# are in memory.
 PIECE_BYTES: Final = 16 << 20
 _WHOLE: Final = b',"t":1}'
 _HANDLE_ONLY: Final = b',"t":1,"ohk":true}'
@@ -93,7 +94,7 @@ class OpenTableEncoder:
 
 
 def _pieces(changes: RowChanges) -> Iterator[RowChanges]:
-    """Parts that are encoded at once."""
+    """Split the changes into parts that are encoded at a time."""
     rows = len(changes)
     images = [image for image in (changes.old, changes.new) if image is not None]
     size = sum(column.nbytes for image in images for column in image) + rows * 32 * sum(map(len, images))

@@ -1,4 +1,5 @@
-"""Rows of one version of a table as Simple's JSON. Columns stand in the order of their names, as Go writes maps."""
+"""Encodes rows of one version of a table as Simple's JSON. Columns are ordered by name, as Go orders the keys of
+maps."""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ from drainer.row.form import Form
 
 Parts = list[str | Slot]
 
-# What comes before the values in `Rows.build`.
+# The columns in front of the values in `Rows.build`.
 _TIME, _COMMIT, _CLAIM = Slot(0), Slot(1), Slot(2)
 _FIRST_VALUE: Final = 3
 
 
 class SimpleTable:
-    """Documents are compiled once for each kind of change, with all columns or with the handle key's alone."""
+    """A compiled table: one document for each kind of change, with all columns or with only the handle key's."""
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         self._table = table
@@ -108,7 +109,7 @@ class SimpleTable:
         return [f',"{name}":{{', *joined(members), "}"]
 
     def _around(self, form: Form) -> tuple[str, str]:
-        """A TIMESTAMP says its zone beside it."""
+        """Return the text around a value. A TIMESTAMP has its time zone next to it."""
         return (f'{{"location":{self._zone},"value":', "}") if form.kind.tp is Tp.TIMESTAMP else ("", "")
 
 

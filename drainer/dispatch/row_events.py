@@ -190,12 +190,12 @@ def _made(selection: Selection, events: Events, changes: TableChanges, stamps: _
         if len(order) > 1 and not bool((np.diff(order) > 0).all()):
             by_place = np.argsort(order)
             order, removing, adding, last = order[by_place], removing[by_place], adding[by_place], last[by_place]
-        old = None if kind is Kind.INSERT else _taken(all_old, changes.old_at[removing])
-        new = None if kind is Kind.DELETE else _taken(all_new, changes.new_at[adding])
+        old = None if kind is Kind.INSERT else _take_images(all_old, changes.old_at[removing])
+        new = None if kind is Kind.DELETE else _take_images(all_new, changes.new_at[adding])
         yield RowChanges(table, kind, stamps.commit_ts[last], stamps.start_ts[last], order, old, new)
 
 
-def _taken(columns: Columns, places: Ints) -> Columns:
+def _take_images(columns: Columns, places: Ints) -> Columns:
     """Return the images at these positions. Copies nothing if the positions are consecutive."""
     first, count = int(places[0]), len(places)
     if int(places[-1]) - first == count - 1 and bool((np.diff(places) == 1).all()):

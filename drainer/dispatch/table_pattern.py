@@ -4,7 +4,7 @@
     db.*  db.t?   any characters, one character     db.t[0-9]     one of these characters, [!0-9]: none of them
     `a.b`."c d"   names with other characters       /^t[0-9]+$/   a regular expression, searched for
 
-A name has letters, digits, `_`, `$` and characters beyond ASCII; any other stands in quotes or behind a backslash.
+A name has letters, digits, `_`, `$` and characters beyond ASCII; any other must be in quotes or after a backslash.
 """
 
 from __future__ import annotations

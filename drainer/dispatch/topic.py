@@ -51,7 +51,7 @@ class TopicExpression:
         if len(parts) == 1:
             return self.text == topic
         if len(topic) >= TOPIC_LENGTH_MAX or topic in ("_", "__"):
-            return True  # cut off, or `_` in place of an illegal name
+            return True  # truncated, or `_` in place of an illegal name
         return re.fullmatch(".*".join(map(re.escape, parts)), topic) is not None
 
 

@@ -53,18 +53,18 @@ class EncodedColumns(NamedTuple):
         return EncodedColumns(self.keys[begin:end], self.values[begin:end], self.commit_ts[begin:end])
 
 
-def as_large(column: Any) -> Any:
+def large_binary(column: Any) -> Any:
     """Cast a binary column to large_binary, whose offsets have 64 bits: the rows of a batch may have more than 2 GiB
     together."""
     return column.cast(pa.large_binary())
 
 
-def none(count: int) -> Any:
+def null_column(count: int) -> Any:
     """Return a column of `count` NULLs: the keys or values of rows that have none."""
     return pa.nulls(count, pa.large_binary())
 
 
-def pressed(column: Any, how: Compression) -> Any:
+def compressed(column: Any, how: Compression) -> Any:
     """Compress each value of a column (see compression.compress)."""
     if how == "none":
         return column
@@ -76,13 +76,13 @@ def rows_of(parts: Iterable[EncodedColumns]) -> list[EncodedRow]:
     return [row for columns in parts for row in columns.rows()]
 
 
-def one_behind_another(parts: Sequence[EncodedColumns]) -> EncodedColumns:
+def concatenated(parts: Sequence[EncodedColumns]) -> EncodedColumns:
     """Concatenate the parts, of which there must be at least one."""
     keys, values, stamps = zip(*parts, strict=True)
     return EncodedColumns(pa.concat_arrays(keys), pa.concat_arrays(values), np.concatenate(stamps))
 
 
-def picked(parts: Sequence[EncodedColumns], chosen: Ints) -> tuple[list[EncodedColumns], Ints | None]:
+def take_parts(parts: Sequence[EncodedColumns], chosen: Ints) -> tuple[list[EncodedColumns], Ints | None]:
     """Take rows from several parts. `chosen`: positions in the concatenation of all parts, at least one.
 
     Return the chosen rows of each part that has any, and, for each entry of `chosen`, its position in the concatenation
@@ -101,12 +101,12 @@ def picked(parts: Sequence[EncodedColumns], chosen: Ints) -> tuple[list[EncodedC
     return found, back
 
 
-def taken(parts: Sequence[EncodedColumns], chosen: Ints) -> EncodedColumns:
+def take_rows(parts: Sequence[EncodedColumns], chosen: Ints) -> EncodedColumns:
     """Take rows from several parts and concatenate them. `chosen`: positions in the concatenation of all parts, at
     least one; the rows are returned in this order. Only chosen rows are copied: all parts together are larger than
     anything else that a task holds in memory."""
-    found, back = picked(parts, chosen)
-    return found[0] if back is None else one_behind_another(found).take(back)
+    found, back = take_parts(parts, chosen)
+    return found[0] if back is None else concatenated(found).take(back)
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from binlog.errors import DecodeError
 
 from drainer.changes.decode import Columns
-from drainer.protocol.encoded_columns import as_large
+from drainer.protocol.encoded_columns import large_binary
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_fragments import Fragment
 from drainer.protocol.row_changes import RowChanges
@@ -56,7 +56,7 @@ class Rows:
         count = max(len(column) for column in columns)
         size = sum(column.nbytes for column in columns) + count * self._constant
         if size <= JOINED_BYTES_MAX or count < 2:
-            return as_large(self.join(columns))
+            return large_binary(self.join(columns))
         half = count // 2
         return pa.concat_arrays(
             [

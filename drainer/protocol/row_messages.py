@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from drainer.changes.vector import Ints
-from drainer.protocol.encoded_columns import EncodedColumns, picked
+from drainer.protocol.encoded_columns import EncodedColumns, take_parts
 from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Message
 
 # The most messages, and bytes, that iteration converts to Python objects at a time.
@@ -54,7 +54,7 @@ class RowMessages:
     def chunks(self, messages: int, size: int) -> Iterator[Chunk]:
         """Yield chunks of at most `messages` messages. A chunk ends at the first message with which it has `size` bytes
         or more."""
-        parts, back = picked(self._parts, self._chosen)
+        parts, back = take_parts(self._parts, self._chosen)
         lengths = np.concatenate([_lengths(part) for part in parts])
         ends = np.cumsum(lengths if back is None else lengths[back])
         begin = before = 0
@@ -62,7 +62,7 @@ class RowMessages:
             end = min(int(np.searchsorted(ends, before + size)) + 1, begin + messages, len(ends))
             some, order = parts, back
             if end - begin < len(ends):
-                some, order = picked(parts, np.arange(begin, end) if back is None else back[begin:end])
+                some, order = take_parts(parts, np.arange(begin, end) if back is None else back[begin:end])
             yield _chunk(some, order, int(ends[end - 1]) - before)
             begin, before = end, int(ends[end - 1])
 

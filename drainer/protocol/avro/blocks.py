@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.protocol.encoded_columns import as_large
+from drainer.protocol.encoded_columns import large_binary
 
 Octets = npt.NDArray[np.uint8]
 _U64 = np.uint64
@@ -96,10 +96,10 @@ def beside(*blocks: Block) -> Block:
 def lengths(array: Any) -> Block:
     """Return the encoded length of each value of a binary or string array, as Avro has it in front of the value. The
     length of NULL is 0."""
-    return varints(offsets_of(array))
+    return varints(byte_lengths(array))
 
 
-def offsets_of(array: Any) -> Ints:
+def byte_lengths(array: Any) -> Ints:
     """Return the length of each value in bytes."""
     places = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
     return np.diff(places).astype(np.int64)
@@ -120,7 +120,7 @@ def joined(pieces: Sequence[Piece], rows: int) -> Any:
     arrays = list(_arrays(pieces))
     if not arrays:
         return pa.array([b""] * rows, pa.large_binary())
-    return as_large(arrays[0] if len(arrays) == 1 else _join(arrays))
+    return large_binary(arrays[0] if len(arrays) == 1 else _join(arrays))
 
 
 def _join(arrays: Sequence[Any]) -> Any:

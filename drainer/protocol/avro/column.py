@@ -98,7 +98,7 @@ def _decimal(field: Field, column: Any) -> Block:
         octets = np.frombuffer(made.buffers()[1], np.uint8, len(column) * width, made.offset * width)
         octets = octets.reshape(len(column), width)
     if column.null_count:
-        octets = octets * made.is_valid().to_numpy(zero_copy_only=False)[:, None]  # the entries of NULLs hold arbitrary bytes
+        octets = octets * made.is_valid().to_numpy(zero_copy_only=False)[:, None]  # NULLs hold arbitrary bytes
     used = 8 if precision <= 18 else width
     return big_endian(octets[:, used - 1 :: -1] if used == width else octets[:, :used][:, ::-1], signed=True)
 

@@ -21,7 +21,7 @@ from drainer.protocol.avro.names import key_subject, value_subject
 from drainer.protocol.avro.rows import VECTOR_ROWS_MIN, Few, Many, Pieces, Rows
 from drainer.protocol.avro.schema import TableSchemas, compact_json, table_schemas
 from drainer.protocol.compiled_tables import CompiledTables
-from drainer.protocol.encoded_columns import EncodedColumns, none, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns, null_column, rows_of
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
 from drainer.protocol.one_row import OneRowMessages
@@ -145,7 +145,7 @@ class AvroTableEncoder:
             raise self._error("", first, "a delete in a table without a handle key has neither key nor value")
         how = self._few if rows < self._vector_rows_min else self._many
         image = self._image(how, changes, changes.image, self._schemas.order if has_value else self._table.handle)
-        keys = values = none(rows)
+        keys = values = null_column(rows)
         if self._key_header is not None:
             pieces = [piece for place in self._table.handle for piece in image[place]]
             keys = how.joined([*how.constant(self._key_header, rows), *pieces], rows)

@@ -14,7 +14,7 @@ from drainer.batch.work import Kind
 from drainer.changes.texts import as_string
 from drainer.protocol.canal.java_types import java_type, promotion_of
 from drainer.protocol.canal.values import value_of
-from drainer.protocol.encoded_columns import EncodedColumns, none, pressed, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Rows, Slot, fragments_of, joined, numbers, old_fragments, or_null
@@ -93,8 +93,8 @@ class CanalTable:
             *types,
             *self._old(changes, places, values),
         ]
-        messages = pressed(self._document(changes.kind, places, mark).build(columns), self._compression)
-        return [EncodedColumns(none(len(changes)), messages, changes.commit_ts)]
+        messages = compressed(self._document(changes.kind, places, mark).build(columns), self._compression)
+        return [EncodedColumns(null_column(len(changes)), messages, changes.commit_ts)]
 
     def _old(self, changes: RowChanges, places: tuple[int, ...], values: list[Any]) -> list[Any]:
         """Return the old values. With only_output_updated_columns: the text between the braces, with only the changed

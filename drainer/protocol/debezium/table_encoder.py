@@ -11,7 +11,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.debezium.schema import envelope_schema, key_schema
 from drainer.protocol.debezium.source import source_parts
 from drainer.protocol.debezium.values import value_of
-from drainer.protocol.encoded_columns import EncodedColumns, pressed, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
@@ -50,7 +50,7 @@ class DebeziumTable:
         columns = [numbers(changes.commit_ts >> np.uint64(18)), numbers(changes.commit_ts), *image]
         if changes.kind is Kind.UPDATE and self._options.output_old_value:
             columns += old_fragments(changes, self._fragments, places, image)
-        values = self._pressed(self._documents[changes.kind].build(columns))
+        values = self._compressed(self._documents[changes.kind].build(columns))
         return [EncodedColumns(self._keys(image, len(changes)), values, changes.commit_ts)]
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
@@ -59,11 +59,13 @@ class DebeziumTable:
             f"alone and no claim check"
         )
 
-    def _pressed(self, messages: Any) -> Any:
-        return pressed(messages, self._options.large_message_handle_compression)
+    def _compressed(self, messages: Any) -> Any:
+        return compressed(messages, self._options.large_message_handle_compression)
 
     def _keys(self, image: list[Any], count: int) -> Any:
-        return self._pressed(self._key.build([constant(b"}", count), *(image[place] for place in self._table.handle)]))
+        return self._compressed(
+            self._key.build([constant(b"}", count), *(image[place] for place in self._table.handle)])
+        )
 
     def _key_parts(self) -> Parts:
         """Return the parts of the key. A table without a handle key has an empty key, which all its rows share."""

@@ -8,7 +8,7 @@ from typing import Final
 from drainer.changes.vector import Ints
 from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
-from drainer.protocol.encoded_columns import EncodedColumns, taken
+from drainer.protocol.encoded_columns import EncodedColumns, take_rows
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_text import json_string
@@ -38,7 +38,7 @@ class OpenEncoder:
         return frame(rows, self._options.max_message_bytes, self._options.max_batch_size)
 
     def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> Iterator[Message]:
-        return frame_columns(taken(parts, chosen), self._options.max_message_bytes, self._options.max_batch_size)
+        return frame_columns(take_rows(parts, chosen), self._options.max_message_bytes, self._options.max_batch_size)
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         """Encode a DDL. Raises EncodeError if its query is not valid Unicode."""

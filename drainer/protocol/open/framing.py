@@ -51,8 +51,8 @@ def frame_columns(rows: EncodedColumns, max_bytes: int, max_rows: int) -> Iterat
     count = len(rows.commit_ts)
     if not count:
         return
-    keys, key_ends = _behind_lengths(rows.keys)
-    values, value_ends = _behind_lengths(rows.values)
+    keys, key_ends = _length_prefixed(rows.keys)
+    values, value_ends = _length_prefixed(rows.values)
     ends = [0, *np.add(key_ends, value_ends).tolist()]
     key_at, value_at = [0, *key_ends.tolist()], [0, *value_ends.tolist()]
     room = max_bytes - RECORD_OVERHEAD - len(VERSION)
@@ -67,7 +67,7 @@ def frame_columns(rows: EncodedColumns, max_bytes: int, max_rows: int) -> Iterat
         begin = end
 
 
-def _behind_lengths(column: Any) -> tuple[memoryview, Ints]:
+def _length_prefixed(column: Any) -> tuple[memoryview, Ints]:
     """Concatenate the values, each after its length. Return the bytes, and the offset at which each value ends."""
     count = len(column)
     lengths = pc.binary_length(column).to_numpy().astype(np.int64)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from drainer.batch.work import Kind
-from drainer.protocol.encoded_columns import EncodedColumns, as_large, pressed, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, large_binary, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_text import json_string
@@ -66,11 +66,11 @@ class OpenTableEncoder:
 
     def _columns(self, changes: RowChanges, codes: Sequence[ColumnCode], key_end: Any) -> EncodedColumns:
         try:
-            values = as_large(joined(self._value_parts(changes, codes)))
+            values = large_binary(joined(self._value_parts(changes, codes)))
         except BadColumn as bad:
             raise bad.of(changes) from None
-        values = pressed(values, self._options.large_message_handle_compression)
-        return EncodedColumns(as_large(joined(self._key_parts(changes, key_end))), values, changes.commit_ts)
+        values = compressed(values, self._options.large_message_handle_compression)
+        return EncodedColumns(large_binary(joined(self._key_parts(changes, key_end))), values, changes.commit_ts)
 
     def _value_parts(self, changes: RowChanges, codes: Sequence[ColumnCode]) -> list[Any]:
         old, new = changes.old, changes.new

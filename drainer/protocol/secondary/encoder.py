@@ -26,7 +26,7 @@ from drainer.changes.decode import Columns
 from drainer.changes.vector import Ints
 from drainer.protocol.avro.blocks import joined
 from drainer.protocol.compiled_tables import CompiledTables
-from drainer.protocol.encoded_columns import EncodedColumns, none
+from drainer.protocol.encoded_columns import EncodedColumns, null_column
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.options import ProtocolOptions
@@ -151,7 +151,7 @@ class SecondaryTable:
             values = pa.array([message.value for message in made], pa.large_binary())
         else:
             values = messages(changes.commit_ts, self._before, self._mutations(changes), self._behind)
-        return [EncodedColumns(none(count), values, changes.commit_ts)]
+        return [EncodedColumns(null_column(count), values, changes.commit_ts)]
 
     def _few(self, changes: RowChanges) -> list[bytes]:
         """Encode a few rows as fields `mutations`."""

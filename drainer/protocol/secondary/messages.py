@@ -15,7 +15,7 @@ import pyarrow as pa
 from binlog.tidb.types import Tp
 
 from drainer.changes.vector import Ints, Words
-from drainer.protocol.avro.blocks import Piece, constant, fixed, joined, offsets_of, uvarints
+from drainer.protocol.avro.blocks import Piece, byte_lengths, constant, fixed, joined, uvarints
 from drainer.protocol.avro.blocks import beside as blocks_beside
 from drainer.protocol.secondary.columns import BYTES, INT64, NULL, STRING, UINT64, cells
 from drainer.row.family import Family
@@ -57,7 +57,7 @@ def cell(form: Form, array: Any, zone: tzinfo) -> Sized:
     if form.family is Family.INT and form.kind.tp is not Tp.YEAR:
         return field(_COLUMNS, _number(UINT64 if form.kind.is_unsigned else INT64, array))
     made = pa.array(cells(form, array, zone), pa.binary())
-    return Sized([made], offsets_of(made))
+    return Sized([made], byte_lengths(made))
 
 
 def messages(commits: Words, head: bytes, mutation: Sized, tail: bytes) -> Any:
@@ -76,7 +76,7 @@ def row(cells_of: Sequence[Sized], rows: int) -> Sized:
 def _text(tag: bytes, array: Any) -> Sized:
     """Encode texts as messages `Column`. NULL has no text: the tag of is_null and the number 1 replace the text's tag
     and length."""
-    sizes = offsets_of(array)
+    sizes = byte_lengths(array)
     lengths = uvarints(_or_one(sizes, array).view(np.uint64))
     return Sized([blocks_beside(_tags(tag, array), lengths), array], sizes + 1 + lengths.keep.sum(axis=1))
 

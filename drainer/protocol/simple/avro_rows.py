@@ -17,7 +17,7 @@ from drainer.batch.work import Kind
 from drainer.changes.texts import numbers_of
 from drainer.protocol.avro.blocks import Block, Piece, beside, constant, fixed, joined, lengths, varints
 from drainer.protocol.avro.column import texts_of
-from drainer.protocol.encoded_columns import EncodedColumns, none, pressed, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import fragments_of
@@ -100,7 +100,7 @@ class SimpleAvroTable:
             ],
             rows,
         )
-        return [EncodedColumns(none(rows), pressed(messages, self._compression), stamps)]
+        return [EncodedColumns(null_column(rows), compressed(messages, self._compression), stamps)]
 
     def _image(self, changes: RowChanges, image: Any, places: tuple[int, ...]) -> list[Piece]:
         """Encode an image: the branch of a union with null, then a map of one block of entries and its end."""

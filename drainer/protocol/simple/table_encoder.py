@@ -12,7 +12,7 @@ from binlog.tidb.types import Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.binary_columns import base64
-from drainer.protocol.encoded_columns import EncodedColumns, none, pressed, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_fragments import Fragment, plain_double, text, utf8_text
@@ -78,8 +78,8 @@ class SimpleTable:
         document = self._documents.get((changes.kind, places, mark))
         if document is None:
             document = self._documents[changes.kind, places, mark] = Rows(self._parts(changes.kind, places, mark))
-        messages = pressed(document.build(columns), self._compression)
-        return [EncodedColumns(none(len(changes)), messages, changes.commit_ts)]
+        messages = compressed(document.build(columns), self._compression)
+        return [EncodedColumns(null_column(len(changes)), messages, changes.commit_ts)]
 
     def _parts(self, kind: Kind, places: tuple[int, ...], mark: str) -> Parts:
         table = self._table

@@ -115,9 +115,9 @@ class Router:
         name = (rule.partition or rule.dispatcher).lower()
         method = _METHODS.get(name, Method.TABLE)
         if name not in _METHODS:
-            self.warnings.append(f"{where}: partition {name!r} is not known, and its tables go by table")
+            self.warnings.append(f"{where}: partition {name!r} is not known; its tables are dispatched by table")
         if name == "rowid":
-            self.warnings.append(f"{where}: partition 'rowid' is an old name, and its tables go by index-value")
+            self.warnings.append(f"{where}: partition 'rowid' is an old name of index-value; use index-value")
         if rule.columns and method is not Method.COLUMNS:
             raise DispatchConfigError(f"{where}: columns are given, and partition is {name or 'default'!r}")
         if rule.index and method is not Method.INDEX_VALUE:
@@ -187,7 +187,7 @@ def _index_places(table: Table, name: str) -> tuple[int, ...]:
         raise DispatchError(f"{where}, which is not unique")
     columns = info.index_columns(found)
     if any(column.is_virtual for column in columns):
-        raise DispatchError(f"{where}, which has virtual generated columns, and rows do not have those")
+        raise DispatchError(f"{where}, which has virtual generated columns, whose values are not in the rows")
     left_out = [column.name for column in columns if column.name not in table.places]
     if left_out:
         raise DispatchError(f"{where}, whose columns {', '.join(left_out)} are left out by its column selector")

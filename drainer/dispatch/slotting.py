@@ -32,8 +32,8 @@ SLOTTING_VERSION: Final = 3
 @dataclass(frozen=True)
 class PartitionSlotting:
     """See sink.base.Slotting. `count`: the most slots that a batch may have. The slots depend on the dispatcher's rules
-    and on the number of partitions of each topic. A sink records both with an intent, and uses the recorded ones when
-    it repeats the batch."""
+    and on the number of partitions of each topic. A sink records both with an intent, and continues an intent with the
+    recorded values."""
 
     dispatcher: Dispatcher
     count: int

@@ -29,7 +29,7 @@ def check_ddl(step: Ddl, router: Router) -> None:
         except DispatchError as error:
             raise DispatchError(
                 f"DDL job {step.job.id} at commit_ts {step.commit_ts} is not published ({step.query[:_QUERY_CHARS]}): "
-                f"behind it, {error}. Settings that fit the table before and behind the DDL let it pass"
+                f"after it, {error}. To continue, use settings that fit the table both before and after the DDL"
             ) from error
 
 

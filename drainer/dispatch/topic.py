@@ -34,7 +34,7 @@ class TopicExpression:
         if not text or not (_AVRO if is_avro else _EXPRESSION).fullmatch(text):
             wanted = "{schema} before {table}, as Avro needs" if is_avro else "{schema} and {table}, in this order"
             raise DispatchConfigError(
-                f"topic expression {text!r}: only letters, digits, '.', '_', '-' and {wanted} may stand there"
+                f"topic expression {text!r}: only letters, digits, '.', '_', '-' and {wanted} are allowed"
             )
         return cls(text)
 

@@ -150,7 +150,7 @@ def open_store(uri: str) -> ClaimStore:
     if parts.scheme in _LOCAL_SCHEMES:
         path = unquote(parts.path)
         if parts.netloc or not path.startswith("/"):
-            raise ProtocolConfigError(f"claim-check-storage-uri {uri!r} is no absolute path")
+            raise ProtocolConfigError(f"claim-check-storage-uri {uri!r} is not an absolute path")
         return DirectoryStore(Path(path), f"file://{parts.path.rstrip('/')}")
     host = parts.netloc.rpartition("@")[2]
     address = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"

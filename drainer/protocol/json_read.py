@@ -52,7 +52,7 @@ def _whole(digits: str) -> int | float:
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON number")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 class Reader:

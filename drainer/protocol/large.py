@@ -165,7 +165,7 @@ def claimed_row(event: RowEvent, decoder: Decoder, store: ClaimStore, *, raw_val
     ClaimStoreError."""
     name = event.claim.rpartition("/")[2]
     if not name.strip(".") or "\0" in name:
-        raise MessageError(f"the claim {event.claim!r} of `{event.schema}`.`{event.table}` names no object")
+        raise MessageError(f"the claim {event.claim!r} of `{event.schema}`.`{event.table}` does not name an object")
     content = store.get(name)
     key, value = (None, content) if raw_value else _parts(name, content)
     found = decoder.decode(key, value)
@@ -185,4 +185,4 @@ def _parts(name: str, content: bytes) -> tuple[bytes, bytes]:
         document = json.loads(content)
         return b64decode(document["key"], validate=True), b64decode(document["value"], validate=True)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise MessageError(f"the claim {name} is no JSON object with key and value in base64: {error}") from None
+        raise MessageError(f"the claim {name} is not a JSON object with key and value in base64: {error}") from None

@@ -29,7 +29,7 @@ def _switch(name: str, given: str) -> bool:
 
 def _whole(name: str, given: str) -> int:
     if not _INT.fullmatch(given):
-        raise ProtocolConfigError(f"{name}: invalid syntax: {given!r} is no whole number")
+        raise ProtocolConfigError(f"{name}: invalid syntax: {given!r} is not an integer")
     return int(given)
 
 

@@ -30,7 +30,7 @@ def bytes_part(data: bytes) -> bytes:
 def vector_part(text: str) -> bytes:
     """Return the bytes of a vector of 32-bit floats, from `[1,2,3]`. Raises ValueError for any other text."""
     if not (text.startswith("[") and text.endswith("]")):
-        raise ValueError(f"{text!r} is no vector")
+        raise ValueError(f"{text!r} is not a vector")
     inner = text[1:-1].strip()
     numbers = [float(one) for one in inner.split(",")] if inner else []
     return struct.pack(f"<I{len(numbers)}f", len(numbers), *numbers)

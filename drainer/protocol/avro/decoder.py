@@ -58,7 +58,7 @@ class AvroDecoder:
             of_key = key_record.image(key_found)
         operation, commit_ts, before = found.get(OP, ""), found.get(COMMIT_TS, 0), found.get(BEFORE)
         if not isinstance(operation, str) or operation not in _CHANGES:
-            raise MessageError(f"Avro: {OP} is {operation!r}: there are c, u and d")
+            raise MessageError(f"Avro: {OP} is {operation!r}, not c, u or d")
         if not isinstance(commit_ts, int) or not (before is None or isinstance(before, dict)):
             raise MessageError(f"Avro: {COMMIT_TS} is {commit_ts!r:.80}, and {BEFORE} is {before!r:.80}")
         change, image = _CHANGES[operation], record.image(found)
@@ -102,7 +102,7 @@ def _ddl(data: bytes) -> DdlEvent:
             _number(document, "type"),
         )
     except (ValueError, TypeError, KeyError) as error:
-        raise MessageError(f"Avro: no DDL event: {error!r}") from None
+        raise MessageError(f"Avro: not a valid DDL event: {error!r}") from None
 
 
 def _number(document: dict[str, Any], name: str) -> int:

@@ -84,7 +84,7 @@ def twos_complement(number: int) -> bytes:
 def _int(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
     number = int(raw)
     if not -(1 << 31) <= number < 1 << 31:
-        raise ValueError(f"{number} is no int")
+        raise ValueError(f"{number} is not an int")
     return number
 
 
@@ -93,14 +93,14 @@ def _long(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
     if form.kind.is_unsigned and number >= 1 << 63:
         number -= _WRAP  # as values do
     if not -(1 << 63) <= number < 1 << 63:
-        raise ValueError(f"{number} is no long")
+        raise ValueError(f"{number} is not a long")
     return number
 
 
 def _double(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
     number = float(raw)
     if not isfinite(number):
-        raise ValueError(f"{raw} is no number")
+        raise ValueError(f"{raw} is not a number")
     return number
 
 

@@ -28,7 +28,7 @@ def header_of(schema_id: SchemaId) -> bytes:
     if isinstance(schema_id, UUID):
         return bytes((_GLUE_LEAD, 0)) + schema_id.bytes
     if not 0 < schema_id <= _ID_MAX:
-        raise ValueError(f"{schema_id} is no id of a schema")
+        raise ValueError(f"{schema_id} is not the id of a schema")
     return b"\0" + schema_id.to_bytes(4, "big")
 
 

@@ -51,5 +51,5 @@ def value_subject(names: SubjectNames, topic: str, record: str) -> str:
 
 def _topic(names: SubjectNames, topic: str) -> str:
     if names not in SUBJECT_NAMES:
-        raise ProtocolConfigError(f"avro-subject-names is {names!r}: there are {', '.join(SUBJECT_NAMES)}")
+        raise ProtocolConfigError(f"avro-subject-names is {names!r}, not one of {', '.join(SUBJECT_NAMES)}")
     return topic.replace(".", "_") if names == "ticdc" else topic

@@ -32,7 +32,7 @@ def parse_schema(text: str) -> Document:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise MessageError(f"Avro: a schema that is no JSON: {error}") from None
+        raise MessageError(f"Avro: a schema is not JSON: {error}") from None
     if not isinstance(found, dict) or found.get("type") != "record" or not isinstance(found.get("fields"), list):
         raise MessageError(f"Avro: the schema of a record is expected, not {text[:80]}")
     return found
@@ -47,7 +47,7 @@ def reader_of(schema: Document) -> Callable[[bytes, int], dict[str, Any]]:
         found: dict[str, Any]
         found, end = read(data, begin)
         if end != len(data):
-            raise MessageError(f"Avro: {len(data) - end} bytes behind the record, which ends at byte {end}")
+            raise MessageError(f"Avro: {len(data) - end} bytes after the record, which ends at byte {end}")
         return found
 
     return whole
@@ -109,7 +109,7 @@ def _boolean(where: str) -> Read:
         if at >= len(data):
             raise _torn(where, at)
         if data[at] > 1:
-            raise MessageError(f"Avro: {where}: {data[at]:#04x} is no boolean, at byte {at}")
+            raise MessageError(f"Avro: {where}: {data[at]:#04x} is not a boolean, at byte {at}")
         return data[at] == 1, at + 1
 
     return read

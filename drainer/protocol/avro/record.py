@@ -126,7 +126,7 @@ def _value_of(document: Document, type_name: str) -> Callable[[Any], Value]:
     if document.get("logicalType") == "decimal":
         scale = document.get("scale", 0)
         if not isinstance(scale, int) or scale < 0:
-            raise MessageError(f"Avro: {scale!r} is no scale of a decimal")
+            raise MessageError(f"Avro: {scale!r} is not the scale of a decimal")
         return lambda raw: _decimal_text(raw, scale)
     if type_name == "BIT":
         return lambda raw: int.from_bytes(raw, "big")

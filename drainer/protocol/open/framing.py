@@ -87,7 +87,7 @@ def unframe(key: bytes | None, value: bytes | None) -> list[tuple[bytes, bytes]]
     of keys and values differ."""
     key = key or b""
     if key[:8] != VERSION:
-        raise MessageError(f"open-protocol: the key begins with {key[:8].hex() or 'nothing'}, version 1 is known")
+        raise MessageError(f"open-protocol: the key begins with {key[:8].hex() or 'nothing'}, only version 1 is known")
     keys, values = _parts(key, 8, "key"), _parts(value or b"", 0, "value")
     if len(keys) != len(values):
         raise MessageError(f"open-protocol: {len(keys)} keys and {len(values)} values in one message")

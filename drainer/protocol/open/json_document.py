@@ -20,7 +20,7 @@ def parse(data: bytes, what: str) -> Document:
         if "\\u" in text:
             json.dumps(found, ensure_ascii=False).encode()  # halves of surrogate pairs
     except (ValueError, RecursionError) as error:
-        raise MessageError(f"{what} is no JSON: {error}") from None
+        raise MessageError(f"{what} is not JSON: {error}") from None
     return mapping(found, what)
 
 
@@ -31,7 +31,7 @@ def _integer(digits: str) -> int | float:
 
 
 def _refused(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def mapping(found: object, what: str) -> Document:

@@ -56,7 +56,7 @@ def unquote(text: str) -> bytes:
 def _raw(text: str) -> bytes:
     found = _RAW.search(text)
     if found:
-        raise ValueError(f"{found[0]!r} stands without an escape")
+        raise ValueError(f"{found[0]!r} is not escaped")
     return text.encode()
 
 
@@ -70,4 +70,4 @@ def _bytes_of(escape: re.Match[str]) -> bytes:
         return chr(number).encode()
     if kind in ("hex", "octal") and number < 256:
         return bytes((number,))
-    raise ValueError(f"no escape of Go at character {escape.start()}")
+    raise ValueError(f"not an escape of Go at character {escape.start()}")

@@ -85,7 +85,7 @@ def decode(payload: bytes) -> FileBinlog:
             return FileBinlog(binlog.commit_ts, binlog.ddl_query.decode())
         return FileBinlog(binlog.commit_ts, None, tuple(binlog.dml_data.events))
     except (ProtobufError, UnicodeDecodeError) as error:
-        raise MessageError(f"the record is no binlog: {error}") from error
+        raise MessageError(f"the record is not a binlog: {error}") from error
 
 
 def _event(event: pb.Event) -> FileEvent:
@@ -112,5 +112,5 @@ def _column(raw: bytes, is_update: bool) -> FileColumn:
 def _value(name: str, raw: bytes) -> PlainValue:
     value, end = decode_one(raw)
     if end != len(raw):
-        raise MessageError(f"column {name} has {len(raw) - end} bytes behind its value")
+        raise MessageError(f"column {name} has {len(raw) - end} bytes after its value")
     return value

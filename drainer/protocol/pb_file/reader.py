@@ -118,7 +118,7 @@ class _Reader:
         if magic != MAGIC:
             return self._damaged(f"magic number {magic:#010x} is not {MAGIC:#010x}")
         if not 0 <= size <= PAYLOAD_BYTES_MAX:
-            return self._damaged(f"a record of {size} bytes cannot be")
+            return self._damaged(f"a record cannot have {size} bytes")
         whole = size + OVERHEAD
         if self._ensure(whole) < whole:
             return self._at_end()
@@ -126,7 +126,7 @@ class _Reader:
         (wanted,) = TAIL.unpack_from(self._held, HEAD.size + size)
         found = crc32c(payload)
         if found != wanted:
-            return self._damaged(f"CRC-32C is {found:#010x}, and {wanted:#010x} was written")
+            return self._damaged(f"CRC-32C is {found:#010x}, not {wanted:#010x} as recorded")
         offset = self._offset
         self._drop(whole)
         return Record(payload, offset, self._raw.tell())
@@ -189,7 +189,7 @@ class _Reader:
         try:
             data = self._file.read(min(max(wanted, 1 << 16), _STEP))
         except _NOT_READ as error:
-            self._broken = f"it cannot be decompressed: {error}"
+            self._broken = f"the file cannot be decompressed: {error}"
             return False
         self._held += data
         return bool(data)

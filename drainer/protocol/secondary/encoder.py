@@ -54,7 +54,7 @@ def make_encoder(options: ProtocolOptions) -> SecondaryEncoder:
     does not have."""
     if options.large_message_handle_option != "none":
         raise ProtocolConfigError(
-            f"{NAME} has no messages in place of one that is too large: leave out large-message-handle-option"
+            f"{NAME} has no replacement for messages that are too large: remove large-message-handle-option"
         )
     try:
         return SecondaryEncoder(ZoneInfo(options.time_zone))

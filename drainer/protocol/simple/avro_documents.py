@@ -77,9 +77,9 @@ def read_document(data: bytes) -> Document:
         ValueError,
         struct.error,
     ) as error:
-        raise MessageError(f"Simple message: no Avro of its schema: {type(error).__name__} {error}") from None
+        raise MessageError(f"Simple message: not Avro of its schema: {type(error).__name__} {error}") from None
     if source.tell() != len(data):
-        raise MessageError(f"Simple message: {len(data) - source.tell()} bytes behind the message")
+        raise MessageError(f"Simple message: {len(data) - source.tell()} bytes after the message")
     if not isinstance(message, dict) or not isinstance(message.get("payload"), dict):
         raise MessageError("Simple message: another record of the schema than a message")
     kind, payload = message["type"], message["payload"]
@@ -88,7 +88,7 @@ def read_document(data: bytes) -> Document:
     if expected is None:
         found["type"] = kind
     if "type" not in found or (expected is not None and found["type"] not in expected):
-        raise MessageError(f"Simple message: a payload that is none of {kind}")
+        raise MessageError(f"Simple message: the payload is not a {kind}")
     for name in ("commitTs", "schemaVersion"):
         if name in found:
             found[name] = payload[name] & 0xFFFF_FFFF_FFFF_FFFF

@@ -380,7 +380,7 @@ def test_a_ddl_after_which_a_table_does_not_fit_is_refused_before_it_is_publishe
     with pytest.raises(DispatchError) as refused:
         check_ddl(broken, router)
     text = str(refused.value)
-    assert text.startswith("DDL job 8 at commit_ts 77 is not published (ALTER TABLE t x): behind it, table `db`.`t`: ")
+    assert text.startswith("DDL job 8 at commit_ts 77 is not published (ALTER TABLE t x): after it, table `db`.`t`: ")
     assert "the primary key (k) lacks k" in text and "the column selector for *.* (id, v)" in text
     gone = replace(broken, changes=(replace(broken.changes[0], before=broken.changes[0].after, after=None),))
     check_ddl(gone, router)

@@ -30,13 +30,14 @@ class _Pattern:
 
 @dataclass(frozen=True, slots=True)
 class ColumnPatterns:
-    """A list of patterns; the last that matches a column decides."""
+    """A list of patterns. The last one that matches a column decides. A column that no pattern matches is not
+    selected."""
 
     patterns: tuple[_Pattern, ...]
 
     @classmethod
     def parse(cls, patterns: Iterable[str]) -> ColumnPatterns:
-        """Raises DispatchConfigError naming the pattern."""
+        """Parse the patterns. Raises DispatchConfigError naming the pattern."""
         stripped = [pattern.strip(" \t") for pattern in patterns]
         return cls(tuple(_parsed(one) for one in stripped if one and not one.startswith("#")))
 

@@ -45,7 +45,7 @@ class PartitionSlotting:
         object.__setattr__(self, "_events", RowEvents(selectors=self.dispatcher.router.selectors))
 
     def slots_of(self, changes: Changes, slots: int) -> Sequence[Ints]:
-        """Raises DispatchError."""
+        """Return the slot of each change for each of its images. Raises DispatchError."""
         selection = self._events.selection(changes.codec)
         table = selection.table
         rule = self.dispatcher.router.rule(table.schema, table.name)

@@ -47,7 +47,7 @@ class TablePatterns:
 
     @classmethod
     def parse(cls, patterns: Iterable[str], *, ignores_case: bool = True) -> TablePatterns:
-        """Raises DispatchConfigError naming the pattern."""
+        """Parse the patterns. Raises DispatchConfigError naming the pattern."""
         stripped = [pattern.strip() for pattern in patterns]
         made = tuple(_parsed(one, ignores_case) for one in stripped if one and not one.startswith("#"))
         if not made:

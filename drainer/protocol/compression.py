@@ -66,7 +66,7 @@ def compress(data: bytes, how: Compression) -> bytes:
 
 
 def decompress(data: bytes, how: Compression) -> bytes:
-    """Raises MessageError."""
+    """Decompress a value. Raises MessageError."""
     try:
         return _DECOMPRESS[how](data)
     except (RuntimeError, ValueError, EOFError, MemoryError, OverflowError, cramjam.DecompressionError) as error:

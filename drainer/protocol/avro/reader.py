@@ -1,4 +1,4 @@
-"""Avro's bytes to Python values, by a schema: the types that TiCDC's schemas have. Pure.
+"""Decodes Avro to Python values with a schema. Supports the types of TiCDC's schemas. Pure.
 
 | Avro | Python |
 |---|---|
@@ -7,7 +7,7 @@
 | float, double | float |
 | bytes, string | bytes, str |
 | record | dict |
-| union | what the branch has |
+| union | the branch's value |
 """
 
 from __future__ import annotations

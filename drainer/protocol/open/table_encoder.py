@@ -1,4 +1,4 @@
-"""Rows of one version of a table as events of Open Protocol."""
+"""Encodes rows of one version of a table as events of Open Protocol."""
 
 from __future__ import annotations
 

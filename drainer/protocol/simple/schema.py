@@ -1,4 +1,4 @@
-"""A table's schema as Simple's messages have it."""
+"""The schema of a table in Simple's messages."""
 
 from __future__ import annotations
 

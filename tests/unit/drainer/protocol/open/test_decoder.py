@@ -120,8 +120,8 @@ def test_any_document_is_an_event_or_an_error(key: dict[str, Any], value: dict[s
 @pytest.mark.parametrize(
     ("key", "value", "error"),
     [
-        (b"", b"", "the key begins with nothing, version 1 is known"),
-        (bytes(7) + b"\2", b"", "the key begins with 0000000000000002, version 1 is known"),
+        (b"", b"", "the key begins with nothing, only version 1 is known"),
+        (bytes(7) + b"\2", b"", "the key begins with 0000000000000002, only version 1 is known"),
         (bytes(7) + b"\1" + b"\xff" * 8, b"", "the key ends within event 0, which begins at byte 8"),
         (*framed([{"t": 3, "ts": 1}, {"t": 3, "ts": 1}], [b""]), "2 keys and 1 values in one message"),
         (

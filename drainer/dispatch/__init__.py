@@ -1,1 +1,1 @@
-"""Which events become of changes, and which topic and partition each of them goes to. Pure."""
+"""Converts changes into events, and chooses the topic and partition of each event. Pure."""

@@ -1,9 +1,9 @@
-"""Patterns of columns, in the syntax of TiDB's column-filter, as TiCDC's column selectors have them.
+"""Patterns of columns, in the syntax of TiDB's column-filter, which TiCDC's column selectors use.
 
     name   *   c?   c[0-9]   `a b`   /^c[0-9]+$/     columns of these names, as in table_pattern.py
     !name                                            not this one; the last pattern that matches decides
 
-A column that none matches is not meant. Case never counts, as in TiDB.
+A column that no pattern matches is not selected. Patterns ignore case, as in TiDB.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from drainer.dispatch.table_pattern import lower, name_pattern, unexpected
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """Its `repr` has the pattern whole, as that of table_pattern: it is part of how a batch is cut."""
+    """One pattern. Its `repr` has the complete pattern, as in table_pattern: it is part of what determines how a batch
+    is split."""
 
     is_positive: bool
     name: re.Pattern[str]
@@ -29,13 +30,14 @@ class _Pattern:
 
 @dataclass(frozen=True, slots=True)
 class ColumnPatterns:
-    """A list of patterns; the last that matches a column decides."""
+    """A list of patterns. The last one that matches a column decides. A column that no pattern matches is not
+    selected."""
 
     patterns: tuple[_Pattern, ...]
 
     @classmethod
     def parse(cls, patterns: Iterable[str]) -> ColumnPatterns:
-        """Raises DispatchConfigError naming the pattern."""
+        """Parse the patterns. Raises DispatchConfigError naming the pattern."""
         stripped = [pattern.strip(" \t") for pattern in patterns]
         return cls(tuple(_parsed(one) for one in stripped if one and not one.startswith("#")))
 

@@ -1,10 +1,11 @@
 """Column selectors, TiCDC's `column-selectors`: which columns of a table its messages have.
 
-The first selector with a matching pattern of tables counts; a table without one has all columns. What is left of a
-table must have its whole primary key, or all columns of one unique key. Messages are then as if the table had no other
-columns: its handle key is the primary key where that is whole, else of the unique keys that are whole, NOT NULL, that
-with the fewest columns; without such a key it has none. What is one event, and which updates become a delete and an
-insert, is found before, from all columns.
+The first selector whose table patterns match counts. A table without a matching selector has all columns. The columns
+that remain must include the complete primary key, or all columns of a unique key. Messages are then encoded as if the
+table had no other columns. Its handle key is the primary key if all its columns remain; otherwise the unique key with
+the fewest columns, among those whose columns all remain and are NOT NULL; otherwise the table has no handle key.
+Selectors are applied last: merging the changes of a row, and dividing an update into a delete and an insert, use all
+columns.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from drainer.protocol.table import Column, ColumnFlag, Table, handle_index, smal
 
 @dataclass(frozen=True, slots=True)
 class SelectorRule:
-    """As it is configured, under TiCDC's names. `matcher`: patterns of tables (table_pattern.py); `columns`: of the
-    columns that stay (column_pattern.py)."""
+    """A selector in the configuration, with TiCDC's names. `matcher`: patterns of tables (table_pattern.py); `columns`:
+    patterns of the columns to keep (column_pattern.py)."""
 
     matcher: tuple[str, ...]
     columns: tuple[str, ...]
@@ -33,13 +34,14 @@ class SelectorRule:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is left of one version of a table. `places`: of its columns among those of the whole table, None: all."""
+    """What a selector keeps of one version of a table. `places`: the positions of the kept columns among all columns of
+    the table, None if all are kept."""
 
     table: Table
     places: tuple[int, ...] | None = None
 
     def of(self, columns: Columns) -> Columns:
-        """From the columns of the whole table."""
+        """Return the kept columns, given all columns of the table."""
         return columns if self.places is None else tuple(columns[place] for place in self.places)
 
 
@@ -55,21 +57,22 @@ class _Selector:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSelectors:
-    """All of them, in their order. Their `repr` tells two that differ apart."""
+    """All selectors, in their order. Their `repr` differs if they differ."""
 
     selectors: tuple[_Selector, ...] = ()
 
     @classmethod
     def parse(cls, rules: Iterable[SelectorRule], *, ignores_case: bool = True) -> ColumnSelectors:
-        """`ignores_case`: of the names of tables; those of columns have none. Raises DispatchConfigError."""
+        """Parse the selectors. `ignores_case`: whether names of tables ignore case; names of columns always do. Raises
+        DispatchConfigError."""
         return cls(tuple(_read(rule, ignores_case=ignores_case) for rule in rules))
 
     def __bool__(self) -> bool:
         return bool(self.selectors)
 
     def select(self, table: Table) -> Selection:
-        """Of a table with all its columns. Raises DispatchError naming table, selector and what is missing, where it
-        leaves no key."""
+        """Apply the selectors to a table with all its columns. Raises DispatchError naming the table, the selector and
+        the missing columns if no complete key remains."""
         selector = next((one for one in self.selectors if one.tables.match(table.schema, table.name)), None)
         if selector is None:
             return Selection(table)
@@ -101,7 +104,7 @@ def _check(table: Table, left: frozenset[int], selector: _Selector) -> None:
     info = table.info
     keys = info.unique_indexes()
     if left and (handle_index(info) is None or any(_is_whole(info, key, left) for key in keys)):
-        return  # rows of a table without a key are told apart by nothing anyway
+        return  # a table without a key has no key to lose
     where = f"table `{table.schema}`.`{table.name}`: {selector} leaves"
     if not left:
         raise DispatchError(f"{where} no column of it")
@@ -126,7 +129,7 @@ def _shown(info: TableInfo, key: IndexInfo) -> str:
 
 
 def _handle_ids(info: TableInfo, left: frozenset[int]) -> frozenset[int]:
-    """Column ids of the handle key of what is left."""
+    """Return the column ids of the handle key that remains."""
     primary = info.primary_index()
     if primary is not None and _is_whole(info, primary, left):
         found: IndexInfo | None = primary

@@ -1,27 +1,28 @@
-"""Dispatch by conflict: rows that meet in any unique value share a partition, and others are spread.
+"""Dispatch by conflict: rows that share the value of any unique key share a partition, and other rows are spread.
 
-Within one segment of one table, two events belong together when they are of one transaction, or when an image of the
-one has a value of a primary or unique key that an image of the other has. All events that belong together, over any
-number of steps, go to one partition: that which `index-value` gives for the smallest hash among their handle keys. An
-event that belongs to no other goes where `index-value` puts it. A table without a handle key, or with a unique key that
-cannot be compared here (a prefix, a virtual column, a collation other than binary ones, a float), is in one partition.
-So is what a transaction does to a table when it comes in pieces: all of it belongs together, and no piece has it all.
-Such a transaction is a range of its own, with resolved events before and behind it.
+Within one segment of one table, two events are connected if they belong to one transaction, or if an image of the one
+has the same value of a primary or unique key as an image of the other. All events that are connected, directly or
+through other events, go to one partition: the one that `index-value` computes from the smallest hash among their handle
+keys. An event that is connected to no other goes to the partition of `index-value`. A table is in a single partition if
+it has no handle key, or a unique key that cannot be compared here (a prefix, a virtual column, a collation that is not
+binary, a float). The changes of a table by a transaction that arrives in pieces also go to that single partition: they
+are all connected, and no piece has all of them. Such a transaction is a range of its own, with resolved events before
+and after it.
 
-Guaranteed, between one resolved event and the next:
+Guaranteed between one resolved event and the next:
 
-- all events of a row, of a unique value, and of a transaction on the table are in one partition, in commit order;
-- the partitions do not depend on how the segment was read or cut, so a segment that is written again, over the same
+- All events of a row, of a unique value, and of a transaction on the table are in one partition, in commit order.
+- The partitions do not depend on how the segment was read or split. So a segment that is written again, over the same
   range of commit_ts, is written to the same partitions.
 
-Not guaranteed over a resolved event: in the next segment a row may be in another partition. So
+Not guaranteed across a resolved event: in the next segment a row may be in another partition. Therefore
 
-- the producer writes a resolved event to every partition behind each segment (it may do so more often), and
-- a consumer applies what lies behind a resolved event of R in any partition only when it has applied all rows up to R
-  of every partition. In between it may apply partitions in parallel, in any order.
+- the producer writes a resolved event to every partition after each segment (it may do so more often), and
+- a consumer may apply what follows a resolved event with timestamp R in any partition only after it has applied all
+  rows up to R of every partition. Between two resolved events it may apply partitions in parallel, in any order.
 
-Repetitions of a producer that writes at least once may be cut into other segments, and so lie in other partitions; with
-this method messages are to be written exactly once.
+A producer that writes at least once may split its repetitions into other segments, which may be in other partitions.
+With this method, messages should be written exactly once.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from drainer.row.key import compared_as, comparison
 
 
 def conflict_hashes(events: Sequence[RowChanges], zone: tzinfo) -> list[Hashes]:
-    """Of all events of one table in a segment: their hashes, parallel to `events`."""
+    """Return the hashes of all events of one table in a segment, parallel to `events`."""
     table = events[0].table
     keys = [_unique_keys(one.table) for one in events]
     if any(of is None for of in keys) or not table.handle:
@@ -65,13 +66,14 @@ def conflict_hashes(events: Sequence[RowChanges], zone: tzinfo) -> list[Hashes]:
 
 
 def table_hashes(events: Sequence[RowChanges], zone: tzinfo) -> list[Hashes]:
-    """All in the table's one partition, parallel to `events`: what needs no other event, for those that are not all
-    there."""
+    """Return hashes that put all events in the table's one partition, parallel to `events`. They need no other events,
+    so they also serve when not all events of the transaction are known."""
     return [row_hashes(one.table, (), one.image, len(one), zone) for one in events]
 
 
 def components(count: int, nodes: Ints, values: Ints) -> Ints:
-    """Of `count` nodes the least node that each hangs together with; `nodes` and `values`: what each edge joins."""
+    """Return, for each of `count` nodes, the smallest node of its connected component. `nodes` and `values`: each pair
+    is an edge between a node and a value; nodes with the same value are connected."""
     label = np.arange(count)
     if not len(values):
         return label
@@ -89,12 +91,12 @@ def components(count: int, nodes: Ints, values: Ints) -> Ints:
 
 
 def _unique_keys(table: Table) -> dict[int, tuple[int, ...]] | None:
-    """Index id → places of its columns; None where one cannot be compared here."""
+    """Return index id → positions of its columns. None if a unique key cannot be compared here."""
     info, found = table.info, {}
     for index in info.unique_indexes():
         columns = info.index_columns(index)
         if any(not column.is_virtual and column.name not in table.places for column in columns):
-            continue  # by a column selector: no reader has a key that needs it
+            continue  # left out by a column selector: no reader of these messages can have this key
         if any(part.length != UNSPECIFIED for part in index.columns):
             return None
         if any(column.name not in table.places or comparison(column.type) is None for column in columns):
@@ -106,7 +108,7 @@ def _unique_keys(table: Table) -> dict[int, tuple[int, ...]] | None:
 def _edges(
     events: Sequence[RowChanges], keys: Sequence[dict[int, tuple[int, ...]]], transactions: Ints
 ) -> tuple[Ints, Ints]:
-    """(transaction, value) of every value of a unique key that an image has and that is not NULL."""
+    """Return a pair (transaction, value) for each value of a unique key that is in an image and not NULL."""
     begins = np.cumsum([0] + [len(one) for one in events])
     nodes, values, used = [], [], 0
     for key in sorted({key for of in keys for key in of}):
@@ -128,7 +130,7 @@ def _edges(
 
 
 def _whole(columns: Sequence[Any]) -> Mask:
-    """Rows without a NULL: others collide with none."""
+    """Return which rows have no NULL: a key with a NULL conflicts with no other."""
     found = np.ones(len(columns[0]), np.bool_)
     for column in columns:
         if column.null_count:
@@ -137,7 +139,8 @@ def _whole(columns: Sequence[Any]) -> Mask:
 
 
 def _compared(table: Table, places: Sequence[int], image: Columns) -> list[Any]:
-    """The columns as bytes, the same for values that a key holds to be the same, whatever version wrote them."""
+    """Return the columns as bytes that are equal if and only if a key treats the values as equal, whatever table
+    version wrote them."""
     found = []
     for place in places:
         show = _comparable(table.columns[place].form)

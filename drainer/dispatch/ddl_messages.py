@@ -1,8 +1,8 @@
-"""A DDL to what messages say of it, and where they go.
+"""Converts a DDL to the messages that describe it, and chooses their topics.
 
-One message for each table: a RENAME of several tables is a RENAME for each, and so is a batch of CREATE TABLE. DROP
-TABLE of several tables comes as a job for each. The topic is that of the table before the DDL; what concerns a database
-or the whole cluster goes to the default topic.
+There is one message for each table: a RENAME of several tables becomes a RENAME of each, and a batch of CREATE TABLE
+becomes a CREATE TABLE of each. A DROP TABLE of several tables already arrives as a job for each. The topic is that of
+the table before the DDL. A DDL of a database or of the complete cluster goes to the default topic.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from drainer.row.layout import published
 from drainer.schema import job_kinds, steps
 from drainer.schema.steps import Located, TableChange
 
-# Their statements name the tables in full, or one table where the text names several.
+# For these jobs the message has a statement with fully qualified names, or of one table where the original statement
+# names several.
 _REWRITTEN = frozenset({*job_kinds.DROPS, ActionType.EXCHANGE_TABLE_PARTITION, ActionType.RENAME_TABLE})
 
 
 @dataclass(frozen=True, slots=True)
 class DdlMessage:
-    """One DDL as encoders take it, and its topic."""
+    """One DDL in the form that encoders need, and its topic."""
 
     topic: str
     ddl: Ddl
 
 
 def ddl_messages(step: steps.Ddl, router: Router) -> list[DdlMessage]:
-    """In the order in which a reader runs them."""
+    """Return the messages in the order in which a reader applies them."""
     if step.job.type in job_kinds.ON_SCHEMA | job_kinds.ON_CLUSTER or not step.changes:
         return [_message(step, router, None, int(step.job.type), _text(step))]
     if step.job.type == ActionType.RENAME_TABLES and not step.rewritten:
@@ -46,7 +47,7 @@ def ddl_messages(step: steps.Ddl, router: Router) -> list[DdlMessage]:
 
 
 def ddl_partitions(scope: DdlScope, partitions: int) -> range:
-    """Which of a topic's partitions a DDL goes to."""
+    """Return the partitions of a topic that get a DDL."""
     if scope is DdlScope.NONE:
         return range(0)
     return range(1 if scope is DdlScope.FIRST_PARTITION else partitions)
@@ -84,7 +85,8 @@ def _message(step: steps.Ddl, router: Router, change: TableChange | None, type_c
 
 
 def described(located: Located | None, version: int) -> Table | None:
-    """With all its columns. None also where one has a type that rows cannot carry; then there are no rows either."""
+    """Return the table with all its columns. None if `located` is None, or if a column has a type that rows cannot
+    carry; then the table has no rows either."""
     if located is None:
         return None
     try:

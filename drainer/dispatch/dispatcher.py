@@ -1,7 +1,7 @@
-"""Events to topics and partitions.
+"""Assigns events to topics and partitions.
 
-Where the old and the new image of an update belong into different partitions, it becomes a delete in the one and an
-insert in the other, so that what happens to a row with these values is in one partition, in order.
+If the old and the new image of an update belong to different partitions, the update becomes a delete in the one and an
+insert in the other. So all events of a row with these values are in one partition, in order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from drainer.protocol.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Events of one table and kind, and the partition of each in `topic`."""
+    """Events of one table and kind in `topic`, and the partition of each."""
 
     changes: RowChanges
     topic: str
@@ -40,7 +40,7 @@ class Routes:
         return self if bool(chosen.all()) else self._at(np.flatnonzero(chosen))
 
     def by_partition(self) -> Routes:
-        """The same, those of each partition one behind another, in their order."""
+        """Return the same events grouped by partition. Within a partition they keep their order."""
         if bool((np.diff(self.partitions) >= 0).all()):
             return self
         return self._at(np.argsort(self.partitions, kind="stable"))
@@ -50,8 +50,9 @@ class Routes:
 
 
 class Dispatcher:
-    """`partitions`: how many each topic has; who made it may add topics. `zone`: in which TIMESTAMPs are text. `raw`:
-    updates stay whole, in the partition of their new image (TiCDC's output-raw-change-event)."""
+    """Routes events. `partitions`: the number of partitions of each topic; the creator of the dispatcher may add topics
+    later. `zone`: the time zone in which TIMESTAMPs are converted to text. `raw`: updates stay updates, in the
+    partition of their new image (TiCDC's output-raw-change-event)."""
 
     def __init__(self, router: Router, partitions: Mapping[str, int], zone: tzinfo, *, raw: bool = False) -> None:
         self.router = router
@@ -60,15 +61,16 @@ class Dispatcher:
         self.raw = raw
 
     def count(self, topic: str) -> int:
-        """Partitions of a topic. Raises DispatchError where it is not known."""
+        """Return the number of partitions of a topic. Raises DispatchError if it is not known."""
         found = self.partitions.get(topic, 0)
         if found < 1:
             raise DispatchError(f"topic {topic}: the number of its partitions is not known")
         return found
 
     def routes(self, events: Sequence[RowChanges], *, is_piece: bool = False) -> list[Routes]:
-        """All events of a segment, or of a slot of it (drainer/dispatch/slotting.py). `is_piece`: it has a part of a
-        transaction. Raises DispatchError, and DecodeError for values that no column of their type holds."""
+        """Route all events of a segment, or of one slot of it (drainer/dispatch/slotting.py). `is_piece`: the segment
+        has only a part of a transaction. Raises DispatchError, and DecodeError for a value that a column of its type
+        cannot hold."""
         found: list[Routes] = []
         conflicting: dict[tuple[int, str], list[RowChanges]] = {}
         for changes in events:
@@ -86,7 +88,7 @@ class Dispatcher:
         return found
 
     def image_partitions(self, table: Table, rule: Rule, columns: Columns, commit_ts: Words) -> Ints:
-        """Where images belong, by a rule that looks at nothing else."""
+        """Return the partition of each image, for a rule that needs no other image to decide."""
         topic = rule.topic.topic(table.schema, table.name)
         if rule.method is Method.TS:
             return (commit_ts % np.uint64(self.count(topic))).astype(np.int64)

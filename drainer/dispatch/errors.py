@@ -1,4 +1,4 @@
-"""What dispatching may raise."""
+"""Errors of dispatching."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from binlog.errors import BinlogError, ConfigError
 
 
 class DispatchConfigError(ConfigError):
-    """Rules that cannot be followed; the text names the rule."""
+    """A rule cannot be followed. The text names the rule."""
 
 
 class DispatchError(BinlogError):
-    """Rows that their rule cannot be applied to; the text names the table and the rule."""
+    """A rule cannot be applied to rows of a table. The text names the table and the rule."""

@@ -1,7 +1,7 @@
-"""One event for each row and transaction: a binlog has a change for each statement, messages have none in between.
+"""Merges changes to one event for each row and transaction: a binlog has a change for each statement, messages do not.
 
-Every change removes its old image and adds its new one. Of all that a transaction does to one row, which is the same
-handle key byte for byte, the first removal and the last addition count:
+Every change removes its old image and adds its new one. A row is identified by its handle key, byte for byte. Of all
+changes of a row in one transaction, the first removal and the last addition count:
 
     insert, update             insert of the last image
     update, update             update from the first image to the last
@@ -28,9 +28,9 @@ from drainer.changes.vector import Ints, Mask
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """All changes of one table: first the inserts, then the updates, then the deletes. `old`: images of updates, then
-    of deletes; `new`: of inserts, then of updates. `transaction`: numbers that ascend in upstream's order; `order`: as
-    of Changes."""
+    """All changes of one table: first the inserts, then the updates, then the deletes. `old`: images of the updates,
+    then of the deletes. `new`: images of the inserts, then of the updates. `transaction`: numbers that ascend in
+    upstream's order. `order`: as in Changes."""
 
     inserts: int
     updates: int
@@ -45,7 +45,7 @@ class TableChanges:
 
     @property
     def old_at(self) -> Ints:
-        """Of each change the place of its image in `old`, -1: it has none."""
+        """Return the position of each change's image in `old`; -1 if it has no old image."""
         places = np.arange(-self.inserts, len(self) - self.inserts)
         return np.maximum(places, -1)
 
@@ -58,7 +58,8 @@ class TableChanges:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """`removing` and `adding`: the changes whose old and new image an event has, -1 for none."""
+    """Events as pairs of changes. `removing` and `adding`: the change whose old or new image an event has, -1 for
+    none."""
 
     removing: Ints
     adding: Ints
@@ -73,14 +74,14 @@ class Events:
 
 
 def unmerged(changes: TableChanges) -> Events:
-    """Every change as it is."""
+    """Return one event for each change."""
     each = np.arange(len(changes))
     return Events(np.where(changes.old_at < 0, -1, each), np.where(changes.new_at < 0, -1, each))
 
 
 def merged(changes: TableChanges, handle: Sequence[int], *, rejoin: bool = False) -> Events:
-    """`handle`: places of the handle key's columns. `rejoin`: an update of the handle key, of rows that nothing else in
-    the transaction touches under either key, stays one event."""
+    """Merge the changes of each row in a transaction. `handle`: positions of the handle key's columns. `rejoin`: an
+    update of the handle key stays one event, if no other change of the transaction touches a row with either key."""
     whole = unmerged(changes)
     codes = _merging(changes, handle)
     if codes is None:
@@ -106,7 +107,7 @@ def merged(changes: TableChanges, handle: Sequence[int], *, rejoin: bool = False
 
 
 def differ(old: Columns, new: Columns, places: Sequence[int], old_at: Ints, new_at: Ints) -> Mask:
-    """Whether any of these columns differs between the images at these places. NULL equals NULL."""
+    """Return whether any of these columns differs between the images at these positions. NULL equals NULL."""
     found = np.zeros(len(old_at), np.bool_)
     for place in places:
         one, other = old[place].take(pa.array(old_at)), new[place].take(pa.array(new_at))
@@ -119,7 +120,8 @@ def differ(old: Columns, new: Columns, places: Sequence[int], old_at: Ints, new_
 
 
 def _merging(changes: TableChanges, handle: Sequence[int]) -> tuple[Ints, Ints, Mask] | None:
-    """(row number of each change's old and new image, which changes must be merged); None: none of them."""
+    """Return the row number of each change's old and new image, and which changes must be merged. None if no change
+    must be."""
     old_at, new_at = changes.old_at, changes.new_at
     updates = np.arange(changes.inserts, changes.inserts + changes.updates)
     moved = updates[differ(changes.old, changes.new, handle, old_at[updates], new_at[updates])]
@@ -141,7 +143,8 @@ def _merging(changes: TableChanges, handle: Sequence[int]) -> tuple[Ints, Ints, 
 
 
 def row_codes(columns: Sequence[Any]) -> Ints:
-    """A number for each row, the same for rows whose values are the same in all columns, NULL being a value."""
+    """Return a number for each row: rows have the same number if their values are the same in all columns. NULL counts
+    as a value."""
     found: Ints | None = None
     for column in columns:
         encoded = column.dictionary_encode()
@@ -155,7 +158,7 @@ def row_codes(columns: Sequence[Any]) -> Ints:
 
 
 def _rejoined(events: Events) -> Events:
-    """A delete and an insert of one change become an update again."""
+    """Turn a delete and an insert that come from one change back into an update."""
     deletes, inserts = np.flatnonzero(events.adding < 0), np.flatnonzero(events.removing < 0)
     both, left, right = np.intersect1d(events.removing[deletes], events.adding[inserts], return_indices=True)
     kept = np.ones(len(events), np.bool_)

@@ -1,10 +1,10 @@
-"""Partition numbers, the same that TiCDC gives: a hash of names and of values as text, whole columns at a time.
+"""Computes the same partition numbers as TiCDC: a hash of names and of values as text, for whole columns at a time.
 
-    hash        xor of the CRC-32 of each of: schema and table; of each column that counts its name and its text
+    hash        xor of these CRC-32s: one of schema and table, and one of name and text of each column that counts
     partition   hash modulo the number of partitions
 
-NULL has the text `null`, as the text "null" has; parts are joined with nothing between them. Other producers of the
-same topic do so, too, and a row must be where they put it.
+NULL has the text `null`, like the string "null". Parts are joined without a separator. Both are ambiguous, but other
+producers of the same topic do the same, and all producers must agree on a row's partition.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _POLYNOMIAL: Final = np.uint32(0xEDB8_8320)
 
 
 def hash_of(groups: Iterable[Iterable[bytes]]) -> int:
-    """Of groups of byte strings, whatever their order."""
+    """Return the combined hash of groups of byte strings. The order of the groups does not matter."""
     found = 0
     for group in groups:
         found ^= crc32(b"".join(group))
@@ -43,7 +43,7 @@ def hash_of(groups: Iterable[Iterable[bytes]]) -> int:
 
 
 def hash_text(form: Form, zone: tzinfo) -> Callable[[Any], bytes]:
-    """From a carrier that is not NULL to its text in hashes. What it gives raises DecodeError."""
+    """Return a function from a carrier that is not NULL to the text that is hashed. The function raises DecodeError."""
     if form.family in _NUMBERS:
         return lambda value: b"%d" % value
     if form.family in (Family.TEXT, Family.BYTES):
@@ -56,7 +56,8 @@ def hash_text(form: Form, zone: tzinfo) -> Callable[[Any], bytes]:
 
 
 def _crcs(texts: Any, begin: int) -> Hashes:
-    """crc32(text, begin) of each, a byte of all at a time. `texts`: short strings, none NULL."""
+    """Return crc32(text, begin) for each text, computed one byte position of all texts at a time. `texts`: short
+    strings without NULL."""
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
     data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
     at, lengths = offsets[:-1], np.diff(offsets)
@@ -72,7 +73,7 @@ def _crcs(texts: Any, begin: int) -> Hashes:
 
 
 def _crc_table() -> Hashes:
-    """What one byte adds to a CRC-32."""
+    """Return the table of CRC-32 for one byte."""
     found = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         found = np.where(found & 1, _POLYNOMIAL ^ (found >> np.uint32(1)), found >> np.uint32(1)).astype(np.uint32)
@@ -83,7 +84,8 @@ _CRC: Final = _crc_table()
 
 
 def row_hashes(table: Table, places: Sequence[int], columns: Columns, count: int, zone: tzinfo) -> Hashes:
-    """Of `count` rows by their table and the columns at `places`. Raises DecodeError naming the column."""
+    """Return the hashes of `count` rows from their table and the columns at `places`. Raises DecodeError naming the
+    column."""
     found = np.full(count, crc32(f"{table.schema}{table.name}".encode()), np.uint32)
     for place in places:
         column = table.columns[place]

@@ -1,16 +1,16 @@
-"""A transaction that comes in pieces, in the order and with the events that it would have as one segment.
+"""Orders the events of a transaction that arrives in pieces as if it were one segment, with the same events.
 
-A piece alone says neither whether another one changes the same row, nor what must come before its own events. So the
-pieces are gone through several times:
+A single piece shows neither whether another piece changes the same row, nor which events of other pieces must precede
+its own. So the pieces are read several times:
 
-    1. which rows are changed in several pieces, by a hash of table and handle key: 8 bytes for each row;
-    2. where there are such rows: their changes are taken out and kept, to be merged together;
-    3. the events of each class (row_events: deletes, updates, inserts) that may occur: of each piece those of the rows
-       that are left, and behind the last piece those of the rows that were taken out.
+    1. Find the rows that several pieces change, by a hash of table and handle key: 8 bytes for each row.
+    2. If there are such rows, take their changes out and keep them in memory, to be merged together.
+    3. For each class of events that may occur (row_events: deletes, updates, inserts), write the events of that class:
+       of each piece those of the remaining rows, and after the last piece those of the rows that were taken out.
 
-An update that moves a row from a key that is taken out to one that is not, or the other way, is divided into its delete
-and its insert; merging would do the same. Two rows of one hash are taken out although nothing demands it, which costs
-their memory.
+An update that moves a row from a key that is taken out to one that is not, or the reverse, is divided into a delete and
+an insert; merging would do the same. Two rows with the same hash are taken out without need. This costs memory, but
+does not change the result.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from drainer.protocol.table import Table
 Digests = npt.NDArray[np.uint64]
 Transaction = tuple[int, int]  # commit_ts, start_ts
 _TableKey = tuple[int, int, int, str]  # Table.key
-_Held = dict[Transaction, dict[_TableKey, Digests]]  # of rows that several pieces change; ascending
+_Held = dict[Transaction, dict[_TableKey, Digests]]  # the digests of rows that several pieces change, ascending
 
-# Odd, so that different numbers stay different.
+# Odd, so that multiplication maps different numbers to different numbers.
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is written next: of the events of `segment` those of one class, None: all of them, in their order.
-    `is_piece`: it may not have all changes of its transactions."""
+    """The next part to write: the events of `segment` of one class, or all of them in their order if the class is None.
+    `is_piece`: the segment may not have all changes of its transactions."""
 
     segment: ChangeSegment
     class_: int | None = None
@@ -55,9 +55,9 @@ PartsOf = Callable[[Callable[[], Iterable[ChangeSegment]]], Iterable[Part]]
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one transaction. `first`, `last`: the pieces that it is in; `kinds`: of changes of tables with a handle key;
-    `has_unkeyed`: it changes other tables, too; `digests`: of each table with a handle key and
-    each piece the rows that it changes."""
+    """What the survey found about one transaction. `first`, `last`: its first and last piece. `kinds`: the kinds of its
+    changes of tables with a handle key. `has_unkeyed`: it also changes tables without a handle key. `digests`: the
+    changed rows of each table with a handle key in each piece."""
 
     first: int
     last: int
@@ -67,14 +67,15 @@ class _Seen:
 
     @property
     def classes(self) -> list[int]:
-        """Those that its events may have: an update may become a delete and an insert, and they an update."""
+        """Return the classes that the transaction's events may have: an update may become a delete and an insert, and a
+        delete and an insert may become an update."""
         if Kind.UPDATE in self.kinds or {Kind.INSERT, Kind.DELETE} <= self.kinds:
             return [DELETES, UPDATES, INSERTS]
         found = {DELETES} if self.has_unkeyed else set()
         return sorted(found | {INSERTS if kind is Kind.INSERT else DELETES for kind in self.kinds})
 
     def held(self) -> dict[_TableKey, Digests]:
-        """The rows that several pieces change."""
+        """Return the rows that several pieces change."""
         found = {}
         for key, parts in self.digests.items():
             every = np.sort(np.concatenate(parts))
@@ -86,7 +87,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Events of these transactions and this class, in pieces `first` to `last`."""
+    """One pass over the pieces `first` to `last`: the events of this class of these transactions."""
 
     transactions: frozenset[Transaction]
     class_: int | None
@@ -95,7 +96,8 @@ class _Stage:
 
 
 def in_order(works: Callable[[], Iterable[ChangeSegment]], events: RowEvents) -> Iterator[Part]:
-    """`works`: as of batch.work.Pieces; every call gives the same. Raises what it raises."""
+    """Yield the parts in the order in which they must be written. `works`: as in batch.work.Pieces; every call must
+    return the same pieces. Raises what `works` raises."""
     seen = _survey(works(), events)
     held: _Held = {transaction: rows for transaction, one in seen.items() if (rows := one.held())}
     for one in seen.values():
@@ -115,7 +117,7 @@ def in_order(works: Callable[[], Iterable[ChangeSegment]], events: RowEvents) ->
 
 
 def _survey(works: Iterable[ChangeSegment], events: RowEvents) -> dict[Transaction, _Seen]:
-    """Of all transactions."""
+    """Read all pieces and collect what each transaction changes."""
     found: dict[Transaction, _Seen] = {}
     for number, segment in enumerate(works):
         of_piece: dict[tuple[Transaction, _TableKey], list[Digests]] = {}
@@ -138,7 +140,7 @@ def _survey(works: Iterable[ChangeSegment], events: RowEvents) -> dict[Transacti
 def _gathered(
     works: Callable[[], Iterable[ChangeSegment]], events: RowEvents, held: _Held
 ) -> dict[Transaction, ChangeSegment]:
-    """The changes of the rows that several pieces change."""
+    """Return the changes of the rows that several pieces change."""
     if not held:
         return {}
     found: dict[Transaction, list[Changes]] = {}
@@ -153,7 +155,7 @@ def _gathered(
 
 
 def _passes(seen: Mapping[Transaction, _Seen]) -> list[list[_Stage]]:
-    """What is written while the pieces are gone through once, for each time."""
+    """Return the stages for each pass over the pieces."""
     stages: list[_Stage] = []
     for transaction, one in sorted(seen.items()):
         if one.first < one.last:
@@ -174,7 +176,7 @@ def _passes(seen: Mapping[Transaction, _Seen]) -> list[list[_Stage]]:
 
 
 def _transactions(changes: Changes) -> list[tuple[Transaction, Mask | None]]:
-    """Each transaction and which changes are its own, None: all of them."""
+    """Return each transaction and the mask of its changes; the mask is None if all changes are its own."""
     if not len(changes):
         return []
     first = int(changes.commit_ts[0]), int(changes.start_ts[0])
@@ -190,7 +192,8 @@ def _transactions(changes: Changes) -> list[tuple[Transaction, Mask | None]]:
 def _parted(
     segment: ChangeSegment, events: RowEvents, held: _Held, transactions: frozenset[Transaction] | None
 ) -> tuple[ChangeSegment, list[tuple[Transaction, Changes]]]:
-    """(the changes of these transactions, None: of all, without those of held rows; those)."""
+    """Split the changes of these transactions (None: of all) into the changes of rows that are not held, and those of
+    held rows."""
     kept: list[Changes] = []
     taken: list[tuple[Transaction, Changes]] = []
     for changes in segment.changes:
@@ -210,7 +213,7 @@ def _parted(
 
 
 def _divided(changes: Changes, table: Table, held: Digests) -> tuple[list[Changes], list[Changes]]:
-    """(changes of other rows, changes of held rows)."""
+    """Split changes into those of other rows and those of held rows."""
     none = np.zeros(len(changes), np.bool_)
     old, new = (none if one is None else np.isin(one, held) for one in _digests_of(changes, table))
     if changes.kind is not Kind.UPDATE:
@@ -236,12 +239,12 @@ def _some(changes: Changes, chosen: Mask) -> list[Changes]:
 
 
 def _digests_of(changes: Changes, table: Table) -> list[Digests | None]:
-    """Of each change the row of its old and of its new image."""
+    """Return the digest of the row of each change's old and new image."""
     return [None if image is None else _digests(image, table.handle) for image in (changes.old, changes.new)]
 
 
 def _digests(columns: Columns, handle: Sequence[int]) -> Digests:
-    """The same for the same values, in this process."""
+    """Hash each row's handle key. Equal values have equal digests within this process."""
     found: Any = np.uint64(0)
     with np.errstate(over="ignore"):
         for place in handle:
@@ -256,7 +259,7 @@ def _digests(columns: Columns, handle: Sequence[int]) -> Digests:
 
 
 def _renumbered(changes: Sequence[Changes]) -> list[Changes]:
-    """Their places among themselves."""
+    """Renumber the changes: `order` becomes the position among these changes."""
     places = np.unique(np.concatenate([one.order for one in changes]), return_inverse=True)[1]
     parts = np.split(places, np.cumsum([len(one) for one in changes])[:-1])
     return [replace(one, order=order) for one, order in zip(changes, parts, strict=True)]

@@ -1,7 +1,8 @@
 """Converts changes into the events that messages are made of: one event for each row in a transaction, in order.
 
-Within a transaction the events of a table with a handle key come deletes first, then updates, then inserts, so that a
-unique value is free before another row takes it. Those of a table without one stay in the order of its statements.
+Within a transaction, the events of a table with a handle key are ordered: deletes, then updates, then inserts. So a
+unique value is free before another row uses it. The events of a table without a handle key keep the order of its
+statements.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from drainer.row.layout import Layout
 
 _TABLES_MAX: Final = 4096
 
-# Bits of RowChanges.order from below: the change and which half of it (delete, insert), the class in the transaction,
-# the transaction.
+# Bits of RowChanges.order, lowest first: the change and which half of it (delete, insert); the class in the
+# transaction; the transaction.
 _HALF_BITS: Final = 33
 _CLASS_BITS: Final = 2
 DELETES: Final = 0  # and all events of tables without a handle key
@@ -38,17 +39,18 @@ _CLASSES: Final = {Kind.DELETE: DELETES, Kind.UPDATE: UPDATES, Kind.INSERT: INSE
 
 @dataclass(frozen=True, slots=True)
 class _Stamps:
-    """Of one table's changes, parallel to TableChanges."""
+    """The timestamps of one table's changes, parallel to TableChanges."""
 
     commit_ts: Words
     start_ts: Words
 
 
 class RowEvents:
-    """Makes events. Keeps the tables it has met; not for several threads.
+    """Converts changes to events. Caches the tables of codecs it has seen. Not safe for use by several threads.
 
     `raw`: updates of unique keys, and of handle keys that are not clustered, stay updates (TiCDC's
-    output-raw-change-event); else they are deletes and inserts. `selectors`: which columns events have."""
+    output-raw-change-event). Otherwise they become a delete and an insert. `selectors`: which columns events have.
+    """
 
     def __init__(self, *, raw: bool = False, selectors: ColumnSelectors = ALL_COLUMNS) -> None:
         self._raw = raw
@@ -56,7 +58,7 @@ class RowEvents:
         self._tables: dict[int, tuple[Layout, Table, Selection]] = {}
 
     def __getstate__(self) -> tuple[bool, ColumnSelectors]:
-        """Ids of objects are not those of another process."""
+        """Leave out the cache: its keys are ids of objects, which are not valid in another process."""
         return self._raw, self._selectors
 
     def __setstate__(self, state: tuple[bool, ColumnSelectors]) -> None:
@@ -66,8 +68,8 @@ class RowEvents:
         return self.of_changes(segment.changes)
 
     def of_changes(self, changes: Sequence[Changes]) -> list[RowChanges]:
-        """`order` of what comes out tells the place of each event among all of them; it ascends in each RowChanges, and
-        events of one transaction and table have one `start_ts` and `commit_ts`."""
+        """Convert changes to events. `order` of the result is the position of each event among all events; it ascends
+        in each RowChanges. Events of one transaction and table have the same `start_ts` and `commit_ts`."""
         transactions = _transactions(changes)
         groups: dict[int, list[tuple[Changes, Ints]]] = {}
         for one, numbers in zip(changes, transactions, strict=True):
@@ -75,11 +77,12 @@ class RowEvents:
         return [events for group in groups.values() for events in self._table_events(group)]
 
     def table(self, codec: Codec) -> Table:
-        """The table that a codec's rows belong to, with all columns that they have."""
+        """Return the table of a codec's rows, with all columns that the rows have."""
         return self._known(codec)[1]
 
     def selection(self, codec: Codec) -> Selection:
-        """What messages say of that table. Raises DispatchError where a column selector leaves no key of it."""
+        """Return the columns of that table that messages have. Raises DispatchError if a column selector leaves no key
+        of the table."""
         return self._known(codec)[2]
 
     def _known(self, codec: Codec) -> tuple[Layout, Table, Selection]:
@@ -90,7 +93,7 @@ class RowEvents:
                 self._tables.clear()
             forms = [(target.id, target.form) for target in layout.targets]
             made = table_of(at.schema, at.current, forms, at.current_version, at.at_version)
-            # The layout, so that its id stays its.
+            # Keep the layout alive, so that no other object gets its id.
             found = self._tables[id(layout)] = layout, made, self._selectors.select(made)
         return found
 
@@ -108,12 +111,13 @@ class RowEvents:
 
 
 def _unique(table: Table) -> list[int]:
-    """Places of the columns whose update is a delete and an insert, beside the handle key's."""
+    """Return the positions of the columns, besides those of the handle key, whose update becomes a delete and an
+    insert."""
     return [place for place, column in enumerate(table.columns) if column.flags & ColumnFlag.UNIQUE_KEY]
 
 
 def _transactions(changes: Sequence[Changes]) -> list[Ints]:
-    """The number of each change's transaction, ascending in upstream's order."""
+    """Return the number of each change's transaction. Numbers ascend in upstream's order."""
     if not changes:
         return []
     size = max(int(one.order.max(initial=-1)) for one in changes) + 1
@@ -161,7 +165,7 @@ def _joined(arrays: Sequence[Any]) -> Any:
 
 
 def _split(events: Events, changes: TableChanges, unique: Sequence[int]) -> Events:
-    """Updates of a unique key become a delete and an insert."""
+    """Turn updates of a unique key into a delete and an insert."""
     updates = np.flatnonzero(events.are_updates)
     old_at, new_at = changes.old_at[events.removing[updates]], changes.new_at[events.adding[updates]]
     split = updates[differ(changes.old, changes.new, unique, old_at, new_at)]
@@ -186,13 +190,13 @@ def _made(selection: Selection, events: Events, changes: TableChanges, stamps: _
         if len(order) > 1 and not bool((np.diff(order) > 0).all()):
             by_place = np.argsort(order)
             order, removing, adding, last = order[by_place], removing[by_place], adding[by_place], last[by_place]
-        old = None if kind is Kind.INSERT else _taken(all_old, changes.old_at[removing])
-        new = None if kind is Kind.DELETE else _taken(all_new, changes.new_at[adding])
+        old = None if kind is Kind.INSERT else _take_images(all_old, changes.old_at[removing])
+        new = None if kind is Kind.DELETE else _take_images(all_new, changes.new_at[adding])
         yield RowChanges(table, kind, stamps.commit_ts[last], stamps.start_ts[last], order, old, new)
 
 
-def _taken(columns: Columns, places: Ints) -> Columns:
-    """Without a copy where they lie one behind another."""
+def _take_images(columns: Columns, places: Ints) -> Columns:
+    """Return the images at these positions. Copies nothing if the positions are consecutive."""
     first, count = int(places[0]), len(places)
     if int(places[-1]) - first == count - 1 and bool((np.diff(places) == 1).all()):
         return tuple(column.slice(first, count) for column in columns)
@@ -201,17 +205,18 @@ def _taken(columns: Columns, places: Ints) -> Columns:
 
 
 def transactions_of(events: RowChanges) -> Ints:
-    """A number for the transaction of each."""
+    """Return the number of each event's transaction."""
     return events.order >> (_HALF_BITS + _CLASS_BITS)
 
 
 def class_of(events: RowChanges) -> int:
-    """DELETES, UPDATES or INSERTS: where they are in their transactions. All have the same; there is at least one."""
+    """Return DELETES, UPDATES or INSERTS, the class of these events, which orders the events of a transaction. All
+    events must have the same class, and there must be at least one."""
     return int(events.order[0]) >> _HALF_BITS & (1 << _CLASS_BITS) - 1
 
 
 def halves_of(updates: RowChanges, chosen: Ints) -> tuple[RowChanges, RowChanges]:
-    """Some updates as deletes and as inserts, at the places that such have in their transactions."""
+    """Divide some updates into deletes and inserts, with the `order` of these classes in their transactions."""
     some = updates.take(chosen)
     made = []
     for kind in (Kind.DELETE, Kind.INSERT):

@@ -1,13 +1,14 @@
 """Dispatch rules: which topic a table's events go to, which columns they have, and what chooses the partition of each.
 
-The first rule with a matching pattern counts for both; a table without one goes to the default topic, by table.
+The first rule with a matching pattern decides both topic and partition. A table without a matching rule goes to the
+default topic and is dispatched by table.
 
     table, default   a table is in one partition
     index-value      by the handle key, or by the unique index that the rule names
     columns          by the columns that the rule names
     ts               by commit_ts
-    conflict         by rows that no other unique value ties together (drainer/dispatch/conflict.py); ours, after the
-                     design that TiCDC began with
+    conflict         by groups of rows that share unique values (drainer/dispatch/conflict.py); an extension of this
+                     project, after the design that TiCDC began with
     rowid            old name of index-value
 """
 
@@ -49,9 +50,9 @@ _METHODS: Final[Mapping[str, Method]] = {
 
 @dataclass(frozen=True, slots=True)
 class DispatchRule:
-    """As it is configured, under TiCDC's names. `matcher`: patterns of tables (table_pattern.py); `partition`: how a
-    partition is chosen; `dispatcher`: its older name; `topic`: an expression (topic.py), "" for the default topic;
-    `index`: of `index-value`, which unique index, "" for the handle key; `columns`: of `columns`."""
+    """A rule in the configuration, with TiCDC's names. `matcher`: patterns of tables (table_pattern.py). `partition`:
+    how a partition is chosen; `dispatcher` is its older name. `topic`: an expression (topic.py), "" for the default
+    topic. `index`: the unique index for `index-value`, "" for the handle key. `columns`: the columns for `columns`."""
 
     matcher: tuple[str, ...]
     partition: str = ""
@@ -63,7 +64,7 @@ class DispatchRule:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One that was read."""
+    """A parsed rule."""
 
     patterns: TablePatterns | None
     method: Method
@@ -75,7 +76,7 @@ class Rule:
         return self.patterns is None or self.patterns.match(schema, table)
 
     def places(self, table: Table) -> tuple[int, ...]:
-        """Of the columns whose values choose the partition, in `table.columns`. Raises DispatchError."""
+        """Return the positions in `table.columns` of the columns that choose the partition. Raises DispatchError."""
         if self.method is Method.COLUMNS:
             return _column_places(table, self.columns)
         if self.method is Method.INDEX_VALUE and self.index:
@@ -84,7 +85,7 @@ class Rule:
 
 
 class Router:
-    """Finds a table's rule. Keeps what it has found; not for several threads."""
+    """Finds the rule of a table. Caches the rules it has found. Not safe for use by several threads."""
 
     def __init__(
         self,
@@ -95,8 +96,8 @@ class Router:
         ignores_case: bool = True,
         selectors: Iterable[SelectorRule] = (),
     ) -> None:
-        """Raises DispatchConfigError. `warnings`: what a user should be told of the rules; `selectors`: which columns
-        of tables messages have, and so which of them may choose a partition."""
+        """Parse the rules. `warnings`: what the user should know about the rules. `selectors`: which columns messages
+        have, and so which columns may choose a partition. Raises DispatchConfigError."""
         self.default_topic = check_topic(default_topic)
         self.warnings: list[str] = []
         self.selectors = ColumnSelectors.parse(selectors, ignores_case=ignores_case)
@@ -114,9 +115,9 @@ class Router:
         name = (rule.partition or rule.dispatcher).lower()
         method = _METHODS.get(name, Method.TABLE)
         if name not in _METHODS:
-            self.warnings.append(f"{where}: partition {name!r} is not known, and its tables go by table")
+            self.warnings.append(f"{where}: partition {name!r} is not known; its tables are dispatched by table")
         if name == "rowid":
-            self.warnings.append(f"{where}: partition 'rowid' is an old name, and its tables go by index-value")
+            self.warnings.append(f"{where}: partition 'rowid' is an old name of index-value; use index-value")
         if rule.columns and method is not Method.COLUMNS:
             raise DispatchConfigError(f"{where}: columns are given, and partition is {name or 'default'!r}")
         if rule.index and method is not Method.INDEX_VALUE:
@@ -134,25 +135,27 @@ class Router:
         return found
 
     def topic(self, schema: str, table: str) -> str:
-        """Of a table's events. `table` "": of what concerns a database, which is the default topic."""
+        """Return the topic of a table's events. `table` is "" for an event of a database, which goes to the default
+        topic."""
         return self.rule(schema, table).topic.topic(schema, table) if table else self.default_topic
 
     def topics(self, tables: Iterable[tuple[str, str]]) -> list[str]:
-        """Those of these tables, and the default topic, each once."""
+        """Return the topics of these tables and the default topic, each once."""
         return list(dict.fromkeys([*(self.topic(*name) for name in tables), self.default_topic]))
 
     def may_conflict(self, topic: str) -> bool:
-        """Whether a table that is dispatched by conflict could have this topic."""
+        """Return whether a table that is dispatched by conflict could have this topic."""
         return any(rule.method is Method.CONFLICT and rule.topic.may_be(topic) for rule in self.rules)
 
     @property
     def names_columns(self) -> bool:
-        """Whether tables can have columns that do not fit: `check` finds nothing otherwise."""
+        """Return whether a rule or selector names columns, which a table may not have. Otherwise `check` finds
+        nothing."""
         return bool(self.selectors) or any(rule.columns or rule.index for rule in self.rules)
 
     def check(self, table: Table) -> None:
-        """Of a table with all its columns. Raises DispatchError where its column selector or its rule cannot be
-        applied to it: before there are rows."""
+        """Check that the selector and the rule of a table can be applied to it, before it has rows. `table`: with all
+        its columns. Raises DispatchError."""
         self.rule(table.schema, table.name).places(self.selectors.select(table).table)
 
 
@@ -184,7 +187,7 @@ def _index_places(table: Table, name: str) -> tuple[int, ...]:
         raise DispatchError(f"{where}, which is not unique")
     columns = info.index_columns(found)
     if any(column.is_virtual for column in columns):
-        raise DispatchError(f"{where}, which has virtual generated columns, and rows do not have those")
+        raise DispatchError(f"{where}, which has virtual generated columns, whose values are not in the rows")
     left_out = [column.name for column in columns if column.name not in table.places]
     if left_out:
         raise DispatchError(f"{where}, whose columns {', '.join(left_out)} are left out by its column selector")

@@ -1,13 +1,14 @@
-"""Changes to slots: one slot has all of a partition, so that a task alone writes it, in order.
+"""Assigns changes to slots. All changes of a partition are in one slot, so that a single task writes the partition, in
+order.
 
-A change belongs to the slots of both its images: a row that moves to another partition leaves one and comes to another.
-What a slot makes of its changes is, of each partition that is its own, what a task would make that had all of them;
-`part_of_slot` leaves the rest out. There is one exception. Where updates stay whole (`raw`) and their partition is not
-chosen by the handle key, an event that sums up several changes of a row in one transaction may have a later old image,
-or be an update and not an insert.
+A change belongs to the slots of both its images: a row that moves to another partition leaves one slot and enters
+another. For each of its own partitions, a slot computes the same events as a task that has all changes; `part_of_slot`
+drops the events of other partitions. There is one exception. If updates stay updates (`raw`) and their partition is not
+chosen by the handle key, an event that merges several changes of a row in one transaction may have a later old image,
+or be an update instead of an insert.
 
-A topic that has tables dispatched by conflict is in one slot, with whatever else goes there: who belongs together is
-known only from all rows of a table, and a partition that several tables share must be one task's.
+A topic that has tables dispatched by conflict is in one slot, with all other tables of the topic: only all rows of a
+table show which events belong together, and a partition that several tables share must be written by one task.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ SLOTTING_VERSION: Final = 3
 
 @dataclass(frozen=True)
 class PartitionSlotting:
-    """See sink.base.Slotting. `count`: the most slots that a batch may have. What it says depends on the dispatcher's
-    rules and on how many partitions each topic has: a sink records both with an intent, and goes on with them."""
+    """See sink.base.Slotting. `count`: the most slots that a batch may have. The slots depend on the dispatcher's rules
+    and on the number of partitions of each topic. A sink records both with an intent, and continues an intent with the
+    recorded values."""
 
     dispatcher: Dispatcher
     count: int
@@ -43,7 +45,7 @@ class PartitionSlotting:
         object.__setattr__(self, "_events", RowEvents(selectors=self.dispatcher.router.selectors))
 
     def slots_of(self, changes: Changes, slots: int) -> Sequence[Ints]:
-        """Raises DispatchError."""
+        """Return the slot of each change for each of its images. Raises DispatchError."""
         selection = self._events.selection(changes.codec)
         table = selection.table
         rule = self.dispatcher.router.rule(table.schema, table.name)
@@ -59,7 +61,7 @@ class PartitionSlotting:
 
 
 def slots_of_topic(dispatcher: Dispatcher, topic: str, slots: int) -> Ints:
-    """The slot of each partition of a topic. Raises DispatchError."""
+    """Return the slot of each partition of a topic. Raises DispatchError."""
     partitions = dispatcher.count(topic)
     if dispatcher.router.may_conflict(topic):
         return np.full(partitions, crc32(topic.encode()) % slots, np.int64)
@@ -67,14 +69,14 @@ def slots_of_topic(dispatcher: Dispatcher, topic: str, slots: int) -> Ints:
 
 
 def spread_slots(topic: str, partitions: int, slots: int) -> Ints:
-    """All slots have as many, or one more than others. Where topics begin differs, so that those of few partitions are
-    not all in the first slots."""
+    """Return the slot of each partition. The numbers of partitions in two slots differ by at most one. The first slot
+    differs from topic to topic, so that topics with few partitions do not all use the first slots."""
     found: Ints = (crc32(topic.encode()) + np.arange(partitions, dtype=np.int64)) % slots
     return found
 
 
 def part_of_slot(events: Sequence[RowChanges], dispatcher: Dispatcher, slot: int, slots: int) -> list[Routes]:
-    """Of a slot's events those that it writes. Raises as `Dispatcher.routes`."""
+    """Return the events that this slot writes. Raises as `Dispatcher.routes`."""
     found = []
     for routes in dispatcher.routes(events):
         mine = slots_of_topic(dispatcher, routes.topic, slots)[routes.partitions] == slot

@@ -1,4 +1,4 @@
-"""Whether the tables that there are fit the column selectors and the dispatch rules, before any of their rows comes."""
+"""Checks that existing tables fit the column selectors and the dispatch rules, before rows of them arrive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _QUERY_CHARS = 200
 
 
 def check_view(view: SchemaView, router: Router) -> None:
-    """Of every table as it is now. Raises DispatchConfigError."""
+    """Check the current definition of every table. Raises DispatchConfigError."""
     for table_id, versions in view.tables.items() if router.names_columns else ():
         try:
             _check(Located(table_id, versions.schema, versions.current), versions.versions[-1], router)
@@ -23,7 +23,7 @@ def check_view(view: SchemaView, router: Router) -> None:
 
 
 def check_ddl(step: Ddl, router: Router) -> None:
-    """Of the tables as this DDL leaves them, so that it is not published where their rows cannot be. Raises
+    """Check the tables as this DDL leaves them, so that a DDL is not published if rows after it could not be. Raises
     DispatchError."""
     for located in _left_by(step) if router.names_columns else ():
         try:
@@ -31,7 +31,7 @@ def check_ddl(step: Ddl, router: Router) -> None:
         except DispatchError as error:
             raise DispatchError(
                 f"DDL job {step.job.id} at commit_ts {step.commit_ts} is not published ({step.query[:_QUERY_CHARS]}): "
-                f"behind it, {error}. Settings that fit the table before and behind the DDL let it pass"
+                f"after it, {error}. To continue, use settings that fit the table both before and after the DDL"
             ) from error
 
 

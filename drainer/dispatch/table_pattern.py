@@ -4,7 +4,7 @@
     db.*  db.t?   any characters, one character     db.t[0-9]     one of these characters, [!0-9]: none of them
     `a.b`."c d"   names with other characters       /^t[0-9]+$/   a regular expression, searched for
 
-A name has letters, digits, `_`, `$` and characters beyond ASCII; any other stands in quotes or behind a backslash.
+A name has letters, digits, `_`, `$` and characters beyond ASCII; any other must be in quotes or after a backslash.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _WILD = {"*": "(?s:.*)", "?": "(?s:.)"}
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """Its `repr` is part of how a batch is cut (rule 16), so it has both patterns whole: Python's own ends at 200
-    characters of each."""
+    """One pattern. Its `repr` is part of what determines how a batch is split (rule 16), so it has both patterns
+    complete: Python's own `repr` of a pattern ends after 200 characters."""
 
     is_positive: bool
     schema: re.Pattern[str]
@@ -44,7 +44,8 @@ class _Pattern:
 
 @dataclass(frozen=True, slots=True)
 class TablePatterns:
-    """A list of patterns; the last that matches a table decides, and one that matches none is not meant."""
+    """A list of patterns. The last one that matches a table decides. A table that no pattern matches is not
+    selected."""
 
     patterns: tuple[_Pattern, ...]
     ignores_case: bool
@@ -53,7 +54,7 @@ class TablePatterns:
     def parse(
         cls, patterns: Iterable[str], *, ignores_case: bool = True, whose: str = "dispatch rule"
     ) -> TablePatterns:
-        """Raises DispatchConfigError naming the pattern, or `whose` list it is that has none."""
+        """Parse the patterns. Raises DispatchConfigError naming the pattern, or `whose` list it is if that is empty."""
         stripped = [pattern.strip() for pattern in patterns]
         made = tuple(_parsed(one, ignores_case) for one in stripped if one and not one.startswith("#"))
         if not made:
@@ -87,8 +88,9 @@ def _parsed(pattern: str, ignores_case: bool) -> _Pattern:
 
 
 def name_pattern(text: str, at: int, what: str, *, ignores_case: bool) -> tuple[re.Pattern[str] | None, int]:
-    """Of the name that begins at `at`, None where there is none; and where it ends, which is a point or the end where
-    all of it is understood. Raises DispatchConfigError that begins with `what`."""
+    """Parse the pattern of the name that begins at `at`. Return the pattern, None if the name is missing, and where it
+    ends: at a point or at the end of the text, unless the text is invalid. Raises DispatchConfigError whose text begins
+    with `what`."""
     lowered = lower if ignores_case else str
     found = _REGEX.match(text, at)
     if found is not None:
@@ -121,12 +123,13 @@ def name_pattern(text: str, at: int, what: str, *, ignores_case: bool) -> tuple[
 
 
 def lower(name: str) -> str:
-    """As TiDB has it, letter by letter: Python has a letter of its own for the σ at the end of a word."""
+    """Convert to lower case letter by letter, as TiDB does. Python's `lower` of a text has a separate letter for the σ
+    at the end of a word."""
     return name.lower() if name.isascii() else "".join(letter.lower()[:1] for letter in name)
 
 
 def _class(chars: str, what: str, *, is_negative: bool, ignores_case: bool) -> str:
-    """Of a wildcard: `-` makes ranges, a backslash takes its meaning away from the next character."""
+    """Return a wildcard's class as a regular expression: `-` makes ranges, a backslash quotes the next character."""
     _check_escapes(chars, what)
     keeps_case = not ignores_case or _MIXED_RANGE.search(chars) is not None
     shown = chars if keeps_case else lower(chars)
@@ -136,14 +139,15 @@ def _class(chars: str, what: str, *, is_negative: bool, ignores_case: bool) -> s
 
 
 def _check_escapes(text: str, what: str) -> None:
-    """Outside of regular expressions, where TiDB reserves those of letters and digits."""
+    """Refuse a backslash before a letter or digit outside regular expressions, where TiDB reserves it."""
     found = _LETTER_ESCAPE.search(text.replace("\\\\", ""))
     if found is not None:
-        raise DispatchConfigError(f"{what}: {found[0]} is no escape, except in a regular expression: /…/")
+        raise DispatchConfigError(f"{what}: {found[0]} is not an escape, except in a regular expression: /…/")
 
 
 def _regex(text: str, what: str, *, ignores_case: bool) -> re.Pattern[str]:
-    r"""As Go's: \w, \d, \s and \b are of ASCII. It is searched for in lower case where case does not count."""
+    r"""Compile a regular expression with Go's meaning: \w, \d, \s and \b are ASCII only. If case is ignored, names are
+    converted to lower case before they are searched."""
     posix = _POSIX_CLASS.search(text)
     if posix is not None:
         raise DispatchConfigError(f"{what}: write {posix[0]} as a range, such as [a-z]")
@@ -160,5 +164,5 @@ def _compiled(text: str, what: str, flags: int) -> re.Pattern[str]:
 
 
 def unexpected(what: str, char: str) -> str:
-    """The text of the error."""
+    """Return the text of the error for an unexpected character."""
     return f"{what}: unexpected {char!r}; put names with such characters in backquotes"

@@ -1,4 +1,4 @@
-"""Columns of binary strings as text for JSON: base64, or each byte as a character. A whole column at a time."""
+"""Columns of binary strings as text for JSON: base64, or each byte as one character. Converts a column at a time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ import pyarrow.compute as pc
 from drainer.changes.texts import data_of
 from drainer.protocol.json_text import json_string
 
-# Values that are longer than this on average are written one by one: a place for each of their bytes takes more.
+# Columns with longer values on average are converted value by value, because the vectorised way needs an index for each
+# byte.
 _SHORT_BYTES_MAX: Final = 256
-# What json.dumps leaves as it is and `json_string` does not, of these characters.
+# Characters that `json_string` escapes and json.dumps does not.
 _ESCAPES: Final = [(char.encode(), json_string(char)[1:-1].encode()) for char in "<>&"]
 _LATIN1_BYTES: Final = np.array([len(json_string(chr(code)).encode()) - 2 for code in range(256)], np.uint8)
 
 
 def base64(column: Any) -> Any:
-    """Of a `binary` array: the standard alphabet, with padding. All values are written as one, with bytes of 0 behind
-    each that does not end at a group of three; the padding is put into the text."""
+    """Convert a `binary` array to base64 with the standard alphabet and padding. All values are encoded in one call:
+    zero bytes after each value fill its last group of three, and the padding characters then replace their text."""
     data = data_of(column)
     if len(data) > _SHORT_BYTES_MAX * len(column):
         values = column.to_pylist()
@@ -45,7 +46,7 @@ def base64(column: Any) -> Any:
 
 
 def latin1_text(column: Any) -> Any:
-    """Of a `binary` array: each byte is the character of ISO 8859-1 with its number, escaped as JSON has it."""
+    """Convert a `binary` array: each byte becomes the character of ISO 8859-1 with its number, escaped for JSON."""
     data = data_of(column)
     text = json.dumps(data.tobytes().decode("iso-8859-1"), ensure_ascii=False)[1:-1].encode()
     for char, escape in _ESCAPES:
@@ -57,7 +58,7 @@ def latin1_text(column: Any) -> Any:
 
 
 def _places(column: Any) -> npt.NDArray[np.int64]:
-    """Where in `data_of(column)` each value begins and the last one ends."""
+    """Return the offsets in `data_of(column)` at which the values begin, and the offset at which the last one ends."""
     if not len(column):
         return np.zeros(1, np.int64)
     offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]

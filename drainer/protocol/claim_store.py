@@ -1,4 +1,5 @@
-"""Where messages lie that are too large for Kafka (claim check): a directory, or an object store that Arrow knows."""
+"""Stores for messages that are too large for Kafka (claim check): a directory, or an object store supported by
+Arrow."""
 
 from __future__ import annotations
 
@@ -16,35 +17,38 @@ _S3_SECRETS: Final = ("access-key", "secret-access-key")
 
 
 class ClaimStoreError(BinlogError):
-    """A claim that cannot be written or read; the text names it and says why."""
+    """A claim cannot be written or read. The text names the claim and the reason."""
 
 
 class ClaimStore(Protocol):
-    """A store of objects by name. An object that exists is complete; writing it again writes the same bytes."""
+    """Stores objects by name. An object that exists is complete. Writing it again writes the same bytes."""
 
     def location(self, name: str) -> str:
-        """As messages have it: the store's address, without secrets, and the name."""
+        """Return the location that messages contain: the store's address without secrets, and the name."""
         ...
 
     def put(self, name: str, data: bytes) -> str:
-        """Gives the location, when the object is durable. Raises ClaimStoreError."""
+        """Store an object and return its location once the object is durable. Raises ClaimStoreError."""
         ...
 
     def get(self, name: str) -> bytes:
-        """Raises ClaimStoreError."""
+        """Return the content of an object. Raises ClaimStoreError."""
         ...
 
     def check(self) -> None:
-        """Write an object, so that a place that takes none is known before a row needs it. Raises ClaimStoreError."""
+        """Write a test object, so that a store that cannot be written is reported before a row needs it. Raises
+        ClaimStoreError."""
         ...
 
 
-# What a check leaves in an object store: it may be written there, and who may write may not be allowed to delete.
+# The test object that a check writes to an object store. It stays there, because the account may be allowed to write
+# objects but not to delete them.
 _TRIED: Final = "drainer-may-write"
 
 
 class DirectoryStore:
-    """A directory of this machine, or one that it mounts. It is made when something is put into it."""
+    """Stores objects in a directory of this machine or of a mounted file system. The first write creates the
+    directory."""
 
     def __init__(self, path: Path, address: str) -> None:
         self._path = path
@@ -98,8 +102,8 @@ def _sync_directory(path: Path) -> None:
 
 
 class ArrowStore:
-    """A file system of pyarrow.fs whose files appear when they are closed, as those of object stores do. `base`: the
-    folder in it."""
+    """Stores objects in a file system of pyarrow.fs whose files become visible when they are closed, as in object
+    stores. `base`: the folder in the file system."""
 
     def __init__(self, files: Any, base: str, address: str) -> None:
         self._files = files
@@ -136,15 +140,17 @@ _LOCAL_SCHEMES: Final = frozenset({"", "file"})
 
 
 def open_store(uri: str) -> ClaimStore:
-    """`file:///dir`, a path, or `s3://bucket/prefix?region=…&endpoint=…&access-key=…&secret-access-key=…`: TiCDC's
-    parameters, or Arrow's. Without a region Arrow asks Amazon for the bucket's; else nothing is connected to yet.
+    """Open a store by its URI: `file:///dir`, a path, or
+    `s3://bucket/prefix?region=…&endpoint=…&access-key=…&secret-access-key=…`, with TiCDC's parameters or Arrow's. If an
+    S3 URI has no region, Arrow requests the bucket's region from Amazon. Otherwise no connection is opened yet.
 
-    Raises ProtocolConfigError; what is secret is not in its text."""
+    Raises ProtocolConfigError, whose text contains no secrets.
+    """
     parts = urlsplit(uri)
     if parts.scheme in _LOCAL_SCHEMES:
         path = unquote(parts.path)
         if parts.netloc or not path.startswith("/"):
-            raise ProtocolConfigError(f"claim-check-storage-uri {uri!r} is no absolute path")
+            raise ProtocolConfigError(f"claim-check-storage-uri {uri!r} is not an absolute path")
         return DirectoryStore(Path(path), f"file://{parts.path.rstrip('/')}")
     host = parts.netloc.rpartition("@")[2]
     address = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
@@ -160,7 +166,7 @@ def open_store(uri: str) -> ClaimStore:
 
 
 def arrow_uri(uri: str) -> str:
-    """An S3 address with TiCDC's parameters as Arrow understands it; others as they are."""
+    """Convert an S3 URI with TiCDC's parameters to Arrow's. Return any other URI unchanged."""
     parts = urlsplit(uri)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme != "s3" or not given.keys() & {"endpoint", "force-path-style", *_S3_SECRETS}:
@@ -172,5 +178,5 @@ def arrow_uri(uri: str) -> str:
     endpoint = urlsplit(given.pop("endpoint", ""))
     if endpoint.netloc:
         given |= {"endpoint_override": endpoint.netloc, "scheme": endpoint.scheme}
-    given.pop("force-path-style", None)  # Arrow does so for every endpoint that is not Amazon's
+    given.pop("force-path-style", None)  # Arrow always does this for endpoints other than Amazon's
     return parts._replace(netloc=user + host, query=urlencode(given)).geturl()

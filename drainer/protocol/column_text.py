@@ -1,4 +1,5 @@
-"""One column's carriers (row/carrier.py) as text that messages share: dates, decimals, names, JSON."""
+"""One column's carriers (row/carrier.py) as text in the form that several protocols use: dates, decimals, names,
+JSON."""
 
 from __future__ import annotations
 
@@ -22,10 +23,12 @@ Text = Callable[[Any], str]
 
 
 def text_of(form: Form, zone: tzinfo) -> Text:
-    """Of a carrier that is not NULL: the text that a MySQL client shows; ENUMs and SETs by name, a TIMESTAMP in `zone`.
-    Not for integers, floats, BITs and binary strings, which each protocol writes in its own way.
+    """Return a function from a carrier that is not NULL to the text that a MySQL client shows. ENUMs and SETs are shown
+    by name, a TIMESTAMP in `zone`. Integers, floats, BITs and binary strings are not supported, because each protocol
+    writes them in its own way.
 
-    What it gives raises DecodeError for what no column of that type holds, and for text that is not UTF-8."""
+    The function raises DecodeError for a value that a column of this type cannot hold, and for text that is not UTF-8.
+    """
     family, kind = form.family, form.kind
     if family is Family.DECIMAL:
         return str
@@ -49,7 +52,7 @@ def text_of(form: Form, zone: tzinfo) -> Text:
 
 
 def texts_of(form: Form, array: Any, zone: tzinfo) -> list[str | None]:
-    """Of a whole column. Each distinct value of a date, a time, an ENUM or a SET is made into text once."""
+    """Convert a complete column. Each distinct value of a date, a time, an ENUM or a SET is converted once."""
     text = text_of(form, zone)
     if form.family is Family.JSON:
         found: list[str | None] = json_texts(array).cast(pa.string()).to_pylist()

@@ -1,4 +1,4 @@
-"""What an encoder has compiled for each version of a table."""
+"""A cache of what an encoder has compiled for each version of a table."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-# Compiled tables are kept up to this number, then all are made again.
+# The most entries. When the cache is full, it is emptied.
 TABLES_MAX: Final = 4096
 
 
 class CompiledTables(Generic[T]):
-    """By `Table.key`, or a key that has it. Stays in the process: a pickled one is empty."""
+    """Caches compiled tables by `Table.key`, or a key that contains it. It is not pickled: a pickled cache is restored
+    empty."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, T] = {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gave for this key, called where it has not been yet."""
+        """Return the entry of this key. Calls `make` if there is none yet."""
         found = self._made.get(key)
         if found is None:
             if len(self._made) >= TABLES_MAX:

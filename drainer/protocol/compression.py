@@ -1,4 +1,5 @@
-"""TiCDC's compression of values inside messages, which both sides must be told: nothing in a message says it."""
+"""TiCDC's compression of values inside messages. A message does not say how it is compressed: writer and reader must be
+configured alike."""
 
 from __future__ import annotations
 
@@ -11,17 +12,19 @@ import lz4.frame
 from drainer.protocol.errors import MessageError
 from drainer.protocol.options import Compression
 
-# A value that says it is longer is damaged: TiDB's transactions end far below.
+# The longest value in bytes after decompression. TiDB's transactions are much smaller, so a value with a larger length
+# is damaged.
 LENGTH_MAX: Final = 1 << 30
 
 
 def _snappy(data: bytes) -> bytes:
-    """The raw block, not the framing format."""
+    """Compress to Snappy's raw block format, not its framing format."""
     return bytes(cramjam.snappy.compress_raw(data))
 
 
 def _lz4(data: bytes) -> bytes:
-    """One frame of independent blocks of 4 MiB with a checksum of the content, as pierrec/lz4 writes by default."""
+    """Compress to one frame of independent blocks of 4 MiB with a checksum of the content, as pierrec/lz4 writes by
+    default."""
     made: bytes = lz4.frame.compress(
         data,
         block_size=lz4.frame.BLOCKSIZE_MAX4MB,
@@ -46,7 +49,7 @@ def _un_lz4(data: bytes) -> bytes:
     reader = lz4.frame.LZ4FrameDecompressor()
     found: bytes = reader.decompress(data, max_length=LENGTH_MAX)
     if not reader.eof or reader.unused_data:
-        raise ValueError("no whole frame, or something behind it")
+        raise ValueError("no complete frame, or bytes follow it")
     return found
 
 
@@ -63,7 +66,7 @@ def compress(data: bytes, how: Compression) -> bytes:
 
 
 def decompress(data: bytes, how: Compression) -> bytes:
-    """Raises MessageError."""
+    """Decompress a value. Raises MessageError."""
     try:
         return _DECOMPRESS[how](data)
     except (RuntimeError, ValueError, EOFError, MemoryError, OverflowError, cramjam.DecompressionError) as error:

@@ -1,4 +1,4 @@
-"""Kinds of DDLs as Canal names them, which Simple does too."""
+"""Kinds of DDLs with Canal's names, which Simple uses too."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ _TYPES: Final = {int(action): name for name, actions in _KINDS.items() for actio
 
 
 def canal_kind(type_code: int) -> str:
-    """Of a job's number; `QUERY` for every kind that has no name."""
+    """Return the name of a job's kind from its number. `QUERY` for a kind without a name."""
     return _TYPES.get(type_code, "QUERY")

@@ -1,6 +1,7 @@
-"""Rows' parts of messages as two Arrow columns, for protocols that put messages together from columns.
+"""Encoded rows as Arrow columns, for protocols that build messages from columns.
 
-A message of many rows is then a slice of what all rows are beside one another, and no Python object is made for a row.
+Keys and values of many rows stay in Arrow buffers, and a message of many rows is a slice of them. No Python object is
+created for a single row.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from drainer.protocol.row_changes import RowChanges
 
 
 class EncodedColumns(NamedTuple):
-    """Of many rows what EncodedRow has of one. `keys` and `values`: large_binary, NULL where a row has none;
-    `commit_ts` of the same length."""
+    """Many encoded rows: the columns of EncodedRow. `keys` and `values`: large_binary arrays, NULL where a row has no
+    key or value. `commit_ts`: an array of the same length."""
 
     keys: Any
     values: Any
     commit_ts: Words
 
     def longest(self) -> int:
-        """An upper bound, in bytes, of a row's key and value together."""
+        """Return an upper bound, in bytes, of the length of one row's key and value together."""
         return sum(int(pc.max(pc.binary_length(column)).as_py() or 0) for column in (self.keys, self.values))
 
     def rows(self) -> list[EncodedRow]:
@@ -40,7 +41,7 @@ class EncodedColumns(NamedTuple):
             return cast("list[EncodedRow]", [*map(made, parts)])
 
     def take(self, chosen: Ints) -> EncodedColumns:
-        """Those at these places, in their order; without a copy where they lie one behind another."""
+        """Return the rows at the positions `chosen`, in that order. Copies nothing if the positions are consecutive."""
         first, last = (int(chosen[0]), int(chosen[-1])) if len(chosen) else (0, -1)
         if last - first == len(chosen) - 1 and bool((np.diff(chosen) == 1).all()):
             return self.slice(first, last + 1)
@@ -48,41 +49,45 @@ class EncodedColumns(NamedTuple):
         return EncodedColumns(self.keys.take(places), self.values.take(places), self.commit_ts[chosen])
 
     def slice(self, begin: int, end: int) -> EncodedColumns:
-        """Nothing is copied."""
+        """Return the rows from position `begin` up to, but not including, `end`. Copies nothing."""
         return EncodedColumns(self.keys[begin:end], self.values[begin:end], self.commit_ts[begin:end])
 
 
-def as_large(column: Any) -> Any:
-    """With offsets of 64 bits: rows of a batch together may have more than 2 GiB."""
+def large_binary(column: Any) -> Any:
+    """Cast a binary column to large_binary, whose offsets have 64 bits: the rows of a batch may have more than 2 GiB
+    together."""
     return column.cast(pa.large_binary())
 
 
-def none(count: int) -> Any:
-    """Keys or values of so many rows that have none."""
+def null_column(count: int) -> Any:
+    """Return a column of `count` NULLs: the keys or values of rows that have none."""
     return pa.nulls(count, pa.large_binary())
 
 
-def pressed(column: Any, how: Compression) -> Any:
-    """Each value compressed (see compression.compress)."""
+def compressed(column: Any, how: Compression) -> Any:
+    """Compress each value of a column (see compression.compress)."""
     if how == "none":
         return column
     return pa.array([compress(value, how) for value in column.to_pylist()], pa.large_binary())
 
 
 def rows_of(parts: Iterable[EncodedColumns]) -> list[EncodedRow]:
-    """Of all parts, one behind another."""
+    """Return the rows of all parts as one list, in the order of the parts."""
     return [row for columns in parts for row in columns.rows()]
 
 
-def one_behind_another(parts: Sequence[EncodedColumns]) -> EncodedColumns:
-    """At least one part."""
+def concatenated(parts: Sequence[EncodedColumns]) -> EncodedColumns:
+    """Concatenate the parts, of which there must be at least one."""
     keys, values, stamps = zip(*parts, strict=True)
     return EncodedColumns(pa.concat_arrays(keys), pa.concat_arrays(values), np.concatenate(stamps))
 
 
-def picked(parts: Sequence[EncodedColumns], chosen: Ints) -> tuple[list[EncodedColumns], Ints | None]:
-    """The rows at these places of all parts, one behind another; at least one. Of each part those that are chosen, and
-    of each chosen row its place among them; None: they are in their order."""
+def take_parts(parts: Sequence[EncodedColumns], chosen: Ints) -> tuple[list[EncodedColumns], Ints | None]:
+    """Take rows from several parts. `chosen`: positions in the concatenation of all parts, at least one.
+
+    Return the chosen rows of each part that has any, and, for each entry of `chosen`, its position in the concatenation
+    of the returned parts. The positions are None if the returned rows already have the order of `chosen`.
+    """
     if len(parts) == 1:
         return [parts[0].take(chosen)], None
     begins = np.cumsum([0, *(len(part.commit_ts) for part in parts)])
@@ -96,25 +101,27 @@ def picked(parts: Sequence[EncodedColumns], chosen: Ints) -> tuple[list[EncodedC
     return found, back
 
 
-def taken(parts: Sequence[EncodedColumns], chosen: Ints) -> EncodedColumns:
-    """The rows at these places of all parts, one behind another, in their order; at least one. Nothing else is copied,
-    for together the parts are larger than all else that a task holds."""
-    found, back = picked(parts, chosen)
-    return found[0] if back is None else one_behind_another(found).take(back)
+def take_rows(parts: Sequence[EncodedColumns], chosen: Ints) -> EncodedColumns:
+    """Take rows from several parts and concatenate them. `chosen`: positions in the concatenation of all parts, at
+    least one; the rows are returned in this order. Only chosen rows are copied: all parts together are larger than
+    anything else that a task holds in memory."""
+    found, back = take_parts(parts, chosen)
+    return found[0] if back is None else concatenated(found).take(back)
 
 
 @runtime_checkable
 class ColumnEncoder(Protocol):
-    """An Encoder whose tables encode columns, and that makes the same messages of them as of rows."""
+    """An Encoder that can also encode columns. It makes the same messages from columns as from rows."""
 
     @property
     def joins_transactions(self) -> bool:
-        """Whether rows of one transaction are one message, which is made of rows alone: columns are of rows whose
-        transactions have no other row in their partition."""
+        """Return whether all rows of a transaction are joined in one message. Such messages can only be joined from
+        rows; columns must then hold only rows whose transaction has no other row in their partition."""
         ...
 
     def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> Iterable[Message]:
-        """As Encoder.frame, of the rows at these places of all parts, one behind another; at least one."""
+        """Frame rows into messages, as Encoder.frame does. `chosen`: positions in the concatenation of all parts, at
+        least one."""
         ...
 
 
@@ -123,5 +130,5 @@ class ColumnTableEncoder(Protocol):
     """The TableEncoder of a ColumnEncoder."""
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """As TableEncoder.encode, in parts that follow one another."""
+        """Encode changes as TableEncoder.encode does. Return the rows as consecutive parts."""
         ...

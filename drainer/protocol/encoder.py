@@ -1,11 +1,11 @@
-"""What a message format is asked for. Each folder beside this has one, made by drainer.protocol.registry.
+"""The interface of a message format. Each folder beside this module has one, made by drainer.protocol.registry.
 
     encoder.table(table)           compiled once for each version of a table
         .encode(changes)           one key and value for each row
-    encoder.frame(rows)            rows of one partition, in its order, to messages
-    encoder.ddl / resolved / ...   the other events; how many partitions get them is `ddl_scope`
+    encoder.frame(rows)            messages from the rows of one partition, in its order
+    encoder.ddl / resolved / ...   the other events; `ddl_scope` says how many partitions get a DDL
 
-Encoders are picklable as they are made; what they compile stays in the process.
+Encoders can be pickled. What they have compiled is not pickled with them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.table import Table
 
-# What the producer library counts for a record beside its key and value.
+# Bytes that the producer library adds for a record to the length of its key and value.
 RECORD_OVERHEAD = 36
 
 
 class DdlScope(Enum):
-    """Which partitions of its topics a DDL goes to."""
+    """The partitions of a topic that get a DDL."""
 
     ALL_PARTITIONS = "all"
     FIRST_PARTITION = "first"
@@ -33,7 +33,7 @@ class DdlScope(Enum):
 
 
 class EncodedRow(NamedTuple):
-    """One row's part of a message, before framing. `value` None: a tombstone, where the protocol has such."""
+    """One row's part of a message, before framing. `value`: None for a tombstone, in protocols that have tombstones."""
 
     key: bytes | None
     value: bytes | None
@@ -41,7 +41,8 @@ class EncodedRow(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One Kafka record. `rows`: how many row changes are in it; `commit_ts`: of the last of them, or of the event."""
+    """One Kafka record. `rows`: the number of row changes in it. `commit_ts`: of the last row change, or of the
+    event."""
 
     key: bytes | None
     value: bytes | None
@@ -50,14 +51,14 @@ class Message(NamedTuple):
 
     @property
     def length(self) -> int:
-        """As the limits count it."""
+        """Return the length in bytes, as the limits count it."""
         return len(self.key or b"") + len(self.value or b"") + RECORD_OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
 class Ddl:
-    """One DDL of one table or database, as messages have it. `table` "": of a database. `before` and `after`: the table
-    before and behind it, None where there is none or it is not known; `type_code`: TiDB's number of the kind of job."""
+    """One DDL of one table or database. `table`: "" for a DDL of a database. `before` and `after`: the table before and
+    after the DDL, None if it does not exist or is not known. `type_code`: TiDB's number of the job's kind."""
 
     commit_ts: int
     start_ts: int
@@ -71,16 +72,16 @@ class Ddl:
 
 
 class TableEncoder(Protocol):
-    """Rows of one version of a table. Keeps what it has made; not for several threads."""
+    """Encodes rows of one version of a table. Keeps what it has compiled. Not safe for use by several threads."""
 
     def encode(self, changes: RowChanges) -> list[EncodedRow]:
-        """One for each row, in the order of `changes`. Raises EncodeError naming table, column and commit_ts."""
+        """Encode each row, in the order of `changes`. Raises EncodeError naming table, column and commit_ts."""
         ...
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
-        """The same with the handle key's columns alone, for rows whose messages are too large; `claims`: where each
-        whole message lies (claim check), None: nowhere. Raises EncodeError where the table has no handle key, or the
-        protocol has no such messages."""
+        """Encode the columns of the handle key alone, for rows whose messages are too large. `claims`: the location of
+        each stored complete message (claim check); None if the messages are not stored. Raises EncodeError if the table
+        has no handle key, or the protocol has no such messages."""
         ...
 
 
@@ -89,7 +90,7 @@ class Encoder(Protocol):
 
     @property
     def name(self) -> str:
-        """As TiCDC's `protocol` option has it."""
+        """Return the protocol's name in TiCDC's `protocol` option."""
         ...
 
     @property
@@ -98,51 +99,55 @@ class Encoder(Protocol):
     def table(self, table: Table) -> TableEncoder: ...
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        """Messages of at most the batch's limits. A single row above the limit is a message of its own: who sends it
-        compares its `length` (drainer.protocol.large)."""
+        """Frame rows into messages within the limits of a batch. A single row above the limit becomes a message of its
+        own: the sender must compare its `length` (drainer.protocol.large)."""
         ...
 
     def ddl(self, ddl: Ddl) -> list[Message]:
-        """What every partition of `ddl_scope` gets, in this order; empty where the protocol has no such message."""
+        """Return the messages that every partition of `ddl_scope` gets, in this order. Empty if the protocol has no
+        such message."""
         ...
 
     def resolved(self, commit_ts: int) -> list[Message]:
-        """What every partition gets; empty where the protocol has none."""
+        """Return the messages that every partition gets. Empty if the protocol has none."""
         ...
 
     def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
-        """A table's schema for readers that begin here; empty where the protocol has none."""
+        """Return a table's schema for readers that begin at this position. Empty if the protocol has no such
+        message."""
         ...
 
     def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
-        """An AdminEvent for every partition; empty where the protocol has none."""
+        """Return an AdminEvent for every partition. Empty if the protocol has no such message."""
         ...
 
 
 @runtime_checkable
 class RegisteringEncoder(Protocol):
-    """An Encoder whose messages have ids of schemas in them. The driver registers what `required_schemas` says, and
-    gives the ids to the encoders that travel; where one is missing, `TableEncoder.encode` raises SchemaIdMissing."""
+    """An Encoder whose messages contain the ids of registered schemas. The driver registers the schemas that
+    `required_schemas` returns and adds their ids to the encoders before it sends these to the executors. If an id is
+    missing, `TableEncoder.encode` raises SchemaIdMissing."""
 
     def required_schemas(self, topic: str, table: Table) -> Sequence[RequiredSchema]: ...
 
     def with_ids(self, ids: SchemaIds) -> Encoder:
-        """The same with these ids."""
+        """Return a copy of the encoder with these ids."""
         ...
 
     def in_topic(self, topic: str) -> Encoder:
-        """The same for tables of this topic: the names under which schemas are registered may have its name."""
+        """Return a copy of the encoder for tables of this topic: a schema may be registered under a name that contains
+        the topic's."""
         ...
 
 
 def table_encoder(encoder: Encoder, topic: str, table: Table) -> TableEncoder:
-    """Of any protocol, for rows that go to `topic`."""
+    """Return the table's encoder for rows that go to `topic`, for any protocol."""
     return (encoder.in_topic(topic) if isinstance(encoder, RegisteringEncoder) else encoder).table(table)
 
 
 class Decoder(Protocol):
-    """Reads messages of one partition, in order: some protocols say a table's schema once."""
+    """Reads the messages of one partition, in order: some protocols send a table's schema only once."""
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
-        """The events of one record, in order. Raises MessageError; then none of them counts."""
+        """Return the events of one record, in order. Raises MessageError; then no event of the record may be used."""
         ...

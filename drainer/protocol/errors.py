@@ -1,4 +1,4 @@
-"""What encoding and decoding of messages may raise."""
+"""Errors of encoding and decoding messages."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from binlog.errors import BinlogError, ConfigError
 
 
 class MessageError(BinlogError):
-    """A message that is no message of its protocol; the text says what is wrong and where."""
+    """The bytes are not a valid message of the protocol. The text says what is wrong and where."""
 
 
 class EncodeError(BinlogError):
-    """A row that its protocol cannot express; the text names table, column and commit_ts."""
+    """The protocol cannot express a row. The text names table, column and commit_ts."""
 
 
 class MessageTooLarge(EncodeError):
-    """A row whose message is above the limit. `length`: what it would have, in bytes; `limit`: what it may have."""
+    """The message of a row is above the limit. `length`: its length in bytes; `limit`: the limit in bytes."""
 
     def __init__(self, *, schema: str, table: str, key: str, commit_ts: int, length: int, limit: int) -> None:
         super().__init__(schema, table, key, commit_ts, length, limit)
@@ -35,7 +35,7 @@ class MessageTooLarge(EncodeError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Spark's workers pickle errors; keyword-only arguments need this.
+        # Spark's workers pickle errors, and by default pickle cannot restore an error with keyword-only arguments.
         return _too_large, self.args
 
 
@@ -44,12 +44,12 @@ def _too_large(schema: str, table: str, key: str, commit_ts: int, length: int, l
 
 
 class ProtocolConfigError(ConfigError):
-    """Options that a protocol does not have, or that contradict one another."""
+    """A protocol does not have an option that is set, or options contradict one another."""
 
 
 class SchemaIdMissing(EncodeError):
-    """Schemas of a table are not registered yet, or their ids did not reach this encoder. Who talks to the registry
-    registers what `required_schemas` of the encoder says, and has the rows encoded again."""
+    """A schema of a table is not registered yet, or its id has not reached this encoder. The driver must register the
+    schemas that the encoder's `required_schemas` returns, and have the rows encoded again."""
 
     def __init__(self, schema: str, table: str, subjects: Sequence[str]) -> None:
         super().__init__(schema, table, tuple(subjects))

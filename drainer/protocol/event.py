@@ -1,4 +1,4 @@
-"""What decoders give: one value for each event in a message, with plain Python values."""
+"""What decoders return: one object for each event in a message, with plain Python values."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-# int, float, str (text, decimals, dates and times, JSON), bytes (binary strings), None. An ENUM or SET is its number
-# where the protocol has numbers, else its names; a BIT is its number.
+# int, float, str (text, decimals, dates and times, JSON), bytes (binary strings), None. An ENUM or SET is its number if
+# the protocol has numbers, else its names. A BIT is its number.
 Value = int | float | str | bytes | None
 
 
 class Change(StrEnum):
-    """What happened to a row. UPSERT: the protocol does not tell inserts from updates."""
+    """What happened to a row. UPSERT: an insert or an update, in protocols that do not distinguish them."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -22,8 +22,8 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnValue:
-    """`type_code`: the MySQL type number, 0 where the protocol has none; `flags`: those of table.ColumnFlag, likewise;
-    `type_name`: the type's name, "" likewise."""
+    """One column's value. `type_code`: the number of the MySQL type; `flags`: as in table.ColumnFlag; `type_name`: the
+    name of the type. Each is 0 or "" if the protocol does not have it."""
 
     value: Value
     type_code: int = 0
@@ -36,10 +36,10 @@ Image = Mapping[str, ColumnValue]
 
 @dataclass(frozen=True, slots=True)
 class RowEvent:
-    """`commit_ts` is 0 where the protocol does not say it (deletes in Avro). `old`: of updates what the protocol has
-    of it, perhaps only the columns that changed. `key`: the columns of the message's own key, where it has one.
-    `handle_only`: the images hold handle keys alone, since the message would have been too large; `claim`: where the
-    whole message lies, "" where it is here."""
+    """The change of one row. `commit_ts`: 0 if the protocol does not say it (deletes in Avro). `old`: for updates, the
+    old values that the protocol has, perhaps only those of changed columns. `key`: the columns of the message's key, if
+    it has one. `handle_only`: the images have only the handle key, because the message would have been too large.
+    `claim`: the location of the stored complete message, "" if there is none."""
 
     change: Change
     commit_ts: int
@@ -57,8 +57,8 @@ class RowEvent:
 
 @dataclass(frozen=True, slots=True)
 class DdlEvent:
-    """`type_code`: TiDB's number of the kind of job (binlog.tidb.job), 0 where the protocol has none; `extra`: what
-    else the protocol says, under its own names."""
+    """A DDL. `type_code`: TiDB's number of the job's kind (binlog.tidb.job), 0 if the protocol does not have it.
+    `extra`: all other members of the message, under the protocol's names."""
 
     commit_ts: int
     schema: str
@@ -71,14 +71,14 @@ class DdlEvent:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedEvent:
-    """No change with a commit_ts at or below this follows in the partition."""
+    """States that no later change in the partition has a commit_ts at or below this one."""
 
     commit_ts: int
 
 
 @dataclass(frozen=True, slots=True)
 class AdminEvent:
-    """The topic has this many partitions from here on; an extension of ours."""
+    """States that the topic has this many partitions from this message on. An extension of this project."""
 
     partitions: int
     commit_ts: int = 0
@@ -86,7 +86,7 @@ class AdminEvent:
 
 @dataclass(frozen=True, slots=True)
 class BootstrapEvent:
-    """A table's schema, sent again for readers that begin here (Simple). `document`: the message as it is."""
+    """A table's schema, sent again for readers that begin here (Simple). `document`: the unchanged message."""
 
     schema: str
     table: str

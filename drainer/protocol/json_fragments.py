@@ -1,8 +1,8 @@
-"""Columns of carriers (row/carrier.py) as columns of JSON: what stands in a document for each value, without quotes.
+"""Columns of carriers (row/carrier.py) as JSON text: what a document contains for each value, without quotes.
 
-A fragment is compiled once for a column. It takes an Arrow array of carriers and gives a `binary` array of the same
-length, NULL for NULL. It raises DecodeError for what no column of that type holds; which row it was is found by whoever
-calls it (json_rows.py).
+A fragment is compiled once for a column. It converts an Arrow array of carriers to a `binary` array of the same length,
+with NULL for NULL. It raises DecodeError for a value that a column of its type cannot hold; the caller finds the row
+that has the value (json_rows.py).
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from drainer.row.scalar import float_text
 
 Fragment = Callable[[Any], Any]
 
-# What JSON text escapes beside the control characters, of bytes below 128; U+2028 and U+2029 begin with the other.
+# ASCII bytes, besides control characters, that JSON text escapes. The UTF-8 of U+2028 and U+2029 begins with
+# _SEPARATORS.
 _ESCAPED: Final = (b'"', b"\\", b"<", b">", b"&")
 _SEPARATORS: Final = b"\xe2\x80"
 _ESCAPED_REGEX: Final = '["\\\\\x00-\x1f<>&\u2028\u2029]'
 
 
 def each(text: Callable[[Any], bytes]) -> Fragment:
-    """`text` is called for each value."""
+    """Return a fragment that calls `text` for each value."""
 
     def run(array: Any) -> Any:
         return pa.array([None if value is None else text(value) for value in array.to_pylist()], pa.binary())
@@ -46,7 +47,7 @@ def each(text: Callable[[Any], bytes]) -> Fragment:
 
 
 def distinct(text: Callable[[Any], bytes]) -> Fragment:
-    """One call for each different value of a batch."""
+    """Return a fragment that calls `text` once for each distinct value of a batch."""
 
     def run(array: Any) -> Any:
         encoded = array.dictionary_encode()
@@ -56,7 +57,7 @@ def distinct(text: Callable[[Any], bytes]) -> Fragment:
 
 
 def utf8_text(array: Any) -> Any:
-    """Of a TEXT column, whose bytes must be UTF-8."""
+    """Convert the values of a TEXT column. Raises DecodeError if the bytes are not UTF-8."""
     try:
         strings = array.cast(pa.string())
     except pa.ArrowInvalid:
@@ -65,7 +66,7 @@ def utf8_text(array: Any) -> Any:
 
 
 def escaped(strings: Any) -> Any:
-    """Of strings that are UTF-8. Most have nothing to escape, which one look at all their bytes tells."""
+    """Escape UTF-8 strings for JSON. Most columns have nothing to escape: one scan of all their bytes shows this."""
     if not has_escaped(data_of(strings)):
         return as_binary(strings)
     marked = pc.fill_null(pc.match_substring_regex(strings, _ESCAPED_REGEX), False)
@@ -74,7 +75,7 @@ def escaped(strings: Any) -> Any:
 
 
 def has_escaped(octets: Octets) -> bool:
-    """Whether JSON text escapes something in these bytes. Perhaps: U+2010 to U+203F count too."""
+    """Return whether JSON text may escape something in these bytes. May be True without need: for U+2010 to U+203F."""
     data = octets.tobytes()
     if not data:
         return False
@@ -84,12 +85,13 @@ def has_escaped(octets: Octets) -> bool:
 
 
 def plain_double(form: Form) -> Fragment:
-    """Of a FLOAT or DOUBLE: the shortest digits, never with an exponent (Go's format 'f')."""
+    """Return the fragment of a FLOAT or DOUBLE: the shortest digits, never with an exponent (Go's format 'f')."""
     return _double(form, lambda shown, _: _plain(shown))
 
 
 def short_double(form: Form) -> Fragment:
-    """The same with an exponent below 1e-6 and from 1e21, as Go's encoding/json writes it."""
+    """Return the fragment of a FLOAT or DOUBLE in the format of Go's encoding/json: the shortest digits, with an
+    exponent below 1e-6 and from 1e21."""
     return _double(form, _short)
 
 
@@ -101,7 +103,8 @@ def _double(form: Form, shape: Callable[[str, float], str]) -> Fragment:
         return shape(digits(value), abs(value)).encode()
 
     def run(array: Any) -> Any:
-        """Arrow writes the shortest digits too; only what it writes with an exponent, or as no number, differs."""
+        """Convert with Arrow, which also writes the shortest digits. Convert in Python if Arrow writes an exponent or a
+        value is not finite."""
         shown = (array.cast(pa.float32(), safe=False) if single else array).cast(pa.string())
         data = data_of(shown).tobytes()
         if b"e" in data or b"n" in data:
@@ -112,8 +115,8 @@ def _double(form: Form, shape: Callable[[str, float], str]) -> Fragment:
 
 
 def single_digits(value: float) -> str:
-    """The shortest digits that give the same single, as Go's strconv finds them. Servers read those of the largest
-    single as a number beyond it, so statements have others (row.scalar.float_text)."""
+    """Return the shortest digits that identify a 32-bit float, as Go's strconv does. Servers read these digits of the
+    largest 32-bit float as a number out of range, so SQL statements use other digits (row.scalar.float_text)."""
     with np.errstate(over="ignore"):
         single = np.float32(value)
     if not np.isfinite(single):
@@ -142,7 +145,8 @@ def _short(shown: str, size: float) -> str:
 
 
 def text(form: Form, zone: tzinfo) -> Fragment:
-    """Dates, times, decimals and whole numbers, ENUMs, SETs and BITs as numbers; a TIMESTAMP in `zone`; JSON's text."""
+    """Return the fragment of any other type: dates, times, decimals and integers as text, ENUMs, SETs and BITs as
+    numbers, a TIMESTAMP in `zone`, JSON as its text."""
     if form.family is Family.JSON:
         return lambda array: json_texts(array, json_strings)
     if form.kind.tp is Tp.TIMESTAMP and zone is not UTC:

@@ -1,4 +1,4 @@
-"""Reading messages that are JSON documents: every error names the member that is wrong."""
+"""Reads messages that are JSON documents. Every error names the member that is wrong."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
 
 def whole_number(text: str) -> int:
-    """ValueError for anything but ASCII digits, at most 20, with a sign."""
+    """Parse an integer. Raises ValueError unless the text is at most 20 ASCII digits with an optional sign."""
     if not _WHOLE.fullmatch(text):
         raise ValueError(text)
     return int(text)
 
 
 def double(text: str) -> float:
-    """ValueError for anything but a finite decimal number."""
+    """Parse a finite decimal number. Raises ValueError for any other text."""
     value = float(text) if _NUMBER.fullmatch(text) else float("nan")
     if not isfinite(value):
         raise ValueError(text)
@@ -30,7 +30,7 @@ def double(text: str) -> float:
 
 
 def parse(value: bytes | None, what: str) -> Reader:
-    """`what`: the message, for errors. Raises MessageError for anything but one JSON object."""
+    """Parse a message that is one JSON object. `what`: the message's name in errors. Raises MessageError."""
     if value is None:
         raise MessageError(f"{what}: no value")
     try:
@@ -47,23 +47,23 @@ def parse(value: bytes | None, what: str) -> Reader:
 
 
 def _whole(digits: str) -> int | float:
-    """A DOUBLE may be -0, which is no whole number of Python's."""
+    """Parse a JSON integer. A DOUBLE may be -0, which Python's int cannot express, so that -0 becomes a float."""
     return -0.0 if digits == "-0" else int(digits)
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON number")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 class Reader:
-    """One object of a document. All methods raise MessageError naming the member."""
+    """Reads one object of a document. All methods raise MessageError naming the member."""
 
     def __init__(self, document: dict[str, object], where: str) -> None:
         self.document = document
         self.where = where
 
     def wrong(self, name: str, expected: str) -> NoReturn:
-        """A member that is there as something else, or not at all."""
+        """Raise the MessageError for a member that is missing or has the wrong type."""
         if name not in self.document:
             raise MessageError(f"{self.where}: no member {name!r}, {expected} is expected")
         found = repr(self.document[name])
@@ -71,7 +71,8 @@ class Reader:
         raise MessageError(f"{self.where}: {name} is {shown}, {expected} is expected")
 
     def text(self, name: str, default: str | None = None) -> str:
-        """`default`: where it is absent or null; None: it must be there."""
+        """Return a string. `default`: returned if the member is absent or null; None means that the member is
+        required."""
         found = self.document.get(name)
         if found is None and default is not None:
             return default
@@ -80,7 +81,7 @@ class Reader:
         return found
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """0 to 2^64-1; `default` as in `text`."""
+        """Return an integer from 0 to 2^64-1. `default` as in `text`."""
         found = self.document.get(name)
         if found is None and default is not None:
             return default
@@ -97,7 +98,7 @@ class Reader:
         return found
 
     def child(self, name: str) -> Reader | None:
-        """None: absent or null."""
+        """Return an object, or None if the member is absent or null."""
         found = self.document.get(name)
         if found is None:
             return None
@@ -106,14 +107,14 @@ class Reader:
         return Reader(found, f"{self.where}.{name}")
 
     def needed(self, name: str) -> Reader:
-        """A child that must be there."""
+        """Return an object that is required."""
         found = self.child(name)
         if found is None:
             self.wrong(name, "an object")
         return found
 
     def objects(self, name: str) -> list[Reader]:
-        """The objects of an array; empty where it is absent or null."""
+        """Return the objects of an array. Empty if the member is absent or null."""
         found = self.document.get(name)
         if found is None:
             return []
@@ -127,7 +128,7 @@ class Reader:
         return readers
 
     def texts(self, name: str) -> list[str]:
-        """The strings of an array; empty where it is absent or null."""
+        """Return the strings of an array. Empty if the member is absent or null."""
         found = self.document.get(name)
         if found is None:
             return []

@@ -1,4 +1,4 @@
-"""Rows of JSON from constants and columns: what does not change in a table's messages is written once.
+"""Builds rows of JSON from constants and columns: what is the same in all messages of a table is built once.
 
 rows = Rows(['{"a":', Slot(0), ',"b":', Slot(1, quoted=True), "}"])
 rows.build([numbers, texts])      → an array of b'{"a":1,"b":"x"}', b'{"a":2,"b":null}'
@@ -15,19 +15,19 @@ import pyarrow.compute as pc
 from binlog.errors import DecodeError
 
 from drainer.changes.decode import Columns
-from drainer.protocol.encoded_columns import as_large
+from drainer.protocol.encoded_columns import large_binary
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_fragments import Fragment
 from drainer.protocol.row_changes import RowChanges
 
-# Rows are joined this many bytes at a time: an Arrow array of bytes ends at 2 GiB.
+# The most bytes of rows that are joined at a time: an Arrow `binary` array is limited to 2 GiB.
 JOINED_BYTES_MAX: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place of a column among those that `Rows.join` is given. `quoted`: its values stand between quotes. `head`
-    and `tail` stand around those, unless it is NULL."""
+    """The position `at` of a column in the list that `Rows.join` gets. `quoted`: quotes surround its values. `head` and
+    `tail`: text in front of and after a value that is not NULL."""
 
     at: int
     quoted: bool = False
@@ -44,19 +44,19 @@ Parts = Sequence[str | Slot]
 
 
 class Rows:
-    """One document's constant parts and slots, compiled. There is at least one slot."""
+    """The constant parts and slots of one kind of document, compiled. It must have at least one slot."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = [part if isinstance(part, Slot) else part.encode() for part in parts]
         self._constant = sum(len(part) for part in self._parts if isinstance(part, bytes))
 
     def build(self, columns: Sequence[Any]) -> Any:
-        """One document for each row, `large_binary`. `columns`: `binary` arrays of one length; NULL is written as
-        null."""
+        """Return one document for each row as `large_binary`. `columns`: `binary` arrays of the same length. NULL is
+        written as null."""
         count = max(len(column) for column in columns)
         size = sum(column.nbytes for column in columns) + count * self._constant
         if size <= JOINED_BYTES_MAX or count < 2:
-            return as_large(self.join(columns))
+            return large_binary(self.join(columns))
         half = count // 2
         return pa.concat_arrays(
             [
@@ -66,7 +66,7 @@ class Rows:
         )
 
     def join(self, columns: Sequence[Any]) -> Any:
-        """The same as one `binary` array."""
+        """Return the same documents as one `binary` array."""
         pieces: list[Any] = []
         for part in self._parts:
             if isinstance(part, bytes):
@@ -97,13 +97,13 @@ def _add_values(pieces: list[Any], column: Any, head: bytes, tail: bytes) -> Non
 
 
 def or_null(column: Any, head: bytes, tail: bytes) -> Any:
-    """Whole JSON values: `column` between head and tail, `null` for NULL."""
+    """Return complete JSON values: `column` between head and tail, and `null` for NULL."""
     whole = pc.binary_join_element_wise(head, column, tail, b"") if head or tail else column
     return pc.fill_null(whole, b"null")
 
 
 def joined(parts: Sequence[Parts]) -> list[str | Slot]:
-    """With commas between."""
+    """Join the parts with commas."""
     found: list[str | Slot] = []
     for part in parts:
         if found:
@@ -113,27 +113,28 @@ def joined(parts: Sequence[Parts]) -> list[str | Slot]:
 
 
 def numbers(values: Any) -> Any:
-    """Of a numpy array of whole numbers, as text."""
+    """Convert a numpy array of integers to text."""
     return pa.array(values).cast(pa.string()).cast(pa.binary())
 
 
 def constant(text: bytes, count: int) -> Any:
-    """The same text for every row."""
+    """Return an array with the same text for every row."""
     return pa.repeat(pa.scalar(text, pa.binary()), count)
 
 
 def fragments_of(
     changes: RowChanges, image: Columns, fragments: Sequence[Fragment], places: Sequence[int]
 ) -> list[Any]:
-    """Of the columns at `places`, in that order. Raises EncodeError naming table, column and commit_ts."""
+    """Convert the columns at `places`, in that order. Raises EncodeError naming table, column and commit_ts."""
     return [_column(changes, image[place], fragments[place], place) for place in places]
 
 
 def old_fragments(
     changes: RowChanges, fragments: Sequence[Fragment], places: Sequence[int], new: Sequence[Any]
 ) -> list[Any]:
-    """As `fragments_of`, for the old image of updates; `new`: what `fragments_of` made of the new image. A column whose
-    old and new values are equal in all these rows is taken from `new` instead of being written again."""
+    """Convert the columns of the old image of updates, as `fragments_of` does. `new`: the result of `fragments_of` for
+    the new image. A column whose old and new values are equal in all rows is copied from `new` instead of being
+    converted again."""
     old, image = changes.old, changes.new
     assert old is not None and image is not None
     return [
@@ -143,7 +144,8 @@ def old_fragments(
 
 
 def _alike(old: Any, new: Any) -> bool:
-    """Whether all values are the same: of floats every bit, for 0 and -0 are equal and have two texts."""
+    """Return whether all values are identical. Floats are compared bit by bit, because 0 and -0 are equal but have
+    different texts."""
     if pa.types.is_floating(old.type):
         old, new = old.view(pa.int64()), new.view(pa.int64())
     alike: bool = old.equals(new)

@@ -1,4 +1,4 @@
-"""JSON text as Go's encoding/json writes it, which readers of TiCDC's messages may compare byte for byte."""
+"""JSON text in the exact form of Go's encoding/json. Readers of TiCDC's messages may compare it byte by byte."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ _ESCAPES: Final = [(char, f"\\u{ord(char):04x}") for char in "<>&\u2028\u2029"]
 
 
 def json_string(text: str) -> str:
-    """With quotes. `<`, `>`, `&` and the line separators are escaped, everything else beyond ASCII stays.
+    """Return the text as a JSON string with quotes. `<`, `>`, `&`, U+2028 and U+2029 are escaped; other characters
+    beyond ASCII are not.
 
-    Raises UnicodeEncodeError where the text is encoded later and has lone surrogates."""
+    A text with lone surrogates is not refused here. Encoding the result then raises UnicodeEncodeError.
+    """
     quoted = json.dumps(text, ensure_ascii=False)
     return _escaped(quoted) if _SPECIAL.search(quoted) else quoted
 
 
 def json_strings(texts: Sequence[str]) -> list[str]:
-    """As `json_string` of each, without the quotes. The texts are escaped as one text, between whose parts stands a
-    code point that is no character."""
+    """Return what `json_string` returns for each text, without the quotes. For speed, the texts are joined and escaped
+    in one call. The separator is a code point that is not a character."""
     joined = _BETWEEN.join(texts)
-    if joined.count(_BETWEEN) >= max(len(texts), 1):  # a text has it itself
+    if joined.count(_BETWEEN) >= max(len(texts), 1):  # a text contains the separator
         return [json_string(text)[1:-1] for text in texts]
     return json_string(joined)[1:-1].split(_BETWEEN) if texts else []
 
 
 def json_document(document: object) -> str:
-    """Of dicts, lists, strings, whole numbers, booleans and None: members in their order, nothing between them."""
+    """Return a document of dicts, lists, strings, integers, booleans and None as JSON. Members keep their order, and no
+    spaces are added."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return _escaped(text) if _SPECIAL.search(text) else text
 
@@ -42,12 +45,12 @@ def _escaped(text: str) -> str:
 
 
 def json_double(value: float) -> str:
-    """Shortest digits that give the same double: plain from 1e-6 to below 1e21, else with an exponent."""
+    """Return the shortest digits that identify a double: without an exponent from 1e-6 to below 1e21, else with one."""
     return json_number(repr(value), abs(value))
 
 
 def json_number(digits: str, size: float) -> str:
-    """The shortest `digits` of a number of this `size`, as Python or Arrow writes them, in Go's notation."""
+    """Convert the shortest digits of a number from Python's or Arrow's notation to Go's. `size`: its absolute value."""
     if digits.endswith(".0"):
         digits = digits[:-2]
     mantissa, _, exponent = digits.partition("e")
@@ -60,7 +63,7 @@ def json_number(digits: str, size: float) -> str:
 
 
 def _plain(mantissa: str, power: int) -> str:
-    """Without an exponent."""
+    """Return the number without an exponent."""
     sign = "-" if mantissa.startswith("-") else ""
     whole, _, fraction = mantissa.lstrip("-").partition(".")
     digits, point = whole + fraction, len(whole) + power

@@ -1,6 +1,6 @@
-"""Rows whose messages are above what a topic takes: their handle keys alone, a claim check, or an error that names the
-row. Nothing is ever left out.
-"""
+"""Rows whose messages are longer than the topic allows. Depending on the options, the message has the handle key alone,
+or a claim check that names the stored message, or MessageTooLarge is raised and names the row. No row is ever left
+out."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 
-# What TiCDC leaves for Kafka's own headers of a batch, below the topic's max.message.bytes.
+# Bytes that TiCDC reserves below the topic's max.message.bytes, for the header of Kafka's record batch.
 TOPIC_RESERVE: Final = 128
-# More than any protocol's framing adds to one row; what comes nearer to the limit is framed to be measured.
+# More than the framing of any protocol adds to one row. A row closer to the limit than this is framed to measure it.
 _FRAME_MAX: Final = 64
 
 
 class Limits(NamedTuple):
-    """In bytes, as Message.length counts. `batch`: what messages of several rows stay below, to be set as the encoder's
-    max_message_bytes; `message`: what a message of one row may have."""
+    """Limits in bytes, counted as in Message.length. `batch`: of a message with several rows; set the encoder's
+    max_message_bytes to it. `message`: of a message with one row."""
 
     batch: int
     message: int
 
 
 def limits_of(options: ProtocolOptions, topic_bytes_max: int | None) -> Limits:
-    """`topic_bytes_max`: the topic's max.message.bytes, None where it is not known; max-message-bytes is both then."""
+    """Return the limits for a topic. `topic_bytes_max`: the topic's max.message.bytes; None if it is not known, and
+    then both limits are max-message-bytes."""
     if topic_bytes_max is None:
         return Limits(options.max_message_bytes, options.max_message_bytes)
     message = topic_bytes_max - TOPIC_RESERVE
@@ -47,8 +48,9 @@ def limits_of(options: ProtocolOptions, topic_bytes_max: int | None) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class LargeMessages:
-    """`message_bytes_max`: Limits.message of the topic; `changefeed`: in the names of claims, which are the same when
-    the same row is sent again; `store`: for claim checks."""
+    """Replaces messages that are too large for a topic. `message_bytes_max`: Limits.message of the topic. `changefeed`:
+    part of the names of claims, which stay the same when a row is sent again. `store`: where claim checks are
+    stored."""
 
     encoder: Encoder
     options: ProtocolOptions
@@ -57,13 +59,17 @@ class LargeMessages:
     store: ClaimStore | None = None
 
     def fits(self, row_bytes: int) -> bool:
-        """Whether a row whose key and value have so many bytes is below the limit in whatever message."""
+        """Return whether a row is below the limit in any message. `row_bytes`: the length of its key and value
+        together."""
         return row_bytes <= self.message_bytes_max - RECORD_OVERHEAD - _FRAME_MAX
 
     def fitted(self, table: TableEncoder, changes: RowChanges, rows: list[EncodedRow]) -> list[EncodedRow]:
-        """`rows`: what `table` made of `changes`. The same with the large ones replaced; claims are stored when this
-        returns. Raises MessageTooLarge for a row that does not fit in the way that is chosen, EncodeError where its
-        table has no handle key, ClaimStoreError."""
+        """Return `rows`, which `table` encoded from `changes`, with the too large ones replaced. Claims are stored when
+        this method returns.
+
+        Raises MessageTooLarge for a row that the configured option cannot make small enough, EncodeError if the table
+        of such a row has no handle key, ClaimStoreError if a claim cannot be stored.
+        """
         if self.fits(sum(max(map(len, filter(None, map(itemgetter(part), rows))), default=0) for part in (0, 1))):
             return rows
         near = [at for at, (key, value, _) in enumerate(rows) if not self.fits(len(key or b"") + len(value or b""))]
@@ -122,13 +128,13 @@ def _single(encoder: Encoder, row: EncodedRow) -> Message:
 
 
 def _content(whole: Message) -> bytes:
-    """As TiCDC stores it."""
+    """Return the content of a claim in TiCDC's format."""
     parts = {"key": b64encode(whole.key or b"").decode(), "value": b64encode(whole.value or b"").decode()}
     return json.dumps(parts, separators=(",", ":")).encode()
 
 
 def key_text(changes: RowChanges, at: int) -> str:
-    """A row's handle key for people: `id = 5`."""
+    """Return a row's handle key for error texts: `id = 5`."""
     table = changes.table
     found = [f"{table.columns[place].name} = {_shown(changes.image[place][at].as_py())}" for place in table.handle]
     text = ", ".join(found) or "without a key"
@@ -140,8 +146,9 @@ def _shown(value: object) -> str:
 
 
 def claim_name(changefeed: str, changes: RowChanges, at: int) -> str:
-    """The same for the same change of the same row, however often it is sent, so that no attempt leaves a file behind
-    that no message names. It looks like TiCDC's names, which are random: a UUID and `.json`."""
+    """Return the name of the claim for one change of one row. A change that is sent again gets the same name, so that
+    no attempt leaves an unreferenced file. The name has the format of TiCDC's names, which are random: a UUID and
+    `.json`."""
     table = changes.table
     keys = [
         [image[place][at].as_py() for place in table.handle]
@@ -153,11 +160,12 @@ def claim_name(changefeed: str, changes: RowChanges, at: int) -> str:
 
 
 def claimed_row(event: RowEvent, decoder: Decoder, store: ClaimStore, *, raw_value: bool = False) -> RowEvent:
-    """The whole row of an event with a claim. Of its location the last part counts: the store is the reader's own.
-    `raw_value`: as claim-check-raw-value of the writer. Raises MessageError, ClaimStoreError."""
+    """Read the complete row of an event with a claim. Only the last part of the claim's location is used, because the
+    reader may reach the store at another address. `raw_value`: the writer's claim-check-raw-value. Raises MessageError,
+    ClaimStoreError."""
     name = event.claim.rpartition("/")[2]
     if not name.strip(".") or "\0" in name:
-        raise MessageError(f"the claim {event.claim!r} of `{event.schema}`.`{event.table}` names no object")
+        raise MessageError(f"the claim {event.claim!r} of `{event.schema}`.`{event.table}` does not name an object")
     content = store.get(name)
     key, value = (None, content) if raw_value else _parts(name, content)
     found = decoder.decode(key, value)
@@ -177,4 +185,4 @@ def _parts(name: str, content: bytes) -> tuple[bytes, bytes]:
         document = json.loads(content)
         return b64decode(document["key"], validate=True), b64decode(document["value"], validate=True)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise MessageError(f"the claim {name} is no JSON object with key and value in base64: {error}") from None
+        raise MessageError(f"the claim {name} is not a JSON object with key and value in base64: {error}") from None

@@ -1,4 +1,4 @@
-"""A column's type as text: the basic name, and TiDB's whole description as SHOW COLUMNS has it."""
+"""A column's type as text: its basic name, and its complete description as in TiDB's SHOW COLUMNS."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from binlog.tidb.types import FLOATS, INTEGERS, FieldType, Flag, Tp
 
-# What TiDB shows for a length that is not given: (length, decimals).
+# (length, decimals) that TiDB shows if a type does not state them.
 _DEFAULTS: Final = {
     Tp.BIT: (1, 0),
     Tp.TINY: (4, 0),
@@ -27,17 +27,17 @@ _LENGTHS: Final = INTEGERS | {Tp.BIT, Tp.STRING, Tp.VARCHAR, Tp.VAR_STRING}
 
 
 def default_length(kind: FieldType) -> tuple[int, int]:
-    """(length, decimals) of the type where a table does not say them; (-1, 0) for a type that has none."""
+    """Return the default (length, decimals) of a type. (-1, 0) if the type has none."""
     return _DEFAULTS.get(kind.tp, (-1, 0))
 
 
 def basic_type(kind: FieldType) -> str:
-    """`int unsigned`, `varbinary`, `text`, …: no lengths."""
+    """Return the type without lengths: `int unsigned`, `varbinary`, `text`, …"""
     return kind.mysql_name + _attributes(kind)
 
 
 def full_type(kind: FieldType) -> str:
-    """`int(10) unsigned`, `decimal(5,2)`, `enum('a','b')`, `datetime(3)`, …"""
+    """Return the type with lengths: `int(10) unsigned`, `decimal(5,2)`, `enum('a','b')`, `datetime(3)`, …"""
     return kind.mysql_name + _size(kind) + _attributes(kind)
 
 

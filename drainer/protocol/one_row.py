@@ -1,4 +1,4 @@
-"""What the protocols that send one row a message have in common."""
+"""What the protocols with one row for each message share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from drainer.protocol.table import Table
 
 
 class OneRowMessages:
-    """What encoders of such protocols inherit: a message for each row, and none of what most of them do not have."""
+    """The base class of such encoders. Makes a message for each row, and no message for events that most of the
+    protocols do not have."""
 
     @property
     def joins_transactions(self) -> bool:
@@ -34,12 +35,13 @@ class OneRowMessages:
 
 
 def refuse(options: ProtocolOptions, given: Iterable[str], why: str) -> None:
-    """Raises ProtocolConfigError where an option of these, by TiCDC's name, is set."""
+    """Raise ProtocolConfigError if one of the options `given`, named as in TiCDC, is set. `why`: the reason in the
+    error's text."""
     for name in given:
         if getattr(options, name.replace("-", "_")) not in (False, "none", ""):
             raise ProtocolConfigError(f"protocol {options.protocol!r} has no {name}: {why}")
 
 
 def physical_ms(commit_ts: int) -> int:
-    """The milliseconds since 1970 of a timestamp."""
+    """Return the physical part of a TSO: milliseconds since 1970."""
     return commit_ts >> 18

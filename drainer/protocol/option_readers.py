@@ -1,11 +1,12 @@
-"""Which protocols look at which option: what is set for another one has no effect. Pure."""
+"""Which protocols use which option. An option that the chosen protocol does not use has no effect. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Final
 
-# Option → packages of drainer.protocol (registry.PROTOCOLS) that look at it. Those that are not here count for all.
+# Option → the packages of drainer.protocol (registry.PROTOCOLS) that use it. All packages use an option that is not
+# listed.
 READERS: Final[Mapping[str, tuple[str, ...]]] = {
     "max_batch_size": ("open",),
     "enable_tidb_extension": ("avro", "canal", "debezium"),
@@ -30,7 +31,7 @@ READERS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def unread(package: str, given: Collection[str]) -> list[str]:
-    """A warning for each of the options that were given, and that this package does not look at."""
+    """Return a warning for each given option that this package does not use."""
     return [
         f"{name.replace('_', '-')} has no effect: only {', '.join(_protocols(packages))} have a use for it"
         for name, packages in READERS.items()

@@ -1,4 +1,4 @@
-"""Which options of protocols are refused, in TiCDC's words where it has some. Pure."""
+"""Checks of the protocols' options. Errors use TiCDC's texts where TiCDC has such an error. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from drainer.protocol.registry import PROTOCOLS, unknown_protocol
 
 _AVRO: Final = frozenset(name for name, package in PROTOCOLS.items() if package == "avro")
 _OPEN: Final = frozenset(name for name, package in PROTOCOLS.items() if package == "open")
-# Option → what it may be, in the order in which errors name it.
+# Option → its allowed values, in the order in which errors list them.
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     name: get_args(hint) for name, hint in get_type_hints(ProtocolOptions).items() if get_origin(hint) is Literal
 } | {"avro_decimal_handling_mode": ("string", "precise")}
 
 
 def check(options: ProtocolOptions) -> None:
-    """Raises ProtocolConfigError naming option, value and what it may be."""
+    """Check all options. Raises ProtocolConfigError naming the option, its value and the allowed values."""
     if options.protocol not in PROTOCOLS:
         raise ProtocolConfigError(unknown_protocol(options.protocol))
     for name in ("max_message_bytes", "max_batch_size"):
@@ -32,7 +32,7 @@ def check(options: ProtocolOptions) -> None:
 
 
 def check_choices(options: ProtocolOptions) -> None:
-    """Those that are one of a few texts. Raises as `check`."""
+    """Check the options whose value is one of a few texts. Raises as `check`."""
     for name, choices in _CHOICES.items():
         if getattr(options, name) not in choices:
             allowed = " or ".join([", ".join(f'"{c}"' for c in choices[:-1]), f'"{choices[-1]}"'])
@@ -48,7 +48,7 @@ def _check_avro(options: ProtocolOptions) -> None:
 
 
 def check_checksums(options: ProtocolOptions) -> None:
-    """What fields for a row's checksum need, in Avro. Raises ProtocolConfigError."""
+    """Check the options that Avro needs for the fields of a row's checksum. Raises ProtocolConfigError."""
     modes = (options.avro_decimal_handling_mode, options.avro_bigint_unsigned_handling_mode)
     if options.enable_row_checksum and not (options.enable_tidb_extension and modes == ("string", "string")):
         raise ProtocolConfigError(

@@ -1,4 +1,4 @@
-"""Options of protocols from texts: parameters of a sink URI and keys of a file, under TiCDC's names. Pure."""
+"""Parses protocol options from the parameters of a sink URI and the keys of a file, under TiCDC's names. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _switch(name: str, given: str) -> bool:
 
 def _whole(name: str, given: str) -> int:
     if not _INT.fullmatch(given):
-        raise ProtocolConfigError(f"{name}: invalid syntax: {given!r} is no whole number")
+        raise ProtocolConfigError(f"{name}: invalid syntax: {given!r} is not an integer")
     return int(given)
 
 
@@ -44,7 +44,8 @@ def _level(name: str, given: str) -> bool:
 
 
 class _Option(NamedTuple):
-    """`uri`: the name of the URI's parameter, "" where there is none; `file`: keys of the file, below `sink`."""
+    """Where an option is set. `uri`: the name of the URI's parameter, "" if it has none. `file`: its keys in the file,
+    below `sink`."""
 
     field: str
     read: Read
@@ -89,7 +90,7 @@ _OPTIONS: Final = (
     _named("claim_check_storage_uri", _text, f"{_LARGE}claim-check-storage-uri"),
     _named("claim_check_raw_value", _switch, f"{_LARGE}claim-check-raw-value"),
 )
-# Debezium and Open Protocol have an option of this name each, with one default.
+# Debezium and Open Protocol each have an option of this name, with the same default.
 _OLD_VALUE: Final = {"open": "open.output-old-value", "debezium": "debezium.output-old-value"}
 
 URI_NAMES: Final = frozenset(option.uri for option in _OPTIONS if option.uri)
@@ -97,12 +98,13 @@ FILE_NAMES: Final = frozenset(name for option in _OPTIONS for name in option.fil
 
 
 def protocol_options(uri: Mapping[str, str], file: Mapping[str, str] | None = None) -> ProtocolOptions:
-    """`uri`: parameters of the sink URI, which win over `file`: keys of a changefeed's file below `sink`, with points
-    (`open.output-old-value`, `kafka-config.large-message-handle.claim-check-storage-uri`; those that a URI may have
-    also under their plain name). Names that are not in URI_NAMES or FILE_NAMES are others' business. Without
-    `protocol` it is open-protocol.
+    """Parse the options. `uri`: parameters of the sink URI, which take precedence. `file`: keys of a changefeed's file
+    below `sink`, with points (`open.output-old-value`, `kafka-config.large-message-handle.claim-check-storage-uri`);
+    options that a URI may set are also accepted under their plain name. Names that are not in URI_NAMES or FILE_NAMES
+    are ignored: other code reads them. The default of `protocol` is open-protocol.
 
-    Raises ProtocolConfigError naming the option, what it is and what it may be."""
+    Raises ProtocolConfigError naming the option, its value and the allowed values.
+    """
     keys = file or {}
     found: dict[str, Any] = {"protocol": "open-protocol"}
     for option in _OPTIONS:

@@ -1,4 +1,4 @@
-"""The options of all protocols, under TiCDC's names and with its defaults. One value goes to every encoder."""
+"""The options of all protocols, with TiCDC's names and defaults. Every encoder gets the same object."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Compression = Literal["none", "snappy", "lz4"]
 
 @dataclass(frozen=True, slots=True)
 class ProtocolOptions:
-    """`max_message_bytes`: the target of a batch, and the limit of a message where the topic allows no less.
-    `time_zone`: the IANA name of the zone in which TIMESTAMPs are shown. `namespace`: of the changefeed, in Avro's
-    names. `open_varchar_base64`: for reading alone, of producers that wrote CHAR and VARCHAR in base64. What an option
-    does is said where the protocol reads it; how it is called in a URI or a file, in option_texts."""
+    """`max_message_bytes`: the target size of a batch, and the limit of a message unless the topic's limit is lower.
+    `time_zone`: the IANA name of the zone in which TIMESTAMPs are shown. `namespace`: the changefeed's namespace, part
+    of Avro's names. `open_varchar_base64`: for decoders only, if the producer wrote CHAR and VARCHAR in base64. The
+    effect of an option is documented where a protocol reads it, its names in a URI or a file in option_texts."""
 
     protocol: str
     max_message_bytes: int = 10 * 1024 * 1024
@@ -47,12 +47,12 @@ class ProtocolOptions:
     send_bootstrap_to_all_partition: bool = True
     large_message_handle_option: LargeMessageOption = "none"
     large_message_handle_compression: Compression = "none"
-    claim_check_storage_uri: str = field(default="", repr=False)  # likewise
+    claim_check_storage_uri: str = field(default="", repr=False)  # may hold a secret, too
     claim_check_raw_value: bool = False
 
     @property
     def zone(self) -> tzinfo:
-        """Raises ProtocolConfigError for a name that is not known."""
+        """Return the time zone. Raises ProtocolConfigError if its name is not known."""
         if self.time_zone.upper() == "UTC":
             return UTC
         try:

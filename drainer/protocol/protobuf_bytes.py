@@ -1,4 +1,4 @@
-"""Protobuf messages joined from bytes: varints, and fields with their tags. Pure."""
+"""Builds protobuf messages from bytes: varints, and fields with their tags. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from binlog.tidb.varint import encode_uvarint
 
 from drainer.changes.vector import Words
 
-_KEPT_MAX: Final = 1 << 16  # numbers from here on are encoded each time
+_KEPT_MAX: Final = 1 << 16  # larger numbers are encoded each time
 _U64: Final = (1 << 64) - 1
 
 
 class Varints(dict[int, bytes]):
-    """Unsigned varints by number; small ones are encoded once. Raises ValueError outside 0 … 2^64-1."""
+    """Maps numbers to unsigned varints. Small ones are encoded once. Raises ValueError outside 0 … 2^64-1."""
 
     def __missing__(self, value: int) -> bytes:
         found = encode_uvarint(value)
@@ -28,17 +28,17 @@ VARINTS: Final = Varints()
 
 
 def signed(value: int) -> bytes:
-    """The varint of an int64 or int32: a negative number has ten bytes."""
+    """Return the varint of an int64 or int32. The varint of a negative number has ten bytes."""
     return VARINTS[value & _U64]
 
 
 def field(tag: bytes, payload: bytes) -> bytes:
-    """A field of bytes, text or a message."""
+    """Return a field that holds bytes, text or a message."""
     return tag + VARINTS[len(payload)] + payload
 
 
 def uvarints(values: Words) -> list[bytes]:
-    """Unsigned varints of many numbers, in a tenth of the time that one by one takes where they are large."""
+    """Return the unsigned varints of many numbers, ten times as fast as one by one if the numbers are large."""
     width = max(1, -(-int(values.max(initial=0)).bit_length() // 7))
     octets = np.empty((len(values), width), np.uint8)
     keep = np.ones((len(values), width), np.bool_)

@@ -1,4 +1,4 @@
-"""The one table of protocols: each folder's encoder and decoder, by TiCDC's name, imported when it is asked for."""
+"""The table of protocols: the encoder and decoder of each folder by TiCDC's name, imported on first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from drainer.protocol.encoder import Decoder, Encoder
     from drainer.protocol.options import ProtocolOptions
 
-# Name → the package; its module `encoder` has make_encoder(options), its module `decoder` make_decoder(options).
+# Name → the package. Its module `encoder` has make_encoder(options), its module `decoder` has make_decoder(options).
 PROTOCOLS: Final[Mapping[str, str]] = {
     "open-protocol": "open",
     "default": "open",
@@ -23,7 +23,7 @@ PROTOCOLS: Final[Mapping[str, str]] = {
     "simple": "simple",
     "secondary-binlog": "secondary",
 }
-# Protocols of TiCDC that are not built → what to take in their place.
+# Protocols of TiCDC that are not supported → which to use instead.
 _NOT_BUILT: Final[Mapping[str, str]] = {
     "canal": "canal-json, which has the same messages as JSON",
     "maxwell": "debezium or canal-json",
@@ -33,19 +33,20 @@ _NOT_BUILT: Final[Mapping[str, str]] = {
 
 
 def unknown_protocol(name: str) -> str:
-    """The text of an error."""
+    """Return the text of the error for a protocol that is not supported."""
     if name.lower() in _NOT_BUILT:
         return f"protocol {name!r} of TiCDC is not supported: take {_NOT_BUILT[name.lower()]}"
     return f"protocol {name!r} is not known: there are {', '.join(PROTOCOLS)}"
 
 
 def make_encoder(options: ProtocolOptions) -> Encoder:
-    """Raises ProtocolConfigError for a protocol that is not known, or options it does not take."""
+    """Return the encoder of the configured protocol. Raises ProtocolConfigError if the protocol is not known or does
+    not support an option."""
     return cast("Callable[[ProtocolOptions], Encoder]", _made("encoder", options))(options)
 
 
 def make_decoder(options: ProtocolOptions) -> Decoder:
-    """For one partition. Raises as `make_encoder`."""
+    """Return a decoder for one partition. Raises as `make_encoder`."""
     return cast("Callable[[ProtocolOptions], Decoder]", _made("decoder", options))(options)
 
 

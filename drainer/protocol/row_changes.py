@@ -1,4 +1,4 @@
-"""What encoders are given: changes of rows of one table and kind, as columns."""
+"""The input of encoders: changes of rows of one table and one kind, as columns."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from drainer.protocol.table import Table
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """All arrays have one length. `order`: the place of each among all changes of its segment, in upstream's order.
-    `old` and `new`: Arrow arrays of carriers (row/carrier.py), parallel to `table.columns`; `old` is None for
-    inserts, `new` for deletes."""
+    """Changes of rows. All arrays have the same length. `order`: the position of each change among all changes of its
+    segment, in upstream's order. `old` and `new`: Arrow arrays of carriers (row/carrier.py), parallel to
+    `table.columns`. `old` is None for inserts, `new` is None for deletes."""
 
     table: Table
     kind: Kind
@@ -28,7 +28,7 @@ class RowChanges:
         return len(self.order)
 
     def take(self, chosen: Ints) -> RowChanges:
-        """Those at these places, in their order."""
+        """Return the changes at the positions `chosen`, in that order."""
 
         def some(columns: Columns | None) -> Columns | None:
             return None if columns is None else tuple(column.take(chosen) for column in columns)
@@ -44,7 +44,7 @@ class RowChanges:
         )
 
     def slice(self, begin: int, count: int) -> RowChanges:
-        """At most `count` of them from this place on; nothing is copied."""
+        """Return at most `count` changes from position `begin` on. Copies nothing."""
 
         def some(columns: Columns | None) -> Columns | None:
             return None if columns is None else tuple(column.slice(begin, count) for column in columns)
@@ -62,7 +62,7 @@ class RowChanges:
 
     @property
     def image(self) -> Columns:
-        """The new image, of deletes the old one."""
+        """Return the new image, for deletes the old one."""
         image = self.old if self.new is None else self.new
         assert image is not None
         return image

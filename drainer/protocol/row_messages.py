@@ -1,4 +1,4 @@
-"""Messages of one row each, as columns: whoever sends them needs their bytes, and no Message for each."""
+"""Messages of one row each, as columns. The producer sends their bytes, so no Message object is created for a row."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 import pyarrow.compute as pc
 
 from drainer.changes.vector import Ints
-from drainer.protocol.encoded_columns import EncodedColumns, picked
+from drainer.protocol.encoded_columns import EncodedColumns, take_parts
 from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Message
 
-# How many become Python objects at a time where they are asked for one by one.
+# The most messages, and bytes, that iteration converts to Python objects at a time.
 _STEP_MESSAGES: Final = 1000
 _STEP_BYTES: Final = 1 << 20
 
 
 def frame_rows(rows: Iterable[EncodedRow]) -> Iterator[Message]:
-    """A message for each row."""
+    """Return an iterator of messages with one row each."""
     made = partial(tuple.__new__, Message)  # Message(...) of each, without a Python call for each
     return cast("Iterator[Message]", map(made, ((key, value, 1, commit_ts) for key, value, commit_ts in rows)))
 
 
 class Chunk(NamedTuple):
-    """Keys and values of messages that follow one another, and how many bytes these are, as Message.length counts.
-    `keys` None: none has a key."""
+    """Keys and values of consecutive messages. `bytes`: their total length, counted as in Message.length. `keys`: None
+    if no message has a key."""
 
     keys: list[bytes | None] | None
     values: list[bytes | None]
@@ -34,8 +34,8 @@ class Chunk(NamedTuple):
 
 
 class RowMessages:
-    """The rows at these places of all parts, one behind another; at least one. Can be iterated as often as is asked
-    for."""
+    """The messages of the rows at the positions `chosen` in the concatenation of all parts, at least one row. Can be
+    iterated any number of times."""
 
     def __init__(self, parts: Sequence[EncodedColumns], chosen: Ints) -> None:
         self._parts, self._chosen = parts, chosen
@@ -52,8 +52,9 @@ class RowMessages:
                 at += 1
 
     def chunks(self, messages: int, size: int) -> Iterator[Chunk]:
-        """Of at most so many messages; each ends with the message that reaches `size`."""
-        parts, back = picked(self._parts, self._chosen)
+        """Yield chunks of at most `messages` messages. A chunk ends at the first message with which it has `size` bytes
+        or more."""
+        parts, back = take_parts(self._parts, self._chosen)
         lengths = np.concatenate([_lengths(part) for part in parts])
         ends = np.cumsum(lengths if back is None else lengths[back])
         begin = before = 0
@@ -61,13 +62,13 @@ class RowMessages:
             end = min(int(np.searchsorted(ends, before + size)) + 1, begin + messages, len(ends))
             some, order = parts, back
             if end - begin < len(ends):
-                some, order = picked(parts, np.arange(begin, end) if back is None else back[begin:end])
+                some, order = take_parts(parts, np.arange(begin, end) if back is None else back[begin:end])
             yield _chunk(some, order, int(ends[end - 1]) - before)
             begin, before = end, int(ends[end - 1])
 
 
 def _lengths(columns: EncodedColumns) -> Ints:
-    """Of each row's message."""
+    """Return the length of each row's message, in bytes."""
     found = np.full(len(columns.commit_ts), RECORD_OVERHEAD)
     for column in (columns.keys, columns.values):
         if column.null_count < len(column):
@@ -84,7 +85,8 @@ def _chunk(parts: Sequence[EncodedColumns], places: Ints | None, size: int) -> C
 
 
 def _values(columns: Sequence[Any], order: Sequence[int] | None) -> list[bytes | None]:
-    """Of all columns, one behind another, in this order."""
+    """Return the values of all columns, concatenated and then reordered: `order` holds the position of each value to
+    return."""
     if order is None:
         found: list[bytes | None] = columns[0].to_pylist()
         return found

@@ -1,4 +1,4 @@
-"""Ids of registered schemas: fetched by the driver, carried by encoders, asked for by decoders."""
+"""Ids of registered schemas. The driver fetches them, encoders write them, decoders look up the schemas by them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SchemaIds = Mapping[str, Mapping[str, SchemaId]]
 
 
 class RequiredSchema(NamedTuple):
-    """What must be registered before messages with it are written."""
+    """A schema that must be registered before messages that use it are written."""
 
     subject: str
     schema: str
@@ -25,10 +25,10 @@ class RequiredSchema(NamedTuple):
 
 
 class Schemas(Protocol):
-    """Where a decoder finds the schemas that messages were written under."""
+    """Returns the schemas with which messages were written, for decoders."""
 
     def schema(self, schema_id: SchemaId) -> str:
-        """Its text. Raises LookupError where there is none of this id."""
+        """Return the schema's text. Raises LookupError if no schema has this id."""
         ...
 
 
@@ -43,12 +43,12 @@ class KnownSchemas:
 
 
 def fingerprint(schema: str) -> str:
-    """Of the text as it is: two that differ in a default or a parameter are two."""
+    """Return a hash of the exact text: schemas that differ in a default or a parameter are different schemas."""
     return sha256(schema.encode()).hexdigest()
 
 
 def merged(ids: SchemaIds, more: Iterable[tuple[RequiredSchema, SchemaId]]) -> SchemaIds:
-    """A new mapping with both."""
+    """Return a new mapping with the ids of both."""
     found = {subject: dict(of_subject) for subject, of_subject in ids.items()}
     for required, schema_id in more:
         found.setdefault(required.subject, {})[required.fingerprint] = schema_id

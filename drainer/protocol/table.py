@@ -28,8 +28,8 @@ class ColumnFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`form`: the type that its values have; it is the type the row was written under, which differs from `info.type`
-    for late rows of a column whose type was changed. `info`: the column as the table has it now."""
+    """One column. `form`: the type of its values, which is the type under which the row was written. It differs from
+    `info.type` if the column's type was changed after the row was written. `info`: the column's current definition."""
 
     name: str
     form: Form
@@ -43,9 +43,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table under one TableInfo. `columns`: those that messages have, in the table's order: public, not virtual,
-    and not left out by a column selector; every row has a value for each. `version`: the schema version of `info`, the
-    table as it is now. Two with the same `key` are the same, so encoders keep what they compile under it."""
+    """One table under one TableInfo. `columns`: the columns that messages have, in the table's order: public, not
+    virtual, and not left out by a column selector. Every row has a value for each of them. `version`: the schema
+    version of `info`, which is the table's current definition. Tables with the same `key` are equal, so encoders cache
+    what they compile under it."""
 
     schema: str
     info: TableInfo
@@ -67,17 +68,18 @@ class Table:
 
     @cached_property
     def handle(self) -> tuple[int, ...]:
-        """Places of the handle key's columns in `columns`; empty: the table has none."""
+        """Return the positions in `columns` of the handle key's columns. Empty if the table has no handle key."""
         return tuple(place for place, column in enumerate(self.columns) if column.in_handle)
 
     @cached_property
     def is_keyed(self) -> bool:
-        """Whether its rows are told apart upstream, though perhaps by columns that messages do not have."""
+        """Return whether a key identifies the table's rows upstream, even if messages do not have the columns of this
+        key."""
         return handle_index(self.info) is not None
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Column name, as the table spells it, to its place."""
+        """Return the position of each column by its name, spelled as in the table."""
         return {column.name: place for place, column in enumerate(self.columns)}
 
     @property
@@ -88,7 +90,7 @@ class Table:
 def table_of(
     schema: str, info: TableInfo, forms: Sequence[tuple[int, Form]], version: int, written_version: int
 ) -> Table:
-    """`forms`: id and type of each column that rows have values for, in the table's order."""
+    """Return a Table. `forms`: id and type of each column for which rows have values, in the table's order."""
     flags = column_flags(info)
     by_id = info.columns_by_id
     columns = tuple(Column(by_id[id_].name, form, flags[id_], by_id[id_]) for id_, form in forms)
@@ -96,14 +98,14 @@ def table_of(
 
 
 def handle_index(info: TableInfo) -> IndexInfo | None:
-    """The index that tells rows apart: the primary key; else of the unique indexes whose columns are all NOT NULL and
-    not virtual that with the fewest columns, then the lowest id. None: there is none."""
+    """Return the index that identifies rows: the primary key; otherwise the unique index with the fewest columns, then
+    the lowest id, among those whose columns are all NOT NULL and not virtual. None if no index does."""
     primary = info.primary_index()
     return primary if primary is not None else smallest_key(info, info.unique_indexes())
 
 
 def smallest_key(info: TableInfo, indexes: Iterable[IndexInfo]) -> IndexInfo | None:
-    """Of these unique indexes that which tells rows apart, as in `handle_index`."""
+    """Return the one of these unique indexes that identifies rows, chosen as in `handle_index`."""
     usable = [index for index in indexes if all(map(_tells_apart, info.index_columns(index)))]
     return min(usable, key=lambda index: (len(index.columns), index.id), default=None)
 
@@ -113,7 +115,7 @@ def _tells_apart(column: ColumnInfo) -> bool:
 
 
 def column_flags(info: TableInfo) -> dict[int, ColumnFlag]:
-    """Of every column, by its id."""
+    """Return the flags of every column by its id."""
     flags = {column.id: _own_flags(column) for column in info.columns}
     chosen = handle_index(info)
     primary = info.primary_index()

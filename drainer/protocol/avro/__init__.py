@@ -1,8 +1,8 @@
-"""TiCDC's Avro: one message for each row, its key and its value records with a schema id before them. Pure.
+"""TiCDC's Avro: one message for each row. Key and value are records, each with a schema id in front. Pure.
 
 encoder = make_encoder(options)                        # or registry.make_encoder
 for required in encoder.required_schemas(topic, table):
-    ...                                                # the driver registers it and gets an id
-encoder = encoder.with_ids(ids)                        # picklable; goes to the executors
-encoder.in_topic(topic).table(table).encode(changes)   # SchemaIdMissing where the driver has to come first
+    ...                                                # the driver registers the schema and gets its id
+encoder = encoder.with_ids(ids)                        # can be pickled and sent to the executors
+encoder.in_topic(topic).table(table).encode(changes)   # raises SchemaIdMissing if a schema must be registered first
 """

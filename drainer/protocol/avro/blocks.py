@@ -1,8 +1,8 @@
-"""Bytes of many rows at once: a piece of each row as a matrix with a mask, and pieces joined to rows. Pure.
+"""Builds the bytes of many rows at a time: a block holds a piece of each row, and pieces are joined to rows. Pure.
 
-Avro's numbers are zigzag varints, its texts and bytes have their length before them: both are short and of differing
-length, so a block keeps them in a matrix of bytes, one row a row, and says which of them count. Blocks that stand
-beside one another are joined before anything is copied out of them.
+Avro's numbers are zigzag varints, and its texts and bytes have their length in front. The encoded numbers and lengths
+are short, but not equally long. So a block keeps them in a matrix of bytes, with one line for each row, and a mask of
+the bytes that count. Consecutive blocks are joined before any bytes are copied out of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.protocol.encoded_columns import as_large
+from drainer.protocol.encoded_columns import large_binary
 
 Octets = npt.NDArray[np.uint8]
 _U64 = np.uint64
@@ -26,29 +26,30 @@ _EMPTY: Final = pa.scalar(b"", pa.binary())
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`octets` and `keep` have one shape, (rows, width): of each row the bytes that are kept, in their order."""
+    """Bytes of many rows. `octets` and `keep` have the same shape, (rows, width): a row's bytes are its kept octets, in
+    their order."""
 
     octets: Octets
     keep: Mask
 
 
-# A piece of each row: a block, or an Arrow array of bytes, where NULL is no bytes.
+# One piece of each row: a block, or an Arrow array of bytes, where NULL stands for no bytes.
 Piece = Any
 
 
 def zigzag_of(values: Ints) -> Words:
-    """The unsigned form of signed numbers."""
+    """Convert signed numbers to their zigzag form, which is unsigned."""
     found: Words = ((values << 1) ^ (values >> 63)).view(np.uint64)
     return found
 
 
 def varints(values: Ints) -> Block:
-    """Avro's int and long."""
+    """Encode signed numbers as Avro's int and long."""
     return uvarints(zigzag_of(values))
 
 
 def uvarints(raw: Words) -> Block:
-    """Unsigned varints, as protobuf has them too."""
+    """Encode unsigned numbers as varints, which protobuf uses too."""
     width = max(1, -(-int(raw.max(initial=0)).bit_length() // 7))
     octets = np.empty((len(raw), width), np.uint8)
     keep = np.ones((len(raw), width), np.bool_)
@@ -64,22 +65,22 @@ def uvarints(raw: Words) -> Block:
 
 
 def fixed(octets: Octets) -> Block:
-    """Every byte of a matrix."""
+    """Return a block that keeps every byte of a matrix."""
     return Block(octets, np.ones(octets.shape, np.bool_))
 
 
 def constant(data: bytes, rows: int) -> Block:
-    """The same bytes in every row."""
+    """Return a block with the same bytes in every row."""
     return fixed(np.broadcast_to(np.frombuffer(data, np.uint8), (rows, len(data))))
 
 
 def big_endian(octets: Octets, signed: bool) -> Block:
-    """Numbers whose bytes stand in big-endian order, without the bytes that say nothing, their count before them."""
+    """Encode numbers given as big-endian bytes: the number of bytes, then the bytes without redundant leading ones."""
     rows, width = octets.shape
     sign = (octets[:, :1] >> 7) * 0xFF if signed else np.zeros((rows, 1), np.uint8)
     differs = octets != sign
     first = np.where(differs.any(axis=1), differs.argmax(axis=1), width)
-    if signed:  # the first byte that is kept says the sign
+    if signed:  # the first kept byte contains the sign
         top = octets[np.arange(rows), np.minimum(first, width - 1)]
         first -= (first < width) & ((top ^ sign[:, 0]) >= 0x80)
     first = np.minimum(first, width - 1)
@@ -93,18 +94,19 @@ def beside(*blocks: Block) -> Block:
 
 
 def lengths(array: Any) -> Block:
-    """How many bytes each value of a binary or string array has, as Avro has it before them. NULL counts as none."""
-    return varints(offsets_of(array))
+    """Return the encoded length of each value of a binary or string array, as Avro has it in front of the value. The
+    length of NULL is 0."""
+    return varints(byte_lengths(array))
 
 
-def offsets_of(array: Any) -> Ints:
-    """The length of each value."""
+def byte_lengths(array: Any) -> Ints:
+    """Return the length of each value in bytes."""
     places = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
     return np.diff(places).astype(np.int64)
 
 
 def in_union(block: Block, valid: Mask | None, null_first: bool) -> Block:
-    """With the branch of a union of null and the block's type before it. `valid` None: no row is NULL."""
+    """Put the branch of a union of null and the block's type in front of each row. `valid`: None if no row is NULL."""
     rows = len(block.octets)
     value, null = (2, 0) if null_first else (0, 2)
     if valid is None:
@@ -114,11 +116,11 @@ def in_union(block: Block, valid: Mask | None, null_first: bool) -> Block:
 
 
 def joined(pieces: Sequence[Piece], rows: int) -> Any:
-    """The bytes of each row, `large_binary`."""
+    """Concatenate the pieces of each row. Return the rows as `large_binary`."""
     arrays = list(_arrays(pieces))
     if not arrays:
         return pa.array([b""] * rows, pa.large_binary())
-    return as_large(arrays[0] if len(arrays) == 1 else _join(arrays))
+    return large_binary(arrays[0] if len(arrays) == 1 else _join(arrays))
 
 
 def _join(arrays: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""One column's values as Avro's bytes, all rows at once. Pure."""
+"""Encodes one column's values as Avro, all rows at a time. Pure."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from drainer.row.form import Form
 
 _INT_MAX: Final = 0x7FFF_FFFF
 _ROUND: Final = 1 << 31
-# Of a packed time: the bits of seconds and microseconds (binlog.tidb.time).
+# The bits of a packed time that hold seconds and microseconds (binlog.tidb.time).
 _BELOW_MINUTE: Final = np.uint64(30)
 _SECONDS: Final = np.uint64((1 << 30) - 1)
-# Families whose values repeat, and whose text is made one by one.
+# Families whose values often repeat, and whose text must be made value by value.
 _REPEATING: Final = frozenset({Family.TIME, Family.ENUM, Family.SET})
 
 
 def pieces_of(field: Field, form: Form, column: Any, zone: tzinfo) -> list[Piece]:
-    """Of an Arrow array of carriers. DecodeError, which names no row, for what Avro or the column's type cannot
-    hold."""
+    """Encode an Arrow array of carriers. Raises DecodeError, which does not name the row, for a value that Avro or the
+    column's type cannot hold."""
     if field.null_first is None and column.null_count:
         raise DecodeError("value", offset=0, detail="NULL in a column that is NOT NULL")
     valid: Mask | None = None
@@ -57,7 +57,7 @@ def pieces_of(field: Field, form: Form, column: Any, zone: tzinfo) -> list[Piece
 
 
 def _filled(column: Any, value: int | float = 0) -> Any:
-    """NumPy's, with a value where NULL is; the mask of the union hides it."""
+    """Return a NumPy array in which `value` replaces NULL. The union's mask hides these entries."""
     return pc.fill_null(column, value).to_numpy(zero_copy_only=False) if column.null_count else column.to_numpy()
 
 
@@ -83,7 +83,8 @@ def _bit(form: Form, column: Any) -> Block:
 
 
 def _decimal(field: Field, column: Any) -> Block:
-    """`column`: texts. Those of up to 18 digits, nearly all, are 8 bytes wide here, else 16 or 32."""
+    """Encode decimals. `column`: their texts. Numbers of up to 18 digits, which are nearly all, are 8 bytes wide here,
+    larger ones 16 or 32."""
     precision, scale = field.type.precision, field.type.scale
     assert precision is not None and scale is not None
     wide = precision > 38
@@ -97,13 +98,13 @@ def _decimal(field: Field, column: Any) -> Block:
         octets = np.frombuffer(made.buffers()[1], np.uint8, len(column) * width, made.offset * width)
         octets = octets.reshape(len(column), width)
     if column.null_count:
-        octets = octets * made.is_valid().to_numpy(zero_copy_only=False)[:, None]  # what stands below NULL is anything
+        octets = octets * made.is_valid().to_numpy(zero_copy_only=False)[:, None]  # NULLs hold arbitrary bytes
     used = 8 if precision <= 18 else width
     return big_endian(octets[:, used - 1 :: -1] if used == width else octets[:, :used][:, ::-1], signed=True)
 
 
 def texts_of(form: Form, column: Any, zone: tzinfo) -> Any:
-    """An Arrow array of what stands behind the length."""
+    """Return the texts as an Arrow array. Their lengths are written in front of them later."""
     family = form.family
     if family is Family.BYTES:
         return column
@@ -119,13 +120,13 @@ def texts_of(form: Form, column: Any, zone: tzinfo) -> Any:
 
 
 def in_zone(column: Any, zone: tzinfo) -> Any:
-    """Packed times in UTC as those of a zone: the shift is looked up once for each minute that occurs."""
+    """Convert packed times from UTC to another zone. The offset is looked up once for each distinct minute."""
     packed = _filled(column)
     minutes, place = np.unique(packed >> _BELOW_MINUTE, return_inverse=True)
     begin = [minute << int(_BELOW_MINUTE) for minute in minutes.tolist()]
     shifted = np.array([to_zone(at, zone) for at in begin], np.uint64)
     rest = packed & _SECONDS
-    if (shifted & _SECONDS).any():  # a zone off by seconds, as some were until 1972
+    if (shifted & _SECONDS).any():  # an offset with seconds, as some zones had until 1972
         found = np.array([to_zone(at, zone) for at in packed.tolist()], np.uint64)
     else:
         found = shifted[place] | rest

@@ -1,4 +1,4 @@
-"""TiCDC's Avro, read: rows, deletes, and the two events that only `avro_enable_watermark` writes."""
+"""Decodes TiCDC's Avro: rows, deletes, and the two events that only `avro_enable_watermark` writes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class AvroDecoder:
-    """Names of tables, databases and columns are those of the schemas: what Avro's names do not have is `_` in them.
-    Schemas are asked for once. Rows with a checksum are compared with it."""
+    """Decodes Avro. Names of tables, databases and columns are those of the schemas, in which `_` replaces characters
+    that Avro's names do not have. Each schema is requested only once. The checksum of a row is verified if the row has
+    one."""
 
     def __init__(self, options: ProtocolOptions, schemas: Schemas) -> None:
         self._schemas = schemas
@@ -32,7 +33,8 @@ class AvroDecoder:
         self._records: dict[SchemaId, Record] = {}
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
-        """One event. Raises MessageError; what `schemas` raises where it cannot be asked passes through."""
+        """Decode one message, which has exactly one event. Raises MessageError. Errors that `schemas` raises because it
+        cannot be reached are passed on."""
         if not key:
             if not value:
                 raise MessageError("Avro: a message with neither key nor value")
@@ -56,7 +58,7 @@ class AvroDecoder:
             of_key = key_record.image(key_found)
         operation, commit_ts, before = found.get(OP, ""), found.get(COMMIT_TS, 0), found.get(BEFORE)
         if not isinstance(operation, str) or operation not in _CHANGES:
-            raise MessageError(f"Avro: {OP} is {operation!r}: there are c, u and d")
+            raise MessageError(f"Avro: {OP} is {operation!r}, not c, u or d")
         if not isinstance(commit_ts, int) or not (before is None or isinstance(before, dict)):
             raise MessageError(f"Avro: {COMMIT_TS} is {commit_ts!r:.80}, and {BEFORE} is {before!r:.80}")
         change, image = _CHANGES[operation], record.image(found)
@@ -100,7 +102,7 @@ def _ddl(data: bytes) -> DdlEvent:
             _number(document, "type"),
         )
     except (ValueError, TypeError, KeyError) as error:
-        raise MessageError(f"Avro: no DDL event: {error!r}") from None
+        raise MessageError(f"Avro: not a valid DDL event: {error!r}") from None
 
 
 def _number(document: dict[str, Any], name: str) -> int:
@@ -124,6 +126,6 @@ def _resolved(value: bytes) -> ResolvedEvent:
 
 
 def make_decoder(options: ProtocolOptions, schemas: Schemas | None = None) -> AvroDecoder:
-    """`schemas`: a client of the registry, or schemas that are known; without any only the events of
-    `avro_enable_watermark` are read."""
+    """Return a decoder. `schemas`: a client of the registry, or known schemas. Without schemas only the events of
+    `avro_enable_watermark` can be read."""
     return AvroDecoder(options, schemas or KnownSchemas({}))

@@ -1,9 +1,9 @@
-"""Defaults of columns, as the fields of a schema have them.
+"""Defaults of columns, as the fields of a schema contain them.
 
-`avro_defaults` = "ticdc" writes what TiCDC writes, which readers that fill fields by their default do not all read as
-the column's default: bytes are base64 text there, CURRENT_TIMESTAMP is a text like any other, a TIMESTAMP's default
-stands in UTC, and no DECIMAL in its precise form has one. "avro" writes what Avro's specification asks for, and nothing
-where the default is no constant.
+`avro_defaults` = "ticdc" writes the defaults as TiCDC does: bytes are base64 text, CURRENT_TIMESTAMP is a text like any
+other, the default of a TIMESTAMP is in UTC, and a DECIMAL in the precise form has none. A reader that fills fields with
+these defaults does not always get the column's default. "avro" writes what Avro's specification requires, and no
+default if it is not constant.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TIMES: Final = (Family.DATE, Family.DATETIME, Family.TIME)
 
 
 def default_of(info: ColumnInfo, form: Form, made: AvroType, options: ProtocolOptions) -> Json:
-    """None: the field has none. `made`: of `form`."""
+    """Return the default of a field, None if it has none. `made`: the Avro type of `form`."""
     strict = options.avro_defaults == "avro"
     raw = _raw(info)
     if raw is None or (strict and info.default_is_expr):
@@ -49,7 +49,7 @@ def default_of(info: ColumnInfo, form: Form, made: AvroType, options: ProtocolOp
 
 
 def _raw(info: ColumnInfo) -> Any:
-    """The current default; where there is none, what rows older than the column hold."""
+    """Return the current default, or, if there is none, the value that rows older than the column have."""
     is_bytes = info.type.tp is Tp.BIT or info.type.is_binary
     for value, octets in ((info.default, info.default_bit), (info.origin_default, info.origin_default_bit)):
         if octets is not None and is_bytes:
@@ -64,7 +64,7 @@ def _bytes(raw: bytes, form: Form, *, strict: bool) -> str:
         return base64.b64encode(raw).decode()
     if form.family is Family.BIT:
         raw = raw.lstrip(b"\0") or b"\0"
-    return raw.decode("latin-1")  # a code point for each byte
+    return raw.decode("latin-1")  # one code point for each byte
 
 
 def _unscaled(text: str, made: AvroType) -> str:
@@ -77,14 +77,14 @@ def _unscaled(text: str, made: AvroType) -> str:
 
 
 def twos_complement(number: int) -> bytes:
-    """Big-endian, as few bytes as there may be: as Java and goavro write decimals."""
+    """Return a big-endian number with as few bytes as possible, as Java and goavro write decimals."""
     return number.to_bytes(((number if number >= 0 else ~number).bit_length() >> 3) + 1, "big", signed=True)
 
 
 def _int(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
     number = int(raw)
     if not -(1 << 31) <= number < 1 << 31:
-        raise ValueError(f"{number} is no int")
+        raise ValueError(f"{number} is not an int")
     return number
 
 
@@ -93,14 +93,14 @@ def _long(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
     if form.kind.is_unsigned and number >= 1 << 63:
         number -= _WRAP  # as values do
     if not -(1 << 63) <= number < 1 << 63:
-        raise ValueError(f"{number} is no long")
+        raise ValueError(f"{number} is not a long")
     return number
 
 
 def _double(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
     number = float(raw)
     if not isfinite(number):
-        raise ValueError(f"{raw} is no number")
+        raise ValueError(f"{raw} is not a number")
     return number
 
 

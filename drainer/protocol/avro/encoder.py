@@ -1,6 +1,8 @@
-"""TiCDC's Avro, written. It has no batches, no old rows (but see `avro_output_old_row`), and no handle-only messages.
+"""Encodes TiCDC's Avro. It has no batches, no old rows (except with `avro_output_old_row`), and no handle-only
+messages.
 
-Fields of a row's checksum are written empty: TiDB puts checksums into rows of its storage, and binlogs carry none.
+The fields of a row's checksum are written empty: TiDB stores checksums in the rows of its storage, and binlogs do not
+contain them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from drainer.protocol.avro.names import key_subject, value_subject
 from drainer.protocol.avro.rows import VECTOR_ROWS_MIN, Few, Many, Pieces, Rows
 from drainer.protocol.avro.schema import TableSchemas, compact_json, table_schemas
 from drainer.protocol.compiled_tables import CompiledTables
-from drainer.protocol.encoded_columns import EncodedColumns, none, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns, null_column, rows_of
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
 from drainer.protocol.one_row import OneRowMessages
@@ -38,8 +40,8 @@ RESOLVED_LEAD: Final = b"\x02"
 
 @dataclass(frozen=True)
 class AvroEncoder(OneRowMessages):
-    """`ids`: of schemas that are registered. `topic`: to which the tables that it is asked for go; subjects may have
-    its name."""
+    """Encodes Avro. `ids`: the ids of the registered schemas. `topic`: the topic of the tables that are encoded; names
+    of subjects may contain it."""
 
     options: ProtocolOptions
     ids: SchemaIds = field(default_factory=dict)
@@ -59,25 +61,26 @@ class AvroEncoder(OneRowMessages):
         return self.options.enable_tidb_extension and self.options.avro_enable_watermark
 
     def with_ids(self, ids: SchemaIds) -> AvroEncoder:
-        """With these instead of those it has."""
+        """Return a copy of the encoder with these ids in place of its own."""
         return AvroEncoder(self.options, ids, self.topic)
 
     def in_topic(self, topic: str) -> AvroEncoder:
         return replace(self, topic=topic)
 
     def required_schemas(self, topic: str, table: Table) -> list[RequiredSchema]:
-        """What must be registered before rows of this table can be encoded for this topic: the key's schema, where the
-        table has a handle key, and the value's. Raises EncodeError where the table's names cannot be told apart."""
+        """Return the schemas that must be registered before rows of this table can be encoded for this topic: the key's
+        schema, if the table has a handle key, and the value's. Raises EncodeError if two names of the table are the
+        same in Avro."""
         return required_of(table_schemas(table, self.options), self.options, topic)
 
     def table(self, table: Table) -> AvroTableEncoder:
-        """Raises EncodeError as `required_schemas`."""
+        """Return the table's encoder. Raises EncodeError as `required_schemas`."""
         return self._tables.get(
             (self.topic, table.key), lambda: AvroTableEncoder(table, self.options, self.ids, self.topic)
         )
 
     def ddl(self, ddl: Ddl) -> list[Message]:
-        """Only with `avro_enable_watermark`; no deserialiser of Confluent's reads it."""
+        """Encode a DDL, only with `avro_enable_watermark`. Confluent's deserialisers cannot read it."""
         if not self._watermark:
             return []
         document = {
@@ -90,7 +93,7 @@ class AvroEncoder(OneRowMessages):
         return [Message(None, DDL_LEAD + compact_json(document).encode(), 0, ddl.commit_ts)]
 
     def resolved(self, commit_ts: int) -> list[Message]:
-        """As `ddl`."""
+        """Encode a resolved timestamp, under the conditions of `ddl`."""
         if not self._watermark:
             return []
         return [Message(None, RESOLVED_LEAD + commit_ts.to_bytes(8, "big"), 0, commit_ts)]
@@ -105,7 +108,7 @@ def required_of(schemas: TableSchemas, options: ProtocolOptions, topic: str) -> 
 
 
 class AvroTableEncoder:
-    """Rows of one version of a table, a column at a time."""
+    """Encodes rows of one version of a table, a column at a time."""
 
     def __init__(
         self, table: Table, options: ProtocolOptions, ids: SchemaIds, topic: str, vector_rows_min: int = VECTOR_ROWS_MIN
@@ -125,12 +128,12 @@ class AvroTableEncoder:
         self._key_header = headers[0] if len(headers) > 1 else None
 
     def encode(self, changes: RowChanges) -> list[EncodedRow]:
-        """Raises as `encode_columns`."""
+        """Encode rows. Raises as `encode_columns`."""
         return rows_of(self.encode_columns(changes))
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """Raises SchemaIdMissing, and EncodeError for a delete in a table without a handle key: nothing of it would be
-        left (`avro_output_old_row` has a value for deletes, too)."""
+        """Encode rows as columns. Raises SchemaIdMissing, and EncodeError for a delete in a table without a handle key,
+        which would have neither key nor value (with `avro_output_old_row` deletes have a value, too)."""
         if self._missing:
             raise SchemaIdMissing(self._table.schema, self._table.name, self._missing)
         rows = len(changes)
@@ -142,7 +145,7 @@ class AvroTableEncoder:
             raise self._error("", first, "a delete in a table without a handle key has neither key nor value")
         how = self._few if rows < self._vector_rows_min else self._many
         image = self._image(how, changes, changes.image, self._schemas.order if has_value else self._table.handle)
-        keys = values = none(rows)
+        keys = values = null_column(rows)
         if self._key_header is not None:
             pieces = [piece for place in self._table.handle for piece in image[place]]
             keys = how.joined([*how.constant(self._key_header, rows), *pieces], rows)
@@ -151,11 +154,11 @@ class AvroTableEncoder:
         return [EncodedColumns(keys, values, changes.commit_ts)]
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
-        """Raises EncodeError: Avro has no such messages."""
+        """Raise EncodeError: Avro has no such messages."""
         raise self._error("", int(changes.commit_ts[0]), "Avro has no messages with the handle key alone")
 
     def _image(self, how: Rows, changes: RowChanges, columns: Columns, places: Sequence[int]) -> dict[int, Pieces]:
-        """By their places, columns of the table."""
+        """Encode the columns of an image. `places`: their positions in the table."""
         return {place: self._column(how, changes, place, columns[place]) for place in places}
 
     def _column(self, how: Rows, changes: RowChanges, place: int, column: Any) -> Pieces:
@@ -189,7 +192,7 @@ class AvroTableEncoder:
         return found
 
     def _before(self, how: Rows, changes: RowChanges, image: Mapping[int, Pieces]) -> Pieces:
-        """The record of the old row, in a union with null."""
+        """Encode the record of the old row, in a union with null."""
         rows = len(changes)
         if changes.old is None:
             return how.constant(b"\0", rows)
@@ -202,7 +205,8 @@ class AvroTableEncoder:
 
 
 def make_encoder(options: ProtocolOptions, ids: SchemaIds | None = None) -> AvroEncoder:
-    """Raises ProtocolConfigError for options that Avro does not have, or that contradict one another."""
+    """Return the encoder. Raises ProtocolConfigError for options that Avro does not have, or that contradict one
+    another."""
     check_choices(options)
     check_checksums(options)
     if options.large_message_handle_option != "none":

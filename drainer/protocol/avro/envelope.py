@@ -1,4 +1,4 @@
-"""What stands before a record: which schema it was written under."""
+"""The header in front of a record: the id of the schema with which it was written."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ _GLUE_COMPRESSIONS: Final = {0: "none", 5: "zlib"}
 
 
 class Envelope(NamedTuple):
-    """`begin`: where the record begins."""
+    """A parsed header. `begin`: the offset at which the record begins."""
 
     schema_id: SchemaId
     begin: int
 
 
 def header_of(schema_id: SchemaId) -> bytes:
-    """5 bytes of Confluent's, 18 of Glue's (not compressed). Raises ValueError for what no registry gives as an id."""
+    """Return a header: 5 bytes in Confluent's format, 18 in Glue's (not compressed). Raises ValueError for an id that
+    no registry returns."""
     if isinstance(schema_id, UUID):
         return bytes((_GLUE_LEAD, 0)) + schema_id.bytes
     if not 0 < schema_id <= _ID_MAX:
-        raise ValueError(f"{schema_id} is no id of a schema")
+        raise ValueError(f"{schema_id} is not the id of a schema")
     return b"\0" + schema_id.to_bytes(4, "big")
 
 
 def read_header(data: bytes) -> Envelope:
-    """Raises MessageError."""
+    """Parse a header. Raises MessageError."""
     if not data:
         raise MessageError("Avro: no header, the message is empty")
     if data[0] == 0:

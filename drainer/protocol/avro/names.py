@@ -1,4 +1,4 @@
-"""Names in schemas, and the subjects under which a registry keeps them."""
+"""Names in schemas, and the subjects under which a registry stores schemas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _DIGITS: Final = frozenset("0123456789")
 
 
 def avro_name(name: str) -> str:
-    """With `_` for each character that Avro's names do not have, and before a leading digit. Names may collide."""
+    """Replace each character that Avro's names do not have by `_`, and put `_` in front of a leading digit. Different
+    names may become the same."""
     if not name:
         return ""
     first, rest = name[0], name[1:]
@@ -22,22 +23,25 @@ def avro_name(name: str) -> str:
 
 
 def record_namespace(namespace: str, schema: str) -> str:
-    """Of the changefeed's namespace and a database's name."""
+    """Return the namespace of a record, from the changefeed's namespace and the database's name."""
     if not schema:
         return avro_name(namespace)
     return f"{avro_name(namespace)}.{avro_name(schema)}"
 
 
 def key_subject(names: SubjectNames, topic: str) -> str:
-    """A table's key and value records have one name, so keys stand under the topic's name whatever `names` says."""
+    """Return the subject of a key schema. A table's key and value records have the same name, so key schemas are stored
+    under the topic's name whatever `names` says."""
     return f"{_topic(names, topic)}-key"
 
 
 def value_subject(names: SubjectNames, topic: str, record: str) -> str:
-    """`record`: the record's name with its namespace.
+    """Return the subject of a value schema. `record`: the record's name with its namespace.
 
-    ticdc: the topic, every `.` of it replaced by `_`. The others are Confluent's: TopicNameStrategy, RecordNameStrategy
-    and TopicRecordNameStrategy. Raises ProtocolConfigError for any other value of `names`."""
+    With `names` = ticdc: the topic, with every `.` replaced by `_`. The other strategies are Confluent's:
+    TopicNameStrategy, RecordNameStrategy and TopicRecordNameStrategy. Raises ProtocolConfigError for any other value of
+    `names`.
+    """
     if names == "record":
         return record
     if names == "topic-record":
@@ -47,5 +51,5 @@ def value_subject(names: SubjectNames, topic: str, record: str) -> str:
 
 def _topic(names: SubjectNames, topic: str) -> str:
     if names not in SUBJECT_NAMES:
-        raise ProtocolConfigError(f"avro-subject-names is {names!r}: there are {', '.join(SUBJECT_NAMES)}")
+        raise ProtocolConfigError(f"avro-subject-names is {names!r}, not one of {', '.join(SUBJECT_NAMES)}")
     return topic.replace(".", "_") if names == "ticdc" else topic

@@ -1,4 +1,4 @@
-"""Avro's bytes to Python values, by a schema: the types that TiCDC's schemas have. Pure.
+"""Decodes Avro to Python values with a schema. Supports the types of TiCDC's schemas. Pure.
 
 | Avro | Python |
 |---|---|
@@ -7,7 +7,7 @@
 | float, double | float |
 | bytes, string | bytes, str |
 | record | dict |
-| union | what the branch has |
+| union | the branch's value |
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from drainer.protocol.errors import MessageError
 
-# (data, where the value begins) to (value, where the next begins). MessageError.
+# (data, offset of the value) to (value, offset of the next value). Raises MessageError.
 Read = Callable[[bytes, int], tuple[Any, int]]
 Document = dict[str, Any]
 
@@ -28,32 +28,33 @@ _DOUBLE: Final = struct.Struct("<d")
 
 
 def parse_schema(text: str) -> Document:
-    """A record's schema. Raises MessageError."""
+    """Parse the schema of a record. Raises MessageError."""
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise MessageError(f"Avro: a schema that is no JSON: {error}") from None
+        raise MessageError(f"Avro: a schema is not JSON: {error}") from None
     if not isinstance(found, dict) or found.get("type") != "record" or not isinstance(found.get("fields"), list):
         raise MessageError(f"Avro: the schema of a record is expected, not {text[:80]}")
     return found
 
 
 def reader_of(schema: Document) -> Callable[[bytes, int], dict[str, Any]]:
-    """Of a record that ends where the data ends. Raises MessageError for a type that TiCDC does not use."""
+    """Return the reader of a record that must end where the data ends. Raises MessageError for a type that TiCDC does
+    not use."""
     read = _record(schema, "")
 
     def whole(data: bytes, begin: int) -> dict[str, Any]:
         found: dict[str, Any]
         found, end = read(data, begin)
         if end != len(data):
-            raise MessageError(f"Avro: {len(data) - end} bytes behind the record, which ends at byte {end}")
+            raise MessageError(f"Avro: {len(data) - end} bytes after the record, which ends at byte {end}")
         return found
 
     return whole
 
 
 def branches(kind: object) -> list[Any]:
-    """The types of a union; a type that is none is its only branch."""
+    """Return the types of a union. A type that is not a union is its own only branch."""
     return kind if isinstance(kind, list) else [kind]
 
 
@@ -108,7 +109,7 @@ def _boolean(where: str) -> Read:
         if at >= len(data):
             raise _torn(where, at)
         if data[at] > 1:
-            raise MessageError(f"Avro: {where}: {data[at]:#04x} is no boolean, at byte {at}")
+            raise MessageError(f"Avro: {where}: {data[at]:#04x} is not a boolean, at byte {at}")
         return data[at] == 1, at + 1
 
     return read

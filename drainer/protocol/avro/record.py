@@ -1,4 +1,4 @@
-"""Records of one schema as images of rows: names, TiDB's types, values, and the row's checksum. Pure."""
+"""Converts records of one schema to images of rows: names, TiDB's types, values, and the row's checksum. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REAL: Final = frozenset({"FLOAT", "DOUBLE"})
 
 @dataclass(frozen=True, slots=True)
 class RecordField:
-    """A column's field. `type_name`: TiDB's, "" where the schema says none. `allowed`: names of an ENUM or SET."""
+    """A column's field. `type_name`: TiDB's type, "" if the schema has none. `allowed`: the names of an ENUM or SET."""
 
     name: str
     type_name: str
@@ -39,8 +39,8 @@ class RecordField:
     value: Callable[[Any], Value]
 
     def checksum_part(self, value: Value, zone: tzinfo) -> bytes:
-        """What it contributes to the checksum of its row; `zone`: of a TIMESTAMP's text. ValueError for no value of its
-        type."""
+        """Return the bytes of a value in its row's checksum. `zone`: the time zone of a TIMESTAMP's text. Raises
+        ValueError for a value that is not of the column's type."""
         if value is None:
             return b""
         if isinstance(value, float) or self.type_name in _REAL:
@@ -61,7 +61,7 @@ class RecordField:
 
 
 class Record:
-    """One schema. Raises MessageError for one that TiCDC would not write."""
+    """A parsed schema. Raises MessageError for a schema that TiCDC would not write."""
 
     def __init__(self, text: str) -> None:
         schema = parse_schema(text)
@@ -71,18 +71,20 @@ class Record:
         self.fields = _columns(schema)
 
     def read(self, data: bytes, begin: int) -> dict[str, Any]:
-        """By their names in Avro, all fields. Raises MessageError."""
+        """Read all fields, under their names in Avro. Raises MessageError."""
         return self._read(data, begin)
 
     def image(self, found: Mapping[str, Any]) -> Image:
-        """The columns among them. Raises MessageError where one is missing, or no value of its type."""
+        """Return the columns among the fields. Raises MessageError if a column is missing or its value is not of its
+        type."""
         for field in self.fields:
             if field.name not in found:
                 raise MessageError(f"Avro: a row of `{self.schema}`.`{self.table}` without {field.name}")
         return {f.name: ColumnValue(_converted(f, found[f.name]), type_name=f.type_name) for f in self.fields}
 
     def verify(self, found: Mapping[str, Any], image: Image, zone: tzinfo) -> None:
-        """Raises MessageError where the row has a checksum, and it is not that of its values."""
+        """Compare the row's checksum, if it has one, with the checksum of its values. Raises MessageError if they
+        differ."""
         said = found.get(CHECKSUM)
         if not said:
             return
@@ -96,7 +98,7 @@ class Record:
 
 
 def _names(schema: Document) -> tuple[str, str]:
-    """(namespace, name). A name with dots has its namespace in it."""
+    """Return (namespace, name). A name with dots contains its namespace."""
     name, namespace = schema.get("name"), schema.get("namespace", "")
     if not isinstance(name, str) or not isinstance(namespace, str):
         raise MessageError(f"Avro: a record's name and namespace are texts, not {name!r:.80} and {namespace!r:.80}")
@@ -124,7 +126,7 @@ def _value_of(document: Document, type_name: str) -> Callable[[Any], Value]:
     if document.get("logicalType") == "decimal":
         scale = document.get("scale", 0)
         if not isinstance(scale, int) or scale < 0:
-            raise MessageError(f"Avro: {scale!r} is no scale of a decimal")
+            raise MessageError(f"Avro: {scale!r} is not the scale of a decimal")
         return lambda raw: _decimal_text(raw, scale)
     if type_name == "BIT":
         return lambda raw: int.from_bytes(raw, "big")
@@ -138,7 +140,7 @@ def _as_it_is(raw: Any) -> Any:
 
 
 def _unsigned(raw: Any) -> int:
-    """Of a long, where numbers above 2^63-1 are negative, or of a text."""
+    """Convert a long, in which numbers above 2^63-1 are negative, or a text."""
     number = int(raw)
     return number + (1 << 64) if number < 0 and isinstance(raw, int) else number
 

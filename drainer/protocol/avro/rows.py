@@ -1,4 +1,4 @@
-"""Rows of one table as bytes, from columns: with arrays, or with values one by one where there are few. Pure."""
+"""Encodes rows of one table as bytes, from columns: with arrays, or value by value for a few rows. Pure."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ Pieces = list[Any]
 
 
 class Rows(Protocol):
-    """Pieces of every row, to be joined in an order that the caller knows; what a piece is, is this one's own."""
+    """Encodes pieces of every row, which the caller joins in an order of its choice. The type of a piece depends on the
+    implementation."""
 
     def column(self, place: int, array: Any) -> Pieces:
-        """Of carriers. Raises DecodeError, which names no row."""
+        """Encode a column of carriers. Raises DecodeError, which does not name the row."""
         ...
 
     def constant(self, data: bytes, rows: int) -> Pieces: ...
@@ -34,12 +35,12 @@ class Rows(Protocol):
     def longs(self, numbers: Words) -> Pieces: ...
 
     def joined(self, pieces: Pieces, rows: int) -> Any:
-        """The bytes of each row, `large_binary`."""
+        """Concatenate the pieces of each row. Return the rows as `large_binary`."""
         ...
 
 
 class Many:
-    """With arrays."""
+    """Encodes with arrays."""
 
     def __init__(self, fields: Sequence[Field], forms: Sequence[Form], zone: tzinfo) -> None:
         self._fields, self._forms, self._zone = fields, forms, zone
@@ -58,7 +59,7 @@ class Many:
 
 
 class Few:
-    """One by one."""
+    """Encodes value by value."""
 
     def __init__(self, fields: Sequence[Field], forms: Sequence[Form], zone: tzinfo) -> None:
         self._writers = [writer_of(field, form, zone) for field, form in zip(fields, forms, strict=True)]

@@ -1,4 +1,4 @@
-"""A table's two schemas, as the text that TiCDC registers: members in its order, without spaces."""
+"""A table's two schemas, as the text that TiCDC registers: members in TiCDC's order, without spaces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PHYSICAL_TIME = "_tidb_commit_physical_time"
 CHECKSUM = "_tidb_row_level_checksum"
 CORRUPTED = "_tidb_corrupted"
 CHECKSUM_VERSION = "_tidb_checksum_version"
-# The name that newer versions of TiCDC have for it; an extension of ours in every other respect.
+# Newer versions of TiCDC use this name. In every other respect the field is an extension of this project.
 BEFORE = "_ticdc_before"
 
 _OP_FIELD: Final[dict[str, object]] = {"default": "", "name": OP, "type": "string"}
@@ -37,7 +37,8 @@ _CHECKSUM_FIELDS: Final[tuple[dict[str, object], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column. `null_first`: of the union of a nullable column; None where it is none."""
+    """One column. `null_first`: whether null is the first branch of a nullable column's union; None if the type is not
+    a union."""
 
     name: str
     type: AvroType
@@ -47,8 +48,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class TableSchemas:
-    """`order`: places of the value's columns in `table.columns`, in the value's order. `fields`: parallel to
-    `table.columns`. `key`: None, the table has no handle key. `record`: the record's name with its namespace."""
+    """The schemas of a table. `order`: the positions in `table.columns` of the value's columns, in the value's order.
+    `fields`: parallel to `table.columns`. `key`: None if the table has no handle key. `record`: the record's name with
+    its namespace."""
 
     fields: tuple[Field, ...]
     order: tuple[int, ...]
@@ -58,7 +60,7 @@ class TableSchemas:
 
 
 def table_schemas(table: Table, options: ProtocolOptions) -> TableSchemas:
-    """Raises EncodeError where two names are one in Avro, or no name is left."""
+    """Return the schemas. Raises EncodeError if two names are the same in Avro, or if a name becomes empty."""
     name, namespace = avro_name(table.name), record_namespace(options.namespace, table.schema)
     fields = tuple(_field(column, options) for column in table.columns)
     extra = _extra_fields(options)
@@ -95,7 +97,7 @@ def _extra_fields(options: ProtocolOptions) -> list[dict[str, object]]:
 def _field(column: Column, options: ProtocolOptions) -> Field:
     name, made = avro_name(column.name), avro_type(column.form, options)
     default = default_of(column.info, column.form, made, options)
-    # Late rows of a column that has become NOT NULL were written when it was not.
+    # A row may have been written before its column became NOT NULL.
     nullable = bool(column.flags & ColumnFlag.NULLABLE) or not column.form.kind.is_not_null
     if not nullable:
         document: dict[str, object] = {"name": name, "type": made.document}
@@ -119,7 +121,7 @@ def _check_names(table: Table, extra: Sequence[dict[str, object]]) -> None:
 
 
 def compact_json(value: object) -> str:
-    """As Go's encoding/json writes it; members in the order they have here."""
+    """Return JSON as Go's encoding/json writes it. Members keep their order."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{json_string(name)}:{compact_json(of)}" for name, of in value.items()) + "}"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A column's type as Avro has it."""
+"""The Avro type of a column."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drainer.row.form import Form
 
 Primitive = Literal["int", "long", "float", "double", "string", "bytes", "boolean"]
 
-_DECIMAL_PRECISION: Final = 10  # of a DECIMAL whose type says none
+_DECIMAL_PRECISION: Final = 10  # for a DECIMAL whose type does not state it
 _NAMES: Final = {
     Family.DECIMAL: "DECIMAL",
     Family.TEXT: "TEXT",
@@ -29,8 +29,8 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AvroType:
-    """`parameters`: what `connect.parameters` has, sorted by name. `precision` and `scale` are those of a decimal whose
-    bytes are its unscaled number, else None."""
+    """An Avro type. `parameters`: the members of `connect.parameters`, sorted by name. `precision` and `scale`: those
+    of a decimal whose bytes are its unscaled number, else None."""
 
     primitive: Primitive
     parameters: tuple[tuple[str, str], ...]
@@ -39,7 +39,7 @@ class AvroType:
 
     @property
     def document(self) -> dict[str, object]:
-        """With its members in TiCDC's order."""
+        """Return the type as a document, with members in TiCDC's order."""
         found: dict[str, object] = {"type": self.primitive, "connect.parameters": dict(self.parameters)}
         if self.precision is not None:
             found |= {"logicalType": "decimal", "precision": self.precision, "scale": self.scale}
@@ -47,7 +47,7 @@ class AvroType:
 
 
 def avro_type(form: Form, options: ProtocolOptions) -> AvroType:
-    """Of a column's values."""
+    """Return the Avro type of a column's values."""
     family, kind = form.family, form.kind
     name = ("tidb_type", _tidb_type(form))
     if family is Family.DECIMAL and options.avro_decimal_handling_mode == "precise":
@@ -89,10 +89,12 @@ def _tidb_type(form: Form) -> str:
 
 
 def allowed_text(names: tuple[str, ...]) -> str:
-    """An ENUM's or SET's names as one text. Commas inside names are escaped; that is all that can be undone."""
+    """Return the names of an ENUM or SET as one text. Only commas inside names are escaped, so this is all that
+    `allowed_names` can undo."""
     return ",".join(name.replace(",", "\\,").replace("\\'", "'").replace("''", "'") for name in names)
 
 
 def allowed_names(text: str) -> tuple[str, ...]:
-    """The names in `allowed_text`. A text without any name and one with one empty name are the same: the latter."""
+    """Split `allowed_text` into names. An empty text may stand for no name or for one empty name; the result is one
+    empty name."""
     return tuple(name.replace("\0", ",") for name in text.replace("\\,", "\0").split(","))

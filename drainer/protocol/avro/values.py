@@ -1,6 +1,6 @@
-"""One value as Avro's bytes: for calls of few rows, where arrays cost more than they save. Pure.
+"""Encodes one value as Avro, for calls with a few rows, where arrays cost more than they save. Pure.
 
-The same bytes and the same refusals as drainer.protocol.avro.column.
+Writes the same bytes and refuses the same values as drainer.protocol.avro.column.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _REALS: Final = {"float": struct.Struct("<f"), "double": struct.Struct("<d")}
 
 
 def varint(number: int) -> bytes:
-    """Avro's int and long; of an unsigned number of 64 bits what it is as a signed one."""
+    """Encode a number as Avro's int or long. An unsigned 64-bit number is encoded as the signed number with the same
+    bits."""
     raw = ((number << 1) ^ -(number >> 63 & 1)) & _MASK
     if raw < 128:
         return _ONE_BYTE[raw]
@@ -43,12 +44,13 @@ def varint(number: int) -> bytes:
 
 
 def counted(data: bytes) -> bytes:
-    """With its length before it."""
+    """Return the data with its length in front."""
     return varint(len(data)) + data
 
 
 def writer_of(field: Field, form: Form, zone: tzinfo) -> Write:
-    """From a carrier, None for NULL. What it gives raises DecodeError for what Avro or the column cannot hold."""
+    """Return the function that encodes a carrier, None for NULL. The function raises DecodeError for a value that Avro
+    or the column cannot hold."""
     write = _writer(field, form, zone)
     if field.null_first is None:
         return lambda value: _not_null(value) if value is None else write(value)

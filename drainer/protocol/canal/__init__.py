@@ -1,1 +1,1 @@
-"""Canal-JSON as TiCDC writes it: one row a message, every value a string."""
+"""Canal-JSON as TiCDC writes it: one row in each message, every value a string."""

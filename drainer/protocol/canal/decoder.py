@@ -1,4 +1,5 @@
-"""Canal-JSON to events: TiCDC's, with and without its extension, and Canal's own, which may have several rows."""
+"""Decodes Canal-JSON: TiCDC's, with and without its extension, and Canal's own, whose messages may have several
+rows."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ _INTEGERS: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint
 
 @dataclass(frozen=True, slots=True)
 class CanalDecoder:
-    """Keeps nothing between messages."""
+    """Decodes Canal-JSON. Keeps no state between messages."""
 
     options: ProtocolOptions
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
-        """Without the extension every commit_ts is 0, as the message does not say it."""
+        """Decode one message. Without the extension every commit_ts is 0, because the message does not contain it."""
         if value is not None:
             value = decompress(value, self.options.large_message_handle_compression)
         message = parse(value, "Canal-JSON message")
@@ -97,7 +98,8 @@ def _value(row: Reader, name: str, types: Mapping[str, str]) -> Value:
 
 
 def _reader_of(mysql_type: str) -> Callable[[str], Value]:
-    """By the first word: `int(10) unsigned`, `varbinary`, `enum('a','b')`."""
+    """Return the reader of a type, chosen by the type's first word: `int(10) unsigned`, `varbinary`,
+    `enum('a','b')`."""
     name = mysql_type.partition("(")[0].partition(" ")[0].lower()
     if "blob" in name or "binary" in name:
         return lambda text: text.encode("iso-8859-1")

@@ -21,7 +21,8 @@ WATERMARK: Final = "TIDB_WATERMARK"
 
 @dataclass(frozen=True)
 class CanalEncoder(OneRowMessages):
-    """DDLs go to the first partition of their topic alone, so that a reader of several partitions applies them once."""
+    """Encodes Canal-JSON. A DDL goes only to the first partition of its topic, so that a reader of several partitions
+    applies it once."""
 
     options: ProtocolOptions
     name: str = "canal-json"
@@ -36,7 +37,7 @@ class CanalEncoder(OneRowMessages):
         return [self._message(head, f'"commitTs":{ddl.commit_ts}', ddl.commit_ts)]
 
     def resolved(self, commit_ts: int) -> list[Message]:
-        """None without the extension, which alone says which timestamp it is."""
+        """Return a watermark. Empty without the extension, which contains the timestamp."""
         if not self.options.enable_tidb_extension:
             return []
         head = self._head("", "", "false", WATERMARK, commit_ts, "")
@@ -57,7 +58,8 @@ class CanalEncoder(OneRowMessages):
 
 
 def make_encoder(options: ProtocolOptions) -> CanalEncoder:
-    """Raises ProtocolConfigError for options that contradict one another, and for a zone that is not known."""
+    """Return the encoder. Raises ProtocolConfigError if options contradict one another, or if the time zone is not
+    known."""
     assert options.zone
     if options.large_message_handle_option != "none" and not options.enable_tidb_extension:
         raise ProtocolConfigError(

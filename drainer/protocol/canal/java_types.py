@@ -37,7 +37,8 @@ _FIXED: Final = {
 }
 _BLOBS: Final = frozenset({Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB, Tp.BLOB})
 
-# An unsigned integer above the signed maximum has the next larger type; not MEDIUMINT, whose type is large enough.
+# An unsigned integer above the signed maximum gets the next larger type. MEDIUMINT does not need this: its type is
+# large enough.
 _PROMOTED: Final = {
     Tp.TINY: (0x7F, SMALLINT),
     Tp.SHORT: (0x7FFF, INTEGER),
@@ -47,7 +48,7 @@ _PROMOTED: Final = {
 
 
 def java_type(kind: FieldType) -> int:
-    """Of the column, whatever a row has in it."""
+    """Return the type number of the column, regardless of the values in its rows."""
     if kind.is_binary:
         return BLOB
     if kind.tp in _BLOBS:
@@ -58,7 +59,8 @@ def java_type(kind: FieldType) -> int:
 
 
 def promotion_of(kind: FieldType) -> Fragment | None:
-    """Of a column whose number depends on the value: the numbers of its rows. None: `java_type` holds for all."""
+    """Return the function that computes the type number for each row, if it depends on the value. None if `java_type`
+    is right for all rows."""
     found = _PROMOTED.get(kind.tp) if kind.is_unsigned else None
     if found is None:
         return None

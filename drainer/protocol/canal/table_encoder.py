@@ -1,4 +1,5 @@
-"""Rows of one version of a table as Canal-JSON. What does not change from row to row is written when it is compiled."""
+"""Encodes rows of one version of a table as Canal-JSON. What is the same in all rows is built once, when the table is
+compiled."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from drainer.batch.work import Kind
 from drainer.changes.texts import as_string
 from drainer.protocol.canal.java_types import java_type, promotion_of
 from drainer.protocol.canal.values import value_of
-from drainer.protocol.encoded_columns import EncodedColumns, none, pressed, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Rows, Slot, fragments_of, joined, numbers, old_fragments, or_null
@@ -25,13 +26,13 @@ from drainer.protocol.table import ColumnFlag, Table
 
 Parts = list[str | Slot]
 
-# What comes before the values in `Rows.build`.
+# The columns in front of the values in `Rows.build`.
 _TIME, _COMMIT, _CLAIM = Slot(0), Slot(1), Slot(2)
 _FIRST_VALUE: Final = 3
 
 
 class CanalTable:
-    """Documents are compiled once for each kind of change, with all columns or with the handle key's alone."""
+    """A compiled table: one document for each kind of change, with all columns or with only the handle key's."""
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         self._table = table
@@ -92,11 +93,12 @@ class CanalTable:
             *types,
             *self._old(changes, places, values),
         ]
-        messages = pressed(self._document(changes.kind, places, mark).build(columns), self._compression)
-        return [EncodedColumns(none(len(changes)), messages, changes.commit_ts)]
+        messages = compressed(self._document(changes.kind, places, mark).build(columns), self._compression)
+        return [EncodedColumns(null_column(len(changes)), messages, changes.commit_ts)]
 
     def _old(self, changes: RowChanges, places: tuple[int, ...], values: list[Any]) -> list[Any]:
-        """The old values; of updated columns alone what stands between the braces."""
+        """Return the old values. With only_output_updated_columns: the text between the braces, with only the changed
+        columns."""
         if changes.kind is not Kind.UPDATE:
             return []
         old = old_fragments(changes, self._values, places, values)
@@ -104,7 +106,7 @@ class CanalTable:
             return old
         names = [f"{self._names[place]}:" for place in places]
         found = [_where_changed(name, *pair) for name, *pair in zip(names, old, values, strict=True)]
-        # Behind the first comma. Arrow's binary_slice fails on arrays with empty values.
+        # Skip the first comma. Arrow's binary_slice fails on arrays with empty values.
         return [pc.utf8_slice_codeunits(as_string(pc.binary_join_element_wise(*found, b"")), 1).cast(pa.binary())]
 
     def _document(self, kind: Kind, places: tuple[int, ...], mark: str) -> Rows:
@@ -166,7 +168,7 @@ class CanalTable:
 
 
 def _where_changed(name: str, old: Any, new: Any) -> Any:
-    """A comma, the name and the old value; nothing where it is the new one's text."""
+    """Return a comma, the name and the old value. Nothing if the old text equals the new one."""
     same = pc.or_(pc.fill_null(pc.equal(old, new), False), pc.and_(old.is_null(), new.is_null()))
     member = pc.binary_join_element_wise(f",{name}".encode(), or_null(old, b'"', b'"'), b"")
     return pc.if_else(same, b"", member)

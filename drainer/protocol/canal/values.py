@@ -1,4 +1,4 @@
-"""Values of Canal-JSON: each a string or null."""
+"""Values of Canal-JSON: each is a string or null."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from drainer.row.form import Form
 
 
 def value_of(form: Form, zone: tzinfo) -> Fragment:
-    """ENUM, SET and BIT as numbers; the bytes of binary strings as the characters of ISO 8859-1."""
+    """Return the fragment of a type. ENUM, SET and BIT are numbers. Each byte of a binary string is a character of ISO
+    8859-1."""
     if form.family is Family.FLOAT:
         return plain_double(form)
     if form.family is Family.TEXT:

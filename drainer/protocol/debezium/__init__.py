@@ -1,1 +1,1 @@
-"""Debezium JSON as TiCDC writes it: a payload, and unless switched off the Kafka Connect schema of it."""
+"""Debezium JSON as TiCDC writes it: a payload and, unless it is disabled, the payload's Kafka Connect schema."""

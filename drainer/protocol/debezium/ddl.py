@@ -1,4 +1,4 @@
-"""DDLs as Debezium's schema change events: the statement, and the table behind it."""
+"""DDLs as Debezium's schema change events: the statement, and the table after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CREATES: Final = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES, 
 _DROPS: Final = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW})
 _RENAMES: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
 
-# Numbers of java.sql.Types, as Debezium's MySQL connector has them; they are not those of Canal-JSON.
+# Numbers of java.sql.Types, as in Debezium's MySQL connector. Those of Canal-JSON differ.
 _JDBC: Final = {
     Tp.TINY: 5,
     Tp.SHORT: 5,
@@ -59,7 +59,7 @@ _WITH_CHARSET: Final = frozenset(
 
 
 def changes_of(ddl: Ddl) -> list[Document]:
-    """`tableChanges`: empty for a database, for TRUNCATE TABLE, and where the table is not known."""
+    """Return `tableChanges`. Empty for a DDL of a database, for TRUNCATE TABLE, and if the table is not known."""
     if not ddl.table or ddl.type_code == ActionType.TRUNCATE_TABLE:
         return []
     if ddl.type_code in _DROPS:
@@ -89,7 +89,7 @@ def _table(table: Table) -> Document:
 
 
 def _column(column: ColumnInfo) -> Document:
-    """Comments are left out, as Debezium leaves them out unless it is told otherwise."""
+    """Describe a column. Comments are left out, as in Debezium's default configuration."""
     kind = column.type
     expression, name = _names(kind)
     has_charset = kind.charset not in ("", "binary") and kind.tp in _WITH_CHARSET
@@ -153,7 +153,7 @@ def _length(kind: FieldType) -> int | None:
 
 
 def _names(kind: FieldType) -> tuple[str, str]:
-    """(typeExpression, typeName)"""
+    """Return (typeExpression, typeName)."""
     name = kind.mysql_name.upper()
     if kind.tp in _ALONE:
         return name, name

@@ -1,8 +1,8 @@
-"""Debezium JSON to events.
+"""Decodes Debezium JSON.
 
-What a value is stands in the message's schema. Without it values stay as JSON has them: a date is a number of days, a
-binary string is base64. With TiDB's types in it (enable-tidb-extension) binary strings become bytes again, and unsigned
-BIGINTs above 2^63-1 what they were.
+The message's schema says how to read a value. Without a schema, values stay as JSON has them: a date is a number of
+days, a binary string is base64. If the schema contains TiDB's types (enable-tidb-extension), binary strings become
+bytes again, and unsigned BIGINTs above 2^63-1 are restored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNSIGNED_BIGINT: Final = "bigint unsigned"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column's schema. `tidb` is "" without the extension."""
+    """One column's schema. `tidb`: TiDB's type, "" without the extension."""
 
     type: str
     semantic: str
@@ -40,7 +40,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class DebeziumDecoder:
-    """Keeps nothing between messages."""
+    """Decodes Debezium JSON. Keeps no state between messages."""
 
     options: ProtocolOptions
 
@@ -101,7 +101,7 @@ def _ddl(payload: Reader, source: Reader, commit_ts: int) -> DdlEvent:
 
 
 def _image_fields(message: Reader) -> Mapping[str, Field]:
-    """Of the row's columns: the same for both images. Empty where the message has no schema."""
+    """Return the schemas of the row's columns, which both images share. Empty if the message has no schema."""
     schema = message.child("schema")
     if schema is None:
         return {}
@@ -164,7 +164,8 @@ def _whole(value: int, field: Field) -> Value:
 
 
 def _moment(micros: int) -> str:
-    """The fraction is there where it is not zero, in six digits: the schema does not say how many the column has."""
+    """Return a time as text. The fraction is left out if it is zero and otherwise has six digits: the schema does not
+    say how many the column has."""
     return (_EPOCH + timedelta(microseconds=micros)).isoformat(" ")
 
 

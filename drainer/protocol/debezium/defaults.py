@@ -1,4 +1,4 @@
-"""Defaults of columns, as a Connect schema has them."""
+"""Defaults of columns in a Connect schema."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _NOW: Final = "CURRENT_TIMESTAMP"
 
 
 def default_of(column: Column) -> object:
-    """NO_DEFAULT: there is none, or it is an expression, or Connect's type has no value for it."""
+    """Return the default. NO_DEFAULT if the column has none, if it is an expression, or if Connect's type cannot
+    express it."""
     info, form = column.info, column.form
     if info.default is None or info.default_is_expr:
         return NO_DEFAULT
@@ -58,7 +59,7 @@ def _default(form: Form, text: str) -> object:
 
 
 def _shown(form: Form, carrier: int) -> object:
-    """As a row's value would be written."""
+    """Return the default as the value of a row would be written."""
     value = value_of(form)
     (shown,) = value.fragment(pa.array([carrier], form.carrier_type)).to_pylist()
     if shown is None:

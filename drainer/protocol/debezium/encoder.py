@@ -19,7 +19,8 @@ from drainer.protocol.table import Table
 
 @dataclass(frozen=True)
 class DebeziumEncoder(OneRowMessages):
-    """`namespace` is what TiCDC's cluster id is there: the source's name, and the first part of schema names."""
+    """Encodes Debezium JSON. `namespace` has the role of TiCDC's cluster id: it is the source's name, and the first
+    part of schema names."""
 
     options: ProtocolOptions
     name: str = "debezium"
@@ -42,7 +43,7 @@ class DebeziumEncoder(OneRowMessages):
         return [self._message(key, payload, schemas, ddl.commit_ts)]
 
     def resolved(self, commit_ts: int) -> list[Message]:
-        """None without the extension."""
+        """Return a watermark. Empty without the extension."""
         if not self.options.enable_tidb_extension:
             return []
         payload = (
@@ -61,7 +62,7 @@ class DebeziumEncoder(OneRowMessages):
 
 
 def make_encoder(options: ProtocolOptions) -> DebeziumEncoder:
-    """Raises ProtocolConfigError for options that Debezium JSON does not have."""
+    """Return the encoder. Raises ProtocolConfigError for options that Debezium JSON does not have."""
     refuse(options, ["large-message-handle-option"], "a message that is too large is an error")
     refuse(options, ["only-output-updated-columns", "delete-only-output-handle-key-columns"], "rows are always whole")
     return DebeziumEncoder(options)

@@ -17,17 +17,17 @@ _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_]")
 _NOT_IN_TOPICS: Final = re.compile(r"[^A-Za-z0-9_.]")
 _INTEGERS: Final = {Tp.TINY: "int16", Tp.SHORT: "int16", Tp.INT24: "int32", Tp.LONG: "int32", Tp.LONGLONG: "int64"}
 _LARGER: Final = {Tp.SHORT: "int32", Tp.LONG: "int64"}
-# TypeToStr says no more of these in tidb_type.
+# TiCDC's TypeToStr adds nothing to these types in tidb_type.
 _NEVER_UNSIGNED: Final = frozenset({Tp.YEAR, Tp.BIT, Tp.VARCHAR, Tp.STRING, Tp.NEWDECIMAL})
 
 
 def schema_name(namespace: str, schema: str, table: str) -> str:
-    """`<cluster>.<database>.<table>` with the characters that such names may have."""
+    """Return `<cluster>.<database>.<table>`, limited to the characters that such names may have."""
     return f"{safe_name(namespace)}.{safe_name(schema)}.{_NOT_IN_TOPICS.sub('_', table)}"
 
 
 def safe_name(name: str) -> str:
-    """Every other character becomes `_`; a digit in front stays behind one."""
+    """Replace every other character by `_`, and insert a `_` in front of a leading digit."""
     first = f"_{name[0]}" if name[:1].isascii() and name[:1].isdigit() else _NOT_IN_NAMES.sub("_", name[:1])
     return first + _NOT_IN_NAMES.sub("_", name[1:])
 
@@ -52,7 +52,7 @@ def envelope_schema(namespace: str, table: Table, *, extended: bool) -> Document
 
 
 def watermark_schemas(namespace: str) -> tuple[Document, Document]:
-    """Of key and value."""
+    """Return the schemas of key and value."""
     name = f"{safe_name(namespace)}.watermark"
     return {"type": "struct", "name": f"{name}.Key", "optional": False, "fields": []}, _envelope(name, [])
 
@@ -122,7 +122,8 @@ def source_schema() -> Document:
 
 
 def field_schema(column: Column, *, extended: bool) -> Document:
-    """`extended`: with TiDB's type, by which a reader tells what Connect's types do not say (binary, unsigned)."""
+    """Return a column's schema. `extended`: include TiDB's type, from which a reader learns what Connect's types do not
+    say (binary, unsigned)."""
     kind = column.form.kind
     found: Document = {"tidb_type": tidb_type(kind)} if extended else {}
     type_, semantic = _types(column)
@@ -145,7 +146,7 @@ def tidb_type(kind: FieldType) -> str:
 
 
 def _types(column: Column) -> tuple[str, str]:
-    """Connect's type and the semantic one, "" where there is none."""
+    """Return Connect's type and the semantic type, "" if there is none."""
     kind = column.form.kind
     match column.form.family:
         case Family.INT if kind.tp is Tp.YEAR:

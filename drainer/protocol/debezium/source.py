@@ -1,16 +1,16 @@
-"""The source block of Debezium's messages, before and behind its two numbers."""
+"""The source block of Debezium's messages: the text in front of and after its two numbers."""
 
 from __future__ import annotations
 
 from drainer.protocol.json_rows import Slot
 from drainer.protocol.json_text import json_string
 
-# TiCDC says the version of Debezium whose messages it took for its own.
+# TiCDC states the version of Debezium whose messages it imitates.
 _VERSION = "2.4.0.Final"
 
 
 def source_parts(namespace: str, schema: str, table: str, time: Slot | str, commit_ts: Slot | str) -> list[str | Slot]:
-    """`time`: milliseconds since 1970."""
+    """Return the parts of the source block. `time`: milliseconds since 1970."""
     name = json_string(namespace)
     return [
         f'{{"version":"{_VERSION}","connector":"TiCDC","name":{name},"ts_ms":',

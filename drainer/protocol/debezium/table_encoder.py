@@ -1,4 +1,4 @@
-"""Rows of one version of a table as Debezium JSON. Both schemas are constants of the compiled documents."""
+"""Encodes rows of one version of a table as Debezium JSON. Both schemas are constants of the compiled documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.debezium.schema import envelope_schema, key_schema
 from drainer.protocol.debezium.source import source_parts
 from drainer.protocol.debezium.values import value_of
-from drainer.protocol.encoded_columns import EncodedColumns, pressed, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
@@ -27,7 +27,8 @@ _TIME, _COMMIT = Slot(0), Slot(1)
 
 
 class DebeziumTable:
-    """Columns of `Rows.build`: the time, the commit_ts, the new image (of deletes the old one), of updates the old."""
+    """A compiled table. Columns of `Rows.build`: the time, the commit_ts, the new image (for deletes the old one), and
+    for updates the old image."""
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         self._table, self._options = table, options
@@ -49,7 +50,7 @@ class DebeziumTable:
         columns = [numbers(changes.commit_ts >> np.uint64(18)), numbers(changes.commit_ts), *image]
         if changes.kind is Kind.UPDATE and self._options.output_old_value:
             columns += old_fragments(changes, self._fragments, places, image)
-        values = self._pressed(self._documents[changes.kind].build(columns))
+        values = self._compressed(self._documents[changes.kind].build(columns))
         return [EncodedColumns(self._keys(image, len(changes)), values, changes.commit_ts)]
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
@@ -58,14 +59,16 @@ class DebeziumTable:
             f"alone and no claim check"
         )
 
-    def _pressed(self, messages: Any) -> Any:
-        return pressed(messages, self._options.large_message_handle_compression)
+    def _compressed(self, messages: Any) -> Any:
+        return compressed(messages, self._options.large_message_handle_compression)
 
     def _keys(self, image: list[Any], count: int) -> Any:
-        return self._pressed(self._key.build([constant(b"}", count), *(image[place] for place in self._table.handle)]))
+        return self._compressed(
+            self._key.build([constant(b"}", count), *(image[place] for place in self._table.handle)])
+        )
 
     def _key_parts(self) -> Parts:
-        """A table without a handle key has an empty one: all its rows share it."""
+        """Return the parts of the key. A table without a handle key has an empty key, which all its rows share."""
         values = enumerate(self._table.handle, 1)
         members = [self._member(place, at) for at, place in values]
         tail = ""

@@ -1,4 +1,4 @@
-"""Values of Debezium's payload, by the types that its MySQL connector gives them."""
+"""Values of Debezium's payload, with the types of its MySQL connector."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MONTH_DAYS: Final = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """`quoted`: a JSON string."""
+    """How a column's values are written. `quoted`: as a JSON string."""
 
     fragment: Fragment
     quoted: bool
@@ -74,12 +74,13 @@ def _text(array: Any) -> Any:
 
 
 def _whole(array: Any) -> Any:
-    """An unsigned BIGINT above 2^63-1 becomes negative: Connect's int64 has no other place for it."""
+    """Convert integers. An unsigned BIGINT above 2^63-1 becomes negative: Connect's int64 cannot express it
+    otherwise."""
     return _text(array.view(pa.int64()) if array.type == pa.uint64() else array)
 
 
 def _bit(kind: FieldType) -> Value:
-    """BIT(1) is a boolean, a longer one the bytes of its number, the lowest first."""
+    """Convert BITs. BIT(1) is a boolean. A longer one is the bytes of its number, lowest first."""
     width = max(kind.flen, 1)
     if width == 1:
         return Value(each(lambda value: b"true" if bit_number(value, 1) else b"false"), quoted=False)
@@ -91,22 +92,22 @@ def _bit(kind: FieldType) -> Value:
 
 
 def _zoned(form: Form, array: Any) -> Any:
-    """UTC, as the carrier is; the zero timestamp is shown as the epoch."""
+    """Convert TIMESTAMPs to UTC, the zone of the carrier. The zero timestamp is shown as the epoch."""
     shown = pc.binary_replace_slice(column_text(form, array), 10, 11, b"T")
     shown = pc.binary_join_element_wise(shown, b"Z", b"")
     return pc.if_else(pc.equal(array, pa.scalar(0, pa.uint64())), EPOCH, shown)
 
 
 def _micros(array: Any) -> Ints:
-    """Since 1970 without a zone; of what is no day (a zero month, February 30th) anything. DecodeError for what no
-    column holds."""
+    """Return microseconds since 1970 without a zone. The result is arbitrary for a date that does not exist (a zero
+    month, February 30th). Raises DecodeError for a value that no column can hold."""
     packed: Words = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
     year, month, day, time = _civil(packed)
     return _days(year, month, day) * _DAY_US + time
 
 
 def _civil(packed: Words) -> tuple[Ints, Ints, Ints, Ints]:
-    """Years below 100 are taken for 1970 to 2069, as Debezium takes them."""
+    """Return the parts of a date. Years below 100 become 1970 to 2069, as in Debezium."""
     bits = (packed >> np.uint64(24)).astype(np.int64)
     ymd, hour, minute, second = bits >> 17, bits >> 12 & 31, bits >> 6 & 63, bits & 63
     micros = (packed & np.uint64(0xFFFFFF)).astype(np.int64)
@@ -119,7 +120,7 @@ def _civil(packed: Words) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 def _days(year: Ints, month: Ints, day: Ints) -> Ints:
-    """Days since 1970-01-01 in the Gregorian calendar, also of dates before it existed."""
+    """Return the days since 1970-01-01 in the Gregorian calendar, which is also used for dates before it existed."""
     shifted = year - (month <= 2)
     era, of_era = np.divmod(shifted, 400)
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
@@ -128,7 +129,7 @@ def _days(year: Ints, month: Ints, day: Ints) -> Ints:
 
 
 def _numbers(array: Any, found: npt.NDArray[np.int64], kind: FieldType) -> Any:
-    """Of what is no day: null, and 0 in a column that has no NULL."""
+    """Write numbers as text. A date that does not exist becomes null, or 0 in a column that is NOT NULL."""
     shown = _text(pa.array(found))
     absent = np.asarray(array.is_null()) | ~_is_day(array)
     if absent.any():

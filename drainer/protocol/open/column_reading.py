@@ -1,4 +1,4 @@
-"""One column of an event of Open Protocol as a plain value."""
+"""Converts one column of an Open Protocol event to a plain value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _TEXTS: Final = frozenset({7, 10, 11, 12, 14, 225, 245, 246})
 
 
 def image(found: object, what: str, *, base64_text: bool) -> dict[str, ColumnValue]:
-    """`base64_text`: CHAR and VARCHAR are base64, as an old document shows them. Raises MessageError."""
+    """Convert an image. `base64_text`: CHAR and VARCHAR are base64, as in an old document of the protocol. Raises
+    MessageError."""
     members = mapping(found, what)
     return {name: _column(mapping(c, f"{what}.{name}"), f"{what}.{name}", base64_text) for name, c in members.items()}
 
@@ -40,8 +41,8 @@ def _column(column: Document, what: str, base64_text: bool) -> ColumnValue:
 
 
 def _value(code: int, flags: int, value: Any, base64_text: bool) -> Value:
-    """Raises ValueError, OverflowError. Types that are not known are left as they are; so are numbers that come as
-    text, which old producers sent."""
+    """Convert a value. Values of unknown types are returned unchanged. Numbers may also be text, which old producers
+    sent. Raises ValueError, OverflowError."""
     if value is None:
         return None
     if isinstance(value, bool | list | dict):
@@ -73,7 +74,7 @@ def _string(code: int, flags: int, value: str, base64_text: bool) -> Value:
 
 
 def _text_of(data: bytes) -> str | bytes:
-    """TiDB's latin1 columns may hold any bytes."""
+    """Decode text. TiDB's latin1 columns may hold any bytes."""
     try:
         return data.decode()
     except UnicodeDecodeError:

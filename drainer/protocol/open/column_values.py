@@ -1,7 +1,7 @@
-"""One column's carriers as the JSON values of Open Protocol, a whole column in one go.
+"""Converts one column's carriers to JSON values of Open Protocol, a complete column at a time.
 
-Every function takes an Arrow array of carriers and gives a `binary` array of one length, NULL for NULL: JSON text, of
-strings what stands between the quotes.
+Every function converts an Arrow array of carriers to a `binary` array of the same length, with NULL for NULL. The
+values are JSON text; strings are without their quotes.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ Values = Callable[[Any], Any]
 
 BASE64_TYPES: Final = frozenset({Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB, Tp.BLOB})
 _NUMBERS: Final = frozenset({Family.INT, Family.FLOAT, Family.ENUM, Family.SET, Family.BIT})
-# What strconv.Quote leaves alone.
+# What strconv.Quote does not escape.
 _PLAIN: Final = bytes(set(range(32, 127)) - set(b'"\\<>&'))
 
 
 def is_quoted(form: Form) -> bool:
-    """Whether the column's values are JSON strings."""
+    """Return whether the column's values are JSON strings."""
     return form.family not in _NUMBERS
 
 
 def values_of(form: Form, zone: tzinfo) -> Values:
-    """Raises DecodeError when called, for a value that no column of its type holds, and for text that is not UTF-8."""
+    """Return the function that converts a column. The function raises DecodeError for a value that a column of its type
+    cannot hold, and for text that is not UTF-8."""
     family = form.family
     if form.kind.tp in BASE64_TYPES:
         return base64
@@ -87,7 +88,7 @@ def _json(column: Any) -> Any:
 
 
 def _escaped(column: Any, texts: Sequence[str]) -> Any:
-    """`texts`: of the values of `column` that are not NULL."""
+    """Escape texts for JSON. `texts`: the text of each value of `column` that is not NULL."""
     try:
         escaped = pa.array(json_strings(texts), pa.string()).cast(pa.binary())
     except UnicodeEncodeError:
@@ -100,7 +101,8 @@ def _escaped(column: Any, texts: Sequence[str]) -> Any:
 
 
 def _float(column: Any, *, is_single: bool) -> Any:
-    """Shortest digits, of a FLOAT those that give the same single. What is no number is 0, as in TiCDC."""
+    """Convert floats to the shortest digits, which for a FLOAT identify the 32-bit float. A value that is not finite
+    becomes 0, as in TiCDC."""
     finite = pc.is_finite(column)
     if not pc.all(finite).as_py() and len(column):
         column = pc.if_else(finite, column, pa.scalar(0.0))

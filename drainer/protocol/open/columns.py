@@ -1,6 +1,5 @@
-"""Images of rows as JSON objects, `"name":{"t":3,"h":true,"f":11,"v":1},…`: what is the same for all rows of a table
-is made once for the table.
-"""
+"""Images of rows as JSON objects, `"name":{"t":3,"h":true,"f":11,"v":1},…`. What is the same for all rows of a table is
+built once for the table."""
 
 from __future__ import annotations
 
@@ -26,12 +25,12 @@ def constant(text: bytes) -> Any:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """The parts of each row one after another; at least one is an array. NULL is `null`."""
+    """Concatenate the parts of each row. At least one part must be an array. NULL becomes `null`."""
     return pc.binary_join_element_wise(*parts, constant(b""), null_handling="replace", null_replacement="null")
 
 
 class BadColumn(Exception):
-    """A value that the column cannot have; which row has it is not known yet."""
+    """A value that the column cannot hold. The row with the value is not known yet."""
 
     def __init__(self, code: ColumnCode, error: DecodeError) -> None:
         super().__init__(code, error)
@@ -39,7 +38,7 @@ class BadColumn(Exception):
         self.error = error
 
     def of(self, changes: RowChanges) -> EncodeError:
-        """The error that names the first row which has it."""
+        """Return the EncodeError that names the first row with such a value."""
         table, place = changes.table, self.code.place
         for row in range(len(changes)):
             for image in (changes.new, changes.old):
@@ -60,7 +59,7 @@ def _named(table: Table, code: ColumnCode, commit_ts: int, error: DecodeError) -
 
 @dataclass(frozen=True, slots=True)
 class ColumnCode:
-    """One column, compiled. `head`: what stands before its values."""
+    """One column, compiled. `head`: the text in front of its values."""
 
     place: int
     head: bytes
@@ -68,7 +67,7 @@ class ColumnCode:
     values: Values
 
     def of(self, columns: Columns) -> Any:
-        """Raises BadColumn."""
+        """Convert the column's values. Raises BadColumn."""
         try:
             return self.values(columns[self.place])
         except DecodeError as error:
@@ -76,13 +75,14 @@ class ColumnCode:
 
 
 def compiled(table: Table, zone: tzinfo) -> tuple[ColumnCode, ...]:
-    """In the order in which they are written: by the bytes of their names."""
+    """Return the compiled columns in the order in which they are written: by the bytes of their names."""
     order = sorted(range(len(table.columns)), key=lambda place: table.columns[place].name)
     return tuple(_code(place, table.columns[place], zone) for place in order)
 
 
 def _code(place: int, column: Column, zone: tzinfo) -> ColumnCode:
-    """The flags say how the value is written, so those of the type are the row's, which may be older than the table."""
+    """Compile a column. Readers parse the value by its flags, so the BINARY flag comes from the type under which the
+    row was written, which may be older than the table's."""
     kind = column.form.kind
     flags = column.flags & ~ColumnFlag.BINARY | (ColumnFlag.BINARY if kind.charset == "binary" else 0)
     handle = '"h":true,' if column.in_handle else ""
@@ -91,7 +91,7 @@ def _code(place: int, column: Column, zone: tzinfo) -> ColumnCode:
 
 
 def image_parts(codes: Sequence[ColumnCode], columns: Columns, begin: bytes, end: bytes) -> list[Any]:
-    """What `joined` makes an object of, between `begin` and `end`; these close it."""
+    """Return the parts from which `joined` builds an object. `begin` and `end`: the texts that open and close it."""
     parts: list[Any] = []
     before = begin
     for code in codes:
@@ -105,8 +105,10 @@ def image_parts(codes: Sequence[ColumnCode], columns: Columns, begin: bytes, end
 
 
 def changed_parts(codes: Sequence[ColumnCode], old: Columns, new: Columns) -> list[Any]:
-    """The same, of the old values that changed alone: `,"p":{…}`, nothing where none did. (Arrow 26 loses rows whose
-    parts are all NULL when it is told to skip NULLs, so there are none.)"""
+    """Return the parts of an object with only the old values that changed: `,"p":{…}`, or nothing if none changed.
+
+    No row's parts are all NULL: Arrow 26 loses such rows if it is told to skip NULLs.
+    """
     found = []
     for code in codes:
         changed = _differ(old[code.place], new[code.place])
@@ -121,6 +123,6 @@ def changed_parts(codes: Sequence[ColumnCode], old: Columns, new: Columns) -> li
 
 
 def _differ(left: Any, right: Any) -> Any:
-    """NULL equals NULL alone."""
+    """Return which values differ. NULL equals only NULL."""
     same = pc.if_else(left.is_null(), right.is_null(), pc.fill_null(pc.equal(left, right), False))
     return pc.invert(same)

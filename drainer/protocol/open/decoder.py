@@ -1,4 +1,5 @@
-"""Reads messages of Open Protocol: of TiCDC's both producers (tiflow, pingcap/ticdc), of older ones, and ours."""
+"""Reads messages of Open Protocol, from both TiCDC producers (tiflow, pingcap/ticdc), from older ones, and from this
+project."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ _IMAGES: Final = ("u", "p", "d")
 
 
 class OpenDecoder:
-    """See drainer.protocol.encoder.Decoder. Of the options those of compression and old values count: an event with
-    new values alone is an insert, or, where updates may come without old values, an UPSERT."""
+    """See drainer.protocol.encoder.Decoder. Uses the options for compression and old values. An event with only new
+    values is an insert, or, if updates may be sent without old values, an UPSERT."""
 
     def __init__(self, options: ProtocolOptions) -> None:
         self._options = options
@@ -62,7 +63,7 @@ class OpenDecoder:
         return parse(decompress(value, self._options.large_message_handle_compression), "value")
 
     def _row(self, key: Document, value: bytes) -> RowEvent | None:
-        """None: everything was filtered out of it."""
+        """Return the row's event. None if all of the row's columns were filtered out."""
         found: dict[str, dict[str, ColumnValue]] = {}
         for name, given in self._body(value).items():
             if name in _IMAGES and given is not None:

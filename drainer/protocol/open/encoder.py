@@ -1,4 +1,4 @@
-"""Open Protocol with its options: what is made of rows, DDLs and timestamps."""
+"""Encodes rows, DDLs and resolved timestamps in Open Protocol."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from drainer.changes.vector import Ints
 from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
-from drainer.protocol.encoded_columns import EncodedColumns, taken
+from drainer.protocol.encoded_columns import EncodedColumns, take_rows
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_text import json_string
@@ -38,10 +38,10 @@ class OpenEncoder:
         return frame(rows, self._options.max_message_bytes, self._options.max_batch_size)
 
     def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> Iterator[Message]:
-        return frame_columns(taken(parts, chosen), self._options.max_message_bytes, self._options.max_batch_size)
+        return frame_columns(take_rows(parts, chosen), self._options.max_message_bytes, self._options.max_batch_size)
 
     def ddl(self, ddl: Ddl) -> list[Message]:
-        """Raises EncodeError where the query's text is not Unicode."""
+        """Encode a DDL. Raises EncodeError if its query is not valid Unicode."""
         names = "".join(
             f',"{member}":{json_string(name)}' for member, name in (("scm", ddl.schema), ("tbl", ddl.table)) if name
         )
@@ -62,12 +62,12 @@ class OpenEncoder:
         return []
 
     def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
-        """Ours: no protocol of TiCDC has the event."""
+        """Return an Admin event, an extension of this project: no protocol of TiCDC has it."""
         key, value = f'{{"ts":{commit_ts},"t":{ADMIN}}}', f'{{"partition":{partitions}}}'
         return [single(key.encode(), value.encode(), commit_ts)]
 
 
 def make_encoder(options: ProtocolOptions) -> OpenEncoder:
-    """Raises ProtocolConfigError for a time zone that is not known."""
+    """Return the encoder. Raises ProtocolConfigError if the time zone is not known."""
     assert options.zone
     return OpenEncoder(options)

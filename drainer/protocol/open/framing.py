@@ -1,6 +1,5 @@
-"""How events lie in a message: in the key the version and each event's key, in the value each event's value, all behind
-their lengths of eight bytes.
-"""
+"""How a message contains events. The message's key holds the version and the key of each event, the message's value
+holds the value of each event. A length of eight bytes is in front of each."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Message
 from drainer.protocol.errors import MessageError
 
 VERSION: Final = (1).to_bytes(8, "big")
-# What a row takes in a message beside its own bytes, and what a message of one row takes beside the row.
+# Bytes that framing adds to a row, and bytes that framing and record add to the only row of a message.
 ROW_OVERHEAD: Final = 16
 SINGLE_OVERHEAD: Final = RECORD_OVERHEAD + len(VERSION) + ROW_OVERHEAD
 _LENGTH: Final = struct.Struct(">Q")
@@ -27,9 +26,9 @@ _length = _LENGTH.pack
 
 
 def frame(rows: Iterable[EncodedRow], max_bytes: int, max_rows: int) -> Iterator[Message]:
-    """Messages of at most `max_rows` rows, and of at most `max_bytes` unless a row alone is longer."""
+    """Yield messages of at most `max_rows` rows and at most `max_bytes` bytes. A single row may exceed `max_bytes`."""
     keys, values, size, commit_ts = [VERSION], list[bytes](), 0, 0
-    parts_max = 2 * max_rows  # of each row its length and itself
+    parts_max = 2 * max_rows  # each row's length, then the row
     for row in rows:
         key, value = row.key or b"", row.value or b""
         key_length, value_length = len(key), len(value)
@@ -48,19 +47,19 @@ def frame(rows: Iterable[EncodedRow], max_bytes: int, max_rows: int) -> Iterator
 
 
 def frame_columns(rows: EncodedColumns, max_bytes: int, max_rows: int) -> Iterator[Message]:
-    """The same messages: slices of all keys and of all values, each behind its length."""
+    """Yield the same messages from columns: slices of the concatenated keys and of the concatenated values."""
     count = len(rows.commit_ts)
     if not count:
         return
-    keys, key_ends = _behind_lengths(rows.keys)
-    values, value_ends = _behind_lengths(rows.values)
+    keys, key_ends = _length_prefixed(rows.keys)
+    values, value_ends = _length_prefixed(rows.values)
     ends = [0, *np.add(key_ends, value_ends).tolist()]
     key_at, value_at = [0, *key_ends.tolist()], [0, *value_ends.tolist()]
     room = max_bytes - RECORD_OVERHEAD - len(VERSION)
     begin = 0
     while begin < count:
         most = min(begin + max_rows, count)
-        # Behind the last row that ends within the room; a row alone may be longer.
+        # The end of the last row that fits. A single row may be longer.
         end = max(bisect_right(ends, ends[begin] + room, begin + 1, most + 1) - 1, begin + 1)
         key = VERSION + keys[key_at[begin] : key_at[end]].tobytes()
         value = values[value_at[begin] : value_at[end]].tobytes()
@@ -68,8 +67,8 @@ def frame_columns(rows: EncodedColumns, max_bytes: int, max_rows: int) -> Iterat
         begin = end
 
 
-def _behind_lengths(column: Any) -> tuple[memoryview, Ints]:
-    """All values one behind another, each behind its length; where each ends."""
+def _length_prefixed(column: Any) -> tuple[memoryview, Ints]:
+    """Concatenate the values, each after its length. Return the bytes, and the offset at which each value ends."""
     count = len(column)
     lengths = pc.binary_length(column).to_numpy().astype(np.int64)
     places = pa.py_buffer(np.arange(0, 8 * (count + 1), 8, dtype=np.int64))
@@ -79,15 +78,16 @@ def _behind_lengths(column: Any) -> tuple[memoryview, Ints]:
 
 
 def single(key: bytes, value: bytes, commit_ts: int) -> Message:
-    """A message of one DDL, resolved or Admin event."""
+    """Return the message of one DDL, resolved or Admin event."""
     return Message(VERSION + _length(len(key)) + key, _length(len(value)) + value, 0, commit_ts)
 
 
 def unframe(key: bytes | None, value: bytes | None) -> list[tuple[bytes, bytes]]:
-    """Key and value of each event. Raises MessageError where the bytes are not framed so, or do not pair."""
+    """Return key and value of each event. Raises MessageError if the bytes are not framed in this way, or the numbers
+    of keys and values differ."""
     key = key or b""
     if key[:8] != VERSION:
-        raise MessageError(f"open-protocol: the key begins with {key[:8].hex() or 'nothing'}, version 1 is known")
+        raise MessageError(f"open-protocol: the key begins with {key[:8].hex() or 'nothing'}, only version 1 is known")
     keys, values = _parts(key, 8, "key"), _parts(value or b"", 0, "value")
     if len(keys) != len(values):
         raise MessageError(f"open-protocol: {len(keys)} keys and {len(values)} values in one message")

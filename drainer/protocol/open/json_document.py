@@ -1,4 +1,4 @@
-"""JSON objects of messages, member by member, with errors that say what is wrong. Unknown members are ignored."""
+"""Reads JSON objects of messages. Errors say which member is wrong and why. Unknown members are ignored."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ Document = Mapping[str, Any]
 
 
 def parse(data: bytes, what: str) -> Document:
-    """`what` names it in errors. Raises MessageError for what is no JSON object, and for text that is not Unicode."""
+    """Parse a JSON object. `what`: its name in errors. Raises MessageError if it is not a JSON object or not valid
+    Unicode."""
     try:
         text = data.decode()
         found = json.loads(text, parse_int=_integer, parse_constant=_refused)
         if "\\u" in text:
             json.dumps(found, ensure_ascii=False).encode()  # halves of surrogate pairs
     except (ValueError, RecursionError) as error:
-        raise MessageError(f"{what} is no JSON: {error}") from None
+        raise MessageError(f"{what} is not JSON: {error}") from None
     return mapping(found, what)
 
 
 def _integer(digits: str) -> int | float:
-    """Only a float has a negative zero, and Go writes it without a point."""
+    """Parse a number without a point. -0 becomes a float: only a float has a negative zero, and Go writes it without a
+    point."""
     return -0.0 if digits == "-0" else int(digits)
 
 
 def _refused(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def mapping(found: object, what: str) -> Document:
@@ -39,7 +41,8 @@ def mapping(found: object, what: str) -> Document:
 
 
 def integer(document: Document, name: str, what: str, *, signed: bool = False, default: int | None = None) -> int:
-    """Of 64 bits. `default`: where the member is missing or null; None: it must be there."""
+    """Return a 64-bit integer. `default`: returned if the member is missing or null; None means that the member is
+    required."""
     found = document.get(name)
     if found is None and default is not None:
         return default
@@ -60,7 +63,7 @@ def text(document: Document, name: str, what: str, *, default: str | None = None
 
 
 def boolean(document: Document, name: str, what: str) -> bool:
-    """False where it is missing."""
+    """Return a boolean, False if the member is missing."""
     found = document.get(name, False)
     if not isinstance(found, bool):
         raise MessageError(f"{what}: {name} is {_kind(found)}, neither true nor false")

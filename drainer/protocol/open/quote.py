@@ -1,4 +1,4 @@
-"""Binary strings as Go's strconv.Quote writes them, without the quotes; and back, as strconv.Unquote reads them."""
+"""Binary strings in the format of Go's strconv.Quote, without the quotes, and the reverse, as in strconv.Unquote."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 _SHORT: Final = {7: r"\a", 8: r"\b", 9: r"\t", 10: r"\n", 11: r"\v", 12: r"\f", 13: r"\r", 34: r"\""}
-# Bytes that are a character each and are escaped, but for the backslash.
+# ASCII bytes that are escaped, except for the backslash.
 _ASCII: Final = {code: rf"\x{code:02x}" for code in (*range(32), 127)} | _SHORT
 _UNTOUCHED: Final = bytes(code for code in range(32, 127) if code not in b'"\\')
 _MEANT: Final = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34, "\\": 92}
@@ -19,7 +19,7 @@ _RAW: Final = re.compile(r'["\n]')
 
 
 class _Escapes(dict[int, int | str]):
-    """For str.translate: code points above 127 that are not printable, as escapes."""
+    """A table for str.translate: maps code points above 127 that are not printable to their escapes."""
 
     def __missing__(self, code: int) -> int | str:
         escape = rf"\u{code:04x}" if code < 0x10000 else rf"\U{code:08x}"
@@ -31,7 +31,8 @@ _ESCAPES: Final = _Escapes()
 
 
 def quote(value: bytes) -> str:
-    """Bytes that are no UTF-8 become `\\xHH` each, code points that are not printable `\\uXXXX` or `\\UXXXXXXXX`."""
+    """Escape bytes. A byte that is not part of valid UTF-8 becomes `\\xHH`, a code point that is not printable becomes
+    `\\uXXXX` or `\\UXXXXXXXX`."""
     special = value.translate(None, _UNTOUCHED)
     if not special:
         return value.decode()
@@ -42,7 +43,7 @@ def quote(value: bytes) -> str:
 
 
 def unquote(text: str) -> bytes:
-    """Raises ValueError for what Quote never writes and Unquote refuses."""
+    """Unescape text. Raises ValueError for text that Quote never writes and Unquote rejects."""
     if "\\" not in text:
         return _raw(text)
     parts, at = [], 0
@@ -55,7 +56,7 @@ def unquote(text: str) -> bytes:
 def _raw(text: str) -> bytes:
     found = _RAW.search(text)
     if found:
-        raise ValueError(f"{found[0]!r} stands without an escape")
+        raise ValueError(f"{found[0]!r} is not escaped")
     return text.encode()
 
 
@@ -69,4 +70,4 @@ def _bytes_of(escape: re.Match[str]) -> bytes:
         return chr(number).encode()
     if kind in ("hex", "octal") and number < 256:
         return bytes((number,))
-    raise ValueError(f"no escape of Go at character {escape.start()}")
+    raise ValueError(f"not an escape of Go at character {escape.start()}")

@@ -1,4 +1,4 @@
-"""Where a row lies upstream, as the key of its event says it: its integer handle, and its physical partition."""
+"""Where a row is stored upstream, according to the key of its event: its integer handle, and its physical partition."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ PartitionIds = Callable[[Columns], Any]
 
 
 def row_ids(table: Table) -> RowIds | None:
-    """From an image to the row's handles, where the integer primary key is the handle. None: binlogs do not say it."""
+    """Return a function from an image to the handles of its rows, if the integer primary key is the handle. Otherwise
+    None: binlogs do not contain the handle."""
     handle = table.info.handle_column
     if handle is None or handle.name not in table.places:  # a column selector may leave it out
         return None
@@ -34,8 +35,8 @@ def row_ids(table: Table) -> RowIds | None:
 
 
 def partition_ids(table: Table) -> PartitionIds | None:
-    """From an image to the ids of the partitions that its rows lie in, NULL where that cannot be computed (see
-    drainer.row.partition). None: the table is not partitioned, or it never can be."""
+    """Return a function from an image to the partition ids of its rows, NULL if the id cannot be computed (see
+    drainer.row.partition). None if the table is not partitioned, or if no id can ever be computed."""
     if not table.is_partitioned:
         return None
     try:
@@ -61,14 +62,15 @@ def partition_ids(table: Table) -> PartitionIds | None:
 
 
 class _Row(dict[int, Datum]):
-    """The datums of the row at place `at`, by column id. A column is unpacked when it is first asked for."""
+    """The datums of the row at position `at`, by column id. A column is unpacked on first access."""
 
     at = 0
 
     def __init__(self, table: Table, columns: Columns) -> None:
         super().__init__()
         self._places = {column.info.id: place for place, column in enumerate(table.columns)}
-        # Rows have these, too, and a column selector leaves them out: their values are not those of absent columns.
+        # The row has these columns, but a column selector leaves them out. Their values are unknown, unlike those of
+        # columns that the row does not have.
         public = {column.id for column in table.info.public_columns if not column.is_virtual}
         self._left_out = public - self._places.keys()
         self._table = table
@@ -95,7 +97,7 @@ def _datums(column: Column, carriers: Any) -> list[Datum]:
 
 
 def member(name: bytes, numbers: Any, *, omitted: int | None) -> Any:
-    """`,"name":5` for each row; nothing where the number is NULL or `omitted`."""
+    """Return `,"name":5` for each row, or nothing if the number is NULL or `omitted`."""
     text = pc.binary_join_element_wise(
         pa.scalar(b',"' + name + b'":', pa.binary()),
         numbers.cast(pa.string()).cast(pa.binary()),

@@ -1,4 +1,4 @@
-"""Rows of one version of a table as events of Open Protocol."""
+"""Encodes rows of one version of a table as events of Open Protocol."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from drainer.batch.work import Kind
-from drainer.protocol.encoded_columns import EncodedColumns, as_large, pressed, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, large_binary, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_text import json_string
@@ -18,7 +18,8 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
 
-# How many bytes of carriers are encoded at once: JSON of a byte may have six, and stands in memory several times.
+# The most bytes of carriers that are encoded at a time. A byte may become six bytes of JSON, several copies of which
+# are in memory.
 PIECE_BYTES: Final = 16 << 20
 _WHOLE: Final = b',"t":1}'
 _HANDLE_ONLY: Final = b',"t":1,"ohk":true}'
@@ -65,11 +66,11 @@ class OpenTableEncoder:
 
     def _columns(self, changes: RowChanges, codes: Sequence[ColumnCode], key_end: Any) -> EncodedColumns:
         try:
-            values = as_large(joined(self._value_parts(changes, codes)))
+            values = large_binary(joined(self._value_parts(changes, codes)))
         except BadColumn as bad:
             raise bad.of(changes) from None
-        values = pressed(values, self._options.large_message_handle_compression)
-        return EncodedColumns(as_large(joined(self._key_parts(changes, key_end))), values, changes.commit_ts)
+        values = compressed(values, self._options.large_message_handle_compression)
+        return EncodedColumns(large_binary(joined(self._key_parts(changes, key_end))), values, changes.commit_ts)
 
     def _value_parts(self, changes: RowChanges, codes: Sequence[ColumnCode]) -> list[Any]:
         old, new = changes.old, changes.new
@@ -93,7 +94,7 @@ class OpenTableEncoder:
 
 
 def _pieces(changes: RowChanges) -> Iterator[RowChanges]:
-    """Parts that are encoded at once."""
+    """Split the changes into parts that are encoded at a time."""
     rows = len(changes)
     images = [image for image in (changes.old, changes.new) if image is not None]
     size = sum(column.nbytes for image in images for column in image) + rows * 32 * sum(map(len, images))

@@ -1,4 +1,4 @@
-"""Payloads of records as transactions and DDLs with plain values. Pure."""
+"""Decodes payloads of records to transactions and DDLs with plain values. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from google.protobuf.message import DecodeError as ProtobufError
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change
 
-# A datum of a file: text and binary strings are bytes; what holds text is known by the column's type.
+# A datum of a file. Text and binary strings are both bytes; the column's type says whether they are text.
 PlainValue = int | float | bytes | str | None
 _CHANGES: Final = {pb.Insert: Change.INSERT, pb.Update: Change.UPDATE, pb.Delete: Change.DELETE}
 
 
 @dataclass(frozen=True, slots=True)
 class FileColumn:
-    """`type_code`: the number of the MySQL type; `type_name`: as upstream names it; `value`: of an update the old one,
-    and `changed` the new one."""
+    """One column of a row. `type_code`: the number of the MySQL type. `type_name`: upstream's name of the type.
+    `value`: the value, for an update the old one. `changed`: the new value of an update."""
 
     name: str
     type_code: int
@@ -33,7 +33,7 @@ class FileColumn:
 
 @dataclass(frozen=True, slots=True)
 class FileEvent:
-    """A row."""
+    """The change of one row."""
 
     schema: str
     table: str
@@ -42,36 +42,38 @@ class FileEvent:
 
     @property
     def old(self) -> dict[str, PlainValue]:
-        """The row before; of an insert the row."""
+        """Return the row before the change. For an insert: the inserted row."""
         return {column.name: column.value for column in self.columns}
 
     @property
     def new(self) -> dict[str, PlainValue]:
-        """The row after; of an insert or delete the row."""
+        """Return the row after the change. For a delete: the deleted row."""
         is_update = self.change is Change.UPDATE
         return {column.name: column.changed if is_update else column.value for column in self.columns}
 
 
 @dataclass(frozen=True, slots=True)
 class FileBinlog:
-    """A transaction, or a DDL where `query` is not None."""
+    """A transaction, or a DDL if `query` is not None."""
 
     commit_ts: int
     query: str | None = None
     _events: tuple[pb.Event, ...] = field(default=())
 
     def names(self) -> list[tuple[str, str]]:
-        """(database, table) of each row."""
+        """Return (database, table) of each row."""
         return [(event.schema_name, event.table_name) for event in self._events]
 
     def events(self) -> Iterator[FileEvent]:
-        """The rows, in upstream's order, decoded as they are asked for. Raises MessageError naming the table."""
+        """Yield the rows in upstream's order. Each is decoded when it is requested. Raises MessageError naming the
+        table."""
         for event in self._events:
             yield _event(event)
 
 
 def decode(payload: bytes) -> FileBinlog:
-    """Raises MessageError for what is no Binlog; values are looked at when they are asked for."""
+    """Parse a payload. Values are only decoded when they are requested. Raises MessageError if the payload is not a
+    Binlog."""
     binlog = pb.Binlog()
     try:
         binlog.ParseFromString(payload)
@@ -83,7 +85,7 @@ def decode(payload: bytes) -> FileBinlog:
             return FileBinlog(binlog.commit_ts, binlog.ddl_query.decode())
         return FileBinlog(binlog.commit_ts, None, tuple(binlog.dml_data.events))
     except (ProtobufError, UnicodeDecodeError) as error:
-        raise MessageError(f"the record is no binlog: {error}") from error
+        raise MessageError(f"the record is not a binlog: {error}") from error
 
 
 def _event(event: pb.Event) -> FileEvent:
@@ -110,5 +112,5 @@ def _column(raw: bytes, is_update: bool) -> FileColumn:
 def _value(name: str, raw: bytes) -> PlainValue:
     value, end = decode_one(raw)
     if end != len(raw):
-        raise MessageError(f"column {name} has {len(raw) - end} bytes behind its value")
+        raise MessageError(f"column {name} has {len(raw) - end} bytes after its value")
     return value

@@ -1,4 +1,4 @@
-"""Transactions and DDLs as messages `Binlog` of pb_binlog.proto. Pure."""
+"""Encodes transactions and DDLs as messages `Binlog` of pb_binlog.proto. Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _TYPES: Final = {Kind.INSERT: b"\x18\x00", Kind.UPDATE: b"\x18\x01", Kind.DELETE
 
 
 class EventEncoder:
-    """Rows of one version of a table. `columns`: name and type of each, in the order that images have.
-
-    An insert's and a delete's values are `value`; of an update `value` is the old one, `changed_value` the new one."""
+    """Encodes rows of one version of a table. `columns`: name and type of each column, in the order of the images.
+    Values of inserts and deletes are in the field `value`. Updates have the old value in `value` and the new one in
+    `changed_value`."""
 
     def __init__(self, schema: str, table: str, columns: Sequence[tuple[str, Form]], zone: tzinfo) -> None:
         self._place = f"`{schema}`.`{table}`"
@@ -33,7 +33,7 @@ class EventEncoder:
         self._zone = zone
 
     def encode(self, kind: Kind, commit_ts: Words, old: Columns | None, new: Columns | None) -> list[bytes]:
-        """Each row as a field `events` of DMLData. Raises EncodeError naming table, column and commit_ts."""
+        """Encode each row as a field `events` of DMLData. Raises EncodeError naming table, column and commit_ts."""
         images = [
             self._cells(place, commit_ts, None if old is None else old[place], None if new is None else new[place])
             for place in range(len(self._columns))
@@ -42,7 +42,7 @@ class EventEncoder:
         return [b"\x0a" + VARINTS[len(event)] + event for event in map(b"".join, zip(heads, *images, strict=True))]
 
     def _cells(self, place: int, commit_ts: Words, old: Any, new: Any) -> list[bytes]:
-        """One column's fields `row`, each a message `Column`."""
+        """Encode one column's fields `row`, each a message `Column`."""
         name, form, described = self._columns[place]
         images = [image for image in (old, new) if image is not None]
         try:
@@ -62,7 +62,7 @@ class EventEncoder:
         ]
 
     def _refused(self, name: str, form: Form, commit_ts: Words, images: list[Any], error: DecodeError) -> str:
-        """Names the first row that is refused."""
+        """Return the text of the error, which names the first row that is refused."""
         for at, ts in enumerate(commit_ts.tolist()):
             for image in images:
                 try:
@@ -73,7 +73,7 @@ class EventEncoder:
 
 
 class _Heads(dict[int, bytes]):
-    """What stands before a value of so many bytes."""
+    """Maps the length of a value in bytes to what is written in front of the value."""
 
     def __init__(self, described: bytes) -> None:
         super().__init__()
@@ -86,23 +86,23 @@ class _Heads(dict[int, bytes]):
 
 
 def _described(name: str, form: Form) -> bytes:
-    """The fields of `Column` before its values."""
+    """Encode the fields of `Column` in front of its values."""
     kind = form.kind
     return field(b"\x0a", name.encode()) + field(b"\x12", bytes([kind.tp])) + field(b"\x1a", kind.mysql_name.encode())
 
 
 def dml_head(commit_ts: int, length: int) -> bytes:
-    """What stands before the events of a transaction, which have so many bytes."""
+    """Return what precedes the events of a transaction. `length`: the length of the events in bytes."""
     return b"\x08\x00\x10" + signed(commit_ts) + b"\x1a" + VARINTS[length]
 
 
 def ddl_binlog(commit_ts: int, query: str) -> bytes:
-    """A whole message `Binlog`."""
+    """Return a complete message `Binlog` for a DDL."""
     return b"\x08\x01\x10" + signed(commit_ts) + field(b"\x22", query.encode())
 
 
 def ddl_text(schema: str, query: str, type_code: int) -> str:
-    """A DDL as files have it: behind the database that it is run in, but for one that creates a database."""
+    """Return the text of a DDL in files. It selects the database first, unless the DDL creates a database."""
     query = query.rstrip("; \t\r\n")
     if not schema:
         return query

@@ -1,9 +1,9 @@
-"""Records of one file, one after another, with what is damaged told from what is not written yet.
+"""Reads the records of a file in order, and distinguishes damage from a record that is not completely written yet.
 
-A record that is cut off by the end of the file, and behind which no whole record follows, is what a program that is
-still writing, or that was killed, leaves: it is passed over in silence in the last file, and damage in any other. All
-else that is no record is damage, a wrong checksum like any other (upstream: `D-FO-04`): it names its offset, and
-reading stops there, or goes on at the next whole record.
+A program that is still writing, or that was killed, may leave a record that ends at the end of the file and is followed
+by no complete record. In the last file this record is ignored silently. In any other file it is damage. Everything else
+that is not a record is damage, including a wrong checksum (upstream: `D-FO-04`). The error names the offset. Reading
+then stops there or continues at the next complete record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TORN: Final = "the record is cut off by the end of the file"
 
 
 class RecordDamaged(BinlogError):
-    """A place of a file that holds no record. `offset` counts from its beginning, before compression."""
+    """A place of a file that does not hold a record. `offset`: in bytes from the beginning of the uncompressed file."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, offset, reason)
@@ -45,25 +45,25 @@ class RecordDamaged(BinlogError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`offset`: where it begins in the file, before compression; `read_bytes`: how much of the file as it lies on the
-    disk has been read with it."""
+    """A record. `offset`: in bytes from the beginning of the uncompressed file. `read_bytes`: how many bytes of the
+    file on disk, compressed if the file is, have been read so far."""
 
     payload: bytes
     offset: int
     read_bytes: int
 
 
-Skipped = Callable[[RecordDamaged, int], None]  # what was damaged, and how many bytes were passed over
+Skipped = Callable[[RecordDamaged, int], None]  # the damage, and how many bytes were skipped
 
 
 def records(path: Path, *, is_last: bool = False, skipped: Skipped | None = None) -> Iterator[Record]:
-    """Of one file. `skipped`: is told of every damaged stretch, which is passed over; without it the first raises
-    RecordDamaged. OSError where the file cannot be read."""
+    """Yield the records of a file. `skipped`: called for each damaged range, which is then skipped. Without it, the
+    first damaged range raises RecordDamaged. Raises OSError if the file cannot be read."""
     with ExitStack() as stack:
         raw = stack.enter_context(path.open("rb"))
         is_compressed = path.name.endswith((GZIP, ".tgz"))
         data = _opened(raw, stack) if is_compressed else raw
-        reader = _Reader(path, data, raw, is_last=is_last and not is_compressed)  # nobody appends to a compressed one
+        reader = _Reader(path, data, raw, is_last=is_last and not is_compressed)  # a compressed file is not appended to
         while True:
             found = reader.next()
             if isinstance(found, Record):
@@ -77,7 +77,8 @@ def records(path: Path, *, is_last: bool = False, skipped: Skipped | None = None
 
 
 def _opened(raw: BinaryIO, stack: ExitStack) -> Any:
-    """What is in a compressed file, also where it was put into a tar archive before."""
+    """Return the content of a compressed file. Also unpacks a file that was put into a tar archive before
+    compression."""
     plain = stack.enter_context(gzip.GzipFile(fileobj=raw))
     try:
         start = plain.peek(len(MAGIC_BYTES))[: len(MAGIC_BYTES)]
@@ -89,26 +90,26 @@ def _opened(raw: BinaryIO, stack: ExitStack) -> Any:
             if inner is not None:
                 return inner
     except _NOT_READ:
-        raw.seek(0)  # the reader meets it again, and says it
+        raw.seek(0)  # the reader gets the same error again and reports it
         return stack.enter_context(gzip.GzipFile(fileobj=raw))
     return io.BytesIO()
 
 
 class _Reader:
-    """Reads ahead no more than the record at hand, but for `resume`."""
+    """Reads records. Reads ahead no further than the current record, except in `resume`."""
 
     def __init__(self, path: Path, file: Any, raw: BinaryIO, *, is_last: bool) -> None:
         self._path = path
         self._file = file
         self._raw = raw
         self._is_last = is_last
-        self._held = bytearray()  # read and not given, from `_offset` on
+        self._held = bytearray()  # bytes read but not returned yet, from `_offset` on
         self._offset = 0
         self._ended = False
-        self._broken = ""  # why the file gives no more, where that is not its end
+        self._broken = ""  # why no more can be read, if the reason is not the end of the file
 
     def next(self) -> Record | RecordDamaged | None:
-        """The next record, what is wrong in its place, or None at the end."""
+        """Return the next record, the damage found in its place, or None at the end."""
         if self._ended:
             return None
         if self._ensure(HEAD.size) < HEAD.size:
@@ -117,7 +118,7 @@ class _Reader:
         if magic != MAGIC:
             return self._damaged(f"magic number {magic:#010x} is not {MAGIC:#010x}")
         if not 0 <= size <= PAYLOAD_BYTES_MAX:
-            return self._damaged(f"a record of {size} bytes cannot be")
+            return self._damaged(f"a record cannot have {size} bytes")
         whole = size + OVERHEAD
         if self._ensure(whole) < whole:
             return self._at_end()
@@ -125,13 +126,13 @@ class _Reader:
         (wanted,) = TAIL.unpack_from(self._held, HEAD.size + size)
         found = crc32c(payload)
         if found != wanted:
-            return self._damaged(f"CRC-32C is {found:#010x}, and {wanted:#010x} was written")
+            return self._damaged(f"CRC-32C is {found:#010x}, not {wanted:#010x} as recorded")
         offset = self._offset
         self._drop(whole)
         return Record(payload, offset, self._raw.tell())
 
     def resume(self) -> int:
-        """Go on at the next whole record, or at the end: where that is."""
+        """Skip to the next complete record, or to the end of the file. Return the offset."""
         start = self._offset + 1
         self._drop(1)
         while True:
@@ -149,7 +150,7 @@ class _Reader:
             self._drop(1)
 
     def _is_whole(self) -> bool:
-        """Whether a record begins here, its checksum included."""
+        """Return whether a record with a correct checksum begins here."""
         if self._ensure(HEAD.size) < HEAD.size:
             return False
         _, size = HEAD.unpack_from(self._held)
@@ -159,7 +160,7 @@ class _Reader:
         return bool(crc32c(bytes(memoryview(self._held)[HEAD.size : HEAD.size + size])) == wanted)
 
     def _at_end(self) -> RecordDamaged | None:
-        """Nothing more can be read, and what is held is no whole record."""
+        """Return whether nothing more can be read and the buffered bytes do not hold a complete record."""
         if self._broken:
             return self._damaged(self._broken)
         if not self._held or (self._is_last and not self._followed()):
@@ -167,7 +168,7 @@ class _Reader:
         return self._damaged(_TORN)
 
     def _followed(self) -> bool:
-        """Whether a whole record follows in what is held, which goes to the end of the file."""
+        """Return whether a complete record follows in the buffered bytes, which reach to the end of the file."""
         ahead = _Reader(self._path, io.BytesIO(bytes(self._held)), self._raw, is_last=True)
         ahead.resume()
         return bool(ahead._held)
@@ -176,19 +177,19 @@ class _Reader:
         return RecordDamaged(str(self._path), self._offset, reason)
 
     def _ensure(self, count: int) -> int:
-        """How many bytes are held, at least `count` unless the file ends."""
+        """Buffer at least `count` bytes, unless the file ends before. Return how many are buffered."""
         while len(self._held) < count and self._more(count - len(self._held)):
             pass
         return len(self._held)
 
     def _more(self, wanted: int = _STEP) -> bool:
-        """Hold more bytes; at most a step at a time, whatever a size field asks for."""
+        """Buffer more bytes, at most one step at a time, however large a size field claims the record to be."""
         if self._broken:
             return False
         try:
             data = self._file.read(min(max(wanted, 1 << 16), _STEP))
         except _NOT_READ as error:
-            self._broken = f"it cannot be decompressed: {error}"
+            self._broken = f"the file cannot be decompressed: {error}"
             return False
         self._held += data
         return bool(data)
@@ -199,8 +200,9 @@ class _Reader:
 
 
 def sorted_files(directory: Path, parse: Callable[[str], FileName | None]) -> list[FileName]:
-    """Files of records by number. Where one is there compressed and not, the latter: it is not compressed to its end,
-    or about to be removed. OSError where the directory cannot be read."""
+    """Return the files of records, ordered by number. If a file exists both compressed and not, the uncompressed one is
+    returned: its compression is not complete, or it is about to be removed. Raises OSError if the directory cannot be
+    read."""
     found: dict[int, FileName] = {}
     for path in sorted(directory.iterdir()):
         name = parse(path.name)

@@ -1,4 +1,4 @@
-"""Files of records: their names (`D-FO-01`) and how a record lies in them (`D-FO-02`). Pure.
+"""Files of records: their names (`D-FO-01`) and the layout of a record (`D-FO-02`). Pure.
 
 magic u32 | size of the payload i64 | payload | CRC-32C of the payload u32        all little-endian
 """
@@ -26,7 +26,7 @@ _TEMPORARY: Final = (".lock", ".tmp", "checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """`first_ts`: the commit_ts of its first record where the name says it, else 0."""
+    """A parsed name. `first_ts`: the commit_ts of the first record if the name contains it, else 0."""
 
     text: str
     number: int
@@ -38,27 +38,27 @@ class FileName:
 
 
 def parse_name(text: str) -> FileName | None:
-    """None for what is no file of records."""
+    """Parse a name. Return None if it is not the name of a file of records."""
     found = None if text.endswith(_TEMPORARY) else _NAME.fullmatch(text)
     return None if found is None else FileName(text, int(found[1]), int(found[2] or 0))
 
 
 def file_name(number: int, now: datetime) -> str:
-    """`now`: local time, as upstream has it."""
+    """Return the name of a file. `now`: local time, as upstream uses it."""
     return f"binlog-{number:016d}-{now:%Y%m%d%H%M%S}"
 
 
 def compressed_name(text: str, first_ts: int) -> str:
-    """Of a complete file whose first record has this commit_ts."""
+    """Return the name of a complete, compressed file. `first_ts`: the commit_ts of its first record."""
     return f"{text}-{first_ts}{GZIP}"
 
 
 def record(parts: Iterable[bytes]) -> bytes:
-    """A payload in its parts as one record."""
+    """Return the bytes of a record from the parts of its payload."""
     payload = b"".join(parts)
     return b"".join((head(len(payload)), payload, TAIL.pack(extend(0, payload))))
 
 
 def head(length: int) -> bytes:
-    """What stands before a payload of so many bytes."""
+    """Return what precedes a payload of `length` bytes."""
     return HEAD.pack(MAGIC, length)

@@ -1,4 +1,4 @@
-"""Whole columns as datums in value form, as TiDB-Binlog's files hold them (`D-TR-09`). Pure."""
+"""Encodes complete columns as datums in value form, as in TiDB-Binlog's files (`D-TR-09`). Pure."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ _single = Struct("<f")
 
 
 def datums(form: Form, array: Any, zone: tzinfo) -> list[bytes]:
-    """Of carriers (row/carrier.py). Dates, times, DECIMAL and JSON are text, a TIMESTAMP's in `zone`; ENUM, SET and BIT
-    are unsigned numbers.
-
-    Raises DecodeError for what no column of that type holds."""
+    """Encode carriers (row/carrier.py). Dates, times, DECIMAL and JSON are text, a TIMESTAMP in `zone`. ENUM, SET and
+    BIT are unsigned numbers. Raises DecodeError for a value that a column of its type cannot hold."""
     family = form.family
     if family in (Family.TEXT, Family.BYTES):
         return _texts(array.to_pylist())
@@ -40,7 +38,7 @@ def _texts(values: list[bytes | None]) -> list[bytes]:
 
 
 def _each(encode: Callable[[Any], bytes], values: list[Any]) -> list[bytes]:
-    """Each distinct value once."""
+    """Encode each distinct value once."""
     known = {value: encode(value) for value in set(values) if value}
     known |= {0: encode(0), None: NULL}
     return [known[value] for value in values]

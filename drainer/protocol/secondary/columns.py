@@ -1,4 +1,4 @@
-"""Columns of the secondary binlog: which field holds what type (`D-TR-08`), and whole columns as bytes. Pure."""
+"""The columns of the secondary binlog: the field for each type (`D-TR-08`), and complete columns as bytes. Pure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ _double = Struct("<d").pack
 
 
 def cells(form: Form, array: Any, zone: tzinfo) -> list[bytes]:
-    """A column's carriers (row/carrier.py), each as a field `columns` of a Row, with its tag and length.
-
-    Raises DecodeError for what no column of that type holds."""
+    """Encode a column's carriers (row/carrier.py), each as a field `columns` of a Row, with its tag and length. Raises
+    DecodeError for a value that a column of its type cannot hold."""
     return [b"\x0a" + VARINTS[len(value)] + value for value in _columns(form, array, zone)]
 
 
 def _columns(form: Form, array: Any, zone: tzinfo) -> list[bytes]:
-    """Messages `Column`."""
+    """Encode carriers as messages `Column`."""
     family, kind = form.family, form.kind
     if family is Family.TEXT:
         return _lengths(STRING, array.to_pylist())
@@ -55,7 +54,7 @@ def _lengths(tag: bytes, values: list[bytes | None]) -> list[bytes]:
 
 
 def _integers(tag: bytes, array: Any) -> list[bytes]:
-    """Negative numbers have the ten bytes of their complement."""
+    """Encode integers. Negative numbers have the ten bytes of their two's complement."""
     numbers = pc.fill_null(array, 0).to_numpy(zero_copy_only=False).view(np.uint64)
     found = [tag + number for number in uvarints(numbers)]
     for place in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist() if array.null_count else ():
@@ -64,7 +63,7 @@ def _integers(tag: bytes, array: Any) -> list[bytes]:
 
 
 def _each(encode: Callable[[int], bytes], array: Any) -> list[bytes]:
-    """Each distinct value once, where there are few of them."""
+    """Encode each distinct value once if there are few of them."""
     values = array.to_pylist()
     known: dict[int | None, bytes] = {value: encode(value) for value in set(values) if value is not None}
     known[None] = NULL
@@ -72,7 +71,7 @@ def _each(encode: Callable[[int], bytes], array: Any) -> list[bytes]:
 
 
 def _doubles(kind: FieldType, array: Any) -> list[float | None]:
-    """A FLOAT as the single that it is."""
+    """Encode doubles. A FLOAT is rounded to the 32-bit float that it is."""
     found: list[float | None] = array.to_pylist()
     if kind.tp is not Tp.FLOAT:
         return found
@@ -101,5 +100,5 @@ def _number(kind: FieldType, family: Family) -> Callable[[int], bytes]:
 
 
 def rows(images: list[list[bytes]], count: int) -> list[bytes]:
-    """Messages `Row` from the cells of each of its columns."""
+    """Return messages `Row` from the cells of each column."""
     return list(map(b"".join, zip(*images, strict=True))) if images else list(repeat(b"", count))

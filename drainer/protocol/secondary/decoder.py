@@ -1,4 +1,4 @@
-"""Reads secondary binlogs, ours and TiDB-Binlog's. Pure."""
+"""Decodes secondary binlogs, of this project and of TiDB-Binlog. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_decoder(options: ProtocolOptions) -> SecondaryDecoder:
 
 
 class SecondaryDecoder:
-    """See encoder.Decoder. A message says nothing of start_ts."""
+    """See encoder.Decoder. Events have no start_ts, because messages do not contain it."""
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
         binlog = pb.Binlog()

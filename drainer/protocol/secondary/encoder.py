@@ -1,10 +1,10 @@
 """The secondary binlog (secondary_binlog.proto): all rows of a transaction are one message.
 
-`EncodedRow.value` is a table's field `mutations` with one row; `EncodedRow.key` says to which transaction and table it
-belongs: start_ts, then the table's other fields, those before the mutations and those behind. `frame` joins rows whose
-commit_ts and start_ts are equal, and within them those of one table, as they follow one another. Messages have no key.
+`EncodedRow.value` is a table's field `mutations` with one row. `EncodedRow.key` identifies the transaction and the
+table: start_ts, then the table's fields in front of the mutations, then those after them. `frame` joins consecutive
+rows with equal commit_ts and start_ts to a message, and within it consecutive rows of one table. Messages have no key.
 
-Columns are of rows whose transactions have no other row in their partition: each is a whole message.
+Encoded columns only hold rows whose transaction has no other row in their partition, so each row is a complete message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from drainer.changes.decode import Columns
 from drainer.changes.vector import Ints
 from drainer.protocol.avro.blocks import joined
 from drainer.protocol.compiled_tables import CompiledTables
-from drainer.protocol.encoded_columns import EncodedColumns, none
+from drainer.protocol.encoded_columns import EncodedColumns, null_column
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.options import ProtocolOptions
@@ -41,19 +41,20 @@ from drainer.row.form import Form
 
 T = TypeVar("T")
 
-# Fewer rows than this are written one by one: arrays cost more than they save.
+# Below this number of rows, rows are encoded one by one: arrays would cost more than they save.
 VECTOR_ROWS_MIN: Final = 100
 NAME: Final = "secondary-binlog"
-_KEY: Final = Struct("<QI")  # start_ts, length of what stands before the mutations
+_KEY: Final = Struct("<QI")  # start_ts, and the length of the fields in front of the mutations
 _START_BYTES: Final = 8
 _MUTATION_TYPES: Final = {Kind.INSERT: b"\x08\x00", Kind.UPDATE: b"\x08\x01", Kind.DELETE: b"\x08\x02"}
 
 
 def make_encoder(options: ProtocolOptions) -> SecondaryEncoder:
-    """Raises ProtocolConfigError for a time zone that is not known."""
+    """Return the encoder. Raises ProtocolConfigError if the time zone is not known, or for options that the protocol
+    does not have."""
     if options.large_message_handle_option != "none":
         raise ProtocolConfigError(
-            f"{NAME} has no messages in place of one that is too large: leave out large-message-handle-option"
+            f"{NAME} has no replacement for messages that are too large: remove large-message-handle-option"
         )
     try:
         return SecondaryEncoder(ZoneInfo(options.time_zone))
@@ -62,7 +63,7 @@ def make_encoder(options: ProtocolOptions) -> SecondaryEncoder:
 
 
 class SecondaryEncoder:
-    """See encoder.Encoder. The limits of a batch do not count: a transaction is never divided."""
+    """See encoder.Encoder. The limits of a batch are ignored: a transaction is never divided."""
 
     joins_transactions: Final = True
 
@@ -76,7 +77,7 @@ class SecondaryEncoder:
 
     @property
     def ddl_scope(self) -> DdlScope:
-        """Upstream has one partition, the first."""
+        """Return the scope of the first partition, the only one that upstream uses."""
         return DdlScope.FIRST_PARTITION
 
     def table(self, table: Table) -> SecondaryTable:
@@ -104,13 +105,13 @@ class SecondaryEncoder:
 
 
 def frame(given: Sequence[EncodedRow], *, alone: bool = False) -> Iterator[Message]:
-    """A message for each transaction. `alone`: each row is of a transaction of its own."""
+    """Yield a message for each transaction. `alone`: each row is the only one of its transaction."""
     stamps = uvarints(np.array([row.commit_ts for row in given], np.uint64))
     begin = 0
     while begin < len(given):
         key, mutation, commit_ts = given[begin]
         end = begin + 1 if alone else _end(given, begin)
-        if end == begin + 1:  # as of most transactions; the same as below, in a fraction of the time
+        if end == begin + 1:  # the case of most transactions: the same result as below, much faster
             table = _table(key or b"", (mutation or b"",))
             data = b"\x0a" + VARINTS[len(table)] + table
         else:
@@ -141,7 +142,7 @@ class SecondaryTable:
         return [EncodedRow(keys[start], value, ts) for start, value, ts in zip(starts, values, stamps, strict=True)]
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """See encoded_columns.ColumnTableEncoder; rows as the module says."""
+        """See encoded_columns.ColumnTableEncoder. The rows must meet the condition in the module's docstring."""
         count = len(changes)
         if not count:
             return []
@@ -150,10 +151,10 @@ class SecondaryTable:
             values = pa.array([message.value for message in made], pa.large_binary())
         else:
             values = messages(changes.commit_ts, self._before, self._mutations(changes), self._behind)
-        return [EncodedColumns(none(count), values, changes.commit_ts)]
+        return [EncodedColumns(null_column(count), values, changes.commit_ts)]
 
     def _few(self, changes: RowChanges) -> list[bytes]:
-        """Fields `mutations`."""
+        """Encode a few rows as fields `mutations`."""
         old, new = self._rows(changes, changes.old), self._rows(changes, changes.new)
         head = _MUTATION_TYPES[changes.kind] + b"\x12"
         mutations = [head + VARINTS[len(row)] + row for row in (new or old)]
@@ -162,7 +163,7 @@ class SecondaryTable:
         return [b"\x22" + VARINTS[len(mutation)] + mutation for mutation in mutations]
 
     def _mutations(self, changes: RowChanges) -> Sized:
-        """The same as `_few`."""
+        """Return the same as `_few`, with arrays."""
         first = field_of(b"\x12", self._row(changes, changes.image))
         parts = [same(_MUTATION_TYPES[changes.kind], len(changes)), first]
         if changes.kind is Kind.UPDATE:
@@ -190,7 +191,7 @@ class SecondaryTable:
             raise EncodeError(self._refused(changes, column, array, error)) from error
 
     def _refused(self, changes: RowChanges, column: Column, array: Any, error: DecodeError) -> str:
-        """Names the first row that is refused."""
+        """Return the text of the error, which names the first row that is refused."""
         place = f"`{self._table.schema}`.`{self._table.name}`.`{column.name}`"
         for at, commit_ts in enumerate(changes.commit_ts.tolist()):
             try:
@@ -205,7 +206,7 @@ def _key(row: EncodedRow) -> bytes | None:
 
 
 def _end(rows: Sequence[EncodedRow], begin: int) -> int:
-    """Behind the last row of the transaction that begins there."""
+    """Return the position after the last row of the transaction that begins at `begin`."""
     key, _, commit_ts = rows[begin]
     start = (key or b"")[:_START_BYTES]
     end = begin + 1
@@ -215,14 +216,14 @@ def _end(rows: Sequence[EncodedRow], begin: int) -> int:
 
 
 def _table(key: bytes, mutations: Sequence[bytes]) -> bytes:
-    """Message `Table`."""
+    """Return a message `Table`."""
     _, length = _KEY.unpack_from(key)
     middle = _KEY.size + length
     return b"".join((key[_KEY.size : middle], *mutations, key[middle:]))
 
 
 def _described(table: Table) -> tuple[bytes, bytes]:
-    """The fields of `Table` before the mutations, and those behind them."""
+    """Return the fields of `Table` in front of the mutations, and those after them."""
     columns = [field(b"\x1a", _column_info(column)) for column in table.columns]
     before = field(b"\x0a", table.schema.encode()) + field(b"\x12", table.name.encode()) + b"".join(columns)
     behind = [

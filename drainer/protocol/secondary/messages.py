@@ -1,7 +1,7 @@
-"""Rows of one table as secondary binlogs of transactions that have no other row, many at once. Pure.
+"""Encodes rows of one table as secondary binlogs of transactions with a single row, many at a time. Pure.
 
-The bytes are those that columns.py and encoder.py join one by one. Every message within a message has its length before
-it, so the lengths of all are known before any is written.
+The bytes are the same as those that columns.py and encoder.py join one by one. Every nested message has its length in
+front, so all lengths are computed before any message is written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 from binlog.tidb.types import Tp
 
 from drainer.changes.vector import Ints, Words
-from drainer.protocol.avro.blocks import Piece, constant, fixed, joined, offsets_of, uvarints
+from drainer.protocol.avro.blocks import Piece, byte_lengths, constant, fixed, joined, uvarints
 from drainer.protocol.avro.blocks import beside as blocks_beside
 from drainer.protocol.secondary.columns import BYTES, INT64, NULL, STRING, UINT64, cells
 from drainer.row.family import Family
@@ -28,7 +28,7 @@ _DML_DATA: Final = b"\x1a"
 
 
 class Sized(NamedTuple):
-    """Of each row some bytes: pieces (avro/blocks.py) that stand beside one another, and how many bytes they are."""
+    """Bytes for each row: consecutive pieces (avro/blocks.py), and their total length in bytes."""
 
     pieces: list[Piece]
     lengths: Ints
@@ -39,29 +39,29 @@ def beside(*parts: Sized) -> Sized:
 
 
 def same(data: bytes, rows: int) -> Sized:
-    """The same bytes in every row."""
+    """Return the same bytes in every row."""
     return Sized([pa.scalar(data, pa.binary())], np.full(rows, len(data)))
 
 
 def field(tag: bytes, payload: Sized) -> Sized:
-    """A field of bytes, text or a message."""
+    """Return a field that holds bytes, text or a message."""
     rows, length = len(payload.lengths), uvarints(payload.lengths.view(np.uint64))
     lengths = payload.lengths + len(tag) + length.keep.sum(axis=1)
     return Sized([constant(tag, rows), length, *payload.pieces], lengths)
 
 
 def cell(form: Form, array: Any, zone: tzinfo) -> Sized:
-    """A column's carriers, each as a field `columns` of a Row. Raises DecodeError as `columns.cells`."""
+    """Encode a column's carriers, each as a field `columns` of a Row. Raises DecodeError as `columns.cells`."""
     if form.family in (Family.TEXT, Family.BYTES):
         return field(_COLUMNS, _text(STRING if form.family is Family.TEXT else BYTES, array))
     if form.family is Family.INT and form.kind.tp is not Tp.YEAR:
         return field(_COLUMNS, _number(UINT64 if form.kind.is_unsigned else INT64, array))
     made = pa.array(cells(form, array, zone), pa.binary())
-    return Sized([made], offsets_of(made))
+    return Sized([made], byte_lengths(made))
 
 
 def messages(commits: Words, head: bytes, mutation: Sized, tail: bytes) -> Any:
-    """Whole messages, `large_binary`. `mutation`: the field of `Table`, which `head` and `tail` stand around."""
+    """Return complete messages as `large_binary`. `mutation`: the field of `Table` between `head` and `tail`."""
     rows = len(commits)
     table = beside(same(head, rows), mutation, same(tail, rows))
     data = field(_DML_DATA, field(_TABLES, table))
@@ -69,20 +69,20 @@ def messages(commits: Words, head: bytes, mutation: Sized, tail: bytes) -> Any:
 
 
 def row(cells_of: Sequence[Sized], rows: int) -> Sized:
-    """Messages `Row`."""
+    """Return messages `Row`."""
     return beside(*cells_of) if cells_of else Sized([], np.zeros(rows, np.int64))
 
 
 def _text(tag: bytes, array: Any) -> Sized:
-    """Messages `Column`. NULL has no text behind it: its tag and the number 1 stand in place of text's and its
-    length."""
-    sizes = offsets_of(array)
+    """Encode texts as messages `Column`. NULL has no text: the tag of is_null and the number 1 replace the text's tag
+    and length."""
+    sizes = byte_lengths(array)
     lengths = uvarints(_or_one(sizes, array).view(np.uint64))
     return Sized([blocks_beside(_tags(tag, array), lengths), array], sizes + 1 + lengths.keep.sum(axis=1))
 
 
 def _number(tag: bytes, array: Any) -> Sized:
-    """Messages `Column`. Negative numbers have the ten bytes of their complement."""
+    """Encode numbers as messages `Column`. Negative numbers have the ten bytes of their two's complement."""
     values = array.fill_null(1) if array.null_count else array
     numbers = uvarints(values.to_numpy(zero_copy_only=False).view(np.uint64))
     return Sized([blocks_beside(_tags(tag, array), numbers)], 1 + numbers.keep.sum(axis=1))

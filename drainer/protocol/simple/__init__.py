@@ -1,1 +1,1 @@
-"""Simple: rows refer to a table schema that DDL and bootstrap messages carry."""
+"""Simple: rows refer to a table schema, which DDL and bootstrap messages contain."""

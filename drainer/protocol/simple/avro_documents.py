@@ -1,4 +1,4 @@
-"""Simple's Avro to and from documents of the shape that its JSON has."""
+"""Converts between Simple's Avro and documents with the structure of Simple's JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNSIGNED: Final = frozenset(
 
 
 def write_document(document: Document) -> bytes:
-    """Of a watermark, a bootstrap message or a DDL."""
+    """Encode a watermark, a bootstrap message or a DDL."""
     kind = document["type"]
     payload = {name: value for name, value in document.items() if name not in ("database", "table")}
     for name in ("tableSchema", "preTableSchema"):
@@ -46,7 +46,7 @@ def _schema(table: Any) -> Document:
 
 
 def _data_type(kind: dict[str, object]) -> Document:
-    """`decimal` of DECIMALs alone, `elements` of ENUMs and SETs, the two flags of numbers."""
+    """Describe a type: `decimal` only for DECIMALs, `elements` for ENUMs and SETs, the two flags for numbers."""
     name = kind["mysqlType"]
     found = {member: kind[member] for member in ("mysqlType", "charset", "collate")}
     found |= {"length": kind.get("length", 0)}
@@ -60,7 +60,8 @@ def _data_type(kind: dict[str, object]) -> Document:
 
 
 def read_document(data: bytes) -> Document:
-    """Raises MessageError. Values of rows are Python's: int, float, str, bytes, None, and records as dicts."""
+    """Decode a message. Values of rows become Python values: int, float, str, bytes, None, and dicts for records.
+    Raises MessageError."""
     source = BytesIO(data)
     try:
         message: Any = fastavro.schemaless_reader(source, parsed(), None)
@@ -76,9 +77,9 @@ def read_document(data: bytes) -> Document:
         ValueError,
         struct.error,
     ) as error:
-        raise MessageError(f"Simple message: no Avro of its schema: {type(error).__name__} {error}") from None
+        raise MessageError(f"Simple message: not Avro of its schema: {type(error).__name__} {error}") from None
     if source.tell() != len(data):
-        raise MessageError(f"Simple message: {len(data) - source.tell()} bytes behind the message")
+        raise MessageError(f"Simple message: {len(data) - source.tell()} bytes after the message")
     if not isinstance(message, dict) or not isinstance(message.get("payload"), dict):
         raise MessageError("Simple message: another record of the schema than a message")
     kind, payload = message["type"], message["payload"]
@@ -87,7 +88,7 @@ def read_document(data: bytes) -> Document:
     if expected is None:
         found["type"] = kind
     if "type" not in found or (expected is not None and found["type"] not in expected):
-        raise MessageError(f"Simple message: a payload that is none of {kind}")
+        raise MessageError(f"Simple message: the payload is not a {kind}")
     for name in ("commitTs", "schemaVersion"):
         if name in found:
             found[name] = payload[name] & 0xFFFF_FFFF_FFFF_FFFF

@@ -1,4 +1,4 @@
-"""Rows of one version of a table as Simple's Avro, a column at a time."""
+"""Encodes rows of one version of a table as Simple's Avro, a column at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from drainer.batch.work import Kind
 from drainer.changes.texts import numbers_of
 from drainer.protocol.avro.blocks import Block, Piece, beside, constant, fixed, joined, lengths, varints
 from drainer.protocol.avro.column import texts_of
-from drainer.protocol.encoded_columns import EncodedColumns, none, pressed, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import fragments_of
@@ -29,12 +29,12 @@ from drainer.protocol.table import Table
 from drainer.row.family import Family
 from drainer.row.form import Form
 
-# Of one column: its place in the union of values, and its bytes.
+# One column: its branch in the union of values, and its bytes.
 Pieces = Callable[[Any], list[Piece]]
 
 
 def number(value: int) -> bytes:
-    """Avro's int and long."""
+    """Encode an int or long of Avro."""
     raw = (value << 1) ^ (value >> 63)
     found = bytearray()
     while raw > 0x7F:
@@ -48,7 +48,7 @@ def string(text: str) -> bytes:
     return number(len(data)) + data
 
 
-# Which record of the schema a message is, that it is a row, and its version.
+# The start of a row's message: the index of its record in the schema, the kind of message, and the version.
 _HEAD: Final = number(len(document()) - 1) + 2 * number(KINDS.index("DML")) + number(1)
 _NULL, _SOME = number(0), number(1)
 
@@ -100,10 +100,10 @@ class SimpleAvroTable:
             ],
             rows,
         )
-        return [EncodedColumns(none(rows), pressed(messages, self._compression), stamps)]
+        return [EncodedColumns(null_column(rows), compressed(messages, self._compression), stamps)]
 
     def _image(self, changes: RowChanges, image: Any, places: tuple[int, ...]) -> list[Piece]:
-        """A map in a union with null: one block of entries, and the end."""
+        """Encode an image: the branch of a union with null, then a map of one block of entries and its end."""
         rows = len(changes)
         if image is None:
             return [constant(_NULL, rows)]
@@ -130,7 +130,7 @@ def _pieces_of(form: Form, options: ProtocolOptions) -> Pieces:
 
 
 def _in_union(branch: str, array: Any, block: Block) -> Block:
-    """The branch, and behind it the block; of NULL the first branch, and nothing."""
+    """Encode the branch, then the block. NULL is the first branch, without a block."""
     rows = len(array)
     valid = array.is_valid().to_numpy(zero_copy_only=False)
     place = np.where(valid, 2 * VALUES.index(branch), 0).astype(np.uint8)[:, None]
@@ -142,7 +142,7 @@ def _filled(array: Any, value: int | float) -> Any:
 
 
 def _whole(form: Form, branch: str, array: Any) -> list[Piece]:
-    """Above 2^63-1 a number becomes negative, as in TiCDC."""
+    """Convert integers. A number above 2^63-1 becomes negative, as in TiCDC."""
     values = _filled(numbers_of(form, array), 0)
     return [_in_union(branch, array, varints(values.view(np.int64)))]
 

@@ -1,6 +1,7 @@
-"""The Avro schema of Simple's messages, which every reader has: nothing in a message names it.
+"""The Avro schema of Simple's messages. Every reader must have it, because messages do not refer to it.
 
-It is a union of all its records; a message is of the last one, whose payload says which kind it is.
+The schema is a union of all its records. A message is always the last record; the record's payload says of which kind
+the message is.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _enum(name: str, symbols: tuple[str, ...]) -> Field:
     return {"type": "enum", "name": name, "symbols": [*symbols]}
 
 
-# The branches of a value, in their order: a row's value is one of these.
+# The branches of the union of values, in their order. The value of a row's column is one of these.
 VALUES: Final = ("null", "long", "float", "double", "string", "bytes", named("Timestamp"), named("UnsignedBigint"))
 
 

@@ -1,4 +1,5 @@
-"""When a table's schema is sent again for readers that begin in the middle. Pure: the time is an argument."""
+"""When a table's schema is sent again, for readers that begin in the middle of a partition. Pure: the time is an
+argument."""
 
 from __future__ import annotations
 
@@ -8,13 +9,14 @@ from typing import Final
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Table
 
-# A table without rows for this long is forgotten; its next row has its schema before it.
+# A table that has no rows for this long is forgotten. Its schema is then sent before its next row.
 IDLE_MAX_S: Final = 30 * 60.0
 
 
 @dataclass(slots=True)
 class _Sent:
-    """`rows` since `at_s`, when the schema was last sent; `seen_s`: when the last rows came."""
+    """One table's state. `rows`: the number of rows since `at_s`, when the schema was last sent. `seen_s`: when the
+    last rows arrived."""
 
     schema: tuple[int, int, int, str, str]
     at_s: float
@@ -23,8 +25,9 @@ class _Sent:
 
 
 class BootstrapSchedule:
-    """A table is due with its first rows, when it has changed since, when the interval is over, and when as many rows
-    as the count have gone out. It never is with an interval or a count of 0."""
+    """Decides when a table's schema is due: with its first rows, when the schema has changed since it was last sent,
+    when the interval has passed, and when the configured number of rows has been sent. If the interval or the number is
+    0, it is never due."""
 
     def __init__(self, options: ProtocolOptions) -> None:
         self._interval_s = options.send_bootstrap_interval_s
@@ -33,8 +36,8 @@ class BootstrapSchedule:
         self._sent: dict[tuple[str, int], _Sent] = {}
 
     def due(self, topic: str, table: Table, *, rows: int, partitions: int, now_s: float) -> range:
-        """The partitions of `topic` that get the table's schema before these `rows`; empty: none. `now_s`: seconds of
-        a clock that does not go back."""
+        """Return the partitions of `topic` to which the table's schema must be sent before these `rows`; empty if it is
+        not due. `now_s`: seconds of a monotonic clock."""
         if self._interval_s <= 0 or self._count <= 0:
             return range(0)
         self._forget(now_s)

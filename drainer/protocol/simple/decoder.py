@@ -1,4 +1,5 @@
-"""Simple's JSON and Avro to events. It keeps every table schema that it has read: rows say nothing of their types."""
+"""Decodes Simple's JSON and Avro. The decoder keeps the table schemas that it has read, because rows do not contain
+types."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.simple.avro_documents import read_document
 
 VERSION: Final = 1
-# Versions of tables are kept up to this number, then the oldest goes.
+# The most versions of tables that are kept. Then the oldest is dropped.
 SCHEMAS_MAX: Final = 65_536
 
 _WHAT: Final = "Simple message"
@@ -38,7 +39,7 @@ Types = Mapping[str, str]
 
 
 class SchemaUnknown(MessageError):
-    """A row whose table's schema has not been read: what came before it in the partition is missing."""
+    """The schema of a row's table has not been read: earlier messages of the partition are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class _Version:
 
 
 class SimpleDecoder:
-    """For one partition, from its beginning, or from a bootstrap message of every table whose rows follow."""
+    """Decodes one partition. It must begin at the partition's beginning, or at a bootstrap message of every table whose
+    rows follow."""
 
     def __init__(self, options: ProtocolOptions) -> None:
         self._compression = options.large_message_handle_compression
@@ -57,7 +59,8 @@ class SimpleDecoder:
         self._schemas: dict[_Version, Types] = {}
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
-        """Raises SchemaUnknown, which is a MessageError, for a row whose schema has not come yet."""
+        """Decode one message. Raises SchemaUnknown, which is a MessageError, for a row whose schema has not been read
+        yet."""
         if value is not None:
             value = decompress(value, self._compression)
         message = self._parse(value)
@@ -161,7 +164,8 @@ def _value(row: Reader, name: str, mysql_type: str) -> Value:
 
 
 def _native_value(row: Reader, name: str, mysql_type: str) -> Value:
-    """Avro's: a record of a TIMESTAMP, and of a BIGINT UNSIGNED, which is negative above 2^63-1."""
+    """Convert a value of Avro. A TIMESTAMP is a record. So is a BIGINT UNSIGNED, whose number is negative above
+    2^63-1."""
     value = row.document[name]
     if isinstance(value, dict):
         inner = value.get("value")

@@ -22,8 +22,8 @@ from drainer.protocol.table import Table
 
 @dataclass(frozen=True)
 class SimpleEncoder(OneRowMessages):
-    """Rows are of use to readers that have their table's schema: from its DDL, or from a bootstrap message, which are
-    sent when bootstrap.BootstrapSchedule says so."""
+    """Encodes Simple. Readers need a table's schema to use its rows. They get it from DDLs and from bootstrap messages,
+    which are sent when bootstrap.BootstrapSchedule says so."""
 
     options: ProtocolOptions
     name: str = "simple"
@@ -35,7 +35,8 @@ class SimpleEncoder(OneRowMessages):
         return self._tables.get(table.key, lambda: made(table, self.options))
 
     def ddl(self, ddl: Ddl) -> list[Message]:
-        """A table that is dropped is described as it was; a DDL of a database has its name instead."""
+        """Encode a DDL. A dropped table is described as it was before. A DDL of a database has the database's name
+        instead."""
         table = ddl.after
         if table is None and ddl.type_code == ActionType.DROP_TABLE:
             table = ddl.before
@@ -60,7 +61,7 @@ class SimpleEncoder(OneRowMessages):
         return [self._message(document, commit_ts)]
 
     def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
-        """Its commitTs is 0, as TiCDC's is."""
+        """Encode a table's schema. Its commitTs is 0, as in TiCDC."""
         document = {
             "version": 1,
             "type": "BOOTSTRAP",
@@ -79,7 +80,7 @@ class SimpleEncoder(OneRowMessages):
 
 
 def make_encoder(options: ProtocolOptions) -> SimpleEncoder:
-    """Raises ProtocolConfigError for options that Simple does not have here."""
+    """Return the encoder. Raises ProtocolConfigError for options that Simple does not have here."""
     refuse(options, ["enable-row-checksum"], "rows have no checksum")
     refuse(options, ["only-output-updated-columns", "delete-only-output-handle-key-columns"], "rows are always whole")
     assert options.zone

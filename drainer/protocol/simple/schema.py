@@ -1,4 +1,4 @@
-"""A table's schema as Simple's messages have it."""
+"""The schema of a table in Simple's messages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from drainer.protocol.table import Table
 
 Document = dict[str, object]
 
-# The name that TiCDC gives to a primary key that is the handle, which has no index.
+# TiCDC's name for a primary key that is the handle and so has no index.
 _HANDLE: Final = "primary"
 
 
 def schema_version(table: Table) -> int:
-    """By which rows name their schema: the timestamp of the table's last change; its schema version where TiDB said
-    no timestamp."""
+    """Return the version by which rows refer to the schema: the timestamp of the table's last change, or its schema
+    version if TiDB gave no timestamp."""
     return table.info.update_timestamp or table.version
 
 

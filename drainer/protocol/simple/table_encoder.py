@@ -1,4 +1,5 @@
-"""Rows of one version of a table as Simple's JSON. Columns stand in the order of their names, as Go writes maps."""
+"""Encodes rows of one version of a table as Simple's JSON. Columns are ordered by name, as Go orders the keys of
+maps."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from binlog.tidb.types import Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.binary_columns import base64
-from drainer.protocol.encoded_columns import EncodedColumns, none, pressed, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, rows_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_fragments import Fragment, plain_double, text, utf8_text
@@ -26,13 +27,13 @@ from drainer.row.form import Form
 
 Parts = list[str | Slot]
 
-# What comes before the values in `Rows.build`.
+# The columns in front of the values in `Rows.build`.
 _TIME, _COMMIT, _CLAIM = Slot(0), Slot(1), Slot(2)
 _FIRST_VALUE: Final = 3
 
 
 class SimpleTable:
-    """Documents are compiled once for each kind of change, with all columns or with the handle key's alone."""
+    """A compiled table: one document for each kind of change, with all columns or with only the handle key's."""
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         self._table = table
@@ -77,8 +78,8 @@ class SimpleTable:
         document = self._documents.get((changes.kind, places, mark))
         if document is None:
             document = self._documents[changes.kind, places, mark] = Rows(self._parts(changes.kind, places, mark))
-        messages = pressed(document.build(columns), self._compression)
-        return [EncodedColumns(none(len(changes)), messages, changes.commit_ts)]
+        messages = compressed(document.build(columns), self._compression)
+        return [EncodedColumns(null_column(len(changes)), messages, changes.commit_ts)]
 
     def _parts(self, kind: Kind, places: tuple[int, ...], mark: str) -> Parts:
         table = self._table
@@ -108,7 +109,7 @@ class SimpleTable:
         return [f',"{name}":{{', *joined(members), "}"]
 
     def _around(self, form: Form) -> tuple[str, str]:
-        """A TIMESTAMP says its zone beside it."""
+        """Return the text around a value. A TIMESTAMP has its time zone next to it."""
         return (f'{{"location":{self._zone},"value":', "}") if form.kind.tp is Tp.TIMESTAMP else ("", "")
 
 

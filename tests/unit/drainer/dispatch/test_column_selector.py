@@ -99,9 +99,9 @@ def test_patterns_of_columns(patterns: list[str], matching: list[str], others: l
         ("@file", "cannot be read from another file"),
         ("/(/", "column pattern"),
         ("`a", "unexpected '`'"),
-        ("\\d*", "\\d is no escape"),
-        ("c[\\d]", "\\d is no escape"),
-        ("c[a\\\\\\w]", "\\w is no escape"),
+        ("\\d*", "\\d is not an escape"),
+        ("c[\\d]", "\\d is not an escape"),
+        ("c[a\\\\\\w]", "\\w is not an escape"),
         ("/^[[:alpha:]]+$/", "write [:alpha:] as a range, such as [a-z]"),
         ("/^[^[:^digit:]]+$/", "write [:^digit:] as a range"),
         ("//", "unexpected '/'"),
@@ -398,7 +398,7 @@ def test_a_ddl_after_which_a_table_does_not_fit_is_refused_before_it_is_publishe
     with pytest.raises(DispatchError) as refused:
         check_ddl(broken, router)
     text = str(refused.value)
-    assert text.startswith("DDL job 8 at commit_ts 77 is not published (ALTER TABLE t x): behind it, table `db`.`t`: ")
+    assert text.startswith("DDL job 8 at commit_ts 77 is not published (ALTER TABLE t x): after it, table `db`.`t`: ")
     assert "the primary key (k) lacks k" in text and "the column selector for *.* (id, v)" in text
     gone = replace(broken, changes=(replace(broken.changes[0], before=broken.changes[0].after, after=None),))
     check_ddl(gone, router)

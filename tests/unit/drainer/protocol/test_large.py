@@ -214,7 +214,7 @@ def test_only_the_name_of_a_location_counts() -> None:
     moved = replace(event, claim=event.claim.replace("file:///claims", "s3://elsewhere/x"))
     assert notes([claimed_row(moved, OpenDecoder(CLAIMS), store)]) == ["b" * 500]
     for claim in ("file:///claims/", "..", "x/..", "a/\0"):
-        with pytest.raises(MessageError, match="names no object"):
+        with pytest.raises(MessageError, match="does not name an object"):
             claimed_row(replace(event, claim=claim), OpenDecoder(CLAIMS), store)
 
 
@@ -228,7 +228,7 @@ def test_a_claim_of_another_row_or_none_is_refused() -> None:
         claimed_row(replace(event, commit_ts=8), OpenDecoder(CLAIMS), store)
     for content in (b"", b"{}", b'{"key":"?","value":""}', b"[1]", b'{"key":1,"value":2}'):
         store.objects[name] = content
-        with pytest.raises(MessageError, match="is no JSON object with key and value in base64"):
+        with pytest.raises(MessageError, match="is not a JSON object with key and value in base64"):
             claimed_row(event, OpenDecoder(CLAIMS), store)
     store.objects[name] = b'{"key":"AAAAAAAAAAE=","value":""}'
     with pytest.raises(MessageError, match="holds 0 events, not one row"):

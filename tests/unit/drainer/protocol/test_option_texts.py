@@ -76,7 +76,7 @@ def test_debezium_has_an_old_value_option_of_its_own() -> None:
         ({"protocol": "maxwells"}, "protocol 'maxwells' is not known: there are open-protocol"),
         ({"protocol": "maxwell"}, "protocol 'maxwell' of TiCDC is not supported: take debezium or canal-json"),
         ({"max-message-bytes": "0"}, "invalid max-message-bytes 0"),
-        ({"max-batch-size": "1e3"}, "max-batch-size: invalid syntax: '1e3' is no whole number"),
+        ({"max-batch-size": "1e3"}, "max-batch-size: invalid syntax: '1e3' is not an integer"),
         (
             {"enable-tidb-extension": "yes"},
             'enable-tidb-extension: invalid syntax: \'yes\' is neither "true" nor "false"',

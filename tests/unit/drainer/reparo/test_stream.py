@@ -114,7 +114,7 @@ def test_damage_names_file_and_offset_and_may_be_skipped(tmp_path: Path) -> None
 
 def test_a_record_that_is_no_binlog_is_named(tmp_path: Path) -> None:
     write(tmp_path, [1, b"\xff\xff"])
-    with pytest.raises(ReparoError, match=r"record at byte \d+: the record is no binlog"):
+    with pytest.raises(ReparoError, match=r"record at byte \d+: the record is not a binlog"):
         stamps(tmp_path)
 
 

@@ -73,7 +73,7 @@ def test_every_cut_is_noticed() -> None:
 def test_what_stands_behind_a_record_is_noticed() -> None:
     key, value, decoder = messages()
     for bad in ((key, value + b"\0"), (key + b"\0", value), (key + b"\0", None)):
-        with pytest.raises(MessageError, match="behind the record"):
+        with pytest.raises(MessageError, match="after the record"):
             decoder.decode(*bad)
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.protocol.encoded_columns import EncodedColumns, taken
+from drainer.protocol.encoded_columns import EncodedColumns, take_rows
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.open.framing import frame, frame_columns, unframe
 
@@ -47,7 +47,7 @@ def test_columns_are_framed_as_their_rows_are(
     order = data.draw(st.permutations(range(len(rows))))
     chosen = order[: data.draw(st.integers(min(1, len(rows)), len(rows)))]
     columns = [columns_of(part) for part in parts]
-    some = taken(columns, np.array(chosen, np.int64)) if chosen else columns[0]
+    some = take_rows(columns, np.array(chosen, np.int64)) if chosen else columns[0]
     assert some.rows() == [rows[at] for at in chosen]
     framed = list(frame_columns(some, max_bytes, max_rows))
     assert framed == list(frame([rows[at] for at in chosen], max_bytes, max_rows))

@@ -119,7 +119,7 @@ def test_a_value_that_its_column_cannot_hold_names_the_row() -> None:
         (pb.Column(name="id", tp=b"", value=b"\x00"), "type is b''"),
         (pb.Column(name="", tp=b"\x03", value=b"\x00"), "no name"),
         (pb.Column(name="id", tp=b"\x03"), "invalid encoded key"),
-        (pb.Column(name="id", tp=b"\x03", value=b"\x00\x00"), "1 bytes behind its value"),
+        (pb.Column(name="id", tp=b"\x03", value=b"\x00\x00"), "1 bytes after its value"),
         (pb.Column(name="id", tp=b"\x03", value=b"\x02\x09a"), "insufficient bytes"),
     ],
 )

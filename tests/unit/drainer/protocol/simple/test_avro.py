@@ -213,7 +213,7 @@ def test_a_message_cut_anywhere() -> None:
         for end in range(len(whole)):
             with pytest.raises(MessageError):
                 make_decoder(OPTIONS).decode(None, whole[:end])
-        with pytest.raises(MessageError, match="1 bytes behind"):
+        with pytest.raises(MessageError, match="1 bytes after"):
             make_decoder(OPTIONS).decode(None, whole + b"\0")
 
 

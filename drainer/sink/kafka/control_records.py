@@ -97,7 +97,7 @@ def check_claims(records: Iterable[Record], epoch: int, label: str, owner: Owner
 
 def made_anew(label: str) -> Fenced:
     """Return the error of a driver whose claim no longer exists."""
-    return Fenced(f"{label}: the claim of this drainer is gone, and the control topic was made anew")
+    return Fenced(f"{label}: the claim of this drainer no longer exists: the control topic was created again")
 
 
 def document_of(records: Iterable[Record], label: str) -> Document:
@@ -232,8 +232,8 @@ def is_marked(records: Iterable[Record], intent: Intent, label: str) -> bool:
         return False
     if marked != intent:
         raise PositionMoved(
-            f"{label}: ({marked.after_ts}, {marked.until_ts}] was written as {marked} says, and is to be written as "
-            f"{intent} says; the range must be cut as its intent says"
+            f"{label}: ({marked.after_ts}, {marked.until_ts}] was written in slots as {marked}, and is to be written "
+            f"as {intent}; a range must be cut as its intent says"
         )
     return True
 

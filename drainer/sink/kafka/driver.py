@@ -124,15 +124,15 @@ class Driver:
             partitions = self._topics.create_control(name, 1 + self._config.slots, self._config.replication_factor)
         if partitions < 2:
             raise DestinationRefused(
-                f"{self.label}: it has one partition, and needs one more for each slot: delete it, and the drainer "
-                f"creates it"
+                f"{self.label}: the control topic has one partition and needs one more for each slot: delete it, and "
+                f"the drainer creates it again"
             )
         check_existing(self._topics, name, self._config)
         policy = self._topics.cleanup_policy(name)
         if policy != "compact":
             raise DestinationRefused(
-                f"{self.label}: it has cleanup.policy={policy}, by which the position is deleted after a time: set "
-                f"cleanup.policy=compact"
+                f"{self.label}: the control topic has cleanup.policy={policy}, which deletes the position after a "
+                f"time: set cleanup.policy=compact"
             )
         return partitions - 1
 
@@ -268,8 +268,8 @@ class Driver:
         before, now = self._document.stored, read.stored
         if before is not None and (now is None or now.commit_ts < before.commit_ts):
             raise PositionMoved(
-                f"{self.label}: the brokers have acknowledged the position {before.commit_ts} and say "
-                f"{now.commit_ts if now is not None else 'that there is none'}: the drainer must begin again from there"
+                f"{self.label}: brokers acknowledged the position {before.commit_ts}, and the stored position is "
+                f"{now.commit_ts if now is not None else 'missing'} now: the drainer must start again from there"
             )
         return read
 

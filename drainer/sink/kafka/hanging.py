@@ -1,5 +1,5 @@
-"""End hanging transactions (outcomes.py). They are looked for before each transaction of the driver, and before its
-first write to a topic."""
+"""End hanging transactions (outcomes.py). The driver looks for them when it starts, before each of its transactions,
+and before its first write to a topic."""
 
 from __future__ import annotations
 
@@ -133,9 +133,9 @@ class Hanging:
         left = {place: self._told.pop(place) for place, commit in decided if commit and place in self._told}
         if left:
             raise ProducerLost(
-                f"{self._label}: {told(left, self._config.address)}. It was committed, and this protocol has no "
-                f"resolved events, one of which would end it so: start once with them (enable-tidb-extension, "
-                f"avro-enable-watermark or another protocol), or begin again into new topics"
+                f"{self._label}: {told(left, self._config.address)}. It was committed, and only a resolved event "
+                f"could end it, but this protocol has no resolved events: start once with them (enable-tidb-extension, "
+                f"avro-enable-watermark or another protocol), or start again with new topics"
             )
 
     def _log(self, found: Outcomes, open_rows: Iterable[Place]) -> None:
@@ -202,9 +202,9 @@ class Hanging:
         before its commit, brokers aborted both."""
         if tail[-1].offset not in {record.offset for record in self._reader.committed(partition, patience)}:
             raise DestinationRefused(
-                f"{self._label}: brokers have taken back a transaction that they had acknowledged, at offset "
-                f"{tail[0].offset} of partition {partition}: have the drainer begin again from an earlier commit_ts, "
-                f"into new topics"
+                f"{self._label}: brokers aborted a transaction whose commit they had acknowledged, at offset "
+                f"{tail[0].offset} of partition {partition}: start the drainer again from an earlier commit_ts, with "
+                f"new topics"
             )
 
     def _rows_of(self, before: Document, *tails: Sequence[Record]) -> list[Place]:
@@ -244,4 +244,4 @@ def check_there(control: Iterable[Place], ends: Mapping[Place, int], label: str)
     """Raise ProducerLost if a partition of the control topic was not found."""
     gone = [place for place in control if place not in ends]
     if gone:
-        raise ProducerLost(f"{label}: partition {gone[0][1]} of {gone[0][0]} is not there")
+        raise ProducerLost(f"{label}: partition {gone[0][1]} of {gone[0][0]} was not found")

@@ -56,9 +56,9 @@ def take_up(
     driver.transact("other partitions", body, lambda _: notes.items() <= driver.document.notes.items())
     topics.taken_up(notes)
     for change in changes:
-        what = "was deleted and made again" if change.id_ else "has another number of partitions"
+        what = "was deleted and created again" if change.id_ else "has another number of partitions"
         _log.warning(
-            f"a topic {what}; rows behind commit_ts go to all its partitions as they are now, which may be others than "
+            f"a topic {what}; rows after commit_ts go to all its present partitions, which may not be the same as "
             f"before",
             topic=change.topic,
             before=change.recorded,

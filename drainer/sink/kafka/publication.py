@@ -132,7 +132,8 @@ class Publication:
         return self._outgoing(part_of_slot(self._events.of(segment), self.dispatcher, slot, slots))
 
     def _outgoing(self, found: Iterable[Routes]) -> Iterator[Outgoing]:
-        # Carriers are smaller than what is made of them, of which a partition's part then is a slice.
+        # Rows are sorted by partition while they are column carriers, which are smaller than encoded rows: each
+        # partition's encoded rows are then a slice.
         routes = [of.by_partition() for of in found]
         framed = self._framed(routes)
         if framed is None:

@@ -45,8 +45,9 @@ class RowWitness:
             topic, partition = gone[0]
             offset = begins[gone[0]]
             raise DestinationRefused(
-                f"{self._label}: whether a transaction was committed cannot be told any more: {topic}-{partition} has "
-                f"lost its messages from offset {offset} on. {told({gone[0]: offset}, self._config.address)}"
+                f"{self._label}: it cannot be found out any more whether a transaction was committed: the messages of "
+                f"{topic}-{partition} from offset {offset} on have been deleted. "
+                f"{told({gone[0]: offset}, self._config.address)}"
             )
         return False
 
@@ -62,8 +63,8 @@ class RowWitness:
             return self._readers[topic].shows(partition, begin, self._open_rows.get(place), self._patience)
         except DestinationRefused as error:
             raise DestinationRefused(
-                f"{self._label}: brokers have left a transaction open, and whether it was committed is told by what "
-                f"readers find in topic {topic} alone, where reading is refused: {error}"
+                f"{self._label}: brokers have left a transaction open, and only reading topic {topic} shows whether it "
+                f"was committed, but reading is refused: {error}"
             ) from error
 
     def __enter__(self) -> RowWitness:
@@ -83,6 +84,6 @@ def told(open_at: Mapping[Place, int], address: str) -> str:
     place = f"--topic {topic} --partition {partition}"
     return (
         f"a transaction has no end at offset {offset} of {topic}-{partition}{more}. "
-        f"`{tool} describe-producers {place}` names its producer. If that is not at work, "
-        f"`{tool} abort {place} --start-offset {offset}` ends it, and takes its messages away"
+        f"`{tool} describe-producers {place}` names its producer. If that producer is not running, "
+        f"`{tool} abort {place} --start-offset {offset}` aborts the transaction, and its messages are lost"
     )

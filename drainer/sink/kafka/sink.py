@@ -335,7 +335,7 @@ class KafkaSink:
         if tables:
             publication = topics.prepare(tables)
         if driver.use_batches(publication.batch_bytes):
-            raise ProducerLost(f"{driver.label}: a topic takes less at once than those before")
+            raise ProducerLost(f"{driver.label}: a topic accepts only smaller batches than the topics before")
         return publication
 
     def _topics_in(self, pieces: Pieces[ChangeSegment]) -> Iterator[str]:
@@ -367,7 +367,7 @@ class KafkaSink:
         except Fenced:
             raise
         except DestinationError as error:
-            what = "whether topics have other partitions is not known; it is asked again, and rows go to the known ones"
+            what = "changed partitions cannot be queried; rows go to the known ones, and the query is repeated later"
             _log.warning(what, why=str(error))
 
     def interrupt(self) -> None:
@@ -392,7 +392,7 @@ class KafkaSink:
         try:
             driver.transact("position", self._catch_up, lambda found: found.commit_ts == self._commit_ts)
         except DestinationError as error:
-            what = "the last position could not be written; no row lies behind the written one, so none comes twice"
+            what = "the last position could not be written; no rows follow the written one, so none is repeated"
             _log.warning(what, written=stored.commit_ts, position=self._commit_ts, why=str(error))
 
     def _opened(self) -> tuple[Driver, TopicCounts]:

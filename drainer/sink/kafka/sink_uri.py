@@ -86,6 +86,6 @@ def _parameters(query: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in pairs:
         if name in found:
-            raise ConfigError(f"sink-uri: parameter {name} is there twice")
+            raise ConfigError(f"sink-uri: parameter {name} is given twice")
         found[name] = value
     return found

@@ -140,8 +140,8 @@ class KafkaSlotWriter:
             producer.abort(Patience(f"{self.label}: aborting", min(self.config.retry_for_s, _ABORT_S)))
         except DestinationError as error:
             _log.info(
-                "a slot's transaction could not be aborted; whoever next takes its transactional_id aborts it, or the "
-                "brokers do when transaction-timeout is over",
+                "a slot's transaction could not be aborted; the next producer with its transactional_id aborts "
+                "it, or brokers do when transaction-timeout is over",
                 transactional_id=producer.name,
                 why=str(error),
             )
@@ -179,8 +179,8 @@ class KafkaSlotWriter:
         if not open_at:
             return
         _log.warning(
-            "brokers have left partitions open to an earlier attempt at this slot that was aborted: read-committed "
-            "consumers cannot read past it; it is aborted there again, and the slot is written then",
+            "an earlier attempt at this slot was aborted, and brokers have left it open in some partitions: "
+            "read-committed consumers cannot read past it; it is aborted there again, and then the slot is written",
             slot=slot,
             transactional_id=self.config.slot_id(slot),
             open_at=[f"{topic}-{partition} offset {offset}" for (topic, partition), offset in sorted(open_at.items())],

@@ -86,10 +86,10 @@ class TopicCounts:
         self._sent_ts = int(notes.get(_SENT, 0))
         if self.may_repeat(commit_ts) and notes.get(_RULES) != self._rules():
             raise DestinationRefused(
-                f"rows up to commit_ts {self._sent_ts} may have been sent without transactions, and come again behind "
-                f"the position {commit_ts}; by other dispatchers or column selectors than theirs, or another topic or "
-                f"time-zone, they would come to other partitions. Start with the former settings until the position "
-                f"has passed {self._sent_ts}"
+                f"rows after the position {commit_ts} and up to commit_ts {self._sent_ts} may have been sent without "
+                f"transactions, and are sent again; with changed dispatchers, column selectors, topic or time-zone "
+                f"they would go to other partitions. Start with the former settings until the position has passed "
+                f"{self._sent_ts}"
             )
         if self._registry is not None:
             self._registry.check()
@@ -143,7 +143,7 @@ class TopicCounts:
                 counts[name] = self._used(name, found)
                 if counts[name] < found:
                     _log.warning(
-                        "a topic has more partitions than partition-num says; rows go to the first of them alone",
+                        "a topic has more partitions than partition-num; only the first ones are used",
                         topic=name,
                         used=counts[name],
                         partitions=found,
@@ -178,7 +178,7 @@ class TopicCounts:
     def _create(self, name: str) -> int:
         """Create a topic and return its number of partitions."""
         if not self._config.auto_create_topic:
-            raise DestinationRefused(f"topic {name} is not there: create it, or set auto-create-topic = true")
+            raise DestinationRefused(f"topic {name} does not exist: create it, or set auto-create-topic = true")
         check_new(self.admin, name, self._config)
         partitions = self._config.partition_num or PARTITIONS_DEFAULT
         return self.admin.create(name, partitions, self._config.replication_factor)
@@ -240,9 +240,9 @@ class TopicCounts:
         gone = [change.topic for change in changes if not change.found]
         if gone:
             raise DestinationRefused(
-                f"topic {gone[0]} is gone, with the messages that were in it: create it with "
-                f'{self._publication.counts[gone[0]]} partitions and set partition-change = "take-up", and what comes '
-                f"from here on will be in it"
+                f"topic {gone[0]} was deleted, and its messages are lost: create it with "
+                f'{self._publication.counts[gone[0]]} partitions and set partition-change = "take-up"; events from '
+                f"here on are then sent to it"
             )
         if changes and self.stops_at_changes:
             raise DestinationRefused(_refusal(changes[0]))
@@ -276,11 +276,12 @@ class TopicCounts:
 def _refusal(change: Change) -> str:
     if change.id_:
         return (
-            f"topic {change.topic} was deleted and made again: what nobody had read is gone, and what is written from "
-            f'here on follows nothing. Set partition-change = "take-up" to go on all the same'
+            f"topic {change.topic} was deleted and created again: messages that were not read are lost, and new events "
+            f'do not continue them. Set partition-change = "take-up" to continue nevertheless'
         )
     return (
         f"topic {change.topic} has {change.found} partitions, and {change.recorded} when rows were last written: rows "
-        f"of one key would go to another partition, past what waits in theirs. Set the former number, or set "
-        f'partition-change = "take-up" to go on with {change.found}: every partition is then told at which commit_ts'
+        f"of one key would go to another partition, and overtake those that were not read yet. Restore the former "
+        f'number, or set partition-change = "take-up" to continue with {change.found}: the change is then announced in '
+        f"every partition, with its commit_ts"
     )

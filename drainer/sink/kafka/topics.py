@@ -252,7 +252,7 @@ class Topics:
         # A broker answers before all brokers know the topic; the next request may go to one that does not.
         patience = self._patience(f"creating topic {topic}")
         while not (found := self.counts().get(topic, 0)):
-            patience.failed(DestinationDown(f"topic {topic} is created and not shown yet"))
+            patience.failed(DestinationDown(f"topic {topic} was created, and brokers do not list it yet"))
         patience.over()
         return found
 
@@ -297,8 +297,8 @@ class Topics:
         if reason is None or reason.code() == KafkaError._ALL_BROKERS_DOWN:
             # For example a connection that is established and closed again: the library reports no reason.
             why = (
-                f"nobody answers as a Kafka broker at {self._address}: is it a broker's port, and does that port want "
-                "TLS or a user (syncer.to.security)?"
+                f"no Kafka broker answers at {self._address}: is it a broker's port, and does that port require TLS or "
+                "a user (syncer.to.security)?"
             )
         else:
             refused = meaning(reason, patience.what)

@@ -147,7 +147,7 @@ def test_a_topic_that_was_made_again_is_seen_by_its_id() -> None:
     assert topics.notes() == notes
     later = counts("other", change="stop")
     later.begin(notes, 0)
-    with pytest.raises(DestinationRefused, match=r'topic shop was deleted and made again.*"take-up"'):
+    with pytest.raises(DestinationRefused, match=r'topic shop was deleted and created again.*"take-up"'):
         later.look(now=True)
 
 
@@ -214,7 +214,7 @@ def test_what_is_not_wanted_is_refused_by_name() -> None:
     for topics in (stopping, fewer):
         assert isinstance(topics.admin, FakeAdmin)
         del topics.admin.there["shop"]
-        with pytest.raises(DestinationRefused, match="topic shop is gone"):
+        with pytest.raises(DestinationRefused, match="topic shop was deleted, and"):
             topics.look(now=True)
 
 

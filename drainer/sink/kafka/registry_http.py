@@ -137,8 +137,8 @@ class RegistryHttp:
         return self._ask("GET", path, None)
 
     def post(self, path: str, body: object) -> Any:
-        """The answer's JSON. Raises RegistryAnswer for one that is no success, DestinationRefused for one that is no
-        registry's, DestinationDown where there was none in time."""
+        """Send a POST request; return the JSON of the answer. Raises RegistryAnswer for an error status,
+        DestinationRefused for an answer that is not a registry's, DestinationDown if there was no answer in time."""
         return self._ask("POST", path, json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode())
 
     def _ask(self, method: str, path: str, body: bytes | None) -> Any:

@@ -1,18 +1,19 @@
-"""The rules, event by event. Pure: it is given what was decoded, and reads nothing.
+"""Check the rules event by event. Pure: the caller reads and decodes the messages.
 
-Of every partition:
+In each partition:
 
-    a row's events have ascending commit_ts, and none is there twice; all events have, where that is promised
-    no row at or below a resolved event follows it, and none below a DDL follows that
+    the events of a row ascend in commit_ts and none is repeated; if it is promised, the events of all rows ascend
+    no row at or below a resolved event follows that event, and no row below a DDL follows that DDL
     resolved events and DDLs ascend; a DDL below a resolved event does not follow it
-Of all of them together:
 
-    a row's events are in one partition
+Across all partitions:
+
+    the events of a row are in one partition
     every DDL is in all partitions of its topic, and every resolved event in all partitions of all topics
-    every event that tells another number of partitions is in all of its topic, between the rows up to its commit_ts and
-    those above
+    every event that announces another number of partitions is in all partitions of its topic, after the rows up to
+        its commit_ts and before the rows above it
 
-Partitions may be given one behind another or mixed; the events of one come in its order.
+Partitions may be passed one after another or mixed; the events of one partition must be passed in their order.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class Moves(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """What the producer promised. `ordered`: each partition is in commit order over all its rows. `moves`: NEVER but
-    for the dispatchers `conflict` (AT_RESOLVED) and `ts` (ALWAYS), and for raw updates of keys that are dispatched by
-    (ALWAYS). `repeats`: it writes at least once, so that a row
-    may come again in its partition while no resolved event at or above it has come. `ddl_everywhere`: DDLs go to all
-    partitions of their topic, else to the first. `topics_end`: a topic whose tables are gone gets no more resolved
-    events. `whole`: the partitions were read to an end that all of them share."""
+    """What the producer promised. `ordered`: each partition is in commit order over all its rows. `moves`: NEVER,
+    except for the dispatchers `conflict` (AT_RESOLVED) and `ts` (ALWAYS), and for raw updates of keys that decide the
+    partition (ALWAYS). `repeats`: the producer writes at least once, so a row may be repeated in its partition until a
+    resolved event at or above it. `ddl_everywhere`: DDLs go to all partitions of their topic, otherwise to the first.
+    `topics_end`: a topic whose tables were dropped gets no more resolved events. `whole`: every partition was read up
+    to the same point."""
 
     ordered: bool = False
     moves: Moves = Moves.NEVER
@@ -85,7 +86,8 @@ class _Partition:
 
 @dataclass(slots=True)
 class _Stay:
-    """A row's time in one partition. `resolved_ts`: the newest resolved event before it came there."""
+    """A period that a row spends in one partition. `resolved_ts`: the newest resolved event in front of its first event
+    there."""
 
     place: Place
     first_ts: int
@@ -99,7 +101,8 @@ _WHAT: Final = {REMOVES: "removed", ADDS: "put", REMOVES | ADDS: "updated"}
 
 
 class Checker:
-    """`partitions`: how many each topic has. `keys`: of tables whose messages do not say their keys."""
+    """Collect violations of the rules. `partitions`: the number of partitions of each topic. `keys`: the key columns of
+    tables whose messages do not name them."""
 
     def __init__(
         self, partitions: Mapping[str, int], promises: Promises | None = None, keys: TableKeys | None = None
@@ -114,7 +117,7 @@ class Checker:
         self._admins: list[tuple[int, int]] = []
 
     def add(self, place: Place, offset: int, events: Iterable[Event]) -> None:
-        """One message."""
+        """Check the events of one message."""
         self.report.messages += 1
         partition = self._partitions.setdefault(place, _Partition())
         for event in events:
@@ -132,12 +135,12 @@ class Checker:
                     self._admin(place, partition, offset, event)
 
     def add_unreadable(self, place: Place, offset: int, why: str) -> None:
-        """A message that its protocol's decoder refuses."""
+        """Count a message that its protocol's decoder refuses."""
         self.report.messages += 1
         self._broken(Broken.MESSAGE, place, offset, why)
 
     def finish(self) -> Report:
-        """After the last message."""
+        """Run the checks that need all messages; return the report. Call after the last message."""
         for stays in self._stays.values():
             self._check_stays(stays)
         for topic in dict.fromkeys(place.topic for place in self._partitions):
@@ -149,7 +152,7 @@ class Checker:
     def _row(self, place: Place, partition: _Partition, offset: int, event: RowEvent) -> None:
         self.report.rows += 1
         what = f"{event.change} of a row of `{event.schema}`.`{event.table}` at commit_ts {event.commit_ts}"
-        if event.commit_ts:  # a tombstone says none
+        if event.commit_ts:  # a tombstone has none
             self._row_time(place, partition, offset, event.commit_ts, what)
         rows = touched_rows(event, self._keys)
         if not rows:
@@ -178,7 +181,7 @@ class Checker:
     def _row_order(
         self, place: Place, partition: _Partition, offset: int, row: bytes, done: int, commit_ts: int, what: str
     ) -> bool:
-        """Whether it is a repetition that is allowed."""
+        """Check the order of a row's events. Return whether the event is an allowed repetition."""
         key = row, commit_ts, done
         if self._promises.repeats:
             if key in partition.since_resolved:
@@ -263,7 +266,8 @@ class Checker:
             self._broken(Broken.RESOLVED_BACK, place, offset, text)
 
     def _admin(self, place: Place, partition: _Partition, offset: int, event: AdminEvent) -> None:
-        """What counts the partition's epochs: the changes of the number of partitions that any partition told."""
+        """Check an announced number of partitions. The partition's epoch is the number of this announcement, counted
+        over all partitions."""
         name = event.commit_ts, event.partitions
         if name not in self._admins:
             self._admins.append(name)
@@ -287,7 +291,8 @@ class Checker:
                     self._broken(Broken.DDL_MISSING, place, -1, f"{name[3]!r} at {name[0]} is missing here")
 
     def _check_admins(self, topic: str) -> None:
-        """Those that were added later, or are not used, are not told."""
+        """Check that every partition has the announcements of its topic, except partitions that an announcement does
+        not count, such as those added later."""
         of_topic = {place: one for place, one in self._partitions.items() if place.topic == topic}
         wanted = dict.fromkeys(name for one in of_topic.values() for name in one.admins)
         for place, partition in of_topic.items():
@@ -314,8 +319,8 @@ class Checker:
                 self._broken(Broken.RESOLVED_MISSING, place, -1, text)
 
     def _must_have(self, partition: _Partition, commit_ts: int) -> bool:
-        """Whether a partition should have what others have at this commit_ts: not where it was added later, or was not
-        read so far."""
+        """Return whether a partition should have an event that others have at this commit_ts. It need not if it was
+        added later, or was not read that far."""
         if self._admins and (partition.first_ts < 0 or commit_ts <= partition.first_ts):
             return False
         return self._promises.whole or commit_ts <= max(partition.resolved_ts, partition.ddl_ts, partition.newest)

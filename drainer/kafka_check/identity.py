@@ -1,4 +1,4 @@
-"""Which row an event is about."""
+"""Identify the row that an event is about."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TableKeys = Mapping[tuple[str, str], tuple[str, ...]]  # (database, table) → c
 
 
 def touched_rows(event: RowEvent, keys: TableKeys) -> list[tuple[bytes, int]]:
-    """A digest of each row that the event takes away, puts, or both (REMOVES, ADDS or their sum); empty where the event
-    does not say which columns are its key. `keys`: of tables whose messages do not say so."""
+    """Return a digest of each row that the event removes, adds, or both (REMOVES, ADDS or their sum); empty if the key
+    columns are not known. `keys`: the key columns of tables whose messages do not name them."""
     names = keys.get((event.schema, event.table))
     if event.change is not Change.UPDATE:
         row = _digest(event, event.key, event.new if event.new is not None else event.old, names)

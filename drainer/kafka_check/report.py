@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VIOLATIONS_KEPT: Final = 100
 
 
 class Broken(StrEnum):
-    """Rules that may be broken."""
+    """The rules that are checked."""
 
     ROW_ORDER = "row-order"
     PARTITION_ORDER = "partition-order"
@@ -34,7 +34,7 @@ class Broken(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """`offset`: of the message, -1 where a message is missing."""
+    """One violation. `offset`: that of the message, -1 if a message is missing."""
 
     rule: Broken
     place: Place
@@ -48,7 +48,8 @@ class Violation:
 
 @dataclass
 class Report:
-    """`violations`: the first VIOLATIONS_KEPT; `broken`: how many there are of each rule."""
+    """Counts of what was checked. `violations`: the first VIOLATIONS_KEPT; `broken`: the number of violations of each
+    rule."""
 
     messages: int = 0
     rows: int = 0

@@ -33,7 +33,7 @@ from drainer.sink.settings import SyncerSettings
 
 _log = log.get_logger("kafka-consumer")
 _SERVERS: Final = ("mysql", "mariadb", "tidb")
-# Of these, dates and times come as text and every column under its own name.
+# In these protocols dates and times are text, and every column has its own name.
 _FOR_SERVERS: Final = ("open", "canal", "simple")
 
 

@@ -1,21 +1,21 @@
-"""Which events are due, in which order, and up to where each partition need not be read again. Pure.
+"""Decide which events are due, in which order, and from which offset each partition must be read again. Pure.
 
-Every partition has a watermark, its newest resolved event. Rows are due when all partitions' watermarks have reached
-their commit_ts, and so is a DDL, behind the rows up to it. What is due comes in parts: rows, perhaps a DDL behind them,
-and the `Resume` that is stored in the transaction in which they are applied.
+Every partition has a watermark, its newest resolved event. Rows are due when the watermarks of all partitions have
+reached their commit_ts. So is a DDL, after the rows up to it. Due events are returned in parts: rows, perhaps a DDL
+after them, and the `Resume` that is stored in the transaction in which they are applied.
 
-What may come again, and what becomes of it:
+Events that may be repeated, and what is done with them:
 
-    a row at or below what was applied  left out: the resolved events that were waited for say that all of these came
-    a delete that tells no commit_ts    left out if it was read and applied before; it counts as of the newest row
-                                        before it
+    a row at or below what was applied  skipped: the resolved events say that all such rows were received before
+    a delete without a commit_ts        skipped if it was read and applied before; it gets the commit_ts of the newest
+                                        row before it
     a row that is not applied yet       kept, although its partition's watermark may be above it
-    a DDL                               run once: it is told by commit_ts, start_ts, statement and number; one that is
-                                        below another of its topic, or below what was applied, is left out
-    a resolved event that goes back     left out
+    a DDL                               run once: commit_ts, start_ts, statement and number identify it; a DDL below
+                                        another one of its topic, or below what was applied, is skipped
+    a resolved event that goes back     skipped
 
-A consumer that begins again with a `Resume` reads each partition from its oldest event that was not applied, and leaves
-out what it had read and applied behind that.
+A consumer that continues from a `Resume` reads each partition from its oldest event that was not applied, and skips
+later events that it had read and applied already.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class ConsumeError(BinlogError):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Of one partition: `offset`: from where to read again; `seen`: the offset behind the last that was read."""
+    """How far one partition was read. `offset`: the offset from which to read again; `seen`: the offset after the last
+    message that was read."""
 
     offset: int
     seen: int
@@ -51,8 +52,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where a consumer stands: every row up to `applied_ts` is applied, and so are the DDLs `ddls`, which are those
-    with the newest commit_ts of any that ran."""
+    """A consumer's position: every row up to `applied_ts` is applied. `ddls`: the DDLs with the newest commit_ts that
+    were run."""
 
     applied_ts: int = 0
     reads: Mapping[Place, Read] = field(default_factory=dict)
@@ -61,7 +62,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """To be applied in one transaction, together with `resume`: rows in order, then the DDL."""
+    """Events to apply in one transaction, together with `resume`: rows in order, then the DDL."""
 
     rows: tuple[RowEvent, ...]
     ddl: DdlEvent | None
@@ -80,14 +81,14 @@ class _Partition:
     watermark: int
     watermark_offset: int = -1
     seen: int = 0
-    seen_before: int = 0  # by the consumer that stored the Resume
+    seen_before: int = 0  # `seen` of the consumer that stored the Resume
     newest: int = 0
     rows: list[_Row] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Ddl:
-    """`offsets`: where each partition has it."""
+    """A DDL that is not applied yet. `offsets`: its offset in each partition."""
 
     event: DdlEvent
     offsets: dict[Place, int]
@@ -97,7 +98,7 @@ Whole = Callable[[Place, int, RowEvent], RowEvent | None]
 
 
 def not_fetched(place: Place, offset: int, event: RowEvent) -> RowEvent | None:
-    """Raises ConsumeError: the values of a row are not in its message."""
+    """Raise ConsumeError: the values of a row are not in its message."""
     image = event.key or event.new or event.old or {}
     key = ", ".join(f"{name} = {column.value!r:.80}" for name, column in image.items()) or "no key"
     if event.claim:
@@ -111,8 +112,8 @@ def not_fetched(place: Place, offset: int, event: RowEvent) -> RowEvent | None:
 
 
 class ConsumerCore:
-    """`partitions`: all that are read; `whole`: gives the row of an event that has its handle key alone, or None to
-    leave it out."""
+    """Hold events until they are due. `partitions`: all that are read; `whole`: returns the complete row of an event
+    that has only its handle key, or None to skip it."""
 
     def __init__(self, partitions: Iterable[Place], resume: Resume | None = None, whole: Whole = not_fetched) -> None:
         resume = resume or Resume()
@@ -143,17 +144,18 @@ class ConsumerCore:
         return [row.event for partition in self._partitions.values() for row in partition.rows]
 
     def watermark(self, place: Place) -> tuple[int, int]:
-        """(commit_ts, offset of its message)."""
+        """Return a partition's watermark: (commit_ts, offset of its message)."""
         partition = self._partitions[place]
         return partition.watermark, partition.watermark_offset
 
     def add_partition(self, place: Place) -> None:
-        """One that the topic got while it is read: nothing of it is at or below what the others have resolved."""
+        """Add a partition that the topic got while it is read. It has no events at or below the watermarks of the
+        others."""
         if place not in self._partitions:
             self._partitions[place] = _Partition(min(one.watermark for one in self._partitions.values()))
 
     def add(self, place: Place, offset: int, events: Iterable[Event]) -> None:
-        """One message. Raises what `whole` raises."""
+        """Add the events of one message. Raises what `whole` raises."""
         partition = self._partitions[place]
         for event in events:
             if isinstance(event, RowEvent):
@@ -169,7 +171,7 @@ class ConsumerCore:
         partition.seen = max(partition.seen, offset + 1)
 
     def next(self) -> Part | None:
-        """What is due now; it counts as applied from here on."""
+        """Return the next due part, or None. The part counts as applied from then on."""
         watermark = min(one.watermark for one in self._partitions.values())
         ddl = None
         if self._ddls and self._ddls[0].event.commit_ts <= watermark:
@@ -183,12 +185,12 @@ class ConsumerCore:
         return Part(rows, ddl, self.resume())
 
     def resume(self) -> Resume:
-        """As of what counts as applied."""
+        """Return the position after everything that counts as applied."""
         reads = {place: Read(self._offset(place, one), one.seen) for place, one in self._partitions.items()}
         return Resume(self.applied_ts, reads, frozenset(self._ran))
 
     def _row(self, place: Place, partition: _Partition, offset: int, event: RowEvent) -> None:
-        commit_ts = event.commit_ts or partition.newest  # a tombstone says none, and follows what it follows
+        commit_ts = event.commit_ts or partition.newest  # a tombstone has none, and belongs after the row before it
         partition.newest = max(partition.newest, commit_ts)
         if self._is_applied(partition, offset, event.commit_ts):
             self.left_out += 1
@@ -198,12 +200,12 @@ class ConsumerCore:
             partition.rows.append(_Row(commit_ts, offset, whole))
 
     def _is_applied(self, partition: _Partition, offset: int, commit_ts: int) -> bool:
-        # At applied_ts itself more may come, as TiCDC's consumer has it; what was seen before is applied.
+        # More rows may arrive at applied_ts itself, as in TiCDC's consumer; those that were seen before are applied.
         if commit_ts and commit_ts != self._applied_before:
             return commit_ts < self.applied_ts
         if commit_ts:
             return offset < partition.seen_before or commit_ts < self.applied_ts
-        # Had a row before it not been applied, then that row would be read again, and be newer than what was applied.
+        # If a row before it had not been applied, that row would be read again and be newer than what was applied.
         return offset < partition.seen_before and partition.newest <= self._applied_before
 
     def _ddl(self, place: Place, partition: _Partition, offset: int, event: DdlEvent) -> None:
@@ -223,8 +225,9 @@ class ConsumerCore:
         self._ran = {one for one in self._ran if one[0] == event.commit_ts} | {_name(event)}
 
     def _taken(self, until_ts: int) -> tuple[RowEvent, ...]:
-        """Rows up to there: by commit_ts, those of a transaction as a transaction must be applied (a row's delete in
-        one partition goes before its insert in another), else as they came."""
+        """Remove and return the rows up to `until_ts`, ordered by commit_ts. Rows of one transaction are ordered so
+        that they can be applied (a row's delete in one partition before its insert in another), otherwise as they were
+        read."""
         due = []
         for partition in self._partitions.values():
             due += [row for row in partition.rows if row.commit_ts <= until_ts]
@@ -233,7 +236,7 @@ class ConsumerCore:
         return tuple(row.event for row in due)
 
     def _offset(self, place: Place, partition: _Partition) -> int:
-        """Of the oldest event that is not applied."""
+        """Return the offset of the oldest event that is not applied."""
         ddls = [ddl.offsets[place] for ddl in self._ddls if place in ddl.offsets]
         return min([partition.seen, *(row.offset for row in partition.rows), *ddls])
 
@@ -244,7 +247,8 @@ def _name(event: DdlEvent) -> DdlName:
 
 
 def _class(event: RowEvent) -> int:
-    """Of rows that tell no key, and of protocols whose deletes tell no time, the order in the partition counts."""
+    """Return an event's rank within its transaction. Rows without a key, and of protocols whose deletes have no
+    commit_ts, keep the order of their partition."""
     if event.change is Change.UPSERT or not event.commit_ts:
         return _AS_IT_CAME
     image = event.new if event.new is not None else event.old

@@ -1,4 +1,4 @@
-"""What a destination of `kafka-consumer` is, and how a `Resume` is stored in it."""
+"""The interface of a destination of `kafka-consumer`, and the stored form of a `Resume`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from drainer.protocol.table import ColumnFlag
 
 
 class Destination(Protocol):
-    """Rows and the `Resume` are written in one transaction: what was applied is not applied again."""
+    """A destination writes rows and the `Resume` in one transaction, so that nothing is applied twice."""
 
     def open(self) -> Resume:
-        """Where it stands; of a new one the beginning."""
+        """Return the stored position; that of a new destination is the beginning."""
         ...
 
     def apply(self, part: Part) -> None:
-        """Raises ConsumeError; then nothing of the part is written, or what is left of its DDL is told by `open`."""
+        """Apply a part. Raises ConsumeError: then nothing of the part is written, or the next `open` continues its
+        DDL."""
         ...
 
     def close(self) -> None: ...
@@ -42,16 +43,17 @@ def resume_of(text: str) -> Resume:
 
 
 def key_of(event: RowEvent, image: Image) -> tuple[str, ...]:
-    """Names of the columns that tell the row apart; empty: its table has none, or its protocol does not say."""
+    """Return the names of the row's key columns; empty if its table has no key, or its protocol does not name one."""
     if event.key is not None:
         return tuple(event.key)
     return tuple(name for name, column in image.items() if column.flags & ColumnFlag.HANDLE_KEY)
 
 
 def removed(event: RowEvent) -> tuple[dict[str, object], bool]:
-    """(columns and values of what goes away, whether that is a key). Empty: nothing does."""
+    """Return the columns and values that identify the removed row, and whether they are a key. Empty: no row is
+    removed."""
     new = event.new or {}
-    if event.new is not None and event.old is None:  # an insert that may come again
+    if event.new is not None and event.old is None:  # an insert, which may be repeated
         keys = key_of(event, new)
         return {name: new[name].value for name in keys if name in new}, True
     old = {**new, **(event.old or {})}
@@ -63,5 +65,5 @@ def removed(event: RowEvent) -> tuple[dict[str, object], bool]:
 
 
 def added(event: RowEvent) -> dict[str, object]:
-    """Columns and values of what comes; empty: nothing does."""
+    """Return the columns and values of the added row; empty: no row is added."""
     return {name: column.value for name, column in (event.new or {}).items()}

@@ -18,7 +18,8 @@ from drainer.protocol.event import AdminEvent, BootstrapEvent, DdlEvent, Event, 
 
 
 def line_of(record: Record, event: Event) -> str:
-    """Without a line feed. Binary strings are base64; what a protocol does not say is left out."""
+    """Return the line of an event, without a line feed. Binary strings are base64; fields that a protocol does not have
+    are left out."""
     found: dict[str, Any] = {"topic": record.place.topic, "partition": record.place.partition, "offset": record.offset}
     found |= _shown(event)
     return json.dumps(found, ensure_ascii=False, default=_base64)

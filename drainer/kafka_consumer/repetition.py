@@ -1,4 +1,4 @@
-"""Which DDLs must not run twice: the second time takes back what the first one did, without an error. Pure."""
+"""Find the DDLs that must not run twice, because the second run undoes the first one without an error. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Pairs = list[tuple[str, str]]
 
 
 def undoes_itself(query: str, schema: str) -> bool:
-    """EXCHANGE PARTITION, and what exchanges the names of tables or columns. `schema`: of tables without one."""
+    """Return whether a second run undoes the first: EXCHANGE PARTITION, and statements that exchange the names of
+    tables or columns. `schema`: the database of tables without one."""
     words = list(tokens(query))
     if not words:
         return False
@@ -32,8 +33,8 @@ def undoes_itself(query: str, schema: str) -> bool:
 
 
 def named_tables(query: str, schema: str, table: str) -> list[tuple[str, str]]:
-    """The tables, by schema and name, whose definitions or data show whether the statement has run. `schema` and
-    `table`: what a message says of it, where it says so."""
+    """Return the tables, by schema and name, whose definitions or data show whether the statement has run. `schema` and
+    `table`: those that the message names, "" if it names none."""
     found = [(schema, table)]
     words = list(tokens(query))
     if words and words[0].is_word("RENAME"):
@@ -63,6 +64,6 @@ def _renamed_tables(query: str, schema: str) -> Pairs:
 
 
 def _exchanges(pairs: Pairs) -> bool:
-    """Whether every name that went away is there again."""
+    """Return whether every old name is also a new name."""
     moved = [(old.lower(), new.lower()) for old, new in pairs if old.lower() != new.lower()]
     return bool(moved) and {old for old, _ in moved} <= {new for _, new in moved}

@@ -1,4 +1,4 @@
-"""From Kafka to the destination, records in and parts out; or to lines of text."""
+"""Read records from Kafka and apply them to a destination in parts, or print them as lines of text."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def consume(
 def print_events(
     address: KafkaAddress, topics: Sequence[str], write: Callable[[str], object], stop: Stop, *, once: bool = False
 ) -> None:
-    """Every event as a line, each partition from its beginning and in its order; else as `consume`. `write` is given
-    the lines of a poll together. Raises ReadError, ConsumeError, and what `write` raises."""
+    """Print every event as a line, each partition from its beginning and in its order; otherwise like `consume`.
+    `write` is called with all lines of a poll. Raises ReadError, ConsumeError, and what `write` raises."""
     try:
         reader = TopicReader(address.client, topics, is_stopped=stop.is_set)
     except ReadStopped:
@@ -92,7 +92,7 @@ def print_events(
 
 
 class Progress:
-    """Logs now and then how far it is, as long as messages come."""
+    """Log the progress from time to time, as long as messages arrive."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -112,7 +112,7 @@ class Progress:
 
 
 class _Decoding:
-    """Each partition has a decoder of its own."""
+    """Decode messages; each partition has a decoder of its own."""
 
     def __init__(self, make: MakeDecoder) -> None:
         self._make = make
@@ -132,10 +132,10 @@ class _Decoding:
 
 
 class _Claims:
-    """Rows that were too large for a message."""
+    """Fetch rows that were too large for a message."""
 
     def __init__(self, options: ProtocolOptions, decoding: _Decoding, *, skips_handle_only: bool) -> None:
-        """Raises ConfigError for a store that is none."""
+        """Raises ConfigError for an invalid claim-check store."""
         self._options = options
         self._decoding = decoding
         self._skips = skips_handle_only

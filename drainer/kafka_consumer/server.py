@@ -1,10 +1,10 @@
-"""Rows and DDLs into a MySQL, MariaDB or TiDB. The position is a row of `tidb_binlog`.`kafka_consumer`.
+"""Write rows and DDLs into a MySQL, MariaDB or TiDB server. The position is a row of `tidb_binlog`.`kafka_consumer`.
 
 Rows and the position are written in one transaction. A DDL commits by itself: it is stored together with the rows
-before it, run, and then taken away; `open` goes on with one that was interrupted (server_ddl.py).
+before it, run, and then removed; `open` continues a DDL that was interrupted (server_ddl.py).
 
-A row's statements are DELETE of the old row and REPLACE of the new one, since rows of one transaction that exchange
-values of a unique key come one after another.
+A row becomes a DELETE of the old row and a REPLACE of the new one, because rows of one transaction that exchange values
+of a unique key are written one after another.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _T = TypeVar("_T")
 
 
 class ServerDestination:
-    """See destination.Destination. `name`: of the consumer, under which the server keeps its position; `zone`: of the
-    TIMESTAMPs in messages. Closed until `open`."""
+    """See destination.Destination. `name`: the consumer's name, under which the server keeps its position; `zone`: the
+    time zone of TIMESTAMPs in messages. Closed until `open`."""
 
     def __init__(self, config: ServerConfig, name: str, zone: str) -> None:
         self._config = config
@@ -97,7 +97,7 @@ class ServerDestination:
         self._session.close()
 
     def _state(self, session: Session) -> tuple[str, str | None]:
-        """(position, the DDL that was begun)."""
+        """Return the stored position, and the DDL that was begun or None."""
         where = b" WHERE name=" + session.literal(self._name)
         ((position, ddl),) = session.query(b"SELECT position, ddl FROM " + _TABLE + where)
         return str(position), None if ddl is None else str(ddl)
@@ -114,7 +114,7 @@ class ServerDestination:
             raise ConsumeError(f"{self._config.address}: another consumer named {self._name} writes here, too")
 
     def _run_ddl(self, *, repeated: bool) -> None:
-        """That which is stored, if there is one. `repeated`: it may have run."""
+        """Run the stored DDL, if there is one. `repeated`: it may have run before."""
         state = {"repeated": repeated}
 
         def run(session: Session) -> None:
@@ -129,12 +129,12 @@ class ServerDestination:
         self._tried("running a DDL", run)
 
     def _keep(self, session: Session, text: str | None) -> None:
-        """In place of the DDL that is stored."""
+        """Store a DDL in place of the stored one; None removes it."""
         value = b"NULL" if text is None else session.literal(text)
         session.execute(b"UPDATE %b SET ddl=%b WHERE name=%b" % (_TABLE, value, session.literal(self._name)))
 
     def _taken_away(self, session: Session) -> str:
-        """The statement that takes away the DDL that is stored."""
+        """Return the statement that removes the stored DDL."""
         return f"UPDATE {_TABLE.decode()} SET ddl=NULL WHERE name={session.literal(self._name).decode()}"
 
     def _event(self, session: Session, row: RowEvent) -> FileEvent:
@@ -145,7 +145,7 @@ class ServerDestination:
             raise ReplayFailed(f"{place}: {error}", commit_ts=row.commit_ts, table=place) from error
 
     def _tried(self, what: str, work: Callable[[Session], _T]) -> _T:
-        """Raises ConsumeError, and DestinationDown where the server stays away."""
+        """Run `work` in the session. Raises ConsumeError, and DestinationDown if the server stays unreachable."""
         try:
             return self._session.run(what, work)
         except DestinationDown:
@@ -157,13 +157,13 @@ class ServerDestination:
 
 
 def _file_event(row: RowEvent, there: TableThere, zone: ZoneInfo | None) -> FileEvent:
-    """Types are those of the destination's columns: not every protocol tells upstream's."""
+    """Convert a row event. Types are those of the destination's columns, because not every protocol has upstream's."""
     new = row.new or {}
     old: Image = {**new, **(row.old or row.key or {})}
     if row.change is Change.DELETE or row.new is None:
         columns = [_column(name, one.value, None, there, zone) for name, one in old.items()]
         return FileEvent(row.schema, row.table, Change.DELETE, tuple(columns))
-    if row.old is None:  # an insert, or an update of which only the new row is told
+    if row.old is None:  # an insert, or an update whose message has only the new row
         columns = [_column(name, one.value, None, there, zone) for name, one in new.items()]
         return FileEvent(row.schema, row.table, Change.INSERT, tuple(columns))
     columns = [_column(name, old[name].value, one.value, there, zone) for name, one in new.items()]

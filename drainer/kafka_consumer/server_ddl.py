@@ -1,13 +1,14 @@
-"""Runs the DDL that a server destination has stored, once, whatever dies in between.
+"""Run the DDL that a server destination has stored, exactly once, even if the consumer or the server dies in between.
 
-It is stored with the rows before it, run, and taken away. Before each of its statements it is noted how the tables that
-the statement names look (drainer/sink/mysql/ddl/fingerprint.py). After a crash tables that look otherwise say that it
-has run: a second ADD INDEX without a name would make a second index. What looks the same on both sides of a statement,
-such as tables that exchange their names, is told by the ids of the storage engine, where this user may read them.
-Errors such as "table exists" (D-LD-14) are taken for done when a statement runs again.
+The DDL is stored with the rows before it, run, and removed. Before each of its statements, the definitions of the
+tables that the statement names are recorded (drainer/sink/mysql/ddl/fingerprint.py). If the tables have other
+definitions after a crash, the statement has run: running it again could, for example, make a second index with ADD
+INDEX without a name. Statements that leave the same definitions, such as an exchange of two tables' names, are
+recognised by the storage engine's table ids, if this user may read them. Errors such as "table exists" (D-LD-14) count
+as success when a statement runs again.
 
-A statement runs under a lock of the connection's, so that one of a consumer that was killed has ended when it is looked
-whether it ran.
+A statement runs under a lock of its connection. So the statement of a consumer that was killed has ended before the
+next consumer checks whether it has run.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoredDdl:
-    """`statement`: which of them is next; `before`: how its tables looked, None: it was not begun; `is_noted`: False
-    for one of a version that noted nothing of this."""
+    """A stored DDL. `statement`: the index of its next statement; `before`: the definitions of that statement's tables
+    before it, None: it was not begun; `is_noted`: False for a DDL that was stored by a version that recorded no
+    definitions."""
 
     commit_ts: int
     schema: str
@@ -68,13 +70,13 @@ class StoredDdl:
 
 
 def lock_name(name: str) -> str:
-    """Of a consumer's lock: servers have a limit of 64 characters."""
+    """Return the name of a consumer's lock; servers limit such names to 64 characters."""
     return "kafka_consumer." + sha256(name.encode()).hexdigest()[:32]
 
 
 class DdlRun:
-    """`store` keeps a text in the place of the stored one, None: none; `way_out`: the statement that takes it away,
-    for who is to do that by hand."""
+    """Run a stored DDL. `store`: replaces the stored text, None removes it; `way_out`: the statement with which an
+    operator can remove it."""
 
     def __init__(self, session: Session, name: str, store: Callable[[str | None], None], way_out: str) -> None:
         self._session = session
@@ -83,14 +85,15 @@ class DdlRun:
         self._way_out = way_out
 
     def run(self, load: Callable[[], str | None], *, repeated: bool) -> None:
-        """`load` gives what is stored. `repeated`: it may have run. Raises ConsumeError, ConnectionLost, Retry."""
+        """Run the DDL that `load` returns, if any. `repeated`: it may have run before. Raises ConsumeError,
+        ConnectionLost, Retry."""
         self._hold()
         try:
             text = load()
             if text is not None:
                 self._run(StoredDdl.parse(text), repeated=repeated)
         finally:
-            with contextlib.suppress(DestinationError):  # a connection that is gone has given it back
+            with contextlib.suppress(DestinationError):  # a lost connection has released the lock
                 self._session.query(b"SELECT RELEASE_LOCK(" + self._session.literal(self._lock) + b")")
 
     def _hold(self) -> None:
@@ -127,8 +130,8 @@ class DdlRun:
                 return now["ids"] != before["ids"]
         if undoes_itself(statement, ddl.schema):
             raise ConsumeError(
-                f"the DDL at commit_ts {ddl.commit_ts} was interrupted, and may have run or not; twice it would take "
-                f"itself back. Run it if it has not, then {self._way_out}; the statement: {statement}"
+                f"the DDL at commit_ts {ddl.commit_ts} was interrupted, and it is not known whether it has run; a "
+                f"second run would undo it. Run it if it has not run, then {self._way_out}; the statement: {statement}"
             )
         return False
 
@@ -139,13 +142,14 @@ class DdlRun:
             self._session.execute(statement.encode())
         except ServerError as error:
             if error.code not in IGNORABLE or not again:
-                self._store(replace(ddl, before=None).text())  # it has not run, whatever is done to its tables now
+                # It has not run: what is done to its tables from now on must not suggest that it has.
+                self._store(replace(ddl, before=None).text())
                 raise ConsumeError(
                     f"the DDL at commit_ts {ddl.commit_ts}: {error}; it is tried again at the next start, unless it is "
-                    f"taken away: {self._way_out}; the statement: {statement}"
+                    f"removed: {self._way_out}; the statement: {statement}"
                 ) from error
             _log.warning(
-                "the server refused a DDL that may have run before an interruption, for what it does is done already; "
+                "the server refused a DDL that may have run before an interruption, because its effect exists already; "
                 "it counts as executed",
                 commit_ts=ddl.commit_ts,
                 statement=statement,
@@ -154,6 +158,6 @@ class DdlRun:
 
 
 def _is_of_database(query: str) -> bool:
-    """CREATE DATABASE and DROP DATABASE, which run in none."""
+    """Return whether the statement is CREATE DATABASE or DROP DATABASE, which need no current database."""
     words = list(tokens(query))[:2]
     return len(words) == 2 and words[0].is_word("CREATE", "DROP") and words[1].is_word("DATABASE", "SCHEMA")

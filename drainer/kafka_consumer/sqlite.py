@@ -1,9 +1,10 @@
-"""Rows into a SQLite file, to look at what a topic holds. A table of `shop` is "shop.orders", as the drainer names it.
+"""Write rows into a SQLite file, to look at a topic's contents. Table `orders` of `shop` is "shop.orders", as the
+drainer names it.
 
-A table has the columns that its rows had, without types. Of DDLs it follows what concerns names and whole tables:
-DROP, TRUNCATE and RENAME of tables, DROP DATABASE, DROP COLUMN and CHANGE. Values that a DDL alone sets, such as the
-default of a new column in rows that are there, do not come as rows, and a DDL that removes the rows of a partition
-stops with an error.
+A table has the columns that its rows had, without types. Only DDLs about names and complete tables are applied: DROP,
+TRUNCATE and RENAME of tables, DROP DATABASE, DROP COLUMN and CHANGE. Values that only a DDL sets, such as the default
+of a new column in existing rows, are not sent as rows and are missing. A DDL that removes the rows of a partition stops
+the consumer with an error.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class SqliteDestination:
     def _extend(
         self, connection: sqlite3.Connection, name: str, row: Mapping[str, object], key: Mapping[str, object]
     ) -> None:
-        """The table, and the columns that it lacks."""
+        """Create the table, and add the columns that it lacks."""
         known = self._columns.get(name)
         if known is None:
             found = connection.execute(f"PRAGMA table_info({quote(name)})").fetchall()
@@ -157,7 +158,7 @@ class SqliteDestination:
 
 
 def dropped_columns(query: str) -> list[str]:
-    """Names behind DROP [COLUMN] [IF EXISTS] in an ALTER TABLE."""
+    """Return the names after DROP [COLUMN] [IF EXISTS] in an ALTER TABLE."""
     words = list(tokens(query))
     if not words or not words[0].is_word("ALTER"):
         return []
@@ -174,7 +175,7 @@ def dropped_columns(query: str) -> list[str]:
 
 
 def renamed_from(event: DdlEvent) -> str:
-    """The table that RENAME TABLE a TO b, or ALTER TABLE a RENAME TO b, renames. Raises ConsumeError."""
+    """Return the table that RENAME TABLE a TO b, or ALTER TABLE a RENAME TO b, renames. Raises ConsumeError."""
     words = list(tokens(event.query))
     if len(words) > 2 and words[0].is_word("ALTER") and words[1].is_word("TABLE") and words[2].is_name:
         if len(words) > 4 and words[3].value == "." and words[4].is_name:

@@ -1,1 +1,1 @@
-"""What commands that read Kafka share: where it is, and the records of some topics in order."""
+"""Shared code of the commands that read Kafka: addresses, and the records of topics in order."""

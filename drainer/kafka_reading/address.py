@@ -17,7 +17,7 @@ from drainer.sink.kafka.section import KafkaSection
 from drainer.sink.kafka.security import KafkaSecuritySection
 from drainer.sink.kafka.sink_uri import parse_sink_uri
 
-# Settings of a file that are no texts.
+# Settings of the configuration file that are not plain text.
 _NOT_IN_URI: Final = frozenset(
     {
         *("sink-uri", "addresses", "topic", "client", "security", "dispatchers", "column-selectors", "registry"),
@@ -29,7 +29,7 @@ _NOT_IN_URI: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class KafkaAddress:
-    """`client`: settings of the client library; they may hold a password."""
+    """Where and how to read. `client`: settings of the client library; they may contain a password."""
 
     topic: str
     options: ProtocolOptions
@@ -43,8 +43,8 @@ def _known() -> set[str]:
 
 
 def kafka_address(uri: str, client_id: str, client: Mapping[str, str]) -> KafkaAddress:
-    """`client`: further settings. Parameters that concern producers alone have no effect. Raises ConfigError, also for
-    parameters that neither a drainer nor a reader knows."""
+    """Parse a sink URI. `client`: further settings of the client library. Parameters for producers have no effect.
+    Raises ConfigError, also for parameters that neither a drainer nor a reader knows."""
     parsed = parse_sink_uri(uri)
     unknown = sorted(parsed.parameters.keys() - _known())
     if unknown:

@@ -1,4 +1,4 @@
-"""Decoders for the partitions that are read; those of Avro ask a registry for schemas, each once."""
+"""Decoders for the partitions that are read. Avro decoders request each schema once from a registry."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MakeDecoder = Callable[[], Decoder]
 
 
 def decoders(options: ProtocolOptions) -> MakeDecoder:
-    """For one partition after another. Raises ConfigError; decoding raises, beside MessageError, what the registry's
-    absence raises."""
+    """Return a function that makes a decoder for one partition. Raises ConfigError. Decoding raises MessageError, and
+    the registry's errors if it does not answer."""
     if PROTOCOLS.get(options.protocol.lower()) != "avro" or not options.schema_registry:
         return lambda: make_decoder(options)
     schemas = SchemaRegistry(registry_access(options.schema_registry))
@@ -26,7 +26,7 @@ def decoders(options: ProtocolOptions) -> MakeDecoder:
 
 
 def registry_access(url: str) -> RegistryAccess:
-    """User and password may stand in the URL."""
+    """Return how to access a registry. User and password may be part of the URL."""
     parts = urlsplit(url)
     access = RegistryAccess(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
     return replace(access, user=unquote(parts.username or ""), password=unquote(parts.password or ""))

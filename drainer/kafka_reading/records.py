@@ -1,6 +1,7 @@
-"""Records of some topics, from where they begin to where they end: of brokers, or of files that they were written to.
+"""Read the records of topics from beginning to end, from brokers or from files.
 
-A file `TOPIC-PARTITION.jsonl` has one record in each line, `{"offset": 7, "key": BASE64 or null, "value": likewise}`.
+A file `TOPIC-PARTITION.jsonl` has one record in each line, `{"offset": 7, "key": BASE64 or null, "value": BASE64 or
+null}`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class ReadError(BinlogError):
 
 
 class ReadStopped(ReadError):
-    """The reader was told to stop before it could begin."""
+    """The reader was stopped before it could begin."""
 
 
 class Place(NamedTuple):
@@ -59,7 +60,7 @@ class Record(NamedTuple):
 
 
 def partitions_in(directory: Path) -> dict[Place, Path]:
-    """Raises ReadError where there are none."""
+    """Return the file of each partition. Raises ReadError if there are none."""
     found = {}
     for path in sorted(directory.glob("*.jsonl")):
         name = _FILE.fullmatch(path.name)
@@ -71,7 +72,7 @@ def partitions_in(directory: Path) -> dict[Place, Path]:
 
 
 def records_in(directory: Path) -> Iterator[Record]:
-    """One partition behind another. Raises ReadError naming file and line."""
+    """Yield the records of one partition after another. Raises ReadError that names file and line."""
     for place, path in partitions_in(directory).items():
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -80,11 +81,11 @@ def records_in(directory: Path) -> Iterator[Record]:
                     key, value = (None if found[of] is None else b64decode(found[of]) for of in ("key", "value"))
                     yield Record(place, int(found["offset"]), key, value)
                 except (ValueError, KeyError, TypeError) as error:
-                    raise ReadError(f"{path}: line {number} is no record: {error}") from None
+                    raise ReadError(f"{path}: line {number} is not a record: {error}") from None
 
 
 def _check_pattern(topic: str) -> None:
-    """Raises ConfigError for a regular expression that is none."""
+    """Raise ConfigError for an invalid regular expression."""
     if topic.startswith("^"):
         try:
             re.compile(topic)
@@ -93,7 +94,8 @@ def _check_pattern(topic: str) -> None:
 
 
 class _Said(logging.Handler):
-    """What the client library says, logged once: while brokers are away it says the same twenty times a second."""
+    """Log each message of the client library once: while brokers are unreachable it repeats a message twenty times a
+    second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +129,8 @@ def _never() -> bool:
 
 
 class TopicReader:
-    """Of brokers. `partitions`: how many each topic has. Belongs to no consumer group, and commits nothing."""
+    """Read records from brokers. `partitions`: the number of partitions of each topic. Belongs to no consumer group,
+    and commits no offsets."""
 
     def __init__(
         self,
@@ -137,9 +140,9 @@ class TopicReader:
         committed: bool = True,
         is_stopped: Callable[[], bool] = _never,
     ) -> None:
-        """`topics`: names, or regular expressions that begin with ^. `committed`: what transactions did not commit is
-        left out. `is_stopped`: asked while brokers do not answer; ReadStopped is raised when it says so. Raises
-        ReadError; ConfigError for what no broker need be asked about."""
+        """`topics`: names, or regular expressions that begin with ^. `committed`: skip messages of transactions that
+        are not committed. `is_stopped`: called while brokers do not answer; if it returns True, ReadStopped is raised.
+        Raises ReadError, and ConfigError for settings that are invalid on any broker."""
         for topic in topics:
             _check_pattern(topic)
         self._said = _Said()
@@ -151,7 +154,7 @@ class TopicReader:
                 "group.id": "unused",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
-                "auto.offset.reset": "error",  # what is gone is not passed over
+                "auto.offset.reset": "error",  # deleted records are an error, and not skipped
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
             },
@@ -180,15 +183,16 @@ class TopicReader:
             names = [name for name in known if re.search(want, name)] if want.startswith("^") else [want]
             for name in names:
                 if name not in known or known[name].error is not None or not known[name].partitions:
-                    raise ReadError(f"topic {name} is not there")
+                    raise ReadError(f"topic {name} does not exist")
                 found[name] = len(known[name].partitions)
         if not found:
             raise ReadError(f"no topic is named {', '.join(wanted)}")
         return found
 
     def _answered(self, ask: Callable[[float], T]) -> T:
-        """What `ask` returns, which is told how long it may wait: asked again, for the client library leaves a question
-        with the broker that it has chosen, also when that one is gone and others are there. Raises KafkaException."""
+        """Return the result of `ask`, whose argument is the longest time to wait, in seconds. It is called repeatedly:
+        the client library keeps a request with the broker that it has chosen, even if that broker is down and others
+        are up. Raises KafkaException."""
         from confluent_kafka import KafkaException
 
         end_s = time.monotonic() + _METADATA_S
@@ -196,7 +200,7 @@ class TopicReader:
             try:
                 return ask(min(_ONE_ANSWER_S, max(end_s - time.monotonic(), 0.1)))
             except KafkaException:
-                self._consumer.poll(0.0)  # the library tells reasons when it is polled
+                self._consumer.poll(0.0)  # the library reports reasons only when it is polled
                 if self._is_stopped():
                     raise ReadStopped(f"stopped before the brokers at {self._brokers} had answered") from None
                 if time.monotonic() + _PAUSE_S > end_s:
@@ -204,7 +208,7 @@ class TopicReader:
                 time.sleep(_PAUSE_S)
 
     def count(self) -> int:
-        """About how many records there are. Raises ReadError."""
+        """Return the approximate number of records. Raises ReadError."""
         from confluent_kafka import KafkaException, TopicPartition
 
         found = 0
@@ -217,16 +221,16 @@ class TopicReader:
             try:
                 low, high = self._answered(partial(ends_of, TopicPartition(*place)))
             except KafkaException as error:
-                raise ReadError(f"{place}: where it ends is not told: {error.args[0]}") from None
+                raise ReadError(f"{place}: its end offset cannot be queried: {error.args[0]}") from None
             found += high - low
         return found
 
     def places(self) -> list[Place]:
-        """Every partition."""
+        """Return every partition."""
         return [Place(topic, number) for topic, count in self.partitions.items() for number in range(count)]
 
     def begin(self, offsets: Mapping[Place, int]) -> None:
-        """Read these partitions, too, from these offsets; from where a partition begins, if that is later."""
+        """Also read these partitions, from these offsets, or from a partition's first record if that is later."""
         from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
         wanted = [TopicPartition(*place, offset or OFFSET_BEGINNING) for place, offset in sorted(offsets.items())]
@@ -235,11 +239,11 @@ class TopicReader:
 
     @property
     def at_end(self) -> bool:
-        """Whether every partition was read to its end, as it was then."""
+        """Return whether every partition was read to the end that it had when it was read."""
         return self._ended >= self.known
 
     def poll(self, timeout_s: float) -> list[Record]:
-        """Partitions mixed. Raises ReadError."""
+        """Return the next records, of several partitions mixed. Raises ReadError."""
         from confluent_kafka import KafkaError
 
         found = []
@@ -256,7 +260,8 @@ class TopicReader:
         return found
 
     def records(self) -> Iterator[Record]:
-        """All of them to the end that each partition has when that is reached. Raises ReadError."""
+        """Yield all records, of each partition up to the end that it has when the reader reaches it. Raises
+        ReadError."""
         from confluent_kafka import TopicPartition
 
         self.begin(dict.fromkeys(self.places(), 0))

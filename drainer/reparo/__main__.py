@@ -20,7 +20,7 @@ from drainer.sink.registry import replayer
 from drainer.sink.replay import ReplayPosition
 
 _log = log.get_logger("reparo")
-_INTERRUPTED = 130  # as shells have it
+_INTERRUPTED = 130  # the exit code of shells for an interrupted command
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -41,13 +41,13 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except BinlogError as error:
         _log.error("reparo failed", kind=type(error).__name__, error=str(error))
-        if config.log_file:  # else the log is on standard error
+        if config.log_file:  # otherwise the log is on standard error
             sys.stderr.write(f"reparo: {error}\n")
         return 2
     except KeyboardInterrupt:
         _log.info("interrupted; into a database the next run goes on behind the last transaction that it committed")
         return _INTERRUPTED
-    except BrokenPipeError:  # what it prints into was closed, as `head` does
+    except BrokenPipeError:  # the reader of its output has closed it, as `head` does
         sys.stderr.close()
         return 0
     _log.info("done", transactions=counts.transactions, rows=counts.rows, ddls=counts.ddls)
@@ -73,7 +73,8 @@ def run(config: ReparoConfig) -> Counts:
 
 @contextmanager
 def _stream(config: ReparoConfig, wanted: Range, position: ReplayPosition | None) -> Iterator[Stream]:
-    """With a progress bar, where standard error is a terminal and nothing else goes there."""
+    """Return the stream, with a progress bar if standard error is a terminal and nothing else is written to that
+    terminal."""
     console = Console(stderr=True)
     shown = console.is_terminal and not (config.dest_type == PRINT and sys.stdout.isatty())
     columns = (

@@ -93,7 +93,7 @@ class ReparoConfig(Section):
         return _ts("stop-datetime", self.stop_datetime) if self.stop_datetime else self.stop_tso
 
     def filter(self) -> Filter:
-        """Raises ConfigError for a pattern that is none."""
+        """Return the filter. Raises ConfigError for an invalid pattern."""
         return Filter.create(
             do_dbs=self.replicate_do_db,
             do_tables=[(one.db_name, one.tbl_name) for one in self.replicate_do_table],

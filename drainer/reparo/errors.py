@@ -1,4 +1,4 @@
-"""What may stop reparo. Every message names file and offset where there is one."""
+"""The error that stops reparo. Its message names file and offset, if there are any."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ _TEXTS = frozenset({Tp.DATE, Tp.NEWDATE, Tp.DATETIME, Tp.TIMESTAMP, Tp.DURATION,
 
 
 def lines(binlog: FileBinlog, events: Iterator[FileEvent]) -> Iterator[str]:
-    """One for a DDL, and one for each row: time and commit_ts, what happened to which table, and its columns."""
+    """Return one line for a DDL, or one for each row: time, commit_ts, the kind of change, the table and its
+    columns."""
     when = f"{tso.format_local(binlog.commit_ts)}  {binlog.commit_ts}"
     if binlog.query is not None:
         yield f"{when}  ddl     {' '.join(binlog.query.split())}"

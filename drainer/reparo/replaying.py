@@ -1,4 +1,4 @@
-"""The loop: records of files, filtered, in batches to a destination or as lines to the terminal."""
+"""The main loop: filter records of files, and apply them in batches to a destination or print them as lines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from drainer.reparo.stream import Entry, Stream
 from drainer.schema.filter import Filter
 from drainer.sink.replay import Replayed, Replayer, ReplayFailed, ReplayPosition
 
-ROWS_MAX = 10_000  # of one transaction in the destination that several of upstream's share
+ROWS_MAX = 10_000  # of a destination's transaction that contains several of upstream's
 
 
 @dataclass(slots=True)
 class Counts:
-    """What was applied or printed."""
+    """Counts of what was applied or printed."""
 
     transactions: int = 0
     rows: int = 0
@@ -29,7 +29,7 @@ class Counts:
 
 
 class _Chosen:
-    """Which rows and DDLs are wanted."""
+    """Selects the wanted rows and DDLs."""
 
     def __init__(self, filter_: Filter, ignored: Collection[int]) -> None:
         self._filter = filter_
@@ -48,7 +48,7 @@ class _Chosen:
             raise ReparoError(f"{entry.where}: {error}") from error
 
     def ddl(self, entry: Entry) -> tuple[str, str] | None:
-        """(database it runs in, statement). Raises as `events`."""
+        """Return (database in which to run it, statement). Raises the same errors as `events`."""
         assert entry.binlog.query is not None
         if entry.binlog.commit_ts in self._ignored:
             return None
@@ -80,7 +80,8 @@ def print_all(stream: Stream, filter_: Filter, ignored: Collection[int], write: 
 
 
 def replay(stream: Stream, to: Replayer, filter_: Filter, ignored: Collection[int], batch_max: int) -> Counts:
-    """Everything, in commit order; `to` is open. At most `batch_max` transactions are applied in one.
+    """Apply everything in commit order; `to` is open. One transaction of the destination has at most `batch_max` of
+    upstream's.
 
     Raises ReparoError naming file, offset and table, and DestinationErrors; what was applied before stays applied."""
     counts, chosen = Counts(), _Chosen(filter_, ignored)
@@ -88,7 +89,7 @@ def replay(stream: Stream, to: Replayer, filter_: Filter, ignored: Collection[in
     last: Entry | None = None
 
     def flush() -> None:
-        """What is held, and the position of the last entry, although nothing of it may be wanted."""
+        """Apply the held entries, and write the position of the last entry, even if nothing of it is wanted."""
         nonlocal last
         if last is not None:
             _named(held, last, lambda position: to.apply([one for _, one in held], position))
@@ -121,7 +122,7 @@ def replay(stream: Stream, to: Replayer, filter_: Filter, ignored: Collection[in
 
 
 def _named(held: list[tuple[Entry, Replayed]], last: Entry, work: Callable[[ReplayPosition], None]) -> None:
-    """Raises ReparoError with the place of the record that was refused."""
+    """Run `work`. Raises ReparoError with the place of the record that was refused."""
     try:
         work(last.position)
     except ReplayFailed as error:

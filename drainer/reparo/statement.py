@@ -1,4 +1,4 @@
-"""What a file's DDL text is about: its database, and the table by which it is filtered. Pure."""
+"""Find the database of a DDL in a file, and the table by which it is filtered. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _KINDS: Final = ("TABLE", "VIEW", "SEQUENCE")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """`schema`: its database; `use`: the database it must run in, "" for one that creates or drops a database, or names
-    none; `table`: the first table that it is about, "" for a database."""
+    """A DDL. `schema`: its database; `use`: the database in which it must run, "" for a statement that creates or drops
+    a database, or if the record names none; `table`: its first table, "" for a statement about a database."""
 
     schema: str
     use: str
@@ -25,7 +25,7 @@ class Statement:
 
 
 def parse(query: str) -> Statement:
-    """Of a record's ddl_query: a statement, perhaps behind `use …;`. Raises ReparoError for more than that."""
+    """Parse a record's ddl_query: one statement, perhaps after `use …;`. Raises ReparoError for more statements."""
     found = statements(query)
     use = ""
     if len(found) > 1:
@@ -40,7 +40,7 @@ def parse(query: str) -> Statement:
 
 
 def _names(words: Sequence[Token]) -> tuple[str, str, bool]:
-    """(database if the statement names one, table, whether it is about a database)."""
+    """Return (database if the statement names one, table, whether it is about a database)."""
     verb = words[0].value.upper() if words else ""
     at = 1
     if verb == "TRUNCATE":

@@ -1,4 +1,4 @@
-"""The records of a directory's files, in commit order, from where they are wanted to where they end."""
+"""Read the records of a directory's files in commit order, from the wanted start to the end."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from drainer.protocol.pb_file.records import OVERHEAD, FileName, parse_name
 from drainer.reparo.errors import ReparoError
 from drainer.sink.replay import ReplayPosition
 
-_PARQUET_STAGE = "stage"  # what db-type = "file" with format = "parquet" has beside its tables
+_PARQUET_STAGE = "stage"  # the directory that db-type = "file" with format = "parquet" has beside its tables
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record that is wanted. `where`: file and offset, for errors; `position`: the destination's when it is
+    """A record that is wanted. `where`: file and offset, for errors; `position`: the destination's position after it is
     applied; `repeated`: a DDL that was begun before."""
 
     binlog: FileBinlog
@@ -35,7 +35,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """commit_ts, both inclusive; 0: open."""
+    """A range of commit_ts, both ends inclusive; 0: no limit."""
 
     start_ts: int = 0
     stop_ts: int = 0
@@ -49,10 +49,10 @@ def _ignore(number: int, read_bytes: int) -> None:
 
 
 class Stream:
-    """One reading of a directory.
+    """Read a directory once.
 
-    A drainer of upstream's that was killed writes transactions again: what does not go on from the highest commit_ts
-    so far is passed over."""
+    Upstream's drainer writes transactions again after it was killed. Records that do not continue from the highest
+    commit_ts so far are skipped."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Stream:
         skips_damage: bool = False,
         advanced: Advanced = _ignore,
     ) -> None:
-        """Raises ReparoError where there are no files, or not those of the position."""
+        """Raises ReparoError if there are no files, or if the position's file is missing."""
         self._directory = directory
         self._wanted = wanted
         self._position = position
@@ -89,21 +89,22 @@ class Stream:
             number = self._position.file_number
             if number not in {name.number for name in found}:
                 raise ReparoError(
-                    f"the destination stands in file {number}, which is not in {self._directory}: bring it back, or "
-                    f"give another -name to begin anew"
+                    f"the destination's position is in file {number}, which is not in {self._directory}: restore the "
+                    f"file, or give another -name to start from the beginning"
                 )
             found = [name for name in found if name.number >= number]
         return self._whole(self._in_range(found))
 
     def _in_range(self, files: Sequence[FileName]) -> list[FileName]:
-        """From the last file whose first record is not behind the start, to the last one whose is not behind the stop.
-        A file without records says nothing of where it belongs, and is no reason to leave another out."""
+        """Return the files from the last one whose first record is not after the start, to the last one whose first
+        record is not after the stop. A file without records has no known place in time, so no other file is left out
+        because of it."""
         chosen: list[FileName] = []
         for name in files:
             first = name.first_ts or self._first_ts(name)
             if first and self._wanted.stop_ts and first > self._wanted.stop_ts:
                 break
-            # Not at `==`: the transactions of one commit_ts may be in two files.
+            # Not if they are equal: the transactions of one commit_ts may be in two files.
             if first and first < self._wanted.start_ts and self._position is None:
                 chosen = []
             chosen.append(name)
@@ -122,12 +123,12 @@ class Stream:
             if name.number != before.number + 1:
                 text = f"{self._directory}: {before.text} is followed by {name.text}, so files are missing in between"
                 if not self._skips_damage:
-                    raise ReparoError(f"{text}; -skip-damaged goes on without them")
+                    raise ReparoError(f"{text}; -skip-damaged continues without them")
                 _log.warning(text)
         return files
 
     def total_bytes(self) -> int:
-        """Of all chosen files, as they lie on the disk."""
+        """Return the size of all chosen files on the disk, in bytes."""
         return sum((self._directory / name.text).stat().st_size for name in self.files)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -144,7 +145,7 @@ class Stream:
             except OSError as error:
                 raise ReparoError(f"{path}: {error}") from error
         if self._passed_over:
-            _log.info("records that stand in the files twice were passed over", records=self._passed_over)
+            _log.info("records that are in the files twice were skipped", records=self._passed_over)
 
     def _records(self, name: FileName) -> Iterator[Record]:
         def skipped(damage: RecordDamaged, length: int) -> None:
@@ -156,7 +157,7 @@ class Stream:
                 path, is_last=name.number == self._last_number, skipped=skipped if self._skips_damage else None
             )
         except RecordDamaged as error:
-            raise ReparoError(f"{error}; -skip-damaged goes on behind it") from error
+            raise ReparoError(f"{error}; -skip-damaged continues after it") from error
 
     def _behind(self, name: FileName) -> Iterator[Record]:
         """The records of a file that follow the stored position. The last replayed record must still be in the file
@@ -178,8 +179,8 @@ class Stream:
         if not found:
             raise ReparoError(
                 f"{self._directory / name.text} does not have, at byte {position.begin}, the record of commit_ts "
-                f"{position.commit_ts} that the destination was given last: these are other files, or the destination "
-                f"is another one's; give another -name to begin anew"
+                f"{position.commit_ts} that was applied last: these are not the files that were replayed before; give "
+                f"another -name to start from the beginning"
             )
 
     def _decoded(self, name: FileName, one: Record) -> FileBinlog:
@@ -189,7 +190,7 @@ class Stream:
             raise ReparoError(f"{self._directory / name.text}: record at byte {one.offset}: {error}") from error
 
     def _entry(self, name: FileName, one: Record) -> Entry | None:
-        """None for what is not wanted."""
+        """Return the entry of a record; None if it is not wanted."""
         binlog = self._decoded(name, one)
         crc = crc32c(one.payload)
         if self._is_repeated(binlog.commit_ts, crc):

@@ -1,7 +1,7 @@
-"""The files of records of a directory: appended to, followed by the next one, cut back to what is recorded.
+"""The record files of a directory: appending, starting the next file, and truncating to the recorded length.
 
-One file is current: its name and length are recorded with the position, and what lies behind that length was not
-committed, nor any file with a higher number. Files of lower numbers are complete.
+One file is current: its name and length are recorded with the position. Bytes after that length and files of higher
+numbers are not committed. Files of lower numbers are complete.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """The current file: how many of its bytes are committed, and when it was begun, ms since 1970. `name` "": it is not
-    begun yet, and all files of lower numbers are complete."""
+    """The current file. `length`: its committed bytes; `begun_ms`: when it was begun, ms since 1970; `name` "": it is
+    not begun yet. All files of lower numbers are complete."""
 
     number: int = 0
     name: str = ""
@@ -48,7 +48,7 @@ class Current:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """When a file is followed by the next one. `interval_ms` 0: never for its age."""
+    """When the next file is started. `interval_ms` 0: never because of a file's age."""
 
     file_bytes: int
     interval_ms: int = 0
@@ -60,8 +60,8 @@ class Rotation:
 
 
 class Appender:
-    """Appends records behind the current file's recorded length; `finish` makes them durable and says what is then to
-    be recorded. Nothing counts until that is."""
+    """Append records after the current file's recorded length. `finish` syncs them and returns what to record; nothing
+    is committed before it is recorded."""
 
     def __init__(self, directory: Path, current: Current, rotation: Rotation, clock_s: Callable[[], float]) -> None:
         """`clock_s`: seconds since 1970."""
@@ -76,14 +76,15 @@ class Appender:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What `finish` has not flushed is not wanted, so a disk that refuses it hides no other error."""
+        """Close the file. Data that `finish` has not synced is not needed, so an error while closing must not hide
+        another error."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
 
     def put(self, parts: Iterable[bytes], length: int) -> None:
-        """A record of that payload. Raises DestinationDown where the disk refuses, and DestinationRefused where
-        committed bytes are gone."""
+        """Append a record with this payload of `length` bytes. Raises DestinationDown for an error of the disk, and
+        DestinationRefused if committed bytes are missing."""
         try:
             current, file = self._ready()
             file.write(head(length))
@@ -97,7 +98,7 @@ class Appender:
         self._current = Current(current.number, current.name, current.length + length + OVERHEAD, current.begun_ms)
 
     def _ready(self) -> tuple[Current, BinaryIO]:
-        """The file that the next record goes to."""
+        """Return the file for the next record; start a new one if it is due."""
         now_s = self._clock_s()
         current = self._current
         if self._rotation.is_due(current, int(now_s * 1000)):
@@ -106,13 +107,14 @@ class Appender:
         if not current.name:
             local = datetime.fromtimestamp(now_s).astimezone()
             current = Current(current.number, file_name(current.number, local), 0, int(now_s * 1000))
-            remove_beyond(self._directory, current.number - 1)  # what an attempt before left
+            remove_beyond(self._directory, current.number - 1)  # files of an earlier attempt
+            # files of an earlier attempt
             self._file = self._opened(current.name, os.O_CREAT | os.O_EXCL)
             self._made = True
         elif self._file is None:
             self._file = self._opened(current.name)
             check_length(self._directory / current.name, os.fstat(self._file.fileno()).st_size, current)
-            self._file.truncate(current.length)  # what an attempt before left, of this life or of another
+            self._file.truncate(current.length)  # bytes of an earlier attempt, also of an earlier process
             self._file.seek(current.length)
         self._current = current
         assert self._file is not None
@@ -124,7 +126,7 @@ class Appender:
             return os.fdopen(os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, _MODE), "r+b", _BUFFER)
         except FileNotFoundError as error:
             raise DestinationRefused(
-                f"{path} is gone, and {self._current.length} bytes are committed of it: "
+                f"{path} does not exist, and {self._current.length} bytes of it are committed: "
                 f"restore it, or empty the directory and start anew"
             ) from error
 
@@ -148,7 +150,7 @@ class Appender:
 
 
 def check_length(path: Path, length: int, current: Current) -> None:
-    """Raises DestinationRefused where committed bytes are gone."""
+    """Raise DestinationRefused if committed bytes are missing."""
     if length < current.length:
         raise DestinationRefused(
             f"{path} has {length} bytes, and {current.length} are committed: restore it, or empty the directory and "
@@ -157,10 +159,10 @@ def check_length(path: Path, length: int, current: Current) -> None:
 
 
 def repair(directory: Path, current: Current) -> None:
-    """What a crash left: files beyond the current one go, and that ends where it is recorded.
+    """Repair after a crash: remove files after the current one, and truncate that one to its recorded length.
 
-    Raises DestinationRefused for a file that is shorter than what is committed of it, and DestinationDown where the
-    disk refuses."""
+    Raises DestinationRefused for a file that is shorter than its committed length, and DestinationDown for an error of
+    the disk."""
     try:
         if current.name:
             _cut_back(directory / current.name, current)
@@ -173,14 +175,14 @@ def _cut_back(path: Path, current: Current) -> None:
     length = path.stat().st_size if path.exists() else 0
     check_length(path, length, current)
     if length > current.length:
-        _log.warning("records that were not committed are cut off", file=str(path), bytes=length - current.length)
+        _log.warning("records that were not committed are truncated", file=str(path), bytes=length - current.length)
         with path.open("r+b") as file:
             file.truncate(current.length)
             os.fsync(file.fileno())
 
 
 def remove_beyond(directory: Path, number: int) -> None:
-    """Files of higher numbers, which are not committed. Raises OSError."""
+    """Remove files with numbers above `number`, which are not committed. Raises OSError."""
     for path in sorted(directory.iterdir()):
         name = parse_name(path.name)
         if name is not None and name.number > number:

@@ -1,4 +1,5 @@
-"""The position of a destination that is a directory: one document, taken at `open`, compared before every write."""
+"""The position of a destination that is a directory: one document, whose epoch is taken at `open` and compared before
+every write."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ POSITION: Final = "position.json"
 
 
 class FencedDirectory:
-    """Open, with its lock held, from the constructor until `close`. `notes`: what the sink keeps beside its position.
+    """Holds the directory's lock from the constructor until `close`. `notes`: data that the sink keeps with its
+    position.
 
-    The constructor takes the directory as base.Sink.open says. `occupied`: a file that must not be there where there is
-    no position, None if there is none."""
+    The constructor takes the directory over as base.Sink.open does. `occupied`: returns a file that must not exist if
+    there is no position, or None."""
 
     def __init__(
         self,
@@ -48,8 +50,8 @@ class FencedDirectory:
         self.commit_ts = stored.commit_ts
 
     def check(self, after_ts: int, until_ts: int) -> None:
-        """The fence, before anything is written: another drainer's files are not touched. Raises Fenced and
-        PositionMoved."""
+        """Check epoch and position before anything is written, so that another drainer's files are not changed. Raises
+        Fenced and PositionMoved."""
         with self._file.transaction() as store:
             stored = store.read()
             wanted = (self._epoch, after_ts, None)
@@ -64,7 +66,7 @@ class FencedDirectory:
         schema_version: int,
         also: Callable[[DocumentPositionStore], None] = lambda store: None,
     ) -> None:
-        """Position and notes, in one."""
+        """Record position and notes together."""
         with self._file.transaction() as store:
             store.move(epoch=self._epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version)
             also(store)
@@ -80,8 +82,8 @@ class FencedDirectory:
 
 
 def _check_empty(found: Path | None) -> None:
-    """Files that no position tells of are not ours to cut or to go on with."""
+    """Raise DestinationRefused if there are files without a position: they must be neither truncated nor continued."""
     if found is not None:
         raise DestinationRefused(
-            f"{found} is there, and {POSITION} is not: restore that, or empty the directory and start anew"
+            f"{found} exists, and {POSITION} does not: restore {POSITION}, or empty the directory and start anew"
         )

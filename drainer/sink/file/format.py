@@ -1,4 +1,4 @@
-"""What a directory of records asks of the format of their payloads."""
+"""The interface of the formats of record payloads."""
 
 from __future__ import annotations
 
@@ -13,46 +13,48 @@ Put = Callable[[Iterable[bytes], int], None]  # the parts of one payload, and ho
 
 
 class RecordWriter(Protocol):
-    """What is applied in one step, as records."""
+    """Turns the changes of one step into records."""
 
     def add(self, segment: ChangeSegment) -> None:
-        """Segments follow one another in upstream's order; a large transaction may be in several."""
+        """Write the changes of a segment. Segments are passed in upstream's order; a large transaction may be in
+        several."""
         ...
 
     def finish(self) -> None:
-        """Nothing more comes: what is held back is given."""
+        """Write the data that is held back. Called after the last segment."""
         ...
 
     def abandon(self) -> None:
-        """What was given is not wanted, nor what is held back. May follow `finish`."""
+        """Discard the data that is held back; what was written is discarded, too. May be called after `finish`."""
         ...
 
 
 class FileFormat(Protocol):
-    """One kind of payload, and what becomes of complete files."""
+    """One kind of payload, and what is done with complete files."""
 
     @property
     def stored_generated(self) -> bool:
-        """As of base.ChangeSink."""
+        """See base.ChangeSink."""
         ...
 
     def records_directory(self, directory: Path) -> Path:
-        """Where files of records lie, under the destination's directory."""
+        """Return the directory of record files, under the destination's directory."""
         ...
 
     def writer(self, scratch: Path, put: Put) -> RecordWriter:
-        """`scratch`: a directory for temporary files without names."""
+        """Return a writer that passes payloads to `put`. `scratch`: a directory for unnamed temporary files."""
         ...
 
     def ddl(self, step: Ddl) -> list[bytes]:
-        """Payloads."""
+        """Return the payloads of a DDL."""
         ...
 
     def complete(self, directory: Path, file: Path, stopped: Callable[[], bool]) -> None:
-        """Done once with each file that nothing is appended to any more; may be cut short anywhere and is then done
-        again. `stopped`: whether the drainer is ending, and it should rather be done another time. Raises OSError."""
+        """Convert or compress a complete file. Called once for each file, and again if it was interrupted at any point.
+        `stopped`: returns True if the drainer is ending, and the work should be left for the next start. Raises
+        OSError."""
         ...
 
     def kept(self, directory: Path) -> Iterable[Path]:
-        """Files that the retention time is of."""
+        """Return the files that are removed after the retention time."""
         ...

@@ -1,4 +1,4 @@
-"""What is done with complete files beside the drainer's own work: compressed or converted, and removed in the end."""
+"""Work on complete files in the background: they are compressed or converted, and removed after the retention time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _log = get_logger(__name__)
 
 
 class Housekeeping:
-    """One thread that works when it is woken: for a file that became complete, else once an hour (`D-FO-03`). What goes
-    wrong is logged and tried again; nothing here is needed for what is committed."""
+    """One thread that works when it is woken: when a file has become complete, otherwise once an hour (`D-FO-03`).
+    Errors are logged and the work is tried again. Committed data does not depend on it."""
 
     def __init__(
         self, directory: Path, format_: FileFormat, retention: timedelta, clock_s: Callable[[], float]
@@ -37,22 +37,23 @@ class Housekeeping:
         self._last: tuple[int, float] | None = None
 
     def wake(self, current_number: int) -> None:
-        """Files with a lower number are complete. Returns at once."""
+        """Start the work, if it is due. Files with a number below `current_number` are complete. Returns
+        immediately."""
         now = self._clock_s()
         if self._last is not None and self._last[0] == current_number and now - self._last[1] < _HOUR_S:
             return
         if self._work is not None and not self._work.done():
-            return  # it is woken again soon
+            return  # the next call comes soon
         self._last = (current_number, now)
         self._work = self._pool.submit(self._tidy, current_number)
 
     def settle(self) -> None:
-        """Wait for what is under way."""
+        """Wait for work that has begun."""
         if self._work is not None:
             self._work.result()
 
     def close(self) -> None:
-        """Ends soon, whatever is under way."""
+        """End the thread soon; work that has begun is interrupted."""
         self._stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
 

@@ -108,14 +108,14 @@ def _stream(table: pa.Table) -> bytes:
 
 
 def path_of(name: str) -> str:
-    """A database's or table's name as that of a directory, which no reader takes for hidden, a pattern or a
-    partition: other characters than letters, digits, `-` and `_` are %XX, as is a `_` that comes first."""
+    """Return a database's or table's name as a directory name that no reader mistakes for a hidden directory, a pattern
+    or a partition: characters other than letters, digits, `-` and `_` become %XX, and so does a leading `_`."""
     quoted = _KEPT.sub(lambda found: f"%{ord(found[0]):02X}", name)
     return f"%5F{quoted[1:]}" if quoted.startswith("_") else quoted
 
 
 class _Writers:
-    """The Parquet files that one file of records becomes."""
+    """Write the Parquet files that one record file becomes."""
 
     def __init__(self, directory: Path, number: int) -> None:
         self._directory = directory
@@ -141,7 +141,7 @@ class _Writers:
             max(self._open.values(), key=lambda writer: writer.held_bytes).flush()
 
     def finish(self) -> None:
-        """All of them become durable and get their names."""
+        """Sync all files and give them their names."""
         for writer in self._open.values():
             writer.finish()
         for directory in self._layouts:
@@ -153,7 +153,7 @@ class _Writers:
 
 
 class _Writer:
-    """One Parquet file; rows are held until they make a row group."""
+    """Write one Parquet file; rows are held in memory until they fill a row group."""
 
     def __init__(self, path: Path, schema: Any) -> None:
         self._path = path
@@ -184,6 +184,6 @@ class _Writer:
         self._beside.rename(self._path)
 
     def close(self) -> None:
-        """After `finish`, or in its place: then nothing is left."""
+        """Close the file. Without `finish` before, the file is removed."""
         self._writer.close()
         self._beside.unlink(missing_ok=True)

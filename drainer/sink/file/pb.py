@@ -28,7 +28,7 @@ from drainer.sink.disk import sync_directory
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.file.format import Put
 
-# Of a transaction's events so many bytes are held in memory, the others in a temporary file.
+# The most bytes of a transaction's events that are held in memory; the others are in a temporary file.
 HELD_BYTES_MAX: Final = 64 << 20
 _STEP: Final = 1 << 20
 _TEMPORARY: Final = ".tmp"
@@ -44,7 +44,8 @@ class PbFormat:
 
     @property
     def stored_generated(self) -> bool:
-        """Upstream's inserts and deletes have them, its updates do not (`D-TR-02`), and its reparo leaves them out."""
+        """Return False: upstream's inserts and deletes have stored generated columns, its updates do not (`D-TR-02`),
+        and its reparo ignores them."""
         return False
 
     def records_directory(self, directory: Path) -> Path:
@@ -54,7 +55,8 @@ class PbFormat:
         return TransactionWriter(scratch, put, self._zone, self._held_bytes_max)
 
     def ddl(self, step: Ddl) -> list[bytes]:
-        """What would run downstream; where that is nothing upstream's text, unless an operator's rule says so."""
+        """Return the payloads of the statements that would run downstream. If there are none, it is upstream's text,
+        unless an operator's rule removed the statements."""
         statements = step.sql if step.sql or step.rewritten else (step.query,)
         schema = step.use or step.schema
         return [ddl_binlog(step.commit_ts, ddl_text(schema, text, step.job.type)) for text in statements]
@@ -80,7 +82,8 @@ class PbFormat:
 
 
 def _first_ts(file: Path) -> int:
-    """The commit_ts of a file's first record; 0 where it cannot be read, which is found when it is read whole."""
+    """Return the commit_ts of a file's first record; 0 if it cannot be read, an error that reading the complete file
+    reports."""
     with suppress(RecordDamaged, MessageError):
         for one in records(file):
             return decode(one.payload).commit_ts
@@ -88,7 +91,8 @@ def _first_ts(file: Path) -> int:
 
 
 def _compress(file: Path, into: Path, stopped: Callable[[], bool]) -> bool:
-    """Durably, with the time at which the file was last written. False, with nothing left, where it was stopped."""
+    """Compress a file, sync the result and give it the original's modification time. Return False, and leave no file,
+    if stopped."""
     with file.open("rb") as source, into.open("wb") as raw:
         with gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed:
             while data := source.read(_STEP):
@@ -105,8 +109,8 @@ def _compress(file: Path, into: Path, stopped: Callable[[], bool]) -> bool:
 
 
 class TransactionWriter:
-    """See format.RecordWriter. A transaction is given when the next one begins, so that one that comes in several
-    segments is one record."""
+    """See format.RecordWriter. A transaction is written when the next one begins, so that a transaction in several
+    segments becomes one record."""
 
     def __init__(self, scratch: Path, put: Put, zone: tzinfo, held_bytes_max: int) -> None:
         self._scratch = scratch
@@ -134,7 +138,7 @@ class TransactionWriter:
 
     def abandon(self) -> None:
         if self._spilled is not None:
-            with suppress(OSError):  # what a full disk has not taken is not wanted
+            with suppress(OSError):  # data that a full disk did not accept is not needed
                 self._spilled.close()
         self._which, self._held, self._held_bytes, self._spilled, self._spilled_bytes = None, [], 0, None, 0
 
@@ -166,7 +170,7 @@ class TransactionWriter:
 
 
 def transactions(segment: ChangeSegment, zone: tzinfo) -> Iterator[tuple[tuple[int, int], list[bytes]]]:
-    """(commit_ts, start_ts) of each transaction of a segment, and its events, in upstream's order.
+    """Yield (commit_ts, start_ts) of each transaction of a segment, with its events, in upstream's order.
 
     Raises EncodeError."""
     if not segment.changes:

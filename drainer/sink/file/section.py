@@ -14,7 +14,7 @@ from drainer.sink.settings import ToSection
 
 
 class FileSection(ToSection):
-    """Where the files are, what they hold and how they follow one another."""
+    """The directory, format and rotation of the files."""
 
     dir: str = Field("", description="the directory; created if it does not exist")
     format: Literal["pb", "parquet"] = Field(

@@ -1,8 +1,8 @@
-"""A directory of files, exactly once: reads from top to bottom as drainer/sink/base.py does.
+"""A directory of files, exactly once. The methods are in the order of drainer/sink/base.py.
 
-Records are appended and flushed to the disk first; then the position and the current file's length are written, in
-one. What a crash leaves behind that length is cut off at the next start. The order of records is that of the stream, so
-one writer writes them all: the driver.
+Records are appended and synced first; then the position and the current file's length are recorded together. Bytes that
+a crash leaves after that length are truncated at the next start. Records are in the order of the stream, so one writer,
+the driver, writes all of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from drainer.sink.settings import SyncerSettings
 
 
 def make(to: FileSection, syncer: SyncerSettings) -> ChangeSink:
-    """Not opened yet."""
+    """Return the sink, not opened yet."""
     zone = UTC if to.time_zone == "UTC" else ZoneInfo(to.time_zone)
     format_: FileFormat = PbFormat(zone, compresses=to.compression == "gzip") if to.format == "pb" else ParquetFormat()
     rotation = Rotation(to.rotate_bytes, int(to.rotate_interval / timedelta(milliseconds=1)))
@@ -46,7 +46,7 @@ def make(to: FileSection, syncer: SyncerSettings) -> ChangeSink:
 
 
 class OneSlot:
-    """See base.Slotting. Everything is one stream."""
+    """See base.Slotting. All changes are one stream."""
 
     version = 1
     count = 1
@@ -95,7 +95,7 @@ class FileSink:
 
     @property
     def parallel(self) -> None:
-        """Files are one ordered stream."""
+        """Return None: files are one ordered stream, which only the driver writes."""
         return None
 
     @property
@@ -170,7 +170,7 @@ class FileSink:
         return self._opened().job_done(job_id)
 
     def interrupt(self) -> None:
-        """Nothing here waits."""
+        """Do nothing: this destination never waits."""
 
     def close(self, *, clean: bool) -> None:
         if self._housekeeping is not None:
@@ -182,7 +182,7 @@ class FileSink:
             self._fence = None
 
     def settle(self) -> None:
-        """Wait until complete files are put away, as far as they were when this was called."""
+        """Wait until files that are complete now are compressed or converted."""
         if self._housekeeping is not None:
             self._housekeeping.settle()
 
@@ -193,12 +193,12 @@ class FileSink:
         return {"current": current.value()}
 
     def _tidy(self) -> None:
-        """A file that is due is complete from now on, though nothing follows it yet."""
+        """Complete the current file if the next one is due, although no record has arrived for the next one yet."""
         fence = self._opened()
         current = Current.of(fence.notes)
         if self._rotation.is_due(current, int(self._clock_s() * 1000)):
             current = Current(current.number + 1)
-            version = fence.position.schema_version  # the recorded one is not below it, and never goes back
+            version = fence.position.schema_version  # not above the recorded one, which never goes back
             fence.record(self._noted(current), fence.commit_ts, fence.commit_ts, version)
         assert self._housekeeping is not None, "open() comes first"
         self._housekeeping.wake(current.number)

@@ -118,7 +118,7 @@ def _images(changes: Changes, columns: Columns | None) -> list[str]:
 
 
 def texts_of(kind: FieldType, family: Family, column: Any) -> list[str]:
-    """One column's carriers (drainer/row/carrier.py) as JSON."""
+    """Return one column's carriers (drainer/row/carrier.py) as JSON texts."""
     if family is Family.JSON:
         return ["null" if text is None else _string(text.decode()) for text in json_texts(column).to_pylist()]
     text = _text(kind, family)
@@ -158,7 +158,7 @@ def _double(value: float) -> str:
 
 
 def _enum(elems: tuple[str, ...], value: int) -> str:
-    """0, which is no element, and an element that looks like it, as their numbers."""
+    """Return an ENUM value as its name. 0, which is no element and has the name "", and an element "" are numbers."""
     name = enum_name(value, elems)
     return _string(name) if name else str(value)
 

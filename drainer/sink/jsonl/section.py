@@ -12,7 +12,7 @@ from drainer.sink.settings import ToSection
 
 
 class JsonlSection(ToSection):
-    """Where the files are, and how large they become."""
+    """The directory and the size of the files."""
 
     path: str = Field(
         "", description="the directory; created if it does not exist. Executors must have it under this path"

@@ -1,4 +1,4 @@
-"""A directory with a line for each change, exactly once: reads from top to bottom as drainer/sink/base.py does.
+"""A directory with a line for each change, exactly once. The methods are in the order of drainer/sink/base.py.
 
 Lines are appended and flushed to the disk first; then the position and the files' lengths are written together. The
 next start truncates the files to the recorded lengths.
@@ -56,7 +56,7 @@ _STAGE: Final = "write"
 
 
 def make(to: JsonlSection, syncer: SyncerSettings) -> JsonlSink:
-    """Not opened yet."""
+    """Return the sink, not opened yet."""
     return JsonlSink(Path(to.path), files=to.files, rotate_bytes=to.rotate_bytes, spread=syncer.spread)
 
 
@@ -123,7 +123,7 @@ class JsonlSink:
         found = next(iter(slot_files(self._directory)), None)
         if found is not None:
             raise DestinationRefused(
-                f"{found} is there, and {POSITION} is not: restore that, or empty the directory and start anew"
+                f"{found} exists, and {POSITION} does not: restore {POSITION}, or empty the directory and start anew"
             )
 
     def apply(self, segment: ChangeSegment, schema_version: int) -> Applied:

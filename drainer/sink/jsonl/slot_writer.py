@@ -24,7 +24,7 @@ class JsonlSlotWriter:
 
     @property
     def stem(self) -> str:
-        """In the names of all parts of the batch, of this driver."""
+        """Return the text that is in the names of all parts of this batch by this driver."""
         return f"{self.intent.until_ts}-{self.epoch}"
 
     def write(self, slot: int, segment: ChangeSegment) -> Receipt:

@@ -18,8 +18,8 @@ def describe(
     rows: int,
     now_s: float,
 ) -> None:
-    """Of each table as it was last written. `schedule` is changed: whose transaction fails throws it away. `rows`: how
-    many come behind, of all tables together."""
+    """Send the schema of each table, as it was last written, if it is due. `schedule` is changed: discard it if the
+    transaction fails. `rows`: how many rows of all these tables follow."""
     if not publication.sends_bootstraps:
         return
     stored = transaction.store.document.stored

@@ -1,4 +1,4 @@
-"""What driver and executors are told of a Kafka destination. Plain values; picklable."""
+"""The settings of a Kafka destination for the driver and the executors. Plain values; picklable."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class KafkaConfig:
 
     @property
     def acks_all(self) -> bool:
-        """Whether all replicas that are in sync must acknowledge a message."""
+        """Return whether all in-sync replicas must acknowledge a message."""
         return self.producer.get("acks", "all") in ("all", "-1")
 
     @property

@@ -53,7 +53,7 @@ def _lowered(value: object) -> object:
 
 
 class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
-    """Base of the section. What stands in `sink-uri` wins over the file, as in TiCDC."""
+    """Base of the section. A setting in `sink-uri` overrides the same setting in the file, as in TiCDC."""
 
     sink_uri: str = Field(
         "",
@@ -100,7 +100,7 @@ class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
 
     def check(self) -> None:
         if not self.addresses:
-            raise ConfigError('syncer.to: where is Kafka? Set addresses = ["host:9092"] and topic, or sink-uri')
+            raise ConfigError('syncer.to: no Kafka address: set addresses = ["host:9092"] and topic, or sink-uri')
         checked_addresses(self.addresses, "syncer.to.addresses")
         if not self.topic:
             raise ConfigError(
@@ -118,7 +118,8 @@ class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
         self.security.check()
 
     def client_settings(self, client_id: str) -> dict[str, str]:
-        """What producers, consumers and the admin client are all told, under the client library's names."""
+        """Return the settings that producers, consumers and the admin client share, under the client library's
+        names."""
         answer = max(self.read_timeout, self.write_timeout)
         return {
             "bootstrap.servers": ",".join(checked_addresses(self.addresses, "syncer.to.addresses")),

@@ -1,12 +1,12 @@
-"""What the control topic says, as records: claims of drivers, a changefeed's position, and marks of slots. Pure.
+"""Records of the control topic: claims of drivers, a changefeed's position, and marks of slots. Pure.
 
-    partition 0      claim/<changefeed>    who drives; its offset is the epoch of all that this driver writes
+    partition 0      claim/<changefeed>    the driver; the record's offset is the epoch of all that this driver writes
                      <epoch>/position      position, open intent and notes, of the driver of that epoch
                      <epoch>/job/<id>      a DDL job that was run
     partition 1 + n  mark                  the last range of which slot n is committed, in the transaction of its rows
 
-The topic is compacted, so the last record of a key counts. The epoch is part of the keys: what an older driver writes
-where nothing fences it is in nobody's way, and a driver writes all of its state anew when it has taken over.
+The topic is compacted, so the last record of a key counts. The epoch is part of the keys. So records of an older driver
+that nothing fences off overwrite nothing, and a driver that has taken over writes its complete state again.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from drainer.sink.kafka.reader import Record
 from drainer.sink.position import JobMark, Stored, intent_of, intent_text
 
 POSITION_PARTITION: Final = 0
-COUNTS_NOTE: Final = "topics"  # how many partitions of each topic are used
-WROTE_NOTE: Final = "wrote"  # where partitions ended before the transaction of this position wrote to them
-SLOTS_NOTE: Final = "slots"  # of an open range: where each partition ended before it, and whose slot it is
-CLAIM_KEY: Final = b"claim"  # alone: written before claims named the changefeed in their key
+COUNTS_NOTE: Final = "topics"  # the number of partitions of each topic that are used
+WROTE_NOTE: Final = "wrote"  # the end offsets of partitions before this position's transaction wrote to them
+SLOTS_NOTE: Final = "slots"  # of an open range: each partition's end offset before it, and the slot that writes there
+CLAIM_KEY: Final = b"claim"  # without a changefeed: as earlier versions wrote it
 MARK_KEY: Final = b"mark"
 _END_KEY: Final = b"end"
 _OF_EPOCH: Final = re.compile(rb"(\d+)/(position|job/(\d+))")
@@ -54,7 +54,8 @@ Place = tuple[str, int]  # topic and partition
 
 
 def claim_key(owner: Owner) -> bytes:
-    """One for each changefeed: two that claim a new control topic at once must not delete each other's claim."""
+    """Return the key of a changefeed's claim. Each changefeed has its own key, so that two changefeeds that claim a new
+    control topic at the same time do not overwrite each other's claim."""
     return CLAIM_KEY + b"/" + json.dumps(owner).encode()
 
 
@@ -63,12 +64,14 @@ def claim_value(identity: Identity) -> bytes:
 
 
 def newest_claim(records: Iterable[Record], label: str, owner: Owner | None = None) -> Claim | None:
-    """`owner`: of this changefeed alone. Raises DestinationRefused for what is no claim."""
+    """Return the newest claim, or None. `owner`: only claims of this changefeed. Raises DestinationRefused for a claim
+    that cannot be parsed."""
     return max(claims(records, label, owner), key=lambda claim: claim.epoch, default=None)
 
 
 def claims(records: Iterable[Record], label: str, owner: Owner | None = None) -> list[Claim]:
-    """Those that were not withdrawn, of each changefeed the last one. Raises DestinationRefused for what is none."""
+    """Return the last claim of each changefeed, without withdrawn ones. `owner`: only of this changefeed. Raises
+    DestinationRefused for a claim that cannot be parsed."""
     last = {record.key: record for record in records if record.key.partition(b"/")[0] == CLAIM_KEY}
     found = [_claim(record, label) for record in last.values() if record.value is not None]
     return [claim for claim in found if owner is None or claim.owner == owner]
@@ -83,8 +86,8 @@ def _claim(record: Record, label: str) -> Claim:
 
 
 def check_claims(records: Iterable[Record], epoch: int, label: str, owner: Owner | None = None) -> None:
-    """`records`: all from offset `epoch` on, or more of them. Raises Fenced where the newest claim of `owner` is not
-    that of `epoch`: of a driver that came later, or in a control topic that was made anew."""
+    """Raise Fenced if the newest claim of `owner` is not that of `epoch`: a later driver has claimed, or the control
+    topic was deleted and created again. `records`: at least all records from offset `epoch` on."""
     newest = newest_claim(records, label, owner)
     if newest is None:
         raise made_anew(label)
@@ -93,12 +96,13 @@ def check_claims(records: Iterable[Record], epoch: int, label: str, owner: Owner
 
 
 def made_anew(label: str) -> Fenced:
-    """The error of a driver whose claim is not there any more."""
-    return Fenced(f"{label}: the claim of this drainer is gone, and the control topic was made anew")
+    """Return the error of a driver whose claim no longer exists."""
+    return Fenced(f"{label}: the claim of this drainer no longer exists: the control topic was created again")
 
 
 def document_of(records: Iterable[Record], label: str) -> Document:
-    """The state that the driver of the greatest epoch has written. Raises DestinationRefused."""
+    """Return the state that the driver of the greatest epoch has written. Raises DestinationRefused for records that
+    cannot be parsed."""
     last: dict[bytes, bytes | None] = {record.key: record.value for record in records}
     by_epoch: dict[int, dict[bytes, bytes]] = {}
     for key, value in last.items():
@@ -129,8 +133,8 @@ def _positioned(body: dict[str, Any], epoch: int, label: str) -> Document:
 
 
 def changed(before: Document, after: Document) -> list[Pair]:
-    """The records that make the one from the other. A new epoch writes everything, and then deletes what the former
-    one wrote."""
+    """Return the records that change `before` into `after`. A new epoch writes the complete state, and then deletes the
+    records of the former epoch."""
     stored = after.stored
     if stored is None:
         return []
@@ -151,36 +155,37 @@ def changed(before: Document, after: Document) -> list[Pair]:
 
 
 def taken(document: Document, epoch: int, node_id: str) -> Document:
-    """As it is when the driver of `epoch` has it."""
+    """Return the state as the driver of `epoch` writes it when it takes over."""
     assert document.stored is not None, "a position comes first"
     return replace(document, stored=replace(document.stored, epoch=epoch, node_id=node_id))
 
 
 def is_same_position(one: Document, other: Document) -> bool:
-    """Whether one transaction wrote both: position, intent, and notes, which have the offsets of what it wrote."""
+    """Return whether one transaction wrote both: position, intent and notes are equal. The notes include the offsets at
+    which the transaction wrote, so no other transaction has the same ones."""
     if one.stored is None or other.stored is None or one.stored.epoch != other.stored.epoch:
         return False
     return _position_value(one, one.stored) == _position_value(other, other.stored)
 
 
 def wrote_note(begins: Mapping[Place, int]) -> dict[str, list[list[int]]]:
-    """Of each partition that a transaction writes to, the offset at which it ended before."""
+    """Return the note with the end offset, before a transaction, of each partition that the transaction writes to."""
     return _listed({place: (offset,) for place, offset in begins.items()})
 
 
 def wrote_of(document: Document) -> dict[Place, int] | None:
-    """What `wrote_note` says; None for a position that says nothing of it."""
+    """Return the offsets that `wrote_note` recorded; None for a position without this note."""
     found = _unlisted(document.notes.get(WROTE_NOTE))
     return None if found is None else {place: offset for place, (offset,) in found.items()}
 
 
 def slots_note(begins: Mapping[Place, int], slots: Mapping[Place, int]) -> dict[str, list[list[int]]]:
-    """Of each partition the offset at which it ended before a range, and the slot that writes to it."""
+    """Return the note with each partition's end offset before a range, and the slot that writes to it."""
     return _listed({place: (offset, slots[place]) for place, offset in begins.items()})
 
 
 def slots_of(document: Document) -> dict[int, dict[Place, int]]:
-    """What `slots_note` says: of each slot its partitions and where they ended."""
+    """Return what `slots_note` recorded: for each slot its partitions, with their end offsets before the range."""
     found: dict[int, dict[Place, int]] = {}
     for place, (offset, slot) in (_unlisted(document.notes.get(SLOTS_NOTE)) or {}).items():
         found.setdefault(slot, {})[place] = offset
@@ -201,7 +206,7 @@ def _unlisted(note: Mapping[str, list[list[int]]] | None) -> dict[Place, list[in
 
 
 def nothing() -> Message:
-    """What is sent for the end of a transaction alone: nobody reads records of this key."""
+    """Return a message that is sent only to end a former transaction. Readers ignore records of this key."""
     return Message(_END_KEY, None, 0, 0)
 
 
@@ -210,7 +215,8 @@ def mark_value(intent: Intent) -> bytes:
 
 
 def mark_of(records: Iterable[Record], label: str) -> Intent | None:
-    """The range of the last mark among a slot's records. Raises DestinationRefused for what is no mark."""
+    """Return the range of the last mark among a slot's records, or None. Raises DestinationRefused for a mark that
+    cannot be parsed."""
     value = None
     for record in records:
         if record.key == MARK_KEY:
@@ -219,15 +225,15 @@ def mark_of(records: Iterable[Record], label: str) -> Intent | None:
 
 
 def is_marked(records: Iterable[Record], intent: Intent, label: str) -> bool:
-    """Whether the last mark of a slot's partition is of this range. Raises PositionMoved where it was cut otherwise,
-    and DestinationRefused for what is no mark."""
+    """Return whether the last mark of a slot's partition is that of this range. Raises PositionMoved if that mark's
+    range was cut into slots in another way, and DestinationRefused for a mark that cannot be parsed."""
     marked = mark_of(records, label)
     if marked is None or marked.until_ts != intent.until_ts:
         return False
     if marked != intent:
         raise PositionMoved(
-            f"{label}: ({marked.after_ts}, {marked.until_ts}] was written as {marked} says, and is to be written as "
-            f"{intent} says; the range must be cut as its intent says"
+            f"{label}: ({marked.after_ts}, {marked.until_ts}] was written in slots as {marked}, and is to be written "
+            f"as {intent}; a range must be cut as its intent says"
         )
     return True
 

@@ -1,13 +1,14 @@
-"""The driver's side of Kafka: it takes the changefeed over by a claim, and moves its position in transactions.
+"""The driver's side of Kafka: take the changefeed over with a claim, and move its position in transactions.
 
-    start:    read who is there ─► append a claim, whose offset is the epoch ─► init_transactions of all ids, which
-              ends what was open ─► read the position ─► write it anew under the epoch
-    transact: begin ─► what the body sends, and what it changed of the position ─► flush ─► commit
-    lost:     a new producer: init_transactions ─► is the newest claim ours? else Fenced ─► read the position again
+    start:    read the claims ─► append a claim, whose offset is the epoch ─► init_transactions of every transactional
+              id, which ends open transactions ─► read the position ─► write it again under the epoch
+    transact: begin ─► the messages that the body sends, and its changes of the position ─► flush ─► commit
+    lost:     a new producer: init_transactions ─► is the newest claim ours? if not: Fenced ─► read the position again
 
-A producer that initialises *before* it reads the newest claim is either fenced by the next driver, which claims before
-it initialises, or sees its claim. Without transactions nothing fences an older driver; then the claim is looked at
-before each record of the position, and who is late by less than that repeats rows.
+A producer is initialised *before* the newest claim is read. So either the next driver, which claims before it
+initialises, fences this producer off, or this driver sees that driver's claim. Without transactions nothing fences off
+an older driver. Then the driver looks for claims before each record of the position; a driver that is late by less than
+that repeats rows.
 """
 
 from __future__ import annotations
@@ -63,13 +64,13 @@ Done = Callable[[Stored], bool]
 
 
 class Driver:
-    """Closed until `start`. `epoch` and `slots` are set by it; `batch_bytes`: as of Producer, for the next
-    one."""
+    """Hold the changefeed's claim and the driver's producer. Unusable until `start`, which sets `epoch` and `slots`.
+    `batch_bytes`: see Producer; the next new producer uses it."""
 
     def __init__(
         self, config: KafkaConfig, topics: Topics, identity: Identity, stop: threading.Event, filler: Filler
     ) -> None:
-        """`filler`: as of Hanging."""
+        """`filler`: see Hanging."""
         self._config = config
         self._topics = topics
         self._identity = identity
@@ -81,25 +82,25 @@ class Driver:
         self._document = Document()
         self.epoch = -1
         self._looked = 0
-        # Where the position's partition ended before the transaction that is being written, and where it does behind it
-        # if nobody else wrote there; -1: not known.
+        # The end offset of the position's partition before the transaction that is being written, and its end offset
+        # after that transaction if no other driver writes there; -1: not known.
         self._end_before = self._end_behind = -1
-        self._ends: Mapping[Place, int] = {}  # where everything ended then
+        self._ends: Mapping[Place, int] = {}  # the end offset of every partition at that time
         self.slots = 0
         self.batch_bytes = 0
 
     @property
     def document(self) -> Document:
-        """As it is committed; not to be changed."""
+        """Return the committed state. Callers must not change it."""
         return self._document
 
     def patience(self, what: str) -> Patience:
         return Patience(f"{self.label}: {what}", self._config.retry_for_s, self._stop)
 
     def start(self, create: Callable[[], Document]) -> bool:
-        """Take over. Whether there was no position: then `create` says what it is to be.
+        """Take the changefeed over. Return True if no position existed; `create` then returns the first one.
 
-        Raises DestinationRefused, Fenced where another driver takes over meanwhile, DestinationDown."""
+        Raises DestinationRefused, Fenced if another driver takes over meanwhile, DestinationDown."""
         self.slots = self._control_slots()
         patience = self.patience("taking over")
         self._withdraw_later(claims(self._reader.everything(POSITION_PARTITION, patience), self.label), patience)
@@ -123,15 +124,15 @@ class Driver:
             partitions = self._topics.create_control(name, 1 + self._config.slots, self._config.replication_factor)
         if partitions < 2:
             raise DestinationRefused(
-                f"{self.label}: it has one partition, and needs one more for each slot: delete it, and the drainer "
-                f"creates it"
+                f"{self.label}: the control topic has one partition and needs one more for each slot: delete it, and "
+                f"the drainer creates it again"
             )
         check_existing(self._topics, name, self._config)
         policy = self._topics.cleanup_policy(name)
         if policy != "compact":
             raise DestinationRefused(
-                f"{self.label}: it has cleanup.policy={policy}, by which the position is deleted after a time: set "
-                f"cleanup.policy=compact"
+                f"{self.label}: the control topic has cleanup.policy={policy}, which deletes the position after a "
+                f"time: set cleanup.policy=compact"
             )
         return partitions - 1
 
@@ -148,8 +149,8 @@ class Driver:
                 )
 
     def _check_first(self, patience: Patience) -> None:
-        """Of two changefeeds that have both found no claim the one that came first has the topic; the other one takes
-        its own back."""
+        """Two changefeeds may both find an unclaimed topic and claim it. The first claim wins; the other changefeed
+        withdraws its own and stops."""
         found = claims(self._reader.everything(POSITION_PARTITION, patience), self.label)
         try:
             self._check_owner(claim for claim in found if claim.epoch < self.epoch)
@@ -158,7 +159,9 @@ class Driver:
             raise
 
     def _withdraw_later(self, found: Sequence[Claim], patience: Patience) -> None:
-        """Who lost so and died before it took its claim back is in nobody's way."""
+        """Withdraw claims of other changefeeds that are later than ours: a changefeed that lost may have died before it
+        withdrew its claim, which must not block the owner. Raises DestinationRefused if another changefeed's claim is
+        the oldest one."""
         ours = max((claim.epoch for claim in found if claim.owner == self.owner), default=None)
         self._check_owner(claim for claim in found if ours is None or claim.epoch < ours)
         for claim in found:
@@ -166,11 +169,12 @@ class Driver:
                 self._send_claim(claim.owner, None, patience)
 
     def _claim(self, patience: Patience) -> int:
-        """Its offset."""
+        """Append this driver's claim and return its offset."""
         return self._send_claim(self.owner, claim_value(self._identity), patience)
 
     def _send_claim(self, owner: Owner, value: bytes | None, patience: Patience) -> int:
-        """By an idempotent producer, so that a claim which was sent twice is there once."""
+        """Send a claim and return its offset; `value` None withdraws the claim. The producer is idempotent, so that the
+        library's retries store the claim once."""
         while True:
             producer = Producer({**self._config.client, **self._config.producer}, tells_offsets=True)
             claim = Message(claim_key(owner), value, 0, 0)
@@ -182,7 +186,8 @@ class Driver:
                 producer.drop()
 
     def _settle_slots(self) -> None:
-        """End what writers of slots had open, and fence them off. Each id is initialised by a producer of its own."""
+        """End transactions that writers of slots left open, and fence those writers off. Each transactional id is
+        initialised by a producer of its own."""
 
         def settle(slot: int) -> None:
             patience = self.patience(f"settling slot {slot}")
@@ -201,11 +206,12 @@ class Driver:
             list(pool.map(settle, range(self.slots)))
 
     def session(self, patience: Patience, finished: Intent | None = None) -> Producer:
-        """The producer; after a loss a new one, when the newest claim is still ours. `finished`: as of Basis. Raises
+        """Return the producer, after hanging transactions are ended. If the former producer was lost, create a new one
+        and read the position again, as long as the newest claim is still ours. `finished`: see Basis. Raises
         ProducerLost, Fenced, PositionMoved."""
         self._end_before = self._end_behind = -1
         if self._producer is not None and self._config.exactly_once:
-            # The next transaction of this id ends the last one, too, if that has no end yet.
+            # If the last transaction of this id has no marker yet, the next one would end it with its own outcome.
             if finished is None:
                 self._end_hanging(self._producer, [POSITION_PARTITION], None, patience)
                 self._end_before = self._ends[self._config.control_topic, POSITION_PARTITION]
@@ -237,7 +243,8 @@ class Driver:
         patience: Patience,
         before: Document | None = None,
     ) -> None:
-        """`before`: the position as it is read, where that is not the one that this driver was acknowledged."""
+        """End transactions that brokers left open (hanging.py). `before`: the position that was read, if it may differ
+        from the one whose commit was acknowledged to this driver."""
 
         def check() -> None:
             records = self._reader.everything(POSITION_PARTITION, patience, begin=self.epoch)
@@ -247,26 +254,27 @@ class Driver:
         self._ends = self.hanging.end(producer, partitions, self.slots, basis, check, patience)
 
     def _ended(self, topic: str, partition: int) -> int:
-        """Where a partition of rows ended before the transaction: a topic that this one meets first is asked for before
-        anything is sent there."""
+        """Return the end offset that a partition of rows had before the transaction. For a topic that is used for the
+        first time, brokers are queried before anything is sent there."""
         if not self._config.exactly_once:
             return 0
         if (topic, partition) not in self._ends:
             self._ends = {**self.hanging.meet(topic), **self._ends}
-        return self._ends.get((topic, partition), 0)  # of one that is gone, which sending tells
+        return self._ends.get((topic, partition), 0)  # 0: the partition was deleted; sending to it fails
 
     def _not_older(self, read: Document) -> Document:
-        """Brokers may have lost what they acknowledged. Raises PositionMoved."""
+        """Return the position `read`. Raises PositionMoved if it is older than the acknowledged one: brokers may have
+        lost records that they acknowledged."""
         before, now = self._document.stored, read.stored
         if before is not None and (now is None or now.commit_ts < before.commit_ts):
             raise PositionMoved(
-                f"{self.label}: the brokers have acknowledged the position {before.commit_ts} and say "
-                f"{now.commit_ts if now is not None else 'that there is none'}: the drainer must begin again from there"
+                f"{self.label}: brokers acknowledged the position {before.commit_ts}, and the stored position is "
+                f"{now.commit_ts if now is not None else 'missing'} now: the drainer must start again from there"
             )
         return read
 
     def _check_claim(self, patience: Patience) -> None:
-        """Raises Fenced where another driver has claimed."""
+        """Look for claims written since the last look. Raises Fenced if another driver has claimed."""
         if self._reader.end(POSITION_PARTITION, patience) < self._looked:
             raise made_anew(self.label)
         records = self._reader.everything(POSITION_PARTITION, patience, begin=self._looked)
@@ -276,9 +284,9 @@ class Driver:
             self._looked = records[-1].offset + 1
 
     def ends(self) -> tuple[int, ...]:
-        """Where each partition of the control topic ends: as long as that stays, nothing was written there, and nobody
-        has taken over. Raises Fenced where another driver has: what it wrote before these ends were asked for would be
-        taken for this one's."""
+        """Return the end offset of each partition of the control topic. While these offsets stay the same, nothing was
+        written there and no other driver has taken over. Raises Fenced if another driver has: its earlier records would
+        otherwise pass for this driver's."""
         patience = self.patience("asking where the control topic ends")
         control = [(self._config.control_topic, partition) for partition in range(1 + self.slots)]
         while True:
@@ -298,9 +306,9 @@ class Driver:
                 patience.failed(error)
 
     def transact(self, what: str, body: Body, done: Done, finished: Intent | None = None) -> bool:
-        """Run `body` in one transaction until it is committed. True when it turned out to be committed already, which
-        `done` tells from the position. `finished`: the range that it ends. Raises what `body` raises, with nothing of
-        it committed."""
+        """Run `body` in a transaction, repeatedly until one is committed. Return True if an attempt whose answer was
+        lost turns out to be committed, which `done` decides from the position. `finished`: the range that this
+        transaction closes. Raises what `body` raises; nothing of the transaction is committed then."""
         patience = self.patience(what)
         uncertain = False
         while True:
@@ -330,8 +338,8 @@ class Driver:
                 patience.failed(error)
 
     def _finish(self, producer: Producer, transaction: Transaction, patience: Patience) -> None:
-        """Without transactions everything is acknowledged before the position is written, and that before what is to
-        come last."""
+        """Send the held-back messages and the position, and commit. Without transactions: all messages are acknowledged
+        before the position is written, and the position before the held-back messages are sent."""
         once, after = self._config.exactly_once, transaction.store.document
         if once:
             transaction.send_the_last()
@@ -348,7 +356,7 @@ class Driver:
         crash_point("sink.before_commit")
         producer.commit(patience)
         if pairs and self._end_before >= 0:
-            self._end_behind = self._end_before + len(pairs) + 1  # the marker
+            self._end_behind = self._end_before + len(pairs) + 1  # the commit marker
         self._document = after
         crash_point("sink.after_commit")
         if not once:
@@ -356,15 +364,15 @@ class Driver:
             producer.flush(patience)
 
     def _given_up(self, producer: Producer, patience: Patience) -> None:
-        """What the body had sent is aborted, or is by the next producer."""
+        """Abort what the body has sent. If that fails, the next producer aborts it."""
         try:
             producer.abort(patience)
-        except BaseException as error:  # noqa: BLE001  the first error is the one to tell
+        except BaseException as error:  # noqa: BLE001  the first error is the one to report
             _log.info("the driver's transaction could not be aborted; the next producer aborts it", why=str(error))
             self.lose()
 
     def _put(self, document: Document, patience: Patience) -> None:
-        """All of the state, under a new epoch."""
+        """Write the complete state under the new epoch."""
 
         def put(transaction: Transaction) -> None:
             transaction.store.document.stored = document.stored
@@ -374,8 +382,8 @@ class Driver:
         self.transact("taking over", put, lambda stored: stored.epoch == self.epoch)
 
     def use_batches(self, topic_bytes: int) -> bool:
-        """What topics take at once has become known. Whether the producer puts more together, so that another one is
-        needed."""
+        """Note the largest batch that the topics accept, in bytes. Return True if the present producer makes larger
+        batches and must be replaced."""
         smaller = library_batch_bytes(topic_bytes) < library_batch_bytes(self.batch_bytes)
         self.batch_bytes = topic_bytes
         return smaller and self._producer is not None

@@ -1,4 +1,5 @@
-"""Transactions that hang (outcomes.py): they are looked for when a producer is new, and when brokers were away."""
+"""End hanging transactions (outcomes.py). The driver looks for them when it starts, before each of its transactions,
+and before its first write to a topic."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ Filler = Callable[[int], Sequence[Message]]
 
 
 class Hanging:
-    """Of one changefeed. `filler`: for a commit_ts up to which everything is there, messages that say so."""
+    """End the hanging transactions of one changefeed, and report those that stay open. `filler`: returns, for a
+    commit_ts, the messages which say that every row up to it was sent; none if the protocol has no such message."""
 
     def __init__(self, config: KafkaConfig, topics: Topics, reader: Reader, label: str, filler: Filler) -> None:
         self._config = config
@@ -35,7 +37,7 @@ class Hanging:
         self._reader = reader
         self._label = label
         self._filler = filler
-        self._met: dict[str, int] = {}  # topics that no position may name yet, and their partitions
+        self._met: dict[str, int] = {}  # topics that no position may name yet, with their numbers of partitions
         self._told: dict[Place, int] = {}
         self._told_s = 0.0
 
@@ -48,10 +50,10 @@ class Hanging:
         check: Callable[[], None],
         patience: Patience,
     ) -> dict[Place, int]:
-        """End what hangs of this changefeed's producers, in `partitions` of the control topic and in those of rows that
-        the position names. Where all of them end then. `own`: the driver's, initialised and without a transaction;
-        `basis`: with `before` as it was read last; `check`: raises where another driver has taken over. Raises
-        ProducerLost, DestinationRefused."""
+        """End this changefeed's hanging transactions in `partitions` of the control topic and in the partitions of the
+        topics that the position names. Return the end offset of each of these partitions afterwards. `own`: the
+        driver's producer, initialised and without a transaction; `basis`: its `before` is the position as it was read
+        last; `check`: raises if another driver has taken over. Raises ProducerLost, DestinationRefused."""
         control = [(self._config.control_topic, partition) for partition in partitions]
         places = [*control, *self._rows_of(basis.before)]
         ends, open_at = self._topics.settled(places, GRACE_S, self._told)
@@ -125,15 +127,15 @@ class Hanging:
             self._check_left(found)
 
     def _check_left(self, found: Outcomes) -> None:
-        """The next transaction of its id could take away what is committed and cannot be ended for want of a message.
-        Raises ProducerLost."""
+        """Raise ProducerLost if a committed transaction stays open because the protocol has no message that could end
+        it: the next transaction of its id could undo it."""
         decided = [*found.driver.items(), *(of for places in found.slots.values() for of in places.items())]
         left = {place: self._told.pop(place) for place, commit in decided if commit and place in self._told}
         if left:
             raise ProducerLost(
-                f"{self._label}: {told(left, self._config.address)}. It was committed, and this protocol has no "
-                f"resolved events, one of which would end it so: start once with them (enable-tidb-extension, "
-                f"avro-enable-watermark or another protocol), or begin again into new topics"
+                f"{self._label}: {told(left, self._config.address)}. It was committed, and only a resolved event "
+                f"could end it, but this protocol has no resolved events: start once with them (enable-tidb-extension, "
+                f"avro-enable-watermark or another protocol), or start again with new topics"
             )
 
     def _log(self, found: Outcomes, open_rows: Iterable[Place]) -> None:
@@ -183,7 +185,7 @@ class Hanging:
         commit: bool,
         patience: Patience,
     ) -> None:
-        """One transaction in every partition where the former one may be open."""
+        """Run one transaction in every partition where the former one may be open. Its end also ends the former one."""
         producer.begin()
         for place in rows:
             producer.send(*place, messages, patience)
@@ -196,16 +198,17 @@ class Hanging:
             producer.abort(patience)
 
     def _check_committed(self, partition: int, tail: Sequence[Record], patience: Patience) -> None:
-        """One that failed between its beginning and its commit has aborted the former one with it."""
+        """Raise DestinationRefused if the former transaction was not committed: if the one that was to end it failed
+        before its commit, brokers aborted both."""
         if tail[-1].offset not in {record.offset for record in self._reader.committed(partition, patience)}:
             raise DestinationRefused(
-                f"{self._label}: brokers have taken back a transaction that they had acknowledged, at offset "
-                f"{tail[0].offset} of partition {partition}: have the drainer begin again from an earlier commit_ts, "
-                f"into new topics"
+                f"{self._label}: brokers aborted a transaction whose commit they had acknowledged, at offset "
+                f"{tail[0].offset} of partition {partition}: start the drainer again from an earlier commit_ts, with "
+                f"new topics"
             )
 
     def _rows_of(self, before: Document, *tails: Sequence[Record]) -> list[Place]:
-        """All partitions of the topics that were used."""
+        """Return all partitions of the topics that these positions name, and of those that were used since."""
         counts = dict(self._met)
         for document in (before, *(document_of(tail, self._label) for tail in tails)):
             for topic, count in document.notes.get(COUNTS_NOTE, {}).items():
@@ -213,11 +216,12 @@ class Hanging:
         return [(topic, partition) for topic, count in counts.items() for partition in range(count)]
 
     def tell(self, places: Sequence[Place]) -> None:
-        """Which transactions have no end, another producer's too, if it is at work: in the log and in the status."""
+        """Report, in the log and in the status, which of these partitions have a transaction that stays open. It may
+        belong to another producer, which may be at work."""
         self._tell(self._topics.settled(places, GRACE_S)[1])
 
     def _tell_again(self) -> None:
-        """What is open at the same offset still; not waited for a second time."""
+        """Report the transactions that are still open at the same offset, without another grace period."""
         _, open_at = self._topics.settled(list(self._told), 0)
         self._tell({place: at for place, at in open_at.items() if self._told[place] == at})
 
@@ -237,7 +241,7 @@ def _names(places: Iterable[Place]) -> list[str]:
 
 
 def check_there(control: Iterable[Place], ends: Mapping[Place, int], label: str) -> None:
-    """Raises ProducerLost where a partition of the control topic was not found."""
+    """Raise ProducerLost if a partition of the control topic was not found."""
     gone = [place for place in control if place not in ends]
     if gone:
-        raise ProducerLost(f"{label}: partition {gone[0][1]} of {gone[0][0]} is not there")
+        raise ProducerLost(f"{label}: partition {gone[0][1]} of {gone[0][0]} was not found")

@@ -7,8 +7,8 @@ from typing import Any
 
 
 def missing_replicas(topics: Mapping[str, Any], sent: Iterable[tuple[str, int]]) -> list[str]:
-    """What keeps these topics' partitions from being written, in words: those without a leader, and those with
-    replicas that are not in sync. `topics`: the client library's metadata."""
+    """Return texts that say why partitions cannot be written: they have no leader, or replicas that are not in sync.
+    `topics`: the client library's metadata; `sent`: topics and partitions to look at."""
     found = []
     for name, number in sorted(sent):
         partitions = topics[name].partitions if name in topics else {}

@@ -45,8 +45,8 @@ def _addresses(value: str) -> str:
 
 
 class KafkaCheckpointSection(Section):
-    """`[syncer.to.checkpoint]` of the original, which keeps its position in a file for Kafka unless it is told a
-    server."""
+    """`[syncer.to.checkpoint]` of the original, which keeps its position for Kafka in a file unless a server is
+    configured."""
 
     type: Annotated[str, AfterValidator(_in_a_file)] = Field("", description=f"{WITHOUT_EFFECT}: file, or empty")
     schema_: str = Field("", alias="schema", description=WITHOUT_EFFECT)
@@ -58,7 +58,7 @@ class KafkaCheckpointSection(Section):
 
 
 class OriginalKafkaSection(Section):
-    """What of its keys is no other setting's name."""
+    """The original's keys that are not also names of other settings."""
 
     zookeeper_addrs: Annotated[str, AfterValidator(_addresses)] = Field(
         "", description="must be empty: brokers are named by kafka-addrs"
@@ -71,7 +71,8 @@ class OriginalKafkaSection(Section):
 
 
 def with_original_names(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a section's mapping under our names. Raises ConfigError where one is there under both."""
+    """Return the settings of a section's mapping under our names. Raises ConfigError if a setting is given under both
+    names."""
     found = {name: given for name, given in value.items() if name not in (*_NAMES, *_OTHERS)}
     if any(value.get(name) for name in _OTHERS):
         names = ", ".join(name for name in _OTHERS if value.get(name))

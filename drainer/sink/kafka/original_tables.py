@@ -40,8 +40,8 @@ _GLUE: Final = "glue-schema-registry-config"
 
 
 def with_ticdc_tables(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a section's mapping, each under its last name. Raises ConfigError naming what is not known, what
-    is refused, and what is there twice."""
+    """Return the settings of a section's mapping, each under the last part of its name. Raises ConfigError that names
+    unknown, refused and repeated settings."""
     _refuse_glue(value, "")
     found = {name: given for name, given in value.items() if name != "kafka-config"}
     for path, given in _settings(value, "kafka-config"):
@@ -54,7 +54,7 @@ def with_ticdc_tables(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings(table: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
-    """Of the table at `path`, and of those below, with their paths."""
+    """Yield the settings of the table at `path` and of the tables below it, with their paths."""
     name = path.rpartition(".")[2]
     below = table.get(name)
     if below is None:

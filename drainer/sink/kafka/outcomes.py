@@ -1,17 +1,19 @@
-"""How transactions are to be ended that brokers have decided and never end. Pure.
+"""Decide how to end hanging transactions: brokers have decided their outcome and never write it. Pure.
 
 Read-committed consumers cannot read past an open transaction.
 
-Brokers up to 4.4 take a partition without a leader for a deleted one (KAFKA-20734): they never write the marker of a
-transaction there that was being committed or aborted when its broker died. Who has its transactional id still holds its
-outcome: the next transaction of that id in the same partition ends both, with the outcome of the second one. So a
-commit that was acknowledged would be undone by a later abort, and what was aborted would be seen after a later commit.
-Neither may happen: they are ended (hanging.py), each with its own outcome, before anything else is written.
+Brokers up to 4.4 mistake a partition without a leader for a deleted one (KAFKA-20734). They then never write the marker
+of a transaction that was being committed or aborted there when its broker died. The owner of its transactional id still
+controls its outcome: the next transaction of that id in the same partition ends both, with the outcome of the second
+one. So a later abort would undo a commit that was acknowledged, and a later commit would show messages that were
+aborted. To prevent both, hanging transactions are ended (hanging.py), each with its own outcome, before anything else
+is written.
 
-No client is told the outcome. What is based on a transaction tells it: one whose intent slots have written, a slot's
-that the position covers, one that this driver was acknowledged. So do other partitions of it, which have their marker:
-it is written down where each partition ended before it, and whatever read-committed consumers find behind that is of
-it. Nobody has seen any other one, or acted on it, and what it wrote is written again: it is aborted.
+Brokers report the outcome to no client. It follows from what is based on the transaction: an intent that slots have
+written, a slot that the position covers, or an acknowledgement that this driver received. It also follows from the
+transaction's other partitions, if these have their marker: the end offset that each partition had before the
+transaction is recorded, and whatever read-committed consumers find from there on belongs to the transaction. No reader
+has seen any other transaction, nothing is based on it, and its messages are written again: it is aborted.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from drainer.sink.kafka.reader import Record
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What is known of outcomes. `before`: the position that read-committed consumers find; `acknowledged`: the one
-    whose commit this driver was acknowledged; `finished`: the range whose slots are all acknowledged."""
+    """What is known about outcomes. `before`: the position that read-committed consumers find; `acknowledged`: the
+    position whose commit was acknowledged to this driver; `finished`: the range whose slots are all acknowledged."""
 
     acknowledged: Document = field(default_factory=Document)
     finished: Intent | None = None
@@ -46,15 +48,16 @@ class Basis:
         return replace(self, before=before)
 
 
-# Of partitions and where they ended before a transaction: whether read-committed consumers find what it wrote.
+# From partitions with their end offsets before a transaction: whether read-committed consumers find what it wrote.
 IsCommitted = Callable[[Mapping[Place, int]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Of transactions that hang. `control`: for each partition of the control topic whether its transaction is to be
-    committed; `driver` and `slots`: likewise for partitions of rows, by whose transaction may hang there; what is in
-    none of them must be left to somebody who knows. `document`: what readers will find then."""
+    """How to end each hanging transaction: True commits it, False aborts it. `control`: by partition of the control
+    topic; `driver` and `slots`: by partition of rows, for the driver's transaction and for that of each slot. The
+    outcome of a partition that is in none of them is not known: it must be left open, for an operator to end.
+    `document`: the position that readers find afterwards."""
 
     control: Mapping[int, bool]
     driver: Mapping[Place, bool]
@@ -72,11 +75,12 @@ def outcomes(
     is_committed: IsCommitted,
     is_settled_behind: Callable[[Place, int], bool | None],
 ) -> Outcomes:
-    """`tails`: of each partition of the control topic where a transaction hangs what was written there from its
-    beginning on; `open_rows`: partitions of rows where one hangs, and from which offset on; `marks`: of every slot all
-    that was ever written, ended or not; `committed_marks`: what readers find of the slots whose partition has no
-    transaction that hangs; `is_settled_behind`: whether readers find anything of a partition from an offset on, None:
-    that was deleted. Raises DestinationRefused for records of others, and what `is_committed` raises."""
+    """Return how to end each hanging transaction. `tails`: for each partition of the control topic with a hanging
+    transaction, the records from the beginning of that transaction on; `open_rows`: for each partition of rows with a
+    hanging transaction, the offset at which it begins; `marks`: for each slot, all records that were ever written,
+    committed or not; `committed_marks`: for each slot whose partition has no hanging transaction, the committed
+    records; `is_settled_behind`: whether readers find any record of a partition from an offset on, None if these were
+    deleted. Raises DestinationRefused for records that no drainer wrote, and what `is_committed` raises."""
     control: dict[int, bool] = {}
     document = basis.before
     if POSITION_PARTITION in tails:
@@ -123,8 +127,9 @@ def _driver_rows(
     document: Document,
     is_settled_behind: Callable[[Place, int], bool | None],
 ) -> dict[Place, bool]:
-    """Of the driver's last transaction, which hangs in the control topic, too, with the outcome `decided`; or else of
-    that of the position that is there, or of one behind it that was aborted before it had a position."""
+    """Return, for each partition of rows, whether to commit the driver's transaction there. If that transaction hangs
+    in the control topic, too, `decided` is its outcome. Otherwise it is the transaction of the present position, or a
+    later one that was aborted before it had a position."""
     wrote = wrote_of(document)
     if decided is not None:
         return {place: decided and (wrote is None or place in wrote) for place in open_rows}
@@ -132,7 +137,7 @@ def _driver_rows(
     for place, offset in open_rows.items() if wrote is not None else ():
         begin = (wrote or {}).get(place)
         if begin is None:
-            found[place] = False  # that of the position wrote nothing there
+            found[place] = False  # the position's transaction wrote nothing there
         elif begin <= offset:
             settled = is_settled_behind(place, begin)
             if settled is not None:

@@ -1,5 +1,5 @@
-"""Topics that have another number of partitions, or were deleted and made again, while rows are sent to them (rule 31);
-and what is recorded so that a row that is sent again goes to the partition that it went to before.
+"""Handle topics whose number of partitions changes, or that are deleted and created again, while rows are sent to them
+(rule 31). Record what is needed so that a repeated row goes to the same partition as before.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ _log = get_logger(__name__)
 
 
 def announce(driver: Driver, topics: TopicCounts, until_ts: int, names: Iterable[str]) -> None:
-    """What is about to be sent to these topics is recorded before, where there are no transactions: whoever comes
-    behind a crash sends it again to the same partitions. With transactions `names` is not asked for."""
+    """Without transactions: record up to which commit_ts rows are about to be sent to these topics, so that a drainer
+    that starts after a crash repeats them in the same partitions. With transactions: do nothing, and leave `names`
+    unread."""
     notes = topics.announcement(until_ts, names)
     if notes is None:
         return
@@ -32,10 +33,10 @@ def announce(driver: Driver, topics: TopicCounts, until_ts: int, names: Iterable
 def take_up(
     driver: Driver, topics: TopicCounts, commit_ts: int, catch_up: Callable[[Transaction], None], *, now: bool = False
 ) -> None:
-    """Resolved and Admin events to all partitions of topics that have changed, and from then on they are used as they
-    are. `commit_ts`: the position, to which `catch_up` moves the one that is written. `now`: whether or not it is time
-    to look; while rows may come again that were sent before, topics are used as they were. Only while no range is
-    open. Raises DestinationRefused where that is not wanted."""
+    """Send a resolved event and an Admin event to all partitions of topics that have changed, and use these partitions
+    from then on. `commit_ts`: the position; `catch_up` moves the written position up to it. `now`: query the brokers
+    although the next check is not due. Call only while no range is open. While rows that were sent before may be
+    repeated, do nothing. Raises DestinationRefused if the configuration does not allow the change."""
     if topics.may_repeat(commit_ts):
         return
     changes = topics.look(now=now)
@@ -49,15 +50,15 @@ def take_up(
         for change in changes:
             told = encoder.partitions_changed(change.found, commit_ts)
             for partition in range(change.found):
-                # Before the position, also without transactions: who dies in between tells it again, not never.
+                # Before the position, also without transactions: after a crash in between it is sent twice, not never.
                 transaction.send(change.topic, partition, [*encoder.resolved(commit_ts), *told])
 
     driver.transact("other partitions", body, lambda _: notes.items() <= driver.document.notes.items())
     topics.taken_up(notes)
     for change in changes:
-        what = "was deleted and made again" if change.id_ else "has another number of partitions"
+        what = "was deleted and created again" if change.id_ else "has another number of partitions"
         _log.warning(
-            f"a topic {what}; rows behind commit_ts go to all its partitions as they are now, which may be others than "
+            f"a topic {what}; rows after commit_ts go to all its present partitions, which may not be the same as "
             f"before",
             topic=change.topic,
             before=change.recorded,

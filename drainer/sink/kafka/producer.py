@@ -1,7 +1,8 @@
-"""The one door to producing: messages in order, in transactions or without, and what their errors mean.
+"""Send messages in order, with or without transactions, and translate the client library's errors.
 
-A Producer that raised anything is thrown away (`drop`); a new one with its transactional id settles what it left open,
-whether it is of this process or of another one. ProducerLost and ProducerFenced say that a new one may go on.
+A Producer that raised any error must be dropped (`drop`). A new one with its transactional id ends the transaction that
+it left open, whether it was in this process or in another one. After ProducerLost and ProducerFenced a new producer may
+continue.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from drainer.sink.errors import DestinationDown, DestinationError, DestinationRe
 from drainer.sink.kafka.missing_replicas import missing_replicas
 from drainer.sink.retry import Patience
 
-# How long the library is asked to wait at a time: between two a stop is noticed and the wait is reported.
+# The longest wait in one call of the library: between two calls a stop is noticed and the wait is reported.
 _STEP_S: Final = 2.0
-_REASONS_MAX: Final = 3  # partitions that a reason names
-_ANSWER_MS: Final = 60_000  # of a request to a broker, as the library has it
+_REASONS_MAX: Final = 3  # the most partitions that an error describes
+_ANSWER_MS: Final = 60_000  # the library's default for a request to a broker
 _CHUNK_MESSAGES: Final = 1000
 _CHUNK_BYTES: Final = 1 << 20
-# Of one producer, given to the library and not acknowledged; it holds a message's bytes a second time.
+# The most bytes that one producer has given to the library without acknowledgement; the library copies them.
 UNACKNOWLEDGED_BYTES_MAX: Final = 32 << 20
 _BATCH_BYTES_MAX: Final = 1_000_000
 # The library writes fatal errors to stderr by itself; here they are raised.
@@ -73,7 +74,8 @@ class ProducerFenced(ProducerLost):
 
 
 def meaning(error: KafkaError, what: str, right: str = "Write") -> DestinationError:
-    """What the library's or a broker's error is to a sink. `right`: what it takes on a topic to do `what`."""
+    """Return the sink's error for an error of the library or a broker. `right`: the permission on a topic that `what`
+    needs."""
     text = f"{what}: {error.name()}: {error.str()}"
     if error.code() in _FENCED:
         return ProducerFenced(text)
@@ -83,12 +85,12 @@ def meaning(error: KafkaError, what: str, right: str = "Write") -> DestinationEr
 
 
 def library_batch_bytes(topic_bytes: int) -> int:
-    """What the library puts together, of messages for topics that take so much; 0: that is not known."""
+    """Return the library's batch size, in bytes, for topics that accept batches of `topic_bytes`; 0: not known."""
     return min(topic_bytes or _BATCH_BYTES_MAX, _BATCH_BYTES_MAX)
 
 
 def _chunks(messages: Iterable[Message]) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """Messages as the library takes them, and how many bytes are in each chunk."""
+    """Yield chunks of messages in the library's form, each with its number of bytes."""
     if isinstance(messages, RowMessages):
         for keys, values, size in messages.chunks(_CHUNK_MESSAGES, _CHUNK_BYTES):
             if keys is None:
@@ -100,7 +102,7 @@ def _chunks(messages: Iterable[Message]) -> Iterator[tuple[list[dict[str, Any]],
     size = 0
     for key, value, _, _ in messages:
         chunk.append({"key": key, "value": value})
-        # As Message.length, which would be a call for each.
+        # The same as Message.length, without a call for each message.
         size += RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
         if size >= _CHUNK_BYTES or len(chunk) >= _CHUNK_MESSAGES:
             yield chunk, size
@@ -110,7 +112,7 @@ def _chunks(messages: Iterable[Message]) -> Iterator[tuple[list[dict[str, Any]],
 
 
 class _Unacknowledged:
-    """How many bytes the library still holds, told from how many messages: chunks that are sent, oldest first."""
+    """Estimate how many bytes the library still holds from how many messages it holds. Chunks are kept oldest first."""
 
     def __init__(self) -> None:
         self._chunks: deque[tuple[int, int]] = deque()  # messages, bytes
@@ -122,7 +124,8 @@ class _Unacknowledged:
         self._bytes += size
 
     def bytes(self, left: int) -> int:
-        """Of the chunks that are not acknowledged as a whole, when `left` messages are not."""
+        """Return the bytes of the chunks that are not completely acknowledged, while `left` messages are not
+        acknowledged."""
         while self._chunks and self._messages - self._chunks[0][0] >= left:
             messages, size = self._chunks.popleft()
             self._messages -= messages
@@ -131,7 +134,8 @@ class _Unacknowledged:
 
 
 class Producer:
-    """Not opened: `begin` comes after `init` where there is a `transactional_id`. Not for several threads."""
+    """Send messages through one client of the library. With a `transactional_id`, `init` must be called before `begin`.
+    Not safe for use by several threads."""
 
     def __init__(
         self,
@@ -142,8 +146,8 @@ class Producer:
         batch_bytes: int = 0,
         tells_offsets: bool = False,
     ) -> None:
-        """`settings`: those of every client, and what else is configured of producers. `batch_bytes`: of
-        messages that are sent together, 0: as many as the library likes; `tells_offsets`: for `send_plainly`."""
+        """`settings`: those of every client, and those for producers alone. `batch_bytes`: the largest batch that the
+        topics accept, 0: not known; `tells_offsets`: report the offsets of sent messages, as `send_plainly` needs."""
         self.name = transactional_id or "producer"
         self._last_error = ""
         self._failed: KafkaError | None = None
@@ -158,8 +162,8 @@ class Producer:
             "retry.backoff.ms": 20,
             "reconnect.backoff.ms": 20,
             "batch.size": library_batch_bytes(batch_bytes),
-            "message.max.bytes": 1_000_000_000,  # topics have limits of their own, which rows are made for
-            # Bounded here, by bytes: `send` must not meet a full queue in the middle of a chunk.
+            "message.max.bytes": 1_000_000_000,  # topics have limits of their own, and rows are fitted to them
+            # `send` limits the bytes itself: the library's queue must not be full in the middle of a chunk.
             "queue.buffering.max.messages": 0,
             "queue.buffering.max.kbytes": (1 << 31) - 1,
             "delivery.report.only.error": not tells_offsets,
@@ -171,7 +175,7 @@ class Producer:
             conf["transactional.id"] = transactional_id
             timeout_ms = int(transaction_timeout_s * 1000)
             conf["transaction.timeout.ms"] = str(timeout_ms)
-            # The library refuses to wait for an answer for longer than that.
+            # The library refuses a request timeout that is longer than the transaction timeout.
             conf["socket.timeout.ms"] = str(min(timeout_ms, int(conf.get("socket.timeout.ms", _ANSWER_MS))))
         try:
             self._client = Client(conf, logger=_SILENT)
@@ -186,11 +190,11 @@ class Producer:
             self._failed = error
 
     def init(self, topic: str, patience: Patience) -> None:
-        """Fence off whoever had this transactional id, and have its transaction aborted or finished. `topic`: one that
-        is there."""
-        # Where the library is not connected yet, it tries to find the coordinator again only half a second later. The
-        # first answer comes through the address that it was given, the second through the broker that this names: with
-        # one question a producer of five waited that half second, with two none of 120.
+        """Fence off the former producer of this transactional id, and have its transaction aborted or finished.
+        `topic`: a topic that exists."""
+        # A library that is not connected yet looks for the coordinator again only half a second later. The first of
+        # these requests goes to the configured address, the second to the broker that the answer names. Measured: with
+        # one request, every fifth producer waited for that half second; with two, none of 120 did.
         for _ in range(2):
             with contextlib.suppress(KafkaException):
                 self._client.list_topics(topic, timeout=_STEP_S)
@@ -205,7 +209,7 @@ class Producer:
             raise meaning(error.args[0], f"{self.name}: begin_transaction") from error
 
     def send(self, topic: str, partition: int, messages: Iterable[Message], patience: Patience) -> int:
-        """Messages in this order; returns how many. They are acknowledged when `flush` has returned."""
+        """Send messages in this order; return how many there were. They are acknowledged when `flush` has returned."""
         count = 0
         self._sent.add((topic, partition))
         for given, size in _chunks(messages):
@@ -233,7 +237,7 @@ class Producer:
             self._check_failed()
 
     def flush(self, patience: Patience) -> None:
-        """Until all that was sent is acknowledged. Raises what became of the first message that was not."""
+        """Wait until all messages are acknowledged. Raises the error of the first message that failed."""
         while True:
             before = len(self._client)
             left = self._flush()
@@ -244,18 +248,18 @@ class Producer:
                 self._waited(_UNACKNOWLEDGED, patience)
 
     def commit(self, patience: Patience) -> None:
-        """Raises ProducerLost where it is not known whether the transaction is committed."""
+        """Commit the transaction. Raises ProducerLost if it is not known whether the transaction is committed."""
         if self._transactional:
             self._until_done("commit_transaction", self._client.commit_transaction, patience)
 
     def abort(self, patience: Patience) -> None:
-        """What was sent since `begin` is not seen by who reads committed messages."""
+        """Abort the transaction: read-committed consumers do not see the messages that were sent since `begin`."""
         if self._transactional:
-            self.flush(patience)  # a transaction is often not known to the broker yet, and could not be aborted
+            self.flush(patience)  # before that, the broker often does not know the transaction and cannot abort it
             self._until_done("abort_transaction", self._client.abort_transaction, patience)
 
     def send_plainly(self, topic: str, partition: int, message: Message, patience: Patience) -> int:
-        """One message outside of transactions; its offset."""
+        """Send one message outside of transactions; return its offset."""
         found: list[tuple[KafkaError | None, int]] = []
         self._sent.add((topic, partition))
         self._client.produce(
@@ -275,13 +279,13 @@ class Producer:
         return offset
 
     def drop(self) -> None:
-        """What is on its way is given up."""
-        with contextlib.suppress(KafkaException, ProducerLost):  # it is of no use any more in any case
+        """Abandon the messages that are not acknowledged, and end the client."""
+        with contextlib.suppress(KafkaException, ProducerLost):  # the client is not used again in any case
             self._client.purge()
             self._poll(0)
         last = [self._client]
         del self._client
-        # Ends the library's threads, which may wait for a broker that is away.
+        # This ends the library's threads, which may wait for an unreachable broker.
         threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()
 
     def _until_done(self, what: str, call: Any, patience: Patience) -> None:
@@ -300,11 +304,12 @@ class Producer:
         self._served(lambda: self._client.poll(timeout_s))
 
     def _flush(self) -> int:
-        """How many messages are not acknowledged after a while."""
+        """Wait for up to _STEP_S seconds; return how many messages are not acknowledged then."""
         return self._served(lambda: self._client.flush(_STEP_S))
 
     def _served(self, call: Callable[[], int]) -> int:
-        """What serves callbacks raises fatal errors; where it meant to call one of ours behind that, a SystemError."""
+        """Run a call of the library that serves callbacks. It raises a fatal error as KafkaException, or as SystemError
+        if one of our callbacks was to be called after that error."""
         try:
             return call()
         except KafkaException as error:
@@ -315,7 +320,7 @@ class Producer:
                 raise meaning(cause.args[0], self.name) from error
             if cause is not None:
                 raise
-            # A fatal error that it has lost, such as of a transaction that the brokers have aborted.
+            # The library has lost its fatal error, for example that brokers have aborted the transaction.
             why = self._last_error or str(error)
             raise ProducerLost(f"{self.name}: the client library failed: {why}") from error
 
@@ -328,8 +333,8 @@ class Producer:
         patience.failed(DestinationDown(f"{self.name}: {'; '.join(filter(None, reasons))}"))
 
     def _missing(self) -> list[str]:
-        """What is wrong with the partitions that messages went to. The library tells of no refusal that it answers by
-        trying again, such as that of too few replicas in sync."""
-        with contextlib.suppress(KafkaException):  # no broker answers: its last error says that
+        """Return what is wrong with the partitions that messages were sent to. The library does not report refusals
+        that it retries, such as too few in-sync replicas."""
+        with contextlib.suppress(KafkaException):  # no broker answers; the library's last error says so
             return missing_replicas(self._client.list_topics(timeout=_STEP_S).topics, self._sent)
         return []

@@ -7,7 +7,7 @@ from drainer.sink.kafka.producer import Producer
 
 
 def new_producer(config: KafkaConfig, transactional_id: str, batch_bytes: int = 0) -> Producer:
-    """Without transactions it has no id. `batch_bytes`: as of Producer."""
+    """Return a new producer; without transactions it has no transactional id. `batch_bytes`: see Producer."""
     return Producer(
         {**config.client, **config.producer},
         transactional_id=transactional_id if config.exactly_once else "",

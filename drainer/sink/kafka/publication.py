@@ -1,4 +1,4 @@
-"""Changes to the messages of each partition, in its order. Picklable: executors do with it what the driver does."""
+"""Turn changes into the messages of each partition, in order. Picklable: the driver and executors use the same code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Framed = Callable[[Ints], Iterable[Message]]
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """Messages of one partition, in its order."""
+    """Messages of one partition, in the order in which they must be sent."""
 
     topic: str
     partition: int
@@ -42,11 +42,12 @@ class Outgoing:
 
 
 class Publication:
-    """Keeps what it compiles for tables; not for several threads, and pickled without that.
+    """Make the messages of one changefeed. Caches what it compiles for tables, and is pickled without this cache. Not
+    safe for use by several threads.
 
-    `counts`: partitions of every topic that is used; `topic_bytes`: max.message.bytes of each, the least of which no
-    message of several rows exceeds; `ids`: of schemas, for protocols that register them. `batch_bytes`: what Kafka's
-    own batches must stay below, 0: it is not known."""
+    `counts`: the number of partitions of every topic in use; `topic_bytes`: max.message.bytes of each, no message of
+    several rows is larger than the least of them; `ids`: schema ids, for protocols that register schemas.
+    `batch_bytes`: the largest batch that all topics accept, 0: not known."""
 
     def __init__(
         self,
@@ -81,12 +82,13 @@ class Publication:
         return Publication(self.options, self.router, self.counts, self.topic_bytes, ids)
 
     def tables_in(self, segment: ChangeSegment) -> list[TopicTable]:
-        """Each version of a table that rows of the segment have, and their topic."""
+        """Return each table version that the segment's rows have, with its topic."""
         tables = {table.key: table for table in (self._events.selection(one.codec).table for one in segment.changes)}
         return [(self.router.topic(table.schema, table.name), table) for table in tables.values()]
 
     def tables_of(self, view: SchemaView) -> list[TopicTable]:
-        """Of all that rows may have under this view. Kept, because batch after batch has the same one."""
+        """Return each table version that rows may have under this view, with its topic. The result is kept, because
+        consecutive batches have the same view."""
         if self._viewed is None or self._viewed[0] is not view:
             self._viewed = view, self._tables_of(view)
         return self._viewed[1]
@@ -103,33 +105,35 @@ class Publication:
         return found
 
     def required_schemas(self, tables: Iterable[TopicTable]) -> list[RequiredSchema]:
-        """What must be registered for rows of these tables, and is not. Raises EncodeError."""
+        """Return the schemas that rows of these tables need and that are not registered yet. Raises EncodeError."""
         if not isinstance(self.encoder, RegisteringEncoder):
             return []
         wanted = [one for topic, table in tables for one in self.encoder.required_schemas(topic, table)]
         return [one for one in wanted if one.fingerprint not in self.ids.get(one.subject, {})]
 
     def rows(self, segment: ChangeSegment, *, is_piece: bool = False) -> Iterator[Outgoing]:
-        """`is_piece`: the segment has a part of a transaction. Raises EncodeError, MessageTooLarge, DispatchError,
-        DecodeError."""
+        """Yield the messages of a segment by partition. `is_piece`: the segment is a part of a transaction. Raises
+        EncodeError, MessageTooLarge, DispatchError, DecodeError."""
         return self.part_rows(Part(segment, is_piece=is_piece))
 
     def part_rows(self, part: Part) -> Iterator[Outgoing]:
-        """Raises as `rows`."""
+        """Yield the messages of a part by partition. Raises the same errors as `rows`."""
         routes = self.dispatcher.routes(self._events.of(part.segment), is_piece=part.is_piece)
         return self._outgoing([of for of in routes if part.class_ in (None, class_of(of.changes))])
 
     def parts(self, works: Callable[[], Iterable[ChangeSegment]]) -> Iterator[Part]:
-        """Of transactions in pieces (batch.work.Pieces), in the order in which `part_rows` must be sent. Raises what
-        `works` raises."""
+        """Yield the parts of a transaction in pieces (batch.work.Pieces), in the order in which their `part_rows` must
+        be sent. Raises what `works` raises."""
         return in_order(works, self._events)
 
     def rows_of_slot(self, segment: ChangeSegment, slot: int, slots: int) -> Iterator[Outgoing]:
-        """Of a slot's changes what that of `slots` writes. Raises as `rows`."""
+        """Yield the messages that slot `slot` out of `slots` writes for these changes. Raises the same errors as
+        `rows`."""
         return self._outgoing(part_of_slot(self._events.of(segment), self.dispatcher, slot, slots))
 
     def _outgoing(self, found: Iterable[Routes]) -> Iterator[Outgoing]:
-        # Carriers are smaller than what is made of them, of which a partition's part then is a slice.
+        # Rows are sorted by partition while they are column carriers, which are smaller than encoded rows: each
+        # partition's encoded rows are then a slice.
         routes = [of.by_partition() for of in found]
         framed = self._framed(routes)
         if framed is None:
@@ -149,7 +153,8 @@ class Publication:
             begin = end
 
     def _framed(self, routes: Sequence[Routes]) -> Framed | None:
-        """From places among the events of all routes to their messages; None where there are no events."""
+        """Return a function that makes messages of the events at given places, counted over all routes; None if there
+        are no events."""
         columns = self._columns(routes)
         if columns:
             frame_columns = self.encoder.frame_columns  # type: ignore[attr-defined]
@@ -158,8 +163,8 @@ class Publication:
         return (lambda chosen: self.encoder.frame(rows[at] for at in chosen.tolist())) if rows else None
 
     def _columns(self, routes: Sequence[Routes]) -> list[EncodedColumns]:
-        """None of them where the protocol makes messages of rows, and where a row is so long that it must be looked at
-        alone."""
+        """Encode the events column by column. Return [] if they must be encoded row by row: the protocol needs rows, or
+        a row is so long that it needs a message of its own kind (large.py)."""
         encoder = self.encoder
         if not isinstance(encoder, ColumnEncoder) or (encoder.joins_transactions and not _are_alone(routes)):
             return []
@@ -178,8 +183,8 @@ class Publication:
         return self._large_of(routes.topic).fitted(table, routes.changes, table.encode(routes.changes))
 
     def check_claims(self) -> None:
-        """That claims can be written where they are to lie, if there are to be any. Raises ClaimStoreError,
-        ProtocolConfigError."""
+        """Check that the store for messages that are too large for Kafka (claim-check) can be written, if it is
+        configured. Raises ClaimStoreError, ProtocolConfigError."""
         store = self._claims()
         if store is not None:
             store.check()
@@ -197,12 +202,12 @@ class Publication:
         return found
 
     def topics_of(self, step: Ddl) -> list[str]:
-        """Where a DDL goes, and where rows of the tables go that it leaves."""
+        """Return the topics that a DDL is sent to, and the topics for rows of the tables that exist after it."""
         told = [message.topic for message in ddl_messages(step, self.router)]
         return list(dict.fromkeys([*told, *self.router.topics(step.touched_names)]))
 
     def ddl(self, step: Ddl) -> Iterator[Outgoing]:
-        """Raises EncodeError."""
+        """Yield the messages of a DDL by partition. Raises EncodeError."""
         for told in ddl_messages(step, self.router):
             messages = self.encoder.ddl(told.ddl)
             for partition in ddl_partitions(self.encoder.ddl_scope, self.counts[told.topic]) if messages else ():
@@ -210,11 +215,11 @@ class Publication:
 
     @property
     def sends_bootstraps(self) -> bool:
-        """Whether readers are told of tables' schemas now and then."""
+        """Return whether tables' schemas are sent to readers from time to time."""
         return self.encoder.name == "simple"
 
     def slot_places(self, slots: int) -> dict[tuple[str, int], int]:
-        """Of every partition the slot that writes to it."""
+        """Return, for every partition, the slot that writes to it."""
         return {
             (topic, partition): slot
             for topic in self.counts
@@ -222,12 +227,12 @@ class Publication:
         }
 
     def partitions(self) -> Iterator[tuple[str, int]]:
-        """All of all topics."""
+        """Return all partitions of all topics."""
         return ((topic, partition) for topic, count in self.counts.items() for partition in range(count))
 
 
 def _are_alone(routes: Sequence[Routes]) -> bool:
-    """Whether each event is of a transaction of its own."""
+    """Return whether each event is the only one of its transaction."""
     if not routes:
         return True
     numbers = np.sort(np.concatenate([transactions_of(of.changes) for of in routes]))

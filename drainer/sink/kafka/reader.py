@@ -1,4 +1,4 @@
-"""The one door to reading: a few partitions from their beginning to their end."""
+"""Read a few partitions from their beginning to their end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ANSWER_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record; `value` None: the key is deleted."""
+    """One record; `value` None deletes the key."""
 
     offset: int
     key: bytes
@@ -28,7 +28,7 @@ class Record:
 
 
 class Reader:
-    """Reads partitions of one topic. Not for several threads."""
+    """Read partitions of one topic. Not safe for use by several threads."""
 
     def __init__(self, settings: Mapping[str, str], topic: str) -> None:
         self._topic = topic
@@ -37,13 +37,13 @@ class Reader:
             **settings,
             "log_level": 0,
             "error_cb": self._note_error,
-            "group.id": f"drainer-{uuid.uuid4().hex}",  # of no use: nothing is committed
+            "group.id": f"drainer-{uuid.uuid4().hex}",  # required by the library; no offset is committed
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 20,  # for the end of a partition, which is told only then
+            "fetch.wait.max.ms": 20,  # the end of a partition is reported only after this wait
         }
-        # For ends alone: one that has read a partition takes up to a second until it reads another.
+        # For end offsets only: a consumer that has read one partition takes up to a second before it reads another.
         self._of_ends = {committed: self._made(committed=committed) for committed in (False, True)}
 
     def _made(self, *, committed: bool) -> Consumer:
@@ -53,18 +53,18 @@ class Reader:
         self._reason = f"{error.name()}: {error.str()}"
 
     def committed(self, partition: int, patience: Patience) -> list[Record]:
-        """All that is committed. A transaction that is open there is waited for: who asks has settled those there may
-        be."""
+        """Return all committed records. Waits until no transaction is open there: the caller has ended those that
+        hang."""
         end = self.settled_end(partition, patience)
         return self._read(partition, 0, end, committed=True, patience=patience)
 
     def before_open(self, partition: int, patience: Patience) -> list[Record]:
-        """All that is committed before the first transaction that is open there, which is not waited for."""
+        """Return the committed records in front of the first open transaction, without waiting for that transaction."""
         end = self._end(partition, committed=True, patience=patience)
         return self._read(partition, 0, end, committed=True, patience=patience)
 
     def settled_end(self, partition: int, patience: Patience) -> int:
-        """The end of a partition, once no transaction is open there; behind the marker that ended the last one."""
+        """Wait until no transaction is open in a partition; return the end offset, after the last marker."""
         while True:
             end = self.end(partition, patience)
             stable = self._end(partition, committed=True, patience=patience)
@@ -72,20 +72,21 @@ class Reader:
                 return end
             if stable < end:
                 patience.failed(DestinationDown(f"{self._topic}-{partition}: a transaction is open at offset {stable}"))
-            # Else the marker came between the two questions: `end` is where it stands.
+            # Otherwise the marker was written between the two queries, at offset `end`: query again.
 
     def end(self, partition: int, patience: Patience) -> int:
-        """Behind everything that was ever written."""
+        """Return the offset after everything that was ever written."""
         return self._end(partition, committed=False, patience=patience)
 
     def everything(self, partition: int, patience: Patience, *, begin: int = 0) -> list[Record]:
-        """What was ever written from offset `begin` on, aborted transactions too."""
+        """Return every record from offset `begin` on, including those of aborted and open transactions."""
         end = self.end(partition, patience)
         return self._read(partition, begin, end, committed=False, patience=patience)
 
     def shows(self, partition: int, begin: int, end: int | None, patience: Patience) -> bool | None:
-        """Whether read-committed consumers find one from offset `begin` to below `end`, None: the first open
-        transaction. None where messages from `begin` on have been deleted, so that nothing can be said."""
+        """Return whether read-committed consumers find a record from offset `begin` to below `end` (None: to the first
+        open transaction). Return None if they find none and messages from `begin` on have been deleted: then the answer
+        is not known."""
         first, stable = self._bounds(partition, committed=True, patience=patience)
         end = stable if end is None else min(end, stable)
         at_once = self._read(partition, max(begin, first), end, committed=True, patience=patience, records_max=1)
@@ -95,7 +96,7 @@ class Reader:
         return self._bounds(partition, committed=committed, patience=patience)[1]
 
     def _bounds(self, partition: int, *, committed: bool, patience: Patience) -> tuple[int, int]:
-        """The first offset that was not deleted, and the end."""
+        """Return the first offset that was not deleted, and the end offset."""
         of = TopicPartition(self._topic, partition)
         while True:
             try:
@@ -105,7 +106,7 @@ class Reader:
                 found = meaning(error.args[0], f"topic {self._topic}", "Read")
                 if isinstance(found, DestinationRefused):
                     raise found from error
-                # One that met a leader's death says "unknown partition" for ever, so a new one takes its place.
+                # After a leader's death a consumer may answer "unknown partition" for ever, so a new one replaces it.
                 self._of_ends[committed].close()
                 self._of_ends[committed] = self._made(committed=committed)
                 patience.failed(found)
@@ -126,7 +127,7 @@ class Reader:
         patience: Patience,
         records_max: int | None = None,
     ) -> list[Record]:
-        """Offsets from `begin` to below `end`, which need not be those of records."""
+        """Return the records at offsets from `begin` to below `end`. There need not be a record at either offset."""
         if begin >= end:
             return []
         with self._consumer(committed=committed) as consumer:
@@ -171,7 +172,7 @@ _GOES_BY: Final[Sequence[int]] = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.BROKER_NOT_AVAILABLE,
     KafkaError.OFFSET_NOT_AVAILABLE,
-    # While a leader moves, and from a broker that does not know yet of a topic just made.
+    # While a leader moves, and from a broker that does not know a newly created topic yet.
     KafkaError._DESTROY_BROKER,
     KafkaError._UNKNOWN_PARTITION,
     KafkaError._UNKNOWN_TOPIC,

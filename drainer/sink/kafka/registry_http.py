@@ -41,7 +41,7 @@ class RegistryAccess:
 
     @property
     def authorization(self) -> str:
-        """Of the header of this name; "" without any."""
+        """Return the value of the Authorization header; "" without a user or token."""
         if self.token:
             return f"Bearer {self.token}"
         if self.user:
@@ -104,14 +104,15 @@ class RegistryAnswer(DestinationRefused):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would take user and password to whoever it names."""
+    """Follow no redirect: it would send user and password to another server."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None
 
 
 class RegistryHttp:
-    """Blocking. What is no answer, or one that the next try may change (5xx, 429), is tried again for `wait_s`."""
+    """A blocking client. A request without an answer, or with one that the next attempt may change (5xx, 429), is
+    retried for `wait_s` seconds."""
 
     def __init__(
         self,
@@ -132,12 +133,12 @@ class RegistryHttp:
         self._opener = urllib.request.build_opener(*handlers)
 
     def get(self, path: str) -> Any:
-        """As `post`."""
+        """Send a GET request; see `post`."""
         return self._ask("GET", path, None)
 
     def post(self, path: str, body: object) -> Any:
-        """The answer's JSON. Raises RegistryAnswer for one that is no success, DestinationRefused for one that is no
-        registry's, DestinationDown where there was none in time."""
+        """Send a POST request; return the JSON of the answer. Raises RegistryAnswer for an error status,
+        DestinationRefused for an answer that is not a registry's, DestinationDown if there was no answer in time."""
         return self._ask("POST", path, json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode())
 
     def _ask(self, method: str, path: str, body: bytes | None) -> Any:

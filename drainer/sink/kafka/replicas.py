@@ -1,7 +1,8 @@
-"""Whether a topic has replicas enough to be written with acks=all at all, which is looked at when a drainer starts.
+"""Check, when a drainer starts, whether a topic has enough replicas to be written with acks=all.
 
-A broker refuses acks=all to a partition with fewer replicas in sync than `min.insync.replicas`. Where the topic does
-not even have as many, that never ends, so it is refused; where some are away, they are waited for.
+A broker refuses acks=all for a partition with fewer in-sync replicas than `min.insync.replicas`. A topic that has fewer
+replicas than that could never be written, so it is refused. If it has enough, but some are not in sync, the drainer
+waits for them.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ def check_new(topics: Topics, name: str, config: KafkaConfig) -> None:
     try:
         wanted = topics.default_min_insync()
     except DestinationRefused as error:
-        # It needs a right of its own, DescribeConfigs on the cluster; the topic is looked at when it is there.
+        # The request needs a permission of its own, DescribeConfigs on the cluster. The topic is checked once it
+        # exists.
         _log.info(
-            "the brokers' min.insync.replicas could not be asked for; the topic is created, and its own "
-            "is held against its replicas then",
+            "the brokers' min.insync.replicas could not be queried; the topic is created, and then its replicas are "
+            "compared with its own min.insync.replicas",
             topic=name,
             why=str(error),
         )
@@ -34,7 +36,7 @@ def check_new(topics: Topics, name: str, config: KafkaConfig) -> None:
     if factor < wanted:
         raise DestinationRefused(
             f"topic {name} is not created: replication-factor is {factor}, and the brokers' min.insync.replicas is "
-            f"{wanted}, with which no broker takes a message that all replicas must acknowledge: set "
+            f"{wanted}, so brokers would refuse every message that all in-sync replicas must acknowledge: set "
             f"replication-factor to {wanted} or more"
         )
 
@@ -47,7 +49,7 @@ def check_existing(topics: Topics, name: str, config: KafkaConfig) -> None:
     found = topics.replicas().get(name, wanted)
     if found < wanted:
         raise DestinationRefused(
-            f"topic {name} has partitions with {found} replicas, and its min.insync.replicas is {wanted}, with which "
-            f"no broker takes a message that all replicas must acknowledge: add replicas, or lower the topic's "
-            f"min.insync.replicas"
+            f"topic {name} has partitions with {found} replicas, and its min.insync.replicas is {wanted}, so "
+            f"brokers refuse every message that all in-sync replicas must acknowledge: add replicas, or lower the "
+            f"topic's min.insync.replicas"
         )

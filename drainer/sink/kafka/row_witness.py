@@ -1,4 +1,4 @@
-"""What partitions of rows tell of a transaction that hangs elsewhere: whether readers find what it wrote there."""
+"""Find out from partitions of rows whether a transaction that hangs elsewhere is committed: readers find its rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from drainer.sink.retry import Patience
 
 
 class RowWitness:
-    """A context, for one thread. `there`: partitions that exist; `open_rows`: those where a transaction hangs, and from
-    which offset on."""
+    """Look into partitions of rows as a read-committed consumer. A context manager, for use by one thread. `there`: the
+    partitions that exist; `open_rows`: those with a hanging transaction, and the offset at which it begins."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class RowWitness:
         self._readers: dict[str, Reader] = {}
 
     def is_committed(self, begins: Mapping[Place, int]) -> bool:
-        """Whether a transaction was committed in any of the partitions, which ended at these offsets before it. Raises
-        DestinationRefused where none of them can tell any more."""
+        """Return whether a transaction was committed in any of these partitions. `begins`: their end offsets before the
+        transaction. Raises DestinationRefused if all of them have lost their messages since."""
         gone = []
         for place, begin in sorted(begins.items()):
             shown = self.is_settled_behind(place, begin)
@@ -45,14 +45,15 @@ class RowWitness:
             topic, partition = gone[0]
             offset = begins[gone[0]]
             raise DestinationRefused(
-                f"{self._label}: whether a transaction was committed cannot be told any more: {topic}-{partition} has "
-                f"lost its messages from offset {offset} on. {told({gone[0]: offset}, self._config.address)}"
+                f"{self._label}: it cannot be found out any more whether a transaction was committed: the messages of "
+                f"{topic}-{partition} from offset {offset} on have been deleted. "
+                f"{told({gone[0]: offset}, self._config.address)}"
             )
         return False
 
     def is_settled_behind(self, place: Place, begin: int) -> bool | None:
-        """Whether read-committed consumers find any from offset `begin` on, below what is open there; None where
-        they were deleted, by themselves or with their topic."""
+        """Return whether read-committed consumers find any message from offset `begin` on, in front of an open
+        transaction; None if the messages were deleted, alone or with their topic."""
         if place not in self._there:
             return None
         topic, partition = place
@@ -62,8 +63,8 @@ class RowWitness:
             return self._readers[topic].shows(partition, begin, self._open_rows.get(place), self._patience)
         except DestinationRefused as error:
             raise DestinationRefused(
-                f"{self._label}: brokers have left a transaction open, and whether it was committed is told by what "
-                f"readers find in topic {topic} alone, where reading is refused: {error}"
+                f"{self._label}: brokers have left a transaction open, and only reading topic {topic} shows whether it "
+                f"was committed, but reading is refused: {error}"
             ) from error
 
     def __enter__(self) -> RowWitness:
@@ -75,13 +76,14 @@ class RowWitness:
 
 
 def told(open_at: Mapping[Place, int], address: str) -> str:
-    """For an operator: which transaction is open, and what names and ends it."""
+    """Describe open transactions to an operator: where the first one begins, and the commands that name its producer
+    and end it."""
     (topic, partition), offset = min(open_at.items())
     more = f", and in {len(open_at) - 1} partitions more" if len(open_at) > 1 else ""
     tool = f"kafka-transactions.sh --bootstrap-server {address}"
     place = f"--topic {topic} --partition {partition}"
     return (
         f"a transaction has no end at offset {offset} of {topic}-{partition}{more}. "
-        f"`{tool} describe-producers {place}` names its producer. If that is not at work, "
-        f"`{tool} abort {place} --start-offset {offset}` ends it, and takes its messages away"
+        f"`{tool} describe-producers {place}` names its producer. If that producer is not running, "
+        f"`{tool} abort {place} --start-offset {offset}` aborts the transaction, and its messages are lost"
     )

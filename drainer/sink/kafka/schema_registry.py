@@ -59,11 +59,12 @@ class SchemaRegistry:
 
     @property
     def ids(self) -> SchemaIds:
-        """Of all that were registered so far."""
+        """Return the ids of all schemas that were registered so far."""
         return self._ids
 
     def check(self) -> None:
-        """That it is there, lets us in, and knows Avro. Raises DestinationRefused or DestinationDown."""
+        """Check that the registry answers, accepts the credentials and supports Avro. Raises DestinationRefused or
+        DestinationDown."""
         try:
             kinds = self._http.get("/schemas/types")
         except RegistryAnswer as error:
@@ -103,8 +104,8 @@ class SchemaRegistry:
         return self._ids
 
     def schema(self, schema_id: SchemaId) -> str:
-        """Raises LookupError where there is none of this id, DestinationRefused for one that is not Avro's,
-        DestinationDown."""
+        """Return the schema of an id. Raises LookupError if the id does not exist, DestinationRefused if the schema is
+        not an Avro schema, DestinationDown."""
         found = self._schemas.get(schema_id)
         if found is not None:
             return found
@@ -128,10 +129,10 @@ def _member(answer: Any, name: str) -> Any:
 
 
 def glue_registry(registry_name: str, region: str, access_key: str = "", secret_access_key: str = "") -> None:
-    """AWS Glue as a registry. Messages of it are read and written (drainer.protocol.avro.envelope) where ids are given;
-    asking AWS for them is not built.
+    """AWS Glue as a registry. Its messages can be read and written (drainer.protocol.avro.envelope) if ids are given;
+    requests to AWS for ids are not implemented.
 
-    Raises ConfigError, always: for settings that TiCDC refuses, then since there is nothing to connect with."""
+    Always raises ConfigError: for settings that TiCDC refuses, and otherwise because there is no client for AWS."""
     if not registry_name or not region:
         raise ConfigError("glue-schema-registry-config: registry-name and region must be set")
     if bool(access_key) != bool(secret_access_key):

@@ -1,4 +1,4 @@
-"""`[syncer.to.security]` of Kafka: TLS and SASL, under TiCDC's names, and what the client library is told."""
+"""`[syncer.to.security]` of Kafka: TLS and SASL, under TiCDC's names, translated to the client library's settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from binlog.runtime.fields import Section
 from pydantic import BeforeValidator, Field
 
 _WHERE: Final = "syncer.to.security"
-# As TiCDC takes them, without regard to case → as Kafka names them.
+# TiCDC's name, in which case does not matter → Kafka's name.
 MECHANISMS: Final = {
     "plain": "PLAIN",
     "scram-sha-256": "SCRAM-SHA-256",
@@ -77,7 +77,7 @@ class KafkaSecuritySection(Section):
 
     @property
     def mechanism(self) -> str:
-        """As Kafka names it; "" without SASL. Raises ConfigError for one that there is not."""
+        """Return the mechanism under Kafka's name; "" without SASL. Raises ConfigError for an unknown one."""
         if not self.sasl_mechanism:
             if any(getattr(self, name) for name in _OAUTH):
                 return "OAUTHBEARER"

@@ -1,8 +1,9 @@
-"""Kafka, exactly once: reads from top to bottom as drainer/sink/base.py does.
+"""Kafka, exactly once. The methods are in the order of drainer/sink/base.py.
 
-What the driver writes, rows, DDLs, resolved events, goes out in the transaction that moves the position. What executors
-write goes out in a transaction for each slot, with the slot's mark, between one of the driver's that records the intent
-and one that closes it. Resolved events of a range leave with the latter, behind all of its rows.
+What the driver writes (rows, DDLs, resolved events) is sent in the transaction that moves the position. What executors
+write is sent in one transaction for each slot, with the slot's mark. These transactions run between two of the
+driver's: the first records the intent, and the second closes it and sends the resolved events of the range, after all
+of its rows.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class KafkaSink:
         self._commit_ts = 0
         self._schema_version = 0
         self._moved_s = 0.0
-        # Of the thread that plans: what makes tables is not for several.
+        # Only for the thread that plans: a Publication is not safe for use by several threads.
         self._planning = publication.with_topics({}, {})
         self._describes = isinstance(publication.encoder, RegisteringEncoder) or publication.sends_bootstraps
         self._viewed: Sequence[TopicTable] = ()
@@ -96,7 +97,7 @@ class KafkaSink:
 
     @property
     def slotting(self) -> PartitionSlotting:
-        """Of the topics that are known now."""
+        """Return the slotting for the topics that are known now."""
         driver, topics = self._opened()
         return topics.slotting(driver.slots)
 
@@ -110,21 +111,21 @@ class KafkaSink:
 
     @property
     def advance_s(self) -> float:
-        """How often `advance` is to be called while there are no rows."""
+        """Return the interval, in seconds, at which `advance` is to be called while there are no rows."""
         return self._config.resolved_s
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         if not self._config.control_topic:
             name = re.sub(r"[^A-Za-z0-9._-]", "_", f"tidb-binlog-{identity.changefeed}-{identity.cluster_id}")
             self._config = replace(self._config, control_topic=name[:TOPIC_LENGTH_MAX])
-        self._publication.check_claims()  # else the first row that is too large would tell, some night
+        self._publication.check_claims()  # otherwise only the first row that is too large would fail
         topics = self._topics = TopicCounts(self._config, self._publication, self._stop)
         driver = self._driver = Driver(self._config, topics.admin, identity, self._stop, self._resolved)
         missing: tuple[TableName, ...] = ()
 
         def create() -> Document:
             nonlocal missing
-            missing = first.missing(())  # nothing says of a topic what is in it
+            missing = first.missing(())  # the tables whose rows a topic has are not known
             return Document(Stored(first.begin_ts(initial_ts, missing), 0, driver.epoch))
 
         try:
@@ -201,7 +202,8 @@ class KafkaSink:
         self._move(f"DDL job {job_id}", step.commit_ts, step.job.schema_version, body, lambda: self.job_done(job_id))
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
-        """A position that the next transaction moves anyway is not written for itself."""
+        """Move the position. If the last move was less than `resolved_s` seconds ago, only keep it in memory: the next
+        transaction writes it."""
         if commit_ts == self._commit_ts:
             return
         if self._monotonic() - self._moved_s < self._config.resolved_s:
@@ -214,8 +216,8 @@ class KafkaSink:
         return job_id in self._opened()[0].document.jobs
 
     def examination(self, view: SchemaView) -> Examination | None:
-        """Nothing here refuses a row; but topics must be known before rows are cut by their partitions. Called while
-        another thread writes."""
+        """Return None, because Kafka refuses no row. Topics and schemas are looked up here, because topics must be
+        known before rows are cut by their partitions. Called while another thread writes."""
         topics = self._opened()[1]
         names = [(versions.schema, versions.name) for versions in view.tables.values()]
         topics.know(self._publication.router.topics(names))
@@ -246,7 +248,7 @@ class KafkaSink:
         return KafkaSlotWriter(self._config, topics.publication, driver.epoch, intent, driver.label, ends, driver.owner)
 
     def _record(self, intent: Intent) -> tuple[int, ...]:
-        """Where the control topic's partitions end then."""
+        """Record the intent. Return the end offsets of the control topic's partitions after it."""
         driver, topics = self._opened()
         schedule, tables = self._schedule, self._viewed
 
@@ -289,8 +291,8 @@ class KafkaSink:
         body: Callable[[Transaction], None],
         done: Callable[[], bool] | None = None,
     ) -> bool:
-        """One transaction of `body`, the position and resolved events. `done`: whether one whose answer was lost was
-        committed, where the position alone does not say so."""
+        """Run `body` in a transaction that also moves the position and sends resolved events. `done`: whether a
+        transaction whose answer was lost was committed, if the position alone does not show it."""
         driver, topics = self._opened()
 
         def whole(transaction: Transaction) -> None:
@@ -311,7 +313,7 @@ class KafkaSink:
         return repeated
 
     def _catch_up(self, transaction: Transaction) -> None:
-        """The position that `advance` has not written."""
+        """Move the written position to the one that `advance` has kept in memory."""
         stored = transaction.store.document.stored
         if stored is not None and stored.commit_ts < self._commit_ts:
             transaction.store.move(
@@ -322,24 +324,25 @@ class KafkaSink:
             )
 
     def _resolved(self, commit_ts: int) -> Sequence[Message]:
-        """What says that everything up to there is in a partition."""
+        """Return the messages which say that everything up to `commit_ts` was sent to a partition."""
         return self._opened()[1].publication.encoder.resolved(commit_ts)
 
     def _known(self, names: Iterable[str], tables: Sequence[TopicTable] = ()) -> Publication:
-        """In a transaction: for these topics, too, and with the ids of the schemas of these tables."""
+        """Return the publication with these topics added and with the schema ids of these tables. Called inside a
+        transaction; raises ProducerLost if a topic needs smaller batches than the producer makes."""
         driver, topics = self._opened()
         publication = topics.know(names)
         if tables:
             publication = topics.prepare(tables)
         if driver.use_batches(publication.batch_bytes):
-            raise ProducerLost(f"{driver.label}: a topic takes less at once than those before")
+            raise ProducerLost(f"{driver.label}: a topic accepts only smaller batches than the topics before")
         return publication
 
     def _topics_in(self, pieces: Pieces[ChangeSegment]) -> Iterator[str]:
         return (topic for segment in pieces.works() for topic, _ in self._publication.tables_in(segment))
 
     def _check(self, after_ts: int, until_ts: int) -> None:
-        """Raises PositionMoved where (after_ts, until_ts] does not follow the position."""
+        """Raise PositionMoved if (after_ts, until_ts] does not follow the position."""
         if after_ts != self._commit_ts:
             raise PositionMoved(
                 f"{self._opened()[0].label}: ({after_ts}, {until_ts}] cannot be applied: its position is "
@@ -355,7 +358,8 @@ class KafkaSink:
         take_up(driver, topics, self._commit_ts, self._catch_up, now=now)
 
     def _take_up_behind_range(self) -> None:
-        """The range is committed, so what fails here must not look as if it had: it is tried again later."""
+        """Use changed partitions after a range. The range is committed already, so an error here must not make it look
+        failed; the change is tried again later."""
         if self._opened()[1].stops_at_changes:
             return
         try:
@@ -363,14 +367,15 @@ class KafkaSink:
         except Fenced:
             raise
         except DestinationError as error:
-            what = "whether topics have other partitions is not known; it is asked again, and rows go to the known ones"
+            what = "changed partitions cannot be queried; rows go to the known ones, and the query is repeated later"
             _log.warning(what, why=str(error))
 
     def interrupt(self) -> None:
         self._stop.set()
 
     def close(self, *, clean: bool) -> None:
-        """What `advance` has not written is, where everything was applied and nobody waits."""
+        """Close the driver. If `clean` and not interrupted, write the position that `advance` has kept in memory
+        first."""
         driver, self._driver = self._driver, None
         if driver is None:
             return
@@ -387,7 +392,7 @@ class KafkaSink:
         try:
             driver.transact("position", self._catch_up, lambda found: found.commit_ts == self._commit_ts)
         except DestinationError as error:
-            what = "the last position could not be written; no row lies behind the written one, so none comes twice"
+            what = "the last position could not be written; no rows follow the written one, so none is repeated"
             _log.warning(what, written=stored.commit_ts, position=self._commit_ts, why=str(error))
 
     def _opened(self) -> tuple[Driver, TopicCounts]:

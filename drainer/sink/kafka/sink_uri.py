@@ -91,7 +91,7 @@ def _parameters(query: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in pairs:
         if name in found:
-            raise ConfigError(f"sink-uri: parameter {name} is there twice")
+            raise ConfigError(f"sink-uri: parameter {name} is given twice")
         if "\0" in value:
             raise ConfigError(f"sink-uri: parameter {name} has a NUL")
         found[name] = value

@@ -1,8 +1,8 @@
-"""One slot's messages, produced from an executor in one transaction with the slot's mark.
+"""Send one slot's messages from an executor, in one transaction with the slot's mark.
 
-A process keeps its producers, for initialising one costs some requests. A kept one needs no look at claims and marks:
-who took the changefeed over, or tried the slot elsewhere, has initialised its transactional id, and so fenced it off. A
-new one initialises first, and looks then.
+A process keeps its producers, because initialising one costs several requests. A kept producer need not read claims and
+marks: a driver that took over, or another attempt at the slot, has initialised the same transactional id and so fenced
+the kept producer off. A new producer is initialised first, and reads claims and marks then.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ from drainer.sink.retry import Patience
 
 _KEPT_MAX: Final = 32
 _ABORT_S: Final = 10.0
-_MARK_OFFSETS: Final = 2  # of a transaction in its slot's partition
+_MARK_OFFSETS: Final = 2  # that a transaction takes in its slot's partition: the mark and the commit marker
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """`marked`: the range that this producer has committed last, or whose mark it has read; `end`: where the slot's
-    partition of the control topic ends behind its mark, if nobody else writes there, -1: not known."""
+    """A producer that this process keeps. `marked`: the range that it committed last, or whose mark it read; `end`: the
+    end offset of the slot's partition of the control topic after that mark if no other process writes there, -1: not
+    known."""
 
     producer: Producer
     marked: Intent | None
@@ -69,9 +70,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KafkaSlotWriter:
-    """See base.SlotWriter. `label`: the changefeed and its place, for errors; `ends`: where the partitions of the
-    control topic ended when the driver had recorded the intent, () for one that was open before; `owner`: whose claim
-    counts."""
+    """See base.SlotWriter. `label`: the changefeed and its destination, for errors; `ends`: the end offsets of the
+    control topic's partitions just after the driver recorded the intent, () for an intent that was recorded earlier;
+    `owner`: the changefeed whose claims count."""
 
     config: KafkaConfig
     publication: Publication
@@ -96,7 +97,7 @@ class KafkaSlotWriter:
                 else:
                     receipt = self._write(kept.producer, slot, segment, patience)
             except ProducerLost as error:
-                # Fenced off, too: by an attempt elsewhere, or by a driver, whose claim the next producer sees.
+                # Also if fenced off: by another attempt, or by a new driver, whose claim the next producer sees.
                 _log.info(
                     "a slot's transaction failed; the slot is written again with a new producer",
                     slot=slot,
@@ -107,7 +108,7 @@ class KafkaSlotWriter:
                     kept.producer.drop()
                 patience.failed(error)
             except SchemaIdMissing:
-                # Of a version of a table that the driver had not met. It alone talks to the registry.
+                # A table version that the driver has not seen yet. Only the driver talks to the registry.
                 if kept is not None:
                     self._abort(kept.producer)
                 required = self.publication.required_schemas(self.publication.tables_in(segment))
@@ -122,22 +123,25 @@ class KafkaSlotWriter:
                 return receipt
 
     def _is_overtaken(self, kept: _Kept, slot: int) -> bool:
-        """Whether another process has written the slot's last mark, and so has fenced this producer off: it would learn
-        that only when it has sent the whole slot. What is not seen here is found out then."""
+        """Return whether another process has written the slot's last mark, and so has fenced this producer off. Without
+        this check the producer would find out only after it has sent the complete slot, as it still does in cases that
+        are not seen here."""
         return bool(self.ends) and kept.end >= 0 and kept.marked != self.intent and kept.end != self.ends[1 + slot]
 
     def _end_behind(self, slot: int) -> int:
-        """A mark, and the marker that ends its transaction."""
+        """Return the end offset of the slot's partition after this attempt's mark and its commit marker; -1: not
+        known."""
         return self.ends[1 + slot] + _MARK_OFFSETS if self.ends and self.config.exactly_once else -1
 
     def _abort(self, producer: Producer) -> None:
-        """Read-committed consumers could not read past what is open until its time is up."""
+        """Abort the transaction and drop the producer. Otherwise read-committed consumers could not read past the
+        transaction until transaction-timeout is over."""
         try:
             producer.abort(Patience(f"{self.label}: aborting", min(self.config.retry_for_s, _ABORT_S)))
         except DestinationError as error:
             _log.info(
-                "a slot's transaction could not be aborted; whoever next takes its transactional_id aborts it, or the "
-                "brokers do when transaction-timeout is over",
+                "a slot's transaction could not be aborted; the next producer with its transactional_id aborts "
+                "it, or brokers do when transaction-timeout is over",
                 transactional_id=producer.name,
                 why=str(error),
             )
@@ -165,9 +169,9 @@ class KafkaSlotWriter:
             raise
 
     def _end_aborted(self, producer: Producer, slot: int, patience: Patience) -> None:
-        """An attempt that was aborted and whose end brokers left out of a partition (outcomes.py) would be committed
-        there with this one. The slot has no mark, so nothing of it is to stay; and what was written before the range
-        has its end, which the driver has looked for."""
+        """End an earlier attempt that was aborted and for which brokers wrote no abort marker in some partitions
+        (outcomes.py). This attempt's commit would commit it there, too. The slot has no mark, so nothing of an earlier
+        attempt may stay. Earlier ranges have no open transactions: the driver has checked that."""
         if not self.config.exactly_once:
             return
         places = [place for place, of in self.publication.slot_places(self.intent.slots).items() if of == slot]
@@ -175,8 +179,8 @@ class KafkaSlotWriter:
         if not open_at:
             return
         _log.warning(
-            "brokers have left partitions open to an earlier attempt at this slot that was aborted: read-committed "
-            "consumers cannot read past it; it is aborted there again, and the slot is written then",
+            "an earlier attempt at this slot was aborted, and brokers have left it open in some partitions: "
+            "read-committed consumers cannot read past it; it is aborted there again, and then the slot is written",
             slot=slot,
             transactional_id=self.config.slot_id(slot),
             open_at=[f"{topic}-{partition} offset {offset}" for (topic, partition), offset in sorted(open_at.items())],
@@ -188,7 +192,7 @@ class KafkaSlotWriter:
         producer.abort(patience)
 
     def _unchanged(self, reader: Reader, slot: int, patience: Patience) -> bool:
-        """Whether nothing was written since the driver began the range: neither a claim nor a mark."""
+        """Return whether neither a claim nor a mark was written since the driver recorded the range."""
         if not self.ends:
             return False
         places = (POSITION_PARTITION, 1 + slot)
@@ -202,7 +206,7 @@ class KafkaSlotWriter:
         return self._shared(_topics, lambda: Topics(*made, threading.Event()))
 
     def _shared(self, of: dict[_Where, T], make: Callable[[], T]) -> T:
-        """One for each control topic that this process has met."""
+        """Return this control topic's client out of `of`; make it at first use."""
         where = self.config.address, self.config.control_topic
         with _lock:
             if where not in of:
@@ -216,7 +220,7 @@ class KafkaSlotWriter:
             producer.send(outgoing.topic, outgoing.partition, outgoing.messages, patience)
         crash_point("kafka.slot_sent")
         if not once:
-            producer.flush(patience)  # a mark tells of rows that are there
+            producer.flush(patience)  # rows must be acknowledged before their mark is written
         producer.send(topic, 1 + slot, (Message(MARK_KEY, mark_value(self.intent), 0, 0),), patience)
         producer.flush(patience)
         crash_point("kafka.slot_flushed")
@@ -228,12 +232,14 @@ class KafkaSlotWriter:
         return self.config.address, self.config.control_topic, self.epoch, slot
 
     def _taken(self, slot: int) -> _Kept | None:
-        """Out of those that are kept: an attempt beside this one has its own."""
+        """Take the slot's kept producer out of the cache, so that a concurrent attempt in this process opens its
+        own."""
         with _lock:
             return _kept.pop(self._key(slot), None)
 
     def _keep(self, slot: int, kept: _Kept) -> None:
-        """Not where nothing fences it off: then every attempt looks first."""
+        """Keep the producer for the slot's next range. Without transactions nothing would fence it off, so it is
+        dropped, and every attempt reads claims and marks first."""
         if not self.config.exactly_once:
             kept.producer.drop()
             return
@@ -248,7 +254,7 @@ class KafkaSlotWriter:
 
 
 def required_text(required: Iterable[RequiredSchema]) -> str:
-    """As a receipt carries them."""
+    """Return schemas that must be registered as the text that a receipt carries."""
     return json.dumps([list(one) for one in required])
 
 
@@ -257,7 +263,7 @@ def required_of(text: str) -> list[RequiredSchema]:
 
 
 def forget_producers() -> None:
-    """Drop all that this process keeps."""
+    """Drop every producer and client that this process keeps."""
     with _lock:
         dropped = list(_kept.values())
         clients: list[Reader | Topics] = [*_readers.values(), *_topics.values()]

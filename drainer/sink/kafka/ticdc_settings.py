@@ -1,7 +1,7 @@
 """Settings of TiCDC that have no effect here, or whose values are refused: of `[sink]`, and of sink URIs.
 
-Those that do something stand in connection.py, security.py and section.py. Where TiCDC's file has them, below
-`kafka-config`, is in original_tables.py.
+Settings that have an effect are in connection.py, security.py and section.py. Their places below `kafka-config` in
+TiCDC's file are in original_tables.py.
 """
 
 from __future__ import annotations

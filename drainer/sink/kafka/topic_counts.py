@@ -1,7 +1,8 @@
-"""The topics of a changefeed: how many partitions each has, which is frozen and recorded, and what it takes.
+"""The topics of a changefeed: how many of each topic's partitions are used, which is recorded and kept, and the largest
+batches that the topics accept.
 
-Who belongs where depends on these numbers, so they change only where no range is open, with the position, and readers
-are told of it (rule 31). Used by two threads: one that plans, and one that writes.
+The partition of a row depends on these numbers. So they change only while no range is open, together with the position,
+and readers are told of the change (rule 31). Used by two threads: one plans, and one writes.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from drainer.sink.kafka.topics import PARTITIONS_DEFAULT, Topics
 
 _log = get_logger(__name__)
 
-# Of a topic that is gone, which is told when it is looked for.
+# The max.message.bytes assumed for a topic that was deleted; `look` reports the deletion.
 LIMIT_DEFAULT: Final = 1 << 20
 _BEHIND_S: Final = 3.0
 _ASK_AGAIN_S: Final = 0.2
 _GENERATION: Final = "partition_changes"
 _IDS: Final = "topic_ids"
-_SENT: Final = "sent_ts"  # without transactions: up to which commit_ts rows may be there
-_RULES: Final = "rules"  # and the rules by which they were dispatched
+_SENT: Final = "sent_ts"  # without transactions: the commit_ts up to which rows may have been sent
+_RULES: Final = "rules"  # and a hash of the rules by which they were dispatched
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A topic that has another number of partitions than is recorded, 0: it is gone; or that was deleted and made
-    again, and then has another `id_`."""
+    """A topic that has another number of partitions than is recorded (`found` 0: it was deleted), or that was deleted
+    and created again, and then has another id, `id_`."""
 
     topic: str
     recorded: int
@@ -50,7 +51,7 @@ class Change:
 
 
 class TopicCounts:
-    """Empty until `begin`."""
+    """Keep the numbers of partitions, ids and schema ids of the topics in use. Empty until `begin`."""
 
     def __init__(self, config: KafkaConfig, publication: Publication, stop: threading.Event) -> None:
         self.admin = Topics(config.client, config.address, config.retry_for_s, stop)
@@ -72,7 +73,7 @@ class TopicCounts:
 
     @property
     def publication(self) -> Publication:
-        """Of the topics that are known now."""
+        """Return the publication for the topics that are known now."""
         return self._publication
 
     @property
@@ -80,15 +81,15 @@ class TopicCounts:
         return self._config.partition_change == "stop"
 
     def begin(self, notes: Mapping[str, Any], commit_ts: int) -> None:
-        """With what is recorded, with the position `commit_ts`, and the default topic; the registry must answer. Raises
-        DestinationRefused or DestinationDown."""
+        """Start with the notes that are recorded with the position `commit_ts`, and add the default topic. The schema
+        registry must answer. Raises DestinationRefused or DestinationDown."""
         self._sent_ts = int(notes.get(_SENT, 0))
         if self.may_repeat(commit_ts) and notes.get(_RULES) != self._rules():
             raise DestinationRefused(
-                f"rows up to commit_ts {self._sent_ts} may have been sent without transactions, and come again behind "
-                f"the position {commit_ts}; by other dispatchers or column selectors than theirs, or another topic or "
-                f"time-zone, they would come to other partitions. Start with the former settings until the position "
-                f"has passed {self._sent_ts}"
+                f"rows after the position {commit_ts} and up to commit_ts {self._sent_ts} may have been sent without "
+                f"transactions, and are sent again; with changed dispatchers, column selectors, topic or time-zone "
+                f"they would go to other partitions. Start with the former settings until the position has passed "
+                f"{self._sent_ts}"
             )
         if self._registry is not None:
             self._registry.check()
@@ -98,7 +99,7 @@ class TopicCounts:
             there = self.admin.counts()
             sizes = {topic: self.admin.max_message_bytes(topic) for topic in recorded if there.get(topic)}
             self._set(recorded, {topic: sizes.get(topic, LIMIT_DEFAULT) for topic in recorded})
-            # What was recorded before topics had ids counts as what is there.
+            # A topic that was recorded without an id, by an earlier version, gets its present one.
             self._ids = {
                 **self.admin.ids(recorded),
                 **{str(topic): str(id_) for topic, id_ in notes.get(_IDS, {}).items()},
@@ -106,13 +107,14 @@ class TopicCounts:
             self.know([self._publication.router.default_topic])
 
     def notes(self) -> dict[str, Any]:
-        """What is recorded with the position."""
+        """Return the notes to record with the position."""
         notes = {COUNTS_NOTE: dict(self._publication.counts), _GENERATION: self._generation, _IDS: dict(self._ids)}
         return notes if not self._sent_ts else {**notes, _SENT: self._sent_ts, _RULES: self._rules()}
 
     def announcement(self, until_ts: int, names: Iterable[str] = ()) -> dict[str, Any] | None:
-        """Before rows up to there are sent to these topics: the notes that say so, None where none are needed. Without
-        transactions rows are there when the position is not. `announced` when they are recorded. Raises as `know`."""
+        """Return the notes to record before rows up to `until_ts` are sent to these topics; None if none are needed.
+        Without transactions rows may exist that the position does not cover. Call `announced` when the notes are
+        recorded. Raises the same errors as `know`."""
         if self._config.exactly_once or until_ts <= self._sent_ts:
             return None
         self.know(names)
@@ -122,11 +124,13 @@ class TopicCounts:
         self._sent_ts = until_ts
 
     def may_repeat(self, commit_ts: int) -> bool:
-        """Whether rows behind the position may be there already, and come again: partitions stay as they are then."""
+        """Return whether rows after the position may have been sent already, so that they are repeated. Partitions must
+        not change until they are."""
         return self._sent_ts > commit_ts
 
     def know(self, names: Iterable[str]) -> Publication:
-        """These topics, too: they are made where they are not there. Raises DestinationRefused, DestinationDown."""
+        """Add these topics; create those that do not exist. Return the publication. Raises DestinationRefused,
+        DestinationDown."""
         unknown = [name for name in names if name not in self._publication.counts]
         if not unknown:
             return self._publication
@@ -139,7 +143,7 @@ class TopicCounts:
                 counts[name] = self._used(name, found)
                 if counts[name] < found:
                     _log.warning(
-                        "a topic has more partitions than partition-num says; rows go to the first of them alone",
+                        "a topic has more partitions than partition-num; only the first ones are used",
                         topic=name,
                         used=counts[name],
                         partitions=found,
@@ -150,7 +154,8 @@ class TopicCounts:
             return self._publication
 
     def prepare(self, tables: Iterable[TopicTable]) -> Publication:
-        """With the ids of the schemas that rows of these tables need. Raises SchemaRefused, DestinationDown."""
+        """Return the publication with the ids of the schemas that rows of these tables need; register missing ones.
+        Raises SchemaRefused, DestinationDown."""
         with self._lock:
             new = [(topic, table) for topic, table in tables if (topic, table.key) not in self._prepared]
             required = self._publication.required_schemas(new)
@@ -160,7 +165,7 @@ class TopicCounts:
             return self._publication
 
     def register(self, required: Iterable[RequiredSchema]) -> Publication:
-        """With the ids of these schemas. Raises SchemaRefused, DestinationDown."""
+        """Register these schemas. Return the publication with their ids. Raises SchemaRefused, DestinationDown."""
         with self._lock:
             assert self._registry is not None, "the configuration is refused without a registry"
             self._publication = self._publication.with_ids(self._registry.register_all(required))
@@ -171,15 +176,15 @@ class TopicCounts:
         self._slotting = None
 
     def _create(self, name: str) -> int:
-        """How many partitions it has then."""
+        """Create a topic and return its number of partitions."""
         if not self._config.auto_create_topic:
-            raise DestinationRefused(f"topic {name} is not there: create it, or set auto-create-topic = true")
+            raise DestinationRefused(f"topic {name} does not exist: create it, or set auto-create-topic = true")
         check_new(self.admin, name, self._config)
         partitions = self._config.partition_num or PARTITIONS_DEFAULT
         return self.admin.create(name, partitions, self._config.replication_factor)
 
     def _used(self, name: str, found: int) -> int:
-        """Of the default topic not more than partition-num says."""
+        """Return how many of a topic's `found` partitions are used: of the default topic only partition-num."""
         wanted = self._config.partition_num
         if not wanted or name != self._publication.router.default_topic:
             return found
@@ -191,7 +196,8 @@ class TopicCounts:
         return wanted
 
     def slotting(self, slots: int) -> PartitionSlotting:
-        """With copies of what may change; the same value while nothing does."""
+        """Return the slotting, with copies of everything that may change. The same object is returned until something
+        changes."""
         with self._lock:
             if self._slotting is None or self._slotting.count != slots:
                 publication = self._publication
@@ -203,19 +209,22 @@ class TopicCounts:
             return self._slotting
 
     def _cut_version(self) -> int:
-        """Of the rules by which rows are cut (rule 16). Topics that are added change nothing for the others, and what a
-        range was cut by is recorded with it, how many slots it has, too."""
+        """Return a hash of the rules by which rows are cut (rule 16). Added topics do not change it, because they
+        change nothing for the others. It is recorded with each range, as is the number of slots."""
         return crc32(repr((SLOTTING_VERSION, self._generation, self._rules())).encode())
 
     def _rules(self) -> int:
-        """Of all that says, with the numbers of partitions, where a row goes, and which of its columns. As it was
-        before there were column selectors, where there are none: a range may be open."""
+        """Return a hash of the settings that decide, together with the numbers of partitions, where a row is sent and
+        which of its columns. Without column selectors it is the same as in versions that had none, because a range of
+        such a version may be open."""
         router, options = self._publication.router, self._publication.options
         parts = (options.output_raw_change_event, options.time_zone, router.default_topic, router.rules)
         return crc32(repr((*parts, router.selectors) if router.selectors else parts).encode())
 
     def look(self, *, now: bool = False) -> list[Change]:
-        """Topics with another number of partitions than is recorded, or that are others; asked for now and then."""
+        """Return the topics that have another number of partitions than is recorded, or that were deleted and created
+        again. Brokers are queried at most every `look_s` seconds, unless `now`. Raises DestinationRefused for a deleted
+        topic, and for any change if the configuration says to stop."""
         if not now and time.monotonic() - self._looked_s < self._config.look_s:
             return []
         self._looked_s = time.monotonic()
@@ -231,17 +240,18 @@ class TopicCounts:
         gone = [change.topic for change in changes if not change.found]
         if gone:
             raise DestinationRefused(
-                f"topic {gone[0]} is gone, with the messages that were in it: create it with "
-                f'{self._publication.counts[gone[0]]} partitions and set partition-change = "take-up", and what comes '
-                f"from here on will be in it"
+                f"topic {gone[0]} was deleted, and its messages are lost: create it with "
+                f'{self._publication.counts[gone[0]]} partitions and set partition-change = "take-up"; events from '
+                f"here on are then sent to it"
             )
         if changes and self.stops_at_changes:
             raise DestinationRefused(_refusal(changes[0]))
         return changes
 
     def _there(self) -> dict[str, int]:
-        """A broker that is behind does not show topics and partitions that another one has made a moment ago: what is
-        missing is asked for again before it counts as gone."""
+        """Return the number of partitions of every topic. A broker that lags does not show topics and partitions that
+        another one created a moment ago, so missing ones are queried again, for _BEHIND_S seconds, before they count as
+        deleted."""
         end_s = time.monotonic() + _BEHIND_S
         while True:
             there = self.admin.counts()
@@ -250,7 +260,7 @@ class TopicCounts:
                 return there
 
     def take_up(self, changes: Sequence[Change]) -> dict[str, Any]:
-        """The notes that say so; `taken_up` when they are recorded."""
+        """Return the notes that record these changes. Call `taken_up` when they are recorded."""
         counts = {**self._publication.counts, **{change.topic: change.found for change in changes}}
         ids = {**self._ids, **{change.topic: change.id_ for change in changes if change.id_}}
         return {**self.notes(), COUNTS_NOTE: counts, _GENERATION: self._generation + 1, _IDS: ids}
@@ -258,7 +268,7 @@ class TopicCounts:
     def taken_up(self, notes: Mapping[str, Any]) -> None:
         with self._lock:
             self._generation = int(notes[_GENERATION])
-            # Whoever plans may have met topics since the notes were made.
+            # The thread that plans may have added topics since the notes were made.
             self._ids = {**self._ids, **notes[_IDS]}
             self._set({**self._publication.counts, **notes[COUNTS_NOTE]}, self._publication.topic_bytes)
 
@@ -266,11 +276,12 @@ class TopicCounts:
 def _refusal(change: Change) -> str:
     if change.id_:
         return (
-            f"topic {change.topic} was deleted and made again: what nobody had read is gone, and what is written from "
-            f'here on follows nothing. Set partition-change = "take-up" to go on all the same'
+            f"topic {change.topic} was deleted and created again: messages that were not read are lost, and new events "
+            f'do not continue them. Set partition-change = "take-up" to continue nevertheless'
         )
     return (
         f"topic {change.topic} has {change.found} partitions, and {change.recorded} when rows were last written: rows "
-        f"of one key would go to another partition, past what waits in theirs. Set the former number, or set "
-        f'partition-change = "take-up" to go on with {change.found}: every partition is then told at which commit_ts'
+        f"of one key would go to another partition, and overtake those that were not read yet. Restore the former "
+        f'number, or set partition-change = "take-up" to continue with {change.found}: the change is then announced in '
+        f"every partition, with its commit_ts"
     )

@@ -1,4 +1,4 @@
-"""The one door to the brokers' administration: topics, how many partitions they have, what they take."""
+"""All requests to the brokers' administration: topics, their numbers of partitions, their settings and end offsets."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from drainer.sink.kafka.producer import meaning
 from drainer.sink.retry import Patience
 
 _ANSWER_S: Final = 10.0
-# Brokers that were just started write markers some seconds later.
+# Brokers that have just started write markers some seconds late.
 GRACE_S: Final = 10.0
-# A marker follows its commit within milliseconds, but for brokers that were just started.
+# A marker follows its commit within milliseconds, except on brokers that have just started.
 _LOOK_AGAIN_S_FIRST: Final = 0.002
 _LOOK_AGAIN_S_MAX: Final = 0.2
-# The library looks each of them up among all of one question: of 3,000 that is most of the time.
+# The library searches all partitions of a request for each of them: with 3,000 in one that takes most of the time.
 _PLACES_AT_ONCE: Final = 256
-_LATEST: Final = -1  # in the place of a time: where a partition ends
+_LATEST: Final = -1  # instead of a timestamp: the end offset
 _NO_ID: Final = str(Uuid(0, 0))
 PARTITIONS_DEFAULT: Final = 3
-# Compacted soon: a position is written every second, and all of it is read at every start.
+# Compacted early: a position is written every second, and every start reads all of its partition.
 _CONTROL: Final = {
     "cleanup.policy": "compact",
     "segment.ms": "600000",
@@ -42,7 +42,8 @@ _log = get_logger(__name__)
 
 
 class Topics:
-    """Waits for brokers that are away, until `stop` is set. For several threads."""
+    """Query and create topics. Requests are retried while brokers are unreachable, for `retry_for_s` seconds or until
+    `stop` is set. Safe for use by several threads."""
 
     def __init__(self, client: Mapping[str, str], address: str, retry_for_s: float, stop: threading.Event) -> None:
         self._address = address
@@ -51,29 +52,30 @@ class Topics:
         self._noted: KafkaError | None = None
         self._client = {**client, "log_level": 0, "error_cb": self._note_error}
         self._admin = AdminClient(self._client)
-        # The admin client's own request for ends spins, for as long as a broker is away that leads a partition.
+        # Consumers, because the admin client's own request for end offsets busy-loops while a leader is unreachable.
         self._of_ends: dict[bool, Consumer] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Nothing may be asked behind this."""
+        """End the clients. No request may follow."""
         with self._lock:
             self._let_go([self._admin, *self._of_ends.values()])
             self._of_ends = {}
             del self._admin
 
     def _let_go(self, last: list[Any]) -> None:
-        """End these clients, which `last` alone refers to. One may wait for a broker that is away."""
+        """End these clients; `last` must hold the only references to them. A thread does it, because a client may wait
+        for an unreachable broker."""
         threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()
 
     def _note_error(self, error: KafkaError) -> None:
-        # That all brokers are down says less than what was said of one of them before.
+        # "All brokers down" says less than an earlier error of one broker.
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self._noted is None:
             self._noted = error
 
     def _reason(self) -> KafkaError | None:
-        """What the library has to say of brokers beside an answer that did not come. It keeps that until a client is
-        polled."""
+        """Return and forget the library's last error about brokers, which explains a missing answer. The library
+        reports it only when a client is polled."""
         with self._lock:
             consumers = list(self._of_ends.values())
         self._admin.poll(0)
@@ -83,7 +85,7 @@ class Topics:
         return reason
 
     def counts(self) -> dict[str, int]:
-        """Every topic that this user may see, and how many partitions it has."""
+        """Return the number of partitions of every topic that this user may see."""
 
         def ask() -> dict[str, int]:
             listed = self._admin.list_topics(timeout=_ANSWER_S).topics
@@ -92,7 +94,8 @@ class Topics:
         return self._patiently("asking for topics", ask)
 
     def replicas(self) -> dict[str, int]:
-        """Of every topic that this user may see how many replicas each of its partitions has, the least of them."""
+        """Return, for every topic that this user may see, the number of replicas of the partition that has the
+        fewest."""
 
         def ask() -> dict[str, int]:
             listed = self._admin.list_topics(timeout=_ANSWER_S).topics
@@ -105,8 +108,8 @@ class Topics:
         return self._patiently("asking for replicas", ask)
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """What tells a topic from another one that had its name before. Without topics that are not there, and empty
-        for brokers that have no such ids (before 2.8)."""
+        """Return the id of each topic. It differs from that of a deleted topic of the same name. Topics that do not
+        exist are left out. Empty for brokers that have no topic ids (before 2.8)."""
         names = sorted(topics)
 
         def ask() -> dict[str, str]:
@@ -123,12 +126,12 @@ class Topics:
         return self._patiently("asking for the ids of topics", ask) if names else {}
 
     def min_insync(self, topic: str) -> int:
-        """How many replicas must be in sync for acks=all, `min.insync.replicas` of the topic."""
+        """Return how many replicas must be in sync for acks=all: `min.insync.replicas` of the topic."""
         return int(self._setting(topic, "min.insync.replicas"))
 
     def default_min_insync(self) -> int:
-        """`min.insync.replicas` of the brokers, for topics that have none of their own. Raises DestinationRefused where
-        this user may not ask."""
+        """Return `min.insync.replicas` of the brokers, for topics without a value of their own. Raises
+        DestinationRefused if this user may not query it."""
 
         def any_broker() -> int:
             return int(min(self._admin.list_topics(timeout=_ANSWER_S).brokers))
@@ -137,17 +140,19 @@ class Topics:
         return int(self._setting_of(broker, "min.insync.replicas"))
 
     def max_message_bytes(self, topic: str) -> int:
-        """What the topic takes as one batch, `max.message.bytes`."""
+        """Return the largest batch that the topic accepts, in bytes: `max.message.bytes`."""
         return int(self._setting(topic, "max.message.bytes"))
 
     def cleanup_policy(self, topic: str) -> str:
-        """What becomes of old messages, `cleanup.policy`: compact, delete, or both with a comma between."""
+        """Return what happens to old messages: `cleanup.policy`, which is compact, delete, or both with a comma
+        between."""
         return self._setting(topic, "cleanup.policy")
 
     def ends(self, places: Sequence[Place], *, committed: bool) -> dict[Place, int]:
-        """Where partitions end: for read-committed consumers, which is where the first open transaction begins, or
-        behind everything. Without those that are not there. One that a broker alone does not know, as a broker may
-        that has just started, is asked for again: what hangs there must not be overlooked."""
+        """Return the end offset of each partition. With `committed`: the last stable offset, where the first open
+        transaction begins. Otherwise: the offset after the last record. Partitions that do not exist are left out. A
+        partition that is listed, but unknown to a broker that has just started, is queried again: a hanging transaction
+        there must not be overlooked."""
 
         found: dict[Place, int] = {}
         for begin in range(0, len(places), _PLACES_AT_ONCE):
@@ -175,8 +180,8 @@ class Topics:
         return self._patiently("asking where partitions end", ask)
 
     def _without_end(self, error: KafkaError, places: Sequence[Place]) -> Exception:
-        """The error to raise where brokers refuse to tell end offsets. They do so, without the reason, while too few
-        replicas are in sync: then it is DestinationDown with the missing replicas."""
+        """Return the error to raise when brokers refuse to report end offsets. They do so without a reason while too
+        few replicas are in sync; the error is then DestinationDown and names the missing replicas."""
         found: Exception = KafkaException(error)
         if isinstance(meaning(error, ""), DestinationRefused):
             return found
@@ -186,18 +191,19 @@ class Topics:
     def settled(
         self, places: Sequence[Place], grace_s: float, known: Mapping[Place, int] | None = None
     ) -> tuple[dict[Place, int], dict[Place, int]]:
-        """Where partitions end; and those where a transaction that begins at the offset given is open for `grace_s`,
-        but for the offsets that are `known`. The ends are those of a moment at which there was no such partition.
+        """Return the end offset of each partition, and the partitions where a transaction stays open for `grace_s`
+        seconds, with the offset at which it begins. Transactions at offsets that are `known` are left out. If none
+        stays open, the end offsets are of a moment at which every transaction that was open at first had ended.
 
-        Two questions, for brokers tell one kind of end at a time, and neither can be known instead: that a partition
-        ends where its last transaction and marker must end does not say that they are what is there (an attempt of a
-        writer that was fenced off may be, with the marker left out), and that readers get to there does not say that
-        no such attempt is open behind it."""
+        Brokers report one kind of end offset per request, and neither can be derived from the other. A partition that
+        ends where its last transaction and marker must end may contain something else: an attempt of a writer that was
+        fenced off, with the marker missing. And if readers can read up to that offset, such an attempt may still be
+        open after it."""
         end_s = time.monotonic() + grace_s
         still: dict[Place, int] | None = None
         pause_s = _LOOK_AGAIN_S_FIRST
         while True:
-            committed = self.ends(places, committed=True)  # first: what ends meanwhile is not counted as open
+            committed = self.ends(places, committed=True)  # first: a write between the two requests counts as open
             written = self.ends(places, committed=False)
             found = {place: at for place, at in committed.items() if at < written.get(place, at)}
             found = {place: at for place, at in found.items() if known is None or known.get(place) != at}
@@ -218,11 +224,12 @@ class Topics:
         return self._patiently(what, ask, "DescribeConfigs")
 
     def create(self, topic: str, partitions: int, replication_factor: int) -> int:
-        """One that is there already is left as it is. How many partitions it has. Raises DestinationRefused."""
+        """Create a topic and return its number of partitions. An existing topic is left as it is. Raises
+        DestinationRefused."""
         return self._create(topic, partitions, replication_factor, {})
 
     def create_control(self, topic: str, partitions: int, replication_factor: int) -> int:
-        """Likewise, compacted."""
+        """Create a compacted topic, in the same way as `create`."""
         return self._create(topic, partitions, replication_factor, _CONTROL)
 
     def _create(self, topic: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> int:
@@ -242,10 +249,10 @@ class Topics:
                     raise
 
         self._patiently(f"creating topic {topic}", ask, "Create")
-        # A broker answers before all of them know of it; the next question may go to one that does not.
+        # A broker answers before all brokers know the topic; the next request may go to one that does not.
         patience = self._patience(f"creating topic {topic}")
         while not (found := self.counts().get(topic, 0)):
-            patience.failed(DestinationDown(f"topic {topic} is created and not shown yet"))
+            patience.failed(DestinationDown(f"topic {topic} was created, and brokers do not list it yet"))
         patience.over()
         return found
 
@@ -257,7 +264,7 @@ class Topics:
         return Consumer({**self._client, "group.id": "ends", "isolation.level": level})  # nothing is committed
 
     def _renew(self) -> None:
-        """A client that met a broker's death may ask the former leader for ever."""
+        """Replace the clients: after a broker's death a client may query the former leader for ever."""
         with self._lock:
             last: list[Any] = [self._admin, *self._of_ends.values()]
             self._of_ends = {}
@@ -284,13 +291,14 @@ class Topics:
                 return found
 
     def _wait(self, patience: Patience, text: str) -> None:
-        """Before the next try. Raises DestinationRefused where brokers let nobody in with these settings."""
+        """Wait before the next attempt. Raises DestinationRefused if brokers refuse these settings, such as the
+        password."""
         reason = self._reason()
         if reason is None or reason.code() == KafkaError._ALL_BROKERS_DOWN:
-            # As when a connection stands and is closed again: the library says nothing of why.
+            # For example a connection that is established and closed again: the library reports no reason.
             why = (
-                f"nobody answers as a Kafka broker at {self._address}: is it a broker's port, and does that port want "
-                "TLS or a user (syncer.to.security)?"
+                f"no Kafka broker answers at {self._address}: is it a broker's port, and does that port require TLS or "
+                "a user (syncer.to.security)?"
             )
         else:
             refused = meaning(reason, patience.what)

@@ -1,4 +1,4 @@
-"""What one transaction of the driver does, and what must be known of it where brokers never end it (outcomes.py)."""
+"""One transaction of the driver, and what is recorded about it in case that brokers never end it (outcomes.py)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from drainer.sink.retry import Patience
 
 
 class Transaction:
-    """What one transaction does: `store` is changed, and messages are sent. `slots`: of each partition of rows whose
-    slot it is, where a range is begun; `wrote`: where partitions ended before messages were sent there."""
+    """Send the messages of one transaction and hold its changed state in `store`. `slots`: if the transaction begins a
+    range, the slot that writes to each partition of rows; `wrote`: the end offset that each partition had before
+    messages were sent there."""
 
     def __init__(
         self, store: DocumentPositionStore, producer: Producer, patience: Patience, ends: Callable[[str, int], int]
     ) -> None:
-        """`ends`: where a partition ended before the transaction, or has ended so far."""
+        """`ends`: returns the end offset that a partition has before this transaction writes there."""
         self.store = store
         self._last: list[tuple[str, int, Sequence[Message]]] = []
         self.slots: Mapping[Place, int] = {}
@@ -29,17 +30,17 @@ class Transaction:
         self._ends = ends
 
     def send(self, topic: str, partition: int, messages: Iterable[Message]) -> int:
-        """In this order; how many there were."""
+        """Send messages in this order; return how many there were."""
         place = topic, partition
         begin = self.wrote[place] if place in self.wrote else self._ends(topic, partition)
         count = self._producer.send(topic, partition, messages, self._patience)
-        if count:  # else what hangs there was never this transaction's
+        if count:  # without messages, a transaction that hangs there is not this one
             self.wrote[place] = begin
         return count
 
     def send_last(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
-        """Behind everything else; where there are no transactions, behind the position, which must not be repeated
-        once they are out."""
+        """Send messages after everything else. Without transactions: after the position, because rows must not be
+        repeated after these messages."""
         self._last.append((topic, partition, messages))
 
     def resolve(self, publication: Publication, commit_ts: int) -> None:
@@ -53,9 +54,10 @@ class Transaction:
             self.send(topic, partition, messages)
 
     def note_places(self, before: Mapping[Place, int], ends: Callable[[Sequence[Place]], Mapping[Place, int]]) -> None:
-        """With the position. `before`: where partitions ended before the transaction, as far as that is known; `ends`:
-        where they end now. That is asked of those alone which this transaction has changed: slots write nothing before
-        it is committed, so the others end where they did."""
+        """Add the end offsets of partitions to the notes of the position. `before`: the end offsets before the
+        transaction, as far as they are known; `ends`: queries the present ones. Only partitions that this transaction
+        has written to, or that are not in `before`, are queried: slots write nothing before it is committed, so the
+        others still have their former end offsets."""
         notes = {**self.store.document.notes, WROTE_NOTE: wrote_note(self.wrote)}
         if self.slots:
             begins = {place: before[place] for place in self.slots if place in before and place not in self.wrote}
@@ -68,6 +70,6 @@ class Transaction:
         self.store.document.notes = notes
 
     def note_no_places(self) -> None:
-        """What an earlier drainer noted is true no more where transactions are not used."""
+        """Remove what an earlier drainer noted: without transactions it is not true any more."""
         notes = self.store.document.notes
         self.store.document.notes = {key: notes[key] for key in notes if key not in (WROTE_NOTE, SLOTS_NOTE)}

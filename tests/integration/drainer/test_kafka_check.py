@@ -43,5 +43,5 @@ def test_committed_records_of_a_broker(kafka: Broker, capsys: pytest.CaptureFixt
 def test_a_topic_that_is_not_there(kafka: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     uri = f"kafka://{kafka.address}/nosuch?protocol=open-protocol"
     assert main([uri]) == 2
-    assert "topic nosuch is not there" in capsys.readouterr().err
+    assert "topic nosuch does not exist" in capsys.readouterr().err
     assert main([uri, "--topic", "^nosuch"]) == 2

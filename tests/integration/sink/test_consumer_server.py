@@ -167,14 +167,14 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, point: str, error: Exception) -> 
 def test_the_way_past_a_ddl_that_is_refused(opened: ServerDestination, db: MariaDB, query: str, why: str) -> None:
     """No start is past it by itself: it has not run, whatever the error says."""
     ddl = DdlEvent(5, "d", "t", query)
-    with pytest.raises(ConsumeError, match="taken away: ") as refused:
+    with pytest.raises(ConsumeError, match="it is removed: ") as refused:
         opened.apply(part(5, ddl=ddl))
     opened.close()
     for _ in range(2):
         with pytest.raises(ConsumeError, match=why):
             opened.open()
         opened.close()
-    db.query(str(refused.value).partition("taken away: ")[2].partition(";")[0])
+    db.query(str(refused.value).partition("it is removed: ")[2].partition(";")[0])
     assert opened.open() == part(5).resume
     opened.apply(part(6, insert("t", id=1, v="a")))
     assert list(db.query("SELECT id, v FROM d.t")) == [(1, "a")]

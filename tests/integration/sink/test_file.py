@@ -145,5 +145,5 @@ def test_files_of_any_length_are_cut_back_or_refused(whole: Path, tmp_path: Path
     with pytest.raises(DestinationRefused, match="has 0 bytes"):
         destination.open(WHO, 1)
     (directory / POSITION).unlink()
-    with pytest.raises(DestinationRefused, match=r"position.json is not: restore that, or empty the directory"):
+    with pytest.raises(DestinationRefused, match=r"position.json does not: restore position.json, or empty"):
         destination.open(WHO, 1)

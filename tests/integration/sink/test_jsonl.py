@@ -139,7 +139,7 @@ def test_a_position_cut_anywhere_stops_the_start(whole: Path, tmp_path: Path) ->
         with pytest.raises(DestinationRefused):
             opened(directory)
     (directory / POSITION).unlink()
-    with pytest.raises(DestinationRefused, match=r"position.json is not: restore that, or empty the directory"):
+    with pytest.raises(DestinationRefused, match=r"position.json does not: restore position.json, or empty"):
         opened(directory)
     (directory / POSITION).write_bytes(text)
     opened(directory).close(clean=True)

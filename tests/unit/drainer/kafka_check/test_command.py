@@ -69,7 +69,7 @@ def test_records_of_files(tmp_path: Path) -> None:
         Record(Place("topic", 1), 1, None, b"v"),
     ]
     (tmp_path / "topic-0.jsonl").write_text('{"offset": 0, "key": null}\n')
-    with pytest.raises(ReadError, match=r"topic-0\.jsonl: line 1 is no record"):
+    with pytest.raises(ReadError, match=r"topic-0\.jsonl: line 1 is not a record"):
         list(records_in(tmp_path))
 
 

@@ -77,7 +77,7 @@ def test_a_position_of_other_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path, [1, 9], [10])
     with pytest.raises(ReparoError, match=r"does not have, at byte \d+, the record of commit_ts 2 .*-name"):
         stamps(tmp_path, position=resumed(entry))
-    with pytest.raises(ReparoError, match="stands in file 7, which is not in"):
+    with pytest.raises(ReparoError, match="position is in file 7, which is not in"):
         stamps(tmp_path, position=ReplayPosition(7, 0, 20, 1, 1))
     with pytest.raises(ReparoError, match="does not have, at byte 5000"):
         stamps(tmp_path, position=ReplayPosition(0, 5000, 5020, 1, 1))

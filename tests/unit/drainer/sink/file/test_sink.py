@@ -209,7 +209,7 @@ def test_a_file_that_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
     destination = opened(tmp_path)
     destination.apply(segment(0, 10, (1,)), 1)
     next(tmp_path.glob("binlog-*")).unlink()
-    with pytest.raises(DestinationRefused, match="are committed of it"):
+    with pytest.raises(DestinationRefused, match="bytes of it are committed"):
         destination.apply(segment(10, 20, (2,)), 1)
 
 

@@ -212,7 +212,7 @@ def test_without_spread_the_driver_writes_alone(tmp_path: Path) -> None:
 def test_what_cannot_be_opened_holds_no_lock(tmp_path: Path) -> None:
     (tmp_path / "000-000000000.jsonl").write_text("of another time\n")
     for _ in range(2):
-        with pytest.raises(DestinationRefused, match=r"is there, and position\.json is not"):
+        with pytest.raises(DestinationRefused, match=r"exists, and position\.json does not"):
             opened(tmp_path)
     assert (tmp_path / "000-000000000.jsonl").read_text() == "of another time\n"
 

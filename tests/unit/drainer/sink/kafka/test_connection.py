@@ -67,7 +67,7 @@ def test_a_password_is_in_no_text_of_the_section() -> None:
         ("kafka://:9092/t", "does not have the form host:port"),
         ("kafka://a/no topic", "is no name of a topic"),
         ("kafka://a/..", "is no name of a topic"),
-        ("kafka://a/t?protocol=avro&protocol=open-protocol", "parameter protocol is there twice"),
+        ("kafka://a/t?protocol=avro&protocol=open-protocol", "parameter protocol is given twice"),
         ("kafka://a/t?compression", "name=value"),
         ("kafka://u:hid/den@a:1/t", "write sasl-user and sasl-password as parameters"),
         ("kafka://u:hid?den@a:1/t", "write sasl-user and sasl-password as parameters"),
@@ -123,7 +123,7 @@ def test_any_text_is_a_uri_or_refused(text: str) -> None:
 
 
 def test_no_address_and_no_topic_are_said() -> None:
-    with pytest.raises(ConfigError, match="where is Kafka"):
+    with pytest.raises(ConfigError, match="no Kafka address"):
         section(topic="t").check()
     with pytest.raises(ConfigError, match=r"syncer\.to\.topic"):
         section(addresses=("a:1",)).check()

@@ -205,7 +205,7 @@ def test_a_claim_in_a_log_that_was_made_anew_fences_us_off(after: bool) -> None:
         log.append(b"57/position", b"{}")
     with pytest.raises(Fenced, match=r"'d2' has taken over \(epoch 0, ours is 57\)"):
         check_claims(log.records, mine, "x")
-    with pytest.raises(Fenced, match="the claim of this drainer is gone"):
+    with pytest.raises(Fenced, match="the claim of this drainer no longer exists"):
         check_claims(log.records[1:], mine, "x")
 
 

@@ -237,7 +237,7 @@ def test_what_stays_open_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch
 def test_a_control_topic_that_is_gone_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = Brokers({})
     monkeypatch.setattr(brokers, "ends", lambda places, *, committed: {})
-    with pytest.raises(ProducerLost, match="partition 0 of control is not there"):
+    with pytest.raises(ProducerLost, match="partition 0 of control was not found"):
         Meeting(brokers).look()
 
 

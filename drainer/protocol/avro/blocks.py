@@ -100,9 +100,12 @@ def lengths(array: Any) -> Block:
 
 
 def byte_lengths(array: Any) -> Ints:
-    """Return the length of each value in bytes."""
+    """Return the length of each value in bytes, 0 for NULL. Arrow allows a NULL to have bytes in the buffer."""
     places = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
-    return np.diff(places).astype(np.int64)
+    found = np.diff(places).astype(np.int64)
+    if array.null_count:
+        found[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return found
 
 
 def in_union(block: Block, valid: Mask | None, null_first: bool) -> Block:

@@ -7,7 +7,17 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.protocol.avro.blocks import Block, big_endian, constant, fixed, in_union, joined, lengths, varints
+from drainer.protocol.avro.blocks import (
+    Block,
+    big_endian,
+    byte_lengths,
+    constant,
+    fixed,
+    in_union,
+    joined,
+    lengths,
+    varints,
+)
 from drainer.protocol.avro.defaults import twos_complement
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -67,3 +77,12 @@ def test_no_pieces_and_no_rows() -> None:
     assert joined([], 2).to_pylist() == [b"", b""]
     assert joined([constant(b"x", 0)], 0).to_pylist() == []
     assert joined([fixed(np.zeros((1, 0), np.uint8))], 1).to_pylist() == [b""]
+
+
+def test_the_length_of_null_is_0_although_it_has_bytes_in_the_buffer() -> None:
+    places = pa.py_buffer(np.array([0, 2, 5, 6], np.int32))
+    array = pa.Array.from_buffers(pa.binary(), 3, [pa.py_buffer(b"\x05"), places, pa.py_buffer(b"abcdef")])
+    assert array.to_pylist() == [b"ab", None, b"f"]
+    assert byte_lengths(array).tolist() == [2, 0, 1]
+    assert byte_lengths(array[1:]).tolist() == [0, 1]
+    assert joined([lengths(array), array], 3).to_pylist() == [b"\x04ab", b"\x00", b"\x02f"]

@@ -61,6 +61,8 @@ def exit_code(work: Coroutine[Any, Any, bool], teller: Teller) -> int:
     """Run a demo and return its exit code: 0 if everything is equal. A signal that would end the demo stops its
     programs first.
     """
+    # A shell starts a script's background processes with SIGINT ignored; asyncio would then not handle it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):  # SIGHUP is sent when a terminal is closed
         signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
     try:

@@ -118,9 +118,11 @@ async def nothing(*_: object) -> None:
     """Nobody is there to be waited for."""
 
 
+@pytest.mark.parametrize("is_background", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_whatever_ends_the_demo_stops_its_programs(tmp_path: Path, number: signal.Signals) -> None:
-    """A terminal that is closed, too: they have sessions of their own, and no signal of it would reach them."""
+def test_whatever_ends_the_demo_stops_its_programs(tmp_path: Path, number: signal.Signals, is_background: bool) -> None:
+    """A closed terminal, too: the programs have sessions of their own, so no signal of the terminal reaches them. In
+    the background of a script the demo is started with SIGINT ignored."""
     text = (
         "import asyncio, pathlib, sys\n"
         "from demo.command import exit_code\n"
@@ -138,7 +140,9 @@ def test_whatever_ends_the_demo_stops_its_programs(tmp_path: Path, number: signa
         "        child.kill()\n"
         "sys.exit(exit_code(work(), KafkaScreen()))\n"
     )
-    demo = subprocess.Popen([sys.executable, "-c", text, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    trap = "trap '' INT; " if is_background else "trap - INT; "
+    started = ["sh", "-c", f'{trap}exec "$@"', "sh", sys.executable, "-c", text, str(tmp_path)]
+    demo = subprocess.Popen(started, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     wait_until((tmp_path / "child").exists, what="the demo's program runs")
     child = int((tmp_path / "child").read_text())
     demo.send_signal(number)

@@ -92,7 +92,7 @@ def test_nothing_is_connected_before_it_is_opened() -> None:
     made.close(clean=True)
 
 
-@pytest.mark.parametrize(("name", "taken"), [("by-key", "by table"), ("rowid", "by index-value")])
+@pytest.mark.parametrize(("name", "taken"), [("by-key", "by table"), ("rowid", "index-value")])
 def test_a_dispatcher_that_nobody_knows_is_warned_of(name: str, taken: str) -> None:
     """The start logs each warning."""
     (warning,) = section(dispatchers=[{"matcher": ["shop.*"], "partition": name}]).warnings()

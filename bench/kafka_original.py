@@ -16,25 +16,22 @@ original may be missing, because its merger drops the second of two binlogs with
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench import cpu
 from bench.drainer import Case, fill, make_archive
-from bench.kafka import Watch, last_look
-from bench.kafka_rows import Counted, count, differences
+from bench.kafka import Watch, last_look, watched, write_config
 from bench.original import PeerBacklog, peer_with_table
 from bench.report import Report
 from bench.sbtest import SBTEST
 from tests.peer.cluster import peer_bin
 from tests.support.kafka import Broker, running_kafka
-from tests.support.servers import Server, free_port, python_module, wait_until
+from tests.support.servers import Server, python_module, wait_until
 
 PROTOCOL = "secondary-binlog"
 DROPPED_MAX = 50  # rows that may be missing from the original's output
-DRAIN_S = 1800.0
 
 
 @dataclass
@@ -49,14 +46,8 @@ class World:
     def ours(self, topic: str) -> Server:
         peer = self.backlog.peer
         file = peer.directory / f"{topic}.toml"
-        file.write_text(
-            f'pd-urls = "{peer.pd_url}"\nnode-id = "{topic}"\naddr = "127.0.0.1:{free_port()}"\nstatus-addr = ""\n'
-            f'data-dir = "{file.with_suffix("")}"\ninitial-commit-ts = 0\n'
-            f'[schema]\nhistory-url = "{peer.history_url}"\n'
-            f'[syncer]\ndb-type = "kafka"\n[syncer.to]\naddresses = ["{self.broker.address}"]\ntopic = "{topic}"\n'
-            f'protocol = "{PROTOCOL}"\ncontrol-topic = "{topic}-control"\nresolved-interval = "1h"\n'
-            f'[[syncer.to.dispatchers]]\nmatcher = ["*.*"]\npartition = "index-value"\n'
-        )
+        schema = f'history-url = "{peer.history_url}"'
+        write_config(file, peer.pd_url, self.broker, topic, PROTOCOL, schema=schema)
         server = python_module("drainer", "-config", str(file), output=file.with_suffix(".out")).start()
         peer.servers.append(server)
         return server
@@ -68,7 +59,7 @@ class World:
         try:
             if not lacks:
                 wait_until(lambda: "drainer is running" in server.text(), deadline_s=300, what=server.tail())
-            counted = self._until_there(watch, lacks)
+            counted = watched(watch, self.rows, PROTOCOL, "", lacks=lacks)
         finally:
             watch.close()
             server.stop(deadline_s=120)
@@ -83,21 +74,6 @@ class World:
             if seconds:
                 report.add(f"  CPU of {program}", seconds / of * 1e6, "µs/row")
         self.broker.delete(topic)
-
-    def _until_there(self, watch: Watch, lacks: int) -> list[Counted]:
-        deadline = time.perf_counter() + DRAIN_S
-        while True:
-            watch.until_settled()
-            counted = count(self.broker, watch.topic, PROTOCOL, "")
-            there = len({id_ for one in counted for id_ in one.ids})
-            if there + lacks >= self.rows or time.perf_counter() > deadline:
-                watch.look()  # no sample has seen the records that arrived during the count
-                wrong = differences(counted, self.rows)
-                if wrong and there + lacks < self.rows:
-                    raise SystemExit(f"{watch.topic}: {wrong}\n{watch.drainer.tail()}")
-                if wrong:
-                    print(f"  {wrong}", flush=True)
-                return counted
 
 
 def arguments() -> argparse.Namespace:

@@ -13,7 +13,7 @@ from binlog.errors import ConfigError
 from binlog.runtime.fields import Section
 from pydantic import AfterValidator, Field
 
-from drainer.original_settings import WITHOUT_EFFECT
+from drainer.original_settings import WITHOUT_EFFECT, CheckpointSection
 
 # The original's name → ours.
 _NAMES: Final = {"kafka-addrs": "addresses", "topic-name": "topic"}
@@ -44,17 +44,13 @@ def _addresses(value: str) -> str:
     return value
 
 
-class KafkaCheckpointSection(Section):
+class KafkaCheckpointSection(CheckpointSection):
     """`[syncer.to.checkpoint]` of the original, which keeps its position for Kafka in a file unless a server is
     configured."""
 
     type: Annotated[str, AfterValidator(_in_a_file)] = Field("", description=f"{WITHOUT_EFFECT}: file, or empty")
     schema_: str = Field("", alias="schema", description=WITHOUT_EFFECT)
     host: Annotated[str, AfterValidator(_nowhere)] = Field("", description="must be empty")
-    user: str = Field("", description=WITHOUT_EFFECT)
-    password: str = Field("", repr=False, description=WITHOUT_EFFECT)
-    encrypted_password: str = Field("", alias="encrypted_password", repr=False, description=WITHOUT_EFFECT)
-    port: int = Field(0, description=WITHOUT_EFFECT)
 
 
 class OriginalKafkaSection(Section):

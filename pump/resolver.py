@@ -22,7 +22,8 @@ class Timestamps(Protocol):
 
 
 class Resolver:
-    """Advances the resolved ts: on `refresh`, and after a `nudge` while a pull waits. Use it only on the event loop."""
+    """Advances the resolved ts: on `refresh`, and after `request_refresh` while a pull waits. Use it only on the event
+    loop."""
 
     def __init__(
         self, pending: PendingSet, resolved: Resolved, timestamps: Timestamps, horizon: Horizon | None = None
@@ -34,7 +35,7 @@ class Resolver:
         self._moved = asyncio.Event()
         self._waiting = 0
         self._visible_ts = 0
-        self._nudged = asyncio.Event()
+        self._requested = asyncio.Event()
 
     @property
     def ts(self) -> int:
@@ -56,7 +57,8 @@ class Resolver:
         return after
 
     async def passed(self, ts: int) -> int:
-        """Wait until the resolved ts is above `ts`, then return it. While the caller waits, nudges cause refreshes.
+        """Wait until the resolved ts is above `ts`, then return it. While the caller waits, requested refreshes are
+        made.
 
         A refresh is requested now only if a commit above `ts` is visible. Otherwise a pull that has received
         everything would fetch one timestamp after another for nothing.
@@ -64,30 +66,30 @@ class Resolver:
         self._waiting += 1
         try:
             if self._visible_ts > ts:
-                self._nudged.set()
+                self._requested.set()
             while self._resolved.ts <= ts:
                 await self._moved.wait()
             return self._resolved.ts
         finally:
             self._waiting -= 1
 
-    def nudge(self, visible_ts: int = 0) -> None:
+    def request_refresh(self, visible_ts: int = 0) -> None:
         """Request a refresh if a pull waits: a commit up to `visible_ts` became visible, or a prewrite left the pending
         set."""
         self._visible_ts = max(self._visible_ts, visible_ts)
         if self._waiting:
-            self._nudged.set()
+            self._requested.set()
 
     async def run(self) -> None:
-        """Refresh after nudges, one refresh at a time. Nudges that arrive during a refresh share the next one."""
+        """Make the requested refreshes, one at a time. Requests that arrive during a refresh share the next one."""
         outage = Outage(_log, "the resolved ts does not advance", "the resolved ts advances again")
         while True:
-            await self._nudged.wait()
-            self._nudged.clear()
+            await self._requested.wait()
+            self._requested.clear()
             try:
                 await self.refresh()
                 outage.over()
             except BinlogError as error:
                 outage.failed(error=error)
                 await asyncio.sleep(0.2)
-                self._nudged.set()
+                self._requested.set()

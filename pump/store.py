@@ -121,7 +121,7 @@ class Store(Serving, Writing):
                 largest_ts=self.largest_ts,
                 source_ts=self._horizon.source_ts,
             )
-        self.resolver.nudge(self.largest_ts_until(self._horizon.limit_ts))
+        self.resolver.request_refresh(self.largest_ts_until(self._horizon.limit_ts))
         self._resolver_task = asyncio.create_task(self.resolver.run(), name="resolver")
 
     def _recover(self, undo: ExitStack) -> Recovered:

@@ -316,8 +316,8 @@ class Writing:
         self._visible(written.visible, left=len(pending) < held_back)
 
     def _visible(self, visible: Sequence[int], *, left: bool) -> None:
-        """Count commits that became visible, raise alarms for late ones, and nudge the resolver. `left`: a prewrite
-        left the pending set."""
+        """Count commits that became visible, raise alarms for late ones, and request a refresh of the resolved ts.
+        `left`: a prewrite left the pending set."""
         if visible:
             self.counters.commits += len(visible)
             if self._resolved.is_late(min(visible)):
@@ -325,7 +325,7 @@ class Writing:
                     if self._resolved.is_late(commit_ts):
                         self._alarm(commit_ts)
         if visible or left:
-            self.resolver.nudge(max(visible, default=0))
+            self.resolver.request_refresh(max(visible, default=0))
         self._settle_down()
 
     def _settle_down(self) -> None:

@@ -31,8 +31,7 @@ from drainer.sink.errors import DestinationError
 from drainer.sink.mysql.connection import Retry, ServerError, Session
 from drainer.sink.mysql.ddl import fingerprint
 from drainer.sink.mysql.ddl.fingerprint import Fingerprint
-from drainer.sink.mysql.ddl.runner import IGNORABLE
-from drainer.sink.mysql.rows.statements import quote
+from drainer.sink.mysql.ddl.runner import execute_text
 
 _LOCK_WAIT_S: Final = 5
 
@@ -136,25 +135,16 @@ class DdlRun:
         return False
 
     def _execute(self, ddl: StoredDdl, statement: str, *, again: bool) -> None:
+        schema = "" if _is_of_database(statement) else ddl.schema
         try:
-            if ddl.schema and not _is_of_database(statement):
-                self._session.execute(b"USE " + quote(ddl.schema))
-            self._session.execute(statement.encode())
+            execute_text(self._session, schema, statement, commit_ts=ddl.commit_ts, may_have_run=again)
         except ServerError as error:
-            if error.code not in IGNORABLE or not again:
-                # It has not run: what is done to its tables from now on must not suggest that it has.
-                self._store(replace(ddl, before=None).text())
-                raise ConsumeError(
-                    f"the DDL at commit_ts {ddl.commit_ts}: {error}; it is tried again at the next start, unless it is "
-                    f"removed: {self._way_out}; the statement: {statement}"
-                ) from error
-            _log.warning(
-                "the server refused a DDL that may have run before an interruption, because its effect exists already; "
-                "it counts as executed",
-                commit_ts=ddl.commit_ts,
-                statement=statement,
-                error=str(error),
-            )
+            # It has not run: what is done to its tables from now on must not suggest that it has.
+            self._store(replace(ddl, before=None).text())
+            raise ConsumeError(
+                f"the DDL at commit_ts {ddl.commit_ts}: {error}; it is tried again at the next start, unless it is "
+                f"removed: {self._way_out}; the statement: {statement}"
+            ) from error
 
 
 def _is_of_database(query: str) -> bool:

@@ -365,7 +365,7 @@ async def test_a_mistake_behind_the_write_holds_nobody_back(
     async with opened(tmp_path, SetClock(BASE + 100)) as store:
         turn = TurnWriter(store.submit, store.write, tell)
         with monkeypatch.context() as patch:
-            patch.setattr(store.resolver, "nudge", mistake)
+            patch.setattr(store.resolver, "request_refresh", mistake)
             patch.setattr(store, "_settle_down", mistake)
             writes = [write(turn, p) for p in (prewrite(BASE), *([wrong] if wrong else []))]
             batch = store.write([prewrite(BASE + 1)])

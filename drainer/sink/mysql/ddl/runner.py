@@ -50,6 +50,25 @@ _ALREADY: Final[Mapping[int, frozenset[int]]] = {
 }
 
 
+def execute_text(session: Session, schema: str, statement: str, *, commit_ts: int, may_have_run: bool) -> None:
+    """Execute a DDL's text in the database `schema` ("": in none). `may_have_run`: the statement may have run before,
+    so IGNORABLE errors count as success and are logged with `commit_ts`. Raises ServerError for all others."""
+    try:
+        if schema:
+            session.execute(b"USE " + quote(schema))
+        session.execute(statement.encode())
+    except ServerError as error:
+        if error.code not in IGNORABLE or not may_have_run:
+            raise
+        _log.warning(
+            "the server refused a DDL that may have run before an interruption, because its effect exists already; it "
+            "counts as executed",
+            commit_ts=commit_ts,
+            statement=statement,
+            error=str(error),
+        )
+
+
 class DdlRunner:
     """DDL of one changefeed, on its driver's connection."""
 

@@ -13,7 +13,6 @@ from zoneinfo import ZoneInfo
 
 from binlog.errors import DecodeError
 from binlog.runtime.crashpoint import crash_point
-from binlog.runtime.log import get_logger
 from binlog.tidb.types import Tp
 
 from drainer.protocol.errors import MessageError
@@ -21,10 +20,9 @@ from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, ServerError, Session
-from drainer.sink.mysql.ddl.runner import IGNORABLE
+from drainer.sink.mysql.ddl.runner import execute_text
 from drainer.sink.mysql.replay.row_writer import RowWriter
 from drainer.sink.mysql.replay.session import ReconnectingSession
-from drainer.sink.mysql.rows.statements import quote
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.replay import Replayed, ReplayFailed, ReplayPosition, ReplaySettings
 from drainer.sink.replay_time import to_utc
@@ -41,7 +39,6 @@ _CREATE: Final = (
     b" DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
 )
 
-_log = get_logger(__name__)
 _T = TypeVar("_T")
 
 
@@ -150,20 +147,11 @@ class ServerReplayer:
             self._rows.forget()
             self._store(session, begun)
             crash_point("reparo.before_ddl")
+            may_have_run = state["repeated"] or self._settings.safe
             try:
-                if schema:
-                    session.execute(b"USE " + quote(schema))
-                session.execute(statement.encode())
+                execute_text(session, schema, statement, commit_ts=position.commit_ts, may_have_run=may_have_run)
             except ServerError as error:
-                if error.code not in IGNORABLE or not (state["repeated"] or self._settings.safe):
-                    raise ReplayFailed(f"{error}; the statement: {statement}", commit_ts=position.commit_ts) from error
-                _log.warning(
-                    "the server refused a DDL that may have run before, for what it does is done already; it counts as "
-                    "executed",
-                    commit_ts=position.commit_ts,
-                    statement=statement,
-                    error=str(error),
-                )
+                raise ReplayFailed(f"{error}; the statement: {statement}", commit_ts=position.commit_ts) from error
             except ConnectionLost:
                 state["repeated"] = True
                 raise

@@ -131,13 +131,15 @@ class SegmentBuilder:
         self._follows_values = follows_values
         self._payloads: list[bytes] = []
         self._bytes = 0
-        # Table id in rows → whether its rows are decoded as columns; decided when the id first occurs.
-        self._ways: dict[int, bool] = {}
+        # Table id in rows → whether its rows are decoded as columns; decided when the id first occurs. The callback
+        # below refers to this dict and not to the builder: in a reference cycle, the builder's binlogs would stay in
+        # memory until the garbage collector runs.
+        ways = self._ways = dict[int, bool]()
         self._rest = FoldBuilder(
             decoder.rows,
             decoder.format,
             follows_values=follows_values,
-            is_folded_elsewhere=lambda table_id: self._ways.get(table_id, False),
+            is_folded_elsewhere=lambda table_id: ways.get(table_id, False),
         )
         self._tables: dict[int, _Table] = {}
         self._change_count = 0
@@ -289,7 +291,7 @@ class SegmentBuilder:
 
     def _no_columns(self, rows: Rows) -> Mask:
         """Fold every table row by row from here on; states that exist already are merged with them (changes.slots)."""
-        self._ways = dict.fromkeys([*self._ways, *np.unique(rows.table_id).tolist()], False)
+        self._ways.update(dict.fromkeys([*self._ways, *np.unique(rows.table_id).tolist()], False))
         return np.zeros(len(rows), np.bool_)
 
     def _columns(self, rows: Rows) -> Mask:

@@ -71,14 +71,27 @@ class Memory:
         found: dict[str, int] = {}
         for pid in descendants(self.pid):
             with contextlib.suppress(OSError, ValueError):
-                name = Path(f"/proc/{pid}/comm").read_text().strip()
-                name = "driver" if pid == self.pid else "JVM" if name == "java" else "workers"
-                size = _pss(pid)
-                found[name] = found.get(name, 0) + size
-                self.largest[name] = max(self.largest.get(name, 0), size)
+                name, size = self._program(pid), _pss(pid)
+                if name:
+                    found[name] = found.get(name, 0) + size
+                    self.largest[name] = max(self.largest.get(name, 0), size)
         for name, size in found.items():
             self.peaks[name] = max(self.peaks.get(name, 0), size)
         self.total = max(self.total, sum(found.values()))
+
+    def _program(self, pid: int) -> str:
+        """The program of a process; "" for one that was started by vfork and has not yet called exec: its memory is
+        that of its parent, which is counted already."""
+        if pid == self.pid:
+            return "driver"
+        if Path(f"/proc/{pid}/exe").readlink().name == "java":
+            # The JVM's main thread is called java. A child is called as the thread that starts it.
+            return "JVM" if Path(f"/proc/{pid}/comm").read_text().strip() == "java" else ""
+        return "" if _command(pid) == _command(self.pid) else "workers"
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _pss(pid: int) -> int:

@@ -116,7 +116,7 @@ def test_it_arrives_whole_in_bounded_memory_although_the_drainer_is_killed_in_th
     wrong = "SELECT COUNT(*) FROM l.wide WHERE body <> REPEAT(LPAD(id, 8, '0'), %s)"
     assert world.mariadb.query(wrong, TEXT_BYTES // 8) == [(0,)]
     assert memory.peaks["JVM"] < 800 * MIB, memory.peaks
-    assert memory.peaks["driver"] < 350 * MIB, memory.peaks
+    assert memory.peaks["driver"] < 280 * MIB, memory.peaks
     # How many workers there are depends on how busy the machine is; the transaction would show in one of them.
     assert memory.largest.get("workers", 0) < WIDE_BYTES, memory
 

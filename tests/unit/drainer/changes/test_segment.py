@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from dataclasses import replace
 
 import pyarrow as pa
@@ -207,6 +209,30 @@ def test_rows_that_fit_no_columns_are_folded_one_by_one(flush: int, monkeypatch:
             work = merge_slot(cut(view, [some[:15], some[15:]], 1, in_order=in_order)[0], SQL_TEXT)
             assert merged(work) == merged(expected)
             assert work.source_bytes == expected.source_bytes
+
+
+@pytest.mark.parametrize("rows_min", [ALWAYS, NEVER])
+@pytest.mark.parametrize("in_slots", [True, False])
+def test_a_builder_gives_its_memory_back_without_the_garbage_collector(rows_min: int, in_slots: bool) -> None:
+    """It holds a batch's binlogs, and the collector may run long after."""
+    info = table([("k", not_null(INT)), ("v", INT)], unique={"PRIMARY": ["k"]})
+    payloads = [transaction([(info, ("insert", {}, {1: n, 2: n}))], commit_ts=BEGIN_TS + n) for n in range(9)]
+    decoder = SegmentDecoder(view_of(info), SQL_TEXT, columns_bytes_min=ALWAYS, columns_rows_min=rows_min)
+    gc.collect()
+    gc.disable()
+    try:
+        builder = SegmentBuilder(decoder)
+        if in_slots:
+            builder.add_in_order(payloads, len(payloads))
+            assert builder.slots(2)
+        else:
+            builder.add_all(payloads)
+            assert builder.finish(0, 1).change_count == 9
+        builders = [weakref.ref(builder), weakref.ref(builder._rest)]
+        del builder
+        assert [ref() for ref in builders] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_what_is_too_much_for_one_array_is_folded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

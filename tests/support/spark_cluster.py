@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.integration.drainer.large_case import descendants
+from tests.support.processes import descendants
 from tests.support.servers import ROOT, Server, answers, free_port, require_java, wait_until
 
 HOME = "/tmp/node"
@@ -128,16 +128,19 @@ class Node:
 
     def processes(self) -> list[int]:
         assert self.server is not None and self.server.process is not None
-        return descendants(self.server.process.pid)
+        return [self.server.process.pid, *descendants(self.server.process.pid)]
 
     def executors(self) -> list[int]:
-        """Process ids of the JVMs that run tasks here."""
+        """Process ids of the JVMs that run tasks here. A program that one of them starts has its command line until it
+        calls exec; it is none of them."""
+        below = {pid: descendants(pid) for pid in self.processes()}
         found = []
-        for pid in self.processes():
+        for pid in below:
             with contextlib.suppress(OSError):
                 if _EXECUTOR in Path(f"/proc/{pid}/cmdline").read_bytes():
                     found.append(pid)
-        return found
+        started = {child for pid in found for child in below[pid]}
+        return [pid for pid in found if pid not in started]
 
     def kill(self) -> None:
         """As a power cut does."""

@@ -16,6 +16,8 @@ from binlog.pb import pump_pb2
 from binlog.tidb.datum import encode_value
 from binlog.tidb.mutation import PrewriteValue
 
+from tests.support.processes import descendants
+
 UNLIMITED = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 SAMPLE_S = 0.1
 
@@ -69,7 +71,7 @@ class Memory:
 
     def sample(self) -> None:
         found: dict[str, int] = {}
-        for pid in descendants(self.pid):
+        for pid in (self.pid, *descendants(self.pid)):
             with contextlib.suppress(OSError, ValueError):
                 name, size = self._program(pid), _pss(pid)
                 if name:
@@ -99,16 +101,6 @@ def _pss(pid: int) -> int:
         if line.startswith("Pss:"):
             return int(line.split()[1]) << 10
     return 0
-
-
-def descendants(pid: int) -> list[int]:
-    """A process and all below it."""
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in task.read_text().split():
-                found += descendants(int(child))
-    return found
 
 
 def peak_rss(pid: int) -> int:

@@ -18,8 +18,9 @@ from binlog.cluster.registry import Registry
 
 from tests.integration.drainer.stubs import Stubs
 from tests.integration.drainer.test_daemon import BEGIN, END, configuration
-from tests.integration.drainer.test_signals import descendants, gone
+from tests.integration.drainer.test_signals import gone
 from tests.support.kafka import Broker
+from tests.support.processes import descendants
 from tests.support.servers import Server, free_port, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -10,28 +10,10 @@ import pytest
 
 from tests.integration.drainer.stubs import Stubs
 from tests.integration.drainer.test_daemon import CAPTURE, END, TABLES, configuration, counts, reached, record
+from tests.support.processes import descendants
 from tests.support.servers import Server, free_port, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
-
-
-def descendants(pid: int) -> list[int]:
-    """The JVM, pyspark's daemon, its workers. Any process, and any thread, may end while this looks: so the parent is
-    read from each process's own line, which names a process and not the thread that started it."""
-    started: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            after_the_name = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has just ended
-        started.setdefault(int(after_the_name[1]), []).append(int(stat.parent.name))
-    found: list[int] = []
-    unseen = [pid]
-    while unseen:
-        children = started.get(unseen.pop(), [])
-        found += children
-        unseen += children
-    return found
 
 
 def name(pid: int) -> str:

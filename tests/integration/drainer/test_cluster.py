@@ -20,11 +20,11 @@ import pymysql
 import pytest
 
 from pumpclient.sdk import BigInt, Column, Table, VarChar
-from tests.integration.drainer.large_case import descendants
 from tests.integration.drainer.test_daemon import status
 from tests.integration.drainer.test_kills import AUDIT
 from tests.integration.drainer.test_kills import World as Killed
 from tests.integration.drainer.writer import two_pumps
+from tests.support.processes import descendants
 from tests.support.servers import MariaDB, Server, python_module, require_java, wait_until
 from tests.support.spark_cluster import CORES, PACKAGES, SECRET, SparkCluster, running_cluster
 
@@ -37,6 +37,7 @@ DEADLOCK = (
     "CREATE TRIGGER k.deadlock BEFORE INSERT ON k.keyed FOR EACH ROW IF NEW.id = {} THEN "
     "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'only slots fail'; END IF"
 )
+BOTH_NODES = f'["concurrent tasks available"] [component=drainer.service.spark_runner] [tasks={2 * CORES}]'
 # A path without a scheme is then none of this machine.
 NO_SHARED_FILES = {"spark.hadoop.fs.defaultFS": "hdfs://no-such-name.invalid:8020"}
 
@@ -115,10 +116,21 @@ def row_held(mariadb: MariaDB, key: int) -> Iterator[pymysql.connections.Connect
 
 
 def running(world: World) -> Server:
-    """A drainer that has applied what there was, with triggers that count everything from now on."""
+    """A drainer with executors on both nodes that has applied what there was; triggers count everything from now on."""
     drainer = world.drainer()
     writer = world.writer
+
+    def on_both() -> bool:
+        """The drainer looks for new executors after each batch, so there must be batches."""
+        if not drainer.alive:
+            pytest.fail(f"the drainer ended\n{world.said(drainer)}")
+        writer.write(1)
+        return BOTH_NODES in drainer.text()
+
+    wait_until(on_both, deadline_s=300, what=f"executors on both nodes\n{world.said(drainer)}")
     world.reached(drainer, f"SELECT 1 FROM k.keyed HAVING COUNT(*) = {len(writer.keyed)}")
+    # Slots of a batch that is spread commit one after another; nothing of it may be counted.
+    world.reached(drainer, "SELECT 1 FROM tidb_binlog.drainer_position WHERE intent IS NULL")
     for statement in AUDIT:
         world.mariadb.query(statement)
     writer.puts.clear()
@@ -157,9 +169,6 @@ def test_an_executor_and_a_node_die_in_the_middle_of_a_batch(world: World) -> No
         drainer.kill()
     world.check()
     drainer.wait_for_output('["executors on other nodes cannot reach a loopback address"]')
-    drainer.wait_for_output(
-        f'["concurrent tasks available"] [component=drainer.service.spark_runner] [tasks={2 * CORES}]'
-    )
 
 
 def test_a_ddl_and_a_large_transaction(world: World) -> None:
@@ -208,7 +217,7 @@ def command_lines(*servers: Server | None) -> str:
     found = []
     for server in servers:
         assert server is not None and server.process is not None
-        for pid in descendants(server.process.pid):
+        for pid in (server.process.pid, *descendants(server.process.pid)):
             with contextlib.suppress(OSError):
                 found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"))
     return "\n".join(found)

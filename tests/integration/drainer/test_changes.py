@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from binlog import envelope
+from binlog.cluster.node import State
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import ColumnInfo, TableInfo
 from pyspark.errors import PySparkException
@@ -18,6 +19,7 @@ from tests.integration.drainer.stubs import Stubs
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.row_case import INT, table, transaction
 from tests.support.schema_case import ddl, job, ts
+from tests.support.servers import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -35,9 +37,15 @@ def reader(stubs: Stubs, history: Path) -> Read:
     return read
 
 
-def serve(stubs: Stubs, capture: CaptureSet, until_ts: int = 0) -> None:
-    """On one pump of ours, one from before the extension, and every third binlog on both: it must come once."""
-    ours, go = stubs.add("a"), stubs.add("go", extension=False)
+def serve(stubs: Stubs, capture: CaptureSet) -> None:
+    """From a pump of ours."""
+    stubs.add("a").put(*capture.binlogs)
+    stubs.resolve(capture.meta["scenario_end_ts"])
+
+
+def serve_with_a_go_pump(stubs: Stubs, capture: CaptureSet) -> None:
+    """In the place of `serve`'s pump: on one of ours, one from before the extension, and every third binlog on both."""
+    ours, go = stubs.add("b"), stubs.add("go", extension=False)
     for number, payload in enumerate(capture.binlogs):
         if number % 3 != 1:
             ours.put(payload)
@@ -45,18 +53,19 @@ def serve(stubs: Stubs, capture: CaptureSet, until_ts: int = 0) -> None:
             go.put(payload)
     end = capture.meta["scenario_end_ts"]
     go.put(envelope.encode_fake(end))
-    stubs.resolve(until_ts or end)
+    stubs.resolve(end)
+    stubs.register("a", State.OFFLINE)
 
 
 def test_read_stream_and_group(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
-    """The types of the columns, a batch read, a bounded one, and the same through a stream in small batches."""
+    """The types of the columns, a batch read, a bounded one; and the same rows, each of them once, from pumps of which
+    two hold it, by a batch read and through a stream in small batches."""
     history = tmp_path / "history.json"
     history.write_bytes(KEYS.jobs_text)
     serve(stubs, KEYS)
     read = reader(stubs, history)
     tables = KEYS.tables()
-    busy = "keys.t_pk"
-    busy = busy if busy in tables else max(tables, key=lambda name: len(tables[name].get("rows", ())))
+    busy = max(tables, key=lambda name: len(tables[name].get("rows", ())))
     frame = read(spark.read, busy)
     rows = frame.orderBy("commit_ts", "seq").collect()
     assert rows
@@ -73,18 +82,32 @@ def test_read_stream_and_group(stubs: Stubs, spark: Any, tmp_path: Path) -> None
     minutes = frame.groupBy("kind").count().collect()
     assert sum(row["count"] for row in minutes) == len(rows)
 
+    serve_with_a_go_pump(stubs, KEYS)
+    # A Go pump's watermark is what has been received of its stream, so a query may be planned with less than all.
+    assert wait_until(lambda: whole(read(spark.read, busy), rows), deadline_s=240, what="all rows are read") == rows
+
     found: list[Any] = []
-    stream = read(spark.readStream, busy, batch_bytes_max=16384).writeStream.trigger(availableNow=True)
-    stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     batches: list[int] = []
 
     def keep(batch: Any, number: int) -> None:
         found.extend(batch.collect())
         batches.append(number)
 
-    assert stream.foreachBatch(keep).start().awaitTermination(400)
+    def streamed() -> bool:
+        stream = read(spark.readStream, busy, batch_bytes_max=16384).writeStream.trigger(availableNow=True)
+        stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).foreachBatch(keep)
+        assert stream.start().awaitTermination(400)
+        return len(found) >= len(rows)
+
+    wait_until(streamed, deadline_s=240, what="all rows come through the stream")
     assert len(batches) > 2
     assert sorted(found, key=lambda row: (row.commit_ts, row.seq)) == rows
+
+
+def whole(frame: Any, rows: Sequence[Any]) -> list[Any]:
+    """The frame's rows in their order, or nothing if it ends before the last of `rows`."""
+    found: list[Any] = frame.orderBy("commit_ts", "seq").collect()
+    return found if found and found[-1].commit_ts >= rows[-1].commit_ts else []
 
 
 def test_a_ddl_during_a_stream(stubs: Stubs, spark: Any, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_read_and_stream(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
     def drain() -> None:
         stream = reader(spark.readStream, batch_bytes_max=4096).writeStream
         stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
-        assert stream.foreachBatch(lambda frame, _: batches.append(frame.collect())).start().awaitTermination(120)
+        assert stream.foreachBatch(lambda frame, _: batches.append(frame.collect())).start().awaitTermination(400)
 
     drain()
     assert served([row for batch in batches for row in batch]) == sorted(first)
@@ -96,7 +96,7 @@ def test_an_empty_range_is_an_empty_answer(stubs: Stubs, spark: Any, tmp_path: P
         assert frame.columns == ["commit_ts", "start_ts", "pump", "ddl_job_id", "ddl_query", "payload"]
     stream = reader(spark.readStream).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = stream.format("memory").queryName("nothing").trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(400)
     assert spark.table("nothing").collect() == []
 
 

@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-READY_DEADLINE_S = 90.0
+# Far above what a start takes, also of two drainers, Kafka and a registry at once on a busy machine.
+READY_DEADLINE_S = 240.0
+STOP_DEADLINE_S = 180.0
 
 
 class DemoError(Exception):
@@ -78,7 +80,7 @@ class Program:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
-    def stop(self, deadline_s: float = 30.0) -> int:
+    def stop(self, deadline_s: float = STOP_DEADLINE_S) -> int:
         """Send SIGTERM and wait; return the exit code. SIGKILL after the deadline."""
         if self.process is None:
             return 0

@@ -188,7 +188,7 @@ async def caught_up(drainer: DrainerProgram, commit_ts: int) -> None:
 
 async def stopped(drainer: DrainerProgram) -> None:
     """Stop the drainer. Raises DemoError unless it ends with exit code 0."""
-    code = await asyncio.to_thread(drainer.stop, 60)
+    code = await asyncio.to_thread(drainer.stop)
     if code != 0:
         raise DemoError(f"{drainer.name} stopped with exit code {code}:\n{drainer.tail()}")
 

@@ -106,7 +106,9 @@ def running(etcd: Etcd, java: None, tmp_path: Path) -> Iterator[Running]:
         def seen() -> bool:
             text = scrape(made.drainer_port)
             looked = counted(text, "drainer_pump_position") and "drainer_pump_late_commits{" in text
-            return bool(looked and counted(text, "drainer_rows_applied") >= 20)
+            # Samples of one moment may show the rows of a batch that is not counted yet.
+            whole = counted(text, "drainer_read_bytes") and counted(text, "drainer_batches_applied", mode="inline")
+            return bool(looked and whole and counted(text, "drainer_rows_applied") >= 20)
 
         wait_until(seen, deadline_s=240, what=f"rows of the load\n{made.drainer.tail()}")
         yield made

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, sync_playwright
 from tests.support.servers import missing
 
 PHONE, DESK = (360, 740), (1280, 900)
+ANSWER_MS = 240_000  # instead of Playwright's 30 s, which a busy machine may need to start a browser
 # Cells that hold a name, a state or an address are one line each: one rectangle for their text.
 BROKEN_CELLS = """() => [...document.querySelectorAll('td:not(.prose), th')].filter(cell => {
   const range = document.createRange();
@@ -57,7 +58,9 @@ def running_chromium() -> Iterator[Browser]:
         missing("chromium is not installed: scripts/need.sh chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+            executable_path=program,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+            timeout=ANSWER_MS,
         )
         try:
             yield browser
@@ -71,11 +74,12 @@ def look(browser: Browser, url: str, screenshot: Path, *, size: tuple[int, int],
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", java_script_enabled=True
     )
+    context.set_default_timeout(ANSWER_MS)
     problems: list[str] = []
     page = context.new_page()
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     page.on("request", lambda asked: None if asked.url.startswith(url) else problems.append(f"asks {asked.url}"))
-    page.goto(url, wait_until="load", timeout=60_000)
+    page.goto(url, wait_until="load")
     found = Look(
         width=page.evaluate("() => document.documentElement.scrollWidth"),
         broken=page.evaluate(BROKEN_CELLS),

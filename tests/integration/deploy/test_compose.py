@@ -54,7 +54,7 @@ def test_the_shop_s_tables_arrive_and_a_stop_is_clean(processes: Processes, tmp_
     for name in ("pump-1", "pump-2"):
         wait_until(lambda name=name: ready(processes, name, 9250), deadline_s=120, what=f"{name} is ready")  # type: ignore[misc]
     processes.start("drainer")
-    wait_until(lambda: ready(processes, "drainer", 9249), deadline_s=180, what="the drainer is ready")
+    wait_until(lambda: ready(processes, "drainer", 9249), deadline_s=300, what="the drainer is ready")
     shop = processes.start("shop", [sys.executable])
     assert shop.wait(deadline_s=240) == 0, shop.tail()
     assert "every table is equal" in shop.text()
@@ -69,7 +69,7 @@ def test_the_shop_s_tables_arrive_and_a_stop_is_clean(processes: Processes, tmp_
 
 def lines_at(url: str) -> int:
     """Of all charts."""
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=120) as answer:
         return int(answer.read().count(b"<polyline"))
 
 
@@ -94,7 +94,7 @@ def queries_find_what_they_ask_for(processes: Processes) -> None:
     """Of the alarms and the dashboard, in what the running programs export: names, types, labels."""
     programs = {}
     for job, name, port in (("pump", "pump-1", 9250), ("drainer", "drainer", 9249)):
-        with urllib.request.urlopen(f"http://127.0.0.1:{processes.port(name, port)}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{processes.port(name, port)}/metrics", timeout=120) as answer:
             programs[job] = Exported.of(answer.read().decode())
     assert {query: found for query in queries() if (found := faults(query, programs))} == {}
     assert [fault for rule in rules() for fault in label_faults(rule, programs)] == []

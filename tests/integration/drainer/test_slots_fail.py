@@ -58,12 +58,14 @@ def test_the_status_says_what_slots_wait_for(stubs: Stubs) -> None:
         wait_until(lambda: metric(port, "binlog_drainer_failing_seconds") > 0, deadline_s=120, what="the metric rises")
         mariadb.server.kill()
         wait_until(lambda: error(deadlock=False), deadline_s=120, what=f"the server is gone\n{running.tail()}")
+        assert SLOT.match(str(status(port)["LastError"]))
         mariadb.server.start()
         wait_until(lambda: answers(mariadb), deadline_s=180, what=f"MariaDB is back\n{mariadb.server.tail()}")
         mariadb.query("DROP TRIGGER d.deadlock")
         reached(running, port, end)
         wait_until(lambda: status(port)["Error"] == "", deadline_s=120, what="nothing fails any more")
-        assert SLOT.match(str(status(port)["LastError"]))
+        # On a slow machine a failure of the driver itself, which finds its connection lost, may be the last one.
+        assert status(port)["LastError"], "it stays"
         wait_until(lambda: metric(port, "binlog_drainer_failing_seconds") == 0, what="the metric falls")
         assert running.stop(deadline_s=240) == 0, running.tail()
         said = running.text()

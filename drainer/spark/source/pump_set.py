@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from binlog.cluster import tso
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.identity import cluster_id
 from binlog.cluster.registry import Registry
@@ -21,6 +23,9 @@ from drainer.spark.source.options import SourceOptions
 T = TypeVar("T")
 HELD_BACK_S = 30.0
 PAUSE_S = 0.2
+# A stream of a Go pump from which nothing came for so long has sent what the pump holds.
+QUIET_S = 1.0
+CATCH_UP_S = 120.0
 
 
 class Pumps:
@@ -37,6 +42,22 @@ class Pumps:
     def survey(self, after_ts: int, limits: Limits) -> Watermark:
         """Raises HeldBack after HELD_BACK_S, and what PumpSet.survey raises."""
         return self.run(self._patiently(after_ts, limits))
+
+    def survey_everything(self, after_ts: int, limits: Limits, *, end_ts: int = 0) -> Watermark:
+        """Return the survey of a query that reads what the pumps hold when it is planned, up to `end_ts` if it is set.
+        A Go pump has no watermark call, and its stream has just been opened: the first binlogs of a backlog are no
+        watermark. So this waits until Go pumps have sent what they hold, up to CATCH_UP_S. Raises what `survey` raises.
+        """
+        enough_ts = tso.compose(int(time.time() * 1000))
+        if end_ts:
+            enough_ts = min(enough_ts, end_ts)
+        until_s = time.monotonic() + CATCH_UP_S
+
+        async def pause() -> bool:
+            await asyncio.sleep(QUIET_S)
+            return time.monotonic() < until_s
+
+        return self.run(caught_up(lambda: self._patiently(after_ts, limits), pause, enough_ts=enough_ts))
 
     def counted(self, part: PumpRange) -> PumpRange:
         """Return the range with the counts that its pull must return (rule 22), from a pump that answered the last
@@ -65,6 +86,19 @@ class Pumps:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` on the event loop of the pumps' clients; return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+async def caught_up(
+    survey: Callable[[], Awaitable[Watermark]], pause: Callable[[], Awaitable[bool]], *, enough_ts: int
+) -> Watermark:
+    """Return the first survey whose watermark has reached `enough_ts` or did not rise during a `pause`, or the last one
+    when `pause` returns False. Without Go pumps, return the first survey."""
+    found = await survey()
+    while found.ts < enough_ts and not all(mark.extension for mark in found.marks) and await pause():
+        before, found = found, await survey()
+        if found.ts == before.ts:
+            break
+    return found
 
 
 async def _connect(options: SourceOptions) -> tuple[int, Any, PumpSet]:

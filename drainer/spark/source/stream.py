@@ -45,7 +45,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     @one_line_errors
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target_ts = self._connected().survey(self._options.start_ts, Limits(1)).ts
+        self._target_ts = self._connected().survey_everything(self._options.start_ts, Limits(1)).ts
 
     @one_line_errors
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -86,7 +86,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does not foll
         options = self._options
         pumps = Pumps(options)
         try:
-            watermark = pumps.survey(options.start_ts, Limits(1 << 40))
+            watermark = pumps.survey_everything(options.start_ts, Limits(1 << 40), end_ts=options.end_ts)
             until_ts = min(watermark.ts, options.end_ts) if options.end_ts else watermark.ts
             if until_ts <= options.start_ts:
                 return []

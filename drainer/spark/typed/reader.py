@@ -174,7 +174,7 @@ class ChangesBatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does n
         options = self._options
         pumps = Pumps(options)
         try:
-            watermark = pumps.survey(options.start_ts, Limits(1))
+            watermark = pumps.survey_everything(options.start_ts, Limits(1), end_ts=options.end_ts)
             until_ts = min(watermark.ts, options.end_ts) if options.end_ts else watermark.ts
             tables = _Tables(options, pumps, self._schema)
             limits = Limits(1 << 40)

@@ -16,6 +16,17 @@ from tests.support.servers import ROOT, Etcd, MariaDB, Server, free_port, python
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 README = (ROOT / "README.md").read_text()
+# Warnings of what fails and is retried, which a slow machine may cause; all others are about the settings.
+RETRIED = (
+    "the batch failed and is retried",
+    "operations in Spark tasks fail and are retried",
+    "destination: trying again",
+    "heartbeat failed",
+    "cannot renew an etcd lease",
+    "cannot get timestamps",
+    "a pump holds the watermark back",
+    "a batch waits",
+)
 
 
 def blocks(language: str) -> list[str]:
@@ -94,4 +105,5 @@ def test_the_three_steps_of_readme_bring_every_row(machines: Machines, mariadb: 
     assert drainer.start().wait(deadline_s=240) == 0, drainer.tail()
     assert mariadb.query("SELECT COUNT(*) FROM shop.orders") == [(5,)]
     assert drainer.text().count("starting from the oldest binlog") == 1
-    assert "[WARN]" not in drainer.text().replace("skip-verify", "")
+    warned = [line for line in drainer.text().splitlines() if "[WARN]" in line]
+    assert [line for line in warned if not any(text in line for text in RETRIED)] == []

@@ -11,7 +11,7 @@ import pytest
 from binlog.envelope import encode_fake, scan
 from binlog.errors import PurgedPosition
 from binlog.pb import pump_ext_pb2 as pb
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pump.admission import InFlight
@@ -75,7 +75,7 @@ async def filled(store: Store, kinds: list[str]) -> list[bytes]:
     return served
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     mixtures(),
     st.integers(0, 60),

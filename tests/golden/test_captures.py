@@ -134,7 +134,7 @@ def through_kills(
             pump.server.kill()
             pump.start()
         if index in kill_drainer_at:
-            drainer.wait_for_output("drainer is running", deadline_s=120)
+            drainer.wait_for_output("drainer is running", deadline_s=240)
             wait_until(lambda: destination.query("SELECT commit_ts FROM tidb_binlog.drainer_position"), deadline_s=180)
             if index == min(kill_drainer_at):
                 before_first_kill()
@@ -147,7 +147,7 @@ def through_kills(
     for _ in range(3):
         drainer.kill()
         drainer = chain.drainer(config).start()
-        wait_until(lambda d=drainer: d.text().count("drainer is running"), deadline_s=120, what=drainer.tail())
+        wait_until(lambda d=drainer: d.text().count("drainer is running"), deadline_s=240, what=drainer.tail())
         done = position(destination)
         with contextlib.suppress(pytest.fail.Exception):  # it may have been done already: then only time passes
             wait_until(lambda at=done: position(destination) > at, deadline_s=rng.uniform(1, 6))

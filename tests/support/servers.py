@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,6 +190,13 @@ class Etcd:
     directory: Path
 
 
+def _is_healthy(url: str) -> bool:
+    """Whether an etcd serves requests. It accepts connections before it has a leader, and clients give up after five
+    seconds."""
+    with urllib.request.urlopen(f"{url}/health", timeout=10) as answer:
+        return bool(answer.status == 200)
+
+
 @contextlib.contextmanager
 def running_etcd() -> Iterator[Etcd]:
     binary = etcd_binary()
@@ -222,7 +230,7 @@ def running_etcd() -> Iterator[Etcd]:
         binary.chmod(0o755)
     server = Server(argv, directory / "etcd.log").start()
     try:
-        wait_until(lambda: answers(port), what="etcd answers")
+        wait_until(lambda: _is_healthy(client), what=f"etcd serves\n{server.tail()}")
         yield Etcd(server, client, directory)
     finally:
         server.kill()

@@ -50,6 +50,16 @@ def test_every_module_says_first_what_it_is() -> None:
     assert not silent
 
 
+def test_health_checks_of_hypothesis_do_not_measure_the_machine() -> None:
+    """A list in a test replaces that of the profile (tests/conftest.py), which has too_slow."""
+    lists = [
+        (str(path.relative_to(ROOT)), found)
+        for path in (ROOT / "tests").rglob("*.py")
+        for found in re.findall(r"suppress_health_check=(\[[^]]*\])", path.read_text())
+    ]
+    assert not [place for place, found in lists if "HealthCheck.too_slow" not in found]
+
+
 def _named() -> list[str]:
     """The paths that README's map and its route of a binlog name."""
     part = README[README.index("## Where things are") : README.index("## Working on it")]

@@ -14,7 +14,7 @@ from binlog.errors import BinlogError
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Asker, Method, Received
 from binlog.rpc.server import Server
-from binlog.rpc.session import Settings
+from binlog.rpc.session import Session, Settings
 from binlog.rpc.status import RpcError, Status
 from binlog.rpc.waiting import Waiting
 from grpc import StatusCode, aio
@@ -171,6 +171,18 @@ async def raw(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.St
         yield reader, writer
     finally:
         writer.close()
+
+
+def session_of(server: Running, writer: asyncio.StreamWriter) -> Session:
+    """The server's side of a bare connection. Tests call its `tick` with a time to come where a limit is to pass, so
+    that a pause of the machine passes none."""
+    here = writer.get_extra_info("sockname")
+    (found,) = (
+        each
+        for each in server.server._sessions
+        if each.transport is not None and each.transport.get_extra_info("peername") == here
+    )
+    return found
 
 
 GRPC = (*REQUEST[:2], (":path", "/t/Echo"), ("content-type", "application/grpc"), ("te", "trailers"))

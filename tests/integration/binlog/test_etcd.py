@@ -94,6 +94,15 @@ async def test_a_killed_member_breaks_the_watch_and_comes_back(etcd: Etcd) -> No
     await client.close()
 
 
+async def served(client: EtcdProtocol) -> None:
+    """A server accepts connections before it has a leader."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(EtcdError):
+                await client.get("/a")
+                return
+
+
 async def answered(client: GrpcEtcd) -> None:
     """A server that runs on a busy machine may take longer than the client's time for one request."""
     async with asyncio.timeout(60):
@@ -151,6 +160,7 @@ async def test_tls_with_client_certificate(tls_etcd: tuple[str, Authority]) -> N
     pair = authority.issue("client")
     security = Security(str(authority.ca), str(pair.cert), str(pair.key))
     client = connect_etcd([url], security)
+    await served(client)
     await client.put("/tls", b"1")
     assert (await client.get("/tls")) is not None
     await client.close()

@@ -7,12 +7,14 @@ import contextlib
 import logging
 import socket
 import struct
+import time
 from typing import Any
 
 import pytest
 from binlog.http2.frames import Code
 from binlog.pb import pump_ext_pb2
 from binlog.rpc import messages
+from binlog.rpc.bidi import BidiCall
 from binlog.rpc.call import Call
 from binlog.rpc.session import Timing
 from binlog.rpc.status import RpcError, Status
@@ -21,7 +23,7 @@ from grpc import StatusCode, aio
 from pump.admission import InFlight
 from pump.edge import Edge
 from pump.ext import IN_FLIGHT_MAX, ExtService
-from tests.integration.binlog.rpc_server import MIB, WAIT_S, path, raw, running, until
+from tests.integration.binlog.rpc_server import MIB, WAIT_S, Running, path, raw, running, session_of, until
 from tests.unit.http2.peer import GREETING, data, headers, rst, settings, window_update
 
 PING = b"\0\0\x08\x06\0\0\0\0\0" + b"12345678"
@@ -132,7 +134,7 @@ async def test_a_deadline_passes_while_answers_wait_for_their_reader() -> None:
 
 async def test_a_stream_whose_window_was_closed_has_time_again() -> None:
     """It waited for room longer than a message may stall; then its bytes are asked for, not missed."""
-    timing = Timing(stall_s=2.0)
+    timing = Timing(stall_s=600.0)
     async with running(room=InFlight(10 * MIB), timing=timing) as server, raw(server.port) as (reader, writer):
         first = server.unary("Wait")(bytes(9 * MIB))
         await asyncio.wait_for(server.handlers.begun.wait(), WAIT_S)
@@ -140,23 +142,28 @@ async def test_a_stream_whose_window_was_closed_has_time_again() -> None:
             other.write(GREETING + headers(1, path("Each")) + data(1, struct.pack(">BI", 0, 4 * MIB)))
             await until(lambda: server.room.bytes == 13 * MIB)
             writer.write(GREETING + headers(1, path("Each")) + data(1, struct.pack(">BI", 0, 2 * MIB)))
-            keep = asyncio.create_task(drip(other))
-            await asyncio.sleep(3.0)  # longer than stall_s
-            keep.cancel()
+            await until(lambda: bool(blocked(server)))
+            (call,) = blocked(server)
+            session = session_of(server, writer)
+            assert session._calls[1] is call and not call.is_stalled, "it has no window"
+            call.received_s -= 2 * timing.stall_s
+            session.tick(time.monotonic())
+            assert not call.over
             server.handlers.go_on.set()
             await first
-            await asyncio.sleep(0.6)  # two ticks of the clock
+            await until(lambda: call.is_stalled)
+            session.tick(time.monotonic())
+            assert not call.over, "its time begins when its window opens"
             for _ in range(2 * MIB // 16384):
                 writer.write(data(1, bytes(16384 - 20) + b"it has come at last!"))
                 await writer.drain()
             await asyncio.wait_for(reader.readuntil(b"it has come at last!"), WAIT_S)
 
 
-async def drip(writer: asyncio.StreamWriter) -> None:
-    """The message goes on, but does not end: it has 4 MiB, of which a 60th is wanted in each span of time."""
-    for _ in range(4 * MIB // 16384 - 1):
-        writer.write(data(1, bytes(16384)))
-        await asyncio.sleep(0.1)
+def blocked(server: Running) -> list[BidiCall]:
+    """The calls that wait for room for a message."""
+    calls = [call for session in server.server._sessions for call in session._calls.values()]
+    return [call for call in calls if isinstance(call, BidiCall) and call._receiving.blocked]
 
 
 async def test_a_connection_whose_handshake_ends_after_the_server_stopped() -> None:

@@ -10,7 +10,7 @@ import pytest
 from binlog.http2.frames import PREFACE
 from binlog.rpc.session import Timing
 
-from tests.integration.binlog.rpc_server import MIB, WAIT_S, path, raw, running, until
+from tests.integration.binlog.rpc_server import MIB, WAIT_S, path, raw, running, session_of, until
 from tests.unit.http2.peer import GREETING, data, headers
 
 
@@ -51,16 +51,20 @@ async def test_a_message_that_does_not_go_on_is_given_up() -> None:
 @pytest.mark.parametrize("name", ["Echo", "Each"])
 async def test_a_message_that_hardly_goes_on_is_given_up(name: str) -> None:
     """A byte now and then would hold the room of a large message for ever."""
-    timing = Timing(stall_s=0.6)
+    timing = Timing(stall_s=600.0)
     async with running(timing=timing) as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + headers(3, path(name)) + data(3, struct.pack(">BI", 0, 30 * MIB) + bytes(1000)))
-        answer = asyncio.create_task(reader.readuntil(b"came for 0.6 s"))
-        await until(lambda: server.room.bytes == 30 * MIB or answer.done())
-        async with asyncio.timeout(WAIT_S):
-            while not answer.done():
-                writer.write(data(3, b"x"))
-                await asyncio.sleep(0.05)
-        assert b"less than a 60th of the message came for 0.6 s" in await answer
+        await until(lambda: server.room.bytes == 30 * MIB)
+        session = session_of(server, writer)
+        call = session._calls[3]
+        for came in range(call.came + 1, call.came + 10):
+            writer.write(data(3, b"x"))
+            await until(lambda came=came: call.came == came)  # type: ignore[misc]
+            session.tick(call.received_s + timing.stall_s)
+            assert not call.over
+        session.tick(call.received_s + timing.stall_s + 1)
+        answer = await asyncio.wait_for(reader.readuntil(b"came for 600 s"), WAIT_S)
+        assert b"less than a 60th of the message came for 600 s" in answer
         await until(lambda: server.room.bytes == 0)
 
 
@@ -84,10 +88,12 @@ async def test_who_says_nothing_is_given_up() -> None:
 
 async def test_a_mistake_in_one_connection_does_not_stop_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two are silent; of one the clock fails, and the other is given up all the same. Both must be there at a time."""
-    timing = Timing(greeting_s=3.0)
+    timing = Timing(greeting_s=600.0)
     async with running(timing=timing) as server, raw(server.port) as (one, _), raw(server.port) as (two, _):
         await until(lambda: len(server.server._sessions) == 2)
         monkeypatch.setattr(next(iter(server.server._sessions)), "tick", None)
+        for session in server.server._sessions:
+            session._opened_s -= 2 * timing.greeting_s
         ends = [asyncio.ensure_future(reader.read()) for reader in (one, two)]
         done, _ = await asyncio.wait(ends, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
         assert len(done) == 1

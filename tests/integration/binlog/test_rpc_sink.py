@@ -245,7 +245,7 @@ async def test_the_deadline_of_one_of_many() -> None:
 
 async def test_a_head_whose_data_comes_later_or_never() -> None:
     """It is a call: a server that stops knows of it."""
-    async with running(timing=Timing(stall_s=0.5)) as server, raw(server.port) as (reader, writer):
+    async with running(timing=Timing(stall_s=600.0)) as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + call(1, b"first"))
         await taken(server, 1)
         server.handlers.taken[0][1](b"1")
@@ -259,6 +259,8 @@ async def test_a_head_whose_data_comes_later_or_never() -> None:
         assert server.handlers.taken[1][1](b"x")
         await answered(reader, 1)
         writer.write(call(5, b"never")[:-14])
+        await until(lambda: 5 in session._calls)
+        session._calls[5].received_s -= 2 * 600
         assert b"no byte of the message came" in await answered(reader, 1)
 
 

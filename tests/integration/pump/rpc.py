@@ -25,7 +25,7 @@ UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 class Client:
     """Calls of one pump. `cluster_id` goes into every request; `timeout_s`: of a call with one answer."""
 
-    def __init__(self, addr: str, cluster_id: int, *, timeout_s: float = 20, **options: Any) -> None:
+    def __init__(self, addr: str, cluster_id: int, *, timeout_s: float = 90, **options: Any) -> None:
         self.channel = aio.insecure_channel(addr, options=UNLIMITED, **options)
         self.cluster_id = cluster_id
         self._timeout_s = timeout_s

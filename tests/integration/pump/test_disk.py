@@ -16,6 +16,7 @@ from grpc import StatusCode, aio
 
 from pumpclient.client import PumpsClient
 from pumpclient.pool import ERRORS_MAX
+from pumpclient.writer import Limits
 from tests.integration.pump.rpc import Client, connected, until
 from tests.integration.pump.test_process import cluster_of, pump, served, timestamps
 from tests.support.servers import Etcd, Server, free_port, python_module
@@ -117,7 +118,8 @@ async def test_writers_leave_a_pump_whose_log_is_broken(tmp_path: Path, etcd: Et
     try:
         for server in (bad, good):
             await asyncio.to_thread(server.wait_for_output, "pump is serving")
-        async with await PumpsClient.connect(etcd.endpoint, tso_source="own") as client:
+        patient = Limits(patience_s=30.0, write_timeout_s=60.0)  # a disk that is slow is not one that fails
+        async with await PumpsClient.connect(etcd.endpoint, tso_source="own", limits=patient) as client:
             switch.touch()
 
             async def write() -> str:

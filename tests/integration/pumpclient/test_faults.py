@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +23,11 @@ from binlog.cluster.timestamp import TimestampSource, connect_timestamps
 from pumpclient.client import PumpsClient
 from pumpclient.options import upstream
 from pumpclient.writer import Limits
+from tests.integration.pump.rpc import connected
 from tests.integration.pumpclient.conftest import Cluster, Pump, leader_addr
 from tests.support.link import Link, Way
 from tests.support.servers import free_port, running_etcd
+from tests.unit.pump.build import commit, prewrite
 
 pytestmark = pytest.mark.integration
 
@@ -79,7 +82,19 @@ class Storm:
     told: dict[int, int] = field(default_factory=dict)
     pumps: dict[int, str] = field(default_factory=dict)
     ends: set[asyncio.Task[None]] = field(default_factory=set)
+    slow: Counter[str] = field(default_factory=Counter)
     stopped: bool = False
+
+    def __post_init__(self) -> None:
+        """Counts for each pump how often it was passed over: on a busy machine a healthy one may be, too."""
+        found_slow = self.client._pool.found_slow
+
+        def counted(node_id: str) -> bool:
+            found = found_slow(node_id)
+            self.slow[node_id] += found
+            return found
+
+        self.client._pool.found_slow = counted  # type: ignore[method-assign]
 
     async def write(self) -> None:
         while not self.stopped:
@@ -148,13 +163,45 @@ async def one_outcome(linked: Linked, made: Storm) -> None:
     assert served == {start_ts: (made.pumps[start_ts], commit_ts) for start_ts, commit_ts in made.told.items()}
 
 
+class Control:
+    """One writer for each healthy pump, beside the client: what it waits is the machine's doing. A pause of the
+    machine keeps all writers waiting together, which are more than one prewrite in a hundred."""
+
+    def __init__(self, linked: Linked, made: Storm, victim: str) -> None:
+        self._storm = made
+        self._addrs = [link.addr for name, link in linked.links.items() if name != victim]
+        self._over = False
+        self.longest_s = 0.0
+
+    async def _write(self, addr: str) -> None:
+        timestamps = self._storm.timestamps
+        async with connected(addr, self._storm.client.cluster_id, timeout_s=90) as pump:
+            while not self._over:
+                start_ts = await timestamps.get()
+                begun_s = time.monotonic()
+                await pump.write(prewrite(start_ts))
+                self.longest_s = max(self.longest_s, time.monotonic() - begun_s)
+                await pump.write(commit(start_ts, await timestamps.get()))
+                await asyncio.sleep(PACE_S)
+
+    async def __aenter__(self) -> Control:
+        self._writers = [asyncio.create_task(self._write(addr)) for addr in self._addrs]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Ends when each writer's last transaction has."""
+        self._over = True
+        async with asyncio.timeout(180):
+            await asyncio.gather(*self._writers)
+
+
 def p99(waits_s: list[float]) -> float:
     return sorted(waits_s)[int(0.99 * len(waits_s))]
 
 
-def bound_s(healthy_s: list[float]) -> float:
-    """Two seconds, and what a machine needs that is busy with something else."""
-    return P99_S + 5 * p99(healthy_s)
+def bound_s(healthy_s: list[float], control: Control) -> float:
+    """Two seconds, and what a machine needs that is busy with something else, before the fault or during it."""
+    return P99_S + 5 * max(p99(healthy_s), control.longest_s)
 
 
 def show(what: str, healthy_s: list[float], bad_s: list[float], made: Storm) -> None:
@@ -177,32 +224,35 @@ async def test_one_bad_pump_keeps_no_writer_waiting(linked: Linked, way: Way, st
         linked.links[victim].turn(way)
         begun_s = time.monotonic()
         try:
-            bad_s = await made.for_s(FAULT_S)
+            async with Control(linked, made, victim) as control:
+                bad_s = await made.for_s(FAULT_S)
         finally:
             linked.links[victim].turn(Way.GOOD)
-        assert p99(bad_s) < bound_s(healthy_s)
+        assert p99(bad_s) < bound_s(healthy_s, control)
         # Each pause until it is asked again is twice the one before, after 0, 1, 3 and 7 seconds: 6 in three of them.
-        assert made.client.counts.slow <= 2 + 2 * math.log2(1 + time.monotonic() - begun_s)
+        assert made.slow[victim] <= 2 + 2 * math.log2(1 + time.monotonic() - begun_s)
         assert made.client.counts.fallbacks == 0
     show(way.name, healthy_s, bad_s, made)
     if way is Way.HOLE:
-        assert made.client.counts.slow
+        assert made.slow[victim]
         assert made.client.cleaned, "prewrites that were on their way came late, and had to be rolled back"
 
 
 async def test_a_pump_that_comes_and_goes_keeps_no_writer_waiting(linked: Linked) -> None:
     """Unreachable and back, again and again; each time it is back it may take writes whose commits then wait."""
     async with storm(linked, "range") as made:
-        victim = linked.links[await linked.follower()]
+        name = await linked.follower()
+        victim = linked.links[name]
         healthy_s = await made.for_s(1.5)
         flapping = asyncio.create_task(flap(victim))
         try:
-            bad_s = await made.for_s(FAULT_S)
+            async with Control(linked, made, name) as control:
+                bad_s = await made.for_s(FAULT_S)
         finally:
             flapping.cancel()
             await asyncio.wait([flapping])
             victim.turn(Way.GOOD)
-        assert p99(bad_s) < bound_s(healthy_s)
+        assert p99(bad_s) < bound_s(healthy_s, control)
     show("FLAPPING", healthy_s, bad_s, made)
 
 
@@ -221,14 +271,15 @@ async def test_a_full_pump_keeps_no_writer_waiting(linked: Linked, tmp_path: Pat
         healthy_s = await made.for_s(1.5)
         full = await asyncio.to_thread(linked.link, "full", "-config", str(settings))
         try:
-            bad_s = await made.for_s(FAULT_S)
+            async with Control(linked, made, "full") as control:
+                bad_s = await made.for_s(FAULT_S)
             async with asyncio.timeout(90):  # it is asked, or this test shows nothing
                 while made.client.counts.tries_failed < 11:  # noqa: ASYNC110  counted by tasks of the client
                     await asyncio.sleep(0.05)
         finally:
             await asyncio.to_thread(full.server.stop)
         assert "full" not in made.pumps.values()
-        assert p99(bad_s) < bound_s(healthy_s)
+        assert p99(bad_s) < bound_s(healthy_s, control)
         del linked.pumps["full"]
         linked.links.pop("full").close()
     show("FULL", healthy_s, bad_s, made)

@@ -102,8 +102,9 @@ async def test_services_share_tables_and_ddl(cluster: Cluster) -> None:
             *(service.create_table("shop", orders(f"t{n}")) for n, service in enumerate([first, second] * 3))
         )
         assert len({t.bound.info.id for t in created if t.bound}) == 6
-        await first.refresh()
-        assert first.catalog.version == second.catalog.version == 12
+        async with asyncio.timeout(90):  # each is told of the other one's jobs by its watch
+            while {first.catalog.version, second.catalog.version} != {12}:  # noqa: ASYNC110  applied by tasks
+                await asyncio.sleep(0.02)
         jobs = [Job.from_json(text) for _, text in await PublishedJobs(first._etcd).all()]
         until_ts = await first._timestamps.get()
         served = []

@@ -27,7 +27,7 @@ def server_config(mariadb: MariaDB, **changes: object) -> ServerConfig:
         "port": mariadb.port,
         "user": mariadb.user,
         "password": mariadb.password,
-        "retry_for_s": 20.0,
+        "retry_for_s": 120.0,
         "lock_wait_s": 1,
     }
     return ServerConfig(**{**options, **changes})  # type: ignore[arg-type]

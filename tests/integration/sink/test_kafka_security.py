@@ -20,7 +20,7 @@ from drainer.sink.kafka import topics
 from drainer.sink.kafka.connection import KafkaConnectionSection
 from tests.support.certificates import Authority, Pair
 from tests.support.kafka import Broker, running_kafka
-from tests.support.servers import free_port
+from tests.support.servers import answers, free_port, wait_until
 
 pytestmark = pytest.mark.integration
 SECRET = "client-s3cret"
@@ -111,6 +111,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     threading.Thread(target=tokens.serve_forever, daemon=True).start()
     try:
         with running_kafka(lines, listeners) as broker:
+            wait_until(lambda: all(map(answers, ports.values())), what="each listener listens")
             for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
                 entry = UserScramCredentialUpsertion("bob", ScramCredentialInfo(mechanism, 4096), b"pencil", None)
                 broker.admin.alter_user_scram_credentials([entry])["bob"].result(60)

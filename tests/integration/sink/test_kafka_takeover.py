@@ -445,9 +445,12 @@ def test_the_broker_dies_and_comes_back(world: World, monkeypatch: pytest.Monkey
 
 
 def test_a_broker_that_stays_away_is_told_and_waiting_ends(world: World) -> None:
-    destination = world.opened(retry_for="3s")
+    destination = world.opened()
     patient = World(world.broker).opened()
     world.broker.kill()
+    driver, topics = destination._opened()  # impatient from now on: a start may take longer than that
+    driver._config = replace(driver._config, retry_for_s=3.0)
+    topics.admin._retry_for_s = 3.0
     with pytest.raises(DestinationDown, match="gave up after"):
         destination.apply(segment(0, 10, 1), 1)
     failed: list[BaseException] = []

@@ -21,7 +21,7 @@ from pump.gc import GarbageCollector, purge_point
 from pump.purge import SLACK_MS
 from pump.record import Pointer
 from pump.store import Store
-from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, rollback
+from tests.unit.pump.build import SetClock, binlogs_of, commit, copy_running, merged, opened, prewrite, rollback
 from tests.unit.pump.test_damage import damage
 
 DAY = timedelta(days=1)
@@ -148,17 +148,19 @@ async def test_what_ended_before_the_purge_is_not_pending_in_an_index_that_is_ma
     async with opened(tmp_path, SetClock(all_ + 2), ts_ahead_max_s=0) as store:
         assert [entry.start_ts for entry in store.pending(9)] == [slow, all_ + 1], "its index knows them"
     shutil.rmtree(tmp_path / "kv")
+    copy = tmp_path.with_name("copy")
     for _ in range(2):
         async with opened(tmp_path, SetClock(all_ + 2), ts_ahead_max_s=0) as store:
             pending = [entry.start_ts for entry in store.pending(9)]
             assert old not in pending
             assert all_ + 1 in pending
-            shutil.copytree(tmp_path, tmp_path.with_name("copy"), dirs_exist_ok=True)
+            shutil.rmtree(copy, ignore_errors=True)
+            copy_running(tmp_path, copy)
     async with opened(tmp_path, SetClock(all_ + 2), ts_ahead_max_s=0) as store:
         assert await store.write([prewrite(old + 9)]) == [None]
     async with opened(tmp_path, SetClock(all_ + 2), ts_ahead_max_s=0) as store:
         assert old + 9 in [entry.start_ts for entry in store.pending(9)], "it came after the log was read as a whole"
-    async with opened(tmp_path.with_name("copy"), SetClock(all_ + 9), ts_ahead_max_s=0) as store:
+    async with opened(copy, SetClock(all_ + 9), ts_ahead_max_s=0) as store:
         assert await store.write([commit(slow, all_ + 8), commit(all_ + 1, all_ + 9)]) == [None, None]
         store.resolver.advance(all_ + 20)
         assert await binlogs_of(store, all_) == [merged(slow, all_ + 8), merged(all_ + 1, all_ + 9)]

@@ -11,7 +11,7 @@ import pytest
 from binlog.envelope import encode_fake, scan
 from binlog.errors import PurgedPosition
 from binlog.pb import pump_ext_pb2 as pb
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pump.admission import InFlight
@@ -75,7 +75,7 @@ async def filled(store: Store, kinds: list[str]) -> list[bytes]:
     return served
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     mixtures(),
     st.integers(0, 60),
@@ -196,6 +196,7 @@ def test_a_damaged_block_of_the_index_is_no_end(tmp_path: Path) -> None:
         for ts in range(begin, begin + 100):
             batch.complete(ts, Complete(ts - 1, 0, 0, 30, 0, 0, 0, 0, dice.randbytes(40)))
         index.write(raw)
+    index._db.compact_range()  # a merge that the close interrupts leaves a table, maybe the largest, that nobody reads
     index.close()
     table = max(tmp_path.glob("*.ldb"), key=lambda path: path.stat().st_size)
     data = bytearray(table.read_bytes())

@@ -52,7 +52,7 @@ async def test_rule_1_a_pump_with_pending_prewrites_stays_pausing(tmp_path: Path
 async def test_rule_1_a_stop_waits_for_commits(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
     """While it is pausing it refuses prewrites and takes commits."""
     pd.set(40, hold=True)
-    async with connected_pump(tmp_path, etcd, pd, **{"drain-wait": 20}) as (pump, client):
+    async with connected_pump(tmp_path, etcd, pd, **{"drain-wait": 120}) as (pump, client):
         await client.write(prewrite(50))
         stopping = asyncio.create_task(pump.stop())
 

@@ -55,7 +55,7 @@ async def test_concurrent_requests_stay_in_order(closing: AsyncExitStack) -> Non
 
 
 async def test_a_restarted_pd_is_found_again(closing: AsyncExitStack) -> None:
-    pd = await StubPD.start()
+    pd = await StubPD.start(addr=f"127.0.0.1:{free_port()}")  # nobody else takes it meanwhile
     closing.push_async_callback(pd.close)
     addr = pd.addr
     client = PDClient([addr])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -15,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, Metric
 from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.servers import free_port
 
 BOUNDS = metrics.exponential(0.5, 2, 4)
 HOT = metrics.HotHistogram("test_hot_seconds", "t", ["type", "label"], bounds=BOUNDS)
@@ -135,8 +136,7 @@ async def test_a_gateway_that_fails_is_told_once_and_tried_again(gateway: tuple[
 
 @pytest.mark.parametrize("gateway", ["127.0.0.1:{port}", "ftp://h:1", "http://127.0.0.1:port", "h h"])
 async def test_no_gateway_stops_nothing(gateway: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        nobody = taken.getsockname()[1]
+    nobody = free_port()
     with structlog.testing.capture_logs() as lines:
         task = asyncio.create_task(metrics.push(gateway.format(port=nobody), "p", interval_s=0.01))
         try:

@@ -22,7 +22,9 @@ def busy(stop: threading.Event) -> None:
         sum(range(2000))
 
 
-def waiting(stop: threading.Event) -> None:
+def waiting(stop: threading.Event, begun: threading.Event | None = None) -> None:
+    if begun is not None:
+        begun.set()
     stop.wait(60)
 
 
@@ -41,9 +43,10 @@ async def test_the_pages_are_listed() -> None:
 
 @pytest.mark.parametrize("name", ["stacks", "goroutine"])
 async def test_stacks_of_threads_and_tasks(name: str) -> None:
-    stop = threading.Event()
-    thread = threading.Thread(target=waiting, args=(stop,), name="a waiting thread")
+    stop, begun = threading.Event(), threading.Event()
+    thread = threading.Thread(target=waiting, args=(stop, begun), name="a waiting thread")
     thread.start()
+    assert begun.wait(60), "a thread that was started may not have called its function yet"
     event = asyncio.Event()
 
     async def inner() -> None:

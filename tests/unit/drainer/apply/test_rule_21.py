@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from binlog.tidb.table import TableInfo
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import Mode, Plan
@@ -53,11 +53,7 @@ from tests.unit.drainer.cut_case import (
 )
 from tests.unit.drainer.test_pipeline import Supply
 
-EXAMPLES = settings(
-    max_examples=int(os.environ.get("CUT_EXAMPLES", "12")),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+EXAMPLES = settings(max_examples=int(os.environ.get("CUT_EXAMPLES", "12")))
 EACH = Cuts(frozenset(range(99)))
 every_table = pytest.mark.parametrize("info", TABLES, ids=lambda info: info.name)
 

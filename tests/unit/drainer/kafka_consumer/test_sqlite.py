@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from binlog.tidb.job import ActionType
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume
@@ -37,7 +37,7 @@ def update(old: Image, new: Image) -> RowEvent:
     return RowEvent(Change.UPDATE, 5, "db", "t", old=old, new=new)
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(data=st.data(), stream=streams())
 def test_rows_are_there_once_wherever_it_begins_again(data: st.DataObject, stream: Stream, tmp_path: Path) -> None:
     """The stream's changes need not fit one another: a put row is there, a removed one is not."""

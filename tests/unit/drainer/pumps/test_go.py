@@ -124,7 +124,8 @@ async def test_one_that_falls_silent_is_not_believed_and_is_connected_to_anew(go
         while go.streams.count(BASE + 30) < 2:  # noqa: ASYNC110  the stub is on threads of its own
             await asyncio.sleep(0.01)
     begun = go.streams[: go.streams.index(BASE + 30)]
-    assert begun and set(begun) == {BASE}, "more than one where the first answer took too long"
+    assert begun and begun == sorted(begun), "more than one where the first answers took too long"
+    assert set(begun) <= {BASE, BASE + 10}
     assert set(go.streams[len(begun) :]) == {BASE + 30}
     with pytest.raises(PumpUnavailable):
         await pump.mark(after_ts=BASE, limits=Limits(1 << 20))

@@ -165,7 +165,7 @@ async def test_rule_2_what_a_pump_does_not_tell_to_the_end_is_not_all_of_it() ->
     go = GoPump("p", stub.host, cluster_id=1, security=Security())
     try:
         asked = asyncio.create_task(go.missed(after_ts=10, until_ts=30))
-        assert await asyncio.to_thread(stub.streaming.wait, 10)
+        assert await asyncio.to_thread(stub.streaming.wait, 60)
         await asyncio.to_thread(stub.end_streams)
         with pytest.raises(PumpUnavailable, match="before ts 30"):
             await asked

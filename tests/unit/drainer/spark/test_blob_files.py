@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from binlog.envelope import encode_binlog
 from binlog.runtime.security import Security
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.order.blob_pieces import Place, join_blobs
@@ -36,7 +36,6 @@ BASE = 1 << 60
 INTENT = Intent(BASE, BASE + 50, 2, 10, 1, "")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.dictionaries(st.integers(0, 9), st.binary(max_size=50)), max_size=4))
 def test_what_several_tasks_write_is_found(tmp_path: Path, tasks: list[dict[int, bytes]]) -> None:
     written = [blob_files.write(str(tmp_path), slots) for slots in tasks]

@@ -28,8 +28,9 @@ def spark_home(tmp_path: Path, script: str) -> Mapping[str, str]:
 
 
 def started(tmp_path: Path) -> bool:
-    """Whether the script still runs."""
-    return Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+    """Whether the script runs. The shell creates the file of its pid a moment before it writes to it."""
+    pid = (tmp_path / "pid").read_text().strip()
+    return bool(pid) and Path(f"/proc/{pid}").exists()
 
 
 def test_a_jvm_that_ends_early_is_reported(tmp_path: Path) -> None:

@@ -153,12 +153,13 @@ def test_an_error_tells_on_which_machine_it_was(monkeypatch: pytest.MonkeyPatch)
 def test_a_task_that_nobody_takes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
     monkeypatch.setattr(node_requirements, "_warn_late", lambda *_: told.set())
+    before = set(threading.enumerate())
     with watched("local[2]", 0.0):
         pass
     with watched("spark://h:7077", 3600.0):
         pass
     assert not told.is_set()
-    late = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    late = set(threading.enumerate()) - before
     wait_until(lambda: not any(thread.is_alive() for thread in late), what="nothing is waited for any more")
     with watched("spark://h:7077", 0.0):
         assert told.wait(60)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from binlog.envelope import BinlogType, Envelope, scan, writer_of
-from binlog.errors import BinlogError, LogBroken, NotOnline
+from binlog.errors import BinlogError, LogBroken, NotOnline, without_frames
 from binlog.runtime.log import get_logger
 
 from pump.counters import LATE_KEPT, Counters
@@ -141,7 +141,9 @@ class Writing:
             self._under_way -= 1
             try:
                 if written.verdicts:
-                    self._account(submission.scanned(), written)
+                    # Not `submission.scanned()`: the submission refers to this function. In a reference cycle, its
+                    # payloads would stay in memory until the garbage collector runs.
+                    self._account([scan(payload) for payload in payloads], written)
                     results = [verdict.error for verdict in written.verdicts]
                     self.counters.refused += len(results) - results.count(None)
                 else:
@@ -205,7 +207,7 @@ class Writing:
                     found.ahead.append(place)
                     continue
             except BinlogError as error:
-                found.results[place] = error
+                found.results[place] = without_frames(error)  # this frame refers to the results and to the payloads
                 continue
             if envelope.start_ts == 0:
                 continue  # the probe (P-RPC-05)
@@ -231,7 +233,7 @@ class Writing:
         try:
             await self.resolver.refresh()
         except BinlogError as error:
-            return error
+            return without_frames(error)
         envelope = scan(payload)
         if not self._is_far(envelope):
             return (await self.write([payload], refuse_prewrites=refuse_prewrites))[0]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import grpc
 from binlog import envelope
-from binlog.errors import PumpUnavailable
+from binlog.errors import PumpUnavailable, without_frames
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_pb2, pump_pb2_grpc
 from binlog.runtime.security import Security
@@ -69,25 +69,33 @@ class _Received(NamedTuple):
 
 def _received(part: PumpRange, cluster_id: int, security: Security) -> Iterator[_Received]:
     """Yield each message that has payloads. Raises as `pull`."""
-    messages = _pull_extension if part.extension else _pull_go
     pump_name = f"pump {part.node_id} ({part.host})"
     received = Received(part.ends_pulls)
     try:
-        for message in messages(part, cluster_id, _connected(part, security)):
+        for message in _translated(part, cluster_id, _connected(part, security)):
             found, before = ext.PullRangeResp.FromString(message), received.found
             payloads = received.add(found)
             if payloads:
                 yield _Received(message, found, payloads, received.found - before)
-    except grpc.RpcError as error:
-        failure = translate(error, pump_name, after_ts=part.after_ts)
-        if not isinstance(failure, NoExtension):
-            raise failure from error
+    except NoExtension:
         # Planned with a pump of this project; a Go pump has since been started on its data-dir.
         yield from _received(replace(part, extension=False, ends_pulls=False), cluster_id, security)
         return
     received.check(pump_name, after_ts=part.after_ts, until_ts=part.until_ts)
     came, until_ts = received.found, part.until_ts
     check(part.planned, came, pump_name=pump_name, after_ts=part.after_ts, until_ts=until_ts, where="from it")
+
+
+def _translated(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterator[bytes]:
+    """Yield the messages of a range. Raises NoExtension, and as `pull`."""
+    messages = _pull_extension if part.extension else _pull_go
+    try:
+        yield from messages(part, cluster_id, channel)
+    except grpc.RpcError as error:
+        # The error is also gRPC's call, and its traceback refers to a frame of that call. In this reference cycle, the
+        # call and the messages in other frames would stay in memory until the garbage collector runs.
+        without_frames(error)
+        raise translate(error, f"pump {part.node_id} ({part.host})", after_ts=part.after_ts) from error
 
 
 def _small(message: bytes, found: ext.PullRangeResp) -> Iterator[bytes]:

@@ -56,6 +56,9 @@ class Applier:
             work()
         except BaseException as error:  # noqa: BLE001  it is raised where the work is waited for
             done.set_exception(error)
+            # The error's traceback refers to this frame. In a reference cycle, the batch that failed would stay in
+            # memory until the garbage collector runs.
+            del work, done
             try:
                 failed()
             except Exception as another:  # noqa: BLE001  without this thread whoever waits next waits for ever

@@ -6,6 +6,28 @@ program's edge (to a gRPC code or an exit code). No code reads `str(error)` to m
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
+
+def without_frames(error: E) -> E:
+    """Remove the tracebacks of an error and of the errors that led to it, and return it.
+
+    An error that is stored needs this. Its traceback refers to frames and to their callers' frames. If a local variable
+    there refers to the error again, everything that the frames hold, such as messages, stays in memory until the
+    garbage collector runs.
+    """
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            left += (one.__cause__, one.__context__)
+    return error
+
 
 class BinlogError(Exception):
     """Base class of all errors of this project. The text names what failed and where."""

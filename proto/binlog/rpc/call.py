@@ -134,7 +134,7 @@ class Call:
         raise NotImplementedError
 
     def _close(self) -> None:
-        """Release resources, when no handler runs any more."""
+        """Release resources, when no handler runs any more. The connection then refers to this call no more."""
         self._collector.forget()
         self._link.ended(self)
 
@@ -151,6 +151,9 @@ class Call:
                 error if isinstance(error, Exception) else RpcError(Status.CANCELLED, "the call was cancelled")
             )
         self._close()
+        # A cancelled task refers to its frames, which refer to this call and to the answer that was being sent. In a
+        # reference cycle, that answer would stay in memory until the garbage collector runs.
+        self._task = None
 
     def _refuse(self, error: Exception) -> None:
         """Send the status of an error."""

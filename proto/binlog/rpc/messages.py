@@ -144,8 +144,10 @@ class Collector:
         return found
 
     def forget(self) -> None:
-        """Discard the incomplete message."""
+        """Discard the incomplete message and `announced`, which may refer to the owner of this collector. It must not
+        be fed any more."""
         self._buffer = self._place = None
+        del self._announced
 
     def _read_prefix(self, data: bytes, at: int) -> int:
         end = at + PREFIX_BYTES - len(self._prefix)

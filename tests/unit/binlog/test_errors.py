@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 
 import pytest
 from binlog import errors
@@ -32,3 +34,32 @@ def test_texts_and_pickling(error: errors.BinlogError, text: str) -> None:
 def test_all_share_one_root() -> None:
     found = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
     assert all(issubclass(e, errors.BinlogError) for e in found)
+
+
+def test_an_error_without_frames_keeps_nothing() -> None:
+    """Neither of its own frames nor of those of the errors before it; also if an error led to itself."""
+
+    class Held:
+        pass
+
+    def failed() -> tuple[errors.BinlogError, weakref.ref[Held]]:
+        held = Held()
+        stored: list[errors.BinlogError] = []
+        try:
+            try:
+                int("none")
+            except ValueError as error:
+                raise errors.LogBroken("text") from error
+        except errors.BinlogError as error:
+            assert error.__cause__ is not None
+            error.__cause__.__context__ = error
+            stored.append(errors.without_frames(error))
+        return stored[0], weakref.ref(held)
+
+    gc.collect()
+    gc.disable()
+    try:
+        error, held = failed()
+        assert held() is None and str(error) == "text" and isinstance(error.__cause__, ValueError)
+    finally:
+        gc.enable()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import sys
+import weakref
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -58,3 +63,70 @@ async def test_a_small_message_goes_on_by_each_byte() -> None:
     call = SingleCall(Link(), 1, b"/t", Method(unary=echo), gzip=False)
     assert fed(call, PREFIX.pack(0, 50), 10.0) == 10.0
     assert [fed(call, b"x", second) for second in (20.0, 30.0)] == [20.0, 30.0]
+
+
+class SlowLink(Link):
+    """A connection whose peer reads nothing."""
+
+    def waiting_bytes(self, _stream_id: int) -> int:
+        return 1 << 30
+
+
+@pytest.fixture
+def _no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def dead(found: weakref.ref[Call]) -> None:
+    """Wait until nothing refers to a call."""
+    async with asyncio.timeout(60):
+        while found() is not None:  # noqa: ASYNC110  the end of an object is no event
+            await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.parametrize("kind", [SingleCall, BidiCall])
+async def test_a_call_that_has_ended_needs_no_garbage_collector(kind: Any) -> None:
+    """A server has many, and each may hold a message."""
+    handlers = {"unary": echo} if kind is SingleCall else {"bidi": each}
+    call: Call = kind(Link(), 1, b"/t", Method(**handlers), gzip=False)  # type: ignore[arg-type]
+    call.on_data(PREFIX.pack(0, 3) + b"abc", end=True)
+    ended = weakref.ref(call)
+    del call
+    await dead(ended)
+
+
+@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.parametrize("kind", [SingleCall, BidiCall])
+async def test_an_answer_is_not_kept_whose_reader_has_gone(kind: Any) -> None:
+    """The answer of PullBinlogs is a whole transaction."""
+    answer, sending = bytearray(MIB), asyncio.Event()
+
+    async def answers(_request: object) -> AsyncIterator[bytearray]:
+        sending.set()
+        yield answer
+
+    handlers = {"streaming": answers} if kind is SingleCall else {"bidi": answers}
+    before = sys.getrefcount(answer)
+    call: Call = kind(SlowLink(), 1, b"/t", Method(**handlers), gzip=False)  # type: ignore[arg-type]
+    call.on_data(PREFIX.pack(0, 3) + b"abc", end=True)
+    await sending.wait()
+    assert sys.getrefcount(answer) > before, "it is being sent"
+    call.cancel()
+    ended = weakref.ref(call)
+    del call
+    await dead(ended)
+    assert sys.getrefcount(answer) == before
+
+
+@pytest.mark.usefixtures("_no_collector")
+async def test_half_a_message_is_not_kept_whose_sender_has_gone() -> None:
+    call = SingleCall(Link(), 1, b"/t", Method(request_bytes_max=64 * MIB, unary=echo), gzip=False)
+    call.on_data(PREFIX.pack(0, 60 * MIB) + bytes(MIB), end=False)
+    call.cancel()
+    ended = weakref.ref(call)
+    del call
+    assert ended() is None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import pytest
 from binlog import envelope
 from binlog.errors import DecodeError, PumpUnavailable
@@ -23,6 +26,7 @@ from drainer.pumps.pull import payloads, pull, pull_binlogs
 from drainer.pumps.range_count import Counted, RangeDiffers
 from drainer.pumps.stub import StubPump
 from drainer.pumps.watermark import Limits, PumpRange
+from tests.support.servers import wait_until
 
 
 def binlog(ts: int) -> bytes:
@@ -199,4 +203,24 @@ def test_a_pump_that_is_killed_is_an_error() -> None:
         with pytest.raises(PumpUnavailable, match="pump p"):
             pulled(pump, extension=True)
     finally:
+        pump.stop()
+
+
+def test_a_pull_that_failed_is_not_kept_until_the_garbage_collector_runs() -> None:
+    """It holds the messages that were received; and a pump that is down is tried again and again."""
+    pump = StubPump()
+    pump.put(binlog(20))
+    pump.resolve(40)
+    pump.failing_pulls = 1
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(PumpUnavailable) as raised:
+            pulled(pump, extension=True)
+        assert isinstance(raised.value.__cause__, grpc.RpcError)
+        call = weakref.ref(raised.value.__cause__)
+        del raised
+        wait_until(lambda: call() is None, what="gRPC's call is gone")
+    finally:
+        gc.enable()
         pump.stop()

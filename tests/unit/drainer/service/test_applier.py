@@ -56,6 +56,26 @@ def test_behind_work_that_failed_nothing_begins_until_it_is_reset() -> None:
     applier.wait()
 
 
+def test_work_that_failed_is_not_kept_until_the_garbage_collector_runs() -> None:
+    applier = Applier()
+    batch = Batch()
+    gone = threading.Event()
+    weakref.finalize(batch, gone.set)
+
+    def work(_batch: Batch) -> None:
+        raise KeyError("refused")
+
+    gc.collect()
+    gc.disable()
+    try:
+        applier.begin(partial(work, batch), nothing)
+        del batch
+        applier.reset()
+        assert gone.wait(WAIT_S)
+    finally:
+        gc.enable()
+
+
 def test_what_is_called_for_failed_work_may_fail_too() -> None:
     """It stops a query, whose JVM may be gone."""
     applier = Applier()

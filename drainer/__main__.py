@@ -1,4 +1,5 @@
-"""`drainer -config drainer.toml`: exit code 0 after a signal or --until-now, 1 for bad settings, 2 for a failure."""
+"""`drainer -config drainer.toml`: exit code 0 after a signal or --until-now, 1 for bad settings, 2 for a failure or a
+bad command line (`K-03`)."""
 
 from __future__ import annotations
 

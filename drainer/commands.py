@@ -30,7 +30,7 @@ def reparo() -> int:
 
 def kafka_check() -> int:
     if _lacks("kafka-check", _SPARK, _KAFKA):
-        return 1
+        return 2  # 1 means that a rule is broken
     from drainer.kafka_check.__main__ import main
 
     return main()

@@ -1,7 +1,7 @@
 """Serves pulls: complete binlogs in commit order, read from the log in large windows.
 
-A pull that reaches a damaged record fails with DamagedRecord; it never ends without an error there. A pull from a
-purged position fails with PurgedPosition.
+A pull that reaches a damaged record yields every binlog before it, and then fails with DamagedRecord; it never ends
+without an error there. A pull from a purged position fails with PurgedPosition.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Reader:
                     if is_large(complete, part_bytes_max):
                         yield from self._parts(commit_ts, complete, part_bytes_max)
                     else:
-                        yield Chunk(self._read(run), run)
+                        yield from self._until_damage(run)
             except DamagedRecord as error:
                 self.check_position(after_ts)  # the record may have been removed meanwhile, which is not damage
                 (storage_metrics.ERROR_PREWRITE if error.prewrite_lost else storage_metrics.ERROR_READ).inc()
@@ -121,6 +121,22 @@ class Reader:
             yield from parts_of(self._log, commit_ts, complete, part_bytes_max)
         except DamagedRecord as error:
             raise error.of_binlog(commit_ts) from error
+
+    def _until_damage(self, run: Sequence[Entry]) -> Iterator[Chunk]:
+        """Yield the binlogs of `run` in one chunk. If one is damaged, yield those before it, and raise DamagedRecord
+        for the first damaged one."""
+        try:
+            payloads = self._read(run)
+        except DamagedRecord:  # not always of the first in commit order, as windows are read in the log's order
+            payloads = []
+            try:
+                for pair in run:
+                    payloads += self._read([pair])
+            except DamagedRecord:
+                if payloads:
+                    yield Chunk(payloads, run[: len(payloads)])
+                raise
+        yield Chunk(payloads, run)
 
     def _read(self, pairs: Sequence[Entry]) -> list[bytes]:
         """Read binlogs of any kind record by record. Raises DamagedRecord with the place and the cause."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from binlog.errors import BinlogError
+
 from pump.messages import Pulled, last_ts_field, payload_fields, pulled_part
 from pump.parts import Part
 from pump.pull import Chunk
@@ -25,18 +27,24 @@ def range_messages(
     pieces: Iterable[Chunk | Part], *, message_bytes_max: int, in_parts: bool
 ) -> Iterator[Pulled | Part]:
     """Collect chunks of `read_bytes` into messages of about `message_bytes_max` bytes. A message ends before a large
-    binlog. `in_parts`: each part of a large binlog is a message; otherwise parts are yielded unchanged."""
+    binlog. `in_parts`: each part of a large binlog is a message; otherwise parts are yielded unchanged. If `pieces`
+    raises, for example DamagedRecord, the collected message is yielded before the error is raised."""
     chunks_max = message_bytes_max // read_bytes(message_bytes_max)
     gathered = _Gathered()
-    for piece in pieces:
-        if not isinstance(piece, Part):
-            gathered.add(piece)
-            if gathered.chunks >= chunks_max or gathered.size >= message_bytes_max:
+    try:
+        for piece in pieces:
+            if not isinstance(piece, Part):
+                gathered.add(piece)
+                if gathered.chunks >= chunks_max or gathered.size >= message_bytes_max:
+                    yield gathered.take()
+                continue
+            if gathered.chunks:
                 yield gathered.take()
-            continue
+            yield pulled_part(piece) if in_parts else piece
+    except BinlogError:
         if gathered.chunks:
             yield gathered.take()
-        yield pulled_part(piece) if in_parts else piece
+        raise
     if gathered.chunks:
         yield gathered.take()
 

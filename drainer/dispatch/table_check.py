@@ -14,12 +14,31 @@ _QUERY_CHARS = 200
 
 
 def check_view(view: SchemaView, router: Router) -> None:
-    """Check the current definition of every table. Raises DispatchConfigError."""
+    """Check the current definition of every table, when the drainer starts. Raises DispatchConfigError."""
+    error = unfit_table(view, router)
+    if error is not None:
+        raise DispatchConfigError(str(error)) from error
+
+
+def unfit_table(view: SchemaView, router: Router) -> DispatchError | None:
+    """Return the error of a table whose current definition does not fit; None if all tables fit.
+
+    A published DDL is checked by `check_ddl`. This finds a table that was changed by a DDL that is not published: it is
+    filtered or skipped, or it renames a table that was not replicated."""
     for table_id, versions in view.tables.items() if router.names_columns else ():
         try:
             _check(Located(table_id, versions.schema, versions.current), versions.versions[-1], router)
         except DispatchError as error:
-            raise DispatchConfigError(str(error)) from error
+            return error
+    return None
+
+
+def unpublished(error: DispatchError, after_ts: int) -> DispatchError:
+    """Return the error of rows after `after_ts` that cannot be published because their table does not fit."""
+    return DispatchError(
+        f"rows after commit_ts {after_ts} are not published: {error}. To continue, use settings that fit the table "
+        "both before and after its change"
+    )
 
 
 def check_ddl(step: Ddl, router: Router) -> None:

@@ -1,4 +1,5 @@
-"""`kafka-check URI`: exit code 0 where every rule holds, 1 where one is broken, 2 where it could not be checked.
+"""`kafka-check URI`: exit code 0 if every rule holds, 1 if one is broken, 2 if the topics could not be checked, which
+includes bad settings and a bad command line.
 
 kafka-check 'kafka://127.0.0.1:9092/shop?protocol=open-protocol' --ordered
 kafka-check 'kafka://127.0.0.1:9092/shop?protocol=avro&schema-registry=…' --topic '^shop_' --moves at-resolved
@@ -48,7 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kafka-check",
         description="Reads topics from their beginning to their end and proves the rules that consumers rely on.",
-        epilog="Exit code 0 where every rule holds, 1 where one is broken, 2 where it could not be checked.",
+        epilog="Exit code 0 if every rule holds, 1 if one is broken, 2 if the topics could not be checked, which "
+        "includes bad settings and a bad command line.",
     )
     parser.add_argument("uri", help="TiCDC's address of a topic: kafka://host:9092/topic?protocol=open-protocol")
     parser.add_argument(

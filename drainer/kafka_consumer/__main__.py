@@ -4,7 +4,8 @@
     kafka-consumer 'kafka://127.0.0.1:9092/shop?protocol=simple' --topic '^shop_' --to sqlite:shop.db --once
     kafka-consumer 'kafka://127.0.0.1:9092/shop?protocol=simple' --print
 
-Exit code 0 after a signal, or at the end of the topics with --once; 1 for bad settings, 2 for a failure.
+Exit code 0 after a signal, or at the end of the topics with --once; 1 for bad settings, 2 for a failure
+or a bad command line.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="kafka-consumer",
         description="Applies row changes and DDLs from Kafka to a database, exactly once, or prints them.",
         epilog="Exit code 0 after a signal, or at the end of the topics with --once; 1 for bad settings, 2 for a "
-        "failure. It may be killed at any time: the next run goes on where the destination stands.",
+        "failure or a bad command line. It may be killed at any time: the next run goes on where the "
+        "destination stands.",
     )
     parser.add_argument("uri", help="TiCDC's address of a topic: kafka://host:9092/topic?protocol=open-protocol")
     what = parser.add_mutually_exclusive_group(required=True)

@@ -12,7 +12,7 @@ from drainer.protocol.options import ProtocolOptions
 
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
-_INT: Final = re.compile(r"[+-]?\d{1,19}")
+_INT: Final = re.compile(r"[+-]?[0-9]{1,19}")
 
 Read = Callable[[str, str], Any]
 

@@ -12,7 +12,7 @@ from binlog.runtime.log import setup
 from binlog.runtime.version import version_text
 
 from pumpclient.ctl import bound, leave, meta, nodes, passing, password, settle
-from pumpclient.ctl.errors import CommandError, Misused
+from pumpclient.ctl.errors import Misused
 from pumpclient.ctl.exit_codes import code_of
 from pumpclient.ctl.options import DONE, USAGE, Options, UsageError, parse, usage
 from pumpclient.ctl.output import Output, form_of, open_output
@@ -51,7 +51,7 @@ async def run(options: Options, out: Output) -> None:
         return
     command = COMMANDS.get(options.cmd)
     if command is None:
-        raise CommandError(f"cmd {options.cmd} not supported; binlogctl -h lists the commands")
+        raise Misused(f"cmd {options.cmd} not supported; binlogctl -h lists the commands")
     try:
         async with open_session(options, out) as session:
             try:

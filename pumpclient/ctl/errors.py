@@ -22,4 +22,4 @@ class Refused(CommandError):
 
 
 class Misused(CommandError):
-    """Flags that the command needs are missing, or contradict each other."""
+    """The command does not exist, or flags that it needs are missing or contradict each other."""

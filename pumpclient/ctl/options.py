@@ -167,7 +167,8 @@ DONE, FAILED, USAGE, NO_CLUSTER, NOT_FOUND, NODE_SILENT, REFUSED = range(7)
 EXIT_CODES: Mapping[int, str] = {
     DONE: "done",
     FAILED: "failed for another reason, for example because a pump did only a part",
-    USAGE: "the command line is invalid: a flag is unknown, missing or wrong, also -pd-urls or a TLS file",
+    USAGE: "the command line is invalid: the command or a flag is unknown, or a flag is missing or wrong, also "
+    "-pd-urls or a TLS file",
     NO_CLUSTER: "etcd or PD does not answer, or not with TLS as configured",
     NOT_FOUND: "the node, prewrite or binlog does not exist",
     NODE_SILENT: "the node does not answer",

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 
 from binlog.errors import ConfigError
-from binlog.runtime.fields import Duration
 from pydantic import BeforeValidator, Field, model_validator
 
+from drainer.sink.kafka.option_values import ConnectTimeout, RequestTimeout, whole_number
 from drainer.sink.kafka.original_settings import OriginalKafkaSection, with_original_names
 from drainer.sink.kafka.original_tables import with_ticdc_tables
 from drainer.sink.kafka.security import KafkaSecuritySection
@@ -41,13 +41,6 @@ _BEFORE_PARAMETERS: Final = ("sink-uri", "addresses", "topic", "security")
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def number(value: object) -> object:
-    """A URI's parameters are texts. Raises ValueError for one that is no number, and for what is true or false."""
-    if isinstance(value, bool) or (isinstance(value, str) and not re.fullmatch(r"-?[0-9]{1,20}", value)):
-        raise ValueError(f"a whole number was expected, not {value!r}")
-    return int(value) if isinstance(value, str) else value
-
-
 def _lowered(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
@@ -69,15 +62,19 @@ class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
         "", description="the topic for everything that no rule sends elsewhere, including DDLs of databases"
     )
     kafka_client_id: str = Field("", description="client id that brokers log; empty: named after the drainer")
-    required_acks: Annotated[Literal[-1, 0, 1], BeforeValidator(number)] = Field(
+    required_acks: Annotated[Literal[-1, 0, 1], whole_number(-1, 1)] = Field(
         -1, description="acknowledgements: -1 all in-sync replicas; 0 and 1 lose rows, and need exactly-once = false"
     )
     compression: Annotated[Literal["none", "gzip", "snappy", "lz4", "zstd"], BeforeValidator(_lowered)] = Field(
         "none", description="how the client library compresses batches"
     )
-    dial_timeout: Duration = Field(timedelta(seconds=10), description="timeout for opening a connection")
-    read_timeout: Duration = Field(timedelta(seconds=10), description="timeout for the answer to a request")
-    write_timeout: Duration = Field(
+    dial_timeout: ConnectTimeout = Field(
+        timedelta(seconds=10), description="timeout for opening a connection; at least 1s"
+    )
+    read_timeout: RequestTimeout = Field(
+        timedelta(seconds=10), description="timeout for the answer to a request; at least 1s"
+    )
+    write_timeout: RequestTimeout = Field(
         timedelta(seconds=10),
         description="as read-timeout; the longer of the two counts, because the client library has one setting",
     )

@@ -14,6 +14,7 @@ from binlog.runtime.fields import Section
 from pydantic import AfterValidator, Field
 
 from drainer.original_settings import WITHOUT_EFFECT, CheckpointSection
+from drainer.sink.kafka.option_values import UnusedNumber
 
 # The original's name → ours.
 _NAMES: Final = {"kafka-addrs": "addresses", "topic-name": "topic"}
@@ -59,8 +60,10 @@ class OriginalKafkaSection(Section):
     zookeeper_addrs: Annotated[str, AfterValidator(_addresses)] = Field(
         "", description="must be empty: brokers are named by kafka-addrs"
     )
-    kafka_max_messages: int = Field(1024, description=f"{WITHOUT_EFFECT}: the client library forms batches by bytes")
-    kafka_max_message_size: int = Field(
+    kafka_max_messages: UnusedNumber = Field(
+        1024, description=f"{WITHOUT_EFFECT}: the client library forms batches by bytes"
+    )
+    kafka_max_message_size: UnusedNumber = Field(
         1 << 30, description=f"{WITHOUT_EFFECT}: a topic's own max.message.bytes is the limit"
     )
     checkpoint: KafkaCheckpointSection = Field(default_factory=lambda: KafkaCheckpointSection.model_validate({}))

@@ -86,6 +86,11 @@ class Publication:
         tables = {table.key: table for table in (self._events.selection(one.codec).table for one in segment.changes)}
         return [(self.router.topic(table.schema, table.name), table) for table in tables.values()]
 
+    def check_tables(self, segment: ChangeSegment) -> None:
+        """Check that selectors and dispatch rules fit the tables of the segment's rows. Raises DispatchError."""
+        for one in segment.changes if self.router.names_columns else ():
+            self.router.check(self._events.table(one.codec))
+
     def tables_of(self, view: SchemaView) -> list[TopicTable]:
         """Return each table version that rows may have under this view, with its topic. The result is kept, because
         consecutive batches have the same view."""

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from binlog.errors import ConfigError
-from binlog.runtime.fields import ByteSize, Duration, Section
-from pydantic import AfterValidator, BeforeValidator, Field
+from binlog.runtime.fields import Section
+from pydantic import AfterValidator, Field
 
 from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.rules import DispatchRule, Method, Router
@@ -18,14 +18,21 @@ from drainer.protocol.option_rules import check as check_options
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.sink.kafka.config import KafkaConfig, PartitionChange
-from drainer.sink.kafka.connection import KafkaConnectionSection, number
+from drainer.sink.kafka.connection import KafkaConnectionSection
+from drainer.sink.kafka.option_values import (
+    INT16_MAX,
+    LookInterval,
+    MessageBytes,
+    ResolvedInterval,
+    RetryTime,
+    Switch,
+    TransactionTimeout,
+    whole_number,
+)
 from drainer.sink.kafka.registry_http import RegistryAccess, access_of
 from drainer.sink.kafka.sink_uri import checked_topic
 
 _S = timedelta(seconds=1)
-# A URI's parameters are texts.
-Number = Annotated[int, BeforeValidator(number)]
-Yes = Annotated[bool, BeforeValidator(lambda value: {"true": True, "false": False}.get(value, value))]
 
 
 class DispatcherSection(Section):
@@ -57,7 +64,7 @@ class ColumnSelectorSection(Section):
 class OldValueSection(Section):
     """`[syncer.to.open]` and `[syncer.to.debezium]`, as TiCDC's file has them."""
 
-    output_old_value: bool = Field(True, description="as output-old-value, for this protocol alone")
+    output_old_value: Switch = Field(True, description="as output-old-value, for this protocol alone")
 
 
 class RegistrySection(Section):
@@ -69,7 +76,7 @@ class RegistrySection(Section):
     bearer_auth_token: str = Field(
         "", repr=False, description="token that is sent instead of a user; never logged or shown"
     )
-    insecure_skip_verify: bool = Field(
+    insecure_skip_verify: Switch = Field(
         False, description="true: neither the registry's certificate nor its name is verified"
     )
 
@@ -106,7 +113,7 @@ class KafkaSection(KafkaConnectionSection):
     column_selectors: tuple[ColumnSelectorSection, ...] = Field(
         (), description="which columns messages have; a complete primary key or unique key must remain"
     )
-    exactly_once: Yes = Field(
+    exactly_once: Switch = Field(
         True,
         description="true: rows are sent in transactions with the position, and a read-committed consumer "
         "sees each once; false: without transactions, each at least once",
@@ -116,68 +123,68 @@ class KafkaSection(KafkaConnectionSection):
         description="a compacted topic that only this changefeed uses, for its position; the transactional "
         "ids begin with its name. Empty: tidb-binlog-<changefeed>-<cluster id>",
     )
-    slots: Number = Field(
+    slots: Annotated[int, whole_number(1, 200)] = Field(
         16,
-        ge=1,
-        le=200,
         description="maximum number of writers of a spread batch, which has two for each task that runs at "
         "the same time; fixed when the control topic is created",
     )
-    transaction_timeout: Duration = Field(
+    transaction_timeout: TransactionTimeout = Field(
         timedelta(minutes=5),
-        ge=_S,
         description="how long brokers keep the transaction of a drainer open that ended and does not return; "
         "read-committed consumers wait for that long; a large upstream transaction must be "
         "written within this time",
     )
-    retry_for: Duration = Field(
-        timedelta(minutes=10), ge=timedelta(0), description="how long the drainer retries while brokers do not answer"
+    retry_for: RetryTime = Field(
+        timedelta(minutes=10), description="how long the drainer retries while brokers do not answer"
     )
-    resolved_interval: Duration = Field(
-        _S, ge=timedelta(milliseconds=100), description="interval of resolved events while there are no rows"
-    )
-    partition_num: Number = Field(
+    resolved_interval: ResolvedInterval = Field(_S, description="interval of resolved events while there are no rows")
+    partition_num: Annotated[int, whole_number(0)] = Field(
         0,
-        ge=0,
         description="number of partitions of the topic that are used, and of topics that are created; 0: all "
         "partitions, and 3",
     )
-    replication_factor: Number = Field(1, ge=1, description="number of replicas of topics that are created")
-    auto_create_topic: Yes = Field(True, description="create topics that do not exist")
+    replication_factor: Annotated[int, whole_number(1, INT16_MAX)] = Field(
+        1, description="number of replicas of topics that are created"
+    )
+    auto_create_topic: Switch = Field(True, description="create topics that do not exist")
     partition_change: PartitionChange = Field(
         "stop",
         description="what to do if a topic has another number of partitions than before: stop: end with an "
         "error; take-up: announce it in all partitions, and continue with the new number",
     )
-    partition_look: Duration = Field(
-        timedelta(seconds=10), ge=_S, description="interval at which the number of partitions is checked"
+    partition_look: LookInterval = Field(
+        timedelta(seconds=10), description="interval at which the number of partitions is checked"
     )
-    max_message_bytes: Annotated[ByteSize, Field(ge=1)] = Field(
+    max_message_bytes: MessageBytes = Field(
         10 << 20, description="target size of a message of several rows; never above the topic's max.message.bytes"
     )
-    max_batch_size: Number = Field(16, ge=1, description="maximum number of rows of one message, for open-protocol")
+    max_batch_size: Annotated[int, whole_number(1)] = Field(
+        16, description="maximum number of rows of one message, for open-protocol"
+    )
     time_zone: str = Field("UTC", description="IANA name of the time zone in which TIMESTAMPs are shown")
-    enable_tidb_extension: Yes = Field(
+    enable_tidb_extension: Switch = Field(
         False, description="for avro and canal-json: add the commit ts and more to each message"
     )
-    only_output_updated_columns: Yes = Field(False, description="updates have only the old values that changed")
-    delete_only_output_handle_key_columns: Yes = Field(False, description="deletes have only the handle key")
-    output_raw_change_event: Yes = Field(
+    only_output_updated_columns: Switch = Field(False, description="updates have only the old values that changed")
+    delete_only_output_handle_key_columns: Switch = Field(False, description="deletes have only the handle key")
+    output_raw_change_event: Switch = Field(
         False, description="updates of keys remain updates, instead of a delete and an insert"
     )
-    output_old_value: Yes = Field(True, description="for open-protocol and debezium: include the row before the change")
+    output_old_value: Switch = Field(
+        True, description="for open-protocol and debezium: include the row before the change"
+    )
     open: OldValueSection = Field(default_factory=lambda: OldValueSection.model_validate({}))
     debezium: OldValueSection = Field(default_factory=lambda: OldValueSection.model_validate({}))
-    content_compatible: Yes = Field(False, description="for canal-json: write messages as Alibaba's canal does")
-    debezium_disable_schema: Yes = Field(False, description="for debezium: messages without their schema")
+    content_compatible: Switch = Field(False, description="for canal-json: write messages as Alibaba's canal does")
+    debezium_disable_schema: Switch = Field(False, description="for debezium: messages without their schema")
     encoding_format: Literal["json", "avro"] = Field("json", description="for simple: json or avro")
-    send_bootstrap_interval_in_sec: Number = Field(
-        120, description="for simple: seconds between two messages with a table's schema"
+    send_bootstrap_interval_in_sec: Annotated[int, whole_number(0)] = Field(
+        120, description="for simple: seconds between two messages with a table's schema; 0: none are sent"
     )
-    send_bootstrap_in_msg_count: Number = Field(
-        10_000, description="for simple: number of rows after which a table's schema is sent again"
+    send_bootstrap_in_msg_count: Annotated[int, whole_number(0)] = Field(
+        10_000, description="for simple: number of rows after which a table's schema is sent again; 0: it is never sent"
     )
-    send_bootstrap_to_all_partition: Yes = Field(
+    send_bootstrap_to_all_partition: Switch = Field(
         True, description="for simple: true: a table's schema is sent to all partitions; false: only to the first"
     )
     avro_decimal_handling_mode: Literal["precise", "string"] = Field(
@@ -186,10 +193,12 @@ class KafkaSection(KafkaConnectionSection):
     avro_bigint_unsigned_handling_mode: Literal["long", "string"] = Field(
         "long", description="for avro: BIGINT UNSIGNED as long or as text (string)"
     )
-    avro_enable_watermark: Yes = Field(
+    avro_enable_watermark: Switch = Field(
         False, description="for avro: DDLs and resolved events are messages of their own"
     )
-    avro_output_old_row: Yes = Field(False, description="for avro: include the row before the change, in _ticdc_before")
+    avro_output_old_row: Switch = Field(
+        False, description="for avro: include the row before the change, in _ticdc_before"
+    )
     avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = Field(
         "ticdc",
         description="for avro: name subjects by the topic with _ for dots (ticdc), or by one of Confluent's strategies",
@@ -211,7 +220,7 @@ class KafkaSection(KafkaConnectionSection):
         repr=False,
         description="for claim-check: where complete rows are stored, an absolute path or s3://bucket/prefix",
     )
-    claim_check_raw_value: Yes = Field(
+    claim_check_raw_value: Switch = Field(
         False, description="for claim-check: store only values, unchanged, without the key"
     )
     large_message_handle_compression: Literal["none", "snappy", "lz4"] = Field(

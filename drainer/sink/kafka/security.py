@@ -11,6 +11,8 @@ from binlog.errors import ConfigError
 from binlog.runtime.fields import Section
 from pydantic import BeforeValidator, Field
 
+from drainer.sink.kafka.option_values import Switch
+
 _WHERE: Final = "syncer.to.security"
 # TiCDC's name, in which case does not matter → Kafka's name.
 MECHANISMS: Final = {
@@ -42,11 +44,11 @@ def _listed(value: object) -> object:
 class KafkaSecuritySection(Section):
     """TLS is on where a CA, a certificate or `enable-tls` is set, or the sink URI's scheme is kafka+ssl."""
 
-    enable_tls: bool = Field(False, description="TLS with the system's CA certificates if no `ca` is set")
+    enable_tls: Switch = Field(False, description="TLS with the system's CA certificates if no `ca` is set")
     ca: str = Field("", description="CA file that verifies the brokers' certificates")
     cert: str = Field("", description="client certificate file")
     key: str = Field("", description="key file of the certificate")
-    insecure_skip_verify: bool = Field(
+    insecure_skip_verify: Switch = Field(
         False,
         description="true: neither certificates nor names of brokers are verified; anyone who can answer at "
         "their address can impersonate a broker",
@@ -69,7 +71,7 @@ class KafkaSecuritySection(Section):
     sasl_gssapi_user: str = Field("", description="refused with the reason, as all of GSSAPI is")
     sasl_gssapi_password: str = Field("", repr=False, description="refused with the reason, as all of GSSAPI is")
     sasl_gssapi_realm: str = Field("", description="refused with the reason, as all of GSSAPI is")
-    sasl_gssapi_disable_pafxfast: bool = Field(False, description="refused with the reason, as all of GSSAPI is")
+    sasl_gssapi_disable_pafxfast: Switch = Field(False, description="refused with the reason, as all of GSSAPI is")
 
     @property
     def tls(self) -> bool:

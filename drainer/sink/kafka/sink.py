@@ -21,9 +21,10 @@ from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
+from drainer.dispatch.errors import DispatchError
 from drainer.dispatch.piece_order import Part, PartsOf
 from drainer.dispatch.slotting import PartitionSlotting
-from drainer.dispatch.table_check import check_ddl, check_view
+from drainer.dispatch.table_check import check_ddl, check_view, unfit_table, unpublished
 from drainer.protocol.encoder import Message, RegisteringEncoder
 from drainer.protocol.simple.bootstrap import BootstrapSchedule
 from drainer.schema.steps import Ddl
@@ -89,6 +90,7 @@ class KafkaSink:
         self._planning = publication.with_topics({}, {})
         self._describes = isinstance(publication.encoder, RegisteringEncoder) or publication.sends_bootstraps
         self._viewed: Sequence[TopicTable] = ()
+        self._unfit: DispatchError | None = None  # of the last view that was examined
         self._schedule = BootstrapSchedule(publication.options)
 
     @property
@@ -217,11 +219,13 @@ class KafkaSink:
 
     def examination(self, view: SchemaView) -> Examination | None:
         """Return None, because Kafka refuses no row. Topics and schemas are looked up here, because topics must be
-        known before rows are cut by their partitions. Called while another thread writes."""
+        known before rows are cut by their partitions. Called while another thread writes: that range is finished, so a
+        table that does not fit the settings is an error of `begin`."""
         topics = self._opened()[1]
+        self._unfit = unfit_table(view, self._planning.router)
         names = [(versions.schema, versions.name) for versions in view.tables.values()]
         topics.know(self._publication.router.topics(names))
-        if self._describes:
+        if self._describes and self._unfit is None:
             tables = self._planning.tables_of(view)
             topics.prepare(tables)
             self._viewed = tables
@@ -238,6 +242,8 @@ class KafkaSink:
         ends: tuple[int, ...] = ()
         if stored.intent is None:
             self._check(intent.after_ts, intent.until_ts)
+            if self._unfit is not None:  # an open range could not be finished with other settings
+                raise unpublished(self._unfit, intent.after_ts)
             if topics.stops_at_changes:  # they are not taken up here: the range is cut by what is recorded
                 topics.look()
             ends = self._record(intent)
@@ -339,7 +345,14 @@ class KafkaSink:
         return publication
 
     def _topics_in(self, pieces: Pieces[ChangeSegment]) -> Iterator[str]:
-        return (topic for segment in pieces.works() for topic, _ in self._publication.tables_in(segment))
+        """Yield the topics of these rows. Raises DispatchError if a table does not fit the settings: what is recorded
+        before its rows are sent could be settled only with the same settings."""
+        for segment in pieces.works():
+            try:
+                self._publication.check_tables(segment)
+            except DispatchError as error:
+                raise unpublished(error, pieces.after_ts) from error
+            yield from (topic for topic, _ in self._publication.tables_in(segment))
 
     def _check(self, after_ts: int, until_ts: int) -> None:
         """Raise PositionMoved if (after_ts, until_ts] does not follow the position."""

@@ -13,6 +13,7 @@ from binlog.runtime.fields import Section
 from pydantic import AfterValidator, Field
 
 from drainer.original_settings import WITHOUT_EFFECT
+from drainer.sink.kafka.option_values import Switch, UnusedNumber
 from drainer.sink.settings import ToSection
 
 _Table = Mapping[str, object]
@@ -55,32 +56,32 @@ class TicdcSection(ToSection):
     """Base of Kafka's section."""
 
     kafka_version: str = Field("", description=f"{WITHOUT_EFFECT}: the client library asks brokers for theirs")
-    max_retry: int = Field(
+    max_retry: UnusedNumber = Field(
         5,
         description=f"{WITHOUT_EFFECT}: what brokers do not take is sent again until retry-for has passed",
     )
-    encoder_concurrency: int = Field(
+    encoder_concurrency: UnusedNumber = Field(
         32, description=f"{WITHOUT_EFFECT}: Spark's tasks encode; how many there are is spark.master and slots"
     )
-    enable_kafka_sink_v2: bool = Field(False, description=f"{WITHOUT_EFFECT}: there is one client library")
-    advance_timeout_in_sec: int = Field(
+    enable_kafka_sink_v2: Switch = Field(False, description=f"{WITHOUT_EFFECT}: there is one client library")
+    advance_timeout_in_sec: UnusedNumber = Field(
         150, description=f"{WITHOUT_EFFECT}: a batch that fails is tried again at once, and /status says why"
     )
     transaction_atomicity: Annotated[str, AfterValidator(_no_table_transactions)] = Field(
         "none", description="must be none, as for Kafka in TiCDC"
     )
-    send_all_bootstrap_at_start: Annotated[bool, AfterValidator(_not_at_start)] = Field(
+    send_all_bootstrap_at_start: Annotated[Switch, AfterValidator(_not_at_start)] = Field(
         False, description="must be false: of simple, a table's schema comes before its first row"
     )
     integrity: IntegritySection = Field(default_factory=lambda: IntegritySection.model_validate({}))
-    safe_mode: bool = Field(False, description=_OF_SERVERS)
+    safe_mode: Switch = Field(False, description=_OF_SERVERS)
     mysql_config: _Table = Field(default_factory=dict, description=_OF_SERVERS)
     pulsar_config: _Table = Field(
         default_factory=dict, repr=False, description=f"{WITHOUT_EFFECT}: there is no destination Pulsar"
     )
     terminator: str = Field("\r\n", description=_OF_STORAGE, json_schema_extra={"default": r"\r\n"})
     date_separator: str = Field("day", description=_OF_STORAGE)
-    enable_partition_separator: bool = Field(True, description=_OF_STORAGE)
-    file_index_digit: int = Field(20, description=_OF_STORAGE)
+    enable_partition_separator: Switch = Field(True, description=_OF_STORAGE)
+    file_index_digit: UnusedNumber = Field(20, description=_OF_STORAGE)
     csv: _Table = Field(default_factory=dict, description=_OF_STORAGE)
     cloud_storage_config: _Table = Field(default_factory=dict, description=_OF_STORAGE)

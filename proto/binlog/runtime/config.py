@@ -66,10 +66,11 @@ __all__ = [
 ]
 
 _M = TypeVar("_M", bound=BaseModel)
+_FLAG = "flag -"  # how the source of a flag's value begins
 
 
 class UsageError(ConfigError):
-    """The command line is invalid: exit code 2 (`K-03`)."""
+    """The command line is invalid, or a flag's value is not of its kind: exit code 2 (`K-03`)."""
 
 
 class InfoRequested(BinlogError):
@@ -151,7 +152,7 @@ def load(
         if flag.ignored:
             continue
         if flag.name in given:
-            gathered.set(flag.path, given[flag.name], f"flag -{flag.name}")
+            gathered.set(flag.path, given[flag.name], f"{_FLAG}{flag.name}")
         elif environ.get(name):
             gathered.set(flag.path, environ[name], f"environment variable {name}")
     try:
@@ -255,7 +256,20 @@ def _explained(error: ValidationError, model: type[BaseModel], component: str, g
             f"component {component}'s config file {gathered.file} contained unknown configuration options: "
             f"{', '.join(keys)}" + (f" ({'; '.join(hints)})" if hints else "")
         )
-    return ConfigError("; ".join(_refusal(problem, gathered) for problem in problems))
+    text = "; ".join(_refusal(problem, gathered) for problem in problems)
+    return (
+        UsageError(text) if any(_is_unreadable_flag(problem, gathered) for problem in problems) else ConfigError(text)
+    )
+
+
+# What pydantic reports for a text that is not of the kind that Go's flag package parses: bool, int or float.
+_UNREADABLE = frozenset({"bool_type", "bool_parsing", "int_type", "int_parsing", "int_parsing_size", "float_parsing"})
+
+
+def _is_unreadable_flag(problem: ErrorDetails, gathered: _Gathered) -> bool:
+    """Return whether Go's flag package would refuse the flag that this value comes from."""
+    source = gathered.source_of(tuple(map(str, problem["loc"])))
+    return problem["type"] in _UNREADABLE and source is not None and source.startswith(_FLAG)
 
 
 # Settings whose names contain one of these words are never shown: URIs and registries have users and passwords.

@@ -31,6 +31,21 @@ def loaded(tmp_path: Path, text: str, *argv: str) -> Config:
     )
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ('dial-timeout = "-1s"', "line 5: syncer.to.dial-timeout: a duration was expected, from 1ms to 596h, such as "),
+        ("max-message-bytes = 1.5", "line 5: syncer.to.max-message-bytes: a size was expected, from 1 byte to "),
+        ("kafka-config.partition-num = nan", "syncer.to.partition-num: a whole number was expected, from 0 to "),
+        ('sink-uri = "kafka://k/t?slots="', "syncer.to.slots: a whole number was expected, from 1 to 200, not ''"),
+    ],
+)
+def test_a_value_of_kafka_that_is_not_allowed(setting: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        loaded(tmp_path, f'[syncer]\ndb-type = "kafka"\n\n[syncer.to]\n{setting}\n')
+    assert words in str(error.value)
+
+
 def test_defaults_are_upstream_s_where_it_has_the_setting(tmp_path: Path) -> None:
     config = loaded(tmp_path, "")
     assert config.addr.endswith(":8249")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from binlog.envelope import scan
+from binlog.pb import pump_ext_pb2 as pb
+from binlog.pb import pump_pb2
 from binlog.runtime.http import put
 from binlog.runtime.security import Security
 from binlog.stub.etcd import MemoryEtcd
@@ -174,6 +178,38 @@ async def test_damage_is_a_named_status(tmp_path: Path, etcd: MemoryEtcd, pd: St
             code, text = codes(error)
             assert code is grpc.StatusCode.DATA_LOSS
             assert "000000.vlog at byte 0" in text
+
+
+async def test_binlogs_before_damage_are_received_first(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+    """Rule 25: on both services the stream has every binlog before the damaged one, and ends with DATA_LOSS."""
+    pd.set(5, hold=True)
+    async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
+        numbers = range(10, 60, 10)
+        await client.write_batches([[prewrite(ts), commit(ts, ts + 5)] for ts in numbers])
+        pd.set(100, hold=True)
+        await client.watermark()
+        log = tmp_path / "p1" / "value" / "000000.vlog"
+        data = bytearray(log.read_bytes())
+        data[data.index(prewrite(40)) + len(prewrite(40)) - 1] ^= 1
+        log.write_bytes(data)
+        range_request = pb.PullRangeReq(cluster_id=CLUSTER, until_ts=100).SerializeToString()
+        channel: Any = client.channel
+        requests: dict[str, tuple[bytes, Any]] = {
+            "/binlog.ext.PumpExt/PullRange": (range_request, lambda data: pb.PullRangeResp.FromString(data).payloads),
+            "/binlog.Pump/PullBinlogs": (
+                pump_pb2.PullBinlogReq(clusterID=CLUSTER).SerializeToString(),
+                lambda data: [pump_pb2.PullBinlogResp.FromString(data).entity.payload],
+            ),
+        }
+        for method, (request, payloads) in requests.items():
+            call = channel.unary_stream(method)(request, timeout=60)
+            found: list[bytes] = []
+            with pytest.raises(aio.AioRpcError) as error:
+                async for message in call:
+                    found += payloads(message)
+            code, text = codes(error)
+            assert code is grpc.StatusCode.DATA_LOSS and "the binlog of commit_ts 45 needs it" in text
+            assert [each for each in found if not scan(each).is_fake] == [merged(ts, ts + 5) for ts in (10, 20, 30)]
 
 
 async def test_inspect_and_settle(client: Client, pd: StubPD) -> None:

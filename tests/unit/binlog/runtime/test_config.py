@@ -124,6 +124,13 @@ def test_bool_flags_stand_alone() -> None:
         (["-nope"], "flag provided but not defined: -nope"),
         (["--nope=1"], "flag provided but not defined: -nope"),
         (["-gc"], "flag needs an argument: -gc"),
+        (["-enable-debug=maybe"], "flag -enable-debug: true or false was expected, not 'maybe'"),
+        (["-heartbeat-interval", "2s"], "flag -heartbeat-interval: a whole number was expected, not '2s'"),
+        (
+            ["-gc", "x", "-heartbeat-interval", "1.5"],
+            "flag -gc: unsupported gc time x, etc: use 7 for 7 day, 7h for 7 hour; "
+            "flag -heartbeat-interval: a whole number was expected, not '1.5'",
+        ),
     ],
 )
 def test_a_bad_command_line_exits_2(argv: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,6 +158,16 @@ def test_bad_values_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
         load_or_exit(Program, component="pump", argv=["-gc", "x"], env_prefix="PUMP", flags=FLAGS)
     assert exit_.value.code == 1
     assert "pump: flag -gc: unsupported gc time x, etc: use 7 for 7 day, 7h for 7 hour" in capsys.readouterr().err
+
+
+def test_an_unreadable_value_exits_1_unless_a_flag_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "p.toml").write_text('heartbeat-interval = "often"\n')
+    for argv, variables in ((["-config", str(tmp_path / "p.toml")], {}), ([], {"PUMP_HEARTBEAT_INTERVAL": "often"})):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit) as exit_:
+            load_or_exit(Program, component="pump", argv=argv, env_prefix="PUMP", flags=FLAGS)
+        assert exit_.value.code == 1
 
 
 def test_unknown_keys_in_upstreams_words(tmp_path: Path) -> None:

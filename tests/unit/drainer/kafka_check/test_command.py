@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,6 +15,7 @@ from binlog.tidb.types import FieldType, Tp
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
+from drainer import commands
 from drainer.batch.work import Kind
 from drainer.kafka_check.__main__ import main
 from drainer.kafka_consumer.__main__ import main as consumer_main
@@ -167,6 +169,31 @@ def test_ctrl_c_is_no_traceback(
     monkeypatch.setattr("drainer.kafka_check.__main__.records_in", interrupted)
     assert main([URI, "--directory", str(tmp_path)]) == 130
     assert capsys.readouterr().err == "kafka-check: interrupted, nothing is proven\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "argv"),
+    [
+        (main, []),
+        (main, ["--nope", URI]),
+        (main, [URI, "--moves", "sometimes"]),
+        (main, ["no-uri"]),
+        (consumer_main, []),
+        (consumer_main, [URI]),
+        (consumer_main, [URI, "--print", "--nope"]),
+    ],
+)
+def test_a_bad_command_line_exits_2(program: Callable[[list[str]], int], argv: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        sys.exit(program(argv))
+
+
+def test_missing_packages_are_no_broken_rule(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands.importlib.util, "find_spec", lambda name: None)
+    assert commands.kafka_check() == 2
+    assert "not installed here: pip install 'tidb-binlog-spark[spark,kafka]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("program", [main, consumer_main])

@@ -21,7 +21,7 @@ from binlog.stub.etcd import MemoryEtcd
 
 from pumpclient.ctl import leave, meta, nodes, settle
 from pumpclient.ctl.__main__ import COMMANDS, run
-from pumpclient.ctl.errors import CommandError
+from pumpclient.ctl.errors import CommandError, Misused
 from pumpclient.ctl.options import Options
 from pumpclient.ctl.output import LogOutput
 from pumpclient.ctl.session import Session
@@ -146,7 +146,7 @@ async def test_a_node_that_refuses_or_does_not_answer(node: Answering) -> None:
 
 
 async def test_unknown_commands() -> None:
-    with pytest.raises(CommandError, match="cmd fly not supported"):
+    with pytest.raises(Misused, match="cmd fly not supported"):
         await run(Options(cmd="fly"), LogOutput())
     with pytest.raises(CommandError, match="-pd-urls ftp://x:1"):
         await run(Options(pd_urls="ftp://x:1"), LogOutput())

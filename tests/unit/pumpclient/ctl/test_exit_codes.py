@@ -59,8 +59,8 @@ def ended(*argv: str) -> int:
 
 
 def test_a_failure_as_log_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    """As upstream's, on stdout."""
-    assert ended("-cmd", "fly") == 1
+    """As upstream's, on stdout. The exit code is that of a bad command line; upstream's is 1."""
+    assert ended("-cmd", "fly") == 2
     out, err = capsys.readouterr()
     assert '["fail to execute command"]' in out
     assert "[command=fly]" in out

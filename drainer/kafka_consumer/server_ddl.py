@@ -1,39 +1,31 @@
 """Run the DDL that a server destination has stored, exactly once, even if the consumer or the server dies in between.
 
 The DDL is stored with the rows before it, run, and removed. Before each of its statements, the definitions of the
-tables that the statement names are recorded (drainer/sink/mysql/ddl/fingerprint.py). If the tables have other
-definitions after a crash, the statement has run: running it again could, for example, make a second index with ADD
-INDEX without a name. Statements that leave the same definitions, such as an exchange of two tables' names, are
-recognised by the storage engine's table ids, if this user may read them. Errors such as "table exists" (D-LD-14) count
-as success when a statement runs again.
-
-A statement runs under a lock of its connection. So the statement of a consumer that was killed has ended before the
-next consumer checks whether it has run.
+tables that the statement names are recorded; they show after a crash whether it has run
+(drainer/sink/mysql/ddl/interrupted.py). Errors such as "table exists" (D-LD-14) count as success when a statement runs
+again. A statement runs under a lock of its connection.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any
 
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from drainer.ddl.lexer import statements, tokens
+from drainer.ddl.repetition import named_tables
 from drainer.kafka_consumer.core import ConsumeError
-from drainer.kafka_consumer.repetition import named_tables, undoes_itself
 from drainer.protocol.event import DdlEvent
-from drainer.sink.errors import DestinationError
-from drainer.sink.mysql.connection import Retry, ServerError, Session
+from drainer.sink.mysql.connection import ServerError, Session
 from drainer.sink.mysql.ddl import fingerprint
 from drainer.sink.mysql.ddl.fingerprint import Fingerprint
+from drainer.sink.mysql.ddl.interrupted import has_run, statement_lock
 from drainer.sink.mysql.ddl.runner import execute_text
-
-_LOCK_WAIT_S: Final = 5
 
 _log = get_logger(__name__)
 
@@ -86,20 +78,10 @@ class DdlRun:
     def run(self, load: Callable[[], str | None], *, repeated: bool) -> None:
         """Run the DDL that `load` returns, if any. `repeated`: it may have run before. Raises ConsumeError,
         ConnectionLost, Retry."""
-        self._hold()
-        try:
+        with statement_lock(self._session, self._lock, "a DDL of a consumer of this name is still running"):
             text = load()
             if text is not None:
                 self._run(StoredDdl.parse(text), repeated=repeated)
-        finally:
-            with contextlib.suppress(DestinationError):  # a lost connection has released the lock
-                self._session.query(b"SELECT RELEASE_LOCK(" + self._session.literal(self._lock) + b")")
-
-    def _hold(self) -> None:
-        name = self._session.literal(self._lock)
-        ((held,),) = self._session.query(b"SELECT GET_LOCK(%b,%d)" % (name, _LOCK_WAIT_S))
-        if held != 1:
-            raise Retry("a DDL of a consumer of this name is still running")
 
     def _run(self, ddl: StoredDdl, *, repeated: bool) -> None:
         every = list(statements(ddl.query))
@@ -120,19 +102,13 @@ class DdlRun:
         self._store(None)
 
     def _has_run(self, ddl: StoredDdl, statement: str, tables: list[fingerprint.Name]) -> bool:
-        before = ddl.before
-        if before is not None:
-            now = fingerprint.take(self._session, (), tables)
-            if now["shown"] != before["shown"]:
-                return True
-            if tables and now["ids"] is not None and before["ids"] is not None:
-                return now["ids"] != before["ids"]
-        if undoes_itself(statement, ddl.schema):
+        found = has_run(self._session, ddl.schema, statement, tables, ddl.before)
+        if found is None:
             raise ConsumeError(
                 f"the DDL at commit_ts {ddl.commit_ts} was interrupted, and it is not known whether it has run; a "
                 f"second run would undo it. Run it if it has not run, then {self._way_out}; the statement: {statement}"
             )
-        return False
+        return found
 
     def _execute(self, ddl: StoredDdl, statement: str, *, again: bool) -> None:
         schema = "" if _is_of_database(statement) else ddl.schema

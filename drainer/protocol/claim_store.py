@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from uuid import uuid4
 
 from binlog.errors import BinlogError
 
@@ -57,11 +58,23 @@ class DirectoryStore:
     def location(self, name: str) -> str:
         return f"{self._address}/{name}"
 
+    def _unfinished(self, name: str) -> Path:
+        """Return a path that no other writer has. A task that was given up may write the same claim on another machine,
+        in a process of the same id."""
+        return self._path / f".{name}.{uuid4().hex}"
+
+    def _make(self) -> None:
+        """Make the directory, durably: a crash of the machine must not take it away with its claims."""
+        missing = [path for path in (self._path, *self._path.parents) if not path.is_dir()]
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+            _sync_directory(directory.parent)
+
     def put(self, name: str, data: bytes) -> str:
-        unfinished = self._path / f".{name}.{os.getpid()}"
+        unfinished = self._unfinished(name)
         try:
-            self._path.mkdir(parents=True, exist_ok=True)
-            with unfinished.open("wb") as file:
+            self._make()
+            with unfinished.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -80,9 +93,9 @@ class DirectoryStore:
             raise ClaimStoreError(f"the claim {self.location(name)} cannot be read: {error.strerror}") from None
 
     def check(self) -> None:
-        unfinished = self._path / f".{_TRIED}.{os.getpid()}"
+        unfinished = self._unfinished(_TRIED)
         try:
-            self._path.mkdir(parents=True, exist_ok=True)
+            self._make()
             unfinished.write_bytes(b"-")
             unfinished.unlink()
         except OSError as error:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 from binlog.errors import BinlogError
 
+from drainer.ddl.repetition import named_tables
 from drainer.protocol.errors import MessageError
 from drainer.protocol.pb_file.decoder import FileEvent
 from drainer.reparo.errors import ReparoError
 from drainer.reparo.printing import lines
-from drainer.reparo.statement import parse
+from drainer.reparo.statement import Statement, parse
 from drainer.reparo.stream import Entry, Stream
 from drainer.schema.filter import Filter
 from drainer.sink.replay import Replayed, Replayer, ReplayFailed, ReplayPosition
@@ -47,8 +49,8 @@ class _Chosen:
         except MessageError as error:
             raise ReparoError(f"{entry.where}: {error}") from error
 
-    def ddl(self, entry: Entry) -> tuple[str, str] | None:
-        """Return (database in which to run it, statement). Raises the same errors as `events`."""
+    def ddl(self, entry: Entry) -> Statement | None:
+        """Return the statement if it is wanted. Raises the same errors as `events`."""
         assert entry.binlog.query is not None
         if entry.binlog.commit_ts in self._ignored:
             return None
@@ -56,7 +58,7 @@ class _Chosen:
             found = parse(entry.binlog.query)
         except ReparoError as error:
             raise ReparoError(f"{entry.where}: {error}") from error
-        return (found.use, found.text) if self._filter.allows(found.schema, found.table) else None
+        return found if self._filter.allows(found.schema, found.table) else None
 
 
 def print_all(stream: Stream, filter_: Filter, ignored: Collection[int], write: Callable[[str], object]) -> Counts:
@@ -105,8 +107,14 @@ def replay(stream: Stream, to: Replayer, filter_: Filter, ignored: Collection[in
             rows = 0
             statement = chosen.ddl(entry)
             if statement is not None:
-                schema, text = statement
-                _named([], entry, lambda at: to.ddl(schema, text, at, repeated=entry.repeated))  # noqa: B023
+                run = partial(
+                    to.ddl,
+                    statement.use,
+                    statement.text,
+                    tables=named_tables(statement.text, statement.schema, statement.table),
+                    repeated=entry.repeated,
+                )
+                _named([], entry, run)
                 counts.ddls += 1
             continue
         events = chosen.events(entry)

@@ -74,9 +74,18 @@ class Replayer(Protocol):
         other DestinationErrors; then nothing was written."""
         ...
 
-    def ddl(self, schema: str, statement: str, position: ReplayPosition, *, repeated: bool) -> None:
-        """Run a statement in the database `schema` ("": in none), and store the position. `repeated`: the statement was
-        started before, so it may already have taken effect. Raises ReplayFailed."""
+    def ddl(
+        self,
+        schema: str,
+        statement: str,
+        position: ReplayPosition,
+        *,
+        tables: Sequence[tuple[str, str]],
+        repeated: bool,
+    ) -> None:
+        """Run a statement in the database `schema` ("": in none), and store the position. `tables`: those that it
+        names, by schema and name; `repeated`: the statement was started before, so it may already have taken effect.
+        Raises ReplayFailed."""
         ...
 
     def close(self) -> None: ...

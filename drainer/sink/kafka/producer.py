@@ -59,6 +59,8 @@ _REFUSED: Final = {
     KafkaError.RECORD_LIST_TOO_LARGE: "segment.bytes of the topic is less than its max.message.bytes",
     KafkaError.INVALID_RECORD: "the topic is compacted and takes no message without a key: another protocol, or "
     "cleanup.policy=delete",
+    KafkaError.INVALID_TIMESTAMP: "the clock of this machine differs from the brokers' by more than the topic's "
+    "message.timestamp.before.max.ms or message.timestamp.after.max.ms: set the clock right",
     KafkaError.POLICY_VIOLATION: "a policy of the brokers refuses it",
     KafkaError.INVALID_REQUIRED_ACKS: "required-acks must be -1, 0 or 1",
 }

@@ -124,7 +124,15 @@ class SQLiteReplayer:
         except UnicodeDecodeError:
             return value
 
-    def ddl(self, schema: str, statement: str, position: ReplayPosition, *, repeated: bool) -> None:
+    def ddl(
+        self,
+        schema: str,
+        statement: str,
+        position: ReplayPosition,
+        *,
+        tables: Sequence[tuple[str, str]],
+        repeated: bool,
+    ) -> None:
         with self._opened().transaction() as connection:
             try:
                 run(connection, schema, statement)

@@ -17,6 +17,7 @@ from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.errors import DestinationDown
 from drainer.sink.mysql.connection import ConnectionLost
+from drainer.sink.mysql.ddl import interrupted
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.settings import SyncerSettings
 from tests.golden.compare import differences
@@ -263,7 +264,7 @@ def test_a_ddl_of_a_consumer_that_was_killed_is_waited_for(
     with pytest.raises(KeyError):
         opened.apply(part(5, ddl=DdlEvent(5, "d", "t", "ALTER TABLE t ADD INDEX (v)")))
     opened.close()
-    monkeypatch.setattr(server_ddl, "_LOCK_WAIT_S", 0)
+    monkeypatch.setattr(interrupted, "LOCK_WAIT_S", 0)
     with db.connect() as connection, connection.cursor() as cursor:
         name = server_ddl.lock_name("test")
         cursor.execute(f"SELECT GET_LOCK('{name}', 0)")

@@ -106,8 +106,10 @@ async def filled(store: Store, count: int) -> None:
         await write(store, prewrite(ts, row=ROW), commit(ts, ts + 5))
 
 
-async def messages_of(store: Store, until_ts: int, bytes_max: int = 0) -> list[pb.PullRangeResp]:
-    request = pb.PullRangeReq(cluster_id=1, until_ts=until_ts, message_bytes_max=bytes_max, part_bytes_max=1 << 20)
+async def messages_of(store: Store, until_ts: int, bytes_max: int = 0, after_ts: int = 0) -> list[pb.PullRangeResp]:
+    request = pb.PullRangeReq(
+        cluster_id=1, after_ts=after_ts, until_ts=until_ts, message_bytes_max=bytes_max, part_bytes_max=1 << 20
+    )
     return await answers(service(store).pull_range(request.SerializeToString()))
 
 
@@ -132,6 +134,32 @@ async def test_a_backlog_is_read_in_small_pieces_and_sent_in_large_ones(
     assert message.last_ts == 15 + 10 * (count - 1)
     assert (last.end.count, last.end.bytes) == (count, sum(map(len, message.payloads)))
     assert len(reads) >= 5 and max(reads) < 2 * READ_BYTES
+
+
+async def test_several_messages_of_several_chunks_from_a_log_of_several_files(tmp_path: Path) -> None:
+    """Every binlog once and in order, in messages that are full but for the last. A pull that begins after any of the
+    messages continues there."""
+    count = 6 * READ_BYTES // 1000
+    wanted = list(range(15, 15 + 10 * count, 10))
+    clock = SetClock(1, held=True)  # a new file asks for the time, and commits come above it
+    async with opened(tmp_path, clock, sync=False, file_bytes_max=2 * READ_BYTES) as store:
+        await filled(store, count)
+        clock.ts = END_TS
+        until_ts = await store.resolver.refresh()
+        for bytes_max in (300_000, 2 * READ_BYTES, READ_BYTES + 1):
+            *messages, last = await messages_of(store, until_ts, bytes_max)
+            found = [[scan(payload).commit_ts for payload in message.payloads] for message in messages]
+            assert [ts for each in found for ts in each] == wanted
+            assert [message.last_ts for message in messages] == [each[-1] for each in found]
+            sizes = [sum(map(len, message.payloads)) for message in messages]
+            assert all(bytes_max - READ_BYTES < size < bytes_max + READ_BYTES for size in sizes[:-1])
+            assert (last.end.count, last.end.bytes) == (count, sum(sizes))
+            *rest, _ = await messages_of(store, until_ts, bytes_max, after_ts=messages[0].last_ts)
+            assert [scan(payload).commit_ts for message in rest for payload in message.payloads] == (
+                wanted[len(found[0]) :]
+            )
+        files = {complete.fid for ts in wanted if (complete := store.index.complete(ts)) is not None}
+        assert len(files) > 2
 
 
 async def test_a_large_binlog_stands_between_the_messages_of_those_around_it(tmp_path: Path) -> None:

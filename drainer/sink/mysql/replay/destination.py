@@ -1,14 +1,10 @@
-"""A server as reparo's destination. The position is a row of `tidb_binlog`.`reparo_position`, written with the rows.
-
-A DDL commits implicitly. So its position is stored before it runs, with `in_ddl`, and again after it. A DDL that was
-interrupted is run again, and errors such as "table exists" (D-LD-14) are then treated as success.
-"""
+"""A server as reparo's destination. The position is written in one transaction with the rows. A DDL commits implicitly;
+ddl_replay.py runs it once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
-from typing import Final, TypeVar
+from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 from binlog.errors import DecodeError
@@ -19,25 +15,16 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ConnectionLost, ServerError, Session
-from drainer.sink.mysql.ddl.runner import execute_text
+from drainer.sink.mysql.connection import ServerError, Session
+from drainer.sink.mysql.ddl.fingerprint import Name
+from drainer.sink.mysql.replay.ddl_replay import DdlReplay
+from drainer.sink.mysql.replay.positions import Positions
 from drainer.sink.mysql.replay.row_writer import RowWriter
 from drainer.sink.mysql.replay.session import ReconnectingSession
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.replay import Replayed, ReplayFailed, ReplayPosition, ReplaySettings
 from drainer.sink.replay_time import to_utc
 from drainer.sink.settings import SyncerSettings
-
-_SCHEMA: Final = "tidb_binlog"
-_TABLE: Final = b"`tidb_binlog`.`reparo_position`"
-_COLUMNS: Final = b"file_number, begin_at, end_at, crc, commit_ts, in_ddl"
-_CREATE: Final = (
-    b"CREATE DATABASE IF NOT EXISTS `tidb_binlog`",
-    b"CREATE TABLE IF NOT EXISTS " + _TABLE + b" (name VARCHAR(100) NOT NULL PRIMARY KEY,"
-    b" file_number BIGINT UNSIGNED NOT NULL, begin_at BIGINT UNSIGNED NOT NULL, end_at BIGINT UNSIGNED NOT NULL,"
-    b" crc BIGINT UNSIGNED NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, in_ddl TINYINT NOT NULL)"
-    b" DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
-)
 
 _T = TypeVar("_T")
 
@@ -54,6 +41,7 @@ class ServerReplayer:
         self._config = config
         self._settings = settings
         self._zone = ZoneInfo(settings.zone)
+        self._positions = Positions(settings.name)
         self._session = ReconnectingSession(config, settings.wait_s)
         self._rows = RowWriter(safe=settings.safe)
 
@@ -63,45 +51,20 @@ class ServerReplayer:
 
     def open(self) -> ReplayPosition | None:
         def prepared(session: Session) -> ReplayPosition | None:
-            for statement in _CREATE:
-                session.execute(statement)
-            return self._position(session)
+            self._positions.create(session)
+            return self._positions.read(session)
 
         return self._tried("opening", prepared)
 
-    def _position(self, session: Session) -> ReplayPosition | None:
-        rows = session.query(b"SELECT " + _COLUMNS + b" FROM " + _TABLE + b" WHERE name=" + self._named(session))
-        if not rows:
-            return None
-        number, begin, end, crc, commit_ts, in_ddl = (int(value or 0) for value in rows[0])
-        return ReplayPosition(number, begin, end, crc, commit_ts, bool(in_ddl))
-
-    def _named(self, session: Session) -> bytes:
-        return session.literal(self._settings.name)
-
-    def _store(self, session: Session, position: ReplayPosition) -> None:
-        values = b",".join(b"%d" % value for value in astuple(position))
-        session.execute(
-            b"REPLACE INTO "
-            + _TABLE
-            + b" (name, "
-            + _COLUMNS
-            + b") VALUES ("
-            + self._named(session)
-            + b","
-            + values
-            + b")"
-        )
-
     def apply(self, transactions: Sequence[Replayed], position: ReplayPosition) -> None:
         def applied(session: Session) -> None:
-            if self._position(session) == position:
+            if self._positions.read(session) == position:
                 return  # it was committed, and the answer was lost
             session.begin()
             try:
                 for one in transactions:
                     self._write(session, one)
-                self._store(session, position)
+                self._positions.store(session, position)
                 crash_point("reparo.before_commit")
                 session.commit()
                 crash_point("reparo.after_commit")
@@ -135,28 +98,14 @@ class ServerReplayer:
 
         return FileEvent(event.schema, event.table, event.change, tuple(map(moved, event.columns)))
 
-    def ddl(self, schema: str, statement: str, position: ReplayPosition, *, repeated: bool) -> None:
-        begun = ReplayPosition(
-            position.file_number, position.begin, position.begin, position.crc, position.commit_ts, in_ddl=True
-        )
-        state = {"repeated": repeated}
+    def ddl(
+        self, schema: str, statement: str, position: ReplayPosition, *, tables: Sequence[Name], repeated: bool
+    ) -> None:
+        one = DdlReplay(schema, statement, tables, position, repeated, self._settings.safe)
 
         def run(session: Session) -> None:
-            if self._position(session) == position:
-                return
             self._rows.forget()
-            self._store(session, begun)
-            crash_point("reparo.before_ddl")
-            may_have_run = state["repeated"] or self._settings.safe
-            try:
-                execute_text(session, schema, statement, commit_ts=position.commit_ts, may_have_run=may_have_run)
-            except ServerError as error:
-                raise ReplayFailed(f"{error}; the statement: {statement}", commit_ts=position.commit_ts) from error
-            except ConnectionLost:
-                state["repeated"] = True
-                raise
-            crash_point("reparo.after_ddl")
-            self._store(session, position)
+            one.run(session, self._positions)
 
         self._tried("running a DDL", run)
 

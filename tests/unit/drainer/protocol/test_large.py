@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, replace
@@ -272,6 +273,37 @@ def test_a_claim_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monke
         store.put("x", b"new")
     assert store.get("x") == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_two_attempts_that_write_one_claim_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both in processes of the same id, on two machines. Neither takes the file of the other one away."""
+    real = os.fsync
+    others = [open_store(str(tmp_path))]
+    shown: list[bytes] = []
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        if others:
+            others.pop().put("x.json", b"content")
+            shown.append((tmp_path / "x.json").read_bytes())
+
+    monkeypatch.setattr("drainer.protocol.claim_store.os.fsync", fsync)
+    store = open_store(str(tmp_path))
+    store.put("x.json", b"content")
+    assert shown == [b"content"] == [store.get("x.json")]
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_new_directory_of_claims_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each new directory is synced in its parent, or a crash of the machine takes acknowledged claims away."""
+    synced: list[Path] = []
+    monkeypatch.setattr("drainer.protocol.claim_store._sync_directory", synced.append)
+    store = open_store(str(tmp_path / "a" / "b"))
+    store.put("x", b"1")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    synced.clear()
+    store.put("y", b"2")
+    assert synced == [tmp_path / "a" / "b"]
 
 
 def test_object_stores_go_through_arrow(tmp_path: Path) -> None:

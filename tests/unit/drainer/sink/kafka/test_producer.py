@@ -41,6 +41,7 @@ from drainer.sink.retry import Patience
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, DestinationRefused),
         (KafkaError.INVALID_TRANSACTION_TIMEOUT, DestinationRefused),
         (KafkaError.MSG_SIZE_TOO_LARGE, DestinationRefused),
+        (KafkaError.INVALID_TIMESTAMP, DestinationRefused),
     ],
 )
 def test_what_an_error_means(code: int, kind: type[Exception]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drainer.kafka_consumer.repetition import named_tables, undoes_itself
+from drainer.ddl.repetition import named_tables, undoes_itself
 
 
 @pytest.mark.parametrize(

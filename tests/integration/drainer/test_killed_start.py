@@ -108,16 +108,24 @@ MOMENTS: dict[str, Callable[[Life], bool]] = {
     "the drainer runs": lambda life: "drainer is running" in life.drainer.text(),
 }
 # The others last, and may come a little behind the line that says that the drainer runs.
-PASSING = {"spark-submit runs", "the launcher's JVM runs", "the gateway runs"}
+PASSING = {"the launcher's JVM runs", "the gateway runs"}
+# Lasts a few milliseconds by itself: a poll may miss it in every start. So bash waits before it reads the script.
+HELD = "spark-submit runs"
 
 
-def born(stubs: Stubs) -> Life:
+def born(stubs: Stubs, moment: str = "") -> Life:
     if not stubs.pumps:
         stubs.add("a")
     place = stubs.directory / "tmp"
     place.mkdir(exist_ok=True)
     mark = uuid.uuid4().hex
-    drainer = stubs.drainer(configuration(stubs, free_port()), TMPDIR=str(place), **{MARK: mark}).start()
+    environ = {MARK: mark, "TMPDIR": str(place)}
+    if moment == HELD:
+        environ["BASH_ENV"] = str(stubs.directory / "hold.sh")
+        held = stubs.directory / "held"
+        held.touch()
+        (stubs.directory / "hold.sh").write_text(f'while [ -e "{held}" ]; do sleep 0.05; done\n')
+    drainer = stubs.drainer(configuration(stubs, free_port()), **environ).start()
     return Life(drainer, mark, place)
 
 
@@ -125,7 +133,7 @@ def born(stubs: Stubs) -> Life:
 def test_a_killed_start_leaves_nothing(stubs: Stubs, moment: str) -> None:
     """On a busy machine a short moment may pass between two looks: then another start is watched."""
     for _ in range(5):
-        life = born(stubs)
+        life = born(stubs, moment)
         reached = life.reached(moment)
         life.drainer.kill()
         life.check_gone()

@@ -115,7 +115,8 @@ async def test_a_stream_that_ends_before_its_requests(cancelled: bool, caplog: p
     await until(lambda: session is None or session.is_idle)
     await edge.stop(0)
     assert room.bytes == 0
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    ours = [record for record in caplog.records if record.name.startswith("tidb_binlog")]  # not what earlier tests left
+    assert [record for record in ours if record.levelno >= logging.ERROR] == []
 
 
 async def test_a_deadline_passes_while_answers_wait_for_their_reader() -> None:

@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.large", description=__doc__)
-    parser.add_argument("--mib", type=int, default=240, help="size of the transaction")
+    parser.add_argument("--mib", type=int, default=240, help="size of the rows; pumps refuse 1000 and more")
     parser.add_argument("--heap", default="512m", help="spark.driver.memory")
     args = parser.parse_args()
     make_archive()

@@ -21,6 +21,7 @@ from binlog.runtime.log import get_logger
 from drainer.apply.batch_planner import Mode, Plan
 from drainer.apply.distributed import BatchRefused, Cut, Spreading
 from drainer.apply.fold_order import ReadOrder
+from drainer.apply.freed_memory import return_freed_memory
 from drainer.apply.inline import Inline, SchemaSupply
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import MicroBatch, binlogs
@@ -166,13 +167,19 @@ class Pipeline:
         """Apply the batch; returns the mode that was used."""
         if plan.mode is Mode.LARGE:
             assert self._pull_large is not None, "a LARGE plan needs pull_large"
-            with self._pull_large(plan, self.progress) as merged:
-                self._inline.run(plan, merged)
+            try:
+                self._run_large(plan, self._pull_large)
+            finally:
+                return_freed_memory()
             return Mode.LARGE
         if plan.mode is Mode.SPREAD and self._spreading.run(plan, micro_batch):
             return Mode.SPREAD
         self._inline.run(plan, list(binlogs(micro_batch.messages())))
         return Mode.INLINE
+
+    def _run_large(self, plan: Plan, pull_large: PullLarge) -> None:
+        with pull_large(plan, self.progress) as merged:
+            self._inline.run(plan, merged)
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:

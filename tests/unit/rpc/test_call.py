@@ -46,7 +46,7 @@ def fed(call: Call, data: bytes, now_s: float) -> float:
 @pytest.mark.parametrize("kind", [SingleCall, BidiCall])
 async def test_a_large_message_goes_on_by_its_share(kind: Any) -> None:
     handlers = {"unary": echo} if kind is SingleCall else {"bidi": each}
-    method = Method(request_bytes_max=64 * MIB, **handlers)  # type: ignore[arg-type]
+    method = Method(request_bytes_max=64 * MIB, **handlers)
     call: Call = kind(Link(), 1, b"/t", method, gzip=False)
     assert fed(call, PREFIX.pack(0, 60 * MIB)[:3], 10.0) == 10.0
     assert fed(call, PREFIX.pack(0, 60 * MIB)[3:], 20.0) == 20.0, "its length is not known before"
@@ -92,7 +92,7 @@ async def dead(found: weakref.ref[Call]) -> None:
 async def test_a_call_that_has_ended_needs_no_garbage_collector(kind: Any) -> None:
     """A server has many, and each may hold a message."""
     handlers = {"unary": echo} if kind is SingleCall else {"bidi": each}
-    call: Call = kind(Link(), 1, b"/t", Method(**handlers), gzip=False)  # type: ignore[arg-type]
+    call: Call = kind(Link(), 1, b"/t", Method(**handlers), gzip=False)
     call.on_data(PREFIX.pack(0, 3) + b"abc", end=True)
     ended = weakref.ref(call)
     del call

@@ -256,7 +256,7 @@ class KafkaSection(KafkaConnectionSection):
         check_options(self.options())
 
     def router(self) -> Router:
-        """Raises DispatchConfigError."""
+        """Raises DispatchConfigError, PatternError."""
         return Router(
             [one.rule() for one in self.dispatchers],
             self.topic,

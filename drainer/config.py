@@ -79,7 +79,7 @@ class SchemaSection(Section):
 def _no_start_ts(value: tuple[int, ...]) -> tuple[int, ...]:
     if value:
         raise ValueError(
-            "transactions are not skipped by start_ts: remove it, and set [syncer] ignore-txn-commit-ts to the commit_ts"
+            "transactions are not skipped by start_ts: remove it, and list them in [syncer] ignore-txn-commit-ts"
         )
     return value
 

@@ -34,7 +34,7 @@ def main() -> int:
     for setting, why in given_without_effect(config).items():
         _log.warning("a setting of the original, or of TiCDC, has no effect here", setting=setting, why=why)
     for warning in config.syncer.to.warnings():
-        _log.warning("check this setting", setting="syncer.to", why=warning)
+        _log.warning("a setting may not have the intended effect", setting="syncer.to", why=warning)
     try:
         asyncio.run(run(config))
     except BinlogError as error:

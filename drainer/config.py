@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import socket
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from binlog.cluster.registry import check_node_id
 from binlog.errors import ConfigError
@@ -27,7 +28,7 @@ from binlog.runtime.config import (
     default_host,
 )
 from binlog.runtime.reference import Variants
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from drainer.original_settings import WITHOUT_EFFECT, OriginalSyncerSection
 from drainer.pumps.go_pump import SILENCE_MAX_S
@@ -75,6 +76,38 @@ class SchemaSection(Section):
     )
 
 
+def _no_start_ts(value: tuple[int, ...]) -> tuple[int, ...]:
+    if value:
+        raise ValueError(
+            "transactions are not skipped by start_ts: remove it, and list them in [syncer] ignore-txn-commit-ts"
+        )
+    return value
+
+
+def _no_event_filters(value: tuple[Mapping[str, object], ...]) -> tuple[Mapping[str, object], ...]:
+    if value:
+        raise ValueError(
+            "rows and DDLs are not filtered by kind, text or values: leave whole tables out by rules, skip a DDL by "
+            "[[syncer.ddl-rewrite]] without sql, and remove it"
+        )
+    return value
+
+
+class FilterSection(Section):
+    """`[syncer.filter]`: `[filter]` of a TiCDC changefeed."""
+
+    rules: tuple[str, ...] = Field(
+        (),
+        description="TiCDC's filter rules, such as shop.* and !shop.log; the last that matches a table counts",
+    )
+    ignore_txn_start_ts: Annotated[tuple[int, ...], AfterValidator(_no_start_ts)] = Field(
+        (), description="must be empty: use ignore-txn-commit-ts"
+    )
+    event_filters: Annotated[tuple[Mapping[str, object], ...], AfterValidator(_no_event_filters)] = Field(
+        (), repr=False, description="must be empty: rows and DDLs are not filtered by kind"
+    )
+
+
 class SyncerSection(OriginalSyncerSection):
     """`[syncer]`."""
 
@@ -86,6 +119,11 @@ class SyncerSection(OriginalSyncerSection):
     )
     replicate_do_table: tuple[TableName, ...] = Field(
         (), description="tables that are replicated; with either do-list, nothing else is"
+    )
+    filter_: FilterSection = Field(
+        default_factory=lambda: FilterSection.model_validate({}),
+        alias="filter",
+        description="a TiCDC changefeed's filter",
     )
     ignore_txn_commit_ts: tuple[int, ...] = Field((), description="commit_ts of transactions and DDLs that are skipped")
     sync_ddl: bool = Field(
@@ -125,6 +163,14 @@ class SyncerSection(OriginalSyncerSection):
             raise ValueError(f"must be one of {', '.join(KINDS)}, not {value!r}")
         return value
 
+    @model_validator(mode="after")
+    def _one_kind_of_filter(self) -> Self:
+        lists = ("replicate_do_db", "replicate_do_table", "ignore_table")
+        given = [name.replace("_", "-") for name in lists if getattr(self, name)]
+        if self.filter_.rules and given:
+            raise ValueError(f"filter.rules and {', '.join(given)} both choose tables: give one of them")
+        return self
+
     @field_validator("to", mode="before")
     @classmethod
     def _of_its_kind(cls, value: object, info: ValidationInfo) -> object:
@@ -140,6 +186,7 @@ class SyncerSection(OriginalSyncerSection):
             do_tables=[(t.db_name, t.tbl_name) for t in self.replicate_do_table],
             ignore_tables=[(t.db_name, t.tbl_name) for t in self.ignore_table],
             ignore_schemas=self.ignore_schemas,
+            rules=self.filter_.rules,
         )
 
     def policy(self) -> Policy:
@@ -162,9 +209,9 @@ class SyncerSection(OriginalSyncerSection):
     def digest(self) -> str:
         """Return a digest of the filter settings. It is recorded with a batch, because an unfinished batch must be
         finished with the same filters."""
-        chosen = self.model_dump_json(
-            include={"ignore_schemas", "ignore_table", "replicate_do_db", "replicate_do_table", "ignore_txn_commit_ts"}
-        )
+        names = {"ignore_schemas", "ignore_table", "replicate_do_db", "replicate_do_table", "ignore_txn_commit_ts"}
+        # Without rules the digest is that of drainers which did not know them: a batch that they left is finished.
+        chosen = self.model_dump_json(include=names | ({"filter_"} if self.filter_.rules else set()))
         return hashlib.blake2b(chosen.encode(), digest_size=8).hexdigest()
 
 

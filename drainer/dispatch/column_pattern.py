@@ -8,24 +8,10 @@ A column that no pattern matches is not selected. Patterns ignore case, as in Ti
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from drainer.dispatch.errors import DispatchConfigError
-from drainer.dispatch.table_pattern import lower, name_pattern, unexpected
-
-
-@dataclass(frozen=True, slots=True)
-class _Pattern:
-    """One pattern. Its `repr` has the complete pattern, as in table_pattern: it is part of what determines how a batch
-    is split."""
-
-    is_positive: bool
-    name: re.Pattern[str]
-
-    def __repr__(self) -> str:
-        return f"_Pattern({self.is_positive}, {self.name.pattern!r})"
+from drainer.schema.name_pattern import Name, Pattern, PatternError, lower, name_pattern, patterns_of, unexpected
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +19,22 @@ class ColumnPatterns:
     """A list of patterns. The last one that matches a column decides. A column that no pattern matches is not
     selected."""
 
-    patterns: tuple[_Pattern, ...]
+    patterns: tuple[Pattern, ...]
 
     @classmethod
     def parse(cls, patterns: Iterable[str]) -> ColumnPatterns:
-        """Parse the patterns. Raises DispatchConfigError naming the pattern."""
-        stripped = [pattern.strip(" \t") for pattern in patterns]
-        return cls(tuple(_parsed(one) for one in stripped if one and not one.startswith("#")))
+        """Parse the patterns. Raises PatternError naming the pattern."""
+        return cls(patterns_of(patterns, "column pattern", " \t", _name))
 
     def match(self, column: str) -> bool:
         lowered = lower(column)
-        return next((one.is_positive for one in reversed(self.patterns) if one.name.search(lowered)), False)
+        return next((one.is_positive for one in reversed(self.patterns) if one.match(lowered)), False)
 
 
-def _parsed(pattern: str) -> _Pattern:
-    is_positive = not pattern.startswith("!")
-    text = pattern if is_positive else pattern[1:]
-    what = f"column pattern {pattern!r}"
-    if pattern.startswith("@"):
-        raise DispatchConfigError(f"{what}: patterns cannot be read from another file")
-    name, at = name_pattern(text, 0, what, ignores_case=True)
+def _name(text: str, named: str) -> tuple[Name, ...]:
+    name, at = name_pattern(text, 0, named, ignores_case=True)
     if name is None and at == len(text):
-        raise DispatchConfigError(f"{what}: expected the name of a column, such as 'name' or '*'")
+        raise PatternError(f"{named}: expected the name of a column, such as 'name' or '*'")
     if name is None or at != len(text):
-        raise DispatchConfigError(unexpected(what, text[at]))
-    return _Pattern(is_positive, name)
+        raise PatternError(unexpected(named, text[at]))
+    return (name,)

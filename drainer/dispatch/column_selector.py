@@ -19,8 +19,8 @@ from binlog.tidb.table import IndexInfo, TableInfo
 from drainer.changes.decode import Columns
 from drainer.dispatch.column_pattern import ColumnPatterns
 from drainer.dispatch.errors import DispatchConfigError, DispatchError
-from drainer.dispatch.table_pattern import TablePatterns
 from drainer.protocol.table import Column, ColumnFlag, Table, handle_index, smallest_key
+from drainer.schema.table_pattern import TablePatterns
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ColumnSelectors:
     @classmethod
     def parse(cls, rules: Iterable[SelectorRule], *, ignores_case: bool = True) -> ColumnSelectors:
         """Parse the selectors. `ignores_case`: whether names of tables ignore case; names of columns always do. Raises
-        DispatchConfigError."""
+        DispatchConfigError, PatternError."""
         return cls(tuple(_read(rule, ignores_case=ignores_case) for rule in rules))
 
     def __bool__(self) -> bool:

@@ -21,9 +21,9 @@ from typing import Final
 
 from drainer.dispatch.column_selector import ColumnSelectors, SelectorRule
 from drainer.dispatch.errors import DispatchConfigError, DispatchError
-from drainer.dispatch.table_pattern import TablePatterns
 from drainer.dispatch.topic import TopicExpression, check_topic
 from drainer.protocol.table import Table
+from drainer.schema.table_pattern import TablePatterns
 
 
 class Method(Enum):
@@ -97,7 +97,8 @@ class Router:
         selectors: Iterable[SelectorRule] = (),
     ) -> None:
         """Parse the rules. `warnings`: what the user should know about the rules. `selectors`: which columns messages
-        have, and so which columns may choose a partition. Raises DispatchConfigError."""
+        have, and so which columns may choose a partition. Raises DispatchConfigError,
+        PatternError."""
         self.default_topic = check_topic(default_topic)
         self.warnings: list[str] = []
         self.selectors = ColumnSelectors.parse(selectors, ignores_case=ignores_case)

@@ -33,7 +33,7 @@ READERS: Final[Mapping[str, tuple[str, ...]]] = {
 def unread(package: str, given: Collection[str]) -> list[str]:
     """Return a warning for each given option that this package does not use."""
     return [
-        f"{name.replace('_', '-')} has no effect: only {', '.join(_protocols(packages))} have a use for it"
+        f"{name.replace('_', '-')} has no effect: only {', '.join(_protocols(packages))} use it"
         for name, packages in READERS.items()
         if name in given and package not in packages
     ]

@@ -8,12 +8,17 @@ literally.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from binlog.errors import ConfigError
 
+from drainer.schema.table_pattern import TablePatterns
+
 IGNORE_SCHEMAS_DEFAULT = ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "METRICS_SCHEMA", "mysql")
+
+# Databases that TiCDC never replicates, in addition to those above (tiflow, pkg/filter/utils.go).
+_SYSTEM_OF_TICDC = frozenset({"inspection_schema", "sys", "tidb_cdc", "lightning_task_info", "workload_schema"})
 
 TablePattern = tuple[str, str]
 
@@ -23,12 +28,14 @@ class Filter:
     """Allows a table that matches `do_dbs` or `do_tables` (if either is given) and no ignore list.
 
     A DDL on a database has the table name "", so CREATE DATABASE passes an allow list only through `do_dbs`.
+    `rules`: TiCDC's filter rules, which a table must match, too; a database, if a table of it may match.
     """
 
     do_dbs: tuple[re.Pattern[str], ...] = ()
     do_tables: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = ()
     ignore_tables: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = ()
     ignore_schemas: tuple[re.Pattern[str], ...] = ()
+    rules: TablePatterns | None = None
     _known: dict[tuple[str, str], bool] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -39,13 +46,16 @@ class Filter:
         do_tables: Iterable[TablePattern] = (),
         ignore_tables: Iterable[TablePattern] = (),
         ignore_schemas: Iterable[str] = IGNORE_SCHEMAS_DEFAULT,
+        rules: Sequence[str] = (),
     ) -> Filter:
-        """From the configured patterns. Raises ConfigError that names the list and the pattern."""
+        """Make a filter from the configured patterns. `rules`: empty: all tables. Raises ConfigError that names the
+        list and the pattern."""
         return cls(
             tuple(_compile("replicate-do-db", p) for p in do_dbs),
             _pairs("replicate-do-table", do_tables),
             _pairs("ignore-table", ignore_tables),
             tuple(_compile("ignore-schemas", p) for p in ignore_schemas),
+            TablePatterns.parse(rules, whose="filter", what="rule") if rules else None,
         )
 
     def allows(self, schema: str, table: str = "") -> bool:
@@ -57,6 +67,10 @@ class Filter:
         return known
 
     def _decide(self, schema: str, table: str) -> bool:
+        if self.rules is not None:
+            selected = self.rules.match(schema, table) if table else self.rules.match_schema(schema)
+            if not selected or schema.lower() in _SYSTEM_OF_TICDC:
+                return False
         listed = self.do_dbs or self.do_tables
         if listed and not (_any(self.do_dbs, schema) or _any_pair(self.do_tables, schema, table)):
             return False

@@ -10,13 +10,10 @@ import pytest
 from tests.peer.cluster import peer_bin
 from tests.peer.destination import running_tidb
 from tests.peer.load import CALM_DDLS, DDLS, Load, prepare, running_load
+from tests.peer.marks import desk_test
 from tests.support.servers import MariaDB, wait_until
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(peer_bin() is None, reason="PEER_BIN does not name a folder with tidb-server"),
-]
+pytestmark = desk_test(600)
 
 
 @pytest.fixture

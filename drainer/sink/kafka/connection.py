@@ -18,7 +18,7 @@ from drainer.sink.kafka.sink_uri import checked_addresses, checked_topic, parse_
 from drainer.sink.kafka.ticdc_settings import TicdcSection
 
 _SECURITY_KEYS: Final = frozenset(info.alias or name for name, info in KafkaSecuritySection.model_fields.items())
-# Settings of the client library that are the sink's own: another value would break what it promises.
+# Settings of the client library that only the sink may set: another value could lose or repeat rows.
 _RESERVED: Final = frozenset(
     {
         "bootstrap.servers",
@@ -133,7 +133,8 @@ def _milliseconds(duration: timedelta) -> int:
 
 
 def with_sink_uri(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a section's mapping with what its sink-uri says in their place. Raises ConfigError."""
+    """Return the settings of a section's mapping with those of its sink-uri, which take precedence. Raises
+    ConfigError."""
     text = value.get("sink-uri")
     if not text or not isinstance(text, str):
         return dict(value)

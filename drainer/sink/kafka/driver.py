@@ -14,7 +14,7 @@ that repeats rows.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from typing import Final
@@ -26,20 +26,14 @@ from drainer.protocol.encoder import Message
 from drainer.sink.base import Identity, Intent
 from drainer.sink.document_position import Document, DocumentPositionStore, label_of
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
+from drainer.sink.kafka.claims import Claims
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.control_records import (
     POSITION_PARTITION,
-    Claim,
     Owner,
     Place,
     changed,
-    check_claims,
-    claim_key,
-    claim_value,
-    claims,
     document_of,
-    made_anew,
-    newest_claim,
     taken,
 )
 from drainer.sink.kafka.hanging import Filler, Hanging, check_there
@@ -80,14 +74,18 @@ class Driver:
         self.hanging = Hanging(config, topics, self._reader, self.label, filler)
         self._producer: Producer | None = None
         self._document = Document()
+        self._claims = Claims(config, identity, self._reader, self.label)
         self.epoch = -1
-        self._looked = 0
         # The end offset of the position's partition before the transaction that is being written, and its end offset
         # after that transaction if no other driver writes there; -1: not known.
         self._end_before = self._end_behind = -1
         self._ends: Mapping[Place, int] = {}  # the end offset of every partition at that time
         self.slots = 0
         self.batch_bytes = 0
+
+    @property
+    def owner(self) -> Owner:
+        return self._claims.owner
 
     @property
     def document(self) -> Document:
@@ -103,9 +101,7 @@ class Driver:
         Raises DestinationRefused, Fenced if another driver takes over meanwhile, DestinationDown."""
         self.slots = self._control_slots()
         patience = self.patience("taking over")
-        self._withdraw_later(claims(self._reader.everything(POSITION_PARTITION, patience), self.label), patience)
-        self.epoch = self._looked = self._claim(patience)
-        self._check_first(patience)
+        self.epoch = self._claims.take(patience)
         crash_point("kafka.claimed")
         if self._config.exactly_once:
             self._settle_slots()
@@ -135,55 +131,6 @@ class Driver:
                 f"time: set cleanup.policy=compact"
             )
         return partitions - 1
-
-    @property
-    def owner(self) -> Owner:
-        return self._identity.cluster_id, self._identity.changefeed
-
-    def _check_owner(self, found: Iterable[Claim]) -> None:
-        for claim in found:
-            if claim.owner != self.owner:
-                raise DestinationRefused(
-                    f"{self._config.control_topic} is the control topic of changefeed {claim.changefeed!r} of cluster "
-                    f"{claim.cluster_id}: each changefeed needs its own (control-topic)"
-                )
-
-    def _check_first(self, patience: Patience) -> None:
-        """Two changefeeds may both find an unclaimed topic and claim it. The first claim wins; the other changefeed
-        withdraws its own and stops."""
-        found = claims(self._reader.everything(POSITION_PARTITION, patience), self.label)
-        try:
-            self._check_owner(claim for claim in found if claim.epoch < self.epoch)
-        except DestinationRefused:
-            self._send_claim(self.owner, None, patience)
-            raise
-
-    def _withdraw_later(self, found: Sequence[Claim], patience: Patience) -> None:
-        """Withdraw claims of other changefeeds that are later than ours: a changefeed that lost may have died before it
-        withdrew its claim, which must not block the owner. Raises DestinationRefused if another changefeed's claim is
-        the oldest one."""
-        ours = max((claim.epoch for claim in found if claim.owner == self.owner), default=None)
-        self._check_owner(claim for claim in found if ours is None or claim.epoch < ours)
-        for claim in found:
-            if claim.owner != self.owner:
-                self._send_claim(claim.owner, None, patience)
-
-    def _claim(self, patience: Patience) -> int:
-        """Append this driver's claim and return its offset."""
-        return self._send_claim(self.owner, claim_value(self._identity), patience)
-
-    def _send_claim(self, owner: Owner, value: bytes | None, patience: Patience) -> int:
-        """Send a claim and return its offset; `value` None withdraws the claim. The producer is idempotent, so that the
-        library's retries store the claim once."""
-        while True:
-            producer = Producer({**self._config.client, **self._config.producer}, tells_offsets=True)
-            claim = Message(claim_key(owner), value, 0, 0)
-            try:
-                return producer.send_plainly(self._config.control_topic, POSITION_PARTITION, claim, patience)
-            except ProducerLost as error:
-                patience.failed(error)
-            finally:
-                producer.drop()
 
     def _settle_slots(self) -> None:
         """End transactions that writers of slots left open, and fence those writers off. Each transactional id is
@@ -227,7 +174,7 @@ class Driver:
                     self._end_hanging(producer, range(1 + self.slots), finished, patience, before)
                 crash_point("kafka.initialised")
                 records = self._reader.committed(POSITION_PARTITION, patience)
-                check_claims(records, self.epoch, self.label, self.owner)
+                self._claims.check(records)
                 self._document = self._not_older(document_of(records, self.label))
             except BaseException:
                 producer.drop()
@@ -247,8 +194,7 @@ class Driver:
         from the one whose commit was acknowledged to this driver."""
 
         def check() -> None:
-            records = self._reader.everything(POSITION_PARTITION, patience, begin=self.epoch)
-            check_claims(records, self.epoch, self.label, self.owner)
+            self._claims.check(self._reader.everything(POSITION_PARTITION, patience, begin=self.epoch))
 
         basis = Basis(self._document, finished, before if before is not None else self._document)
         self._ends = self.hanging.end(producer, partitions, self.slots, basis, check, patience)
@@ -273,16 +219,6 @@ class Driver:
             )
         return read
 
-    def _check_claim(self, patience: Patience) -> None:
-        """Look for claims written since the last look. Raises Fenced if another driver has claimed."""
-        if self._reader.end(POSITION_PARTITION, patience) < self._looked:
-            raise made_anew(self.label)
-        records = self._reader.everything(POSITION_PARTITION, patience, begin=self._looked)
-        if newest_claim(records, self.label, self.owner) is not None:
-            check_claims(records, self.epoch, self.label, self.owner)
-        if records:
-            self._looked = records[-1].offset + 1
-
     def ends(self) -> tuple[int, ...]:
         """Return the end offset of each partition of the control topic. While these offsets stay the same, nothing was
         written there and no other driver has taken over. Raises Fenced if another driver has: its earlier records would
@@ -295,7 +231,7 @@ class Driver:
                 if not open_at:
                     check_there(control, found, self.label)
                     if found[control[POSITION_PARTITION]] != self._end_behind:
-                        self._check_claim(patience)
+                        self._claims.look(patience)
                     patience.over()
                     return tuple(found[place] for place in control)
                 if self._config.exactly_once:
@@ -349,7 +285,7 @@ class Driver:
             producer.flush(patience)
             if transaction.wrote:
                 crash_point("kafka.rows_acknowledged")
-            self._check_claim(patience)
+            self._claims.look(patience)
         pairs = [Message(key, value, 0, 0) for key, value in changed(self._document, after)]
         producer.send(self._config.control_topic, POSITION_PARTITION, pairs, patience)
         producer.flush(patience)

@@ -1,7 +1,8 @@
 """Settings of the original drainer's `[syncer.to]` with `db-type = "kafka"`.
 
-Its `kafka-addrs` and `topic-name` are `addresses` and `topic`, and say that this is its file: what is not set is then
-as it writes, `protocol = "secondary-binlog"` into one partition.
+Its `kafka-addrs` and `topic-name` are `addresses` and `topic`. If one of them is given, the file is the original's:
+settings that are missing then have the values of what the original writes, `protocol = "secondary-binlog"` and one
+partition.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from drainer.sink.kafka.option_values import UnusedNumber
 # The original's name → ours.
 _NAMES: Final = {"kafka-addrs": "addresses", "topic-name": "topic"}
 _AS_IT_WRITES: Final[Mapping[str, object]] = {"protocol": "secondary-binlog", "partition-num": 1}
-# Of other destinations, without effect for Kafka there.
+# Settings of other destinations, which have no effect for Kafka in the original.
 _OTHERS: Final = ("oracle-service-name", "oracle-connect-string")
 _TLS: Final = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 _HERE: Final = (
-    "the position is in the control topic: remove it, and begin with initial-commit-ts of the checkpoint that is there"
+    "the position is in the control topic: remove it, and begin with initial-commit-ts of the checkpoint that exists"
 )
 
 
-def _in_a_file(value: str) -> str:
+def _position_not_on_a_server(value: str) -> str:
     if value not in ("", "file"):
         raise ValueError(_HERE)
     return value
 
 
-def _nowhere(value: str) -> str:
+def _no_checkpoint_host(value: str) -> str:
     if value:
         raise ValueError(_HERE)
     return value
 
 
-def _addresses(value: str) -> str:
+def _no_zookeeper(value: str) -> str:
     if value:
         raise ValueError("brokers are not looked up in ZooKeeper: set kafka-addrs to host:port of some of them")
     return value
@@ -49,15 +50,17 @@ class KafkaCheckpointSection(CheckpointSection):
     """`[syncer.to.checkpoint]` of the original, which keeps its position for Kafka in a file unless a server is
     configured."""
 
-    type: Annotated[str, AfterValidator(_in_a_file)] = Field("", description=f"{WITHOUT_EFFECT}: file, or empty")
+    type: Annotated[str, AfterValidator(_position_not_on_a_server)] = Field(
+        "", description=f"{WITHOUT_EFFECT}: file, or empty"
+    )
     schema_: str = Field("", alias="schema", description=WITHOUT_EFFECT)
-    host: Annotated[str, AfterValidator(_nowhere)] = Field("", description="must be empty")
+    host: Annotated[str, AfterValidator(_no_checkpoint_host)] = Field("", description="must be empty")
 
 
 class OriginalKafkaSection(Section):
     """The original's keys that are not also names of other settings."""
 
-    zookeeper_addrs: Annotated[str, AfterValidator(_addresses)] = Field(
+    zookeeper_addrs: Annotated[str, AfterValidator(_no_zookeeper)] = Field(
         "", description="must be empty: brokers are named by kafka-addrs"
     )
     kafka_max_messages: UnusedNumber = Field(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from binlog.runtime.log import get_logger
 
+from drainer.sink.errors import DestinationError, Fenced
 from drainer.sink.kafka.driver import Driver
 from drainer.sink.kafka.topic_counts import TopicCounts
 from drainer.sink.kafka.transaction import Transaction
@@ -65,3 +66,20 @@ def take_up(
             partitions=change.found,
             commit_ts=commit_ts,
         )
+
+
+def take_up_after_range(
+    driver: Driver, topics: TopicCounts, commit_ts: int, catch_up: Callable[[Transaction], None]
+) -> None:
+    """Do `take_up` after a range, unless changed partitions stop the drainer: then the next range finds them. The range
+    is committed already, so an error here must not make it look failed; the change is tried again later. Raises
+    Fenced."""
+    if topics.stops_at_changes:
+        return
+    try:
+        take_up(driver, topics, commit_ts, catch_up)
+    except Fenced:
+        raise
+    except DestinationError as error:
+        what = "changed partitions cannot be queried; rows go to the known ones, and the query is repeated later"
+        _log.warning(what, why=str(error))

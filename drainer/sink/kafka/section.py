@@ -36,7 +36,7 @@ _S = timedelta(seconds=1)
 
 
 class DispatcherSection(Section):
-    """`[[syncer.to.dispatchers]]`: the first with a matching table counts."""
+    """`[[syncer.to.dispatchers]]`: the first rule whose patterns match a table applies to it."""
 
     matcher: tuple[str, ...] = Field(description="patterns of tables, such as shop.*")
     partition: str = Field("", description="default, table, index-value, columns, ts or conflict")
@@ -50,7 +50,8 @@ class DispatcherSection(Section):
 
 
 class ColumnSelectorSection(Section):
-    """`[[syncer.to.column-selectors]]`: the first with a matching table counts; a table without one has all columns."""
+    """`[[syncer.to.column-selectors]]`: the first selector whose patterns match a table applies to it. A table that
+    no selector matches has all columns."""
 
     matcher: tuple[str, ...] = Field(description="patterns of tables, such as shop.*")
     columns: tuple[str, ...] = Field(
@@ -62,9 +63,9 @@ class ColumnSelectorSection(Section):
 
 
 class OldValueSection(Section):
-    """`[syncer.to.open]` and `[syncer.to.debezium]`, as TiCDC's file has them."""
+    """`[syncer.to.open]` and `[syncer.to.debezium]`: tables of TiCDC's file."""
 
-    output_old_value: Switch = Field(True, description="as output-old-value, for this protocol alone")
+    output_old_value: Switch = Field(True, description="the same as output-old-value, but only for this protocol")
 
 
 class RegistrySection(Section):
@@ -104,7 +105,8 @@ class RegistrySection(Section):
 
 
 class KafkaSection(KafkaConnectionSection):
-    """Beside how brokers are reached: what messages are, where they go, and how often they count."""
+    """`[syncer.to]` of Kafka: the format of messages, their topics and partitions, and whether each is sent exactly
+    once. The base class has the settings of the connection."""
 
     protocol: Annotated[str, AfterValidator(str.lower)] = Field(
         "open-protocol", description=f"message format: {', '.join(PROTOCOLS)}"
@@ -256,7 +258,7 @@ class KafkaSection(KafkaConnectionSection):
         check_options(self.options())
 
     def router(self) -> Router:
-        """Raises DispatchConfigError."""
+        """Raises DispatchConfigError, PatternError."""
         return Router(
             [one.rule() for one in self.dispatchers],
             self.topic,

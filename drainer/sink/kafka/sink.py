@@ -42,11 +42,11 @@ from drainer.sink.base import (
     Wants,
 )
 from drainer.sink.document_position import Document
-from drainer.sink.errors import DestinationError, Fenced, PositionMoved
+from drainer.sink.errors import DestinationError, PositionMoved
 from drainer.sink.kafka.bootstraps import describe
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.driver import Driver
-from drainer.sink.kafka.partition_changes import announce, take_up
+from drainer.sink.kafka.partition_changes import announce, take_up, take_up_after_range
 from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import Publication, TopicTable
 from drainer.sink.kafka.section import KafkaSection
@@ -286,7 +286,7 @@ class KafkaSink:
         driver.transact(f"end of {intent}", body, lambda stored: stored.commit_ts == intent.until_ts, finished=intent)
         self._moved(intent.until_ts, schema_version)
         crash_point("kafka.committed")
-        self._take_up_behind_range()
+        take_up_after_range(driver, topics, self._commit_ts, self._catch_up)
         return None
 
     def _move(
@@ -367,21 +367,7 @@ class KafkaSink:
         self._moved_s = self._monotonic()
 
     def _take_up_partitions(self, *, now: bool = False) -> None:
-        driver, topics = self._opened()
-        take_up(driver, topics, self._commit_ts, self._catch_up, now=now)
-
-    def _take_up_behind_range(self) -> None:
-        """Use changed partitions after a range. The range is committed already, so an error here must not make it look
-        failed; the change is tried again later."""
-        if self._opened()[1].stops_at_changes:
-            return
-        try:
-            self._take_up_partitions()
-        except Fenced:
-            raise
-        except DestinationError as error:
-            what = "changed partitions cannot be queried; rows go to the known ones, and the query is repeated later"
-            _log.warning(what, why=str(error))
+        take_up(*self._opened(), self._commit_ts, self._catch_up, now=now)
 
     def interrupt(self) -> None:
         self._stop.set()

@@ -16,7 +16,8 @@ TOPIC_LENGTH_MAX: Final = 249
 
 @dataclass(frozen=True, slots=True)
 class SinkUri:
-    """`addresses`: host:port of brokers; `parameters`: in the URI's order, each name once."""
+    """The parts of a sink URI. `addresses`: host:port of each broker. `parameters`: the values by name, in the URI's
+    order. `tls`: whether the scheme is kafka+ssl."""
 
     addresses: tuple[str, ...]
     topic: str
@@ -25,8 +26,10 @@ class SinkUri:
 
 
 def parse_sink_uri(text: str) -> SinkUri:
-    """Raises ConfigError naming the part that is wrong. The error does not quote the URI, which may hold a password."""
-    # A password with a / ? or # in it would else be taken for a host, a topic or a name, and shown.
+    """Parse a sink URI. Raises ConfigError naming the invalid part. The error does not quote the URI, which may hold a
+    password."""
+    # If a password contains / ? or #, a part of it would be parsed as a host, a topic or a name, and errors would show
+    # it.
     if "@" in text.partition("=")[0]:
         raise ConfigError(
             "sink-uri: a user before the host is not understood; write sasl-user and sasl-password as parameters"
@@ -34,16 +37,16 @@ def parse_sink_uri(text: str) -> SinkUri:
     try:
         parts = urlsplit(text)
     except ValueError:  # its text quotes the URI
-        raise ConfigError("sink-uri: what stands between // and the next / is no list of host:port") from None
+        raise ConfigError("sink-uri: the part between // and the next / is not a list of host:port") from None
     if parts.scheme.lower() not in SCHEMES:
         raise ConfigError(f"sink-uri: the scheme must be one of {', '.join(SCHEMES)}, not {parts.scheme!r}")
     if "#" in text:
-        raise ConfigError("sink-uri: what follows a # does not count; write %23 for a # in a value, or remove it")
+        raise ConfigError("sink-uri: the part after a # would be ignored; write %23 for a # in a value, or remove it")
     topic = unquote(parts.path.strip("/"))
     if not topic:
         raise ConfigError("sink-uri: no topic; it is the path, as in kafka://host:9092/topic")
     return SinkUri(
-        addresses=tuple(_address(place) for place in parts.netloc.split(",")),
+        addresses=tuple(_address(address) for address in parts.netloc.split(",")),
         topic=checked_topic(topic, "sink-uri"),
         parameters=_parameters(parts.query),
         tls=parts.scheme.lower() == "kafka+ssl",
@@ -51,25 +54,27 @@ def parse_sink_uri(text: str) -> SinkUri:
 
 
 def checked_topic(name: str, where: str) -> str:
-    """The name, if Kafka takes it. Raises ConfigError."""
+    """Return the name of a topic if it is valid. `where`: the setting, for the error. Raises ConfigError."""
     legal = all(letter.isascii() and (letter.isalnum() or letter in "._-") for letter in name)
     if not legal or name in (".", "..") or not 0 < len(name) <= TOPIC_LENGTH_MAX:
         raise ConfigError(
-            f"{where}: {name!r} is no name of a topic: 1 to {TOPIC_LENGTH_MAX} letters, digits, '.', '_' and '-'"
+            f"{where}: {name!r} is not a valid topic name: 1 to {TOPIC_LENGTH_MAX} letters, digits, '.', '_' and '-'"
         )
     return name
 
 
 def checked_addresses(addresses: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """Each as host:port. Raises ConfigError."""
+    """Return each address as host:port, with the default port if it has none. `where`: the setting, for the error.
+    Raises ConfigError."""
     try:
         return tuple(_address(address) for address in addresses)
     except ConfigError as error:
         raise ConfigError(f"{where}: {str(error).removeprefix('sink-uri: ')}") from None
 
 
-def _address(place: str) -> str:
-    text = place.strip()
+def _address(given: str) -> str:
+    """Return a broker's address as host:port. Raises ConfigError."""
+    text = given.strip()
     if not text:
         raise ConfigError("sink-uri: a broker's address is empty; write host:port,host:port")
     if ":" not in text or text.endswith("]"):
@@ -79,15 +84,16 @@ def _address(place: str) -> str:
     except ValueError as error:
         raise ConfigError(f"sink-uri: {error}") from None
     if not host or not port:
-        raise ConfigError(f"sink-uri: {place!r} does not have the form host:port")
+        raise ConfigError(f"sink-uri: {given!r} does not have the form host:port")
     return text
 
 
 def _parameters(query: str) -> dict[str, str]:
+    """Parse the part after the ?. Raises ConfigError."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=200)
     except ValueError:
-        raise ConfigError("sink-uri: what follows the ? must be name=value pairs with & between them") from None
+        raise ConfigError("sink-uri: the part after the ? must be name=value pairs with & between them") from None
     found: dict[str, str] = {}
     for name, value in pairs:
         if name in found:

@@ -18,26 +18,28 @@ from drainer.sink.settings import ToSection
 
 _Table = Mapping[str, object]
 
-_OF_STORAGE: Final = f"{WITHOUT_EFFECT}: of TiCDC's files; here they are a destination of its own, db-type = file"
-_OF_SERVERS: Final = f"{WITHOUT_EFFECT}: of TiCDC's databases; here they are a destination of its own, db-type = mysql"
+_OF_STORAGE: Final = f"{WITHOUT_EFFECT}: for TiCDC's files, which are a destination of its own here: db-type = file"
+_OF_SERVERS: Final = (
+    f"{WITHOUT_EFFECT}: for TiCDC's databases, which are a destination of its own here: db-type = mysql"
+)
 
 
-def _no_table_transactions(value: str) -> str:
+def _only_without_transactions(value: str) -> str:
     if value not in ("", "none"):
         raise ValueError(
-            f"{value!r} is not for Kafka, with TiCDC neither; set none. Rows of a transaction on a table share a "
+            f"{value!r} is not supported for Kafka, as in TiCDC; set none. Rows of a transaction on a table share a "
             f'partition by partition = "table" or "conflict"'
         )
     return value
 
 
-def _not_at_start(value: bool) -> bool:
+def _only_false(value: bool) -> bool:
     if value:
         raise ValueError("true is not supported: remove it; a table's schema is sent before its first row")
     return value
 
 
-def _no_checksums(value: str) -> str:
+def _only_none(value: str) -> str:
     if value not in ("", "none"):
         raise ValueError("binlogs have no checksums of rows: set none, or remove it")
     return value
@@ -46,32 +48,33 @@ def _no_checksums(value: str) -> str:
 class IntegritySection(Section):
     """`[integrity]` of TiCDC."""
 
-    integrity_check_level: Annotated[str, AfterValidator(_no_checksums)] = Field(
+    integrity_check_level: Annotated[str, AfterValidator(_only_none)] = Field(
         "none", description="must be none: binlogs have no checksums of rows"
     )
     corruption_handle_level: str = Field("warn", description=f"{WITHOUT_EFFECT}: there are no checksums")
 
 
 class TicdcSection(ToSection):
-    """Base of Kafka's section."""
+    """The settings of TiCDC that Kafka's section accepts without effect, or only with one value. KafkaConnectionSection
+    inherits them."""
 
     kafka_version: str = Field("", description=f"{WITHOUT_EFFECT}: the client library asks brokers for theirs")
     max_retry: UnusedNumber = Field(
         5,
-        description=f"{WITHOUT_EFFECT}: what brokers do not take is sent again until retry-for has passed",
+        description=f"{WITHOUT_EFFECT}: a failed request is repeated until retry-for has passed",
     )
     encoder_concurrency: UnusedNumber = Field(
-        32, description=f"{WITHOUT_EFFECT}: Spark's tasks encode; how many there are is spark.master and slots"
+        32, description=f"{WITHOUT_EFFECT}: Spark's tasks encode; spark.master and slots set their number"
     )
     enable_kafka_sink_v2: Switch = Field(False, description=f"{WITHOUT_EFFECT}: there is one client library")
     advance_timeout_in_sec: UnusedNumber = Field(
-        150, description=f"{WITHOUT_EFFECT}: a batch that fails is tried again at once, and /status says why"
+        150, description=f"{WITHOUT_EFFECT}: a failed batch is repeated immediately, and /status says why"
     )
-    transaction_atomicity: Annotated[str, AfterValidator(_no_table_transactions)] = Field(
+    transaction_atomicity: Annotated[str, AfterValidator(_only_without_transactions)] = Field(
         "none", description="must be none, as for Kafka in TiCDC"
     )
-    send_all_bootstrap_at_start: Annotated[Switch, AfterValidator(_not_at_start)] = Field(
-        False, description="must be false: of simple, a table's schema comes before its first row"
+    send_all_bootstrap_at_start: Annotated[Switch, AfterValidator(_only_false)] = Field(
+        False, description="must be false: with simple, a table's schema is sent before its first row"
     )
     integrity: IntegritySection = Field(default_factory=lambda: IntegritySection.model_validate({}))
     safe_mode: Switch = Field(False, description=_OF_SERVERS)

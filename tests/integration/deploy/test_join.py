@@ -10,16 +10,13 @@ import pytest
 
 from tests.integration.deploy.test_compose import COMPOSE, ready
 from tests.integration.test_peer import UTF8, wait_equal
-from tests.peer.cluster import Peer, peer_bin
+from tests.peer.cluster import Peer
 from tests.peer.load import CALM_DDLS, prepare, running_load
+from tests.peer.marks import desk_test
 from tests.support.compose import Processes
 from tests.support.servers import MariaDB, require_java, running_mariadb, wait_until
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(peer_bin() is None, reason="PEER_BIN does not name a folder of the peer's binaries"),
-]
+pytestmark = desk_test(900)
 
 
 @pytest.fixture

@@ -178,5 +178,5 @@ def test_a_table_that_a_column_selector_leaves_without_a_key_is_named(stubs: Stu
     drainer.wait(deadline_s=500)  # a broker that has just started makes its coordinator first
     failed(drainer, 1, "the column selector for *.* (no_such_column) leaves no column of it")
     text = drainer.text()
-    assert "what brokers do not take is sent again until retry-for has passed" in text
+    assert "a failed request is repeated until retry-for has passed" in text
     assert "partition 'rowid' is an old name" in text

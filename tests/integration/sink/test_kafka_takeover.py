@@ -25,7 +25,7 @@ from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced, Pos
 from drainer.sink.kafka import driver as driver_module
 from drainer.sink.kafka import sink as sink_module
 from drainer.sink.kafka import slot_writer
-from drainer.sink.kafka.driver import Driver
+from drainer.sink.kafka.claims import Claims
 from drainer.sink.kafka.sink import KafkaSink
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, forget_producers
 from drainer.sink.retry import Patience
@@ -345,7 +345,7 @@ def test_who_is_alone_does_not_read_for_each_range_who_has_claimed(
 ) -> None:
     """The end of its own transaction says that nobody else wrote."""
     destination = world.opened()
-    monkeypatch.setattr(Driver, "_check_claim", None)
+    monkeypatch.setattr(Claims, "look", None)
     spread(destination, 0, 30, *KEYS)
     destination.apply(segment(30, 40, 13), 1)
     spread(destination, 40, 60, *range(20, 30))
@@ -678,18 +678,18 @@ def test_two_changefeeds_that_claim_one_new_control_topic(
     it takes its own back."""
     first, second = Identity(7, "main", "d1"), Identity(7, "other", "d2")
     opened: list[KafkaSink] = []
-    real = driver_module.Driver._claim
+    real = Claims._append
 
-    def claim(driver: driver_module.Driver, patience: Patience) -> int:
+    def claim(claims: Claims, patience: Patience) -> int:
         """The other one comes between what this one has read and its own claim."""
         monkeypatch.undo()
         opened.append(world.opened(first))
-        found = real(driver, patience)
+        found = real(claims, patience)
         if dies:
             raise Died
         return found
 
-    monkeypatch.setattr(driver_module.Driver, "_claim", claim)
+    monkeypatch.setattr(Claims, "_append", claim)
     with pytest.raises(Died if dies else DestinationRefused, match=None if dies else OTHERS):
         world.opened(second)
     [winner] = opened

@@ -46,6 +46,53 @@ def test_a_value_of_kafka_that_is_not_allowed(setting: str, words: str, tmp_path
     assert words in str(error.value)
 
 
+def test_the_filter_of_a_ticdc_changefeed_chooses_the_same_tables(tmp_path: Path) -> None:
+    """TiDB's table-filter: the last rule that matches counts, and system databases are never replicated."""
+    text = f'{SQLITE}\n[syncer.filter]\nrules = ["*.*", "!test.*", "test.keep", "!shop.log_*", "!gone.*"]\n'
+    filter_ = loaded(tmp_path, text.replace("[syncer.to]", "")).syncer.filter()
+    replicated = [("shop", "orders"), ("SHOP", "ORDERS"), ("test", "keep"), ("shop", ""), ("test", "")]
+    left_out = [("test", "t"), ("TEST", "t"), ("shop", "Log_1"), ("mysql", "user"), ("tidb_cdc", "t"), ("sys", "")]
+    assert [filter_.allows(*name) for name in replicated] == [True] * len(replicated)
+    assert [filter_.allows(*name) for name in [*left_out, ("gone", "")]] == [False] * (len(left_out) + 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ('[syncer.filter]\nrules = ["shop"]', "rule 'shop': expected database.table"),
+        ('[syncer.filter]\nrules = ["# none"]', "a filter has no rule: give patterns of tables"),
+        (
+            "[syncer.filter]\nignore-txn-start-ts = [7]",
+            "syncer.filter.ignore-txn-start-ts: transactions are not",
+        ),
+        (
+            '[[syncer.filter.event-filters]]\nmatcher = ["a.b"]\nignore-event = ["delete"]',
+            "leave whole tables out",
+        ),
+        (
+            '[syncer]\nreplicate-do-db = ["a"]\n[syncer.filter]\nrules = ["a.*"]',
+            "rules and replicate-do-db both",
+        ),
+        ('[filter]\nrules = ["a.*"]', "filter: did you mean syncer.filter?"),
+        ("case-sensitive = true", "unknown configuration options: case-sensitive"),
+        ('[syncer.filter]\ndo-dbs = ["a"]', "unknown configuration options: syncer.filter.do-dbs"),
+    ],
+)
+def test_what_of_ticdc_s_filter_would_choose_other_tables_is_refused(lines: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        loaded(tmp_path, lines).syncer.filter()
+    assert words in str(error.value)
+
+
+def test_filter_rules_are_part_of_a_batch_s_digest_only_where_they_are_given(tmp_path: Path) -> None:
+    """A batch that a drainer without this setting left open is finished after an upgrade."""
+    digest, *others = (
+        loaded(tmp_path, f"[syncer.filter]\nrules = {rules}").syncer.digest() for rules in ("[]", '["a.*"]', '["b.*"]')
+    )
+    assert digest == loaded(tmp_path, "").syncer.digest() == "7a37ac488f320340"
+    assert len({digest, *others}) == 3
+
+
 def test_defaults_are_upstream_s_where_it_has_the_setting(tmp_path: Path) -> None:
     config = loaded(tmp_path, "")
     assert config.addr.endswith(":8249")

@@ -50,7 +50,7 @@ def test_what_travels_shows_no_password_and_can_be_pickled() -> None:
     ("settings", "message"),
     [
         ({"control_topic": "t"}, "another topic"),
-        ({"control_topic": "a b"}, "no name of a topic"),
+        ({"control_topic": "a b"}, "not a valid topic name"),
         ({"required_acks": 1}, "exactly-once needs -1"),
         ({"protocol": "no-such"}, "is not known"),
         ({"protocol": "avro"}, "schema-registry: avro needs one"),

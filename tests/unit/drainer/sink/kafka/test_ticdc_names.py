@@ -293,7 +293,7 @@ def test_what_another_protocol_reads_is_warned_of() -> None:
     place = {"addresses": ["k:9092"], "topic": "t"}
     made = read({**place, "enable-tidb-extension": True, "max-batch-size": 4, "encoding-format": "json"}, check=True)
     (warning,) = made.warnings()
-    assert warning == "enable-tidb-extension has no effect: only avro, canal-json, debezium have a use for it"
+    assert warning == "enable-tidb-extension has no effect: only avro, canal-json, debezium use it"
     rules = [{"matcher": ["a.b"], "partition": "rowid"}]
     assert "old name" in read({**place, "dispatchers": rules}, check=True).warnings()[0]
     assert read(place, check=True).warnings() == []

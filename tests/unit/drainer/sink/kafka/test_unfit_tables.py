@@ -1,6 +1,8 @@
-"""A DDL that did not run downstream may leave a table that column selectors or dispatch rules do not fit. Rows of it are
-refused before anything of their range is recorded: a range that was begun could be finished only with the same
-settings, and these can never publish its rows."""
+"""A DDL that did not run downstream may leave a table that column selectors or dispatch rules do not fit.
+
+Rows of it are refused before anything of their range is recorded: a range that was begun could be finished only with
+the same settings, and these can never publish its rows.
+"""
 
 from __future__ import annotations
 

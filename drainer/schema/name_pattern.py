@@ -1,21 +1,16 @@
-"""Patterns of tables, in the syntax of TiDB's table-filter (TiCDC, BR, Lightning).
+"""Lists of patterns of names, in the syntax of TiDB's table-filter and column-filter: what both have in common. Pure.
 
-    db.tbl        one table                         !db.tbl       not this one; the last pattern that matches decides
-    db.*  db.t?   any characters, one character     db.t[0-9]     one of these characters, [!0-9]: none of them
-    `a.b`."c d"   names with other characters       /^t[0-9]+$/   a regular expression, searched for
-
-A name has letters, digits, `_`, `$` and characters beyond ASCII; any other must be in quotes or after a backslash.
+An empty pattern and one that begins with `#` are left out. A pattern that begins with `!` excludes what it matches, and
+the last pattern that matches decides. table_pattern.py and dispatch/column_pattern.py describe the names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from drainer.dispatch.errors import DispatchConfigError
-
-_EXPECTED = "expected database.table, such as 'db.*'"
+from binlog.errors import ConfigError
 
 _PLAIN = re.compile(r"[A-Za-z0-9_$\u0080-\U0010ffff]+")
 _QUOTED = re.compile(r'"((?:[^"]|"")+)"|`((?:[^`]|``)+)`')
@@ -27,69 +22,58 @@ _MIXED_RANGE = re.compile(r"[A-Z]-[^A-Z]")  # has more than letters, and in lowe
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _CLASS = re.compile(r"\[(!?)((?:[^\]\\]|\\.)+)\]")
 _WILD = {"*": "(?s:.*)", "?": "(?s:.)"}
+_EVERY_NAME = rf"\A{_WILD['*']}\Z"
+
+Name = re.Pattern[str]
+# Parse a pattern without its `!`. The second argument begins the text of errors.
+Parse = Callable[[str, str], tuple[Name, ...]]
+
+
+class PatternError(ConfigError):
+    """A pattern is invalid. The text names it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Pattern:
-    """One pattern. Its `repr` is part of what determines how a batch is split (rule 16), so it has both patterns
-    complete: Python's own `repr` of a pattern ends after 200 characters."""
+class Pattern:
+    """One pattern of a list: of a table, two names, or of a column, one.
+
+    Its `repr` is part of what determines how a batch is split (rule 16), so it has all names complete: Python's own
+    `repr` of a regular expression ends after 200 characters."""
 
     is_positive: bool
-    schema: re.Pattern[str]
-    table: re.Pattern[str]
+    names: tuple[Name, ...]
 
     def __repr__(self) -> str:
-        return f"_Pattern({self.is_positive}, {self.schema.pattern!r}, {self.table.pattern!r})"
+        return f"_Pattern({', '.join([str(self.is_positive), *(repr(name.pattern) for name in self.names)])})"
+
+    def match(self, *names: str) -> bool:
+        return all(pattern.search(name) for pattern, name in zip(self.names, names, strict=False))
 
 
-@dataclass(frozen=True, slots=True)
-class TablePatterns:
-    """A list of patterns. The last one that matches a table decides. A table that no pattern matches is not
-    selected."""
-
-    patterns: tuple[_Pattern, ...]
-    ignores_case: bool
-
-    @classmethod
-    def parse(
-        cls, patterns: Iterable[str], *, ignores_case: bool = True, whose: str = "dispatch rule"
-    ) -> TablePatterns:
-        """Parse the patterns. Raises DispatchConfigError naming the pattern, or `whose` list it is if that is empty."""
-        stripped = [pattern.strip() for pattern in patterns]
-        made = tuple(_parsed(one, ignores_case) for one in stripped if one and not one.startswith("#"))
-        if not made:
-            raise DispatchConfigError(f"a {whose} has no matcher: give patterns of tables, such as 'db.*'")
-        return cls(made, ignores_case)
-
-    def match(self, schema: str, table: str) -> bool:
-        if self.ignores_case:
-            schema, table = lower(schema), lower(table)
-        for pattern in reversed(self.patterns):
-            if pattern.schema.search(schema) and pattern.table.search(table):
-                return pattern.is_positive
-        return False
+def patterns_of(texts: Iterable[str], what: str, spaces: str | None, parse: Parse) -> tuple[Pattern, ...]:
+    """Parse a list of patterns. `what`: what a pattern is called in errors; `spaces`: the characters that are stripped,
+    None: all white space. Raises PatternError naming the pattern."""
+    stripped = [text.strip(spaces) for text in texts]
+    return tuple(_pattern_of(text, what, parse) for text in stripped if text and not text.startswith("#"))
 
 
-def _parsed(pattern: str, ignores_case: bool) -> _Pattern:
+def _pattern_of(pattern: str, what: str, parse: Parse) -> Pattern:
     is_positive = not pattern.startswith("!")
     text = pattern if is_positive else pattern[1:]
-    what = f"matcher {pattern!r}"
+    named = f"{what} {pattern!r}"
     if text.startswith("@"):
-        raise DispatchConfigError(f"{what}: patterns cannot be read from another file")
-    schema, at = name_pattern(text, 0, what, ignores_case=ignores_case)
-    if schema is None or not text.startswith(".", at):
-        raise DispatchConfigError(f"{what}: {_EXPECTED}")
-    table, at = name_pattern(text, at + 1, what, ignores_case=ignores_case)
-    if table is None:
-        raise DispatchConfigError(f"{what}: {_EXPECTED}")
-    if at != len(text):
-        raise DispatchConfigError(unexpected(what, text[at]))
-    return _Pattern(is_positive, schema, table)
+        raise PatternError(f"{named}: patterns cannot be read from another file")
+    return Pattern(is_positive, parse(text, named))
 
 
-def name_pattern(text: str, at: int, what: str, *, ignores_case: bool) -> tuple[re.Pattern[str] | None, int]:
+def matches_every_name(name: Name) -> bool:
+    """Return whether this is the pattern `*`."""
+    return name.pattern == _EVERY_NAME
+
+
+def name_pattern(text: str, at: int, what: str, *, ignores_case: bool) -> tuple[Name | None, int]:
     """Parse the pattern of the name that begins at `at`. Return the pattern, None if the name is missing, and where it
-    ends: at a point or at the end of the text, unless the text is invalid. Raises DispatchConfigError whose text begins
+    ends: at a point or at the end of the text, unless the text is invalid. Raises PatternError whose text begins
     with `what`."""
     lowered = lower if ignores_case else str
     found = _REGEX.match(text, at)
@@ -116,7 +100,7 @@ def name_pattern(text: str, at: int, what: str, *, ignores_case: bool) -> tuple[
             parts.append(re.escape(lowered(text[at + 1])))
             at += 2
         else:
-            raise DispatchConfigError(unexpected(what, text[at]))
+            raise PatternError(unexpected(what, text[at]))
     if at == begin:
         return None, at
     return _compiled(f"\\A{''.join(parts)}\\Z", what, 0), at
@@ -142,25 +126,25 @@ def _check_escapes(text: str, what: str) -> None:
     """Refuse a backslash before a letter or digit outside regular expressions, where TiDB reserves it."""
     found = _LETTER_ESCAPE.search(text.replace("\\\\", ""))
     if found is not None:
-        raise DispatchConfigError(f"{what}: {found[0]} is not an escape, except in a regular expression: /…/")
+        raise PatternError(f"{what}: {found[0]} is not an escape, except in a regular expression: /…/")
 
 
-def _regex(text: str, what: str, *, ignores_case: bool) -> re.Pattern[str]:
+def _regex(text: str, what: str, *, ignores_case: bool) -> Name:
     r"""Compile a regular expression with Go's meaning: \w, \d, \s and \b are ASCII only. If case is ignored, names are
     converted to lower case before they are searched."""
     posix = _POSIX_CLASS.search(text)
     if posix is not None:
-        raise DispatchConfigError(f"{what}: write {posix[0]} as a range, such as [a-z]")
+        raise PatternError(f"{what}: write {posix[0]} as a range, such as [a-z]")
     if not ignores_case:
         return _compiled(text, what, re.ASCII)
     return _compiled(_NOT_ASCII.sub(lambda letters: lower(letters[0]), text), what, re.ASCII | re.IGNORECASE)
 
 
-def _compiled(text: str, what: str, flags: int) -> re.Pattern[str]:
+def _compiled(text: str, what: str, flags: int) -> Name:
     try:
         return re.compile(text, flags)
     except (re.error, ValueError, OverflowError, RecursionError) as error:
-        raise DispatchConfigError(f"{what}: {error}") from None
+        raise PatternError(f"{what}: {error}") from None
 
 
 def unexpected(what: str, char: str) -> str:

@@ -411,8 +411,13 @@ def test_the_first_bad_row_is_told(number: int) -> None:
 
 def test_a_table_that_must_be_asked_for_first() -> None:
     view = replace(view_of(FIRST), verified={})
+    payloads = [transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)]
     with pytest.raises(TableUnverified):
-        whole(view, [transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)])
+        whole(view, payloads)
+    cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
+    cutter.add_all(payloads)
+    with pytest.raises(TableUnverified):
+        merge(StreamDecoder(view), cutter.cut().values(), 0, 1)
 
 
 def test_a_torn_binlog_is_told() -> None:
@@ -438,5 +443,7 @@ def test_a_blob_cut_anywhere_or_of_another_kind_is_refused() -> None:
 def test_nothing_is_an_empty_segment() -> None:
     view = view_of(FIRST)
     assert listed(whole(view, [])) == []
-    assert listed(merge(StreamDecoder(view), [], 5, 9)) == []
+    merged = merge(StreamDecoder(view), [], 5, 9)
+    assert (merged.after_ts, merged.until_ts, merged.changes) == (5, 9, ())
+    assert (merged.change_count, merged.source_bytes, merged.commits) == (0, 0, 0)
     assert StreamDecoder(view).cutter(3, by_parity).cut() == {}

@@ -83,6 +83,11 @@ def meaning(error: KafkaError, what: str, right: str = "Write") -> DestinationEr
         return ProducerFenced(text)
     if error.code() in _REFUSED:
         return DestinationRefused(f"{text}: {_REFUSED[error.code()].format(right=right)}")
+    if error.code() == KafkaError._UNKNOWN_PARTITION:  # not refused: a broker that has just started reports this, too
+        text += (
+            ". If the topic was deleted and created again with fewer partitions, give it as many as before: rows of a "
+            "range that was begun are written by the former number of partitions"
+        )
     return ProducerLost(text)
 
 

@@ -50,6 +50,12 @@ def test_what_an_error_means(code: int, kind: type[Exception]) -> None:
     assert str(found).startswith("producer x: ")
 
 
+def test_a_partition_that_is_gone_is_waited_for_with_the_remedy() -> None:
+    found = meaning(KafkaError(KafkaError._UNKNOWN_PARTITION), "topic t")
+    assert type(found) is ProducerLost
+    assert "created again with fewer partitions, give it as many as before" in str(found)
+
+
 @pytest.mark.parametrize(("given", "needed"), [((), "Write"), (("Describe",), "Describe")])
 def test_a_right_that_is_missing_is_named(given: tuple[str, ...], needed: str) -> None:
     found = meaning(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "topic t", *given)

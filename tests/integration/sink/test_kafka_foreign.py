@@ -1,0 +1,106 @@
+"""Other programs beside a drainer, and clocks that differ: on a real broker, with a few rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.kafka import driver, hanging, slot_writer
+from tests.integration.sink.test_kafka_takeover import KEYS, OTHER, World, segment, spread
+from tests.support.kafka import Broker
+from tests.support.row_case import BEGIN_TS
+from tests.support.servers import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+ANSWER_S = 120
+
+
+@pytest.fixture
+def world(kafka: Broker) -> Iterator[World]:
+    made = World(kafka)
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long an open transaction is given before it is looked into."""
+    for module in (driver, hanging, slot_writer):
+        monkeypatch.setattr(module, "GRACE_S", 1.0)
+
+
+def in_transaction(world: World, id_: str, *topics: str) -> Producer:
+    """Another program's producer, with a message in each partition of rows."""
+    other = Producer(
+        {
+            "bootstrap.servers": world.broker.address,
+            "transactional.id": id_,
+            "transaction.timeout.ms": 600_000,
+            "log_level": 0,
+        }
+    )
+    other.init_transactions(ANSWER_S)
+    other.begin_transaction()
+    for topic in topics:
+        other.produce(topic, b"not ours", key=b"key", partition=0)
+    assert other.flush(ANSWER_S) == 0
+    return other
+
+
+def test_an_open_transaction_of_another_program_holds_nothing_up(world: World) -> None:
+    """Nor does the drainer end it."""
+    destination = world.opened()
+    destination.apply(segment(0, 10, 1), 1)
+    other = in_transaction(world, f"{world.topic}-other", world.topic)
+    destination.apply(segment(10, 20, 2), 1)
+    spread(destination, 20, 50, *KEYS[2:])
+    spread(destination, 50, 80, *range(20, 30))
+    wait_until(lambda: world.open_partitions() == [0], what="the drainer's own transactions have ended")
+    other.abort_transaction(ANSWER_S)
+    assert world.keys() == sorted([*KEYS, *range(20, 30)])
+    assert world.resolved() == {80}
+
+
+def test_a_program_that_uses_a_transactional_id_of_the_drainer_s(world: World) -> None:
+    """Its transaction is aborted, and every row of the drainer's is there once."""
+    destination = world.opened()
+    config = destination._opened()[0]._config
+    spread(destination, 0, 30, *KEYS)
+    used = {config.driver_id: [world.topic, config.control_topic], config.slot_id(1): [world.topic]}
+    for number, (id_, topics) in enumerate(used.items()):
+        after = 30 * (number + 1)
+        other = in_transaction(world, id_, *topics)
+        destination.apply(segment(after, after + 10, 100 + number), 1)
+        spread(destination, after + 10, after + 30, *range(after, after + 10))
+        with pytest.raises(KafkaException):
+            other.commit_transaction(ANSWER_S)
+    assert world.keys() == sorted([*KEYS, *range(30, 40), *range(60, 70), 100, 101])
+    assert world.resolved() == {90}
+
+
+def test_a_clock_that_the_brokers_do_not_accept_is_named(world: World) -> None:
+    """No message counts whose time was refused, and none is lost once clocks agree again."""
+    destination = world.opened()
+    destination.apply(segment(0, 1, 1), 1)
+    world.broker.set_topic(world.topic, message_timestamp_before_max_ms="0")
+    done = 1
+    with pytest.raises(DestinationRefused, match=r"INVALID_TIMESTAMP.*clock of this machine.*set the clock right"):
+        for done in range(1, 1000):  # one that arrives within its millisecond is accepted
+            destination.apply(segment(done, done + 1, done + 1), 1)
+    world.broker.set_topic(world.topic, message_timestamp_before_max_ms=str((1 << 63) - 1))
+
+    def continues() -> bool:
+        again = world.opened(OTHER)
+        assert again.commit_ts == BEGIN_TS + done
+        try:
+            again.apply(segment(done, done + 1, done + 1), 1)
+        except DestinationRefused:  # brokers show a setting before they use it
+            return False
+        return True
+
+    wait_until(continues, what="messages of this time are accepted")
+    assert world.keys() == list(range(1, done + 2))

@@ -23,7 +23,7 @@ from drainer.protocol.schema_ids import merged
 from drainer.sink.kafka.producer import library_batch_bytes
 from drainer.sink.kafka.producers import new_producer
 from drainer.sink.kafka.publication import Publication
-from drainer.sink.kafka.section import KafkaSection
+from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.retry import Patience
 
 SECONDS: Final = 3.0

@@ -14,8 +14,8 @@ from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.protocol.schema_ids import Schemas
-from drainer.sink.kafka.registry_http import RegistryAccess
 from drainer.sink.kafka.schema_registry import SchemaRegistry
+from drainer.sink.kafka.settings.registry_http import RegistryAccess
 from tests.support.kafka import Broker
 
 _TOLD: Final = 5

@@ -23,10 +23,10 @@ from binlog.runtime.config import (
 )
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from pump.admission import BYTES_MAX as IN_FLIGHT_BYTES_MAX
-from pump.allocator import BOUND_AHEAD_MAX_S
-from pump.horizon import AHEAD_MAX_S
-from pump.index import IndexOptions
+from pump.cluster.allocator import BOUND_AHEAD_MAX_S
+from pump.index.leveldb import IndexOptions
+from pump.rpc.admission import BYTES_MAX as IN_FLIGHT_BYTES_MAX
+from pump.store.ts_limit import AHEAD_MAX_S
 
 PORT = 8250
 STATUS_PORT_OFFSET = 1000

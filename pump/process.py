@@ -32,29 +32,29 @@ from binlog.runtime.http import StatusServer
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-from pump.admission import InFlight
+from pump.cluster.departure import Leaving
+from pump.cluster.drainer_notice import notify_drainers
+from pump.cluster.election import Election
+from pump.cluster.identity import DirectoryLock, check_same_node, node_id
+from pump.cluster.node import Node
 from pump.config import PumpConfig
-from pump.drainer_lag import DrainerLag
-from pump.edge import Edge, MessageLimits, Service
-from pump.election import Election
 from pump.errors import NotifyFailed
-from pump.expired import ExpiredWriters
-from pump.ext import ExtService
-from pump.fake import write_fakes
-from pump.gauges import IN_FLIGHT_BYTES, expose, withdraw
-from pump.gc import GarbageCollector
-from pump.identity import DirectoryLock, check_same_node, node_id
-from pump.leaving import Leaving
-from pump.measuring import Measuring
-from pump.node import Node
-from pump.notify import notify_drainers
-from pump.orphans import Orphans, Upstream
-from pump.service import Gate, PumpService
-from pump.space import lacks_room
-from pump.status import StatusPages
-from pump.store import Store
-from pump.store_options import StoreOptions
-from pump.tso_service import TsoService
+from pump.rpc.admission import InFlight
+from pump.rpc.extension_service import ExtService
+from pump.rpc.methods import Edge, MessageLimits, Service
+from pump.rpc.original_service import Gate, PumpService
+from pump.rpc.tso_service import TsoService
+from pump.status.endpoints import StatusPages
+from pump.store.gauges import IN_FLIGHT_BYTES, expose, withdraw
+from pump.store.options import StoreOptions
+from pump.store.space import lacks_room
+from pump.store.store import Store
+from pump.tasks.drainer_lag import DrainerLag
+from pump.tasks.expired_writers import ExpiredWriters
+from pump.tasks.fake_binlogs import write_fakes
+from pump.tasks.gc import GarbageCollector
+from pump.tasks.orphans import Orphans, Upstream
+from pump.tasks.score_measurement import Measuring
 
 GRACE_S = 1.0  # for open calls; long-lived streams are closed after it
 SPACE_INTERVAL_S = 3.0

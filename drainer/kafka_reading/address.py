@@ -12,10 +12,10 @@ from pydantic_core import ErrorDetails
 
 from drainer.protocol.option_texts import URI_NAMES, protocol_options
 from drainer.protocol.options import ProtocolOptions
-from drainer.sink.kafka.connection import KafkaConnectionSection
-from drainer.sink.kafka.section import KafkaSection
-from drainer.sink.kafka.security import KafkaSecuritySection
-from drainer.sink.kafka.sink_uri import parse_sink_uri
+from drainer.sink.kafka.settings.connection import KafkaConnectionSection
+from drainer.sink.kafka.settings.section import KafkaSection
+from drainer.sink.kafka.settings.security import KafkaSecuritySection
+from drainer.sink.kafka.settings.sink_uri import parse_sink_uri
 
 # Settings of the configuration file that are not plain text.
 _NOT_IN_URI: Final = frozenset(

@@ -10,8 +10,8 @@ from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_decoder
-from drainer.sink.kafka.registry_http import RegistryAccess
 from drainer.sink.kafka.schema_registry import SchemaRegistry
+from drainer.sink.kafka.settings.registry_http import RegistryAccess
 
 MakeDecoder = Callable[[], Decoder]
 

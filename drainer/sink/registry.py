@@ -57,7 +57,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
     "file": Kind("drainer.sink.file.section:FileSection", "drainer.sink.file.sink:make"),
     "kafka": Kind(
-        "drainer.sink.kafka.section:KafkaSection",
+        "drainer.sink.kafka.settings.section:KafkaSection",
         "drainer.sink.kafka.sink:make",
         ("drainer.sink.kafka.slot_writer",),
     ),

@@ -8,9 +8,9 @@ from pathlib import Path
 import structlog
 from binlog.errors import BinlogError
 
-from pump.index import IndexOptions
-from pump.store import Store
-from pump.store_options import StoreOptions
+from pump.index.leveldb import IndexOptions
+from pump.store.options import StoreOptions
+from pump.store.store import Store
 from tests.crash.journal import Journal, Served, Transaction
 from tests.unit.pump.build import SetClock, copy_running
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import pump.election
+import pump.cluster.election
 import pump.process
 from pump.__main__ import main
-from pump.index import IndexOptions
-from pump.store_options import StoreOptions
+from pump.index.leveldb import IndexOptions
+from pump.store.options import StoreOptions
 
 FILE_BYTES_MAX = 64 << 10
 CHECKPOINT_BYTES = 16 << 10
@@ -25,5 +25,5 @@ def options(**given: Any) -> StoreOptions:
 
 if __name__ == "__main__":
     pump.process.StoreOptions = options  # type: ignore[attr-defined,assignment]
-    pump.election.LEASE_S = int(os.environ.get("CRASH_LEASE_S", str(pump.election.LEASE_S)))
+    pump.cluster.election.LEASE_S = int(os.environ.get("CRASH_LEASE_S", str(pump.cluster.election.LEASE_S)))
     main()

@@ -18,9 +18,9 @@ from binlog.cluster.upstream import BOUND_KEY
 from binlog.errors import ConfigError
 from binlog.stub.etcd import MemoryEtcd
 
-from pump.election import Election
-from pump.identity import check_same_node, node_id
-from pump.index import Index
+from pump.cluster.election import Election
+from pump.cluster.identity import check_same_node, node_id
+from pump.index.leveldb import Index
 from tests.crash.damaged import Judged, judged, small_store
 from tests.crash.journal import Journal, check
 from tests.integration.pump.rpc import until

@@ -14,7 +14,7 @@ from binlog.cluster.node import State
 from binlog.cluster.registry import Registry
 from binlog.cluster.timestamp import BatchingSource, OwnTimestamps
 
-from pump.election import LEASE_S
+from pump.cluster.election import LEASE_S
 from tests.crash.pumps import Life
 from tests.crash.through import going
 from tests.integration.pump.rpc import until

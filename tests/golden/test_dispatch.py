@@ -40,8 +40,8 @@ from drainer.schema.job_policy import Policy
 from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows
-from drainer.sink.kafka.registry_http import RegistryAccess
 from drainer.sink.kafka.schema_registry import SchemaRegistry
+from drainer.sink.kafka.settings.registry_http import RegistryAccess
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.http_registry import Registry, serving
 

@@ -38,8 +38,8 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import KnownSchemas, SchemaId, SchemaIds, merged
 from drainer.protocol.table import Table
 from drainer.row.form import Form
-from drainer.sink.kafka.registry_http import access_of
 from drainer.sink.kafka.schema_registry import SchemaRegistry
+from drainer.sink.kafka.settings.registry_http import access_of
 from tests.golden.vector_files import Vector, only
 from tests.support.avro_tables import changes_of, load, options_of, table_of_schema
 from tests.support.http_registry import Registry, serving

@@ -15,7 +15,7 @@ from typing import Any
 from drainer.protocol.event import AdminEvent, DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
-from drainer.sink.kafka.section import KafkaSection
+from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.sink import KafkaSink, make
 from drainer.sink.kafka.slot_writer import forget_producers
 from drainer.sink.settings import SyncerSettings

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from drainer.sink.kafka.registry_http import RegistryAccess
+from drainer.sink.kafka.settings.registry_http import RegistryAccess
 
 PartitionChange = Literal["stop", "take-up"]
 

@@ -20,7 +20,7 @@ from confluent_kafka import Producer as Client
 from drainer.protocol.encoder import RECORD_OVERHEAD, Message
 from drainer.protocol.row_messages import RowMessages
 from drainer.sink.errors import DestinationDown, DestinationError, DestinationRefused
-from drainer.sink.kafka.missing_replicas import missing_replicas
+from drainer.sink.kafka.topics.missing_replicas import missing_replicas
 from drainer.sink.retry import Patience
 
 # The longest wait in one call of the library: between two calls a stop is noticed and the wait is reported.

@@ -12,7 +12,7 @@ from binlog.runtime.log import get_logger
 
 from drainer.protocol.schema_ids import RequiredSchema, SchemaId, SchemaIds, fingerprint, merged
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.kafka.registry_http import TIMEOUT_S, RegistryAccess, RegistryAnswer, RegistryHttp
+from drainer.sink.kafka.settings.registry_http import TIMEOUT_S, RegistryAccess, RegistryAnswer, RegistryHttp
 
 _log = get_logger(__name__)
 WAIT_S: Final = 300.0

@@ -45,15 +45,15 @@ from drainer.sink.document_position import Document
 from drainer.sink.errors import DestinationError, PositionMoved
 from drainer.sink.kafka.bootstraps import describe
 from drainer.sink.kafka.config import KafkaConfig
-from drainer.sink.kafka.driver import Driver
-from drainer.sink.kafka.partition_changes import announce, take_up, take_up_after_range
 from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import Publication, TopicTable
-from drainer.sink.kafka.section import KafkaSection
-from drainer.sink.kafka.sink_uri import TOPIC_LENGTH_MAX
+from drainer.sink.kafka.settings.section import KafkaSection
+from drainer.sink.kafka.settings.sink_uri import TOPIC_LENGTH_MAX
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, required_of
-from drainer.sink.kafka.topic_counts import TopicCounts
-from drainer.sink.kafka.transaction import Transaction
+from drainer.sink.kafka.topics.counts import TopicCounts
+from drainer.sink.kafka.topics.partition_changes import announce, take_up, take_up_after_range
+from drainer.sink.kafka.transactions.driver import Driver
+from drainer.sink.kafka.transactions.driver_transaction import Transaction
 from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs
 from drainer.sink.settings import SyncerSettings
 

@@ -24,7 +24,12 @@ from drainer.protocol.schema_ids import RequiredSchema
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DestinationError
 from drainer.sink.kafka.config import KafkaConfig
-from drainer.sink.kafka.control_records import (
+from drainer.sink.kafka.producer import Producer, ProducerLost
+from drainer.sink.kafka.producers import new_producer
+from drainer.sink.kafka.publication import Publication
+from drainer.sink.kafka.reader import Reader
+from drainer.sink.kafka.topics.admin import GRACE_S, Topics
+from drainer.sink.kafka.transactions.control_records import (
     MARK_KEY,
     POSITION_PARTITION,
     Owner,
@@ -33,11 +38,6 @@ from drainer.sink.kafka.control_records import (
     mark_value,
     nothing,
 )
-from drainer.sink.kafka.producer import Producer, ProducerLost
-from drainer.sink.kafka.producers import new_producer
-from drainer.sink.kafka.publication import Publication
-from drainer.sink.kafka.reader import Reader
-from drainer.sink.kafka.topics import GRACE_S, Topics
 from drainer.sink.retry import Patience
 
 _KEPT_MAX: Final = 32

@@ -19,7 +19,7 @@ from binlog.rpc.status import RpcError, Status
 from binlog.rpc.waiting import Waiting
 from grpc import StatusCode, aio
 
-from pump.admission import InFlight
+from pump.rpc.admission import InFlight
 from tests.unit.http2.peer import REQUEST
 
 MIB = 1 << 20

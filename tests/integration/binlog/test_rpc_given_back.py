@@ -20,9 +20,9 @@ from binlog.rpc.session import Timing
 from binlog.rpc.status import RpcError, Status
 from grpc import StatusCode, aio
 
-from pump.admission import InFlight
-from pump.edge import Edge
-from pump.ext import IN_FLIGHT_MAX, ExtService
+from pump.rpc.admission import InFlight
+from pump.rpc.extension_service import IN_FLIGHT_MAX, ExtService
+from pump.rpc.methods import Edge
 from tests.integration.binlog.rpc_server import MIB, WAIT_S, Running, path, raw, running, session_of, until
 from tests.unit.http2.peer import GREETING, data, headers, rst, settings, window_update
 

@@ -11,7 +11,7 @@ import grpc
 from binlog.rpc.bidi import QUEUE_MAX
 from grpc import StatusCode, aio
 
-from pump.admission import InFlight
+from pump.rpc.admission import InFlight
 from tests.integration.binlog.rpc_server import GRPC, MIB, WAIT_S, path, raw, refused, running, until
 from tests.unit.http2.peer import GREETING, data, frame, headers, parse, settings
 

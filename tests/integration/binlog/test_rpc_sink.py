@@ -15,7 +15,7 @@ from binlog.http2.frames import PING, RST_STREAM
 from binlog.rpc.session import Timing
 from grpc import Compression, StatusCode, aio
 
-from pump.admission import InFlight
+from pump.rpc.admission import InFlight
 from tests.integration.binlog.rpc_server import WAIT_S, Running, path, raw, refused, running, until
 from tests.unit.http2.peer import GREETING, data, frame, headers, parse
 

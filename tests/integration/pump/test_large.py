@@ -16,11 +16,11 @@ from binlog.stub.etcd import MemoryEtcd
 from binlog.stub.pd import StubPD
 from grpc import aio
 
-from pump.admission import InFlight
-from pump.edge import Edge
-from pump.ext import ExtService
-from pump.service import Gate, PumpService
-from pump.writing import Done
+from pump.rpc.admission import InFlight
+from pump.rpc.extension_service import ExtService
+from pump.rpc.methods import Edge
+from pump.rpc.original_service import Gate, PumpService
+from pump.store.writes import Done
 from pumpclient.answer import Outcome, classify
 from tests.integration.pump.rpc import connected, running, take, until
 from tests.unit.pump.build import commit, merged, prewrite

@@ -396,7 +396,7 @@ def test_a_pump_that_is_debugged_prints_its_stacks(tmp_path: Path, etcd: Etcd) -
         assert server.process is not None
         server.process.send_signal(signal.SIGUSR1)
         server.wait_for_output("Current thread")
-        wait_until(lambda: "diskthread.py" in server.text(), what="the stack of the writer's thread")
+        wait_until(lambda: "disk_thread.py" in server.text(), what="the stack of the writer's thread")
         assert server.stop() == 0
     finally:
         server.kill()

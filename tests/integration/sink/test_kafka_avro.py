@@ -16,8 +16,8 @@ from drainer.protocol.event import Event, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.kafka.registry_http import access_of
 from drainer.sink.kafka.schema_registry import SchemaRegistry
+from drainer.sink.kafka.settings.registry_http import access_of
 from tests.integration.sink.test_kafka_takeover import KEYS, World, range_of, segment, sent
 from tests.support import kafka_case
 from tests.support.change_replay import commits

@@ -20,11 +20,11 @@ from drainer.failures import Failures
 from drainer.service.status import error_fields
 from drainer.sink import retry
 from drainer.sink.errors import DestinationDown, DestinationRefused
-from drainer.sink.kafka import driver as driver_module
 from drainer.sink.kafka import sink as sink_module
 from drainer.sink.kafka import slot_writer
 from drainer.sink.kafka.producer import Producer
 from drainer.sink.kafka.sink import KafkaSink
+from drainer.sink.kafka.transactions import driver as driver_module
 from drainer.sink.retry import Patience
 from tests.integration.sink.test_kafka_takeover import (
     INFO,

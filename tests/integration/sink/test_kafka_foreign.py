@@ -8,7 +8,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.kafka import driver, hanging, slot_writer
+from drainer.sink.kafka import slot_writer
+from drainer.sink.kafka.transactions import driver, hanging
 from tests.integration.sink.test_kafka_takeover import KEYS, OTHER, World, segment, spread
 from tests.support.kafka import Broker
 from tests.support.row_case import BEGIN_TS

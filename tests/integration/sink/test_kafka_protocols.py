@@ -12,8 +12,8 @@ from drainer.protocol.event import BootstrapEvent, Change, DdlEvent, Event, Reso
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.kafka.registry_http import access_of
 from drainer.sink.kafka.schema_registry import SchemaRegistry
+from drainer.sink.kafka.settings.registry_http import access_of
 from tests.support import kafka_case
 from tests.support.change_replay import commits
 from tests.support.kafka import Broker

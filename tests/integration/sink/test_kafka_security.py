@@ -16,8 +16,8 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.kafka import topics
-from drainer.sink.kafka.connection import KafkaConnectionSection
+from drainer.sink.kafka.settings.connection import KafkaConnectionSection
+from drainer.sink.kafka.topics import admin
 from tests.support.certificates import Authority, Pair
 from tests.support.kafka import Broker, running_kafka
 from tests.support.servers import answers, free_port, wait_until
@@ -138,12 +138,12 @@ def test_a_drainer_with_a_wrong_password_is_told_and_does_not_wait(
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library keeps the reason to itself while metadata are asked for."""
-    monkeypatch.setattr(topics, "_ANSWER_S", 2.0)  # each question lasts as long as that
+    monkeypatch.setattr(admin, "_ANSWER_S", 2.0)  # each question lasts as long as that
     port = secured.ports["PASSWORDS"]
     wrong = {"ca": str(secured.ca.ca), "sasl-user": "alice", "sasl-password": "crayon"}
     settings = {"addresses": [f"127.0.0.1:{port}"], "topic": "t", "security": wrong}
     section = KafkaConnectionSection.model_validate(settings, by_alias=True, by_name=False)
-    asked = topics.Topics(section.client_settings("test"), f"127.0.0.1:{port}", 240.0, threading.Event())
+    asked = admin.Topics(section.client_settings("test"), f"127.0.0.1:{port}", 240.0, threading.Event())
     with pytest.raises(DestinationRefused, match=r"Invalid username or password.*user, password or") as told:
         asked.counts()
     assert "crayon" not in str(told.value)

@@ -22,12 +22,12 @@ from drainer.protocol.event import RowEvent
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.base import FirstStart, Identity, Intent
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced, PositionMoved
-from drainer.sink.kafka import driver as driver_module
 from drainer.sink.kafka import sink as sink_module
 from drainer.sink.kafka import slot_writer
-from drainer.sink.kafka.claims import Claims
 from drainer.sink.kafka.sink import KafkaSink
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, forget_producers
+from drainer.sink.kafka.transactions import driver as driver_module
+from drainer.sink.kafka.transactions.claims import Claims
 from drainer.sink.retry import Patience
 from tests.support import kafka_case
 from tests.support.kafka import Broker

@@ -19,8 +19,8 @@ from drainer.protocol.event import Change, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Table
 from drainer.sink.errors import DestinationDown
-from drainer.sink.kafka.registry_http import RegistryAnswer, access_of
 from drainer.sink.kafka.schema_registry import SchemaRefused, SchemaRegistry
+from drainer.sink.kafka.settings.registry_http import RegistryAnswer, access_of
 from tests.support.http_registry import Registry, serving
 from tests.support.registry import SchemaRegistryServer
 from tests.support.row_changes import make_changes, make_table

@@ -15,7 +15,7 @@ from demo.kafka.feeds import Feed, feeds
 from demo.processes import DemoError
 from drainer.kafka_reading.address import kafka_address
 from drainer.protocol.registry import make_encoder
-from drainer.sink.kafka.section import KafkaSection
+from drainer.sink.kafka.settings.section import KafkaSection
 
 FEEDS = feeds("127.0.0.1:9092", "http://127.0.0.1:8081/apis/ccompat/v7")
 

@@ -145,8 +145,11 @@ def test_the_page_of_the_sdk_has_everything_that_a_service_imports(site: dict[st
 def test_a_link_to_a_file_that_is_gone_ends_the_build() -> None:
     site_links = runpy.run_path(str(ROOT / "scripts/site_links.py"))
     place = ROOT / "docs/architecture.md"
-    assert site_links["_linked"]("see [`store.py`](../pump/store.py)", place) == "see `store.py`"
-    assert site_links["_linked"]("see [the store](../pump/store.py)", place) == "see the store (`pump/store.py`)"
+    assert site_links["_linked"]("see [`store.py`](../pump/store/store.py)", place) == "see `store.py`"
+    assert (
+        site_links["_linked"]("see [the store](../pump/store/store.py)", place)
+        == "see the store (`pump/store/store.py`)"
+    )
     assert site_links["_linked"]("[start](../README.md#where)", place) == "[start](index.md#where)"
     with pytest.raises(Exception, match=r"docs/architecture.md links to \.\./pump/gone.py"):
         site_links["_linked"]("[gone](../pump/gone.py)", place)

@@ -11,7 +11,7 @@ from binlog.runtime.config import load
 
 from drainer.config import FLAGS, Config
 from drainer.original_settings import given_without_effect
-from drainer.sink.kafka.section import KafkaSection
+from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.settings import SyncerSettings
 

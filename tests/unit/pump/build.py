@@ -12,10 +12,10 @@ from pathlib import Path
 from binlog.envelope import encode_binlog, encode_fake, encode_varint, merge
 from binlog.errors import TimestampUnavailable
 
-from pump.index import IndexOptions
-from pump.reading import LOOK_RECORDS, ReadingProgress
-from pump.store import Store
-from pump.store_options import StoreOptions
+from pump.index.leveldb import IndexOptions
+from pump.log.read_progress import LOOK_RECORDS, ReadingProgress
+from pump.store.options import StoreOptions
+from pump.store.store import Store
 
 __all__ = [
     "ROW",

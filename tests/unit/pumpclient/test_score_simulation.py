@@ -1,8 +1,8 @@
 """Many writers, the score of our pumps, and time: do writes spread as the pumps can bear them, and stay so?
 
-Pumps are queues with a rate of their own. They report every two seconds, each at its own moment, what pump/score.py
-makes of how long their writes took; writers see nothing else. A rule that sends all writes to the best score fails
-here, and has to: it is what is meant by a herd.
+Pumps are queues with a rate of their own. They report every two seconds, each at its own moment, what
+pump/tasks/score.py makes of how long their writes took; writers see nothing else. A rule that sends all writes to the
+best score fails here, and has to: it is what is meant by a herd.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 from binlog.cluster.node import NodeStatus, State
 
-from pump.score import Measures, WriteTime
+from pump.tasks.score import Measures, WriteTime
 from pumpclient.pool import Pool
 from pumpclient.selector import ScoreSelector
 

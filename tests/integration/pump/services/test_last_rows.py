@@ -11,7 +11,7 @@ from binlog.cluster.registry import Registry
 from binlog.stub.etcd import MemoryEtcd
 from binlog.stub.pd import StubPD
 
-from pump import leaving
+from pump.cluster import departure
 from pump.process import Pump
 from tests.integration.pump.rpc import config, connected, until
 from tests.integration.pump.services.conftest import CLUSTER
@@ -29,9 +29,9 @@ async def test_rule_1_a_pump_that_pauses_waits_for_online_drainers(
     tmp_path: Path, etcd: MemoryEtcd, pd: StubPD, monkeypatch: pytest.MonkeyPatch, reads: bool
 ) -> None:
     """It pauses when they have applied its last binlog, or when its time is up."""
-    monkeypatch.setattr(leaving, "READ_WAIT_S", 240.0 if reads else 0.5)
+    monkeypatch.setattr(departure, "READ_WAIT_S", 240.0 if reads else 0.5)
     looks = 0
-    drainers_of = leaving.drainers_of
+    drainers_of = departure.drainers_of
 
     async def counted(registry: Registry) -> list[NodeStatus]:
         nonlocal looks
@@ -39,7 +39,7 @@ async def test_rule_1_a_pump_that_pauses_waits_for_online_drainers(
         looks += 1
         return found
 
-    monkeypatch.setattr(leaving, "drainers_of", counted)
+    monkeypatch.setattr(departure, "drainers_of", counted)
     registry = Registry(etcd)
     pump = Pump(config(tmp_path, pd), etcd=etcd)
     await pump.start()
@@ -55,7 +55,7 @@ async def test_rule_1_a_pump_that_pauses_waits_for_online_drainers(
                 return looks >= 2
 
             await until(looked_twice)
-            assert pump.node.state is State.PAUSING and not stopping.done()
+            assert pump.cluster.node.state is State.PAUSING and not stopping.done()
             await registry.update("drainers", drainer(commit_ts), mod_revision=revision)
         await stopping
     found = await registry.get("pumps", "p1")

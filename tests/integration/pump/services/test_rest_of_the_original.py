@@ -23,8 +23,9 @@ from binlog.stub.etcd import MemoryEtcd
 from binlog.stub.pd import StubPD
 from grpc import aio
 
-from pump import leaving, process
-from pump.gc import drainers_of
+from pump import process
+from pump.cluster import departure
+from pump.tasks.gc import drainers_of
 from tests.integration.pump.rpc import Client, config, connected, running, until
 from tests.integration.pump.services.conftest import CLUSTER
 from tests.support.servers import free_port
@@ -100,7 +101,7 @@ async def test_a_disk_that_fills_and_empties_again(
             assert commit_ts in [entity.meta.commitTs for entity in served]
             fake = scan(served[-1].payload)
             assert fake.start_ts == fake.commit_ts > full_ts
-    assert pump.node.state is State.PAUSED
+    assert pump.cluster.node.state is State.PAUSED
 
 
 async def test_profiles_are_served_where_they_are_wanted(
@@ -147,7 +148,7 @@ async def test_a_binlog_is_shown_with_what_tikv_has(
             assert await shown(5) == "no binlog is stored under 5"
             tikv.leader = False
             assert "\n\n GetMvccByEncodedKey failed: PD at " in await shown(start_ts)
-            path = pump.store.log.file(0).path
+            path = pump.store.store.log.file(0).path
             with path.open("r+b") as file:
                 file.seek(20)
                 file.write(b"\xff\xff")
@@ -201,7 +202,7 @@ async def test_offline_waits_for_an_etcd_that_is_away(
 ) -> None:
     """P-LC-09: each step of leaving for good is tried again. Giving up leaves a record in `closing`, for which drainers
     wait until somebody starts the pump again."""
-    monkeypatch.setattr(leaving, "PASSED_POLL_S", 0.01)
+    monkeypatch.setattr(departure, "PASSED_POLL_S", 0.01)
     registry = Registry(etcd)
     await registry.create("drainers", NodeStatus("d1", "127.0.0.1:1", State.PAUSED, max_commit_ts=1 << 62))
     pump = process.Pump(config(tmp_path, pd), etcd=etcd)
@@ -213,7 +214,7 @@ async def test_offline_waits_for_an_etcd_that_is_away(
             raise EtcdError("no connection to etcd")
         return await drainers_of(asked)
 
-    monkeypatch.setattr(leaving, "drainers_of", failing)
+    monkeypatch.setattr(departure, "drainers_of", failing)
     await asyncio.wait_for(pump.stop("close"), 60)
     record = await registry.get("pumps", "p1")
     assert record is not None

@@ -13,9 +13,9 @@ from binlog.cluster.timestamp import TimestampSource
 from binlog.stub.etcd import MemoryEtcd
 from binlog.stub.pd import StubPD
 
+from pump.log.read_progress import READING
 from pump.process import Pump
-from pump.reading import READING
-from pump.store import Store
+from pump.store.store import Store
 from tests.integration.pump.rpc import Client, config, connected, running, until
 from tests.integration.pump.services.conftest import CLUSTER
 from tests.support.servers import free_port

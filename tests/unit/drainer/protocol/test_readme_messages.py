@@ -19,7 +19,7 @@ from drainer.protocol.encoder import Encoder, Message, RegisteringEncoder, table
 from drainer.protocol.option_texts import protocol_options
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.protocol.schema_ids import merged
-from drainer.sink.kafka.section import KafkaSection
+from drainer.sink.kafka.settings.section import KafkaSection
 from tests.support.row_changes import make_changes
 from tests.unit.drainer.protocol.test_documented_messages import COMMIT, TABLE
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from drainer.sink.base import Identity, Intent
 from drainer.sink.document_position import Document, DocumentPositionStore, label_of
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
-from drainer.sink.kafka.control_records import (
+from drainer.sink.kafka.reader import Record
+from drainer.sink.kafka.transactions.control_records import (
     CLAIM_KEY,
     MARK_KEY,
     changed,
@@ -29,7 +30,6 @@ from drainer.sink.kafka.control_records import (
     newest_claim,
     taken,
 )
-from drainer.sink.kafka.reader import Record
 from drainer.sink.position import DONE, JobMark, PositionStore, Stored
 from tests.support.position_suite import Place, PositionSuite
 

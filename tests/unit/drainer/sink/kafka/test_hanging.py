@@ -10,13 +10,13 @@ from structlog.testing import capture_logs
 
 from drainer.protocol.encoder import Message
 from drainer.sink.document_position import Document
-from drainer.sink.kafka import hanging as hanging_module
 from drainer.sink.kafka.config import KafkaConfig
-from drainer.sink.kafka.control_records import COUNTS_NOTE, WROTE_NOTE, Place, changed, wrote_note
-from drainer.sink.kafka.hanging import Hanging
-from drainer.sink.kafka.outcomes import Basis
 from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.reader import Record
+from drainer.sink.kafka.transactions import hanging as hanging_module
+from drainer.sink.kafka.transactions.control_records import COUNTS_NOTE, WROTE_NOTE, Place, changed, wrote_note
+from drainer.sink.kafka.transactions.hanging import Hanging
+from drainer.sink.kafka.transactions.outcomes import Basis
 from drainer.sink.position import Stored
 from drainer.sink.retry import Patience
 

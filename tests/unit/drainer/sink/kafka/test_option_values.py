@@ -10,8 +10,8 @@ from binlog.errors import ConfigError
 from pydantic import BaseModel, ValidationError
 
 from drainer.kafka_reading.address import kafka_address
-from drainer.sink.kafka.section import KafkaSection
-from drainer.sink.kafka.security import KafkaSecuritySection
+from drainer.sink.kafka.settings.section import KafkaSection
+from drainer.sink.kafka.settings.security import KafkaSecuritySection
 
 PLACE = {"addresses": ["k:9092"], "topic": "t"}
 BASE = "kafka://k:9092/t?"

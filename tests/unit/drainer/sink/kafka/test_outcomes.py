@@ -13,7 +13,8 @@ from drainer.sink.base import Intent
 from drainer.sink.document_position import Document
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.config import KafkaConfig
-from drainer.sink.kafka.control_records import (
+from drainer.sink.kafka.reader import Reader, Record
+from drainer.sink.kafka.transactions.control_records import (
     MARK_KEY,
     SLOTS_NOTE,
     WROTE_NOTE,
@@ -27,9 +28,8 @@ from drainer.sink.kafka.control_records import (
     wrote_note,
     wrote_of,
 )
-from drainer.sink.kafka.outcomes import Basis, Outcomes, outcomes
-from drainer.sink.kafka.reader import Reader, Record
-from drainer.sink.kafka.row_witness import RowWitness, told
+from drainer.sink.kafka.transactions.outcomes import Basis, Outcomes, outcomes
+from drainer.sink.kafka.transactions.row_witness import RowWitness, told
 from drainer.sink.position import Stored
 from drainer.sink.retry import Patience
 

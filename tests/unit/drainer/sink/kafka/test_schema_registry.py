@@ -14,9 +14,9 @@ from binlog.errors import ConfigError
 
 from drainer.protocol.schema_ids import RequiredSchema, fingerprint
 from drainer.sink.errors import DestinationDown, DestinationRefused
-from drainer.sink.kafka.registry_http import RegistryAccess, RegistryAnswer, access_of
 from drainer.sink.kafka.schema_registry import SchemaRefused, SchemaRegistry, glue_registry
-from drainer.sink.kafka.section import KafkaSection
+from drainer.sink.kafka.settings.registry_http import RegistryAccess, RegistryAnswer, access_of
+from drainer.sink.kafka.settings.section import KafkaSection
 from tests.support.certificates import Authority
 from tests.support.http_registry import Registry, serving
 from tests.support.servers import free_port

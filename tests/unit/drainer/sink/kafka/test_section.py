@@ -11,7 +11,7 @@ from binlog.errors import ConfigError
 
 from drainer.protocol.claim_store import ClaimStoreError
 from drainer.sink.base import Identity
-from drainer.sink.kafka.section import KafkaSection
+from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.sink import make
 from drainer.sink.settings import SyncerSettings
 

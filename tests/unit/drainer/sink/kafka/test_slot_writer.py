@@ -13,8 +13,8 @@ from drainer.protocol.encoder import Message
 from drainer.sink.base import Intent
 from drainer.sink.kafka import slot_writer
 from drainer.sink.kafka.config import KafkaConfig
-from drainer.sink.kafka.control_records import Place
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter
+from drainer.sink.kafka.transactions.control_records import Place
 from drainer.sink.retry import Patience
 
 CONFIG = KafkaConfig({}, "k1:9092", "control")

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from drainer.kafka_reading.address import kafka_address
 from drainer.original_settings import given_without_effect
 from drainer.protocol.errors import ProtocolConfigError
-from drainer.sink.kafka.section import KafkaSection
+from drainer.sink.kafka.settings.section import KafkaSection
 from tests.support.names import at_path
 
 TEN_S = timedelta(seconds=10)

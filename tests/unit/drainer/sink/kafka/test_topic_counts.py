@@ -16,7 +16,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.config import KafkaConfig, PartitionChange
 from drainer.sink.kafka.publication import Publication
-from drainer.sink.kafka.topic_counts import Change, TopicCounts
+from drainer.sink.kafka.topics.counts import Change, TopicCounts
 
 LONG = "/^" + "a" * 300
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from drainer.sink.errors import DestinationDown, DestinationRefused
-from drainer.sink.kafka.topics import Topics
+from drainer.sink.kafka.topics.admin import Topics
 
 PLACES = [("t", 0), ("t", 1), ("gone", 0)]
 

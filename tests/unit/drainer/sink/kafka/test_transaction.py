@@ -7,8 +7,8 @@ from typing import Any
 
 from drainer.protocol.encoder import Message
 from drainer.sink.document_position import Document, DocumentPositionStore
-from drainer.sink.kafka.control_records import Place, slots_of, wrote_of
-from drainer.sink.kafka.transaction import Transaction
+from drainer.sink.kafka.transactions.control_records import Place, slots_of, wrote_of
+from drainer.sink.kafka.transactions.driver_transaction import Transaction
 from drainer.sink.position import Stored
 from drainer.sink.retry import Patience
 

@@ -15,7 +15,7 @@ from binlog.tidb.table import TableInfo
 from drainer.dispatch.errors import DispatchError
 from drainer.sink.base import Intent
 from drainer.sink.kafka import sink as module
-from drainer.sink.kafka.section import KafkaSection
+from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.sink import KafkaSink, make
 from drainer.sink.position import Stored
 from drainer.sink.settings import SyncerSettings

@@ -1,0 +1,1 @@
+"""Topics and their partitions: created, counted, checked, and changed while the drainer runs."""

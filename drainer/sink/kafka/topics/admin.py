@@ -1,0 +1,323 @@
+"""All requests to the brokers' administration: topics, their numbers of partitions, their settings and end offsets."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from binlog.runtime.log import get_logger
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.kafka.producer import meaning
+from drainer.sink.kafka.topics.missing_replicas import missing_replicas
+from drainer.sink.kafka.transactions.control_records import Place
+from drainer.sink.retry import Patience
+
+_ANSWER_S: Final = 10.0
+# Brokers that have just started write markers some seconds late.
+GRACE_S: Final = 10.0
+# A marker follows its commit within milliseconds, except on brokers that have just started.
+_LOOK_AGAIN_S_FIRST: Final = 0.002
+_LOOK_AGAIN_S_MAX: Final = 0.2
+# The library searches all partitions of a request for each of them: with 3,000 in one that takes most of the time.
+_PLACES_AT_ONCE: Final = 256
+_LATEST: Final = -1  # instead of a timestamp: the end offset
+_NO_ID: Final = str(Uuid(0, 0))
+PARTITIONS_DEFAULT: Final = 3
+# Compacted early: a position is written every second, and every start reads all of its partition.
+_CONTROL: Final = {
+    "cleanup.policy": "compact",
+    "segment.ms": "600000",
+    "segment.bytes": str(4 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "3600000",
+}
+
+T = TypeVar("T")
+_log = get_logger(__name__)
+
+
+class Topics:
+    """Query and create topics. Requests are retried while brokers are unreachable, for `retry_for_s` seconds or until
+    `stop` is set. Safe for use by several threads."""
+
+    def __init__(self, client: Mapping[str, str], address: str, retry_for_s: float, stop: threading.Event) -> None:
+        self._address = address
+        self._retry_for_s = retry_for_s
+        self._stop = stop
+        self._noted: KafkaError | None = None
+        self._client = {**client, "log_level": 0, "error_cb": self._note_error}
+        self._admin = AdminClient(self._client)
+        # Consumers, because the admin client's own request for end offsets busy-loops while a leader is unreachable.
+        self._of_ends: dict[bool, Consumer] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """End the clients. No request may follow."""
+        with self._lock:
+            self._let_go([self._admin, *self._of_ends.values()])
+            self._of_ends = {}
+            del self._admin
+
+    def _let_go(self, last: list[Any]) -> None:
+        """End these clients; `last` must hold the only references to them. A thread does it, because a client may wait
+        for an unreachable broker."""
+        threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()
+
+    def _note_error(self, error: KafkaError) -> None:
+        # "All brokers down" says less than an earlier error of one broker.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or self._noted is None:
+            self._noted = error
+
+    def _reason(self) -> KafkaError | None:
+        """Return and forget the library's last error about brokers, which explains a missing answer. The library
+        reports it only when a client is polled."""
+        with self._lock:
+            consumers = list(self._of_ends.values())
+        self._admin.poll(0)
+        for consumer in consumers:
+            consumer.poll(0)
+        reason, self._noted = self._noted, None
+        return reason
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of partitions of every topic that this user may see."""
+
+        def ask() -> dict[str, int]:
+            listed = self._admin.list_topics(timeout=_ANSWER_S).topics
+            return {name: len(one.partitions) for name, one in listed.items() if one.error is None}
+
+        return self._patiently("asking for topics", ask)
+
+    def replicas(self) -> dict[str, int]:
+        """Return, for every topic that this user may see, the number of replicas of the partition that has the
+        fewest."""
+
+        def ask() -> dict[str, int]:
+            listed = self._admin.list_topics(timeout=_ANSWER_S).topics
+            return {
+                name: min(len(partition.replicas) for partition in one.partitions.values())
+                for name, one in listed.items()
+                if one.error is None and one.partitions
+            }
+
+        return self._patiently("asking for replicas", ask)
+
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the id of each topic. It differs from that of a deleted topic of the same name. Topics that do not
+        exist are left out. Empty for brokers that have no topic ids (before 2.8)."""
+        names = sorted(topics)
+
+        def ask() -> dict[str, str]:
+            found = {}
+            described = self._admin.describe_topics(TopicCollection(names), request_timeout=_ANSWER_S)
+            for name, answer in described.items():
+                try:
+                    found[name] = str(answer.result(_ANSWER_S + 5).topic_id)
+                except KafkaException as error:
+                    if error.args[0].code() not in _NOT_THERE:
+                        raise
+            return {name: id_ for name, id_ in found.items() if id_ != _NO_ID}
+
+        return self._patiently("asking for the ids of topics", ask) if names else {}
+
+    def min_insync(self, topic: str) -> int:
+        """Return how many replicas must be in sync for acks=all: `min.insync.replicas` of the topic."""
+        return int(self._setting(topic, "min.insync.replicas"))
+
+    def default_min_insync(self) -> int:
+        """Return `min.insync.replicas` of the brokers, for topics without a value of their own. Raises
+        DestinationRefused if this user may not query it."""
+
+        def any_broker() -> int:
+            return int(min(self._admin.list_topics(timeout=_ANSWER_S).brokers))
+
+        broker = ConfigResource(ResourceType.BROKER, str(self._patiently("asking for brokers", any_broker)))
+        return int(self._setting_of(broker, "min.insync.replicas"))
+
+    def max_message_bytes(self, topic: str) -> int:
+        """Return the largest batch that the topic accepts, in bytes: `max.message.bytes`."""
+        return int(self._setting(topic, "max.message.bytes"))
+
+    def cleanup_policy(self, topic: str) -> str:
+        """Return what happens to old messages: `cleanup.policy`, which is compact, delete, or both with a comma
+        between."""
+        return self._setting(topic, "cleanup.policy")
+
+    def ends(self, places: Sequence[Place], *, committed: bool) -> dict[Place, int]:
+        """Return the end offset of each partition. With `committed`: the last stable offset, where the first open
+        transaction begins. Otherwise: the offset after the last record. Partitions that do not exist are left out. A
+        partition that is listed, but unknown to a broker that has just started, is queried again: a hanging transaction
+        there must not be overlooked."""
+
+        found: dict[Place, int] = {}
+        for begin in range(0, len(places), _PLACES_AT_ONCE):
+            found |= self._ends_of(places[begin : begin + _PLACES_AT_ONCE], committed=committed)
+        return found
+
+    def _ends_of(self, places: Sequence[Place], *, committed: bool) -> dict[Place, int]:
+        def ask() -> dict[Place, int]:
+            with self._lock:
+                consumer = self._of_ends.get(committed) or self._made(committed=committed)
+                self._of_ends[committed] = consumer
+            asked = [TopicPartition(*place, _LATEST) for place in places]
+            try:
+                answers = consumer.offsets_for_times(asked, timeout=_ANSWER_S)
+            except KafkaException as error:  # none of them has an answer
+                raise self._without_end(error.args[0], places) from error
+            refused = [answer for answer in answers if answer.error is not None]
+            listed = self._admin.list_topics(timeout=_ANSWER_S).topics if refused else {}
+            for answer in refused:
+                is_listed = answer.topic in listed and answer.partition in listed[answer.topic].partitions
+                if is_listed or answer.error.code() not in _NOT_THERE:
+                    raise self._without_end(answer.error, [(answer.topic, answer.partition)])
+            return {(answer.topic, answer.partition): int(answer.offset) for answer in answers if not answer.error}
+
+        return self._patiently("asking where partitions end", ask)
+
+    def _without_end(self, error: KafkaError, places: Sequence[Place]) -> Exception:
+        """Return the error to raise when brokers refuse to report end offsets. They do so without a reason while too
+        few replicas are in sync; the error is then DestinationDown and names the missing replicas."""
+        found: Exception = KafkaException(error)
+        if isinstance(meaning(error, ""), DestinationRefused):
+            return found
+        why = missing_replicas(self._admin.list_topics(timeout=_ANSWER_S).topics, places)
+        return DestinationDown(f"{error.str()}: {why[0]}") if why else found
+
+    def settled(
+        self, places: Sequence[Place], grace_s: float, known: Mapping[Place, int] | None = None
+    ) -> tuple[dict[Place, int], dict[Place, int]]:
+        """Return the end offset of each partition, and the partitions where a transaction stays open for `grace_s`
+        seconds, with the offset at which it begins. Transactions at offsets that are `known` are left out. If none
+        stays open, the end offsets are of a moment at which every transaction that was open at first had ended.
+
+        Brokers report one kind of end offset per request, and neither can be derived from the other. A partition that
+        ends where its last transaction and marker must end may contain something else: an attempt of a writer that was
+        fenced off, with the marker missing. And if readers can read up to that offset, such an attempt may still be
+        open after it."""
+        end_s = time.monotonic() + grace_s
+        still: dict[Place, int] | None = None
+        pause_s = _LOOK_AGAIN_S_FIRST
+        while True:
+            committed = self.ends(places, committed=True)  # first: a write between the two requests counts as open
+            written = self.ends(places, committed=False)
+            found = {place: at for place, at in committed.items() if at < written.get(place, at)}
+            found = {place: at for place, at in found.items() if known is None or known.get(place) != at}
+            still = found if still is None else {place: at for place, at in still.items() if found.get(place) == at}
+            if not found or not still or time.monotonic() > end_s or self._stop.wait(pause_s):
+                return written, still
+            pause_s = min(2 * pause_s, _LOOK_AGAIN_S_MAX)
+
+    def _setting(self, topic: str, name: str) -> str:
+        return self._setting_of(ConfigResource(ResourceType.TOPIC, topic), name)
+
+    def _setting_of(self, resource: ConfigResource, name: str) -> str:
+        def ask() -> str:
+            found = self._admin.describe_configs([resource], request_timeout=_ANSWER_S)[resource]
+            return str(found.result(_ANSWER_S + 5)[name].value)
+
+        what = f"asking for the settings of {resource.restype.name.lower()} {resource.name}"
+        return self._patiently(what, ask, "DescribeConfigs")
+
+    def create(self, topic: str, partitions: int, replication_factor: int) -> int:
+        """Create a topic and return its number of partitions. An existing topic is left as it is. Raises
+        DestinationRefused."""
+        return self._create(topic, partitions, replication_factor, {})
+
+    def create_control(self, topic: str, partitions: int, replication_factor: int) -> int:
+        """Create a compacted topic, in the same way as `create`."""
+        return self._create(topic, partitions, replication_factor, _CONTROL)
+
+    def _create(self, topic: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> int:
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=replication_factor, config=dict(config))
+
+        def ask() -> None:
+            try:
+                made = self._admin.create_topics([new], operation_timeout=_ANSWER_S, request_timeout=_ANSWER_S)
+                made[topic].result(_ANSWER_S + 5)
+                _log.info("topic created", topic=topic, partitions=partitions)
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code in _REFUSALS:
+                    text = f"topic {topic} cannot be created: {error.args[0].str()}"
+                    raise DestinationRefused(f"{text}; create it, or see replication-factor") from error
+                if code != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+
+        self._patiently(f"creating topic {topic}", ask, "Create")
+        # A broker answers before all brokers know the topic; the next request may go to one that does not.
+        patience = self._patience(f"creating topic {topic}")
+        while not (found := self.counts().get(topic, 0)):
+            patience.failed(DestinationDown(f"topic {topic} was created, and brokers do not list it yet"))
+        patience.over()
+        return found
+
+    def _patience(self, what: str) -> Patience:
+        return Patience(f"kafka {self._address}: {what}", self._retry_for_s, self._stop)
+
+    def _made(self, *, committed: bool) -> Consumer:
+        level = "read_committed" if committed else "read_uncommitted"
+        return Consumer({**self._client, "group.id": "ends", "isolation.level": level})  # nothing is committed
+
+    def _renew(self) -> None:
+        """Replace the clients: after a broker's death a client may query the former leader for ever."""
+        with self._lock:
+            last: list[Any] = [self._admin, *self._of_ends.values()]
+            self._of_ends = {}
+        self._admin = AdminClient(self._client)
+        self._let_go(last)
+
+    def _patiently(self, what: str, ask: Callable[[], T], right: str = "Describe") -> T:
+        patience = self._patience(what)
+        while True:
+            try:
+                found = ask()
+            except KafkaException as error:
+                found_error = error.args[0]
+                if isinstance(refused := meaning(found_error, patience.what, right), DestinationRefused):
+                    raise refused from error
+                self._wait(patience, found_error.str())
+            except TimeoutError:
+                self._wait(patience, "no answer")
+            except DestinationDown as error:
+                self._renew()
+                patience.failed(error)
+            else:
+                patience.over()
+                return found
+
+    def _wait(self, patience: Patience, text: str) -> None:
+        """Wait before the next attempt. Raises DestinationRefused if brokers refuse these settings, such as the
+        password."""
+        reason = self._reason()
+        if reason is None or reason.code() == KafkaError._ALL_BROKERS_DOWN:
+            # For example a connection that is established and closed again: the library reports no reason.
+            why = (
+                f"no Kafka broker answers at {self._address}: is it a broker's port, and does that port require TLS or "
+                "a user (syncer.to.security)?"
+            )
+        else:
+            refused = meaning(reason, patience.what)
+            if isinstance(refused, DestinationRefused):
+                raise refused
+            why = reason.str()
+        self._renew()
+        patience.failed(DestinationDown(f"{text}: {why}"))
+
+
+_REFUSALS: Final = (
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_CONFIG,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.POLICY_VIOLATION,
+)
+_NOT_THERE: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+)

@@ -1,0 +1,287 @@
+"""The topics of a changefeed: how many of each topic's partitions are used, which is recorded and kept, and the largest
+batches that the topics accept.
+
+The partition of a row depends on these numbers. So they change only while no range is open, together with the position,
+and readers are told of the change (rule 31). Used by two threads: one plans, and one writes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from zlib import crc32
+
+from binlog.runtime.log import get_logger
+
+from drainer.dispatch.dispatcher import Dispatcher
+from drainer.dispatch.slotting import SLOTTING_VERSION, PartitionSlotting
+from drainer.protocol.schema_ids import RequiredSchema
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.publication import Publication, TopicTable
+from drainer.sink.kafka.schema_registry import SchemaRegistry
+from drainer.sink.kafka.topics.admin import PARTITIONS_DEFAULT, Topics
+from drainer.sink.kafka.topics.replicas import check_existing, check_new
+from drainer.sink.kafka.transactions.control_records import COUNTS_NOTE
+
+_log = get_logger(__name__)
+
+# The max.message.bytes assumed for a topic that was deleted; `look` reports the deletion.
+LIMIT_DEFAULT: Final = 1 << 20
+_BEHIND_S: Final = 3.0
+_ASK_AGAIN_S: Final = 0.2
+_GENERATION: Final = "partition_changes"
+_IDS: Final = "topic_ids"
+_SENT: Final = "sent_ts"  # without transactions: the commit_ts up to which rows may have been sent
+_RULES: Final = "rules"  # and a hash of the rules by which they were dispatched
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A topic that has another number of partitions than is recorded (`found` 0: it was deleted), or that was deleted
+    and created again, and then has another id, `id_`."""
+
+    topic: str
+    recorded: int
+    found: int
+    id_: str = ""
+
+
+class TopicCounts:
+    """Keep the numbers of partitions, ids and schema ids of the topics in use. Empty until `begin`."""
+
+    def __init__(self, config: KafkaConfig, publication: Publication, stop: threading.Event) -> None:
+        self.admin = Topics(config.client, config.address, config.retry_for_s, stop)
+        self._config = config
+        self._stop = stop
+        self._lock = threading.RLock()
+        self._publication = publication
+        self._generation = 0
+        self._ids: dict[str, str] = {}
+        self._sent_ts = 0
+        self._looked_s = float("-inf")
+        self._slotting: PartitionSlotting | None = None
+        self._registry = (
+            SchemaRegistry(config.registry, wait_s=config.retry_for_s, stop=stop)
+            if config.registry is not None
+            else None
+        )
+        self._prepared: set[tuple[str, tuple[int, int, int, str]]] = set()  # topic and key of a table
+
+    @property
+    def publication(self) -> Publication:
+        """Return the publication for the topics that are known now."""
+        return self._publication
+
+    @property
+    def stops_at_changes(self) -> bool:
+        return self._config.partition_change == "stop"
+
+    def begin(self, notes: Mapping[str, Any], commit_ts: int) -> None:
+        """Start with the notes that are recorded with the position `commit_ts`, and add the default topic. The schema
+        registry must answer. Raises DestinationRefused or DestinationDown."""
+        self._sent_ts = int(notes.get(_SENT, 0))
+        if self.may_repeat(commit_ts) and notes.get(_RULES) != self._rules():
+            raise DestinationRefused(
+                f"rows after the position {commit_ts} and up to commit_ts {self._sent_ts} may have been sent without "
+                f"transactions, and are sent again; with changed dispatchers, column selectors, topic or time-zone "
+                f"they would go to other partitions. Start with the former settings until the position has passed "
+                f"{self._sent_ts}"
+            )
+        if self._registry is not None:
+            self._registry.check()
+        with self._lock:
+            self._generation = int(notes.get(_GENERATION, 0))
+            recorded = {str(topic): int(count) for topic, count in notes.get(COUNTS_NOTE, {}).items()}
+            there = self.admin.counts()
+            sizes = {topic: self.admin.max_message_bytes(topic) for topic in recorded if there.get(topic)}
+            self._set(recorded, {topic: sizes.get(topic, LIMIT_DEFAULT) for topic in recorded})
+            # A topic that was recorded without an id, by an earlier version, gets its present one.
+            self._ids = {
+                **self.admin.ids(recorded),
+                **{str(topic): str(id_) for topic, id_ in notes.get(_IDS, {}).items()},
+            }
+            self.know([self._publication.router.default_topic])
+
+    def notes(self) -> dict[str, Any]:
+        """Return the notes to record with the position."""
+        notes = {COUNTS_NOTE: dict(self._publication.counts), _GENERATION: self._generation, _IDS: dict(self._ids)}
+        return notes if not self._sent_ts else {**notes, _SENT: self._sent_ts, _RULES: self._rules()}
+
+    def announcement(self, until_ts: int, names: Iterable[str] = ()) -> dict[str, Any] | None:
+        """Return the notes to record before rows up to `until_ts` are sent to these topics; None if none are needed.
+        Without transactions rows may exist that the position does not cover. Call `announced` when the notes are
+        recorded. Raises the same errors as `know`."""
+        if self._config.exactly_once or until_ts <= self._sent_ts:
+            return None
+        self.know(names)
+        return {**self.notes(), _SENT: until_ts, _RULES: self._rules()}
+
+    def announced(self, until_ts: int) -> None:
+        self._sent_ts = until_ts
+
+    def may_repeat(self, commit_ts: int) -> bool:
+        """Return whether rows after the position may have been sent already, so that they are repeated. Partitions must
+        not change until they are."""
+        return self._sent_ts > commit_ts
+
+    def know(self, names: Iterable[str]) -> Publication:
+        """Add these topics; create those that do not exist. Return the publication. Raises DestinationRefused,
+        DestinationDown."""
+        unknown = [name for name in names if name not in self._publication.counts]
+        if not unknown:
+            return self._publication
+        with self._lock:
+            there = self.admin.counts()
+            counts, sizes = dict(self._publication.counts), dict(self._publication.topic_bytes)
+            for name in unknown:
+                found = there.get(name, 0) or self._create(name)
+                check_existing(self.admin, name, self._config)
+                counts[name] = self._used(name, found)
+                if counts[name] < found:
+                    _log.warning(
+                        "a topic has more partitions than partition-num; only the first ones are used",
+                        topic=name,
+                        used=counts[name],
+                        partitions=found,
+                    )
+                sizes[name] = self.admin.max_message_bytes(name)
+            self._ids.update(self.admin.ids(unknown))
+            self._set(counts, sizes)
+            return self._publication
+
+    def prepare(self, tables: Iterable[TopicTable]) -> Publication:
+        """Return the publication with the ids of the schemas that rows of these tables need; register missing ones.
+        Raises SchemaRefused, DestinationDown."""
+        with self._lock:
+            new = [(topic, table) for topic, table in tables if (topic, table.key) not in self._prepared]
+            required = self._publication.required_schemas(new)
+            if required:
+                self.register(required)
+            self._prepared |= {(topic, table.key) for topic, table in new}
+            return self._publication
+
+    def register(self, required: Iterable[RequiredSchema]) -> Publication:
+        """Register these schemas. Return the publication with their ids. Raises SchemaRefused, DestinationDown."""
+        with self._lock:
+            assert self._registry is not None, "the configuration is refused without a registry"
+            self._publication = self._publication.with_ids(self._registry.register_all(required))
+            return self._publication
+
+    def _set(self, counts: Mapping[str, int], sizes: Mapping[str, int]) -> None:
+        self._publication = self._publication.with_topics(counts, sizes)
+        self._slotting = None
+
+    def _create(self, name: str) -> int:
+        """Create a topic and return its number of partitions."""
+        if not self._config.auto_create_topic:
+            raise DestinationRefused(f"topic {name} does not exist: create it, or set auto-create-topic = true")
+        check_new(self.admin, name, self._config)
+        partitions = self._config.partition_num or PARTITIONS_DEFAULT
+        return self.admin.create(name, partitions, self._config.replication_factor)
+
+    def _used(self, name: str, found: int) -> int:
+        """Return how many of a topic's `found` partitions are used: of the default topic only partition-num."""
+        wanted = self._config.partition_num
+        if not wanted or name != self._publication.router.default_topic:
+            return found
+        if wanted > found:
+            raise DestinationRefused(
+                f"topic {name} has {found} partitions, and partition-num is {wanted}: add partitions to the topic, or "
+                f"set partition-num to {found} or less"
+            )
+        return wanted
+
+    def slotting(self, slots: int) -> PartitionSlotting:
+        """Return the slotting, with copies of everything that may change. The same object is returned until something
+        changes."""
+        with self._lock:
+            if self._slotting is None or self._slotting.count != slots:
+                publication = self._publication
+                options = publication.options
+                dispatcher = Dispatcher(
+                    publication.router, publication.counts, options.zone, raw=options.output_raw_change_event
+                )
+                self._slotting = PartitionSlotting(dispatcher, slots, self._cut_version())
+            return self._slotting
+
+    def _cut_version(self) -> int:
+        """Return a hash of the rules by which rows are cut (rule 16). Added topics do not change it, because they
+        change nothing for the others. It is recorded with each range, as is the number of slots."""
+        return crc32(repr((SLOTTING_VERSION, self._generation, self._rules())).encode())
+
+    def _rules(self) -> int:
+        """Return a hash of the settings that decide, together with the numbers of partitions, where a row is sent and
+        which of its columns. Without column selectors it is the same as in versions that had none, because a range of
+        such a version may be open."""
+        router, options = self._publication.router, self._publication.options
+        parts = (options.output_raw_change_event, options.time_zone, router.default_topic, router.rules)
+        return crc32(repr((*parts, router.selectors) if router.selectors else parts).encode())
+
+    def look(self, *, now: bool = False) -> list[Change]:
+        """Return the topics that have another number of partitions than is recorded, or that were deleted and created
+        again. Brokers are queried at most every `look_s` seconds, unless `now`. Raises DestinationRefused for a deleted
+        topic, and for any change if the configuration says to stop."""
+        if not now and time.monotonic() - self._looked_s < self._config.look_s:
+            return []
+        self._looked_s = time.monotonic()
+        there = self._there()
+        ids = self.admin.ids(self._publication.counts)
+        changes = []
+        for topic, recorded in self._publication.counts.items():
+            found = there.get(topic, 0)
+            used = self._used(topic, found) if found else 0
+            is_another = topic in self._ids and ids.get(topic, self._ids[topic]) != self._ids[topic]
+            if used != recorded or is_another:
+                changes.append(Change(topic, recorded, used, ids[topic] if is_another else ""))
+        gone = [change.topic for change in changes if not change.found]
+        if gone:
+            raise DestinationRefused(
+                f"topic {gone[0]} was deleted, and its messages are lost: create it with "
+                f'{self._publication.counts[gone[0]]} partitions and set partition-change = "take-up"; events from '
+                f"here on are then sent to it"
+            )
+        if changes and self.stops_at_changes:
+            raise DestinationRefused(_refusal(changes[0]))
+        return changes
+
+    def _there(self) -> dict[str, int]:
+        """Return the number of partitions of every topic. A broker that lags does not show topics and partitions that
+        another one created a moment ago, so missing ones are queried again, for _BEHIND_S seconds, before they count as
+        deleted."""
+        end_s = time.monotonic() + _BEHIND_S
+        while True:
+            there = self.admin.counts()
+            missing = any(there.get(topic, 0) < count for topic, count in self._publication.counts.items())
+            if not missing or time.monotonic() > end_s or self._stop.wait(_ASK_AGAIN_S):
+                return there
+
+    def take_up(self, changes: Sequence[Change]) -> dict[str, Any]:
+        """Return the notes that record these changes. Call `taken_up` when they are recorded."""
+        counts = {**self._publication.counts, **{change.topic: change.found for change in changes}}
+        ids = {**self._ids, **{change.topic: change.id_ for change in changes if change.id_}}
+        return {**self.notes(), COUNTS_NOTE: counts, _GENERATION: self._generation + 1, _IDS: ids}
+
+    def taken_up(self, notes: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._generation = int(notes[_GENERATION])
+            # The thread that plans may have added topics since the notes were made.
+            self._ids = {**self._ids, **notes[_IDS]}
+            self._set({**self._publication.counts, **notes[COUNTS_NOTE]}, self._publication.topic_bytes)
+
+
+def _refusal(change: Change) -> str:
+    if change.id_:
+        return (
+            f"topic {change.topic} was deleted and created again: messages that were not read are lost, and new events "
+            f'do not continue them. Set partition-change = "take-up" to continue nevertheless'
+        )
+    return (
+        f"topic {change.topic} has {change.found} partitions, and {change.recorded} when rows were last written: rows "
+        f"of one key would go to another partition, and overtake those that were not read yet. Restore the former "
+        f'number, or set partition-change = "take-up" to continue with {change.found}: the change is then announced in '
+        f"every partition, with its commit_ts"
+    )

@@ -1,0 +1,277 @@
+"""Election of the pump that allocates timestamps: an etcd lease and the bound stored with it. See allocator.py."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from binlog.cluster.kv import KV, Compare, Etcd, Lease, Put
+from binlog.cluster.tso import compose, format_local
+from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY
+from binlog.errors import EtcdError, LeaseExpired
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+
+from pump.cluster.allocator import BOUND_AHEAD_MAX_S, Allocator, Term, start_after
+from pump.errors import AbsurdBound, NotLeader
+from pump.store.ts_limit import boot_clock_s
+
+LEASE_S = 3
+POLL_S = 0.5
+BOUND_WAIT_S = 2.0
+REFUSED_POLL_S = 3.0
+LOG_INTERVAL_S = 60.0
+
+_log = get_logger("pump.cluster.election")
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Election:
+    """Campaigns for leadership and leads while its lease lasts; `run` until cancelled, on the event loop.
+
+    `leader`: host:port of the current leader, "" if unknown. `refusal`: why this pump does not campaign, or "".
+    """
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        *,
+        log_ts_until: Callable[[int], int],
+        ahead_max_s: int = BOUND_AHEAD_MAX_S,
+        boot_s: Callable[[], float] = boot_clock_s,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self._etcd = etcd
+        self._address = ""
+        self._log_ts_until = log_ts_until
+        self._ahead_max_s = ahead_max_s
+        self._boot_s = boot_s
+        self._wall_clock_ms = clock_ms
+        self._term_start: tuple[int, float] | None = None  # (wall clock ms, boot clock s) when this term began
+        self._logged_s = float("-inf")
+        self._allocator = Allocator()
+        self._term = Term()
+        self._leader_revision = 0
+        self._raise_wanted = asyncio.Event()
+        self._raised = asyncio.Event()
+        self.leader = ""
+        self.refusal = ""
+
+    @property
+    def leads(self) -> bool:
+        return self._term.holds(self._boot_s())
+
+    async def timestamps(self, count: int) -> int:
+        """Allocate `count` consecutive timestamps; returns the last. NotLeader if this pump may not allocate any."""
+        deadline_s = self._boot_s() + BOUND_WAIT_S
+        while True:
+            if not self.leads:
+                raise NotLeader(self._why_not())
+            last_ts = self._allocator.allocate(count, self._clock_ms())
+            if self._allocator.wanted_bound(self._clock_ms()) is not None:
+                self._raise_wanted.set()
+            if last_ts is not None:
+                if not self._term.holds(self._boot_s()):  # checked after the allocation, without an await in between
+                    raise NotLeader(f"the lease of {self._address} ended while timestamps were allocated")
+                return last_ts
+            if self._boot_s() > deadline_s:
+                raise NotLeader(f"{self._address} cannot raise the bound in etcd")
+            self._raised.clear()
+            await _wait(self._raised, POLL_S)
+
+    def _why_not(self) -> str:
+        """Return the text of NotLeader. The leader's key in etcd may hold this pump's own address: it was written by an
+        earlier process, or with a lease that this process has just lost."""
+        if self.leader == self._address:
+            return (
+                f"no pump is elected to allocate timestamps: the lease of {self._address} has ended, or is that of a "
+                f"process before this one; a pump is elected within {LEASE_S} s"
+            )
+        return f"timestamps are allocated by {self.leader or 'no pump yet'}, not by {self._address}"
+
+    async def run(self, address: str) -> None:
+        """Campaign and lead in turn until cancelled. `address`: host:port of this pump's Tso service.
+
+        On cancellation the lease is revoked, after the last answer.
+        """
+        self._address = address
+        outage = Outage(_log, "election failed", "election works again")
+        while True:
+            try:
+                await self._campaign()
+                outage.over()
+            except AbsurdBound as error:
+                self.refusal = str(error)
+                self._log_refusal(self.refusal)
+                await asyncio.sleep(REFUSED_POLL_S)  # another pump may have a correct clock
+            except EtcdError as error:
+                outage.failed(error=error)
+                await asyncio.sleep(POLL_S)
+
+    def _log_refusal(self, error: str) -> None:
+        now_s = self._boot_s()
+        if now_s - self._logged_s >= LOG_INTERVAL_S:
+            self._logged_s = now_s
+            _log.error("this pump does not allocate timestamps", error=error)
+
+    def _clock_ms(self) -> int:
+        """Return the wall clock in ms. While this pump leads, ignore a jump far forward: the bound would follow the
+        jump and cannot be lowered."""
+        now_ms = self._wall_clock_ms()
+        if self._term_start is None:
+            return now_ms
+        began_ms, began_s = self._term_start
+        steady_ms = began_ms + int((self._boot_s() - began_s) * 1000)
+        if now_ms <= steady_ms + self._ahead_max_s * 1000:
+            return now_ms
+        if self._boot_s() - self._logged_s >= LOG_INTERVAL_S:
+            self._logged_s = self._boot_s()
+            _log.error(
+                "this machine's clock jumped far forward and timestamps do not follow it; if the clock is right, "
+                "restart the pump",
+                clock=format_local(compose(now_ms)),
+                followed=format_local(compose(steady_ms)),
+            )
+        return steady_ms
+
+    async def _campaign(self) -> None:
+        """If there is a leader, wait for a change. Otherwise take the leader key and lead until the term ends."""
+        found = await self._etcd.get(LEADER_KEY)
+        if found is not None:
+            self.leader = found.value.decode(errors="replace")
+            await self._wait_for_change(found.mod_revision)
+            return
+        self._log_ts(await self._etcd.get(BOUND_KEY))  # raises AbsurdBound before this pump becomes leader
+        self.refusal = ""
+        asked_s = self._boot_s()
+        lease = await self._etcd.lease(LEASE_S)
+        try:
+            put = Put(LEADER_KEY, self._address.encode(), lease.id)
+            revision = await self._etcd.txn([Compare(LEADER_KEY, mod_revision=0)], [put])
+            if revision is None:
+                return
+            self._leader_revision = revision
+            await self._lead(lease, asked_s)
+        finally:
+            self._term.end()
+            with suppress(EtcdError):
+                await lease.revoke()
+
+    async def _wait_for_change(self, revision: int) -> None:
+        """Return when the leader key changes, or after LEASE_S."""
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEASE_S):
+                async for _ in self._etcd.watch(LEADER_KEY, revision=revision):
+                    return
+
+    async def _lead(self, lease: Lease, asked_s: float) -> None:
+        """Raise the bound and begin a term. Renew the lease and raise the bound until the lease is lost."""
+        bound = await self._etcd.get(BOUND_KEY)
+        self._allocator.begin_term(
+            bound_ms=_bound_ms(bound.value) if bound else 0,
+            clock_ms=self._clock_ms(),
+            log_max_ts=self._log_ts(bound),
+        )
+        self._term_start = (self._clock_ms(), self._boot_s())
+        await self._raise_bound()
+        self.leader = self._address
+        self._term.renewed(asked_s=asked_s, ttl_s=lease.ttl_s)
+        _log.info("this pump allocates timestamps", address=self._address, bound_ms=self._allocator.bound_ms)
+        keeper = asyncio.create_task(self._keep(lease))
+        raiser = asyncio.create_task(self._keep_bound())
+        try:
+            await asyncio.wait((keeper, raiser), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._term.end()
+            self._term_start = None
+            self.leader = ""
+            for task in (keeper, raiser):
+                task.cancel()
+            await asyncio.gather(keeper, raiser, return_exceptions=True)
+        _log.warning("this pump no longer allocates timestamps", address=self._address)
+
+    def _log_ts(self, bound: KV | None) -> int:
+        """Return the ts of this pump's log above which a term starts: see start_after. Raises AbsurdBound."""
+        return start_after(
+            bound_ms=_bound_ms(bound.value) if bound else None,
+            clock_ms=self._clock_ms(),
+            log_ts_until=self._log_ts_until,
+            ahead_max_s=self._ahead_max_s,
+        )
+
+    async def _keep(self, lease: Lease) -> None:
+        """Renew the lease. Return when it is lost or has expired on this machine's clock."""
+        outage = Outage(_log, "cannot renew the lease", "the lease is renewed again")
+        while self.leads:
+            await asyncio.sleep(lease.ttl_s / 6)
+            asked_s = self._boot_s()
+            try:
+                left_s = max(0.05, self._term.until_s - asked_s)
+                async with asyncio.timeout(left_s):
+                    ttl_s = await lease.keep_alive()
+            except LeaseExpired:
+                return
+            except (EtcdError, TimeoutError) as error:
+                outage.failed(error=str(error) or "no answer")
+                continue
+            outage.over()
+            if self.leads:  # a term that ended is not resumed: another pump may have led since
+                self._term.renewed(asked_s=asked_s, ttl_s=ttl_s)
+
+    async def _keep_bound(self) -> None:
+        outage = Outage(_log, "cannot raise the bound", "the bound is raised again")
+        while True:
+            await _wait(self._raise_wanted, POLL_S)
+            self._raise_wanted.clear()
+            try:
+                await self._raise_bound()
+                outage.over()
+            except EtcdError as error:
+                outage.failed(error=error)
+                await asyncio.sleep(0.1)
+
+    async def _raise_bound(self) -> None:
+        """Store a higher bound in etcd if one is due.
+
+        Raises EtcdError if etcd does not record this pump as the leader. After any EtcdError it is unknown whether the
+        bound was stored; the next try reads it again.
+        """
+        wanted_ms = self._allocator.wanted_bound(self._clock_ms())
+        if wanted_ms is None:
+            return
+        stored = await self._etcd.get(BOUND_KEY)
+        if stored is None or _bound_ms(stored.value) < wanted_ms:
+            conditions = [
+                Compare(LEADER_KEY, mod_revision=self._leader_revision),
+                Compare(BOUND_KEY, mod_revision=stored.mod_revision if stored else 0),
+            ]
+            if await self._etcd.txn(conditions, [Put(BOUND_KEY, str(wanted_ms).encode())]) is None:
+                raise EtcdError("the leader's key or the bound is not what this pump wrote")
+        elif not await self._still_leader():
+            raise EtcdError("another pump leads")
+        self._allocator.granted(wanted_ms)
+        self._raised.set()
+
+    async def _still_leader(self) -> bool:
+        found = await self._etcd.get(LEADER_KEY)
+        return found is not None and found.mod_revision == self._leader_revision
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Wait for the event, at most `seconds`. Not `wait_for`, which may swallow a cancellation in Python 3.11."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+def _bound_ms(text: bytes) -> int:
+    """Parse the bound. EtcdError if it is not a number: starting from 0 would take timestamps back."""
+    if not text.isdigit():
+        raise EtcdError(f"etcd key {BOUND_KEY} holds {text[:50]!r}, which is not a time in ms")
+    return int(text)

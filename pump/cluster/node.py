@@ -1,0 +1,180 @@
+"""This pump's record in the registry, and its state (correctness rules 1 and 2).
+
+Every write compares the revision with that of this pump's last write. A mismatch means that an operator forced the node
+offline, or that a second process uses its id: prewrites are refused at once, and the record is not written again.
+
+A `paused` record with the label `final` states that nothing is pending here and that nothing above its maxCommitTS is
+stored, so a drainer at that position need not wait for this pump. Registering removes the label before any write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType
+
+from binlog.cluster import tso
+from binlog.cluster.node import FINAL_LABEL, STATUS_LABEL, Event, NodeStatus, State, next_state
+from binlog.cluster.own_record import ForeignRecord, OwnRecord
+from binlog.cluster.registry import NodeRecord, Registry
+from binlog.errors import BinlogError, EtcdError, RegistryConflict
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+_log = get_logger("pump.cluster.node")
+
+
+class Node:
+    """The node state machine: absent, registered, usurped (another process wrote the record), or left.
+
+    `state`: the state of this process, which the next write puts into the record. `usurped`: the state in the record
+    that another process wrote, "" if there is none.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        node_id: str,
+        *,
+        resolved_ts: Callable[[], int],
+        labels: Mapping[str, str] = NO_LABELS,
+    ) -> None:
+        """`labels`: written to the record, for writers that choose pumps by them."""
+        self.node_id = node_id
+        self.score = 0  # written to the record; 0: nothing is measured
+        self._labels = labels
+        self.state = State.OFFLINE
+        self.previous: State | None = None
+        self.usurped = ""
+        self._registry = registry
+        self._resolved_ts = resolved_ts
+        self._host = ""
+        self._status_addr = ""
+        self._final_ts: int | None = None
+        self._started: tuple[int, float] = (0, 0.0)
+        self._record = OwnRecord(registry, "pumps", node_id)
+        self._writing = asyncio.Lock()
+
+    @property
+    def refuses_prewrites(self) -> str:
+        """The state that a refusal of a prewrite names; "" while prewrites are accepted."""
+        if self.usurped:
+            return self.usurped
+        return "" if self.state is State.ONLINE and self._record.revision else str(self.state)
+
+    async def register(self, host: str, now_ts: int, *, status_addr: str = "") -> None:
+        """Become online. RegistryConflict if another process writes the record at the same time.
+
+        `host`: advertised host:port. `status_addr`: host:port where binlogctl finds /state, written to a label; "" for
+        none.
+        """
+        self._host, self._status_addr = host, status_addr
+        self._started = (now_ts, asyncio.get_running_loop().time())
+        record = await self._record.read()
+        self.previous = record.status.state if record is not None else None
+        self.state = next_state(self.previous or State.OFFLINE, Event.START)
+        await self._record.take(self._status(now_ts), record)
+        _log.info("registered", node_id=self.node_id, host=host, previous=self.previous)
+
+    def _status(self, update_ts: int | None = None) -> NodeStatus:
+        start_ts, start_s = self._started
+        now_ts = tso.approximate(start_ts, asyncio.get_running_loop().time() - start_s)
+        final_ts = self._final_ts if self.state is State.PAUSED else None
+        labels = dict(self._labels)
+        if self._status_addr:
+            labels[STATUS_LABEL] = self._status_addr
+        if final_ts is not None:
+            labels[FINAL_LABEL] = "true"
+        return NodeStatus(
+            self.node_id,
+            self._host,
+            self.state,
+            score=self.score,
+            label=labels or None,
+            max_commit_ts=self._resolved_ts() if final_ts is None else final_ts,
+            update_ts=now_ts if update_ts is None else update_ts,
+        )
+
+    async def move(self, event: Event, *, final_ts: int | None = None) -> None:
+        """Change the state and write it to the registry. `final_ts`: no binlog above it is or will be stored."""
+        self.state = next_state(self.state, event)
+        self._final_ts = final_ts
+        await self.write()
+
+    async def write(self) -> None:
+        """Write the record with the current state. RegistryConflict: another process wrote it; EtcdError: retry."""
+        async with self._writing:
+            if self.usurped:
+                raise RegistryConflict(
+                    f"the record of {self.node_id} was overwritten by another process: {self.usurped}"
+                )
+            try:
+                await self._record.write(self._status)
+            except ForeignRecord as error:
+                self._usurp(error.state, error.found)
+                raise
+
+    def _usurp(self, state: str, found: object) -> None:
+        self.usurped = state
+        _log.error(
+            "another process overwrote this pump's record: prewrites are refused; restart the pump to register it "
+            "again",
+            node_id=self.node_id,
+            record=found,
+        )
+
+    async def heartbeat(self, interval_s: float, measure: Callable[[], Awaitable[int]] | None = None) -> None:
+        """Write the record every `interval_s` seconds until usurped; etcd failures are logged and retried (P-LC-06).
+
+        `measure` returns the score to write.
+        """
+        outage = Outage(_log, "heartbeat failed", "heartbeat succeeds again")
+        while not self.usurped:
+            await asyncio.sleep(interval_s)
+            try:
+                if measure is not None:
+                    self.score = await measure()
+                await self.write()
+                outage.over()
+            except RegistryConflict:
+                return
+            except BinlogError as error:
+                outage.failed(error=error)
+
+    async def watch(self) -> None:
+        """Detect a write of another process when it happens, not only at the next heartbeat."""
+        outage = Outage(_log, "watch of the registry failed", "watch of the registry works again")
+        while not self.usurped:
+            try:
+                if outage.lasts_s:
+                    await self._record.read()  # an established watch sends no message
+                    outage.over()
+                async for changes in self._registry.watch("pumps", self._record.revision):
+                    for change in changes:
+                        if change.node_id == self.node_id:
+                            await self._handle_change(change.record)
+                    if self.usurped:
+                        return
+            except EtcdError as error:
+                outage.failed(error=error)
+                await asyncio.sleep(1)
+
+    async def _handle_change(self, record: NodeRecord | None) -> None:
+        """Handle a change of this pump's key: it is this pump's own write, possibly one whose answer has not arrived
+        yet, or a write of another process."""
+        async with self._writing:
+            if self._record.is_ours(record):
+                return
+            with suppress(EtcdError):
+                found = await self._record.read()
+                if not self._record.is_ours(found):
+                    self._usurp(str(found.status.state) if found is not None else "removed", found)
+
+    async def go_offline(self) -> None:
+        """Write the record as offline, after a failed start."""
+        self.state = State.OFFLINE
+        await self._record.write(lambda: replace(self._status(), update_ts=0))

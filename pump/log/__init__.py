@@ -1,0 +1,1 @@
+"""The value log: records in files, and how they are read and recovered. See FORMAT.md."""

@@ -1,0 +1,334 @@
+"""The value log: files of records, of which the newest is written. See FORMAT.md.
+
+`open` recovers the log and makes it writable at the end of its newest file. A write or sync that fails breaks the log
+for good: it is then unknown which bytes the disk holds, so nothing may be written after them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from binlog.errors import BinlogError, LogBroken
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
+
+from pump.errors import DamagedRecord
+from pump.log.file import COPY_BYTES, LogFile
+from pump.log.file_ends import FileEnds
+from pump.log.read_progress import ReadingProgress
+from pump.log.record import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    Pointer,
+    Scan,
+    check_record,
+    decode_footer,
+    encode_footer,
+    encode_header,
+)
+from pump.metrics import storage_metrics
+
+FILE_BYTES_MAX = 500 << 20
+JOIN_BYTES_MAX = 16 << 20  # up to this size the parts of a write are copied into one buffer
+CLOSE_FOOTER_BYTES_MIN = 50 << 10
+SUFFIX = ".vlog"
+
+_MID_APPEND = os.environ.get("BINLOG_CRASH_POINT", "").partition(":")[0] == "pump.mid_append"
+_log = get_logger("pump.log.value_log")
+
+
+class Head(NamedTuple):
+    """The last record of the log that the index holds: its position, its end offset, and the largest ts of its file."""
+
+    pointer: Pointer
+    end: int
+    max_ts: int
+
+
+class Found(NamedTuple):
+    """A record found by a scan, or (`payload` None) bytes that are not a record."""
+
+    pointer: Pointer
+    end: int
+    payload: bytes | None
+    reason: str
+
+
+class ValueLog:
+    """The value log. Only one thread may write (`append`, `write`); the other methods are safe for use by several
+    threads."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        file_bytes_max: int = FILE_BYTES_MAX,
+        sync: Callable[[int], None] | None = os.fdatasync,
+        progress: ReadingProgress | None = None,
+    ) -> None:
+        """`sync`: makes a file durable; None: writes do not wait for the disk (`sync-log = false`). `progress` records
+        how far `open` has read. No file is opened yet."""
+        self._directory = directory
+        self._file_bytes_max = file_bytes_max
+        self._sync = sync
+        self._ends = FileEnds(sync, progress or ReadingProgress())
+        self._files: dict[int, LogFile] = {}
+        self._broken: str | None = None
+        self.on_broken: Callable[[], object] = lambda: None  # called once, in the thread that broke the log
+
+    # Opening
+
+    def open(self, checked: Head | None = None, known: Head | None = None) -> list[DamagedRecord]:
+        """Open every file and make the newest one writable. Return the damage found in the checked part of that file.
+
+        The newest file is checked from `checked` on, or from its beginning. `known` is the index's head: the records
+        before it were once complete, so unreadable bytes before it are damage. Unreadable bytes after it are a torn
+        tail and are truncated (upstream leaves them, `P-ST-05`).
+        """
+        head = max((each for each in (checked, known) if each is not None), default=None)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for path in sorted(self._directory.glob("*" + SUFFIX)):
+            if not path.stem.isdecimal():
+                raise BinlogError(f"{path} is not a value log file: its name must be a number")
+            self._files[int(path.stem)] = self._open_file(int(path.stem), path)
+        if head is not None and head.pointer.fid > max(self._files, default=-1):
+            raise BinlogError(
+                f"the index names file {head.pointer.fid}, but the newest file in {self._directory} is older: value "
+                "log files are missing"
+            )
+        damage: list[DamagedRecord] = []
+        if self._files:
+            newest = self._files[max(self._files)]
+            if head is not None and head.pointer.fid == newest.fid and head.end > newest.size:
+                _log.error(
+                    "the index has records beyond the end of the newest value log file; starting a new file",
+                    file=str(newest.path),
+                )
+                self._ends.find_max_ts(newest)
+                newest.closed = True
+            else:
+                begin, floor = _in_file(checked, newest.fid), _in_file(known, newest.fid).end
+                damage = self._ends.recover(newest, begin.end, begin.max_ts, floor=floor)
+        if not self._files or self._files[max(self._files)].closed:
+            self._create(max(self._files, default=-1) + 1)
+        for file in self._files.values():
+            if not file.max_ts and file.fid != self.tail.fid:
+                self._ends.find_max_ts(file)
+        return damage
+
+    def _open_file(self, fid: int, path: Path) -> LogFile:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        size = os.fstat(fd).st_size
+        file = LogFile(fid, path, fd, size, False)
+        max_ts = decode_footer(file.read(max(0, size - FOOTER_BYTES), FOOTER_BYTES))
+        if max_ts is not None:
+            file.size, file.closed, file.max_ts, file.finished = size - FOOTER_BYTES, True, max_ts, True
+        return file
+
+    def _create(self, fid: int) -> LogFile:
+        file = self._files[fid] = self._open_file(fid, self.path(fid))
+        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        return file
+
+    # Writing
+
+    @property
+    def tail(self) -> LogFile:
+        """The file that is written."""
+        return self._files[max(self._files)]
+
+    @property
+    def broken(self) -> str | None:
+        """Why the log accepts no more writes, or None."""
+        return self._broken
+
+    def fits(self, size: int, count: int) -> bool:
+        """Return whether `count` records with `size` bytes of payloads fit into the newest file, so that no new file
+        begins."""
+        return self.tail.size + size + HEADER_BYTES * count <= self._file_bytes_max
+
+    def write(self, parts: list[bytes], max_ts: int) -> None:
+        """Write and sync complete records, headers included, at the end of the newest file. `max_ts`: the largest ts of
+        the file with these records. Raises LogBroken like `append`."""
+        if self._broken is not None:
+            raise LogBroken(self._broken)
+        began_s = time.monotonic()
+        self._write(self.tail, parts, max_ts)
+        storage_metrics.appended(parts[1::2], time.monotonic() - began_s)
+
+    def append(self, payloads: Sequence[bytes], max_ts: Sequence[int]) -> list[Pointer]:
+        """Write and sync records. Return their positions, parallel to `payloads`. `max_ts`: the larger ts of each.
+
+        Raises LogBroken if this or an earlier write failed: it is then unknown which records the disk holds.
+        """
+        if self._broken is not None:
+            raise LogBroken(self._broken)
+        began_s = time.monotonic()
+        pointers: list[Pointer] = []
+        parts: list[bytes] = []
+        file = self.tail
+        at, largest = file.size, file.max_ts
+        for payload, ts in zip(payloads, max_ts, strict=True):
+            pointers.append(Pointer(file.fid, at))
+            parts.append(encode_header(payload))
+            parts.append(payload)
+            at += HEADER_BYTES + len(payload)
+            if ts > largest:
+                largest = ts
+            if at > self._file_bytes_max:
+                self._write(file, parts, largest)
+                file = self._rotate(file)
+                parts = []
+                at, largest = 0, 0
+        if parts:
+            self._write(file, parts, largest)
+        storage_metrics.appended(payloads, time.monotonic() - began_s)
+        return pointers
+
+    def _write(self, file: LogFile, parts: list[bytes], max_ts: int) -> None:
+        size = sum(map(len, parts))
+        if size <= JOIN_BYTES_MAX or _MID_APPEND:
+            parts = [b"".join(parts)]
+        crash_point("pump.before_append")
+        began_s = time.monotonic()
+        try:
+            if _MID_APPEND:
+                half = size // 2
+                os.write(file.fd, parts[0][:half])
+                crash_point("pump.mid_append")
+                parts = [parts[0][half:]]
+            for part in parts:
+                view = memoryview(part)
+                while view:
+                    view = view[os.write(file.fd, view) :]
+            crash_point("pump.after_append")
+            if self._sync is not None:
+                written_s = time.monotonic()
+                self._sync(file.fd)
+                storage_metrics.TIME_FSYNC.observe(time.monotonic() - written_s)
+        except OSError as error:
+            raise self._break(f"value log {file.path} is broken since a write failed: {error}") from error
+        storage_metrics.TIME_TO_DISK.observe(time.monotonic() - began_s)
+        crash_point("pump.after_sync")
+        file.size = os.fstat(file.fd).st_size if _MID_APPEND else file.size + size
+        file.max_ts = max_ts
+
+    def _rotate(self, file: LogFile) -> LogFile:
+        began_s = time.monotonic()
+        self._finish(file)
+        try:
+            created = self._create(file.fid + 1)
+        except OSError as error:
+            raise self._break(f"value log cannot create file {file.fid + 1}: {error}") from error
+        storage_metrics.TIME_ROTATE.observe(time.monotonic() - began_s)
+        return created
+
+    def _finish(self, file: LogFile) -> None:
+        try:
+            if os.write(file.fd, encode_footer(file.max_ts)) != FOOTER_BYTES:
+                raise OSError(errno.EIO, "a short write")
+            os.fdatasync(file.fd)
+        except OSError as error:
+            raise self._break(f"value log {file.path} is broken since its footer failed: {error}") from error
+        file.closed = file.finished = True
+
+    def give_up(self, reason: str) -> None:
+        """Refuse every later write, because a step after the append failed: it is unknown which of the last records
+        count as stored."""
+        if self._broken is None:
+            self._break(reason)
+
+    def _break(self, reason: str) -> LogBroken:
+        self._broken = reason
+        storage_metrics.ERROR_WRITE_BATCH.inc()
+        _log.error("value log broken", reason=reason)
+        self.on_broken()
+        return LogBroken(reason)
+
+    def close(self) -> None:
+        """Close the log. Write the footer of the newest file if the file is large enough (`P-ST-03`). Files in use by
+        readers stay open."""
+        if self._files and self._broken is None and not self.tail.closed and self.tail.size >= CLOSE_FOOTER_BYTES_MIN:
+            self._finish(self.tail)
+        self._files.clear()
+
+    # Reading
+
+    def file(self, fid: int) -> LogFile:
+        """Return a file. Raises DamagedRecord if it is missing: the index then points to a lost part of the log."""
+        found = self._files.get(fid)
+        if found is None:
+            raise DamagedRecord(str(self.path(fid)), 0, "the file is missing")
+        return found
+
+    def path(self, fid: int) -> Path:
+        return self._directory / f"{fid:06d}{SUFFIX}"
+
+    def read(self, pointer: Pointer, length: int | None = None) -> bytes:
+        """Return the payload of a record. `length`: the payload's bytes according to the index, if known. Raises
+        DamagedRecord if the record cannot be read."""
+        file = self.file(pointer.fid)
+        if length is None:
+            header = file.read(pointer.offset, HEADER_BYTES)
+            if len(header) < HEADER_BYTES:
+                raise DamagedRecord(str(file.path), pointer.offset, "the file ends before it")
+            length = min(int.from_bytes(header[4:12], "little"), file.size)
+        data = file.read(pointer.offset, HEADER_BYTES + length)
+        if len(data) < HEADER_BYTES:
+            raise DamagedRecord(str(file.path), pointer.offset, "the file ends before it")
+        return check_record(data, 0, length=length, place=str(file.path), offset=pointer.offset)
+
+    def holds(self, pointer: Pointer, payload: bytes) -> bool:
+        """Return whether the record is complete and has exactly this payload. The record is read piece by piece. Use
+        `read` to find out why it is False."""
+        file = self._files.get(pointer.fid)
+        header = encode_header(payload)
+        if file is None or file.read(pointer.offset, HEADER_BYTES) != header:
+            return False
+        begin, view = pointer.offset + HEADER_BYTES, memoryview(payload)
+        return all(
+            file.read(begin + at, min(COPY_BYTES, len(view) - at)) == view[at : at + COPY_BYTES]
+            for at in range(0, len(view), COPY_BYTES)
+        )
+
+    def scan(self, start: Pointer) -> Iterator[Found]:
+        """Yield every record from `start` on, in the order written, and every range of bytes that is not a record."""
+        for fid in sorted(self._files):
+            if fid < start.fid:
+                continue
+            file = self._files[fid]
+            begin = start.offset if fid == start.fid else 0
+            for step in Scan(file.read, begin, file.size):
+                yield Found(Pointer(fid, step.offset), step.end, step.payload, step.reason)
+
+    def files(self) -> list[LogFile]:
+        """Return the files, ascending by number."""
+        return [self._files[fid] for fid in sorted(self._files)]
+
+    def has(self, fid: int) -> bool:
+        """Return whether the file exists in the log. Safe for use by several threads."""
+        return fid in self._files
+
+    def remove(self, fid: int) -> None:
+        """Remove and unlink a file that is not the newest. Pulls that still read from it can finish."""
+        file = self._files.pop(fid)
+        file.path.unlink()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all records."""
+        return sum(file.size for file in self._files.values())
+
+
+def _in_file(head: Head | None, fid: int) -> Head:
+    """Return the head if it is in this file, else the file's beginning."""
+    return head if head is not None and head.pointer.fid == fid else Head(Pointer(fid, 0), 0, 0)

@@ -1,0 +1,1 @@
+"""Metrics of a pump, with the original's names where it has them."""

@@ -1,0 +1,1 @@
+"""Reads complete binlogs in commit order: plans, ranges, and binlogs in parts."""

@@ -1,0 +1,1 @@
+"""The gRPC services: bytes in, bytes out."""

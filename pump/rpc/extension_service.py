@@ -1,0 +1,283 @@
+"""The extension service: writes and pulls many binlogs per message, and plans batches. Contract: pump_ext.proto."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from binlog.errors import BinlogError, DecodeError
+from binlog.pb import pump_ext_pb2 as pb
+from binlog.rpc.messages import Buffer
+from binlog.rpc.method import Received
+from binlog.runtime.version import release
+from google.protobuf.message import DecodeError as ProtobufError
+
+from pump.metrics import call_metrics
+from pump.pull.batch_end import Limits
+from pump.pull.ranges import pull_bytes
+from pump.rpc.admission import InFlight
+from pump.rpc.messages import Pulled, parse_batch, pulled
+from pump.rpc.methods import Service, code_number
+from pump.rpc.original_service import Gate
+from pump.rpc.range_messages import range_messages, read_bytes
+from pump.store.store import Store
+
+MESSAGE_BYTES = 1 << 20
+MESSAGE_BYTES_CAP = 16 << 20  # the largest message size that a caller may request
+IN_FLIGHT_MAX = 64
+PENDING_MAX = 10_000
+
+_M = TypeVar("_M")
+
+
+def _parse(kind: Callable[[bytes], _M], what: str, data: Buffer) -> _M:
+    try:
+        return kind(bytes(data))
+    except ProtobufError as error:
+        raise DecodeError(what, offset=0, detail=str(error)) from error
+
+
+def _answer(batch_id: int, results: Sequence[BinlogError | None]) -> bytes:
+    response = pb.WriteBatchResp(batch_id=batch_id)
+    for place, error in enumerate(results):
+        if error is not None:
+            response.errors.add(index=place, code=code_number(error), message=str(error))
+    encoded: bytes = response.SerializeToString()
+    return encoded
+
+
+class ExtService:
+    """Handlers of `binlog.ext.PumpExt`."""
+
+    def __init__(
+        self,
+        store: Store,
+        gate: Gate,
+        in_flight: InFlight | None = None,
+        *,
+        node_id: str,
+        state: Callable[[], str],
+    ) -> None:
+        self._store = store
+        self._in_flight = in_flight or InFlight()
+        self._gate = gate
+        self._node_id = node_id
+        self._state = state
+
+    def service(self) -> Service:
+        return Service(
+            "binlog.ext.PumpExt",
+            unary={
+                "Watermark": self.watermark,
+                "Count": self.count,
+                "Inspect": self.inspect,
+                "Settle": self.settle,
+                "PassOver": self.pass_over,
+                "Outcome": self.outcome,
+            },
+            streaming={"PullRange": self.pull_range},
+            bidi={"WriteBatch": self.write_batch},
+            writes=frozenset({"WriteBatch"}),
+        )
+
+    async def write_batch(self, requests: AsyncIterator[Received]) -> AsyncIterator[bytes]:
+        """Write batches and answer them in the order of the requests. At most IN_FLIGHT_MAX are under way."""
+        answers: asyncio.Queue[Awaitable[bytes] | None] = asyncio.Queue()
+        slots = asyncio.Semaphore(IN_FLIGHT_MAX)
+
+        async def read() -> None:
+            try:
+                async for received in requests:
+                    try:
+                        await slots.acquire()
+                    except BaseException:
+                        received.release()
+                        raise
+                    answers.put_nowait(asyncio.create_task(self._admit(received)))
+                    del received
+            finally:
+                answers.put_nowait(None)
+
+        reader = asyncio.create_task(read())
+        try:
+            while (answer := await answers.get()) is not None:
+                yield await answer
+                slots.release()
+            await reader  # an error of the requests ends the stream, too
+        finally:
+            reader.cancel()
+            await asyncio.wait([reader])  # the requests cannot be closed while the reader still waits for the next one
+
+    async def _admit(self, received: Received) -> bytes:
+        try:
+            if isinstance(received.refused, BinlogError):  # answered per binlog, so that the stream stays open
+                _, batch_id, payloads = parse_batch(received.data)
+                return _answer(batch_id, [received.refused] * len(payloads))
+            return await self._write(received.data)
+        finally:
+            received.release()
+
+    async def _write(self, data: Buffer) -> bytes:
+        cluster_id, batch_id, payloads = parse_batch(data)
+        began_s, results = time.monotonic(), None
+        try:
+            results = await self._gate.write(self._store, "WriteBatch", cluster_id, payloads)
+        finally:
+            taken = results is not None and not any(results)
+            call_metrics.observe("WriteBatch", "succ" if taken else "fail", time.monotonic() - began_s)
+        return _answer(batch_id, results)
+
+    async def pull_range(self, data: Buffer) -> AsyncIterator[bytes]:
+        request: Any = _parse(pb.PullRangeReq.FromString, "PullRangeReq", data)
+        self._gate.check(request.cluster_id)
+        bytes_max = min(request.message_bytes_max or MESSAGE_BYTES, MESSAGE_BYTES_CAP)
+        part_bytes_max = min(request.part_bytes_max, MESSAGE_BYTES_CAP)
+        end = pb.PullEnd()
+        with call_metrics.pulling("PullRange"), self._in_flight.pull(pull_bytes(max(bytes_max, part_bytes_max))):
+            async for message in self._messages(request.after_ts, request.until_ts, bytes_max, part_bytes_max):
+                end.count += message.binlogs
+                end.bytes += message.size
+                call_metrics.read("PullRange", count=message.binlogs, size=message.size)
+                yield message.data
+                del message
+        yield pb.PullRangeResp(end=end).SerializeToString()
+
+    async def _messages(
+        self, after_ts: int, until_ts: int, bytes_max: int, part_bytes_max: int
+    ) -> AsyncIterator[Pulled]:
+        """Yield the messages of a range. A caller that accepts no parts (`part_bytes_max` 0) gets a large binlog in one
+        message, whose bytes count as in flight, as in PullBinlogs."""
+        large: list[bytes] = []
+        async with contextlib.AsyncExitStack() as held:
+            async for piece in self._store.pull_as(
+                partial(range_messages, message_bytes_max=bytes_max, in_parts=bool(part_bytes_max)),
+                after_ts,
+                until_ts,
+                bytes_max=read_bytes(bytes_max),
+                fakes=False,
+                part_bytes_max=part_bytes_max or MESSAGE_BYTES_CAP,
+            ):
+                if isinstance(piece, Pulled):
+                    yield piece
+                    del piece
+                    continue
+                if not large:
+                    await held.enter_async_context(self._in_flight.answer(piece.whole_bytes))
+                large.append(piece.data)
+                if piece.offset + len(piece.data) == piece.whole_bytes:
+                    message = pulled([b"".join(large)], piece.commit_ts)
+                    large.clear()
+                    yield message
+                    del message
+                    await held.aclose()
+
+    async def count(self, data: Buffer) -> bytes:
+        request: Any = _parse(pb.CountReq.FromString, "CountReq", data)
+        self._gate.check(request.cluster_id)
+        plan = await self._store.count(request.after_ts, request.until_ts)
+        response = pb.CountResp(count=plan.count, bytes=plan.bytes, bytes_exact=plan.bytes_exact)
+        encoded: bytes = response.SerializeToString()
+        return encoded
+
+    async def watermark(self, data: Buffer) -> bytes:
+        """Return the resolved ts and, if requested, the plan of a batch.
+
+        The order matters. The resolved ts is computed first, and the index is read after it (rule 4). The purge point
+        is read last: a binlog that it does not cover then was in the index when the index was read."""
+        request: Any = _parse(pb.WatermarkReq.FromString, "WatermarkReq", data)
+        self._gate.check(request.cluster_id)
+        state = self._state()
+        resolved_ts = await self._store.resolver.refresh()
+        response: Any = pb.WatermarkResp(
+            resolved_ts=resolved_ts, batch_end_ts=resolved_ts, state=state, ends_pulls=True
+        )
+        if request.batch_bytes_max and request.after_ts < resolved_ts:
+            limits = Limits(
+                request.batch_bytes_max,
+                request.batch_count_max,
+                request.stop_at_schema,
+                request.schema_version,
+                request.large_bytes_min,
+            )
+            plan = await self._store.plan(request.after_ts, resolved_ts, limits)
+            response.batch_end_ts = plan.end_ts
+            response.batch_bytes = plan.bytes
+            response.batch_count = plan.count
+            response.stop = int(plan.stop)
+            response.stop_ts = plan.stop_ts
+            response.stop_schema_version = plan.stop_schema_version
+            response.last_ts = plan.last_ts
+            response.bytes_exact = plan.bytes_exact
+            for split in plan.splits:
+                response.split_ts.append(split.ts)
+                response.split_count.append(split.count)
+                response.split_bytes.append(split.bytes)
+            response.stop_bytes = plan.stop_bytes
+        response.purged_ts = self._store.purged_ts
+        self._tell_oldest(response)
+        encoded: bytes = response.SerializeToString()
+        return encoded
+
+    def _tell_oldest(self, response: Any) -> None:
+        """Add the prewrite that holds the resolved ts of this answer back, if there is one."""
+        entry = self._store.oldest_pending()
+        if entry is None or entry.start_ts > response.resolved_ts + 1:
+            return
+        response.oldest_pending.start_ts = entry.start_ts
+        response.oldest_pending.age_ms = int((time.monotonic() - entry.since_s) * 1000)
+        response.oldest_pending.ddl_job_id = entry.ddl_job_id
+        response.oldest_pending.writer = entry.writer
+
+    async def inspect(self, data: Buffer) -> bytes:
+        request: Any = _parse(pb.InspectReq.FromString, "InspectReq", data)
+        self._gate.check(request.cluster_id)
+        now_s = time.monotonic()
+        store = self._store
+        response = pb.InspectResp(
+            node_id=self._node_id,
+            state=self._state(),
+            resolved_ts=store.resolved_ts,
+            max_commit_ts=store.index.largest_complete(),
+            purged_ts=store.purged_ts,
+            pending_count=store.pending_count,
+            late_commit_count=store.counters.late_commits,
+            late_commit_ts=store.counters.late_ts,
+            version=release(),
+        )
+        for entry in store.pending(min(request.pending_max, PENDING_MAX)):
+            response.pending.add(
+                start_ts=entry.start_ts,
+                age_ms=int((now_s - entry.since_s) * 1000),
+                ddl_job_id=entry.ddl_job_id,
+                bytes=entry.size,
+                prewrite_key=entry.prewrite_key,
+                writer=entry.writer,
+            )
+        encoded: bytes = response.SerializeToString()
+        return encoded
+
+    async def settle(self, data: Buffer) -> bytes:
+        request: Any = _parse(pb.SettleReq.FromString, "SettleReq", data)
+        self._gate.check(request.cluster_id)
+        await self._store.settle(request.start_ts, request.commit_ts)
+        encoded: bytes = pb.SettleResp(commit_ts=request.commit_ts).SerializeToString()
+        return encoded
+
+    async def pass_over(self, data: Buffer) -> bytes:
+        request: Any = _parse(pb.PassOverReq.FromString, "PassOverReq", data)
+        self._gate.check(request.cluster_id)
+        binlog = await self._store.pass_over(request.commit_ts, dry_run=request.dry_run)
+        response = pb.PassOverResp(start_ts=binlog.start_ts, ddl_job_id=binlog.ddl_job_id, why=binlog.why)
+        encoded: bytes = response.SerializeToString()
+        return encoded
+
+    async def outcome(self, data: Buffer) -> bytes:
+        request: Any = _parse(pb.OutcomeReq.FromString, "OutcomeReq", data)
+        self._gate.check(request.cluster_id)
+        outcomes = [self._store.outcome(start_ts) for start_ts in request.start_ts]
+        encoded: bytes = pb.OutcomeResp(commit_ts=outcomes).SerializeToString()
+        return encoded

@@ -1,0 +1,188 @@
+"""Decodes and encodes messages that hold binlogs, with as few copies as possible.
+
+Protobuf copies a bytes field when it parses and when it serializes. This is cheap for a usual binlog, but a gigabyte
+each time for a transaction of a gigabyte. So large messages are decoded and encoded here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from binlog.envelope import encode_varint
+from binlog.errors import DecodeError
+from binlog.pb import pump_ext_pb2, pump_pb2
+from binlog.rpc.messages import Buffer
+from binlog.wire import signed, skip, tag, varint, within
+from google.protobuf.message import DecodeError as ProtobufError
+
+from pump.pull.binlog_parts import Part
+
+LARGE_BYTES_MIN = 4 << 20
+
+_CLUSTER_ID, _PAYLOAD = 0x08, 0x12  # tags of a WriteBinlogReq
+_TYPE, _START_TS = 0x08, 0x10  # tags of a Binlog
+_PAYLOADS, _LAST_TS, _WHOLE_BYTES, _PART_OFFSET = b"\x0a", b"\x10", b"\x40", b"\x48"  # tags of a PullRangeResp
+PREFIXES_KEPT = 1 << 14
+_TWO_BYTES_MAX = 1 << 14  # a shorter message's length is a varint of at most two bytes
+
+
+def parse_write(data: Buffer) -> tuple[int, bytes]:
+    """Parse a WriteBinlogReq. Return (cluster id, payload). The payload of a large one is a view of `data`; it may be
+    used as bytes but must not be kept longer than the call. Raises DecodeError."""
+    if len(data) > LARGE_BYTES_MIN:
+        cluster_id, _, payloads = _take_apart(data, "WriteBinlogReq", payload_field=2)
+        return cluster_id, payloads[-1] if payloads else b""
+    try:
+        request = pump_pb2.WriteBinlogReq.FromString(bytes(data))
+    except ProtobufError as error:
+        raise DecodeError("WriteBinlogReq", offset=0, detail=str(error)) from error
+    return request.clusterID, request.payload
+
+
+def usual_payloads(cluster_id: int, requests: Sequence[Buffer]) -> list[bytes] | None:
+    """Return the payloads of WriteBinlogReqs in the usual form: the id of this cluster, one payload, nothing else.
+    Return None if one of them has another form or is large; the caller then uses `parse_write` for each."""
+    head = _write_head(cluster_id)
+    at = len(head)
+    payloads: list[bytes] = []
+    for data in requests:
+        if data[:at] != head or len(data) - at < 3 or len(data) > _TWO_BYTES_MAX:
+            return None
+        size, begin = data[at], at + 1
+        if size > 127:
+            if data[begin] > 127:
+                return None
+            size = size & 127 | data[begin] << 7
+            begin += 1
+        if len(data) - begin != size:
+            return None
+        payloads.append(bytes(data[begin:]))
+    return payloads
+
+
+@lru_cache(maxsize=4)
+def _write_head(cluster_id: int) -> bytes:
+    return bytes((_CLUSTER_ID,)) + encode_varint(cluster_id) + bytes((_PAYLOAD,))
+
+
+def parse_batch(data: Buffer) -> tuple[int, int, Sequence[bytes]]:
+    """Parse a WriteBatchReq. Return (cluster id, batch id, payloads). In a large one each large payload is a view of
+    `data`, as in `parse_write`. Raises DecodeError."""
+    if len(data) > LARGE_BYTES_MIN:
+        return _take_apart(data, "WriteBatchReq", payload_field=3)
+    try:
+        request: Any = pump_ext_pb2.WriteBatchReq.FromString(bytes(data))
+    except ProtobufError as error:
+        raise DecodeError("WriteBatchReq", offset=0, detail=str(error)) from error
+    return request.cluster_id, request.batch_id, list(request.payloads)  # a list, as every access makes new bytes
+
+
+def _take_apart(data: Buffer, what: str, *, payload_field: int) -> tuple[int, int, list[bytes]]:
+    """Return the fields 1 and 2 if they are numbers, else 0, and every payload. Raises DecodeError."""
+    view: Any = memoryview(data)
+    at, end = 0, len(data)
+    numbers = {1: 0, 2: 0}
+    payloads: list[bytes] = []
+    try:
+        while at < end:
+            number, wire, begin = tag(view, at, end)
+            if number == payload_field and wire == 2:
+                size, begin = varint(view, begin, end)
+                at = within(begin + size, end)
+                payloads.append(view[begin:at] if size > LARGE_BYTES_MIN else bytes(view[begin:at]))
+            elif number in numbers and wire == 0:
+                numbers[number], at = varint(view, begin, end)
+            else:
+                at = skip(view, begin, end, number, wire)
+    except DecodeError as error:
+        raise DecodeError(what, offset=error.offset, detail=error.detail) from error
+    return numbers[1], numbers[2], payloads
+
+
+class WriteHead(NamedTuple):
+    """The start_ts and the size in bytes of a binlog, from the first bytes of its WriteBinlogReq."""
+
+    start_ts: int
+    size: int
+
+
+def head_of_write(head: bytes) -> WriteHead | None:
+    """Parse the first bytes of a WriteBinlogReq. Return None if there are too few or the order of fields is unusual."""
+    try:
+        if head[0] != _CLUSTER_ID:
+            return None
+        _, at = varint(head, 1)
+        if head[at] != _PAYLOAD:
+            return None
+        size, at = varint(head, at + 1)
+        if head[at] != _TYPE or head[at + 1] > 127 or head[at + 2] != _START_TS:
+            return None
+        return WriteHead(signed(varint(head, at + 3)[0]), size)
+    except (DecodeError, IndexError):
+        return None
+
+
+class _Prefixes(dict[int, bytes]):
+    """The bytes before a payload in a PullRangeResp, by the payload's length. Those of usual lengths are cached."""
+
+    def __missing__(self, size: int) -> bytes:
+        prefix = _PAYLOADS + encode_varint(size)
+        if size < PREFIXES_KEPT:
+            self[size] = prefix
+        return prefix
+
+
+_prefixes = _Prefixes()
+
+
+class Pulled(NamedTuple):
+    """A PullRangeResp: its bytes, the number of its binlogs, and the bytes of its binlogs. A binlog in parts counts
+    with its first part."""
+
+    data: bytes
+    binlogs: int
+    size: int
+
+
+def payload_fields(payloads: Sequence[bytes]) -> bytes:
+    """Encode complete binlogs as fields of a PullRangeResp."""
+    pieces = [b""] * (2 * len(payloads))
+    pieces[::2] = map(_prefixes.__getitem__, map(len, payloads))
+    pieces[1::2] = payloads
+    return b"".join(pieces)
+
+
+def last_ts_field(last_ts: int) -> bytes:
+    """Encode the field of a PullRangeResp with the commit_ts of its last binlog."""
+    return _LAST_TS + encode_varint(last_ts)
+
+
+def pulled(payloads: Sequence[bytes], last_ts: int) -> Pulled:
+    """Encode a PullRangeResp of complete binlogs."""
+    return Pulled(payload_fields(payloads) + last_ts_field(last_ts), len(payloads), sum(map(len, payloads)))
+
+
+def pulled_part(part: Part) -> Pulled:
+    """Encode a PullRangeResp with one part of a large binlog."""
+    size = len(part.data)
+    pieces = [_prefixes[size], part.data, last_ts_field(part.commit_ts)]
+    pieces.append(_WHOLE_BYTES + encode_varint(part.whole_bytes))
+    if part.offset:
+        pieces.append(_PART_OFFSET + encode_varint(part.offset))
+    return Pulled(b"".join(pieces), 0 if part.offset else 1, size)
+
+
+def entity(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
+    """Encode a PullBinlogResp."""
+    return large_entity(start_ts, commit_ts, (payload,))
+
+
+def large_entity(start_ts: int, commit_ts: int, parts: Sequence[bytes]) -> bytes:
+    """Encode a PullBinlogResp of a payload in parts. The payload is copied once."""
+    meta = pump_pb2.Meta(startTs=start_ts, commitTs=commit_ts).SerializeToString()
+    size = sum(map(len, parts))
+    before = b"\x0a\x00\x12" + encode_varint(size)  # pos, payload
+    after = b"\x22" + encode_varint(len(meta)) + meta
+    return b"".join((b"\x0a" + encode_varint(len(before) + size + len(after)) + before, *parts, after))

@@ -1,0 +1,197 @@
+"""The gRPC services: methods, limits, and a status for each error. Handlers receive and return bytes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from binlog import errors
+from binlog.errors import BinlogError
+from binlog.rpc.messages import Buffer
+from binlog.rpc.method import REQUEST_BYTES_MAX, Method, Received, Sink
+from binlog.rpc.session import Settings
+from binlog.rpc.status import RpcError, Status
+from binlog.rpc.waiting import Waiting
+from binlog.runtime import edge
+from binlog.runtime.security import Security
+
+from pump import errors as own
+from pump.metrics import call_metrics
+from pump.rpc import messages
+from pump.rpc.admission import InFlight
+
+Unary = Callable[[Buffer], Awaitable[bytes]]
+Streaming = Callable[[Buffer], AsyncIterator[bytes | Sequence[bytes]]]
+Bidi = Callable[[AsyncIterator[Received]], AsyncIterator[bytes]]
+
+# The first matching class decides.
+CODES: tuple[tuple[type[BinlogError], Status], ...] = (
+    (errors.ClusterMismatch, Status.FAILED_PRECONDITION),
+    (errors.NotOnline, Status.FAILED_PRECONDITION),
+    (own.NotResolved, Status.FAILED_PRECONDITION),
+    (own.NotLeader, Status.FAILED_PRECONDITION),
+    (own.NoSuchPrewrite, Status.NOT_FOUND),
+    (own.NoSuchBinlog, Status.NOT_FOUND),
+    (own.NotDamaged, Status.FAILED_PRECONDITION),
+    (own.TooLarge, Status.RESOURCE_EXHAUSTED),
+    (own.MessageTooLarge, Status.RESOURCE_EXHAUSTED),
+    (own.Overloaded, Status.RESOURCE_EXHAUSTED),
+    (errors.NoSpace, Status.RESOURCE_EXHAUSTED),
+    (errors.LogBroken, Status.INTERNAL),
+    (errors.PurgedPosition, Status.OUT_OF_RANGE),
+    (own.DamagedRecord, Status.DATA_LOSS),
+    (errors.DecodeError, Status.INVALID_ARGUMENT),
+    (own.InvalidBinlog, Status.INVALID_ARGUMENT),
+    (own.RolledBack, Status.ABORTED),
+    (own.Conflict, Status.ALREADY_EXISTS),
+    (own.Stopping, Status.UNAVAILABLE),
+    (errors.TimestampUnavailable, Status.UNAVAILABLE),
+    (errors.EtcdError, Status.UNAVAILABLE),
+)
+# The codes that upstream's service may return. For all other errors its clients expect UNKNOWN and a text (P-RPC-04).
+UPSTREAM_CODES = frozenset({Status.OUT_OF_RANGE, Status.DATA_LOSS, Status.UNAVAILABLE})
+
+
+# TiDB's client does not repeat a request that was answered with ResourceExhausted (C-10), which is right for these
+# errors. A full disk and too many bytes in flight are returned as UNKNOWN, so that the client repeats the request:
+# another pump may have room, or this one a little later.
+UPSTREAM_FINAL: tuple[type[BinlogError], ...] = (own.TooLarge, own.MessageTooLarge)
+
+TRANSACTION_BYTES_MAX = 1 << 30
+BATCH_BYTES_MIN = 64 << 20  # a message of many binlogs may have at least this size, whatever transaction-bytes-max is
+WRITE_EXTRA_BYTES = 64  # allowed for the bytes of a WriteBinlogReq in addition to its payload
+
+
+def code_of(error: BinlogError) -> Status:
+    """Return the status of an error; UNKNOWN if it is not in the table."""
+    for kind, code in CODES:
+        if isinstance(error, kind):
+            return code
+    return Status.UNKNOWN
+
+
+def code_number(error: BinlogError) -> int:
+    """Return the status as a number, for errors that are sent inside a message."""
+    return int(code_of(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A gRPC service: its methods by kind.
+
+    `upstream`: errors are returned as UNKNOWN with a text, as upstream's clients expect. `writes`: methods whose
+    messages hold binlogs; these messages count as in flight and may be large. `sinks`: a second handler of unary
+    methods (see Method).
+
+    Calls and pulls are timed here under their names. A bidi handler measures each message itself, and a method with a
+    sink measures each call."""
+
+    name: str
+    unary: dict[str, Unary]
+    streaming: dict[str, Streaming]
+    bidi: dict[str, Bidi]
+    upstream: bool = False
+    writes: frozenset[str] = frozenset()
+    sinks: Mapping[str, Sink] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLimits:
+    """Limits of received messages, in bytes. `message_bytes_max`: for any message that holds binlogs; 0: no limit of
+    its own."""
+
+    transaction_bytes_max: int = TRANSACTION_BYTES_MAX
+    message_bytes_max: int = 0
+
+    @property
+    def single(self) -> int:
+        """The limit of a message with one binlog."""
+        found = self.transaction_bytes_max + WRITE_EXTRA_BYTES
+        return min(found, self.message_bytes_max or found)
+
+    @property
+    def batch(self) -> int:
+        """The limit of a message with many binlogs."""
+        found = max(self.transaction_bytes_max, BATCH_BYTES_MIN) + WRITE_EXTRA_BYTES
+        return min(found, self.message_bytes_max or found)
+
+    def too_long(self, size: int, head: bytes, limit: int) -> Exception:
+        """Return the error for a message above its limit, of which only the head was read."""
+        call_metrics.LOSS.inc()
+        if limit != self.message_bytes_max:
+            found = messages.head_of_write(head)
+            if found is not None and found.size > self.transaction_bytes_max:
+                return own.TooLarge(found.start_ts, found.size, self.transaction_bytes_max)
+        return own.MessageTooLarge(size, limit)
+
+
+class Edge(edge.Edge):
+    """The server at the pump's gRPC address."""
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        security: Security | None = None,
+        in_flight: InFlight | None = None,
+        limits: MessageLimits | None = None,
+    ) -> None:
+        room = in_flight or InFlight()
+        waiting = Waiting()
+        room.on_room = waiting.room_again
+        methods = {
+            f"/{service.name}/{name}".encode(): method
+            for service in services
+            for name, method in _methods(service, limits or MessageLimits()).items()
+        }
+        super().__init__(Settings(methods, waiting, room), security)
+
+
+def _methods(service: Service, limits: MessageLimits) -> dict[str, Method]:
+    translate = _translate_for_upstream if service.upstream else _translate
+
+    def method(name: str, limit: int, **handler: Any) -> Method:
+        counted = name in service.writes
+        bytes_max = limit if counted else REQUEST_BYTES_MAX
+        return Method(
+            translate=translate, counted=counted, request_bytes_max=bytes_max, too_long=limits.too_long, **handler
+        )
+
+    found: dict[str, Method] = {}
+    for name, unary in service.unary.items():
+        sink = service.sinks.get(name)
+        handler = unary if sink is not None else _timed_unary(name, unary)
+        found[name] = method(name, limits.single, unary=handler, sink=sink)
+    for name, streaming in service.streaming.items():
+        found[name] = method(name, limits.single, streaming=_timed(name, streaming))
+    for name, bidi in service.bidi.items():
+        found[name] = method(name, limits.batch, bidi=bidi)
+    return found
+
+
+def _timed_unary(name: str, handler: Unary) -> Unary:
+    async def timed(request: Buffer) -> bytes:
+        with call_metrics.timed(name):
+            return await handler(request)
+
+    return timed
+
+
+def _timed(name: str, handler: Streaming) -> Streaming:
+    async def timed(request: Buffer) -> AsyncIterator[bytes | Sequence[bytes]]:
+        with call_metrics.timed(name):
+            async for message in handler(request):
+                yield message
+
+    return timed
+
+
+def _translate(error: Exception) -> RpcError | None:
+    return RpcError(code_of(error), str(error)) if isinstance(error, BinlogError) else None
+
+
+def _translate_for_upstream(error: Exception) -> RpcError | None:
+    found = _translate(error)
+    if found is None or found.status in UPSTREAM_CODES or isinstance(error, UPSTREAM_FINAL):
+        return found
+    return RpcError(Status.UNKNOWN, found.text)

@@ -1,0 +1,245 @@
+"""The original's service for TiDB and Go drainers: WriteBinlog and PullBinlogs. Bytes in, bytes out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+from binlog.errors import BinlogError, ClusterMismatch, DecodeError
+from binlog.pb import pump_pb2
+from binlog.rpc.messages import Buffer
+from binlog.rpc.method import Asker
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+from google.protobuf.message import DecodeError as ProtobufError
+
+from pump.errors import Stopping
+from pump.metrics import call_metrics
+from pump.pull.binlog_parts import Part
+from pump.pull.ranges import Chunk, pull_bytes
+from pump.rpc.admission import InFlight
+from pump.rpc.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write, usual_payloads
+from pump.rpc.methods import Service
+from pump.rpc.write_groups import Callers, TurnWriter
+from pump.store.store import Store
+from pump.store.writes import Done
+
+PULL_BYTES_MAX = 1 << 20
+TOGETHER_BYTES = 32 << 10
+
+_log = get_logger("pump.rpc.original_service")
+
+
+class Gate:
+    """The checks of both services before they use the store: whether the pump serves, whether the request is for this
+    cluster, and whether the pump accepts prewrites now."""
+
+    def __init__(self, cluster_id: int, refuses_prewrites: Callable[[], str]) -> None:
+        """`refuses_prewrites`: returns the state in which prewrites are refused, or ""."""
+        self.cluster_id = cluster_id
+        self.refuses_prewrites = refuses_prewrites
+        self.closed: str = "the pump is starting"
+
+    def check(self, cluster_id: int) -> None:
+        """Raise ClusterMismatch (P-RPC-01) for another cluster, and Stopping before the pump serves and after."""
+        if cluster_id != self.cluster_id:
+            raise ClusterMismatch(cluster_id, self.cluster_id)
+        if self.closed:
+            raise Stopping(self.closed)
+
+    async def write(
+        self, store: Store, method: str, cluster_id: int, payloads: Sequence[bytes]
+    ) -> list[BinlogError | None]:
+        """Do `check`, then write. Return one result for each payload. Metrics count the write under `method`."""
+        try:
+            self.check(cluster_id)
+            began_s = time.monotonic()
+            results = await store.write(payloads, refuse_prewrites=self.refuses_prewrites())
+        except BinlogError:
+            call_metrics.lost(payloads)
+            raise
+        call_metrics.written(method, payloads, results, took_s=time.monotonic() - began_s)
+        return results
+
+    def submit(self, store: Store, method: str, payloads: Sequence[bytes], done: Done) -> None:
+        """Write binlogs for this cluster like `write`, but report to `done`; see Writing.submit."""
+        began_s = time.monotonic()
+
+        def count(results: list[BinlogError | None], left: Sequence[int]) -> None:
+            took_s = time.monotonic() - began_s
+            if left:
+                judged = [place for place in range(len(payloads)) if place not in left]
+                given, judgements = [payloads[place] for place in judged], [results[place] for place in judged]
+                call_metrics.written(method, given, judgements, took_s=took_s)
+            else:
+                call_metrics.written(method, payloads, results, took_s=took_s)
+            done(results, left)
+
+        try:
+            self.check(self.cluster_id)
+            store.submit(payloads, count, refuse_prewrites=self.refuses_prewrites())
+        except BinlogError:
+            call_metrics.lost(payloads)
+            raise
+
+
+def _together(chunk: Chunk) -> Iterator[list[bytes]]:
+    """Yield the PullBinlogResps of a chunk in groups of about TOGETHER_BYTES, which is cheaper than one by one; no
+    message waits long."""
+    messages: list[bytes] = []
+    size = 0
+    for served in chunk:
+        messages.append(entity(served.start_ts, served.commit_ts, served.payload))
+        size += len(served.payload)
+        if size >= TOGETHER_BYTES:
+            call_metrics.read("PullBinlogs", count=len(messages), size=size)
+            yield messages
+            messages, size = [], 0
+    if messages:
+        call_metrics.read("PullBinlogs", count=len(messages), size=size)
+        yield messages
+
+
+class _Waiter:
+    """The Asker of one call: it lets a task wait for the answer."""
+
+    def __init__(self) -> None:
+        self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def answer(self, _numbers: Sequence[int], message: bytes) -> int:
+        if self.answered.done():
+            return 0
+        self.answered.set_result(message)
+        return 1
+
+    def refuse(self, _number: int, error: BaseException) -> bool:
+        if self.answered.done():
+            return False
+        self.answered.set_exception(error)
+        return True
+
+
+class PumpService:
+    """Handlers of `binlog.Pump`."""
+
+    def __init__(
+        self, store: Store, gate: Gate, in_flight: InFlight | None = None, *, slow_write_s: float = 1.0
+    ) -> None:
+        self._store = store
+        self._in_flight = in_flight or InFlight()
+        self._gate = gate
+        self._slow_write_s = slow_write_s
+        self._turn = TurnWriter(self._submit, self._write, self._tell)
+        self._refusing = Outage(_log, "write refused", "writes are taken again")
+        self.pullers = 0
+
+    def service(self) -> Service:
+        return Service(
+            "binlog.Pump",
+            unary={"WriteBinlog": self.write_binlog},
+            sinks={"WriteBinlog": self.take_binlogs},
+            streaming={"PullBinlogs": self.pull_binlogs},
+            bidi={},
+            upstream=True,
+            writes=frozenset({"WriteBinlog"}),
+        )
+
+    async def write_binlog(self, data: Buffer) -> bytes:
+        """Write one binlog. It is durable when this returns (P-RPC-02, P-RPC-03, P-RPC-07). If the caller is cancelled,
+        the binlog is written all the same."""
+        waiter = _Waiter()
+        self.take_binlogs(waiter, (0,), (data,))
+        return await waiter.answered
+
+    def take_binlogs(self, asker: Asker, numbers: Sequence[int], requests: Sequence[Buffer]) -> None:
+        """Write binlogs that arrived together, and answer each call through `asker` when its binlog is durable."""
+        began_s = time.monotonic()
+        payloads = usual_payloads(self._gate.cluster_id, requests)
+        if payloads is not None:
+            self._turn.take(Callers(asker, numbers, began_s), payloads)
+            return
+        for number, data in zip(numbers, requests, strict=True):
+            callers = Callers(asker, (number,), began_s)
+            try:
+                cluster_id, payload = parse_write(data)
+                if cluster_id != self._gate.cluster_id:
+                    call_metrics.lost([payload])
+                    self._gate.check(cluster_id)
+            except BinlogError as error:
+                call_metrics.observe("WriteBinlog", "fail", time.monotonic() - began_s)
+                asker.refuse(number, error)
+            else:
+                self._turn.take(callers, (payload,))
+
+    def _tell(self, callers: Callers, error: BaseException | None) -> None:
+        asker, numbers, began_s = callers
+        took_s = time.monotonic() - began_s
+        if error is None:
+            waited = asker.answer(numbers, b"")
+            call_metrics.observe("WriteBinlog", "succ", took_s, waited)
+            call_metrics.observe("WriteBinlog", "fail", took_s, len(numbers) - waited)
+            self._refusing.over()
+            if took_s >= self._slow_write_s:
+                _log.warning("slow write", seconds=round(took_s, 3), binlogs=len(numbers))
+            return
+        for number in numbers:
+            asker.refuse(number, error)
+        call_metrics.observe("WriteBinlog", "fail", took_s, len(numbers))
+        if isinstance(error, BinlogError):
+            self._refusing.failed(error=error)
+
+    async def _write(self, payloads: Sequence[bytes]) -> list[BinlogError | None]:
+        return await self._gate.write(self._store, "WriteBinlog", self._gate.cluster_id, payloads)
+
+    def _submit(self, payloads: Sequence[bytes], done: Done) -> None:
+        self._gate.submit(self._store, "WriteBinlog", payloads, done)
+
+    async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes | Sequence[bytes]]:
+        """Stream every binlog after startFrom.offset when it is resolved (P-RPC-09, P-PULL-04, P-PULL-06). Fakes are
+        included unchanged (P-FAKE-03), rollbacks are not (P-PULL-05).
+
+        A purged position, damage or a stop of the pump ends the stream with an error status, never with an EOF that
+        looks like a normal end.
+        """
+        try:
+            request = pump_pb2.PullBinlogReq.FromString(bytes(data))
+        except ProtobufError as error:
+            raise DecodeError("PullBinlogReq", offset=0, detail=str(error)) from error
+        self._gate.check(request.clusterID)
+        last_ts = max(0, request.startFrom.offset)
+        self._store.reader.check_position(last_ts)
+        self.pullers += 1
+        try:
+            with call_metrics.pulling("PullBinlogs"), self._in_flight.pull(pull_bytes(PULL_BYTES_MAX)):
+                async for message in self._entities(last_ts):
+                    yield message
+        finally:
+            self.pullers -= 1
+
+    async def _entities(self, last_ts: int) -> AsyncIterator[bytes | Sequence[bytes]]:
+        """Yield messages until the pump closes. A large binlog is one message, assembled from its parts."""
+        large: list[bytes] = []
+        async with contextlib.AsyncExitStack() as held:
+            while not self._gate.closed:
+                until_ts = await self._store.resolver.passed(last_ts)
+                async for chunk in self._store.pull(
+                    last_ts, until_ts, bytes_max=PULL_BYTES_MAX, fakes=True, part_bytes_max=LARGE_BYTES_MIN
+                ):
+                    if not isinstance(chunk, Part):
+                        for messages in _together(chunk):
+                            yield messages
+                        continue
+                    if not large:
+                        await held.enter_async_context(self._in_flight.answer(chunk.whole_bytes))
+                    large.append(chunk.data)
+                    if chunk.offset + len(chunk.data) == chunk.whole_bytes:
+                        call_metrics.read("PullBinlogs", count=1, size=chunk.whole_bytes)
+                        message = large_entity(chunk.start_ts, chunk.commit_ts, large)
+                        large.clear()
+                        yield message
+                        del message
+                        await held.aclose()
+                last_ts = until_ts
+            raise Stopping(self._gate.closed)

@@ -1,0 +1,1 @@
+"""HTTP: status documents and pages."""

@@ -1,0 +1,247 @@
+"""The pump's HTTP endpoints at status-addr. The original serves the same paths on its gRPC port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
+from binlog.cluster.tikv import TiKV
+from binlog.envelope import scan
+from binlog.errors import BinlogError
+from binlog.pb import binlog_pb2
+from binlog.runtime import profiling
+from binlog.runtime.history import History
+from binlog.runtime.http import (
+    Action,
+    Page,
+    Request,
+    Response,
+    html_response,
+    json_response,
+    ready_response,
+    text_response,
+)
+from binlog.runtime.version import release
+from google.protobuf.message import DecodeError as ProtobufError
+
+from pump.cluster.node import Node
+from pump.metrics import call_metrics
+from pump.status.page import behind, charts, page
+from pump.status.starting_page import starting_document, starting_page, starting_text
+from pump.store.resolver import Timestamps
+from pump.store.store import Store
+from pump.tasks.gc import GarbageCollector
+from pump.tasks.score import Measures
+
+PENDING_SHOWN = 20
+OK, WRONG, FAILED = 200, 1, 3  # result codes of the original, in the JSON body
+
+
+class StatusPages:
+    """Handlers for binlog.runtime.http. `stop` is called with "pause" or "close". `tikv`: None if the cluster has no
+    TiKV. `debug`: whether profiles are served."""
+
+    def __init__(
+        self,
+        store: Store,
+        node: Node,
+        registry: Registry,
+        timestamps: Timestamps,
+        collector: GarbageCollector,
+        stop: Callable[[str], None],
+        *,
+        measures: Callable[[], Measures],
+        tikv: TiKV | None = None,
+        debug: bool = False,
+    ) -> None:
+        self._store = store
+        self._node = node
+        self._registry = registry
+        self._timestamps = timestamps
+        self._collector = collector
+        self._stop = stop
+        self._history = History()
+        self._measures = measures
+        self._tikv = tikv
+        self._debug = debug
+
+    def routes(self) -> dict[str, Page]:
+        return {"/": self.home, "/status": self.status, "/ready": self.ready, "/drainers": self.drainers}
+
+    def actions(self) -> dict[str, Action]:
+        return {
+            "PUT /state/{node_id}/{action}": self.change_state,
+            "GET /debug/binlog/{ts}": self.show_binlog,
+            "POST /debug/gc/trigger": self.trigger_gc,
+            **profiling.actions(enabled=self._debug),
+        }
+
+    async def status(self) -> Response:
+        """Return the original's document of all pumps, and the details of this pump under "pump". While the pump reads
+        its value log, no timestamp is fetched: there may be no source yet."""
+        try:
+            pumps = {r.status.node_id: _document(r.status) for r in (await self._registry.list("pumps")).nodes}
+            now_ts, problem = (await self._timestamps.get(), "") if self._store.opened else (0, self._starting)
+        except BinlogError as error:
+            pumps, now_ts, problem = {}, 0, str(error)
+        document = {"status": pumps or None, "CommitTS": now_ts, "Checkpoint": {}, "ErrMsg": problem}
+        return json_response({**document, "pump": self._own()}, newline=True)
+
+    async def ready(self) -> Response:
+        """Answer probes: 200 if this pump accepts prewrites."""
+        return ready_response(self.refuses())
+
+    @property
+    def _starting(self) -> str:
+        return starting_text(self._store.reading.now)
+
+    def refuses(self) -> str:
+        """Return why this pump accepts no prewrites; empty if it does."""
+        if not self._store.opened:
+            return self._starting
+        if self._node.usurped:
+            return f"another process overwrote this pump's record ({self._node.usurped})"
+        if self._node.state is not State.ONLINE:
+            return f"this pump is {self._node.state}"
+        if self._store.log.broken:
+            return f"the value log is broken: {self._store.log.broken}"
+        return "no available space: writes are refused" if self._store.space.full else ""
+
+    async def sample(self) -> None:
+        """Take the samples of the charts, until cancelled."""
+        while True:
+            gauges = {"disk_bytes": float(self._store.space.available_bytes)}
+            if self._store.resolved_ts:
+                gauges["behind_s"] = behind(self._store.resolved_ts, int(time.time() * 1000))
+            self._history.add(time.monotonic(), gauges, call_metrics.totals())
+            await asyncio.sleep(self._history.interval_s)
+
+    async def home(self) -> Response:
+        """Return the HTML page. It is served also while etcd is unavailable."""
+        if not self._store.opened:
+            return html_response(starting_page(self._node.node_id, self._store.reading.now))
+        drainers: list[NodeStatus] = []
+        with suppress(BinlogError):
+            drainers = [record.status for record in (await self._registry.list("drainers")).nodes]
+        space = self._store.space
+        text = page(
+            self._own(),
+            now_ms=int(time.time() * 1000),
+            available_bytes=space.available_bytes,
+            full=space.full,
+            drainers=drainers,
+            charts=charts(self._history, time.monotonic()),
+        )
+        return html_response(text)
+
+    def _own(self) -> dict[str, Any]:
+        if not self._store.opened:
+            return starting_document(self._node.node_id, self._store.reading.now)
+        store, now_s, measures = self._store, time.monotonic(), self._measures()
+        return {
+            "nodeId": self._node.node_id,
+            "state": str(self._node.state),
+            "usurped": self._node.usurped,
+            "version": release(),
+            "resolvedTS": store.resolved_ts,
+            "purgedTS": store.purged_ts,
+            "score": measures.score,
+            "writeSeconds": round(measures.write_s, 6),
+            "diskRoom": round(measures.room, 4),
+            "backlogBytes": measures.backlog_bytes,
+            "logBytes": store.log.size,
+            "logBroken": store.log.broken,
+            "damage": [str(error) for error in store.damage[:PENDING_SHOWN]],
+            "pendingCount": store.pending_count,
+            "pending": [
+                {
+                    "startTS": entry.start_ts,
+                    "ageSeconds": round(now_s - entry.since_s, 1),
+                    "ddlJobID": entry.ddl_job_id,
+                    "prewriteKey": entry.prewrite_key.hex(),
+                    "writer": entry.writer.hex(),
+                    "belowGCSafePoint": entry.safepoint_ts,
+                }
+                for entry in store.pending(PENDING_SHOWN)
+            ],
+            "belowGCSafePointCount": len(store.pending_below_safepoint()),
+            "lateCommitCount": store.counters.late_commits,
+            "lateCommitTS": list(store.counters.late_ts),
+        }
+
+    async def drainers(self) -> Response:
+        try:
+            listing = await self._registry.list("drainers")
+        except BinlogError:
+            return json_response("can't provide service")
+        return json_response([_document(record.status) for record in listing.nodes] or None)
+
+    async def change_state(self, request: Request) -> Response:
+        """Pause or close this pump, only while it is online (P-LC-10). The answer is sent before the stop begins."""
+        node_id, action = request.path["node_id"], request.path["action"]
+        if node_id != self._node.node_id:
+            return _result(f"invalide nodeID {node_id}, this pump's nodeID is {self._node.node_id}", FAILED)
+        if self._node.state is not State.ONLINE:
+            return _result(f"this pump's state is {self._node.state}, apply {action} failed!", FAILED)
+        if action not in ("pause", "close"):
+            return _result(f"invalide action {action}", FAILED)
+        self._stop(action)
+        return _result(f"apply action {action} success!", OK)
+
+    async def show_binlog(self, request: Request) -> Response:
+        """Return the binlog stored under a ts as text, with TiKV's record of its primary key."""
+        if not self._store.opened:
+            return text_response(self._starting)
+        text = request.path["ts"]
+        if not text.isdigit() or int(text) >= 1 << 63:
+            return text_response(f"invalid parameter ts: {text}")
+        try:
+            payload = self._store.read_at(int(text))
+        except BinlogError as error:
+            return text_response(str(error))
+        if payload is None:
+            return text_response(f"no binlog is stored under {text}")
+        shown = binlog_pb2.Binlog.FromString(payload)
+        parts = [str(shown)]
+        if scan(payload).value_end:
+            parts.append(f"\n\n PrewriteValue: {_prewrite_value(shown.prewrite_value)}")
+        if shown.prewrite_key:
+            parts.append(await self._mvcc(shown.prewrite_key))
+        return text_response("".join(parts))
+
+    async def _mvcc(self, key: bytes) -> str:
+        if self._tikv is None:
+            return "\n\n GetMvccByEncodedKey failed: this cluster has no TiKV"
+        try:
+            return f"\n\n GetMvccByEncodedKey: \n{await self._tikv.mvcc(key)}"
+        except BinlogError as error:
+            return f"\n\n GetMvccByEncodedKey failed: {error}"
+
+    async def trigger_gc(self, _request: Request) -> Response:
+        if not self._store.opened:
+            return text_response(f"{self._starting}\n")
+        if self._collector.working:
+            return text_response("gc is working\n")
+        await self._collector.collect()
+        return text_response("trigger gc success\n")
+
+
+def _prewrite_value(data: bytes) -> str:
+    try:
+        return f"\n{binlog_pb2.PrewriteValue.FromString(data)}"
+    except ProtobufError:
+        return "<Unmarshallable>\n"
+
+
+def _document(status: NodeStatus) -> Any:
+    return json.loads(status.to_json())
+
+
+def _result(message: str, code: int) -> Response:
+    return json_response({"message": message, "code": code, "data": None}, indent=2)

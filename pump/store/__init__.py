@@ -1,0 +1,1 @@
+"""The store: writes, resolves, recovers and reads binlogs. Independent of transport and registry."""

@@ -1,0 +1,335 @@
+"""Group commit: queued binlogs are judged, appended with one sync, indexed, and reported.
+
+A `Writer` accepts submissions on the event loop between `start` and `stop`; `stop` waits for the queued ones. It
+processes one batch at a time, always in this order: judge → append → fdatasync → index batch → report. So a binlog that
+is reported is durable *and* visible to pulls. A batch of usual size is judged on the loop, and a thread does the work
+that waits for the disk. The thread processes a batch completely if the batch is large or may fill a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from binlog.envelope import Envelope, scan
+from binlog.errors import BinlogError, LogBroken
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
+
+from pump.errors import Stopping
+from pump.index.leveldb import Index
+from pump.log.record import HEADER_BYTES, Pointer
+from pump.log.value_log import Head, ValueLog
+from pump.store.disk_thread import DiskThread
+from pump.store.matcher import Fate, Matcher, Place, Verdict, Written, enter
+from pump.store.progress import Progress, Reached
+from pump.store.usual_binlogs import Usual, enter_usual
+
+BATCH_BYTES_MAX = 8 << 20
+QUEUE_BYTES_MAX = 64 << 20
+PROGRESS_INTERVAL_S = 1.0
+LOOP_BYTES_MAX = 1 << 20  # a batch of more bytes is judged in the thread
+SHORT_MAX = 64  # the loop may wait for the write of a batch of at most this many binlogs
+
+_log = get_logger("pump.store.group_commit")
+
+
+@dataclass(slots=True, eq=False)
+class Submission:
+    """Checked binlogs of one request, or usual binlogs of several requests. `size`: bytes of the payloads. `report` is
+    called once, on the event loop."""
+
+    payloads: Sequence[bytes]
+    size: int
+    report: Callable[[Written], None]
+    envelopes: Sequence[Envelope] = ()  # empty if the binlogs are usual
+    usual: Usual | None = None
+
+    def scanned(self) -> Sequence[Envelope]:
+        """Return the envelopes, also of usual binlogs."""
+        return self.envelopes if self.usual is None else [scan(payload) for payload in self.payloads]
+
+
+class _Batch:
+    """A batch that is being written: its submissions, the bytes to write, and the results."""
+
+    __slots__ = ("error", "head", "parts", "reports", "submissions")
+
+    def __init__(self, submissions: list[Submission]) -> None:
+        self.submissions = submissions
+        self.reports: list[tuple[Submission, Written]] = []
+        self.parts: list[bytes] = []  # headers and payloads
+        self.error: BinlogError | None = None
+        self.head: Head | None = None  # set when the complete batch is in the index
+
+
+class Writer:
+    """Writes submissions, as the module says. Use it only on the event loop. `resolved_ts` is called whenever progress
+    is saved (correctness rule 3)."""
+
+    def __init__(
+        self, log: ValueLog, index: Index, matcher: Matcher, progress: Progress, *, resolved_ts: Callable[[], int]
+    ) -> None:
+        self._log = log
+        self._index = index
+        self._matcher = matcher  # used only by the thread that works on the current batch
+        self._progress = progress
+        self._resolved_ts = resolved_ts
+        self._disk = DiskThread("pump-writer")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue: deque[Submission] = deque()
+        self._queued_bytes = 0
+        self._batch: _Batch | None = None  # the current batch
+        self._scheduled = self._is_beginning = False
+        self._stopping = False
+        self._idle = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._saved_s = 0.0
+        self._head: Head | None = None
+        self._written_bytes = 0
+
+    def start(self, head: Head | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._head = head
+        self._progress.start()
+        self._disk.start()
+
+    async def room(self) -> None:
+        """Wait until the queue accepts more bytes."""
+        while not self._room.is_set():
+            await self._room.wait()
+
+    def submit(self, submission: Submission, *, now: bool = False) -> None:
+        """Queue a submission. Raises Stopping after `stop`. `now`: begin its batch immediately, because nothing else
+        for this batch will be submitted in this turn of the loop. It may then be reported before this returns."""
+        if self._stopping:
+            raise Stopping("the pump is closing and writes nothing more")
+        self._queue.append(submission)
+        self._queued_bytes += submission.size
+        if self._queued_bytes > QUEUE_BYTES_MAX:
+            self._room.clear()
+        if now:
+            self._begin()
+        else:
+            self._schedule()
+
+    async def stop(self) -> None:
+        """Write the queued submissions, save progress, and end the threads."""
+        self._stopping = True
+        while self._queue or self._batch is not None:
+            self._idle.clear()
+            await self._idle.wait()
+        if self._loop is not None:
+            await self._disk.stop()
+            self._save_progress(now=True)
+            await asyncio.to_thread(self._progress.stop)
+
+    def _schedule(self) -> None:
+        """Begin the next batch after this turn of the loop."""
+        if self._batch is None and not self._scheduled and self._loop is not None:
+            self._scheduled = True
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        if self._loop is None or self._is_beginning:  # called by a report: the outer call begins the next batch
+            return
+        self._scheduled = False
+        self._is_beginning = True
+        try:
+            self._begin_next()
+        finally:
+            self._is_beginning = False
+
+    def _begin_next(self) -> None:
+        while self._batch is None and self._queue:
+            batch = self._batch = _Batch(self._take())
+            job = self._job(batch)
+            short = 0 < len(batch.parts) <= 2 * SHORT_MAX  # no parts yet: the thread judges the batch
+            if job is not None and not self._disk.run(job, self._end_later, short=short):
+                return
+            del job
+            self._end(batch)
+
+    def _end_later(self) -> None:
+        self._is_beginning = True  # a batch that a report submits waits until this batch is reported completely
+        try:
+            if self._batch is not None:
+                self._end(self._batch)
+        finally:
+            self._is_beginning = False
+        self._begin()
+
+    def _take(self) -> list[Submission]:
+        """Take submissions off the queue, up to BATCH_BYTES_MAX, but at least one."""
+        taken: list[Submission] = []
+        size = 0
+        while self._queue and (not taken or size + self._queue[0].size <= BATCH_BYTES_MAX):
+            submission = self._queue.popleft()
+            size += submission.size
+            taken.append(submission)
+        self._queued_bytes -= size
+        return taken
+
+    def _job(self, batch: _Batch) -> Callable[[], None] | None:
+        """Return the thread's work for a batch, or None if there is none. A batch of usual size is judged here."""
+        if self._log.broken is not None:
+            broken = LogBroken(self._log.broken)
+            batch.reports = [
+                (s, Written([Verdict(Fate.SKIPPED, False, broken)] * len(s.payloads), [])) for s in batch.submissions
+            ]
+            return None
+        size = sum(submission.size for submission in batch.submissions)
+        count = sum(len(submission.payloads) for submission in batch.submissions)
+        if not self._log.fits(size, count):
+            return lambda: self._guarded(batch, lambda: self._write(batch))
+        if size > LOOP_BYTES_MAX:
+            return lambda: self._guarded(batch, lambda: self._enter_and_commit(batch))
+        entered: list[tuple[Head, Any]] = []
+        self._guarded(batch, lambda: entered.append(self._enter(batch)))
+        if not entered:
+            return None
+        if not batch.parts:
+            self._matcher.end_batch()
+            return None
+        head, raw = entered[0]
+        return lambda: self._guarded(batch, lambda: self._commit(batch, head, raw))
+
+    def _enter(self, batch: _Batch) -> tuple[Head, Any]:
+        """Judge a batch that fits into the log's last file. Put its records into the batch. Return the new head and the
+        index batch."""
+        writes, raw = self._index.batch()
+        tail, parts = self._log.tail, batch.parts
+        place = Place(tail.fid, tail.size, tail.max_ts)
+        for submission in batch.submissions:
+            usual, payloads = submission.usual, submission.payloads
+            if usual is not None:
+                written = enter_usual(usual, payloads, self._matcher, writes, parts, place)
+            else:
+                written = enter(submission.envelopes, payloads, self._matcher, writes, parts, place)
+            batch.reports.append((submission, written))
+        last = place.at - HEADER_BYTES - len(parts[-1]) if parts else place.at
+        head = Head(Pointer(place.fid, last), place.at, place.max_ts)
+        writes.head(head)
+        return head, raw
+
+    # In the thread, or while a batch is judged on the loop
+
+    def _guarded(self, batch: _Batch, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BinlogError as error:  # LogBroken, or the index failed: the disk may or may not hold these binlogs
+            self._log.give_up(str(error))
+            batch.error = error
+        except Exception as error:  # noqa: BLE001  a bug here must not leave callers without an answer
+            self._mistake(batch, error)
+
+    def _mistake(self, batch: _Batch, error: Exception) -> None:
+        _log.exception("the writer failed", exc_info=error)
+        broken = LogBroken(f"the writer failed: {error!r}")
+        batch.reports = [(submission, _all_unknown(submission, broken)) for submission in batch.submissions]
+        self._log.give_up(str(broken))
+
+    def _write(self, batch: _Batch) -> None:
+        """Judge and write a batch that may fill a file."""
+        payloads: list[bytes] = []
+        largest: list[int] = []
+        judged: list[tuple[Envelope, bytes, Written]] = []
+        for submission in batch.submissions:
+            verdicts: list[Verdict] = []
+            written = Written(verdicts, [])
+            batch.reports.append((submission, written))
+            for envelope, payload in zip(submission.scanned(), submission.payloads, strict=True):
+                verdict = self._matcher.judge(envelope, payload)
+                verdicts.append(verdict)
+                if verdict.write:
+                    judged.append((envelope, payload, written))
+                    payloads.append(payload)
+                    largest.append(max(envelope.start_ts, envelope.commit_ts))
+        if not payloads:
+            self._matcher.end_batch()
+            return
+        pointers = self._log.append(payloads, largest)
+        writes, raw = self._index.batch()
+        for (envelope, payload, written), pointer in zip(judged, pointers, strict=True):
+            commit_ts = self._matcher.record(writes, envelope, payload, pointer)
+            if commit_ts:
+                written.visible.append(commit_ts)
+        last = pointers[-1]
+        head = Head(last, last.offset + HEADER_BYTES + len(payloads[-1]), self._log.file(last.fid).max_ts)
+        writes.head(head)
+        self._put(batch, head, raw)
+
+    def _enter_and_commit(self, batch: _Batch) -> None:
+        """Judge and write a large batch that fits into the log's last file."""
+        head, raw = self._enter(batch)
+        if batch.parts:
+            self._commit(batch, head, raw)
+        else:
+            self._matcher.end_batch()
+
+    def _commit(self, batch: _Batch, head: Head, raw: Any) -> None:
+        """Write a judged batch to the log and to the index."""
+        self._log.write(batch.parts, head.max_ts)
+        self._put(batch, head, raw)
+
+    def _put(self, batch: _Batch, head: Head, raw: Any) -> None:
+        """Write the index batch, which makes the binlogs visible."""
+        self._index.write(raw)
+        batch.head = head
+        self._matcher.end_batch()
+        crash_point("pump.after_index")
+
+    # On the event loop
+
+    def _end(self, batch: _Batch) -> None:
+        self._batch = None
+        reports = batch.reports
+        if batch.head is not None:
+            self._head = batch.head
+            self._written_bytes += sum(submission.size for submission in batch.submissions)
+        if batch.error is not None:
+            judged, error = dict(reports), batch.error
+            reports = [(s, _failed(s, judged.get(s), error)) for s in batch.submissions]
+        for submission, written in reports:
+            try:
+                submission.report(written)
+            except Exception:  # noqa: BLE001  the other submissions still wait for their reports
+                _log.exception("cannot report the result of a write")
+        if self._queued_bytes <= QUEUE_BYTES_MAX:
+            self._room.set()
+        crash_point("pump.after_ack")
+        self._save_progress(now=False)
+        if not self._queue:
+            self._idle.set()
+
+    def _save_progress(self, *, now: bool) -> None:
+        """Have the progress saved, at most once a second and at the end, like upstream (`P-ST-08`)."""
+        clock_s = time.monotonic()
+        if self._head is None or self._log.broken or (not now and clock_s - self._saved_s < PROGRESS_INTERVAL_S):
+            return
+        head = self._head
+        handle = min(self._matcher.oldest_pointer() or head.pointer, head.pointer)
+        self._progress.offer(Reached(head, handle, self._resolved_ts(), self._written_bytes))
+        self._saved_s = clock_s
+
+
+def _failed(submission: Submission, written: Written | None, error: BinlogError) -> Written:
+    """Return the results of a submission of a failed batch: every binlog gets the error (correctness rule 23).
+
+    It is unknown whether the binlogs were written. A repetition or a refusal gets the error, too: it may have been
+    judged by a binlog of this same batch. `write` is kept for the pending set: a prewrite that this request did not
+    write stays pending only if another request wrote it. If the submission was not judged completely, every binlog
+    counts as possibly written.
+    """
+    if written is not None and len(written.verdicts) == len(submission.payloads):
+        return Written([Verdict(v.fate, v.write, error) for v in written.verdicts], [])
+    return _all_unknown(submission, error)
+
+
+def _all_unknown(submission: Submission, error: BinlogError) -> Written:
+    return Written([Verdict(Fate.SKIPPED, True, error)] * len(submission.payloads), [])

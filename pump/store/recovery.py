@@ -1,0 +1,325 @@
+"""Recovery at start-up: brings the index up to the end of the value log. See FORMAT.md, "Recovery"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from binlog.envelope import BinlogType, Envelope, scan, writer_of
+from binlog.errors import DecodeError
+from binlog.runtime.log import get_logger
+
+from pump.errors import DamagedRecord
+from pump.index.checkpoint import Checkpoint
+from pump.index.keys import FLAG_DAMAGED
+from pump.index.leveldb import Batch, Index
+from pump.log.read_progress import READING, ReadingProgress
+from pump.log.record import Pointer
+from pump.log.value_log import Found, Head, ValueLog
+from pump.store.matcher import Prewrite, as_complete, as_fake, as_general, as_prewrite, is_fake
+from pump.store.missing_ends import END_UNKNOWN, Missing, missing_ends
+from pump.store.purge_point import removed_until_ts
+
+FLUSH_RECORDS = 2000
+SHOWN_MAX = 5
+
+_log = get_logger("pump.store.recovery")
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """A prewrite of the log without an outcome."""
+
+    start_ts: int
+    prewrite: Prewrite
+    prewrite_key: bytes
+    writer: bytes = b""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The state a pump starts from. `unmatched` is in log order; `head` None: the log is empty.
+
+    `ended`: start_ts of unmatched prewrites that are treated as settled, because the file with their commit or rollback
+    may have been removed; they do not hold the resolved ts back, and a commit that arrives later still matches them."""
+
+    unmatched: list[Unmatched]
+    head: Head | None
+    damage: list[DamagedRecord]
+    records: int
+    ended: frozenset[int] = frozenset()
+
+    @property
+    def handle(self) -> Pointer:
+        """Position in the log before which no prewrite is pending."""
+        head = Pointer(0, 0) if self.head is None else self.head.pointer
+        return min([head, *(found.prewrite.pointer for found in self.unmatched[:1])])
+
+
+def recover(
+    log: ValueLog,
+    index: Index,
+    damage: list[DamagedRecord],
+    trusted: Checkpoint | None = None,
+    progress: ReadingProgress | None = None,
+) -> Recovered:
+    """Bring the index up to the end of the log and find the pending prewrites.
+
+    Reads the log from `trusted.start`, or from the first file if there is no trusted checkpoint. Index entries that are
+    missing after that position are written again. `damage`: the damaged records found when the log was opened; those
+    found here are appended. Raises IndexFailed and OSError if the disk fails, ReadingStopped.
+    """
+    rebuild = _Rebuild(log, index, damage)
+    head, own = index.head(), index.own_head()
+    start = Pointer(0, 0) if trusted is None else trusted.start
+    if own is None and head is not None:
+        _log.info("data-dir was written by the original pump; reading the whole value log", head=head)
+    elif own is not None and own.pointer != head:
+        _log.warning("the index was written by the original pump; reading its part of the value log again", start=start)
+    files = {file.fid for file in log.files()}
+    rebuild.damaged += [(pointer, end) for pointer, end in index.damages() if pointer.fid in files]
+    damage += [
+        _known_damage(log, pointer, end) for pointer, end in rebuild.damaged if pointer < start or end == END_UNKNOWN
+    ]
+    for missing in missing_ends(log, index, start=None if trusted is None else start):
+        rebuild.miss(missing)
+    rebuild.read(start, progress or ReadingProgress())
+    rebuild.flush()
+    rebuild.add_damaged_pending()
+    unmatched = [Unmatched(ts, prewrite, *rebuild.named[ts]) for ts, prewrite in rebuild.unmatched.items()]
+    _log.info("recovered", records=rebuild.records, pending=len(unmatched), damaged=len(damage), start=start)
+    own = index.own_head()
+    if trusted is None and own is not None:
+        index.save_ended(removed_until_ts(index.purged_ts()), own.pointer)
+    return Recovered(unmatched, own, damage, rebuild.records, _ended(index, unmatched))
+
+
+def _ended(index: Index, unmatched: list[Unmatched]) -> frozenset[int]:
+    """Return the start_ts of unmatched prewrites to treat as settled.
+
+    They were in the log when the complete log was last read again, and their start_ts is at or below the ts up to which
+    binlogs may have been removed by then. They were settled when the purge point passed them, unless a transaction
+    stayed open for longer than the retention of binlogs."""
+    until_ts, place = index.ended()
+    ended = [u.start_ts for u in unmatched if u.start_ts <= until_ts and u.prewrite.pointer <= place]
+    if ended:
+        _log.warning(
+            "prewrites without an outcome are older than the removed files; treating them as settled",
+            count=len(ended),
+            start_ts=ended[:SHOWN_MAX],
+            removed_until_ts=until_ts,
+        )
+    return frozenset(ended)
+
+
+def _known_damage(log: ValueLog, pointer: Pointer, end: int) -> DamagedRecord:
+    place = str(log.file(pointer.fid).path)
+    what = "what follows is missing" if end == END_UNKNOWN else f"{end - pointer.offset} bytes"
+    return DamagedRecord(place, pointer.offset, f"{what}, found at an earlier start")
+
+
+@dataclass(slots=True)
+class _Rebuild:
+    log: ValueLog
+    index: Index
+    damage: list[DamagedRecord]
+    unmatched: dict[int, Prewrite] = field(default_factory=dict)
+    named: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # start_ts → (prewrite_key, writer), unmatched
+    head: Pointer | None = None
+    records: int = 0
+    damaged: list[tuple[Pointer, int]] = field(
+        default_factory=list
+    )  # damaged ranges (begin, end offset), including those of earlier starts
+    # Entries of the current batch, not yet written to the index
+    _outcomes: dict[int, int] = field(default_factory=dict)
+    _pointers: dict[int, Pointer] = field(default_factory=dict)
+    _batch: tuple[Batch, object] | None = None
+    _end: int = 0
+
+    def read(self, start: Pointer, progress: ReadingProgress) -> None:
+        """Process every record from `start` on."""
+        files = {file.fid: file for file in self.log.files() if file.fid >= start.fid}
+        before, done = {}, -start.offset if start.fid in files else 0
+        for fid, file in files.items():
+            before[fid] = done
+            done += file.size
+        progress.begin(READING, done, start.fid)
+        for found in self.log.scan(start):
+            self.step(found)
+            fid = found.pointer.fid
+            progress.reached(self.records, before[fid] + found.end, fid)
+
+    def step(self, found: Found) -> None:
+        if found.payload is None:
+            self._report(found.pointer, f"{found.reason}, {found.end - found.pointer.offset} bytes skipped")
+            self._batch = self._batch or self.index.batch()
+            self._batch[0].damage(found.pointer, found.end)
+            self.damaged.append((found.pointer, found.end))
+            return
+        try:
+            envelope = scan(found.payload)
+        except DecodeError as error:
+            self._report(found.pointer, f"its payload is not a binlog: {error}")
+            return
+        self.records += 1
+        self.head, self._end = found.pointer, found.end
+        if envelope.start_ts > 0:
+            self._batch = self._batch or self.index.batch()
+            _STEPS[_kind(envelope)](self, self._batch[0], envelope, found.payload, found.pointer)
+        if self.records % FLUSH_RECORDS == 0:
+            self.flush()
+
+    def miss(self, missing: Missing) -> None:
+        """Record missing records as damaged bytes."""
+        if missing.begin in (begin for begin, _ in self.damaged):
+            return
+        error = DamagedRecord(missing.path, missing.begin.offset, missing.reason)
+        self.damage.append(error)
+        _log.error("records of the value log are missing", error=error)
+        self._batch = self._batch or self.index.batch()
+        self._batch[0].damage(missing.begin, missing.end)
+        self.damaged.append((missing.begin, missing.end))
+
+    def _report(self, pointer: Pointer, detail: str) -> None:
+        error = DamagedRecord(str(self.log.file(pointer.fid).path), pointer.offset, detail)
+        if not any((each.place, each.offset) == (error.place, error.offset) for each in self.damage):
+            self.damage.append(error)
+        _log.error("damaged record in the value log", error=error)
+
+    def flush(self) -> None:
+        if self._batch is not None:
+            batch, raw = self._batch
+            known = self.index.own_head()
+            if self.head is not None and (known is None or known.pointer <= self.head):
+                batch.head(Head(self.head, self._end, self.log.file(self.head.fid).max_ts))
+            self.index.write(raw)
+        self._batch = None
+        self._outcomes.clear()
+        self._pointers.clear()
+
+    def _outcome(self, start_ts: int) -> int | None:
+        found = self._outcomes.get(start_ts)
+        return self.index.outcome(start_ts) if found is None else found
+
+    def _pointer(self, ts: int) -> Pointer | None:
+        return self._pointers.get(ts) or self.index.pointer(ts)
+
+    def _claim_key(self, batch: Batch, ts: int, pointer: Pointer) -> bool:
+        """Index the record under `ts`. Return False if another record holds that key already."""
+        before = self._pointer(ts)
+        if before is None:
+            self._pointers[ts] = pointer
+            batch.pointer(ts, pointer)
+        return before is None or before == pointer
+
+    def prewrite(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> None:
+        start_ts = envelope.start_ts
+        outcome = self._outcome(start_ts)
+        if outcome == 0 or not self._claim_key(batch, start_ts, pointer):
+            return
+        prewrite = as_prewrite(envelope, pointer, len(payload))
+        if outcome is None:
+            self.unmatched[start_ts] = prewrite
+            self.named[start_ts] = payload[envelope.key_at : envelope.key_end], writer_of(payload, envelope)
+            return
+        commit_at = self._pointer(outcome)
+        complete = self.index.complete(outcome)
+        if commit_at is not None and (complete is None or complete.flags & FLAG_DAMAGED):
+            batch.complete(outcome, as_general(start_ts, prewrite, commit_at))
+            if commit_at.fid != pointer.fid:
+                batch.need(pointer.fid, outcome)
+
+    def commit(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> None:
+        start_ts, commit_ts = envelope.start_ts, envelope.commit_ts
+        outcome = self._outcome(start_ts)
+        if outcome not in (None, commit_ts):
+            _log.error(
+                "ignoring a second outcome of a transaction in the value log",
+                start_ts=start_ts,
+                first=outcome,
+                second=commit_ts,
+            )
+            return
+        if not self._claim_key(batch, commit_ts, pointer):
+            return
+        if outcome == commit_ts and self.index.complete(commit_ts) is not None:
+            return  # already indexed, and read again after the checkpoint
+        self._outcomes[start_ts] = commit_ts
+        batch.outcome(start_ts, commit_ts)
+        prewrite = self._settle(start_ts) or self._stored_prewrite(start_ts)
+        if prewrite is not None:
+            batch.complete(commit_ts, as_complete(prewrite, envelope, payload, pointer))
+            if prewrite.pointer.fid != pointer.fid:
+                batch.need(prewrite.pointer.fid, commit_ts)
+
+    def rollback(self, batch: Batch, envelope: Envelope, _payload: bytes, _pointer: Pointer) -> None:
+        start_ts = envelope.start_ts
+        if self._outcome(start_ts) is None:
+            self._settle(start_ts)
+            self._outcomes[start_ts] = 0
+            batch.outcome(start_ts, 0)
+
+    def fake(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> None:
+        if self._claim_key(batch, envelope.commit_ts, pointer):
+            batch.complete(envelope.commit_ts, as_fake(envelope, pointer, len(payload)))
+
+    def _settle(self, start_ts: int) -> Prewrite | None:
+        self.named.pop(start_ts, None)
+        return self.unmatched.pop(start_ts, None)
+
+    def _stored_prewrite(self, start_ts: int) -> Prewrite | None:
+        """Return the prewrite of a commit from the part of the log before the position where reading began; None if it
+        was never stored here."""
+        pointer = self._pointer(start_ts)
+        if pointer is None:
+            return self._lost_prewrite(start_ts)
+        try:
+            payload = self.log.read(pointer)
+            envelope = scan(payload)
+        except (DamagedRecord, DecodeError) as error:
+            _log.error("cannot read the prewrite of a commit", start_ts=start_ts, error=error)
+            return Prewrite(pointer, 0, 0, 0, 0)
+        if envelope.tp != BinlogType.PREWRITE or envelope.start_ts != start_ts:
+            return None
+        return as_prewrite(envelope, pointer, len(payload))
+
+    def _lost_prewrite(self, start_ts: int) -> Prewrite | None:
+        """Return an unreadable prewrite at the newest damage, or None if nothing is damaged. A commit without a
+        prewrite may belong to a damaged record that was never indexed."""
+        if not self.damaged:
+            return None
+        pointer = self.damaged[-1][0]
+        _log.error(
+            "the prewrite of a commit is missing, and the value log is damaged", start_ts=start_ts, pointer=pointer
+        )
+        return Prewrite(pointer, 0, 0, 0, 0)
+
+    def add_damaged_pending(self) -> None:
+        """Add the prewrites that the index locates in damaged bytes and that have no outcome: they are pending. All ts
+        are searched, because a prewrite may arrive after its start_ts was resolved and commit above that."""
+        if not self.damaged:
+            return
+        for ts, pointer in self.index.pointers(0):
+            lost = any(begin <= pointer and pointer < Pointer(begin.fid, end) for begin, end in self.damaged)
+            if lost and self.index.outcome(ts) is None and self.index.complete(ts) is None:
+                _log.error("cannot read a pending prewrite", start_ts=ts, pointer=pointer)
+                self.unmatched[ts] = Prewrite(pointer, 0, 0, 0, 0)
+                self.named[ts] = b"", b""
+        self.unmatched = dict(sorted(self.unmatched.items(), key=lambda item: item[1].pointer))
+
+
+_Step = Callable[[_Rebuild, Batch, Envelope, bytes, Pointer], None]
+_STEPS: dict[str, _Step] = {
+    "prewrite": _Rebuild.prewrite,
+    "commit": _Rebuild.commit,
+    "rollback": _Rebuild.rollback,
+    "fake": _Rebuild.fake,
+}
+
+
+def _kind(envelope: Envelope) -> str:
+    if envelope.tp == BinlogType.PREWRITE:
+        return "prewrite"
+    if is_fake(envelope):
+        return "fake"
+    return "commit" if envelope.tp == BinlogType.COMMIT and envelope.commit_ts > 0 else "rollback"

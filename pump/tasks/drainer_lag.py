@@ -1,0 +1,72 @@
+"""Reports drainers that are far behind: binlogs that they have not read are kept past `gc` and fill the disk (P-GC-06).
+
+Upstream counts the same drainers as if their binlogs had been purged, twenty hours before it purges them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
+from binlog.cluster.tso import compose, format_local, physical_ms
+from binlog.errors import BinlogError
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+
+from pump.metrics.storage_metrics import DRAINER_FAR_BEHIND
+from pump.store.store import Store
+from pump.tasks.gc import drainers_of
+
+INTERVAL_S = 600.0
+EARLY = timedelta(hours=20)
+
+_log = get_logger("pump.tasks.drainer_lag")
+
+
+def far_behind(drainers: Sequence[NodeStatus], *, purged_ts: int, retention: timedelta) -> list[NodeStatus]:
+    """Return the drainers that are not offline and whose position is less than EARLY above the purge point, or less
+    than half of the retention if that is shorter."""
+    if not purged_ts:
+        return []
+    early_ms = min(EARLY, retention / 2) // timedelta(milliseconds=1)
+    limit_ts = compose(physical_ms(purged_ts) + early_ms)
+    return [each for each in drainers if each.state is not State.OFFLINE and each.max_commit_ts < limit_ts]
+
+
+class DrainerLag:
+    """Reports drainers that are far behind. `run` checks every `interval_s` seconds until cancelled; `look` checks
+    once."""
+
+    def __init__(self, store: Store, registry: Registry, retention: timedelta) -> None:
+        self._store = store
+        self._registry = registry
+        self._retention = retention
+
+    async def run(self, interval_s: float = INTERVAL_S) -> None:
+        outage = Outage(_log, "the drainers' positions are unknown", "the drainers' positions are known again")
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await self.look()
+                outage.over()
+            except BinlogError as error:
+                outage.failed(error=error)
+
+    async def look(self) -> list[NodeStatus]:
+        """Count, log and return the drainers that are far behind. Raises EtcdError, DrainerUnreadable."""
+        purged_ts = self._store.purged_ts
+        found = far_behind(await drainers_of(self._registry), purged_ts=purged_ts, retention=self._retention)
+        for drainer in found:
+            DRAINER_FAR_BEHIND.labels(drainer.node_id).inc()
+            _log.error(
+                "a drainer is far behind: binlogs that it has not read are kept past gc and fill the disk. If it will "
+                "never run again: binlogctl offline-drainer, or update-drainer -state offline",
+                drainer=drainer.node_id,
+                state=drainer.state,
+                position=format_local(drainer.max_commit_ts) if drainer.max_commit_ts else "none",
+                purged=format_local(purged_ts),
+            )
+        return found

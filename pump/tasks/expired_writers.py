@@ -1,0 +1,107 @@
+"""Settles pending prewrites of SDK writers whose etcd lease has expired (correctness rule 24).
+
+A prewrite of the SDK names its writer; see cluster/writers.py. Once that writer's etcd key is absent, the prewrite is
+rolled back here. A DDL prewrite is committed if its job is published, else rolled back: without the key the job cannot
+be published any more. If the writer was only suspended and sends its commit at the same moment, the matcher accepts
+whichever comes first and refuses the other. While etcd does not answer, nothing is rolled back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from binlog.cluster.kv import Etcd
+from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.writers import living_writers
+from binlog.errors import BinlogError
+from binlog.runtime.log import get_logger
+from binlog.tidb.job import Job
+
+from pump.errors import Conflict, NoSuchPrewrite
+from pump.store.gauges import EXPIRED_WRITERS
+from pump.store.pending import Pending
+from pump.store.store import Store
+
+LOOK_INTERVAL_S = 0.5
+AGE_S = 0.5  # a younger prewrite is probably being committed; checking it would cost an etcd read per transaction
+SETTLED_AT_ONCE_MAX = 1000
+SAY_INTERVAL_S = 60.0
+SHOWN_MAX = 5
+
+_log = get_logger("pump.tasks.expired_writers")
+
+
+class ExpiredWriters:
+    """`run` checks every LOOK_INTERVAL_S seconds until cancelled; `look` checks once."""
+
+    def __init__(self, store: Store, etcd: Etcd, *, age_s: float = AGE_S) -> None:
+        self._store = store
+        self._etcd = etcd
+        self._jobs = PublishedJobs(etcd)
+        self._age_s = age_s
+        self._logged_s = float("-inf")
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            try:
+                await self.look()
+            except BinlogError as error:
+                self._log_failure(error)
+
+    async def look(self) -> int:
+        """Settle the prewrites of expired writers. Return how many were settled. Raises EtcdError if the living writers
+        cannot be read; then none is settled."""
+        # Pending prewrites first, then the living writers: a writer registers before it sends its first prewrite.
+        named = [entry for entry in self._store.pending_older_than(self._age_s) if entry.writer]
+        if not named:
+            return 0
+        living = await living_writers(self._etcd)
+        gone = [entry for entry in named if entry.writer not in living]
+        if not gone:
+            return 0
+        published = await self._published(gone)
+        settled: Counter[str] = Counter()
+        for begin in range(0, len(gone), SETTLED_AT_ONCE_MAX):
+            part = gone[begin : begin + SETTLED_AT_ONCE_MAX]  # concurrently, so that one log sync serves all
+            settled.update(await asyncio.gather(*(self._settle(entry, published) for entry in part)))
+        self._log_settled(gone, settled)
+        return settled["committed"] + settled["rolled back"]
+
+    async def _published(self, gone: Sequence[Pending]) -> Mapping[int, int]:
+        """Return job id → FinishedTS of the published jobs. They are read after the living writers: a job that is
+        missing then cannot be published later."""
+        if not any(entry.ddl_job_id for entry in gone):
+            return {}
+        jobs = [Job.from_json(text) for _, text in await self._jobs.all()]
+        return {job.id: job.finished_ts for job in jobs}
+
+    async def _settle(self, entry: Pending, published: Mapping[int, int]) -> str:
+        commit_ts = published.get(entry.ddl_job_id, 0) if entry.ddl_job_id else 0
+        try:
+            await self._store.settle(entry.start_ts, commit_ts)
+        except (NoSuchPrewrite, Conflict):  # its commit or rollback arrived meanwhile
+            return "settled meanwhile"
+        outcome = "committed" if commit_ts else "rolled back"
+        EXPIRED_WRITERS.labels(outcome).inc()
+        return outcome
+
+    def _log_settled(self, gone: Sequence[Pending], settled: Counter[str]) -> None:
+        by_writer = Counter(entry.writer.hex() for entry in gone)
+        _log.warning(
+            "the leases of writers expired; settling their pending prewrites",
+            rolled_back=settled["rolled back"],
+            committed_ddl=settled["committed"],
+            settled_meanwhile=settled["settled meanwhile"],
+            writers=[f"{writer} with {count}" for writer, count in by_writer.most_common(SHOWN_MAX)],
+            start_ts=[entry.start_ts for entry in gone[:SHOWN_MAX]],
+        )
+
+    def _log_failure(self, error: BinlogError) -> None:
+        now_s = time.monotonic()
+        if now_s - self._logged_s >= SAY_INTERVAL_S:
+            self._logged_s = now_s
+            _log.warning("prewrites whose writer may be gone stay pending", error=error)

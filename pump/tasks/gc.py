@@ -1,0 +1,126 @@
+"""Garbage collection of old binlogs; keeps those that a registered drainer has not applied (correctness rule 20)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from binlog.cluster import tso
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
+from binlog.errors import BinlogError
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+
+from pump.errors import DrainerUnreadable
+from pump.index.keys import COMPLETE, OUTCOME, TS
+from pump.metrics import storage_metrics
+from pump.store.purge_point import removed_until_ts
+from pump.store.store import Store
+
+INTERVAL_S = 3600.0
+
+_log = get_logger("pump.tasks.gc")
+
+
+def purge_point(drainers: Sequence[NodeStatus], *, now_ms: int, retention: timedelta, resolved_ts: int) -> int:
+    """Return the ts at or below which binlogs may be removed: they are older than the retention, resolved, and applied
+    by every drainer that is not offline. `now_ms`: unix milliseconds."""
+    by_age = tso.compose(max(0, now_ms - int(retention.total_seconds() * 1000)))
+    passed = [status.max_commit_ts for status in drainers if status.state is not State.OFFLINE]
+    return min([by_age, resolved_ts, *passed])
+
+
+async def drainers_of(registry: Registry) -> list[NodeStatus]:
+    """Return the records of all drainers. Raises DrainerUnreadable if one cannot be parsed: its position is unknown."""
+    listing = await registry.list("drainers")
+    if listing.unreadable:
+        raise DrainerUnreadable(f"etcd key {listing.unreadable[0]} holds no valid drainer status: repair or delete it")
+    return [record.status for record in listing.nodes]
+
+
+class GarbageCollector:
+    """Collects every INTERVAL_S seconds in `run`, or once in `collect` (P-GC-01); never two at a time."""
+
+    def __init__(
+        self, store: Store, registry: Registry, retention: timedelta, *, clock_ms: Callable[[], int] | None = None
+    ) -> None:
+        """`clock_ms`: unix milliseconds; by default this machine's clock, but not ahead of the timestamp source's."""
+        self._store = store
+        self._clock_ms = clock_ms or self._bounded_clock_ms
+        self._registry = registry
+        self._retention = retention
+        self._working = asyncio.Lock()
+        self._stopping = threading.Event()
+
+    def _bounded_clock_ms(self) -> int:
+        """Return the wall clock, but not ahead of the timestamp source. If the machine's clock jumped forward, all
+        binlogs that no registered drainer needs would otherwise be removed."""
+        source_ms = tso.physical_ms(self._store.resolver.horizon.source_ts)
+        return min(int(time.time() * 1000), source_ms)
+
+    @property
+    def working(self) -> bool:
+        return self._working.locked()
+
+    async def run(self) -> None:
+        outage = Outage(_log, "garbage collection failed", "garbage collection works again", level="error")
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            try:
+                await self.collect()
+                outage.over()
+            except (BinlogError, OSError) as error:
+                outage.failed(error=error)
+
+    async def collect(self) -> int:
+        """Advance and store the purge point, then remove files and keys up to it (P-GC-03, P-GC-04). Return the purge
+        point."""
+        async with self._working:
+            point = purge_point(
+                await drainers_of(self._registry),
+                now_ms=self._clock_ms(),
+                retention=self._retention,
+                resolved_ts=self._store.resolved_ts,
+            )
+            before = self._store.index.purged_ts()
+            if point > before:
+                await asyncio.to_thread(self._store.checkpoints.purge, point)
+                _log.info("GC: binlogs at or below purged_ts are no longer served", purged_ts=point, former=before)
+            point = max(point, before)
+            await self._remove_in_thread(removed_until_ts(point))
+            return point
+
+    async def _remove_in_thread(self, until_ts: int) -> None:
+        """Run `_remove` in a thread. If the caller is cancelled, stop the removal and wait until it has ended: a pump
+        that stops closes the index next, and LevelDB must not be used after that."""
+        self._stopping.clear()
+        removing = asyncio.ensure_future(asyncio.to_thread(self._remove, until_ts))
+        try:
+            await asyncio.shield(removing)
+        except asyncio.CancelledError:
+            self._stopping.set()
+            await asyncio.gather(removing, return_exceptions=True)
+            raise
+
+    def _remove(self, until_ts: int) -> None:
+        """Remove files whose binlogs, and the commits that need them, are all at or below `until_ts`; then remove index
+        keys. When a stop is requested, it ends soon; the next collection removes the rest."""
+        store = self._store
+        needs = store.index.needs()
+        files = store.log.files()
+        for file in files[:-1]:
+            if max(file.max_ts, needs.get(file.fid, 0)) > until_ts:
+                continue
+            store.log.remove(file.fid)
+            store.index.delete_file(file.fid)
+            _log.info("value log file removed", file=str(file.path), max_ts=file.max_ts)
+        for prefix in (TS, COMPLETE, OUTCOME):
+            for deleted in store.index.delete_until(prefix, until_ts):
+                storage_metrics.DELETED_KEYS.inc(deleted)
+                if self._stopping.is_set():
+                    return
+        storage_metrics.DONE_GC.set(tso.physical_ms(until_ts))

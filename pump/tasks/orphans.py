@@ -1,0 +1,208 @@
+"""Settles old pending prewrites by querying other pumps and TiKV for their outcome, and reports the rest.
+
+A prewrite can be durable here although its answer was lost. The client then writes it to another pump, with its commit.
+If another pump serves that commit, the copy here is rolled back. A rollback on another pump proves nothing (correctness
+rule 5). If timestamps come from PD, TiKV is queried, too: it reports a commit or a rollback, and rolls back a
+transaction whose lock has outlived its writer. If TiKV has no trace of a TiDB's prewrite after a minute, the prewrite
+is rolled back in TiKV and here. A prewrite that began at or below PD's GC safepoint is not rolled back, because TiKV
+may have deleted the record of its commit. A prewrite without an answer stays pending until `binlogctl` settles it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
+from binlog.cluster.tikv import BelowSafepoint, TiKV
+from binlog.errors import BinlogError
+from binlog.pb import pump_ext_pb2 as pb
+from binlog.runtime.channel import open_channel
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+from binlog.runtime.security import Security
+from grpc import aio
+
+from pump.metrics.storage_metrics import TIKV_ASKED
+from pump.store.pending import Pending
+from pump.store.resolver import Timestamps
+from pump.store.store import Store
+
+INTERVAL_S = 5.0
+ASK_TIMEOUT_S = 5.0
+ASKED_MAX = 1000
+SAY_INTERVAL_S = 60.0
+SHOWN_MAX = 5
+TIKV_ASKED_MAX = 100  # per round, oldest first
+# TiDB writes the primary key to TiKV while it writes the prewrite here. If TiKV has no trace of the primary key after
+# this time, the transaction is rolled back in TiKV, which then refuses the primary key if it still arrives.
+TRACE_WAIT_S = 60.0
+
+_log = get_logger("pump.tasks.orphans")
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The TiKV of the upstream cluster and its timestamp source. `services`: whether services that embed the SDK write
+    to this cluster; TiKV does not know their transactions, so a missing record there proves nothing."""
+
+    tikv: TiKV
+    timestamps: Timestamps
+    services: Callable[[], Awaitable[bool]]
+
+
+class Orphans:
+    """`run` checks every INTERVAL_S seconds until cancelled; `look` checks once."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        security: Security | None,
+        *,
+        node_id: str,
+        cluster_id: int,
+        age_s: float,
+        upstream: Upstream | None = None,
+        trace_wait_s: float = TRACE_WAIT_S,
+    ) -> None:
+        self._store = store
+        self._upstream = upstream
+        self._trace_wait_s = trace_wait_s
+        self._registry = registry
+        self._security = security
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._age_s = age_s
+        self._logged_s = float("-inf")
+        self._tikv_outage = Outage(
+            _log,
+            "cannot get the outcome of old prewrites from TiKV",
+            "TiKV reports the outcome of old prewrites again",
+            every_s=SAY_INTERVAL_S,
+        )
+
+    async def run(self) -> None:
+        outage = Outage(
+            _log, "cannot query the outcome of old prewrites", "the outcome of old prewrites is queried again"
+        )
+        while True:
+            await asyncio.sleep(min(INTERVAL_S, self._age_s))
+            try:
+                await self.look()
+                outage.over()
+            except BinlogError as error:
+                outage.failed(error=error)
+
+    async def look(self) -> int:
+        """Settle the old prewrites whose outcome is found. Return how many of them remain pending."""
+        old = self._store.pending_older_than(self._age_s)[:ASKED_MAX]
+        if not old:
+            return 0
+        others = [
+            record.status
+            for record in (await self._registry.list("pumps")).nodes
+            if record.status.node_id != self._node_id and record.status.state is not State.OFFLINE
+        ]
+        asked = [entry.start_ts for entry in old]
+        answers = await asyncio.gather(*(self._ask(status, asked) for status in others))
+        for status, commits in zip(others, answers, strict=True):
+            for entry, commit_ts in zip(old, commits, strict=False):
+                if commit_ts and self._store.is_pending(entry.start_ts):
+                    await self._settle(entry, commit_ts, status)
+        if self._upstream is not None:
+            try:
+                await self._ask_upstream(self._upstream, old)
+                self._tikv_outage.over()
+            except BinlogError as error:
+                self._tikv_outage.failed(error=error)
+        remaining = [entry for entry in old if self._store.is_pending(entry.start_ts)]
+        self._log_remaining(remaining)
+        return len(remaining)
+
+    async def _ask(self, status: NodeStatus, start_ts: Sequence[int]) -> Sequence[int]:
+        """Query another pump for the commit_ts of each of `start_ts`: 0 if that pump has no commit. Return an empty
+        sequence if the pump does not answer."""
+        channel = open_channel(status.host, self._security)
+        try:
+            request = pb.OutcomeReq(cluster_id=self._cluster_id, start_ts=start_ts)
+            call: Any = channel.unary_unary("/binlog.ext.PumpExt/Outcome")
+            answer = await call(request.SerializeToString(), timeout=ASK_TIMEOUT_S)
+            return list(pb.OutcomeResp.FromString(answer).commit_ts)
+        except aio.AioRpcError as error:
+            _log.info("a pump does not report the outcome of prewrites", pump=status.node_id, code=error.code().name)
+            return ()
+        finally:
+            await channel.close()
+
+    async def _settle(self, entry: Pending, commit_ts: int, status: NodeStatus) -> None:
+        _log.info(
+            "a pending prewrite is a copy: its transaction is on another pump",
+            start_ts=entry.start_ts,
+            commit_ts=commit_ts,
+            pump=status.node_id,
+        )
+        await self._store.settle(entry.start_ts, 0)
+
+    async def _ask_upstream(self, upstream: Upstream, old: Sequence[Pending]) -> None:
+        """Query TiKV, even if some pumps have not answered: TiKV's answer is final, and a drainer applies a transaction
+        that two pumps hold only once (rule 19)."""
+        open_ones = [
+            entry
+            for entry in old
+            if entry.prewrite_key
+            and not entry.writer  # a service's transaction, unknown to TiKV: pump.tasks.expired_writers settles it
+            and not entry.safepoint_ts
+            and self._store.is_pending(entry.start_ts)
+        ]
+        if not open_ones:
+            return
+        now_ts, services = await upstream.timestamps.get(), await upstream.services()
+        for entry in open_ones[:TIKV_ASKED_MAX]:
+            await self._ask_tikv(upstream.tikv, entry, now_ts=now_ts, services=services)
+
+    async def _ask_tikv(self, tikv: TiKV, entry: Pending, *, now_ts: int, services: bool) -> None:
+        TIKV_ASKED.inc()
+        age_s = time.monotonic() - entry.since_s
+        give_up = age_s > self._trace_wait_s and not services
+        try:
+            commit_ts = await tikv.outcome(entry.prewrite_key, entry.start_ts, now_ts=now_ts, give_up=give_up)
+        except BelowSafepoint as error:
+            entry.safepoint_ts = error.safepoint_ts
+            self._logged_s = float("-inf")
+            return
+        if commit_ts is not None and self._store.is_pending(entry.start_ts):
+            _log.info(
+                "outcome of a pending prewrite read from TiKV",
+                start_ts=entry.start_ts,
+                commit_ts=commit_ts,
+                outcome="committed" if commit_ts else "rolled back",
+                ddl_job_id=entry.ddl_job_id,
+                age_s=int(age_s),
+            )
+            await self._store.settle(entry.start_ts, commit_ts)
+
+    def _log_remaining(self, remaining: Sequence[Pending]) -> None:
+        now_s = time.monotonic()
+        if not remaining or now_s - self._logged_s < SAY_INTERVAL_S:
+            return
+        self._logged_s = now_s
+        _log.warning(
+            "prewrites have been pending for long and hold the resolved ts back; settle them with binlogctl settle",
+            count=len(remaining),
+            oldest=[f"{e.start_ts} for {int(now_s - e.since_s)} s" for e in remaining[:SHOWN_MAX]],
+        )
+        undecidable = [entry for entry in remaining if entry.safepoint_ts]
+        if undecidable:
+            _log.error(
+                "TiKV can no longer report the outcome of prewrites that began at or below PD's GC safepoint. Check "
+                "upstream whether their rows exist, then settle each: binlogctl settle -start-ts N -commit-ts M, or "
+                "-rollback",
+                count=len(undecidable),
+                start_ts=[entry.start_ts for entry in undecidable[:SHOWN_MAX]],
+                safepoint_ts=max(entry.safepoint_ts for entry in undecidable),
+            )

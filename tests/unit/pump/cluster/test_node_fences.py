@@ -1,0 +1,238 @@
+"""Rule 2, each part: every write of a pump's record compares with the revision of its own last one.
+
+`after_look` happens in etcd between a pump's look at its record and what it does next, `before_write` just before a
+write, `after_write` between the write and its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+from binlog.cluster.kv import KV, Compare, Put
+from binlog.cluster.node import Event, NodeStatus, State
+from binlog.cluster.registry import Registry, key_of
+from binlog.cluster.tso import compose
+from binlog.errors import EtcdError, RegistryConflict
+from binlog.stub.etcd import MemoryEtcd
+
+from pump.cluster.node import Node
+
+NOW = compose(1_700_000_000_000)
+KEY = key_of("pumps", "p1")
+FOREIGN = NodeStatus("p1", "elsewhere:1", State.OFFLINE)
+
+
+class BusyEtcd(MemoryEtcd):
+    """Others write, and answers get lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_look: Callable[[], Awaitable[object]] | None = None
+        self.before_write: Callable[[], Awaitable[object]] | None = None
+        self.after_write: Callable[[], Awaitable[object]] | None = None
+        self.lose_answer = False
+
+    async def get(self, key: str) -> KV | None:
+        found = await super().get(key)
+        if self.after_look is not None:
+            happening, self.after_look = self.after_look, None
+            await happening()
+        return found
+
+    async def txn(
+        self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
+    ) -> int | None:
+        if self.before_write is not None:
+            happening, self.before_write = self.before_write, None
+            await happening()
+        done = await super().txn(compares, puts, deletes)
+        if self.after_write is not None:
+            happening, self.after_write = self.after_write, None
+            await happening()
+        if self.lose_answer:
+            self.lose_answer = False
+            raise EtcdError("the answer was lost")
+        return done
+
+    async def foreign(self) -> int:
+        return await self.put(KEY, FOREIGN.to_json())
+
+    async def status(self) -> NodeStatus:
+        found = await Registry(self).get("pumps", "p1")
+        assert found is not None
+        return found.status
+
+
+def made(etcd: MemoryEtcd) -> Node:
+    return Node(Registry(etcd), "p1", resolved_ts=lambda: 42)
+
+
+async def registered(etcd: MemoryEtcd) -> Node:
+    node = made(etcd)
+    await node.register("127.0.0.1:8250", NOW)
+    return node
+
+
+@pytest.mark.parametrize("before", ["nobody", "a former life"])
+async def test_two_that_register_at_the_same_time(before: str) -> None:
+    """Whoever wrote between the look and the write keeps the record; the other one does not start."""
+    etcd = BusyEtcd()
+    if before == "a former life":
+        await registered(etcd)
+    etcd.after_look = etcd.foreign
+    with pytest.raises(RegistryConflict):
+        await registered(etcd)
+    assert await etcd.status() == FOREIGN
+
+
+async def test_nothing_is_accepted_before_the_record_is_written() -> None:
+    """A drainer lists the pumps: one that is not in the list yet must not take a prewrite."""
+    etcd = BusyEtcd()
+    node = made(etcd)
+    meanwhile: list[str] = []
+
+    async def look() -> None:
+        meanwhile.append(node.refuses_prewrites)
+
+    etcd.before_write = look
+    await node.register("127.0.0.1:8250", NOW)
+    assert meanwhile[0] != ""
+    assert node.refuses_prewrites == ""
+
+
+async def test_a_pump_that_is_not_online_refuses_by_its_state() -> None:
+    node = await registered(BusyEtcd())
+    await node.move(Event.PAUSE)
+    assert node.refuses_prewrites == "pausing"
+
+
+async def test_a_heartbeat_that_comes_second_writes_nothing() -> None:
+    """Forced offline a moment before it."""
+    etcd = BusyEtcd()
+    node = await registered(etcd)
+    etcd.before_write = etcd.foreign
+    with pytest.raises(RegistryConflict):
+        await node.write()
+    assert node.refuses_prewrites == "offline"
+    assert await etcd.status() == FOREIGN
+
+
+async def test_one_that_is_usurped_writes_no_more() -> None:
+    """Also where the record it knew is there again."""
+    etcd = BusyEtcd()
+    node = await registered(etcd)
+    await etcd.foreign()
+    with pytest.raises(RegistryConflict):
+        await node.write()
+    etcd.before_write = etcd.foreign  # would be called by a write
+    with pytest.raises(RegistryConflict, match="overwritten by another process"):
+        await node.write()
+    assert etcd.before_write is not None
+
+
+async def test_a_foreign_write_after_one_whose_answer_was_lost() -> None:
+    """Its own write is there no more: what stands in its place is not taken for its own."""
+    etcd = BusyEtcd()
+    node = await registered(etcd)
+    etcd.lose_answer = True
+    with pytest.raises(EtcdError):
+        await node.write()
+    await etcd.foreign()
+    with pytest.raises(RegistryConflict):
+        await node.write()
+    assert node.refuses_prewrites == "offline"
+    assert await etcd.status() == FOREIGN
+
+
+async def test_a_foreign_write_while_a_lost_one_is_recognised() -> None:
+    """Between the look that finds our own write and the next write."""
+    etcd = BusyEtcd()
+    node = await registered(etcd)
+    etcd.lose_answer = True
+    with pytest.raises(EtcdError):
+        await node.write()
+
+    async def not_yet() -> None:
+        """The first look only tells that the revision is another one; the second finds what stands there."""
+        etcd.after_look = etcd.foreign
+
+    etcd.after_look = not_yet
+    with pytest.raises(RegistryConflict):
+        await node.write()
+    assert await etcd.status() == FOREIGN
+
+
+async def test_a_lost_answer_is_forgotten_with_the_next_write() -> None:
+    """A record that equals the lost one later is somebody's: nothing of ours is uncertain any more."""
+    etcd = BusyEtcd()
+    node = await registered(etcd)
+    etcd.lose_answer = True
+    with pytest.raises(EtcdError):
+        await node.write()
+    lost = await etcd.status()
+    await node.write()
+    await etcd.put(KEY, lost.to_json())
+    with pytest.raises(RegistryConflict):
+        await node.write()
+    assert node.refuses_prewrites
+
+
+async def test_the_watch_knows_its_own_writes() -> None:
+    """Heartbeats, one whose answer was lost, and another pump's record are not foreign; a deletion is."""
+    etcd = BusyEtcd()
+    node = await registered(etcd)
+    watch = asyncio.create_task(node.watch())
+    await _turns()
+    etcd.lose_answer = True
+    with pytest.raises(EtcdError):
+        await node.write()
+    await _turns()
+    assert node.refuses_prewrites == "", "the answer was lost, not the record"
+    for _ in range(3):
+        await node.write()
+        await _turns()
+    await etcd.put(key_of("pumps", "p2"), NodeStatus("p2", "x:1", State.ONLINE).to_json())
+    await _turns()
+    assert node.refuses_prewrites == ""
+    await etcd.delete(KEY)
+    await asyncio.wait_for(watch, 60)
+    assert node.refuses_prewrites == "removed"
+
+
+async def test_the_watch_sees_a_heartbeat_before_its_answer() -> None:
+    """etcd tells the watch while the write is still under way: it waits for the answer, and the record is its own."""
+    etcd = BusyEtcd()
+    node = await registered(etcd)
+    watch = asyncio.create_task(node.watch())
+    await _turns()
+    etcd.after_write = _turns
+    await node.write()
+    await _turns()
+    assert node.refuses_prewrites == ""
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
+
+
+async def test_going_offline_leaves_a_foreign_record_alone() -> None:
+    etcd = BusyEtcd()
+    node = await registered(etcd)
+    await etcd.foreign()
+    with pytest.raises(RegistryConflict):
+        await node.go_offline()
+    assert await etcd.status() == FOREIGN
+
+
+async def test_going_offline_takes_the_record_back() -> None:
+    etcd = BusyEtcd()
+    node = await registered(etcd)
+    await node.go_offline()
+    assert (await etcd.status()).state is State.OFFLINE
+    assert node.refuses_prewrites == "offline"
+
+
+async def _turns() -> None:
+    """Everything that can go on without time passing has gone on."""
+    for _ in range(50):
+        await asyncio.sleep(0)

@@ -1,0 +1,102 @@
+"""Where a batch ends: bounds, DDL, schema versions, splits; and the values of the index it reads."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pump.index.keys import (
+    FLAG_DDL,
+    FLAG_FAKE,
+    Complete,
+    complete_key,
+    decode_complete,
+    decode_head,
+    encode_complete,
+    encode_head,
+    key_ts,
+    outcome_key,
+    ts_key,
+)
+from pump.log.record import Pointer
+from pump.log.value_log import Head
+from pump.pull.batch_end import Limits, Stop, plan_batch
+
+numbers = st.integers(0, 2**62)
+
+
+def entry(commit_ts: int, size: int = 100, *, flags: int = 0, version: int = 5) -> tuple[bytes, bytes]:
+    complete = Complete(commit_ts - 1, 0, 0, size, 10, version, 77 if flags & FLAG_DDL else 0, flags, b"h" * 10)
+    return complete_key(commit_ts), encode_complete(complete)
+
+
+def test_keys_are_those_of_the_original() -> None:
+    """P-ST-07: prefix and big endian."""
+    assert ts_key(0x0102030405060708) == b"ts:\x01\x02\x03\x04\x05\x06\x07\x08"
+    assert key_ts(ts_key(99)) == key_ts(complete_key(99)) == key_ts(outcome_key(99)) == 99
+
+
+@given(numbers, numbers)
+def test_keys_sort_as_their_ts(a: int, b: int) -> None:
+    assert (complete_key(a) < complete_key(b)) == (a < b)
+
+
+@given(numbers, st.integers(0, 2**32 - 1), numbers, numbers, st.binary(max_size=40))
+def test_values_come_back(start: int, fid: int, offset: int, version: int, head: bytes) -> None:
+    complete = Complete(start, fid, offset, 7, 3, version, 1, FLAG_DDL, head)
+    assert decode_complete(encode_complete(complete)) == complete
+    assert complete.served_bytes == len(head) + 4
+    own = Head(Pointer(fid, offset), offset + 1, version)
+    assert decode_head(encode_head(own)) == own
+
+
+def test_everything_resolved() -> None:
+    plan = plan_batch([entry(10), entry(20)], 99, Limits(10_000))
+    assert (plan.end_ts, plan.stop, plan.count, plan.bytes, plan.last_ts) == (99, Stop.RESOLVED, 2, 200, 20)
+    empty = plan_batch([], 99, Limits(10_000))
+    assert (empty.end_ts, empty.last_ts) == (99, 0)
+
+
+def test_the_byte_bound() -> None:
+    """Bytes are those of the served binlogs. The first always fits: a batch gets on."""
+    entries = [entry(10), entry(20), entry(30)]
+    plan = plan_batch(entries, 99, Limits(200))
+    assert (plan.end_ts, plan.stop, plan.stop_ts, plan.bytes) == (20, Stop.LIMIT, 30, 200)
+    plan = plan_batch(entries, 99, Limits(1))
+    assert (plan.end_ts, plan.stop, plan.count) == (10, Stop.LIMIT, 1)
+
+
+def test_the_count_bound() -> None:
+    plan = plan_batch([entry(10), entry(20), entry(30)], 99, Limits(0, count_max=2))
+    assert (plan.end_ts, plan.stop, plan.count) == (20, Stop.LIMIT, 2)
+
+
+def test_stop_before_a_ddl() -> None:
+    """Only where asked for; the position just below it lets the DDL begin the next batch."""
+    entries = [entry(10), entry(20, flags=FLAG_DDL), entry(30)]
+    plan = plan_batch(entries, 99, Limits(10_000, stop_at_schema=True, schema_version=9))
+    assert (plan.end_ts, plan.stop, plan.stop_ts, plan.count) == (19, Stop.DDL, 20, 1)
+    plan = plan_batch(entries[1:], 99, Limits(10_000, stop_at_schema=True, schema_version=9))
+    assert (plan.end_ts, plan.stop, plan.count) == (19, Stop.DDL, 0)
+    assert plan_batch(entries, 99, Limits(10_000)).count == 3
+
+
+def test_stop_before_a_newer_schema() -> None:
+    """X-08: a row may carry a version whose DDL comes after it."""
+    entries = [entry(10, version=9), entry(20, version=10)]
+    plan = plan_batch(entries, 99, Limits(10_000, stop_at_schema=True, schema_version=9))
+    assert (plan.end_ts, plan.stop, plan.stop_ts, plan.stop_schema_version) == (19, Stop.SCHEMA, 20, 10)
+
+
+def test_fakes_are_no_binlogs() -> None:
+    plan = plan_batch([entry(10, flags=FLAG_FAKE), entry(20)], 99, Limits(10_000))
+    assert (plan.count, plan.bytes) == (1, 100)
+
+
+def test_splits_share_a_batch_about_evenly() -> None:
+    entries = [entry(ts, 10_000) for ts in range(1, 401)]
+    plan = plan_batch(entries, 999, Limits(64 << 20))
+    assert len(plan.splits) == 3
+    for wanted, split in zip((100, 200, 300), plan.splits, strict=True):
+        assert abs(split.ts - wanted) < 10
+    assert plan_batch([entry(10)], 99, Limits(64 << 20)).splits == []

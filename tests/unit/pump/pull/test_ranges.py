@@ -1,0 +1,280 @@
+"""What a pull serves of any mixture of fakes and binlogs, and of what is purged meanwhile (rule 22)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from binlog.envelope import encode_fake, scan
+from binlog.errors import PurgedPosition
+from binlog.pb import pump_ext_pb2 as pb
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pump.errors import NotResolved, Stopping
+from pump.index.keys import COMPLETE, FLAG_FAKE, Complete
+from pump.index.leveldb import Index, IndexFailed, IndexOptions
+from pump.pull.batch_end import BatchPlan, Limits
+from pump.pull.ranges import ENTRIES_MAX, Reader, pull_bytes
+from pump.rpc.admission import InFlight
+from pump.rpc.extension_service import MESSAGE_BYTES, MESSAGE_BYTES_CAP, ExtService
+from pump.rpc.original_service import Gate, PumpService
+from pump.store.store import Store
+from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, write
+from tests.unit.pump.pull.test_binlog_parts import large_prewrite
+
+STEP = 10
+
+
+def fakes_in_the_index(store: Store, begin_ts: int, count: int) -> None:
+    """As an idle pump writes one every three seconds; a pull without fakes reads nothing of them but the index."""
+    batch, raw = store.index.batch()
+    for ts in range(begin_ts, begin_ts + count):
+        batch.complete(ts, Complete(ts, 0, 0, 30, 0, 0, 0, FLAG_FAKE, b""))
+    store.index.write(raw)
+
+
+@pytest.mark.parametrize("count", [ENTRIES_MAX - 1, ENTRIES_MAX, ENTRIES_MAX + 1, 3 * ENTRIES_MAX])
+async def test_rows_behind_a_long_run_of_fakes_are_served(tmp_path: Path, count: int) -> None:
+    """6 h 50 min of an idle pump, then a write: it was planned, never served, and the position moved past it."""
+    async with opened(tmp_path, SetClock(100_000)) as store:
+        fakes_in_the_index(store, 100, count)
+        await write(store, prewrite(50_000), commit(50_000, 50_001))
+        resolved_ts = await store.resolver.refresh()
+        assert (await store.plan(0, resolved_ts, Limits(1))).count == 1
+        assert await binlogs_of(store) == [merged(50_000, 50_001)]
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> list[str]:
+    """In turns: runs of fakes, of rows small and large, of commits that came before their prewrite."""
+    runs = draw(
+        st.lists(st.tuples(st.sampled_from(["fake", "row", "large", "general"]), st.integers(1, 9)), max_size=8)
+    )
+    return [kind for kind, length in runs for _ in range(length)]
+
+
+async def filled(store: Store, kinds: list[str]) -> list[bytes]:
+    """What is to be served, fakes with it, ascending: the n-th at ts (n + 1) * STEP."""
+    payloads: list[bytes] = []
+    served = []
+    for number, kind in enumerate(kinds):
+        ts = (number + 1) * STEP
+        row = b"\x08\x01\x12" + (b"\x7drow" + b"x" * 122 if kind == "large" else b"\x03row")
+        pair = [prewrite(ts - 1, row=row) if kind != "large" else prewrite(ts - 1), commit(ts - 1, ts)]
+        if kind == "fake":
+            pair = [encode_fake(ts)]
+        payloads += reversed(pair) if kind == "general" else pair
+        served.append(pair[0] if kind == "fake" else merged(ts - 1, ts))
+    if payloads:
+        await write(store, *payloads)
+    await store.resolver.refresh()
+    return served
+
+
+@settings(max_examples=60)
+@given(
+    mixtures(),
+    st.integers(0, 60),
+    st.integers(0, 60),
+    st.integers(1, 7),
+    st.sampled_from([1, 60, 200, 1 << 20]),
+    st.booleans(),
+)
+def test_any_mixture_in_any_chunks_is_served_whole(
+    tmp_path_factory: pytest.TempPathFactory,
+    kinds: list[str],
+    after: int,
+    more: int,
+    entries_max: int,
+    bytes_max: int,
+    fakes: bool,
+) -> None:
+    """And the plan of just that range counts what comes, in all and up to each split."""
+
+    async def run() -> None:
+        async with opened(tmp_path_factory.mktemp("mixture"), SetClock(10_000)) as store:
+            served = await filled(store, kinds)
+            after_ts, until_ts = after * STEP // 2, (after + more) * STEP // 2
+            wanted = [p for p in served if after_ts < scan(p).commit_ts <= until_ts]
+            rows = [p for p in wanted if not scan(p).is_fake]
+            chunks = list(
+                Reader(store.index, store.log, entries_max=entries_max).pull(
+                    after_ts, until_ts, bytes_max=bytes_max, fakes=fakes
+                )
+            )
+            assert [s.payload for chunk in chunks for s in chunk] == (wanted if fakes else rows)
+            assert all(1 <= len(chunk) <= entries_max for chunk in chunks)
+            check_plan(await store.count(after_ts, until_ts), rows)
+
+    asyncio.run(run())
+
+
+def check_plan(plan: BatchPlan, rows: list[bytes]) -> None:
+    assert plan.count == len(rows)
+    assert plan.last_ts == (scan(rows[-1]).commit_ts if rows else 0)
+    if plan.bytes_exact:
+        assert plan.bytes == sum(map(len, rows))
+    for split in plan.splits:
+        assert split.count == sum(1 for row in rows if scan(row).commit_ts <= split.ts)
+
+
+async def test_splits_say_what_lies_before_them(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(10_000)) as store:
+        row = b"\x08\x01\x12\x78" + b"x" * 120
+        for ts in range(10, 6010, 10):
+            await write(store, prewrite(ts - 1, row=row), commit(ts - 1, ts), encode_fake(ts + 3))
+        await store.resolver.refresh()
+        plan = await store.count(0, 6000)
+        assert len(plan.splits) == 3 and plan.bytes_exact
+        for split in plan.splits:
+            part = await binlogs_of(store, 0, split.ts)
+            assert (split.count, split.bytes) == (len(part), sum(map(len, part)))
+
+
+async def test_where_lengths_are_not_known_bytes_are_not_said_to_be_exact(tmp_path: Path) -> None:
+    """A commit that came before its prewrite: both are read and merged when they are served."""
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, prewrite(10), commit(10, 20))
+        await store.resolver.refresh()
+        assert (await store.count(0, 20)).bytes_exact
+        await write(store, commit(30, 40), prewrite(30))
+        await store.resolver.refresh()
+        plan = await store.count(0, 40)
+        assert (plan.count, plan.bytes_exact) == (2, False)
+
+
+class PurgedWhileLooking(Index):
+    """A purge runs to its end just before every look at the entries."""
+
+    purge_ts = 0
+
+    def completes(self, after_ts: int, until_ts: int) -> Iterator[tuple[bytes, bytes]]:
+        if self.purge_ts:
+            self.save_purged(self.purge_ts)
+            list(self.delete_until(COMPLETE, self.purge_ts))
+        return super().completes(after_ts, until_ts)
+
+
+async def purging(store: Store) -> None:
+    """From now on there is a purge between any two looks at the store's index."""
+    await write(store, prewrite(10), commit(10, 20), prewrite(30), commit(30, 40))
+    await store.resolver.refresh()
+    index = PurgedWhileLooking.__new__(PurgedWhileLooking)
+    vars(index).update(vars(store.index))  # the same database: LevelDB opens one only once
+    index.purge_ts = 25
+    store.index, store.reader = index, Reader(index, store.log)
+
+
+async def test_a_purge_between_two_looks_is_no_empty_pull(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(100)) as store:
+        await purging(store)
+        with pytest.raises(PurgedPosition):
+            await binlogs_of(store, 0)
+        with pytest.raises(PurgedPosition):
+            await store.count(0, 40)
+        assert await binlogs_of(store, 25) == [merged(30, 40)]
+
+
+async def test_a_purge_between_two_looks_is_no_smaller_count(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(100)) as store:
+        await purging(store)
+        with pytest.raises(PurgedPosition):
+            await store.count(0, 40)
+        assert (await store.count(25, 40)).count == 1
+
+
+def test_a_damaged_block_of_the_index_is_no_end(tmp_path: Path) -> None:
+    """One bit of a table of LevelDB, which keeps a checksum of each block and looks at it only when asked to."""
+    index = Index(tmp_path, IndexOptions(write_buffer_bytes=64 << 10))
+    dice = random.Random(1)
+    for begin in range(1, 5001, 100):
+        batch, raw = index.batch()
+        for ts in range(begin, begin + 100):
+            batch.complete(ts, Complete(ts - 1, 0, 0, 30, 0, 0, 0, 0, dice.randbytes(40)))
+        index.write(raw)
+    index._db.compact_range()  # a merge that the close interrupts leaves a table, maybe the largest, that nobody reads
+    index.close()
+    table = max(tmp_path.glob("*.ldb"), key=lambda path: path.stat().st_size)
+    data = bytearray(table.read_bytes())
+    data[len(data) // 2] ^= 1
+    table.write_bytes(data)
+    index = Index(tmp_path)
+    try:
+        with pytest.raises(IndexFailed, match="checksum mismatch"):
+            list(index.completes(0, 5000))
+    finally:
+        index.close()
+
+
+async def answers(stream: AsyncIterator[bytes]) -> list[pb.PullRangeResp]:
+    return [pb.PullRangeResp.FromString(message) async for message in stream]
+
+
+def service(store: Store, in_flight: InFlight | None = None) -> ExtService:
+    gate = Gate(1, lambda: "")
+    gate.closed = ""
+    return ExtService(store, gate, in_flight or InFlight(1 << 30), node_id="p", state=lambda: "online")
+
+
+async def test_a_purge_between_two_looks_is_in_the_watermark(tmp_path: Path) -> None:
+    """The drainer compares its position with purged_ts: an older one would let it pass what is gone."""
+    async with opened(tmp_path, SetClock(100)) as store:
+        await purging(store)
+        request = pb.WatermarkReq(cluster_id=1, after_ts=0, batch_bytes_max=1 << 20)
+        answer = pb.WatermarkResp.FromString(await service(store).watermark(request.SerializeToString()))
+        assert (answer.batch_count, answer.purged_ts) == (1, 25)
+
+
+async def test_a_pull_ends_with_what_it_has_sent(tmp_path: Path) -> None:
+    """In a message of its own, also where there was nothing to send; and the plan says the same before."""
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, prewrite(10), commit(10, 20), encode_fake(25), prewrite(30), commit(30, 40))
+        await store.resolver.refresh()
+        ext = service(store)
+        for after_ts, until_ts, wanted in ((0, 40, 2), (20, 40, 1), (20, 30, 0)):
+            request = pb.PullRangeReq(cluster_id=1, after_ts=after_ts, until_ts=until_ts, message_bytes_max=1)
+            *messages, last = await answers(ext.pull_range(request.SerializeToString()))
+            sizes = [len(payload) for message in messages for payload in message.payloads]
+            assert not any(message.HasField("end") for message in messages) and not last.payloads
+            assert (last.end.count, last.end.bytes) == (wanted, sum(sizes)) == (len(sizes), sum(sizes))
+            asked = pb.CountReq(cluster_id=1, after_ts=after_ts, until_ts=until_ts)
+            found = pb.CountResp.FromString(await ext.count(asked.SerializeToString()))
+            assert (found.count, found.bytes, found.bytes_exact) == (wanted, sum(sizes), True)
+        with pytest.raises(NotResolved):
+            await ext.count(pb.CountReq(cluster_id=1, until_ts=store.resolved_ts + 1).SerializeToString())
+
+
+async def test_a_large_binlog_that_is_pulled_whole_is_in_flight(tmp_path: Path) -> None:
+    """A caller that asks for no parts: many of them would otherwise hold many times the bound."""
+    row = bytes(MESSAGE_BYTES_CAP + 10)
+    in_flight = InFlight(1 << 30)
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, prewrite(10), commit(10, 20), large_prewrite(30, row), commit(30, 40))
+        await write(store, prewrite(50), commit(50, 60))
+        await store.resolver.refresh()
+        stream = service(store, in_flight).pull_range(pb.PullRangeReq(cluster_id=1, until_ts=60).SerializeToString())
+        held: dict[int, int] = {}
+        async for data in stream:
+            message = pb.PullRangeResp.FromString(data)
+            held[message.last_ts] = in_flight.bytes - pull_bytes(MESSAGE_BYTES)
+            if message.last_ts == 40:
+                assert [len(each) > len(row) for each in message.payloads] == [True]
+        assert (message.end.count, list(held)[:-1]) == (3, [20, 40, 60])
+        assert (held[20], held[60], held[40] > len(row)) == (0, 0, True)
+        assert in_flight.bytes == 0
+
+
+async def test_a_pump_that_stops_does_not_end_a_stream_as_if_there_were_nothing_more(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, prewrite(10), commit(10, 20))
+        gate = Gate(1, lambda: "")
+        gate.closed = ""
+        stream = PumpService(store, gate, InFlight(1 << 30)).pull_binlogs(b"\x08\x01")
+        await anext(stream)
+        gate.closed = "the pump is stopping"
+        with pytest.raises(Stopping, match="stopping"):
+            await anext(stream)

@@ -1,0 +1,114 @@
+"""Bytes in flight over all calls: what is taken, what is refused, what waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from pump.errors import Overloaded
+from pump.rpc.admission import SMALL_BYTES_MAX, InFlight
+
+MIB = 1 << 20
+
+
+def test_requests_are_taken_until_they_fill_the_bound() -> None:
+    in_flight = InFlight(10 * MIB)
+    with in_flight.request(4 * MIB), in_flight.request(6 * MIB):
+        assert in_flight.bytes == 10 * MIB
+        text = r"too many bytes in flight: 10485760 .* in-flight-bytes-max 10485760"
+        with pytest.raises(Overloaded, match=text), in_flight.request(MIB):
+            raise AssertionError
+        assert in_flight.bytes == 10 * MIB
+    assert in_flight.bytes == 0
+    with in_flight.request(10 * MIB):
+        pass
+
+
+def test_one_request_alone_is_taken_whatever_its_size() -> None:
+    """Its own limit is another one."""
+    in_flight = InFlight(MIB)
+    with in_flight.request(5 * MIB), pytest.raises(Overloaded), in_flight.request(MIB):
+        pass
+
+
+def test_one_request_is_taken_beside_pulls_that_never_end() -> None:
+    """A drainer's stream is open for as long as the drainer runs: what waits for its end waits for ever."""
+    in_flight = InFlight(8 * MIB)
+    with in_flight.pull(3 * MIB), in_flight.request(6 * MIB):
+        with pytest.raises(Overloaded), in_flight.request(MIB):
+            pass
+        assert in_flight.bytes == 9 * MIB
+
+
+def test_a_commit_finds_room_beside_large_prewrites() -> None:
+    in_flight = InFlight(8 * MIB)
+    with in_flight.request(8 * MIB), contextlib.ExitStack() as commits:
+        for _ in range(16):
+            commits.enter_context(in_flight.request(SMALL_BYTES_MAX))
+        with pytest.raises(Overloaded), in_flight.request(SMALL_BYTES_MAX):
+            pass
+
+
+def test_what_fails_gives_its_room_back() -> None:
+    in_flight = InFlight(8 * MIB)
+    for hold in (in_flight.request, in_flight.pull):
+        with pytest.raises(RuntimeError), hold(MIB):
+            raise RuntimeError
+        assert in_flight.bytes == 0
+
+
+def test_pulls_have_a_half_of_it() -> None:
+    in_flight = InFlight(8 * MIB)
+    with in_flight.pull(2 * MIB), in_flight.pull(2 * MIB):
+        with pytest.raises(Overloaded), in_flight.pull(MIB):
+            pass
+        with in_flight.request(4 * MIB):
+            pass
+
+
+async def test_a_large_answer_waits_for_requests_and_never_for_pulls_alone() -> None:
+    in_flight = InFlight(8 * MIB)
+    order: list[str] = []
+
+    async def answer() -> None:
+        async with in_flight.answer(7 * MIB):
+            order.append("answered")
+
+    with in_flight.pull(2 * MIB):
+        with in_flight.request(4 * MIB):
+            waiting = asyncio.create_task(answer())
+            await asyncio.sleep(0)
+            order.append("request under way")
+        await asyncio.wait_for(waiting, 60)
+    assert order == ["request under way", "answered"]
+    assert in_flight.bytes == 0
+
+
+def test_what_is_tolerated_is_bounded() -> None:
+    """A quarter, or one message alone; it fills the room for others."""
+    in_flight = InFlight(8 * MIB)
+    in_flight.take(8 * MIB)
+    assert in_flight.tolerate(MIB) and in_flight.tolerate(MIB) and not in_flight.tolerate(1)
+    assert in_flight.bytes == 10 * MIB
+    in_flight.give(8 * MIB)
+    assert not in_flight.fits(7 * MIB) and in_flight.fits(6 * MIB)
+    in_flight.forgive(MIB)
+    in_flight.forgive(MIB)
+    assert in_flight.bytes == 0
+    assert in_flight.tolerate(100 * MIB) and not in_flight.tolerate(1)
+    in_flight.forgive(100 * MIB)
+    assert in_flight.tolerate(1)
+
+
+def test_whoever_waits_is_told_of_room() -> None:
+    in_flight = InFlight(8 * MIB)
+    told: list[int] = []
+    in_flight.on_room = lambda: told.append(in_flight.bytes)
+    with in_flight.request(MIB), in_flight.pull(MIB):
+        assert told == []
+    assert told == [MIB, 0]
+    assert in_flight.tolerate(MIB)
+    in_flight.forgive(MIB)
+    assert told == [MIB, 0, 0]

@@ -1,0 +1,38 @@
+"""A pump's page for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from binlog.cluster import tso
+from binlog.cluster.node import NodeStatus, State
+
+from pump.status.page import page
+
+NOW_MS = 1_700_000_000_000
+OWN: dict[str, Any] = {
+    "nodeId": "p1", "state": "online", "usurped": "", "version": "1", "resolvedTS": tso.compose(NOW_MS - 1500),
+    "purgedTS": 0, "logBytes": 2048, "logBroken": "", "damage": [], "pendingCount": 0, "pending": [],
+    "belowGCSafePointCount": 0, "lateCommitCount": 0, "lateCommitTS": [],
+}  # fmt: skip
+
+
+def draw(**changed: object) -> str:
+    drainers = [NodeStatus("d1", "10.0.0.5:8249", State.ONLINE, max_commit_ts=tso.compose(NOW_MS))]
+    return page({**OWN, **changed}, now_ms=NOW_MS, available_bytes=1 << 30, full=False, drainers=drainers)
+
+
+def test_a_healthy_pump() -> None:
+    text = draw()
+    assert "alarm " not in text
+    assert "1.5 s ago" in text and "2.0 KiB" in text and "d1" in text
+
+
+def test_what_needs_somebody_is_an_alarm() -> None:
+    pending = {"startTS": 5, "ageSeconds": 30.0, "ddlJobID": 0, "prewriteKey": "6b"}
+    assert "pending for 30.0 s" in draw(pendingCount=1, pending=[pending])
+    assert "prewrites are refused" in draw(usurped="offline")
+    assert "arrived at or below the resolved ts: 7" in draw(lateCommitCount=1, lateCommitTS=[7])
+    assert "until the pump is restarted" in draw(logBroken="fdatasync: EIO")
+    assert "2 pending prewrites began at or below PD" in draw(belowGCSafePointCount=2)
+    assert "Damage in the value log: at 5" in draw(damage=["at 5"])

@@ -1,0 +1,135 @@
+"""The pending set and the resolved ts: correctness rules 3 and 4 as values."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pump.store.pending import Pending, PendingSet, Resolved
+
+
+def arrived(*starts: int) -> PendingSet:
+    pending = PendingSet()
+    for ts in starts:
+        pending.arrive(ts, since_s=0, size=1)
+    return pending
+
+
+def test_rule_4_resolved_never_goes_back() -> None:
+    """An old prewrite that arrives late holds the next steps, not the ones given out."""
+    pending, resolved = PendingSet(), Resolved()
+    assert resolved.advance(100, pending.oldest()) == 100
+    pending.arrive(50, since_s=0, size=1)
+    assert resolved.advance(200, pending.oldest()) == 100
+    pending.stored(50)
+    pending.settled(50)
+    assert resolved.advance(150, pending.oldest()) == 150
+    assert resolved.advance(120, pending.oldest()) == 150
+
+
+def test_resolved_stays_below_the_oldest() -> None:
+    """One slow transaction holds back only what is newer than its own start."""
+    pending, resolved = arrived(70, 30, 90), Resolved()
+    assert resolved.advance(100, pending.oldest()) == 29
+    pending.stored(30)
+    pending.settled(30)
+    assert resolved.advance(100, pending.oldest()) == 69
+
+
+def test_a_repeated_request_counts_once_more() -> None:
+    """The first copy fails before the log, the second is still on its way: the prewrite stays pending."""
+    pending = arrived(10, 10)
+    pending.refused(10)
+    assert pending.oldest() == 10
+    pending.stored(10)
+    assert pending.oldest() == 10
+    pending.settled(10)
+    assert pending.oldest() is None
+
+
+def test_a_repetition_after_the_commit_leaves() -> None:
+    """P, C, and P again: the last one finds the outcome stored."""
+    pending = arrived(10)
+    pending.stored(10)
+    pending.arrive(10, since_s=1, size=1)
+    pending.settled(10)
+    assert 10 in pending
+    pending.refused(10)
+    assert len(pending) == 0
+
+
+def test_an_unknown_end_stays() -> None:
+    """A write that may be in the log is pending until its outcome is known."""
+    pending = arrived(10, 20)
+    pending.stored(10)
+    pending.refused(20)
+    assert [entry.start_ts for entry in pending.first(5)] == [10]
+
+
+def test_settling_what_is_not_here() -> None:
+    """A commit whose prewrite is on another pump."""
+    pending = arrived(10)
+    pending.settled(99)
+    assert len(pending) == 1
+
+
+def test_old_ones_are_those_in_the_log() -> None:
+    """Only what is stored can be asked about and settled."""
+    pending = PendingSet()
+    pending.arrive(1, since_s=0, size=1)
+    pending.arrive(2, since_s=5, size=1)
+    pending.arrive(3, since_s=0, size=1)
+    for ts in (1, 2):
+        pending.stored(ts)
+    assert [entry.start_ts for entry in pending.older_than(1)] == [1]
+
+
+def test_restored_entries_hold_resolved() -> None:
+    """What recovery found counts as before the crash."""
+    pending = PendingSet()
+    pending.restore([Pending(40, 0.0, 1), Pending(20, 0.0, 1)])
+    assert Resolved().advance(100, pending.oldest()) == 19
+
+
+@given(st.integers(0, 2**32), st.integers(1, 60))
+def test_rule_6_and_4_no_commit_below_resolved(seed: int, steps: int) -> None:
+    """Writers in any interleaving: T is fetched before the set is read, so no commit lands at or below resolved."""
+    dice = random.Random(seed)
+    clock = 0
+    pending, resolved = PendingSet(), Resolved()
+    acked: list[int] = []
+    fetched: list[int] = []
+    begun: list[int] = []
+    for _ in range(steps):
+        clock += 1
+        move = dice.choice(["begin", "prewrite", "commit", "fetch", "resolve"])
+        if move == "begin":
+            begun.append(clock)
+        elif move == "prewrite" and begun:
+            ts = begun.pop(dice.randrange(len(begun)))
+            pending.arrive(ts, since_s=0, size=1)
+            pending.stored(ts)
+            acked.append(ts)
+        elif move == "commit" and acked:
+            ts = acked.pop(dice.randrange(len(acked)))
+            assert not resolved.is_late(clock), "a commit_ts taken after the prewrite's acknowledgement"
+            pending.settled(ts)
+        elif move == "fetch":
+            fetched.append(clock)
+        elif move == "resolve" and fetched:
+            resolved.advance(fetched.pop(0), pending.oldest())
+    # commits whose ts was taken but which are stored later are held by their prewrite
+    for ts in acked:
+        assert resolved.ts < ts or not resolved.is_late(clock + 1)
+
+
+def test_the_other_order_is_wrong() -> None:
+    """Reading the set first and fetching T afterwards resolves past a transaction that began in between."""
+    pending = PendingSet()
+    oldest = pending.oldest()
+    pending.arrive(50, since_s=0, size=1)  # begins, prewrites, takes commit_ts 60
+    wrong, right = Resolved(), Resolved()
+    assert wrong.advance(100, oldest) >= 60
+    assert right.advance(100, pending.oldest()) < 60

@@ -1,0 +1,211 @@
+"""A store as a whole: what it serves and in which order, repetition, pulls."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from binlog.envelope import encode_binlog
+from binlog.errors import PurgedPosition, TimestampUnavailable
+
+from pump.errors import DamagedRecord, NotResolved
+from pump.pull.batch_end import Limits, Stop
+from tests.unit.pump.build import (
+    SetClock,
+    binlogs_of,
+    commit,
+    merged,
+    opened,
+    prewrite,
+    rollback,
+    write,
+)
+
+
+async def test_a_pair_is_served_as_one(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, prewrite(10), commit(10, 20))
+        await store.resolver.refresh()
+        assert await binlogs_of(store) == [merged(10, 20)]
+        assert await binlogs_of(store, 20) == []
+        assert await binlogs_of(store, 0, 19) == []
+
+
+async def test_commit_order_whatever_the_write_order(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, prewrite(1), prewrite(2), prewrite(3), commit(3, 30), commit(1, 10), commit(2, 20))
+        await store.resolver.refresh()
+        assert await binlogs_of(store) == [merged(1, 10), merged(2, 20), merged(3, 30)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "served"),
+    [
+        ([prewrite(1), commit(1, 2)], [2]),
+        ([prewrite(1), prewrite(2), commit(2, 3), commit(1, 10)], [3, 10]),
+        ([prewrite(1), prewrite(2), commit(1, 10), commit(2, 9)], [9, 10]),
+        ([prewrite(1), prewrite(2), commit(1, 10), commit(2, 9), prewrite(20), commit(20, 200)], [9, 10, 200]),
+        ([prewrite(1), rollback(1), prewrite(2), commit(2, 3)], [3]),
+    ],
+)
+async def test_sequences_of_the_sorter(tmp_path: Path, steps: list[bytes], served: list[int]) -> None:
+    """Upstream's TestSorter; where its sorter drops 9 behind 10, the resolved ts waits and serves both in order."""
+    async with opened(tmp_path, SetClock(1000)) as store:
+        for step in steps:
+            await write(store, step)
+        await store.resolver.refresh()
+        got = [s.commit_ts async for c in store.pull(0, store.resolved_ts, bytes_max=100) for s in c]
+        assert got == served
+
+
+async def test_resolved_ts_waits_for_the_oldest(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, prewrite(90), prewrite(95), commit(95, 99))
+        assert await store.resolver.refresh() == 101
+        await write(store, prewrite(102))
+        assert await store.resolver.refresh() == 101
+        await write(store, commit(102, 104), commit(90, 105))
+        assert await store.resolver.refresh() > 101
+
+
+async def test_unusual_field_orders_are_merged_by_reading_both(tmp_path: Path) -> None:
+    """protobuf allows any order; what is served is the same binlog."""
+    odd = prewrite(10)[14:] + prewrite(10)[:14]
+    odd = encode_binlog(tp=0, start_ts=10, prewrite_key=b"k", prewrite_value=b"\x08\x05")
+    tail = odd[6:]
+    shuffled = tail + odd[:6]
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, shuffled, commit(10, 20))
+        await store.resolver.refresh()
+        assert await binlogs_of(store) == [
+            encode_binlog(tp=1, start_ts=10, commit_ts=20, prewrite_key=b"k", prewrite_value=b"\x08\x05")
+        ]
+
+
+async def test_a_commit_without_its_prewrite_is_not_served(tmp_path: Path) -> None:
+    """P-PULL-03: the prewrite is on another pump."""
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, commit(10, 20))
+        await store.resolver.refresh()
+        assert await binlogs_of(store) == []
+        assert store.outcome(10) == 0
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_prewrite_behind_its_commit_completes_it(tmp_path: Path, together: bool) -> None:
+    async with opened(tmp_path, SetClock(15)) as store:
+        if together:
+            await write(store, commit(10, 20), prewrite(10))
+        else:
+            await write(store, commit(10, 20))
+            await write(store, prewrite(10), commit(10, 20))
+        assert store.pending_count == 0
+        store.resolver.advance(100)
+        assert await binlogs_of(store) == [merged(10, 20)]
+        assert store.outcome(10) == 20
+
+
+async def test_repetitions_within_one_batch(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, prewrite(10), prewrite(10), commit(10, 20), commit(10, 20), prewrite(10))
+        await store.resolver.refresh()
+        assert await binlogs_of(store) == [merged(10, 20)]
+        assert store.counters.written == 2
+
+
+async def test_nothing_is_served_before_t_is_fetched(tmp_path: Path) -> None:
+    """Rule 3: a start without timestamps fails instead of serving a guess."""
+    clock = SetClock()
+    clock.down = True
+    with pytest.raises(TimestampUnavailable):
+        async with opened(tmp_path, clock):
+            pass
+
+
+async def test_pulls_stay_within_what_was_promised(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(100)) as store:
+        with pytest.raises(NotResolved):
+            await binlogs_of(store, 0, store.resolved_ts + 1)
+
+
+async def test_a_purged_position_is_an_error(tmp_path: Path) -> None:
+    """Never a later start in silence, as upstream's (P-RPC-09)."""
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, prewrite(10), commit(10, 20), prewrite(30), commit(30, 40))
+        await store.resolver.refresh()
+        store.index.save_purged(25)
+        with pytest.raises(PurgedPosition):
+            await binlogs_of(store, 24)
+        assert await binlogs_of(store, 25) == [merged(30, 40)]
+
+
+async def test_a_damaged_record_ends_a_pull_with_its_place(tmp_path: Path) -> None:
+    """Upstream (P-PULL-03) ends the stream as if all was well, for ever."""
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, prewrite(10), commit(10, 20), prewrite(30), commit(30, 40))
+        await store.resolver.refresh()
+        at = store.index.pointer(30)
+        assert at is not None
+        path = tmp_path / "value" / "000000.vlog"
+        data = bytearray(path.read_bytes())
+        data[at.offset + 20] ^= 0xFF
+        path.write_bytes(data)
+        with pytest.raises(DamagedRecord, match=f"byte {at.offset}"):
+            await binlogs_of(store)
+        assert await binlogs_of(store, 0, 20) == [merged(10, 20)]
+
+
+async def test_plan_over_a_store(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(3000)) as store:
+        for ts in range(10, 1210, 2):
+            await write(store, prewrite(ts), commit(ts, ts + 1))
+        resolved_ts = await store.resolver.refresh()
+        plan = await store.plan(0, resolved_ts, Limits(1 << 20))
+        assert (plan.count, plan.stop, plan.end_ts) == (600, Stop.RESOLVED, resolved_ts)
+        assert plan.bytes == sum(map(len, await binlogs_of(store)))
+        plan = await store.plan(0, resolved_ts, Limits(1 << 20, count_max=7))
+        assert (plan.count, plan.stop, plan.end_ts, plan.stop_ts) == (7, Stop.LIMIT, 23, 25)
+
+
+async def test_waiting_pulls_are_woken_by_a_commit(tmp_path: Path) -> None:
+    """No polling: a commit that becomes visible refreshes the resolved ts at once."""
+    clock = SetClock(100)
+    async with opened(tmp_path, clock) as store:
+        now = await store.resolver.refresh()
+        await write(store, prewrite(now + 1))
+        waiting = asyncio.create_task(store.resolver.passed(now + 1))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        clock.ts = now + 2  # the commit_ts came from it: whoever asks later gets more
+        await write(store, commit(now + 1, now + 2))
+        assert await asyncio.wait_for(waiting, 60) > now + 1
+
+
+async def test_a_pull_that_has_everything_asks_for_nothing(tmp_path: Path) -> None:
+    """A waiting pull fetches no timestamps while nothing becomes visible: it once span as fast as the TSO answered."""
+    clock = SetClock(100)
+    async with opened(tmp_path, clock) as store:
+        await write(store, prewrite(101), commit(101, 102))
+        clock.ts = 1000
+
+        async def pull_for_ever() -> None:
+            last_ts = 0
+            while True:
+                last_ts = await store.resolver.passed(last_ts)
+
+        pulling = asyncio.create_task(pull_for_ever())
+        await asyncio.wait_for(store.resolver.passed(102), 60)
+        calls = 0
+        fetch = clock.get
+
+        async def counted() -> int:
+            nonlocal calls
+            calls += 1
+            return await fetch()
+
+        clock.get = counted  # type: ignore[method-assign]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert calls <= 1
+        pulling.cancel()

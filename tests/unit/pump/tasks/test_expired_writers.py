@@ -1,0 +1,208 @@
+"""Rule 24: prewrites whose writer's lease in etcd has ended are ended by the pump, and nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+
+import pytest
+from binlog.cluster.kv import KV
+from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.writers import WRITERS_PREFIX, living_writers, register_writer
+from binlog.envelope import merge, scan, writer_of
+from binlog.errors import EtcdError
+from binlog.pb import pump_ext_pb2 as pb
+from binlog.stub.etcd import MemoryEtcd
+from binlog.tidb.job import ActionType, Job
+
+from pump.errors import RolledBack
+from pump.rpc.extension_service import ExtService
+from pump.rpc.methods import code_number
+from pump.rpc.original_service import Gate
+from pump.store.store import Store
+from pump.tasks.expired_writers import ExpiredWriters
+from tests.unit.pump.build import SetClock, binlogs_of, commit, opened, prewrite, refused, write
+
+ABORTED = 10
+
+
+async def living(etcd: MemoryEtcd) -> tuple[bytes, int]:
+    """A registered writer's id, and its lease's."""
+    lease = await etcd.lease(60)
+    made = await register_writer(etcd, lease)
+    assert made is not None
+    return made[0], lease.id
+
+
+def looking(store: Store, etcd: MemoryEtcd) -> ExpiredWriters:
+    return ExpiredWriters(store, etcd, age_s=0)
+
+
+async def test_only_what_a_dead_writer_left_is_rolled_back(tmp_path: Path) -> None:
+    etcd = MemoryEtcd()
+    alive, _ = await living(etcd)
+    dead, lease = await living(etcd)
+    async with opened(tmp_path) as store:
+        await write(store, prewrite(10, writer=alive), prewrite(20, writer=dead), prewrite(30))
+        await write(store, prewrite(40, writer=dead))
+        expired = looking(store, etcd)
+        assert await expired.look() == 0, "both live"
+        etcd.expire(lease)
+        assert await expired.look() == 2
+        assert [entry.start_ts for entry in store.pending(10)] == [10, 30]
+        late = await refused(store, commit(20, 50))
+        assert isinstance(late, RolledBack), "a writer that only slept is told so"
+        assert code_number(late) == ABORTED
+        assert isinstance(await refused(store, prewrite(40, writer=dead)), RolledBack), "a copy that comes late"
+        await write(store, commit(10, 60))
+        assert await expired.look() == 0
+
+
+async def test_after_a_restart_the_writer_is_still_known(tmp_path: Path) -> None:
+    etcd = MemoryEtcd()
+    alive, _ = await living(etcd)
+    dead = secrets.token_bytes(16)
+    async with opened(tmp_path) as store:
+        await write(store, prewrite(10, writer=dead), prewrite(20, writer=alive), prewrite(30))
+    async with opened(tmp_path) as store:
+        assert {entry.start_ts: entry.writer for entry in store.pending(10)} == {10: dead, 20: alive, 30: b""}
+        assert await looking(store, etcd).look() == 1
+        assert [entry.start_ts for entry in store.pending(10)] == [20, 30]
+    async with opened(tmp_path) as store:
+        assert [entry.start_ts for entry in store.pending(10)] == [20, 30]
+        assert isinstance(await refused(store, commit(10, 50)), RolledBack)
+
+
+async def test_without_an_answer_of_etcd_nothing_is_rolled_back(tmp_path: Path) -> None:
+    etcd = MemoryEtcd()
+    async with opened(tmp_path) as store:
+        await write(store, prewrite(10, writer=secrets.token_bytes(16)))
+        expired = looking(store, etcd)
+        etcd.fail()
+        with pytest.raises(EtcdError):
+            await expired.look()
+        assert store.is_pending(10)
+        etcd.recover()
+        assert await expired.look() == 1
+        assert not store.is_pending(10)
+
+
+class Meanwhile(MemoryEtcd):
+    """Something happens after the writers were read and before the answer comes."""
+
+    async def happens(self) -> None:
+        """Set by the test."""
+
+    async def range(self, prefix: str) -> tuple[list[KV], int]:
+        answer = await super().range(prefix)
+        if prefix == WRITERS_PREFIX:
+            await self.happens()
+        return answer
+
+
+async def test_a_writer_that_comes_while_the_pump_looks_is_not_taken_for_dead(tmp_path: Path) -> None:
+    etcd = Meanwhile()
+    async with opened(tmp_path) as store:
+        await write(store, prewrite(10, writer=secrets.token_bytes(16)))
+
+        async def new_writer() -> None:
+            writer, _ = await living(etcd)
+            await write(store, prewrite(20, writer=writer))
+
+        etcd.happens = new_writer  # type: ignore[method-assign]
+        assert await looking(store, etcd).look() == 1
+        assert not store.is_pending(10)
+        assert store.is_pending(20)
+
+
+async def test_a_commit_at_that_very_moment_wins(tmp_path: Path) -> None:
+    etcd = Meanwhile()
+    dead = secrets.token_bytes(16)
+    async with opened(tmp_path) as store:
+        await write(store, prewrite(10, writer=dead), prewrite(20, writer=dead))
+
+        async def wakes() -> None:
+            await write(store, commit(10, 30))
+
+        etcd.happens = wakes  # type: ignore[method-assign]
+        assert await looking(store, etcd).look() == 1, "the other one"
+        assert store.outcome(10) == 30
+        assert store.pending_count == 0
+
+
+async def test_commit_and_rollback_in_one_batch_have_one_outcome(tmp_path: Path) -> None:
+    """Both are queued before the log's thread takes either: whichever is first refuses the other."""
+    async with opened(tmp_path) as store:
+        for number in range(20):
+            start_ts, commit_ts = 100 + 10 * number, 105 + 10 * number
+            await write(store, prewrite(start_ts, writer=secrets.token_bytes(16)))
+            ends = [store.write([commit(start_ts, commit_ts)]), store.settle(start_ts, 0)]
+            ends = ends if number % 2 else ends[::-1]
+            results = await asyncio.gather(*ends, return_exceptions=True)
+            errors = [e for r in results for e in (r if isinstance(r, list) else [r]) if isinstance(e, BaseException)]
+            assert len(errors) == 1, results
+            assert (store.outcome(start_ts) == commit_ts) is not isinstance(errors[0], RolledBack)
+            assert not store.is_pending(start_ts)
+
+
+@pytest.mark.parametrize("published", [True, False])
+async def test_of_a_ddl_the_published_job_decides(tmp_path: Path, published: bool) -> None:
+    etcd = MemoryEtcd()
+    job = Job(
+        id=7, type=ActionType.CREATE_TABLE, schema_state=5, schema_id=1, table_id=2, schema_name="s", table_name="t",
+        query="CREATE TABLE t (a INT);", schema_version=3, start_ts=10, real_start_ts=10, finished_ts=15,
+    )  # fmt: skip
+    if published:
+        await PublishedJobs(etcd).publish(3, job.dump())
+    async with opened(tmp_path, SetClock(1000)) as store:
+        await write(store, prewrite(10, job=7, writer=secrets.token_bytes(16)))
+        assert await looking(store, etcd).look() == 1
+        assert store.outcome(10) == (15 if published else 0)
+        assert store.pending_count == 0
+        await store.resolver.refresh()
+        assert [scan(payload).ddl_job_id for payload in await binlogs_of(store)] == [7] * published
+        late = await refused(store, commit(10, 15))
+        assert (late is None) if published else isinstance(late, RolledBack)
+
+
+async def test_what_is_pulled_does_not_name_the_writer(tmp_path: Path) -> None:
+    """Byte for byte what it is without one: drainers read the same binlog."""
+    writer = secrets.token_bytes(16)
+    clock = SetClock(1 << 60)
+    start_ts, commit_ts = (1 << 60) - 20, (1 << 60) - 10
+    async with opened(tmp_path, clock, ts_ahead_max_s=0) as store:
+        stored = prewrite(start_ts, writer=writer)
+        assert writer_of(stored, scan(stored)) == writer
+        await write(store, stored, commit(start_ts, commit_ts))
+        await store.resolver.refresh()
+        expected = merge(prewrite(start_ts), commit(start_ts, commit_ts))
+        assert await binlogs_of(store) == [expected]
+        assert merge(stored, commit(start_ts, commit_ts)) == expected
+
+
+async def test_a_foreign_key_among_the_writers_is_passed_over() -> None:
+    etcd = MemoryEtcd()
+    writer, _ = await living(etcd)
+    await etcd.put(f"{WRITERS_PREFIX}not-hex", b"")
+    assert await living_writers(etcd) == {writer}
+
+
+async def test_a_watermark_tells_which_prewrite_holds_it_back(tmp_path: Path) -> None:
+    writer = secrets.token_bytes(16)
+    async with opened(tmp_path) as store:
+        gate = Gate(1, lambda: "")
+        gate.closed = ""
+        service = ExtService(store, gate, node_id="p", state=lambda: "online")
+
+        async def watermark() -> pb.WatermarkResp:
+            request = pb.WatermarkReq(cluster_id=1).SerializeToString()
+            return pb.WatermarkResp.FromString(await service.watermark(request))
+
+        assert not (await watermark()).HasField("oldest_pending")
+        start_ts = (await watermark()).resolved_ts + 1
+        await write(store, prewrite(start_ts, job=9, writer=writer), prewrite(start_ts + 5))
+        found = await watermark()
+        assert found.resolved_ts == start_ts - 1
+        oldest = found.oldest_pending
+        assert (oldest.start_ts, oldest.ddl_job_id, oldest.writer) == (start_ts, 9, writer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from binlog.envelope import encode_binlog
@@ -134,3 +135,12 @@ def transaction(
         prewrite_key=b"t\x80\x00\x00\x00\x00\x00\x00\x64_r\x80\x00\x00\x00\x00\x00\x00\x01",
         prewrite_value=value.serialize(),
     )
+
+
+def in_parts(payloads: Iterable[bytes], parts: int, dice: random.Random) -> list[list[bytes]]:
+    """Deal binlogs out to parts in their order. Some binlogs are in two parts, as if two pumps had them."""
+    found: list[list[bytes]] = [[] for _ in range(parts)]
+    for payload in payloads:
+        for part in dice.sample(range(parts), dice.randint(1, min(2, parts))):
+            found[part].append(payload)
+    return found

@@ -29,7 +29,7 @@ from drainer.order.probes import merge_claims as merge_noted
 from drainer.row.claimed import coarse
 from drainer.schema.view import SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from tests.support.row_case import BEGIN_TS, INT, Step, altered, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, INT, Step, altered, in_parts, table, transaction, view_of
 from tests.unit.drainer.changes.cases import BYTES, Values
 from tests.unit.drainer.changes.keyed import (
     asked,
@@ -82,14 +82,10 @@ def test_parts_leave_the_same_questions_open(
     # row that held a value first may not be known there, which counts as a conflict.
     payloads = data.draw(histories(versions, ties=False))
     dice = random.Random(data.draw(st.integers(0, 999)))
-    shares: list[list[bytes]] = [[] for _ in range(parts)]
-    for payload in payloads:
-        for part in dice.sample(range(parts), dice.randint(1, min(2, parts))):
-            shares[part].append(payload)
     blobs: list[list[bytes]] = [[] for _ in range(slots)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("drainer.changes.segment.FLUSH_BYTES", 1)
-        for share, least in zip(shares, rows_min, strict=False):
+        for share, least in zip(in_parts(payloads, parts, dice), rows_min, strict=False):
             builder = by_columns(view, [] if in_order else share, least)
             if in_order:
                 builder.add_in_order(share[:2], sum(map(len, share[:2])))

@@ -29,7 +29,7 @@ from drainer.schema.errors import TableUnknown, TableUnverified
 from drainer.schema.view import Relocation, SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.sqlite.format import SQLITE_VALUES
-from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, not_null, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, in_parts, not_null, table, transaction, view_of
 from tests.unit.drainer.changes.cases import KINDS, Values, tables, values_of
 
 ALWAYS, NEVER = 0, 1 << 60
@@ -126,13 +126,9 @@ def test_parts_are_merged_as_rows_are(
     payloads = data.draw(histories(info))
     view = view_of(info)
     dice = random.Random(data.draw(st.integers(0, 999)))
-    shares: list[list[bytes]] = [[] for _ in range(parts)]
-    for payload in payloads:
-        for part in dice.sample(range(parts), dice.randint(1, min(2, parts))):
-            shares[part].append(payload)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("drainer.changes.segment.FLUSH_BYTES", 1 if flush else 4 << 20)
-        blobs = cut(view, shares, slots, in_order=in_order, rows_min=rows_min)
+        blobs = cut(view, in_parts(payloads, parts, dice), slots, in_order=in_order, rows_min=rows_min)
     rows: list[NetRow] = []
     for slot, found in blobs.items():
         work = merge_slot(dice.sample(found, len(found)), SQL_TEXT)

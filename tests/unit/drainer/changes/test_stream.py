@@ -28,7 +28,7 @@ from drainer.row.decode import Decoder
 from drainer.row.transaction_pieces import pieces
 from drainer.schema.errors import SchemaError, TableUnknown, TableUnverified
 from drainer.schema.view import Relocation, SchemaView
-from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, in_parts, table, transaction, view_of
 from tests.unit.drainer.changes.cases import tables
 from tests.unit.drainer.changes.test_segment import histories
 
@@ -103,12 +103,8 @@ def test_slots_hold_every_change_once_and_in_order(
     payloads = data.draw(histories(info))
     view = view_of(info)
     dice = random.Random(data.draw(st.integers(0, 999)))
-    shares: list[list[bytes]] = [[] for _ in range(parts)]
-    for payload in payloads:
-        for part in dice.sample(range(parts), dice.randint(1, min(2, parts))):
-            shares[part].append(payload)
     blobs: dict[int, list[bytes]] = {}
-    for share in shares:
+    for share in in_parts(payloads, parts, dice):
         cutter = StreamDecoder(view).cutter(slots, by_parity)
         cutter.add_in_order(share, sum(map(len, share)))
         for slot, blob in cutter.cut().items():

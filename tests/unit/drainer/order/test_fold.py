@@ -22,7 +22,7 @@ from drainer.row.decode import Decoder
 from drainer.row.format import Format
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.sqlite.format import SQLITE_VALUES
-from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, not_null, table, transaction
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, in_parts, not_null, table, transaction
 
 # A secondary unique key that may be NULL, beside an integer handle.
 SHOP = table([("id", INT), ("u", INT), ("v", TEXT)], handle="id", unique={"u": ["u"]})
@@ -155,12 +155,8 @@ def test_cutting_and_merging_changes_nothing(seed: int, parts: int, slots: int) 
     upstream = Upstream(dice)
     for _ in range(30):
         upstream.step()
-    cut: list[list[bytes]] = [[] for _ in range(parts)]
-    for payload in upstream.payloads:
-        for part in dice.sample(range(parts), dice.randint(1, min(2, parts))):
-            cut[part].append(payload)
     blobs: dict[int, list[bytes]] = {}
-    for part in cut:
+    for part in in_parts(upstream.payloads, parts, dice):
         builder = FoldBuilder(decoder_of(SHOP), SQL_TEXT)
         if dice.random() < 0.5:
             builder.add_all(dice.sample(part, len(part)))

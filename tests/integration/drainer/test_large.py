@@ -93,7 +93,8 @@ def world(mariadb_server: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> 
     with running_etcd() as etcd, contextlib.ExitStack() as stack:
         cluster = Cluster(etcd, directory)
         stack.callback(cluster.add("p1").server.kill)
-        service = SyncService.connect(cluster.url)
+        # A transaction of this size keeps a busy machine for seconds, in which the lease may not be renewed.
+        service = SyncService.connect(cluster.url, lease_ttl_s=120)
         stack.callback(service.close)
         made = World(cluster, mariadb_server, service, directory)
         made.create()

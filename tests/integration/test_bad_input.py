@@ -94,7 +94,7 @@ def test_a_pumps_places(cluster: Etcd, busy: str, tmp_path: Path) -> None:
 
 def test_a_data_dir_in_use(cluster: Etcd, tmp_path: Path) -> None:
     argv = ("-pd-urls", cluster.endpoint, "-addr", "127.0.0.1:0", "-data-dir", str(tmp_path / "p"), "-status-addr", "")
-    server = python_module("pump", *argv, output=tmp_path / "pump.log.value_log").start()
+    server = python_module("pump", *argv, output=tmp_path / "pump.log").start()
     try:
         server.wait_for_output("pump is serving")
         refused(run("pump", *argv), 2, "file already locked (another pump uses this data-dir)")

@@ -74,7 +74,7 @@ class Running:
         self.pump_port, self.drainer_port = free_port(), free_port()
         shared = ("-addr", f"127.0.0.1:{free_port()}", "-pd-urls", etcd.endpoint)
         place = ("-status-addr", f"127.0.0.1:{self.pump_port}", "-data-dir", str(directory / "pump"))
-        self.pump = python_module("pump", *shared, *place, output=directory / "pump.log.value_log")
+        self.pump = python_module("pump", *shared, *place, output=directory / "pump.log")
         file = directory / "drainer.toml"
         file.write_text(
             f'pd-urls = "{etcd.endpoint}"\naddr = "127.0.0.1:{free_port()}"\ndata-dir = "{directory}/drainer"\n'

@@ -160,7 +160,7 @@ def test_the_pump_s_image_runs_and_its_health_check_tells(played: Played, etcd: 
     env = image_environment(played, "pump")
     Path(env["PUMP_DATA_DIR"]).mkdir(parents=True)
     program = str(played.root / "opt/tidb-binlog/bin" / command[0])
-    pump = Server([program, *command[1:], f"-pd-urls={etcd.endpoint}"], tmp_path / "pump.log.value_log", env).start()
+    pump = Server([program, *command[1:], f"-pd-urls={etcd.endpoint}"], tmp_path / "pump.log", env).start()
     try:
         wait_until(
             lambda: run(played, "pump", *asked).returncode == 0,

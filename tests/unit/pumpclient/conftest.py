@@ -44,9 +44,9 @@ class Field:
         """Write the pump's status as it is now."""
         record = await self.registry.get("pumps", pump.node_id)
         if record is None:
-            await self.registry.create("pumps", pump.status.endpoints)
+            await self.registry.create("pumps", pump.status)
         else:
-            await self.registry.update("pumps", pump.status.endpoints, mod_revision=record.mod_revision)
+            await self.registry.update("pumps", pump.status, mod_revision=record.mod_revision)
 
     async def client(self, strategy: str = "range", limits: Limits = FAST, **options: object) -> PumpsClient:
         client = PumpsClient(self.registry, cluster_id=CLUSTER_ID, strategy=strategy, limits=limits, **options)  # type: ignore[arg-type]

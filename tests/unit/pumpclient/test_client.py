@@ -38,7 +38,7 @@ async def test_commit_follows_prewrite(field: Field, extension: bool) -> None:
         await client.commit(start_ts, start_ts + 1)
         assert field.pumps[acked].commits[start_ts] == start_ts + 1
     assert [len(pump.commits) for pump in pumps] == [10, 10, 10]  # range: round robin
-    assert not any(pump.store.pending for pump in pumps)
+    assert not any(pump.pending for pump in pumps)
     assert client.open_transactions == 0
     assert all((pump.plain_calls == 0) is extension for pump in pumps)
 
@@ -68,14 +68,14 @@ async def test_score_follows_the_records(field: Field, monkeypatch: pytest.Monke
     monkeypatch.setattr("pumpclient.pool.STALE_S", 600.0)  # stub pumps have no heartbeats
     good, bad = await field.add("good"), await field.add("bad")
     for pump, score in ((good, 1000), (bad, 1)):
-        pump.tasks.score = score
+        pump.score = score
         await field.announce(pump)
     client = await field.client("score", limits=PATIENT)
     for start_ts in range(100, 160, 2):
         await client.write_prewrite(start_ts, KEY, VALUE)
     assert len(good.pending) >= 25
     for pump, score in ((good, 1), (bad, 1000)):
-        pump.tasks.score = score
+        pump.score = score
         await field.announce(pump)
     await until(lambda: client._pool.weights(("bad", "good")) == [1000, 1])
     for start_ts in range(200, 260, 2):
@@ -135,9 +135,9 @@ async def test_waiting_binlogs_share_a_message(field: Field) -> None:
     client = await field.client(limits=PATIENT)
     await client.write_prewrite(1, KEY, VALUE)
     await asyncio.gather(*(client.write_prewrite(ts, KEY, VALUE) for ts in range(2, 502)))
-    assert len(pump.store.pending) == 501
-    assert sum(pump.rpc.messages) == 501
-    assert len(pump.rpc.messages) < 10
+    assert len(pump.pending) == 501
+    assert sum(pump.messages) == 501
+    assert len(pump.messages) < 10
 
 
 async def test_no_pump_registered(field: Field) -> None:
@@ -188,7 +188,7 @@ async def test_a_pump_with_a_small_message_limit(field: Field) -> None:
     client = await field.client(limits=PATIENT)
     await client.write_prewrite(1, KEY, VALUE)
     await asyncio.gather(*(client.write_prewrite(ts, KEY, b"\x08\x01" * 20_000) for ts in range(2, 40)))
-    assert set(pump.store.pending) == set(range(1, 40))
+    assert set(pump.pending) == set(range(1, 40))
     assert pump.plain_calls >= 37
     with pytest.raises(PayloadTooLarge, match="larger than max"):
         await client.write_prewrite(100, KEY, b"\x08\x01" * 60_000)

@@ -120,7 +120,7 @@ async def test_failed_prewrite_is_cleaned_everywhere(field: Field) -> None:
     with pytest.raises(PrewriteFailed):
         await client.write_prewrite(100, KEY, VALUE)
     await until(lambda: not client.rollbacks_owed)
-    assert all(not pump.store.pending and pump.tombstones == {100} for pump in pumps)
+    assert all(not pump.pending and pump.tombstones == {100} for pump in pumps)
 
 
 async def test_cancelled_prewrite_is_cleaned(field: Field) -> None:

@@ -57,7 +57,7 @@ async def test_rule_1_a_stop_waits_for_commits(tmp_path: Path, etcd: MemoryEtcd,
         stopping = asyncio.create_task(pump.stop())
 
         async def pausing() -> bool:
-            return pump.cluster.node.state is State.PAUSING
+            return pump.node.state is State.PAUSING
 
         await until(pausing)
         with pytest.raises(aio.AioRpcError) as error:
@@ -96,7 +96,7 @@ async def test_close_waits_for_every_drainer_in_use(tmp_path: Path, etcd: Memory
         stopping = asyncio.create_task(pump.stop("close"))
 
         async def closing() -> bool:
-            return pump.cluster.node.state is State.CLOSING
+            return pump.node.state is State.CLOSING
 
         async def resolved() -> bool:
             return (await client.watermark()).resolved_ts >= commit_ts
@@ -125,7 +125,7 @@ async def test_rule_2_forced_offline(tmp_path: Path, etcd: MemoryEtcd, pd: StubP
         await registry.update("pumps", NodeStatus("p1", "x:1", State.OFFLINE), mod_revision=found.mod_revision)
 
         async def noticed() -> bool:
-            return bool(pump.cluster.node.refuses_prewrites)
+            return bool(pump.node.refuses_prewrites)
 
         await until(noticed)
         with pytest.raises(aio.AioRpcError, match="no online: offline"):
@@ -203,7 +203,7 @@ async def test_a_pump_does_not_start_from_a_bound_far_ahead(tmp_path: Path, etcd
     assert not (await Registry(etcd).list("pumps")).nodes
     await etcd.put(BOUND_KEY, b"1")
     async with running(tmp_path, etcd, pd, **{"tso-source": "own"}) as pump:
-        assert pump.store.store.resolved_ts
+        assert pump.store.resolved_ts
 
 
 async def test_a_pump_whose_node_file_was_changed_does_not_start(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:

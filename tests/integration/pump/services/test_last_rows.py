@@ -55,7 +55,7 @@ async def test_rule_1_a_pump_that_pauses_waits_for_online_drainers(
                 return looks >= 2
 
             await until(looked_twice)
-            assert pump.cluster.node.state is State.PAUSING and not stopping.done()
+            assert pump.node.state is State.PAUSING and not stopping.done()
             await registry.update("drainers", drainer(commit_ts), mod_revision=revision)
         await stopping
     found = await registry.get("pumps", "p1")

@@ -101,7 +101,7 @@ async def test_a_disk_that_fills_and_empties_again(
             assert commit_ts in [entity.meta.commitTs for entity in served]
             fake = scan(served[-1].payload)
             assert fake.start_ts == fake.commit_ts > full_ts
-    assert pump.cluster.node.state is State.PAUSED
+    assert pump.node.state is State.PAUSED
 
 
 async def test_profiles_are_served_where_they_are_wanted(
@@ -148,7 +148,7 @@ async def test_a_binlog_is_shown_with_what_tikv_has(
             assert await shown(5) == "no binlog is stored under 5"
             tikv.leader = False
             assert "\n\n GetMvccByEncodedKey failed: PD at " in await shown(start_ts)
-            path = pump.store.store.log.file(0).path
+            path = pump.store.log.file(0).path
             with path.open("r+b") as file:
                 file.seek(20)
                 file.write(b"\xff\xff")

@@ -148,7 +148,7 @@ async def test_purged_and_unpromised_ranges(tmp_path: Path, etcd: MemoryEtcd, pd
     """OUT_OF_RANGE below the purge point on both services; FAILED_PRECONDITION above every promise."""
     pd.set(100, hold=True)
     async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
-        pump.store.store.index.save_purged(50)
+        pump.store.index.save_purged(50)
         with pytest.raises(aio.AioRpcError) as error:
             await client.pull_range(49, 60)
         assert codes(error)[0] is grpc.StatusCode.OUT_OF_RANGE

@@ -222,7 +222,7 @@ async def test_a_copy_whose_commit_is_elsewhere_is_told(shop: Shop, lines: list[
 async def test_settling(shop: Shop, how: dict[str, Any]) -> None:
     pump, _ = await abandoned(shop)
     await settle.settle(session(shop.etcd, node_id="a", start_ts=100, yes=True, **how))
-    assert not pump.store.pending
+    assert not pump.pending
     assert pump.commits == ({100: 105} if "commit_ts" in how else {})
 
 
@@ -246,7 +246,7 @@ async def test_settling_is_refused(shop: Shop, options: dict[str, Any], why: str
     pump, _ = await abandoned(shop)
     with pytest.raises(CommandError, match=why):
         await settle.settle(session(shop.etcd, **options))
-    assert set(pump.store.pending) == {100}
+    assert set(pump.pending) == {100}
 
 
 async def test_a_ddl_is_settled_as_its_job_says(shop: Shop, lines: list[Any]) -> None:

@@ -57,7 +57,7 @@ async def test_a_dry_run_says_what_would_be_done_and_does_nothing(shop: Shop, li
         100: "rollback", 110: "rollback", 120: "left alone: its writer is alive and may still commit it (-force)",
         300: "commit at 305, because its job is published", 310: "rollback",
     }  # fmt: skip
-    assert sum(len(pump.store.pending) for pump in shop.pumps.values()) == 5
+    assert sum(len(pump.pending) for pump in shop.pumps.values()) == 5
 
 
 async def test_all_are_settled(shop: Shop, lines: list[Any]) -> None:
@@ -97,7 +97,7 @@ async def test_young_ones_are_left_alone(shop: Shop) -> None:
 async def test_what_is_refused(shop: Shop, options: dict[str, Any], why: str) -> None:
     with pytest.raises(CommandError, match=why):
         await settle.settle(session(shop.etcd, **options))
-    assert sum(len(pump.store.pending) for pump in shop.pumps.values()) == 5
+    assert sum(len(pump.pending) for pump in shop.pumps.values()) == 5
 
 
 async def test_a_pump_that_does_not_answer_is_told_at_the_end(shop: Shop) -> None:

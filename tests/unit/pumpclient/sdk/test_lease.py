@@ -133,7 +133,7 @@ async def test_a_writer_without_its_lease_publishes_no_job(shop: Shop) -> None:
     with pytest.raises(DdlLockLost, match="lease"):
         await service.create_database("late")
     assert len(await shop.jobs()) == jobs
-    assert not pump.store.pending
+    assert not pump.pending
 
 
 async def test_the_lease_is_renewed_while_the_service_lives(shop: Shop) -> None:
@@ -272,5 +272,5 @@ async def test_a_ddl_that_is_being_published_is_left_to_the_pumps(shop: Shop, mo
     await service.close(wait_s=0.05)
     with pytest.raises(BaseException, match="being published"):
         await task
-    assert len(pump.store.pending) == 1
+    assert len(pump.pending) == 1
     assert not await living_writers(shop.etcd)

@@ -151,7 +151,7 @@ async def test_a_place_is_kept_while_its_commit_is_under_way(shop: Shop) -> None
     pump = without_commits(shop)
     txn = await begun(service, table)
     task = asyncio.create_task(txn.commit())
-    await until(lambda: txn.start_ts in pump.store.pending and any(map(commits, shop.received()[-1:])))
+    await until(lambda: txn.start_ts in pump.pending and any(map(commits, shop.received()[-1:])))
     task.cancel()
     await asyncio.wait([task])
     assert service.in_flight == 1

@@ -116,7 +116,7 @@ async def test_without_a_commit_ts_the_prewrite_is_taken_back(shop: Shop) -> Non
     shop.timestamps.fail = 1
     with pytest.raises(TimestampUnavailable):
         await txn.commit()
-    assert not pump.store.pending
+    assert not pump.pending
     assert txn.start_ts in pump.tombstones
     assert txn.commit_ts is None
 
@@ -144,7 +144,7 @@ async def test_an_undelivered_commit_tells_its_commit_ts(shop: Shop) -> None:
     with pytest.raises(CommitUndelivered) as caught:
         await txn.commit()
     assert caught.value.commit_ts == txn.commit_ts
-    assert set(pump.store.pending) == {txn.start_ts}
+    assert set(pump.pending) == {txn.start_ts}
 
 
 # --- versions --------------------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ async def test_a_lost_lock_publishes_nothing(shop: Shop) -> None:
     with pytest.raises(DdlLockLost, match="was lost before job"):
         await service.create_database("other")
     assert len(await shop.jobs()) == 2
-    assert not pump.store.pending
+    assert not pump.pending
     assert await service.databases() == ("shop",)
 
 
@@ -389,7 +389,7 @@ async def test_a_cancelled_ddl_is_carried_through_or_taken_back(shop: Shop) -> N
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-        await until(lambda: not pump.store.pending and not service.client.open_transactions)
+        await until(lambda: not pump.pending and not service.client.open_transactions)
     published = {job.id: job.finished_ts for job in await shop.jobs()}
     commits = {e.ddl_job_id: e.commit_ts for e in pump.received if e.tp == BinlogType.COMMIT}
     assert published == commits

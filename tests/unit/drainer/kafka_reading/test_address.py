@@ -32,9 +32,9 @@ def test_a_drainers_own_address_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("parameter", "words"),
     [
-        ("dial-timeout=10", "dial-timeout: '10' is not a duration"),
+        ("dial-timeout=10", "dial-timeout: a duration was expected, from 1ms to 596h, such as 90s or 1m30s, not '10'"),
         ("enable-tls=on1&ca=x", "security.enable-tls: "),
-        ("required-acks=x", "required-acks: a whole number was expected, not 'x'"),
+        ("required-acks=x", "required-acks: a whole number was expected, from -1 to 1, not 'x'"),
         ("max-retry=x", "max-retry: "),
     ],
 )

@@ -45,25 +45,27 @@ def _messages(log: ValueLog, chunk: list[Binlog], part_bytes_max: int) -> Iterat
         if not is_large(complete, part_bytes_max):
             run.append((commit_ts, complete))
             continue
-        if run:
-            yield _whole(log, run)
-            run = []
+        yield from _whole(log, run)
+        run = []
         yield from _parts(log, commit_ts, complete, part_bytes_max)
-    if run:
-        yield _whole(log, run)
+    yield from _whole(log, run)
 
 
-def _whole(log: ValueLog, run: list[Binlog]) -> bytes:
-    payloads = {}
-    for commit_ts, complete in sorted(run, key=_place):  # which of several damaged ones is named
-        payloads[commit_ts] = _payload(log, commit_ts, complete)
-    found = pb.PullRangeResp(payloads=[payloads[commit_ts] for commit_ts, _ in run], last_ts=run[-1][0])
-    encoded: bytes = found.SerializeToString()
-    return encoded
-
-
-def _place(binlog: Binlog) -> tuple[int, int]:
-    return binlog[1].fid, binlog[1].offset
+def _whole(log: ValueLog, run: list[Binlog]) -> Iterator[bytes]:
+    """One message; if a binlog is damaged, one with those before it, and then the error."""
+    payloads: list[bytes] = []
+    damaged = None
+    for commit_ts, complete in run:
+        try:
+            payloads.append(_payload(log, commit_ts, complete))
+        except DamagedRecord as error:
+            damaged = error
+            break
+    if payloads:
+        found = pb.PullRangeResp(payloads=payloads, last_ts=run[len(payloads) - 1][0])
+        yield found.SerializeToString()
+    if damaged is not None:
+        raise damaged
 
 
 def _parts(log: ValueLog, commit_ts: int, complete: Complete, size: int) -> Iterator[bytes]:

@@ -15,17 +15,12 @@ import ctypes
 import functools
 import gc
 import importlib
-import os
 import sys
 from importlib.abc import MetaPathFinder
 
 # Settings of glibc that make it reuse freed memory. By default each value of some MiB is mapped anew, and the kernel
 # clears its pages, which costs as much as processing them.
 _MALLOC_OPTIONS = {-3: 32 << 20, -1: 128 << 20}  # M_MMAP_THRESHOLD, at its maximum; M_TRIM_THRESHOLD
-# Arrow's allocator, chosen when pyarrow first allocates. Its default, mimalloc, returns freed memory to the kernel and
-# maps it anew, and the kernel clears 2 MiB at a time. With glibc's allocator and the settings above, a worker takes a
-# third less CPU for its first 64 MiB of binlogs, a few percent less for later ones, and holds a tenth less memory.
-_ARROW_ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
 # New objects after which Python searches for garbage in cycles; its default is 700. A task makes several objects for
 # each row and keeps them until they are sent. With the default they are examined again and again, for 0.3 µs a row and
 # more. Spark collects garbage after every task.
@@ -60,13 +55,10 @@ class WithoutPandas(MetaPathFinder):
 
 
 def _keep_memory() -> None:
-    """Make glibc reuse freed memory, and Arrow allocate from glibc unless the user has chosen an allocator. Must be
-    called before pyarrow is imported."""
     with contextlib.suppress(OSError, AttributeError):  # another libc
         mallopt = ctypes.CDLL(None).mallopt
         for option, value in _MALLOC_OPTIONS.items():
             mallopt(option, value)
-        os.environ.setdefault(_ARROW_ALLOCATOR, "system")
 
 
 @functools.cache

@@ -77,16 +77,11 @@ class ServerDestination:
                 return  # it was committed, and the answer was lost
             if stored != self._stored:
                 raise ConsumeError(f"{self._config.address}: another consumer named {self._name} writes here, too")
-            session.begin()
-            try:
+            with session.transaction():
                 self._rows.write(session, part.resume.applied_ts, [self._event(session, row) for row in part.rows])
                 self._store(session, text, part.ddl)
                 crash_point("consumer.before_commit")
-                session.commit()
-                crash_point("consumer.after_commit")
-            except BaseException:
-                session.rollback()
-                raise
+            crash_point("consumer.after_commit")
 
         self._tried("applying rows", applied)
         self._stored = text

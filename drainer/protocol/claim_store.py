@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from uuid import uuid4
 
 from binlog.errors import BinlogError
+from binlog.runtime.directories import make_directory, sync_directory
 
 from drainer.protocol.errors import ProtocolConfigError
 
@@ -63,23 +64,16 @@ class DirectoryStore:
         in a process of the same id."""
         return self._path / f".{name}.{uuid4().hex}"
 
-    def _make(self) -> None:
-        """Make the directory, durably: a crash of the machine must not take it away with its claims."""
-        missing = [path for path in (self._path, *self._path.parents) if not path.is_dir()]
-        for directory in reversed(missing):
-            directory.mkdir(exist_ok=True)
-            _sync_directory(directory.parent)
-
     def put(self, name: str, data: bytes) -> str:
         unfinished = self._unfinished(name)
         try:
-            self._make()
+            make_directory(self._path)
             with unfinished.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(self._path / name)
-            _sync_directory(self._path)
+            sync_directory(self._path)
         except OSError as error:
             with suppress(OSError):
                 unfinished.unlink()
@@ -95,7 +89,7 @@ class DirectoryStore:
     def check(self) -> None:
         unfinished = self._unfinished(_TRIED)
         try:
-            self._make()
+            make_directory(self._path)
             unfinished.write_bytes(b"-")
             unfinished.unlink()
         except OSError as error:
@@ -104,14 +98,6 @@ class DirectoryStore:
 
 def _not_writable(address: str, why: str) -> ClaimStoreError:
     return ClaimStoreError(f"claim-check-storage-uri {address}: claims cannot be written there: {why}")
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class ArrowStore:

@@ -1,4 +1,4 @@
-"""Directories that a crash of the machine does not take away, and a lock file for the one process that may write."""
+"""A lock file for the one process that may write to a destination."""
 
 from __future__ import annotations
 
@@ -6,25 +6,9 @@ import fcntl
 import os
 from pathlib import Path
 
+from binlog.runtime.directories import make_directory
+
 from drainer.sink.errors import DestinationRefused, LockHeld
-
-
-def make_directory(path: Path) -> None:
-    """Make it and the parents that it needs, durably: a lost directory takes its files with it. Raises OSError."""
-    if path.is_dir():
-        return
-    make_directory(path.parent)
-    path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in it durable. Raises OSError."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def lock(path: Path) -> int:

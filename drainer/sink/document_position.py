@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.directories import sync_directory
 
 from drainer.sink.base import Identity, Intent
-from drainer.sink.disk import lock, sync_directory
+from drainer.sink.disk import lock
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
 from drainer.sink.position import DONE, ChunkMark, JobMark, Stored, intent_of, intent_text, refusal, taken_meanwhile
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
+from binlog.runtime.directories import sync_directory
 from binlog.runtime.log import get_logger
 from google_crc32c import value as crc32c
 
@@ -125,9 +126,5 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         new.replace(self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(self._path.parent)
         self._last = found

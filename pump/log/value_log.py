@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from binlog.errors import BinlogError, LogBroken
 from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.directories import sync_directory
 from binlog.runtime.log import get_logger
 
 from pump.errors import DamagedRecord
@@ -132,11 +133,7 @@ class ValueLog:
 
     def _create(self, fid: int) -> LogFile:
         file = self._files[fid] = self._open_file(fid, self.path(fid))
-        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(self._directory)
         return file
 
     # Writing

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.directories import sync_directory
 from binlog.runtime.log import get_logger
 from google_crc32c import extend
 
 from drainer.protocol.pb_file.records import OVERHEAD, TAIL, file_name, head, parse_name
-from drainer.sink.disk import sync_directory
 from drainer.sink.errors import DestinationDown, DestinationRefused
 
 _MODE: Final = 0o600

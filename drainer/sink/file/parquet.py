@@ -19,12 +19,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.directories import make_directory, sync_directory
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.protocol.pb_file.reader import records
 from drainer.protocol.pb_file.records import parse_name
 from drainer.schema.steps import Ddl
-from drainer.sink.disk import make_directory, sync_directory
 from drainer.sink.file.format import Put
 from drainer.sink.file.parquet_columns import DDL_SCHEMA, tables_of
 

@@ -15,6 +15,7 @@ from typing import IO, Final
 
 import numpy as np
 from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.directories import sync_directory
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
@@ -24,7 +25,6 @@ from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, ddl_text,
 from drainer.protocol.pb_file.reader import PAYLOAD_BYTES_MAX, RecordDamaged, records
 from drainer.protocol.pb_file.records import compressed_name, parse_name
 from drainer.schema.steps import Ddl
-from drainer.sink.disk import sync_directory
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.file.format import Put
 

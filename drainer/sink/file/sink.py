@@ -15,6 +15,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 import numpy as np
+from binlog.runtime.directories import make_directory
 
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
@@ -23,7 +24,6 @@ from drainer.changes.vector import Ints
 from drainer.protocol.pb_file.records import parse_name
 from drainer.schema.steps import Ddl
 from drainer.sink.base import ADVANCE_EVERY_S, NO_QUESTION, Applied, ChangeSink, FirstStart, Identity, Position, Wants
-from drainer.sink.disk import make_directory
 from drainer.sink.document_position import DocumentPositionStore
 from drainer.sink.errors import DestinationDown
 from drainer.sink.file.appender import Appender, Current, Rotation, repair

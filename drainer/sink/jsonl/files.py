@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.directories import sync_directory
 from binlog.runtime.log import get_logger
 
-from drainer.sink.disk import sync_directory
 from drainer.sink.errors import DestinationDown, DestinationRefused
 
 SUFFIX: Final = ".jsonl"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pymysql
@@ -152,6 +152,17 @@ class Session:
         """Give up what was begun; a lost connection rolls back by itself."""
         with contextlib.suppress(ConnectionLost, ServerError):
             self.execute(b"ROLLBACK")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what the block writes; if it raises, roll back."""
+        self.begin()
+        try:
+            yield
+            self.commit()
+        except BaseException:
+            self.rollback()
+            raise
 
     def literal(self, value: str) -> bytes:
         """A quoted string literal."""

@@ -60,17 +60,12 @@ class ServerReplayer:
         def applied(session: Session) -> None:
             if self._positions.read(session) == position:
                 return  # it was committed, and the answer was lost
-            session.begin()
-            try:
+            with session.transaction():
                 for one in transactions:
                     self._write(session, one)
                 self._positions.store(session, position)
                 crash_point("reparo.before_commit")
-                session.commit()
-                crash_point("reparo.after_commit")
-            except BaseException:
-                session.rollback()
-                raise
+            crash_point("reparo.after_commit")
 
         self._tried("applying rows", applied)
 

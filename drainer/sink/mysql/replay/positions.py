@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import astuple
 from typing import Final
 
@@ -56,13 +54,13 @@ class Positions:
     def begin_ddl(self, session: Session, begun: ReplayPosition, definitions: str) -> None:
         """Store the position of a DDL that is about to run, and the definitions of its tables, together."""
         values = session.literal(self.name) + b"," + session.literal(definitions)
-        with _transaction(session):
+        with session.transaction():
             self.store(session, begun)
             session.execute(b"REPLACE INTO " + _DDL + b" (name, definitions) VALUES (" + values + b")")
 
     def end_ddl(self, session: Session, position: ReplayPosition | None) -> None:
         """Store the position after a DDL, or the one before it, None: there was none; and remove the definitions."""
-        with _transaction(session):
+        with session.transaction():
             session.execute(b"DELETE FROM " + _DDL + self._where(session))
             if position is None:
                 session.execute(b"DELETE FROM " + _TABLE + self._where(session))
@@ -71,14 +69,3 @@ class Positions:
 
     def _where(self, session: Session) -> bytes:
         return b" WHERE name=" + session.literal(self.name)
-
-
-@contextmanager
-def _transaction(session: Session) -> Iterator[None]:
-    session.begin()
-    try:
-        yield
-        session.commit()
-    except BaseException:
-        session.rollback()
-        raise

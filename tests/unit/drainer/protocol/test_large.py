@@ -297,7 +297,8 @@ def test_two_attempts_that_write_one_claim_at_a_time(tmp_path: Path, monkeypatch
 def test_a_new_directory_of_claims_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each new directory is synced in its parent, or a crash of the machine takes acknowledged claims away."""
     synced: list[Path] = []
-    monkeypatch.setattr("drainer.protocol.claim_store._sync_directory", synced.append)
+    for module in ("binlog.runtime.directories", "drainer.protocol.claim_store"):
+        monkeypatch.setattr(f"{module}.sync_directory", synced.append)
     store = open_store(str(tmp_path / "a" / "b"))
     store.put("x", b"1")
     assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]

@@ -211,7 +211,7 @@ def test_a_position_is_made_once(tmp_path: Path) -> None:
 def test_a_directory_is_made_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash of the machine must not take it away with the position that was flushed into it."""
     synced: list[Path] = []
-    monkeypatch.setattr("drainer.sink.disk.sync_directory", synced.append)
+    monkeypatch.setattr("binlog.runtime.directories.sync_directory", synced.append)
     PositionFile(tmp_path / "a" / "b" / "p", OURS).close()
     assert synced == [tmp_path, tmp_path / "a"]
 

@@ -1,0 +1,25 @@
+"""Directories and names in them that a crash of the machine does not take away."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its missing parents, and sync each parent: a lost directory takes its files with it.
+    Raises OSError."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names of the files in a directory durable. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

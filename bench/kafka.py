@@ -127,7 +127,7 @@ class Watch:
 
 def watched(watch: Watch, rows: int, protocol: str, registry: str, *, lacks: int = 0) -> list[Counted]:
     """Wait until every row has arrived exactly once; return every message that has rows. `lacks`: how many rows may be
-    missing; what is wrong is then printed. Raises SystemExit."""
+    missing; the difference is then printed. Raises SystemExit."""
     deadline = time.perf_counter() + DRAIN_S
     while True:
         watch.until_settled()

@@ -35,7 +35,7 @@ class PatternError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One pattern of a list: of a table, two names, or of a column, one.
+    """One pattern of a list: for tables (database and table name) or for columns (column name).
 
     Its `repr` is part of what determines how a batch is split (rule 16), so it has all names complete: Python's own
     `repr` of a regular expression ends after 200 characters."""

@@ -38,8 +38,8 @@ class TablePatterns:
     def parse(
         cls, patterns: Iterable[str], *, ignores_case: bool = True, whose: str = "dispatch rule", what: str = "matcher"
     ) -> TablePatterns:
-        """Parse the patterns. Raises PatternError naming the pattern, which it calls `what`, or `whose` list it is if
-        that is empty."""
+        """Parse the patterns. `what`, `whose`: words for a pattern and for the owner of the list, for error texts.
+        Raises PatternError for an invalid pattern and for an empty list."""
         made = patterns_of(patterns, what, None, lambda text, named: _names(text, named, ignores_case))
         if not made:
             raise PatternError(f"a {whose} has no {what}: give patterns of tables, such as 'db.*'")
@@ -50,8 +50,8 @@ class TablePatterns:
         return next((one.is_positive for one in reversed(self.patterns) if one.match(*names)), False)
 
     def match_schema(self, schema: str) -> bool:
-        """Return whether a DDL of a database is selected, as TiDB's table-filter decides: if a table of it may be. A
-        pattern with `!` excludes a database only if it excludes all its tables."""
+        """Return whether a DDL of a database is selected. As in TiDB's table-filter, it is if the patterns may select
+        a table of that database. A pattern with `!` excludes a database only if it excludes all its tables."""
         name = lower(schema) if self.ignores_case else schema
         for one in reversed(self.patterns):
             if one.match(name) and (one.is_positive or matches_every_name(one.names[1])):

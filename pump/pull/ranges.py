@@ -123,8 +123,8 @@ class Reader:
             raise error.of_binlog(commit_ts) from error
 
     def _until_damage(self, run: Sequence[Entry]) -> Iterator[Chunk]:
-        """Yield the binlogs of `run` in one chunk. If one is damaged, yield those before it, and raise DamagedRecord
-        for the first damaged one."""
+        """Yield the binlogs of `run` as one chunk. If a record is damaged, yield the binlogs with smaller commit_ts,
+        then raise DamagedRecord for the first damaged one."""
         try:
             payloads = self._read(run)
         except DamagedRecord:  # not always of the first in commit order, as windows are read in the log's order

@@ -44,10 +44,10 @@ class Pumps:
         return self.run(self._patiently(after_ts, limits))
 
     def survey_everything(self, after_ts: int, limits: Limits, *, end_ts: int = 0) -> Watermark:
-        """Return the survey of a query that reads what the pumps hold when it is planned, up to `end_ts` if it is set.
-        A Go pump has no watermark call, and its stream has just been opened: the first binlogs of a backlog are no
-        watermark. So this waits until Go pumps have sent what they hold, up to CATCH_UP_S. Raises what `survey` raises.
-        """
+        """Return the survey for a query that reads everything the pumps hold when it is planned. `end_ts`: the end of
+        the query's range, 0 for none. A Go pump has no watermark call: its watermark is the last binlog received, and
+        its stream has just been opened. So this waits until Go pumps have sent what they hold, for at most CATCH_UP_S.
+        Raises what `survey` raises."""
         enough_ts = tso.compose(int(time.time() * 1000))
         if end_ts:
             enough_ts = min(enough_ts, end_ts)

@@ -267,7 +267,8 @@ _UNREADABLE = frozenset({"bool_type", "bool_parsing", "int_type", "int_parsing",
 
 
 def _is_unreadable_flag(problem: ErrorDetails, gathered: _Gathered) -> bool:
-    """Return whether Go's flag package would refuse the flag that this value comes from."""
+    """Return whether the value was given by a flag and Go's flag package would refuse it: it is no bool, int or
+    float."""
     source = gathered.source_of(tuple(map(str, problem["loc"])))
     return problem["type"] in _UNREADABLE and source is not None and source.startswith(_FLAG)
 

@@ -37,7 +37,7 @@ def whole_number(least: int, most: int = INT32_MAX) -> BeforeValidator:
 
 
 def duration(least: str, most: str) -> BeforeValidator:
-    """Return a validator of a Go duration from `least` to `most`, which are Go durations, too."""
+    """Return a validator of a duration in Go's syntax. `least`, `most`: the bounds, in the same syntax."""
     bounds = parse_go_duration(least), parse_go_duration(most)
 
     def read(value: object) -> object:

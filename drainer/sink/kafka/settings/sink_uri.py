@@ -16,8 +16,8 @@ TOPIC_LENGTH_MAX: Final = 249
 
 @dataclass(frozen=True, slots=True)
 class SinkUri:
-    """The parts of a sink URI. `addresses`: host:port of each broker. `parameters`: the values by name, in the URI's
-    order. `tls`: whether the scheme is kafka+ssl."""
+    """The parts of a sink URI. `addresses`: host:port of each broker. `parameters`: name → value, in the order
+    of the URI. `tls`: whether the scheme is kafka+ssl."""
 
     addresses: tuple[str, ...]
     topic: str

@@ -55,8 +55,8 @@ class IntegritySection(Section):
 
 
 class TicdcSection(ToSection):
-    """The settings of TiCDC that Kafka's section accepts without effect, or only with one value. KafkaConnectionSection
-    inherits them."""
+    """Settings of TiCDC that are accepted but have no effect, or that are accepted with one value only. The section of
+    a Kafka destination (KafkaConnectionSection) inherits them."""
 
     kafka_version: str = Field("", description=f"{WITHOUT_EFFECT}: the client library asks brokers for theirs")
     max_retry: UnusedNumber = Field(

@@ -29,7 +29,7 @@ from drainer.sink.retry import Patience
 
 
 class Claims:
-    """The claim of one driver, and those of others. `take` comes first."""
+    """Writes the claim of one driver and checks it against the claims of others. Call `take` before other methods."""
 
     def __init__(self, config: KafkaConfig, identity: Identity, reader: Reader, label: str) -> None:
         """`reader`: of the control topic; `label`: begins the text of errors."""
@@ -85,9 +85,9 @@ class Claims:
             raise
 
     def _withdraw_later(self, found: Sequence[Claim], patience: Patience) -> None:
-        """Withdraw claims of other changefeeds that are later than ours: a changefeed that lost may have died before it
-        withdrew its claim, which must not block the owner. Raises DestinationRefused if another changefeed's claim is
-        the oldest one."""
+        """Withdraw claims of other changefeeds that were written after ours. Such a changefeed may have died before it
+        withdrew its claim itself, and the claim must not stop the owner of the topic. Raises DestinationRefused if
+        another changefeed's claim is the oldest one."""
         ours = max((claim.epoch for claim in found if claim.owner == self.owner), default=None)
         self._check_owner(claim for claim in found if ours is None or claim.epoch < ours)
         for claim in found:

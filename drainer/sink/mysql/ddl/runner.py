@@ -51,8 +51,9 @@ _ALREADY: Final[Mapping[int, frozenset[int]]] = {
 
 
 def execute_text(session: Session, schema: str, statement: str, *, commit_ts: int, may_have_run: bool) -> None:
-    """Execute a DDL's text in the database `schema` ("": in none). `may_have_run`: the statement may have run before,
-    so IGNORABLE errors count as success and are logged with `commit_ts`. Raises ServerError for all others."""
+    """Execute the text of a DDL. `schema`: the default database, "" for none. `may_have_run`: whether an earlier
+    attempt may have executed it; then IGNORABLE errors count as success and are logged with `commit_ts`. Raises
+    ServerError for all other errors."""
     try:
         if schema:
             session.execute(b"USE " + quote(schema))

@@ -56,7 +56,7 @@ class DdlReplay:
             begun = replace(self.position, end=self.position.begin, in_ddl=True)
             interrupted = self.repeated or former == begun
             if interrupted and self._has_run(session, positions):
-                _log.warning("the DDL that was interrupted has run", statement=self.statement)
+                _log.warning("the interrupted DDL has already run; it is not run again", statement=self.statement)
             else:
                 positions.begin_ddl(session, begun, json.dumps(fingerprint.take(session, (), self.tables)))
                 crash_point("reparo.before_ddl")

@@ -1,4 +1,5 @@
-"""The position of a replay, a row of `tidb_binlog`.`reparo_position`, and what is stored about a DDL that was begun."""
+"""Stores the position of reparo in `tidb_binlog`.`reparo_position`, and the table definitions from before a DDL in
+`tidb_binlog`.`reparo_ddl`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Build hook: writes the commit a wheel is built from into it, as `binlog/COMMIT`, for `-V` and status pages.
 
-Without git, or outside a checkout (an sdist that was unpacked), the file that an sdist brings along is kept.
+The program git is not needed. Outside a checkout (an sdist that was unpacked) the file that the sdist contains is kept.
 """
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,12 @@ class CommitHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":  # a checkout knows its commit by itself, and it changes
             return
-        if not (Path(self.root) / ".git").exists():
-            return
-        ran = subprocess.run(["git", "rev-parse", "HEAD"], cwd=self.root, capture_output=True, text=True, check=False)
-        if ran.returncode == 0:
+        version_module = runpy.run_path(str(Path(self.root) / "proto" / "binlog" / "runtime" / "version.py"))
+        commit = version_module["checked_out"](Path(self.root))
+        if commit:
             self._folder = tempfile.TemporaryDirectory()
             made = Path(self._folder.name) / "COMMIT"
-            made.write_text(ran.stdout)
+            made.write_text(f"{commit}\n")
             build_data["force_include"][str(made)] = PLACE[self.target_name]
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

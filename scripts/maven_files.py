@@ -46,7 +46,7 @@ def fetched(repository: str, path: str, checksum: str) -> bytes:
         except OSError as error:
             refused = isinstance(error, urllib.error.HTTPError) and error.code in (403, 404)
             if refused or attempt == ATTEMPTS - 1:
-                raise OSError(f"{repository}/{path}: {error}") from error
+                raise OSError(f"{repository}/{path}: {error}; MAVEN_CENTRAL=URL sets a mirror") from error
             time.sleep(2**attempt)
     found = hashlib.sha256(data).hexdigest()
     if found != checksum:
@@ -84,7 +84,9 @@ def _put(folder: Path, name: str, data: bytes) -> None:
         (folder / name).write_bytes(data)
         return
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-        archive.extractall(folder, filter="data")
+        # The parameter `filter` of extractall came with Python 3.11.4; this attribute is ignored before.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder)
 
 
 def main() -> int:

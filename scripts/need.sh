@@ -63,26 +63,17 @@ need_mariadb() {
   debian mariadb-server "a real MariaDB for the tests"
 }
 
-need_kafka() { # a broker for tests
+jars() { # jars NAME WHAT: install the files of the list NAME-<version>.txt; the script prints what went wrong
   need_python
   need_java
-  python3 "$here/scripts/maven_files.py" "$here"/scripts/jars/kafka-*.txt >/dev/null \
-    || die "Kafka's jars could not be downloaded from Maven Central; MAVEN_CENTRAL=URL sets a mirror"
+  python3 "$here/scripts/maven_files.py" "$here/scripts/jars/$1"-[0-9]*.txt >/dev/null || die "$2 could not be installed"
 }
 
-need_registry() { # a schema registry for tests
-  need_python
-  need_java
-  python3 "$here/scripts/maven_files.py" "$here"/scripts/jars/apicurio-*.txt >/dev/null \
-    || die "the schema registry could not be downloaded from Maven Central; MAVEN_CENTRAL=URL sets a mirror"
-}
+need_kafka() { jars kafka "the Kafka broker for the tests"; }
 
-need_grpc_java() { # a client for tests
-  need_python
-  need_java
-  python3 "$here/scripts/maven_files.py" "$here"/scripts/jars/grpc-java-*.txt >/dev/null \
-    || die "gRPC for Java could not be downloaded from Maven Central; MAVEN_CENTRAL=URL sets a mirror"
-}
+need_registry() { jars apicurio-registry "the schema registry for the tests"; }
+
+need_grpc_java() { jars grpc-java "gRPC for Java, a client for the tests,"; }
 
 need_h2spec() { # optional, because it needs Go: its test is skipped without it
   local folder=$HOME/.cache/tidb-binlog/h2spec-2.2.1
@@ -110,6 +101,8 @@ need_promtool() { # only the program, unpacked from Debian's package, so that no
 
 need_chromium() {
   command -v chromium >/dev/null || debian chromium "a real browser for the tests of the pages"
+  # Playwright's driver is a Node.js that is linked with it; no Debian package depends on it here.
+  PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q 'libatomic\.so\.1' || debian libatomic1 "Playwright's driver"
 }
 
 need_systemd() { # only its programs that check units; systemd need not run

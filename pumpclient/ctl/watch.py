@@ -75,9 +75,11 @@ async def _finished(work: Awaitable[None], stopped: asyncio.Event) -> bool:
 
 @contextlib.contextmanager
 def _shown(form: str, interval_s: float) -> Iterator[Show]:
-    """Return how a listing is printed. Only at a terminal does a listing replace the previous one."""
-    if form == "table" and sys.stdout.isatty():
-        with Live(console=Console(), auto_refresh=False) as live:
+    """Return how a listing is printed. A listing replaces the previous one only at a terminal that can move its cursor
+    (TERM=dumb says that it cannot, and rich then shows nothing before the end)."""
+    console = Console()
+    if form == "table" and sys.stdout.isatty() and not console.is_dumb_terminal:
+        with Live(console=console, auto_refresh=False) as live:
 
             def replace(text: str) -> None:
                 title = f"{_now()}, every {interval_s:g} s, Ctrl-C ends it"

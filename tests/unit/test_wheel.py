@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from binlog.runtime.version import checked_out
 
 from tests.support.servers import missing
 
@@ -56,6 +57,14 @@ def test_an_sdist_tells_its_commit_too(built: Path) -> None:
         assert any(name.endswith("/LICENSE") for name in names)
         assert any(name.endswith("/hatch_build.py") for name in names)
         assert not head() or any(name.endswith("/proto/binlog/COMMIT") for name in names)
+
+
+def test_a_wheel_names_its_commit_where_git_is_not_installed(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(argv, cwd=ROOT, check=True, timeout=240, env={"PATH": str(tmp_path)})
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("binlog/COMMIT").decode().strip() == checked_out(ROOT)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -127,9 +127,10 @@ def test_tls_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         assert why(url, authority.ca) == f"{url} does not answer"
 
 
-def started(*argv: str, **files: int) -> subprocess.Popen[str]:
+def started(*argv: str, term: str = "xterm", **files: int) -> subprocess.Popen[str]:
     program = [sys.executable, "-m", "pumpclient.ctl", *argv]
-    return subprocess.Popen(program, stdin=subprocess.DEVNULL, cwd=ROOT, text=True, **files)  # type: ignore[call-overload,no-any-return]
+    env = {**os.environ, "TERM": term}
+    return subprocess.Popen(program, stdin=subprocess.DEVNULL, cwd=ROOT, text=True, env=env, **files)  # type: ignore[call-overload,no-any-return]
 
 
 def test_watch_in_a_pipe_is_a_document_a_line(etcd: Etcd) -> None:
@@ -175,12 +176,13 @@ def test_watch_ends_with_who_reads_it(etcd: Etcd) -> None:
             watching.kill()
 
 
-def test_watch_at_a_terminal_stays_in_place(etcd: Etcd) -> None:
-    """One listing takes the place of the one before; Ctrl-C leaves the last one and a visible cursor."""
+@contextmanager
+def watching_at_terminal(etcd: Etcd, term: str) -> Iterator[tuple[subprocess.Popen[str], Callable[[], bytes]]]:
+    """binlogctl pumps -watch at a pseudo-terminal, and a function that returns what it has printed."""
     register(etcd, NodeStatus("p1", "h:8250", State.ONLINE, update_ts=1 << 58))
     master, slave = pty.openpty()
     argv = ("pumps", "-watch", "-interval", "1s", "-pd-urls", etcd.endpoint)
-    watching = started(*argv, stdout=slave, stderr=slave)
+    watching = started(*argv, term=term, stdout=slave, stderr=slave)
     os.close(slave)
     shown = bytearray()
 
@@ -197,6 +199,17 @@ def test_watch_at_a_terminal_stays_in_place(etcd: Etcd) -> None:
 
     try:
         wait_until(lambda: read().count(b"NODE ID") >= 3, deadline_s=DEADLINE_S, what="three listings")
+        yield watching, read
+    finally:
+        watching.kill()
+        watching.wait(DEADLINE_S)
+        os.close(master)
+
+
+def test_watch_at_a_terminal_stays_in_place(etcd: Etcd) -> None:
+    """One listing takes the place of the one before; Ctrl-C leaves the last one and a visible cursor."""
+    with watching_at_terminal(etcd, "xterm") as (watching, read):
+        shown = read()
         assert b"\x1b[2K" in shown  # lines of the former listing are erased
         assert b"Ctrl-C ends it" in shown
         assert b"\x1b[?25l" in shown
@@ -207,7 +220,8 @@ def test_watch_at_a_terminal_stays_in_place(etcd: Etcd) -> None:
             time.sleep(0.02)
         assert watching.returncode == 0
         assert read().rstrip().endswith(b"\x1b[?25h")
-    finally:
-        watching.kill()
-        watching.wait(DEADLINE_S)
-        os.close(master)
+
+
+def test_watch_at_a_dumb_terminal_prints_one_listing_after_the_other(etcd: Etcd) -> None:
+    with watching_at_terminal(etcd, "dumb") as (_, read):
+        assert b"\x1b" not in read()

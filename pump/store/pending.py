@@ -11,6 +11,8 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+_LEFT_MAX = 1000  # start_ts that have left are removed from the heap when they are half of it, and more than this
+
 
 @dataclass(slots=True)
 class Pending:
@@ -37,9 +39,11 @@ class PendingSet:
 
     _entries: dict[int, Pending] = field(default_factory=dict)
     _heap: list[int] = field(default_factory=list)  # every start_ts of _entries, and some that have left
+    _reserved: list[int] = field(default_factory=list)  # a ts below that of each fake binlog that is being made
 
     def __len__(self) -> int:
-        return len(self._entries)
+        """Return how many prewrites are pending, and fake binlogs being made."""
+        return len(self._entries) + len(self._reserved)
 
     def __contains__(self, start_ts: int) -> bool:
         return start_ts in self._entries
@@ -64,6 +68,15 @@ class PendingSet:
             entry = self._entries[start_ts] = Pending(start_ts, since_s, size, ddl_job_id, prewrite_key, writer)
             heapq.heappush(self._heap, start_ts)
         entry.in_flight += 1
+
+    def reserve(self, ts: int) -> None:
+        """Hold the resolved ts below `ts` until `release(ts)`: a fake binlog is being made, whose ts will not be below.
+
+        It is no entry, because a prewrite may have the same ts as its start_ts."""
+        self._reserved.append(ts)
+
+    def release(self, ts: int) -> None:
+        self._reserved.remove(ts)
 
     def arrive_all(self, prewrites: Iterable[tuple[int, int, bytes]], since_s: float) -> None:
         """Do `arrive` for usual prewrites that were read together. `prewrites`: start_ts, size, prewrite_key of
@@ -119,11 +132,14 @@ class PendingSet:
             del self._entries[entry.start_ts]
 
     def oldest(self) -> int | None:
-        """Return the smallest pending start_ts, or None."""
+        """Return the smallest pending start_ts or reserved ts, or None."""
         heap, entries = self._heap, self._entries
         while heap and heap[0] not in entries:
             heapq.heappop(heap)
-        return heap[0] if heap else None
+        if len(heap) > 2 * len(entries) + _LEFT_MAX:  # the oldest one stays, and later ones have left
+            heap[:] = entries
+            heapq.heapify(heap)
+        return min([*heap[:1], *self._reserved], default=None)
 
     def first(self, count_max: int) -> list[Pending]:
         """Return the oldest `count_max` prewrites, ascending by start_ts."""

@@ -171,16 +171,16 @@ class Store(Serving, Writing):
     # Writing
 
     async def write_fake(self) -> int:
-        """Write one fake binlog and return its ts. It is pending before its ts is fetched (rule 4). Raises LogBroken if
+        """Write one fake binlog and return its ts. A ts below it is reserved before it is fetched (rule 4). Raises LogBroken if
         the write fails."""
         placeholder = self._resolved.ts + 1
-        self._pending.arrive(placeholder, since_s=time.monotonic(), size=0)
+        self._pending.reserve(placeholder)
         try:
             ts = await self._timestamps.get()
             payload = encode_fake(ts)
             (error,) = await self._submit([scan(payload)], [payload], len(payload))
         finally:
-            self._pending.refused(placeholder)
+            self._pending.release(placeholder)
             self._settle_down()
         if error is not None:
             raise error

@@ -86,6 +86,40 @@ def test_old_ones_are_those_in_the_log() -> None:
     assert [entry.start_ts for entry in pending.older_than(1)] == [1]
 
 
+def test_a_start_ts_that_is_also_reserved_keeps_writer_key_and_job() -> None:
+    """The ts after the resolved ts is reserved while a fake binlog is made; a prewrite may begin at it meanwhile."""
+    pending = PendingSet()
+    pending.reserve(10)
+    pending.arrive(10, since_s=0, size=1, ddl_job_id=7, prewrite_key=b"key", writer=b"writer")
+    pending.stored(10)
+    assert pending.first(1) == [Pending(10, 0, 1, 7, b"key", b"writer", held=True)]
+    pending.release(10)
+    assert pending.oldest() == 10
+    pending.settled(10)
+    assert pending.oldest() is None
+
+
+def test_a_reserved_ts_holds_resolved_and_is_no_prewrite() -> None:
+    pending = arrived(30)
+    pending.reserve(20)
+    assert (pending.oldest(), len(pending)) == (20, 2)
+    assert [entry.start_ts for entry in pending.first(5)] == [30] and 20 not in pending
+    pending.release(20)
+    assert (pending.oldest(), len(pending)) == (30, 1)
+
+
+def test_memory_of_prewrites_that_left_while_an_older_one_is_pending_is_released() -> None:
+    pending = arrived(1)
+    for ts in range(2, 20_000):
+        pending.arrive(ts, since_s=0, size=1)
+        pending.stored(ts)
+        pending.settled(ts)
+        assert pending.oldest() == 1
+        assert len(pending._heap) < 1100
+    pending.refused(1)
+    assert pending.oldest() is None
+
+
 def test_restored_entries_hold_resolved() -> None:
     """What recovery found counts as before the crash."""
     pending = PendingSet()

@@ -23,7 +23,9 @@ from drainer.kafka_consumer.core import ConsumeError, Part, Resume
 from drainer.kafka_consumer.destination import added, removed, resume_of, resume_text
 from drainer.protocol.event import DdlEvent, RowEvent
 from drainer.row.scalar import small_int
-from drainer.sink.sqlite.layout import quote, table_name
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.sqlite.file import refuse_old_names
+from drainer.sink.sqlite.layout import quote, rowid_name, table_name, tables_of
 
 STATE: Final = "kafka_consumer_state"
 _REMOVES_PARTITIONS: Final = frozenset(
@@ -50,11 +52,14 @@ class SqliteDestination:
             connection = self._connection = sqlite3.connect(self._path, isolation_level=None)
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
+            refuse_old_names(connection, self._path)
             connection.execute(f"CREATE TABLE IF NOT EXISTS {STATE} (one INTEGER PRIMARY KEY, resume TEXT NOT NULL)")
             connection.execute(f"INSERT OR IGNORE INTO {STATE} VALUES (1, ?)", (resume_text(Resume()),))
             ((self._stored,),) = connection.execute(f"SELECT resume FROM {STATE}")
         except sqlite3.Error as error:
             raise ConsumeError(f"{self._path}: {error}") from None
+        except DestinationRefused as error:
+            raise ConsumeError(str(error)) from None
         return resume_of(self._stored)
 
     def apply(self, part: Part) -> None:
@@ -95,7 +100,8 @@ class SqliteDestination:
         if gone:
             where = " AND ".join(f"{quote(column)} IS ?" for column in gone)
             if not is_key:
-                where = f"rowid=(SELECT rowid FROM {quote(name)} WHERE {where} LIMIT 1)"
+                rowid = rowid_name(self._columns[name])
+                where = f"{rowid}=(SELECT {rowid} FROM {quote(name)} WHERE {where} LIMIT 1)"
             connection.execute(f"DELETE FROM {quote(name)} WHERE {where}", _values(gone))
         if put:
             columns, marks = ",".join(map(quote, put)), ",".join("?" * len(put))
@@ -127,7 +133,7 @@ class SqliteDestination:
             raise ConsumeError(f"{event.query!r} at commit_ts {event.commit_ts}: a SQLite file has no partitions")
         there = [str(one) for (one,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")]
         if kind == ActionType.DROP_SCHEMA:
-            gone = [one for one in there if one.lower().startswith(f"{event.schema.lower()}.")]
+            gone = tables_of(connection, event.schema)
         else:
             gone = [name] if kind == ActionType.DROP_TABLE and name in there else []
         for one in gone:

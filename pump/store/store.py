@@ -171,8 +171,8 @@ class Store(Serving, Writing):
     # Writing
 
     async def write_fake(self) -> int:
-        """Write one fake binlog and return its ts. A ts below it is reserved before it is fetched (rule 4). Raises LogBroken if
-        the write fails."""
+        """Write one fake binlog and return its ts. A ts below it is reserved before it is fetched (rule 4). Raises
+        LogBroken if the write fails."""
         placeholder = self._resolved.ts + 1
         self._pending.reserve(placeholder)
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 
 from binlog.tidb.types import FieldType
 
@@ -19,6 +19,7 @@ Convert = Callable[[Value], Value]
 
 _TEXTS = frozenset({Family.TEXT, Family.ENUM, Family.SET, Family.JSON})
 _NUMBERS = frozenset({Family.INT, Family.BIT, Family.DECIMAL, Family.FLOAT})
+_DIGITS = Context(prec=400, rounding=ROUND_HALF_UP)  # of every DOUBLE; Python's own context has 28
 _SQLITE_INTEGER_MAX = (1 << 63) - 1
 
 
@@ -35,6 +36,20 @@ def converter(old: FieldType, new: FieldType) -> Convert | None:
     return lambda value: None if value is None else step(value)
 
 
+def noting(column: str, convert: Convert, unconverted: list[str]) -> Convert:
+    """Return `convert`, which adds column, value and reason to `unconverted` when it fails: SQLite's own error has
+    none of them."""
+
+    def noted(value: Value) -> Value:
+        try:
+            return convert(value)
+        except Exception as error:
+            unconverted.append(f"column {column}: {value!r:.100} cannot be converted: {error!r}")
+            raise
+
+    return noted
+
+
 def _step(source: Family, target: Family, old: FieldType, new: FieldType) -> Convert | None:
     if target in _TEXTS and (source in _TEXTS or source not in (Family.BYTES, Family.BIT)):
         return None if source in _TEXTS or source in _stored_as_text() else _text
@@ -45,6 +60,8 @@ def _step(source: Family, target: Family, old: FieldType, new: FieldType) -> Con
     if target in (Family.INT, Family.BIT):
         return None if source in (Family.INT, Family.BIT) else _numeric(source, target, _integer)
     if target is Family.DECIMAL:
+        if source is Family.DECIMAL and old.decimal == new.decimal:
+            return None
         return _numeric(source, target, lambda value: _scaled(value, max(new.decimal, 0)))
     if target is Family.FLOAT:
         return None if source is Family.FLOAT else _numeric(source, target, lambda value: float(str(value)))
@@ -86,7 +103,7 @@ def _integer(value: Value) -> Value:
 
 
 def _scaled(value: Value, scale: int) -> Value:
-    return format(_number(value).quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP), "f")
+    return format(_number(value).quantize(Decimal(1).scaleb(-scale), context=_DIGITS), "f")
 
 
 def _datetime(text: str, fsp: int) -> str:

@@ -22,7 +22,7 @@ from drainer.row.partition.locate import PartitionUnknown
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.errors import DdlFailed
 from drainer.sink.sqlite import partition_rows
-from drainer.sink.sqlite.casts import CannotConvert, Value, converter
+from drainer.sink.sqlite.casts import CannotConvert, Value, converter, noting
 from drainer.sink.sqlite.format import SQLITE_VALUES
 from drainer.sink.sqlite.layout import affinity, column_sql, create_table, indexes, primary_key, quote, table_name
 from drainer.sink.sqlite.recycle_bin import RecycleBin
@@ -192,6 +192,7 @@ def _rebuild(
     fresh = name + ".rebuilt"
     connection.execute(create_table(fresh, after))
     sources: list[str] = []
+    unconverted: list[str] = []
     for column in replicated(after):
         was = pairs.get(column.id)
         if was is None:
@@ -202,10 +203,13 @@ def _rebuild(
             sources.append(quote(was.name))
         else:
             function = f"convert_{column.id}"
-            connection.create_function(function, 1, convert, deterministic=True)
+            connection.create_function(function, 1, noting(column.name, convert, unconverted), deterministic=True)
             sources.append(f"{function}({quote(was.name)})")
     names = ", ".join(quote(column.name) for column in replicated(after))
-    connection.execute(f"INSERT INTO {quote(fresh)} ({names}) SELECT {', '.join(sources)} FROM {quote(name)}")
+    try:
+        connection.execute(f"INSERT INTO {quote(fresh)} ({names}) SELECT {', '.join(sources)} FROM {quote(name)}")
+    except sqlite3.OperationalError as error:
+        raise (CannotConvert(f"table {name}, {unconverted[0]}") if unconverted else error) from error
     connection.execute(f"DROP TABLE {quote(name)}")
     connection.execute(f"ALTER TABLE {quote(fresh)} RENAME TO {quote(name)}")
 

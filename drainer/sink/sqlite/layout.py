@@ -1,14 +1,18 @@
-"""The SQLite table of a TableInfo: names, types, keys. Pure.
+"""The SQLite table of a TableInfo: names, types, keys.
 
-One file holds every database: table `orders` of `shop` is the SQLite table "shop.orders". It has the public columns
-that are not generated. Each type has the affinity that leaves values unchanged (sqlite/format.py): DECIMAL is text, and
-BIGINT UNSIGNED has no affinity, because values above 2^63-1 are text and must not become floats. All values compare as
-bytes. Upstream's collations are coarser, so keys that do not conflict upstream do not conflict here.
+One file holds every database: table `orders` of `shop` is the SQLite table "shop.orders". A dot inside either name is
+written as %2E, so that no two tables have one name. A table has the public columns that are not generated. Each type
+has the affinity that leaves values unchanged (sqlite/format.py): DECIMAL is text, and BIGINT UNSIGNED has no affinity,
+because values above 2^63-1 are text and must not become floats. All values compare as bytes. Upstream's collations are
+coarser, so keys that do not conflict upstream do not conflict here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.index import IndexInfo
@@ -17,14 +21,35 @@ from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, FieldType, Tp
 
 from drainer.row.layout import replicated
 
+_ROWID_NAMES: Final = ("_rowid_", "rowid", "oid")
+_ESCAPED: Final = re.compile(r"%(?=2[5E])|\.")
+
 
 def quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    """An identifier. In double quotes SQLite would take the name of a column that does not exist for a string."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def table_name(schema: str, table: str) -> str:
-    """The SQLite table of an upstream table, not quoted."""
-    return f"{schema}.{table}"
+    """The SQLite table of an upstream table, not quoted. The first dot separates the two names, the only one."""
+    return f"{_escaped(schema)}.{_escaped(table)}"
+
+
+def _escaped(name: str) -> str:
+    return _ESCAPED.sub(lambda found: "%2E" if found[0] == "." else "%25", name)
+
+
+def tables_of(connection: sqlite3.Connection, schema: str) -> list[str]:
+    """Return the SQLite names of the tables of an upstream database."""
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type='table'").fetchall()
+    prefix = table_name(schema, "").lower()
+    return [str(name) for (name,) in rows if str(name).lower().startswith(prefix)]
+
+
+def rowid_name(columns: Iterable[str]) -> str:
+    """Return a name of SQLite's row number that none of these columns has."""
+    taken = {name.lower() for name in columns}
+    return next(name for name in _ROWID_NAMES if name not in taken)
 
 
 def affinity(kind: FieldType) -> str:

@@ -12,8 +12,7 @@ from drainer.row.layout import replicated
 from drainer.row.partition.locate import PartitionUnknown, locator
 from drainer.schema.catalog import partition_ids
 from drainer.schema.steps import Located, TableChange
-from drainer.sink.sqlite.layout import quote, table_name
-from drainer.sink.sqlite.rows import rowid_name
+from drainer.sink.sqlite.layout import quote, rowid_name, table_name
 
 TAKES_ROWS: Final = frozenset({ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION})
 

@@ -24,7 +24,7 @@ from drainer.row.scalar import small_int
 from drainer.sink.replay import Replayed, ReplayFailed, ReplayPosition, ReplaySettings
 from drainer.sink.replay_time import to_utc
 from drainer.sink.sqlite.file import SQLiteFile
-from drainer.sink.sqlite.layout import quote, table_name
+from drainer.sink.sqlite.layout import quote, rowid_name, table_name
 from drainer.sink.sqlite.replay_ddl import CannotRun, columns_of, make_table, run
 from drainer.sink.sqlite.section import SQLiteSection
 
@@ -99,8 +99,9 @@ class SQLiteReplayer:
 
     def _remove(self, connection: sqlite3.Connection, table: str, image: Cells, *, required: bool) -> None:
         found = " AND ".join(f"{quote(name)} IS ?" for name in image)
-        row = f"SELECT rowid FROM {quote(table)} WHERE {found} LIMIT 1"
-        count = connection.execute(f"DELETE FROM {quote(table)} WHERE rowid=({row})", list(image.values())).rowcount
+        rowid = rowid_name(image)
+        row = f"SELECT {rowid} FROM {quote(table)} WHERE {found} LIMIT 1"
+        count = connection.execute(f"DELETE FROM {quote(table)} WHERE {rowid}=({row})", list(image.values())).rowcount
         if required and count != 1:
             raise MessageError(
                 f"no such row, so the destination is not what it was upstream at that time; -safe-mode goes over it: "

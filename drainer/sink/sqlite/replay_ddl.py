@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from drainer.ddl.lexer import Token, tokens
-from drainer.sink.sqlite.layout import quote, table_name
+from drainer.sink.sqlite.layout import quote, table_name, tables_of
 
 _NO_ROWS: Final = ("VIEW", "SEQUENCE", "INDEX", "DATABASE", "SCHEMA", "USER", "PLACEMENT")
 _KEYS: Final = (
@@ -135,11 +135,8 @@ class _Words:
 def _drop(connection: sqlite3.Connection, words: _Words) -> None:
     if words.take("DATABASE", "SCHEMA"):
         words.skip("IF", "EXISTS")
-        prefix = table_name(words.name(), "")
-        names = [str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")]
-        for name in names:
-            if name.startswith(prefix):
-                _for_table(connection, name, "DROP TABLE {}")
+        for name in tables_of(connection, words.name()):
+            connection.execute(f"DROP TABLE {quote(name)}")
         return
     words.skip("GLOBAL", "TEMPORARY")
     if words.take(*_NO_ROWS):

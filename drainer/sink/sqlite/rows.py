@@ -12,11 +12,10 @@ from drainer.batch.work import Change, Folded, Kind, Row, SegmentWork, TableShap
 from drainer.order.upsert import replaces, upsert
 from drainer.sink.errors import RowMissing, RowsRefused, UniqueConflict
 from drainer.sink.missing_rows import MissingRows
-from drainer.sink.sqlite.layout import quote, table_name
+from drainer.sink.sqlite.layout import quote, rowid_name, table_name
 
 _UNIQUE: Final = re.compile(r"UNIQUE constraint failed: (.*)")
 _MISSING: Final = re.compile(r"no such (table|column)|has no column named")
-_ROWID_NAMES: Final = ("_rowid_", "rowid", "oid")
 
 
 def write(connection: sqlite3.Connection, work: SegmentWork, missing: MissingRows | None = None) -> int:
@@ -78,12 +77,6 @@ def _one_of(shape: TableShape) -> str:
     rowid = rowid_name(shape.columns)
     match = " AND ".join(f"{quote(name)} IS ? COLLATE BINARY" for name in shape.columns)
     return f"{rowid} = (SELECT {rowid} FROM {quote(table_name(shape.schema, shape.table))} WHERE {match} LIMIT 1)"
-
-
-def rowid_name(columns: Sequence[str]) -> str:
-    """Return a name of SQLite's row number that none of these columns has."""
-    taken = {name.lower() for name in columns}
-    return next(name for name in _ROWID_NAMES if name not in taken)
 
 
 def _one(connection: sqlite3.Connection, change: Change) -> None:

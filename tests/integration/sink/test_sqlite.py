@@ -129,6 +129,26 @@ def test_keyless_rows_one_at_a_time_and_exactly(path: Path) -> None:
         destination.apply(work(200, 300, ordered=[one(k, Kind.DELETE, old=("A", 1))]), 1)
 
 
+def test_a_delete_by_a_column_that_is_missing_stops(path: Path) -> None:
+    """SQLite takes a name in double quotes for a string where there is no such column, and deletes nothing."""
+    destination = opened(path)
+    destination.ddl(CREATE)
+    wrong = replace(SHAPE, columns=("nokey", *SHAPE.columns[1:]), secondary_unique=())
+    with pytest.raises(RowsRefused, match=r"d\.t: .*no such column: nokey"):
+        destination.apply(work(110, 200, Folded(wrong, (gone(1),))), 1)
+
+
+def test_a_value_that_cannot_be_converted_is_named(path: Path) -> None:
+    destination = opened(path)
+    before = table(50, "t", column(1, "id"), column(2, "d", TEXT))
+    after = replace(before, columns=(before.columns[0], replace(before.columns[1], type=DECIMAL)))
+    destination.ddl(step(1, ActionType.CREATE_TABLE, 110, "…", after=before))
+    destination.apply(work(110, 200, Folded(shape("t", "id d"), (put(1, 1, "no number"),))), 1)
+    with pytest.raises(DdlFailed, match=r"table d\.t, column d: 'no number' cannot be converted"):
+        destination.ddl(step(2, ActionType.MODIFY_COLUMN, 210, "ALTER …", before=before, after=after))
+    assert rows_of(path, "SELECT d FROM `d.t`") == [("no number",)]
+
+
 def test_errors_name_the_table_and_leave_nothing(path: Path) -> None:
     """A table that is not there; a NULL where none may be."""
     destination = opened(path)

@@ -111,6 +111,32 @@ def test_rows_without_a_key_go_one_at_a_time(tmp_path: Path) -> None:
     assert contents(tmp_path / "rows.db") == [(1, None), (1, None), (3, None)]
 
 
+def test_a_column_named_rowid_is_no_row_number(tmp_path: Path) -> None:
+    def plain(value: int) -> Image:
+        return {"rowid": ColumnValue(value)}
+
+    destination = SqliteDestination(tmp_path / "rows.db")
+    destination.open()
+    inserts = [RowEvent(Change.INSERT, 5, "db", "t", new=plain(value)) for value in (1, 1, 2)]
+    destination.apply(part(*inserts, RowEvent(Change.DELETE, 6, "db", "t", old=plain(1))))
+    destination.close()
+    assert contents(tmp_path / "rows.db") == [(1,), (2,)]
+
+
+def test_tables_of_a_database_whose_name_begins_alike_stay(tmp_path: Path) -> None:
+    destination = SqliteDestination(tmp_path / "rows.db")
+    destination.open()
+    names = [("db", "t"), ("db.t", "u"), ("db", "t.u")]
+    rows = [RowEvent(Change.INSERT, 5, schema, table, new=image(1, 1)) for schema, table in names]
+    destination.apply(part(*rows, ddl=ddl(ActionType.DROP_SCHEMA, "DROP DATABASE db", "")))
+    destination.close()
+    assert contents(tmp_path / "rows.db", "db%2Et.u") == [(1, 1)]
+    connection = sqlite3.connect(tmp_path / "rows.db")
+    tables = "SELECT COUNT(*) FROM sqlite_master WHERE type='table' AND name LIKE 'db%'"
+    assert connection.execute(tables).fetchall() == [(1,)]
+    connection.close()
+
+
 def ddl(kind: ActionType, query: str, table: str = "t") -> DdlEvent:
     return DdlEvent(9, "db", table, query, int(kind))
 

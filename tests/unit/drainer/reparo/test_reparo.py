@@ -168,6 +168,16 @@ def test_safe_mode_may_do_all_of_it_again(tmp_path: Path, files: Path) -> None:
     assert contents(tmp_path) == before
 
 
+def test_a_column_named_rowid_is_no_row_number(tmp_path: Path) -> None:
+    directory = tmp_path / "files"
+    directory.mkdir()
+    table = make_table("s", "t", [("rowid", KINDS["big"])])
+    data = [transaction(TS, insert(table, (1,), (1,), (2,))), transaction(TS + 1, delete(table, (1,)))]
+    (directory / "binlog-0").write_bytes(b"".join(data))
+    assert run(tmp_path, directory, "-dest-type", "sqlite") == 0
+    assert contents(tmp_path)["s.t"] == [(1,), (2,)]
+
+
 def test_timestamps_come_in_utc(tmp_path: Path) -> None:
     directory = tmp_path / "files"
     directory.mkdir()

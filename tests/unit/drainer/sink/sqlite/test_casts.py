@@ -35,6 +35,7 @@ def stamp(fsp: int) -> FieldType:
         (DOUBLE, TEXT, 0.1, "0.1"),
         (decimal(2), decimal(1), "1.25", "1.3"),
         (decimal(0), decimal(3), "7", "7.000"),
+        (decimal(0), decimal(2), "9" * 40, "9" * 40 + ".00"),
         (INT, decimal(2), 7, "7.00"),
         (decimal(2), INT, "18446744073709551615.00", "18446744073709551615"),
         (INT, DOUBLE, 3, 3.0),
@@ -54,7 +55,7 @@ def test_values_change_as_upstreams_did(old: FieldType, new: FieldType, value: V
 
 
 @pytest.mark.parametrize(("old", "new"), [(INT, FieldType(Tp.LONGLONG)), (TEXT, ENUM), (ENUM, TEXT), (DATE, TEXT),
-                                          (decimal(2), TEXT), (JSON, TEXT), (DATE, DATE)])  # fmt: skip
+                                          (decimal(2), TEXT), (decimal(2),) * 2, (JSON, TEXT), (DATE,) * 2])  # fmt: skip
 def test_values_that_stay(old: FieldType, new: FieldType) -> None:
     assert converter(old, new) is None
 

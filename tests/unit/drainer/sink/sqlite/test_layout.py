@@ -1,0 +1,50 @@
+"""Names of tables in a SQLite file."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.sqlite.file import SQLiteFile
+from drainer.sink.sqlite.layout import quote, table_name, tables_of
+
+NAMES = st.text(st.sampled_from(".%25Ea"), max_size=5)
+
+
+@given(NAMES, NAMES, NAMES, NAMES)
+def test_two_tables_never_have_one_name(schema: str, table: str, schema2: str, table2: str) -> None:
+    same = (schema, table) == (schema2, table2)
+    assert (table_name(schema, table) == table_name(schema2, table2)) == same
+    assert table_name(schema, table).startswith(table_name(schema2, "")) == (schema == schema2)
+
+
+@pytest.mark.parametrize("name", ["orders", "100%", "%2F", "`a`", "名"])
+def test_names_without_a_dot_stay(name: str) -> None:
+    assert table_name(name, name) == f"{name}.{name}"
+
+
+def test_a_column_that_is_missing_is_no_string() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.execute(f"CREATE TABLE {quote('a`b')} ({quote('c')})")
+    with pytest.raises(sqlite3.OperationalError, match="no such column: id"):
+        connection.execute(f"DELETE FROM {quote('a`b')} WHERE {quote('id')}='id'")
+    assert tables_of(connection, "a`b") == []
+    connection.close()
+
+
+def test_a_table_with_the_name_that_an_earlier_version_gave_is_refused_with_its_new_name(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "rows.db") as connection:
+        connection.execute('CREATE TABLE "a.b.c" (id)')
+        connection.execute('CREATE TABLE "tidb_binlog.kept.x.y" (id)')
+    remedy = r"ALTER TABLE `a\.b\.c` RENAME TO `a\.b%2Ec`"
+    with pytest.raises(DestinationRefused, match=remedy):
+        SQLiteFile(tmp_path / "rows.db")
+    with connection:
+        connection.execute("ALTER TABLE `a.b.c` RENAME TO `a.b%2Ec`")
+    connection.close()
+    SQLiteFile(tmp_path / "rows.db").close()

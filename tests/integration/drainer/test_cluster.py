@@ -26,6 +26,7 @@ from tests.integration.drainer.test_kills import World as Killed
 from tests.integration.drainer.writer import two_pumps
 from tests.support.processes import descendants
 from tests.support.servers import MariaDB, Server, python_module, require_java, wait_until
+from tests.support.servers import missing as missing_part
 from tests.support.spark_cluster import CORES, PACKAGES, SECRET, SparkCluster, namespace_command, running_cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -200,7 +201,7 @@ def test_a_ddl_and_a_large_transaction(world: World) -> None:
 def test_a_node_without_the_package_is_named_in_the_last_error(world: World, missing: str) -> None:
     """Spark tells why a worker did not start, or trips over that; the drainer's last words name node and package."""
     if not namespace_command():
-        pytest.skip("this system gives no mount namespaces, so every node has every package")
+        missing_part("this system gives no mount namespaces, so every node has every package")
     with running_cluster() as spark:
         spark.add("bare", packages=[package for package in PACKAGES if package != missing])
         world.writer.write(1)

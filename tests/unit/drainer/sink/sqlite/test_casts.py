@@ -55,7 +55,8 @@ def test_values_change_as_upstreams_did(old: FieldType, new: FieldType, value: V
 
 
 @pytest.mark.parametrize(("old", "new"), [(INT, FieldType(Tp.LONGLONG)), (TEXT, ENUM), (ENUM, TEXT), (DATE, TEXT),
-                                          (decimal(2), TEXT), (decimal(2),) * 2, (JSON, TEXT), (DATE,) * 2])  # fmt: skip
+                                          (decimal(2), TEXT), (decimal(2),) * 2, (JSON, TEXT), (DATE, DATE)],
+                         )  # fmt: skip
 def test_values_that_stay(old: FieldType, new: FieldType) -> None:
     assert converter(old, new) is None
 

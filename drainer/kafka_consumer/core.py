@@ -9,6 +9,7 @@ Events that may be repeated, and what is done with them:
     a row at or below what was applied  skipped: the resolved events say that all such rows were received before
     a delete without a commit_ts        skipped if it was read and applied before; it gets the commit_ts of the newest
                                         row before it
+    a row that waits to be applied      skipped if it comes again (repeats.py)
     a row that is not applied yet       kept, although its partition's watermark may be above it
     a DDL                               run once: commit_ts, start_ts, statement and number identify it; a DDL below
                                         another one of its topic, or below what was applied, is skipped
@@ -27,9 +28,9 @@ from typing import Final
 
 from binlog.errors import BinlogError
 
+from drainer.kafka_consumer.repeats import Repeats, key_of
 from drainer.kafka_reading.records import Place
 from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent
-from drainer.protocol.table import ColumnFlag
 
 DdlName = tuple[int, int, str, int]  # commit_ts, start_ts, statement, number among those of one job
 
@@ -84,6 +85,7 @@ class _Partition:
     seen_before: int = 0  # `seen` of the consumer that stored the Resume
     newest: int = 0
     rows: list[_Row] = field(default_factory=list)
+    repeats: Repeats = field(default_factory=Repeats)
 
 
 @dataclass(slots=True)
@@ -192,7 +194,8 @@ class ConsumerCore:
     def _row(self, place: Place, partition: _Partition, offset: int, event: RowEvent) -> None:
         commit_ts = event.commit_ts or partition.newest  # a tombstone has none, and belongs after the row before it
         partition.newest = max(partition.newest, commit_ts)
-        if self._is_applied(partition, offset, event.commit_ts):
+        is_repeat = bool(event.commit_ts) and partition.repeats.is_repeat(event)
+        if is_repeat or self._is_applied(partition, offset, event.commit_ts):
             self.left_out += 1
             return
         whole = self._whole(place, offset, event) if event.handle_only else event
@@ -232,6 +235,7 @@ class ConsumerCore:
         for partition in self._partitions.values():
             due += [row for row in partition.rows if row.commit_ts <= until_ts]
             partition.rows = [row for row in partition.rows if row.commit_ts > until_ts]
+            partition.repeats.forget_below(until_ts)
         due.sort(key=lambda row: (row.commit_ts, _class(row.event)))
         return tuple(row.event for row in due)
 
@@ -251,6 +255,4 @@ def _class(event: RowEvent) -> int:
     commit_ts, keep the order of their partition."""
     if event.change is Change.UPSERT or not event.commit_ts:
         return _AS_IT_CAME
-    image = event.new if event.new is not None else event.old
-    has_key = event.key is not None or any(one.flags & ColumnFlag.HANDLE_KEY for one in (image or {}).values())
-    return _CLASSES[event.change] if has_key else _AS_IT_CAME
+    return _CLASSES[event.change] if key_of(event) is not None else _AS_IT_CAME

@@ -15,6 +15,8 @@ from drainer.protocol.pb_file.decoder import FileBinlog, decode
 from drainer.protocol.pb_file.reader import Record, RecordDamaged, records, sorted_files
 from drainer.protocol.pb_file.records import OVERHEAD, FileName, parse_name
 from drainer.reparo.errors import ReparoError
+from drainer.reparo.repeats import Repeats
+from drainer.sink.file.fenced_directory import POSITION
 from drainer.sink.replay import ReplayPosition
 
 _PARQUET_STAGE = "stage"  # the directory that db-type = "file" with format = "parquet" has beside its tables
@@ -51,8 +53,8 @@ def _ignore(number: int, read_bytes: int) -> None:
 class Stream:
     """Read a directory once.
 
-    Upstream's drainer writes transactions again after it was killed. Records that do not continue from the highest
-    commit_ts so far are skipped."""
+    An original drainer writes transactions again after it was killed; these are skipped (repeats.py). A directory with
+    the position of this project's drainer has each transaction once."""
 
     def __init__(
         self,
@@ -69,8 +71,7 @@ class Stream:
         self._position = position
         self._skips_damage = skips_damage
         self._advanced = advanced
-        self._highest = (position.commit_ts, position.crc) if position is not None and not position.in_ddl else (0, 0)
-        self._repeating = False
+        self._repeats = None if (directory / POSITION).exists() else Repeats()
         self._passed_over = 0
         self._last_number = -1
         self.files = self._chosen()
@@ -170,7 +171,9 @@ class Stream:
         for one in self._records(name):
             if one.offset == position.begin:
                 found = crc32c(one.payload) == position.crc
-            if one.offset >= position.end:
+            if one.offset < position.end:
+                self._is_repeated(self._decoded(name, one).commit_ts, crc32c(one.payload))
+            else:
                 self._expect(name, position, found=found)
                 yield one
         self._expect(name, position, found=found)
@@ -206,10 +209,4 @@ class Stream:
         return Entry(binlog, where, ReplayPosition(name.number, one.offset, end, crc, binlog.commit_ts), repeated)
 
     def _is_repeated(self, commit_ts: int, crc: int) -> bool:
-        highest, last_crc = self._highest
-        if commit_ts < highest or (commit_ts == highest and (self._repeating or crc == last_crc)):
-            self._repeating = True
-            return True
-        self._repeating = False
-        self._highest = commit_ts, crc
-        return False
+        return self._repeats is not None and self._repeats.is_repeat(commit_ts, crc)

@@ -54,6 +54,41 @@ def test_what_a_killed_drainer_of_upstream_wrote_again_is_passed_over(tmp_path: 
     assert stamps(tmp_path) == [1, 2, 3, 4, 5, 5, 6]
 
 
+A, B, C = ddl_binlog(5, "a"), ddl_binlog(5, "b"), ddl_binlog(5, "c")
+
+
+@pytest.mark.parametrize(
+    ("payloads", "wanted"),
+    [
+        ([4, A, B, 4, A, B, C], [4, A, B, C]),
+        ([4, A, B, A, B, C], [4, A, B, C]),
+        ([4, A, B, B, 3, 4, A, B, B, B], [4, A, B, B, B]),
+        ([4, A, B, B, 4, A, B, B], [4, A, B, B]),
+        ([A, 4, A, 4, A, B], [A, B]),
+        ([A, B, B], [A, B, B]),
+    ],
+)
+def test_records_of_one_commit_ts_that_were_written_again_are_read_once(
+    tmp_path: Path, payloads: list[int | bytes], wanted: list[int | bytes]
+) -> None:
+    """Also behind every position where a killed reparo may have ended."""
+    write(tmp_path, payloads)
+    entries = list(Stream(tmp_path, Range()))
+    assert [entry.binlog.query or entry.binlog.commit_ts for entry in entries] == [
+        one if isinstance(one, int) else one[-1:].decode() for one in wanted
+    ]
+    for n, entry in enumerate(entries):
+        assert list(Stream(tmp_path, Range(), resumed(entry))) == entries[n + 1 :]
+
+
+def test_equal_records_of_this_projects_drainer_are_all_read(tmp_path: Path) -> None:
+    """It writes each transaction once, so two equal ones are two."""
+    write(tmp_path, [A, A, 6, 6])
+    assert stamps(tmp_path) == [5, 6]
+    (tmp_path / "position.json").write_text("{}")
+    assert stamps(tmp_path) == [5, 5, 6, 6]
+
+
 def resumed(entry: Entry, *, in_ddl: bool = False) -> ReplayPosition:
     at = entry.position
     end = at.begin if in_ddl else at.end

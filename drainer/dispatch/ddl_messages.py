@@ -2,7 +2,8 @@
 
 There is one message for each table: a RENAME of several tables becomes a RENAME of each, and a batch of CREATE TABLE
 becomes a CREATE TABLE of each. A DROP TABLE of several tables already arrives as a job for each. The topic is that of
-the table before the DDL. A DDL of a database or of the complete cluster goes to the default topic.
+the table before the DDL. A DDL of a database, of the complete cluster, of a view or of a sequence goes to the default
+topic. A DDL of a GLOBAL TEMPORARY table has no message, because no reader ever gets rows of it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class DdlMessage:
 
 def ddl_messages(step: steps.Ddl, router: Router) -> list[DdlMessage]:
     """Return the messages in the order in which a reader applies them."""
+    if step.is_of_temporary_table:
+        return []
     if step.job.type in job_kinds.ON_SCHEMA | job_kinds.ON_CLUSTER or not step.changes:
         return [_message(step, router, None, int(step.job.type), _text(step))]
     if step.job.type == ActionType.RENAME_TABLES and not step.rewritten:
@@ -81,7 +84,8 @@ def _message(step: steps.Ddl, router: Router, change: TableChange | None, type_c
         after=described(after, version),
         job_id=step.job.id,
     )
-    return DdlMessage(router.topic(first.schema, first.name) if first is not None else router.default_topic, ddl)
+    has_rows = first is not None and first.info.has_rows
+    return DdlMessage(router.topic(first.schema, first.name) if first and has_rows else router.default_topic, ddl)
 
 
 def described(located: Located | None, version: int) -> Table | None:

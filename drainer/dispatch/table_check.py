@@ -66,8 +66,8 @@ def _left_by(step: Ddl) -> Iterable[Located]:
 
 
 def _check(located: Located, version: int, router: Router) -> None:
-    if located.info.is_view or located.info.is_sequence:
-        return  # without rows; a rule may name what it does not have
+    if not located.info.has_rows:
+        return  # a rule may name what it does not have
     table = described(located, version)
     if table is not None:
         router.check(table)

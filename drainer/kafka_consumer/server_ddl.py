@@ -87,6 +87,9 @@ class DdlRun:
         every = list(statements(ddl.query))
         while ddl.statement < len(every):
             statement = every[ddl.statement]
+            if _is_of_temporary_table(statement):
+                ddl = replace(ddl, statement=ddl.statement + 1, before=None)
+                continue
             tables = named_tables(statement, ddl.schema, ddl.table)
             begun = ddl.before is not None or (repeated and not ddl.is_noted)
             if begun and self._has_run(ddl, statement, tables):
@@ -121,6 +124,13 @@ class DdlRun:
                 f"the DDL at commit_ts {ddl.commit_ts}: {error}; it is tried again at the next start, unless it is "
                 f"removed: {self._way_out}; the statement: {statement}"
             ) from error
+
+
+def _is_of_temporary_table(query: str) -> bool:
+    """Return whether the statement creates or drops a GLOBAL TEMPORARY table, which only TiDB has. It has no rows in
+    topics."""
+    words = list(tokens(query))[:3]
+    return len(words) == 3 and words[0].is_word("CREATE", "DROP") and words[1].is_word("GLOBAL")
 
 
 def _is_of_database(query: str) -> bool:

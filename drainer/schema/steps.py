@@ -79,6 +79,11 @@ class Ddl:
         return first.info if first else None
 
     @property
+    def is_of_temporary_table(self) -> bool:
+        info = self.after or self.before
+        return info is not None and info.is_temporary
+
+    @property
     def touched_names(self) -> tuple[tuple[str, str], ...]:
         """Distinct (schema, table) names it creates, alters or drops, old and new."""
         places = (t for c in self.changes for t in (c.before, c.after) if t is not None)

@@ -209,7 +209,9 @@ class Publication:
     def topics_of(self, step: Ddl) -> list[str]:
         """Return the topics that a DDL is sent to, and the topics for rows of the tables that exist after it."""
         told = [message.topic for message in ddl_messages(step, self.router)]
-        return list(dict.fromkeys([*told, *self.router.topics(step.touched_names)]))
+        touched = (table for change in step.changes for table in (change.before, change.after) if table is not None)
+        names = [(table.schema, table.name) for table in touched if table.info.has_rows]
+        return list(dict.fromkeys([*told, *self.router.topics(names)]))
 
     def ddl(self, step: Ddl) -> Iterator[Outgoing]:
         """Yield the messages of a DDL by partition. Raises EncodeError."""

@@ -223,7 +223,7 @@ class KafkaSink:
         table that does not fit the settings is an error of `begin`."""
         topics = self._opened()[1]
         self._unfit = unfit_table(view, self._planning.router)
-        names = [(versions.schema, versions.name) for versions in view.tables.values()]
+        names = [(one.schema, one.name) for one in view.tables.values() if one.current.has_rows]
         topics.know(self._publication.router.topics(names))
         if self._describes and self._unfit is None:
             tables = self._planning.tables_of(view)

@@ -128,6 +128,16 @@ class TableInfo:
         return self.rest.get("sequence") is not None
 
     @property
+    def is_temporary(self) -> bool:
+        """A GLOBAL TEMPORARY table exists only in TiDB, and its rows are in no binlog."""
+        return self.rest.get("temp_table_type") not in (None, 0)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether binlogs may have rows of it."""
+        return not (self.is_view or self.is_sequence or self.is_temporary)
+
+    @property
     def view(self) -> Mapping[str, Json] | None:
         found = self.rest.get("view")
         return found if isinstance(found, dict) else None

@@ -46,8 +46,8 @@ POINTS = [
 
 @pytest.fixture(scope="module")
 def mariadb() -> Iterator[MariaDB]:
-    """DDL in messages is upstream's text, which leaves character sets to the server's defaults."""
-    with running_mariadb("--character-set-server=utf8mb4", "--collation-server=utf8mb4_nopad_bin") as server:
+    """A server whose defaults are not those of TiDB, which DDL in messages leaves to the server."""
+    with running_mariadb("--character-set-server=latin1") as server:
         yield server
 
 
@@ -142,6 +142,22 @@ def test_a_ddl_that_fails_is_tried_again(opened: ServerDestination, db: MariaDB)
     assert opened.open() == part(5).resume
     opened.apply(part(6, insert("t", id=2, w=2)))
     assert sorted(db.query("SELECT id, w FROM d.t")) == [(1, None), (2, 2)]
+
+
+def test_a_database_without_a_character_set_has_tidbs(opened: ServerDestination, db: MariaDB) -> None:
+    opened.apply(part(5, ddl=DdlEvent(5, "new", "", "CREATE DATABASE new")))
+    opened.apply(part(6, ddl=DdlEvent(6, "new", "t", "CREATE TABLE t (v VARCHAR(3))")))
+    found = db.query("SELECT table_collation FROM information_schema.tables WHERE table_schema = 'new'")
+    db.query("DROP DATABASE new")
+    assert found == [("utf8mb4_bin",)]
+
+
+def test_a_ddl_of_a_temporary_table_is_passed(opened: ServerDestination, db: MariaDB) -> None:
+    for at, verb in enumerate(("CREATE", "DROP"), 5):
+        columns = "(id INT) ON COMMIT DELETE ROWS" if verb == "CREATE" else ""
+        opened.apply(part(at, ddl=DdlEvent(at, "d", "tmp", f"{verb} GLOBAL TEMPORARY TABLE tmp {columns}")))
+    opened.apply(part(7, insert("t", id=1)))
+    assert db.query("SELECT id FROM d.t") == [(1,)]
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, point: str, error: Exception) -> list[str]:

@@ -68,7 +68,7 @@ def translate(step: Ddl, server: Server, dialect: Dialect) -> Translation:
     if step.rewritten:
         return Translation(step.sql, use=step.use)
     text = Translation(tuple(map(without_comments, step.sql)), use=step.use)
-    if is_temporary(step) or (kind in _SEQUENCES and not server.has_sequences):
+    if step.is_of_temporary_table or (kind in _SEQUENCES and not server.has_sequences):
         return Translation(())
     if kind in job_kinds.DROPS or kind in _RENAMES:
         return text  # made of the changes by schema/statement.py, whatever the server
@@ -159,9 +159,3 @@ def _exchange(step: Ddl, dialect: Dialect) -> Translation | None:
     if exchange_partition.is_disputed(step):
         return Translation(copied, tables=exchange_partition.tables_between(step))
     return Translation((text,), copied, _CANNOT_EXCHANGE, tables=exchange_partition.tables_between(step))
-
-
-def is_temporary(step: Ddl) -> bool:
-    """GLOBAL TEMPORARY tables exist only in TiDB, and their rows are in no binlog."""
-    info = step.after or step.before
-    return info is not None and info.rest.get("temp_table_type") not in (None, 0)

@@ -10,6 +10,8 @@ from drainer.sink.mysql.connection import ConnectionLost, Retry, Session, connec
 from drainer.sink.retry import Patience
 
 _IDLE_S: Final = 8 * 3600
+# Of databases that upstream's text creates without naming a character set, as TiDB has it, whatever the server's is.
+_DEFAULTS: Final = b"SET SESSION character_set_server=utf8mb4, collation_server=utf8mb4_bin"
 
 _T = TypeVar("_T")
 
@@ -29,7 +31,8 @@ class ReconnectingSession:
         while True:
             try:
                 if self._session is None:
-                    self._session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=None)
+                    session = self._session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=None)
+                    session.execute(_DEFAULTS)
                 done = work(self._session)
             except (ConnectionLost, Retry) as error:
                 if isinstance(error, ConnectionLost):

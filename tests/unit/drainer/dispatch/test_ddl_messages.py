@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from binlog.tidb.job import ActionType, Job
@@ -111,6 +112,15 @@ def shown(made: Ddl) -> list[tuple[str, str, str, str, int]]:
 )  # fmt: skip
 def test_messages(made: Ddl, wanted: list[tuple[str, str, str, str, int]]) -> None:
     assert shown(made) == wanted
+
+
+@pytest.mark.parametrize(
+    ("rest", "topics"), [({"view": {}}, ["all"]), ({"sequence": {}}, ["all"]), ({"temp_table_type": 1}, [])]
+)
+def test_a_table_without_rows_has_no_topic_of_its_own(rest: dict[str, Any], topics: list[str]) -> None:
+    made = located("v")
+    create = step(ActionType.CREATE_TABLE, (None, replace(made, info=replace(made.info, rest=rest))))
+    assert [one.topic for one in ddl_messages(create, ROUTER)] == topics
 
 
 def test_what_a_message_is_made_of() -> None:

@@ -83,6 +83,11 @@ class Reader:
         end = self.end(partition, patience)
         return self._read(partition, begin, end, committed=False, patience=patience)
 
+    def first(self, partition: int, begin: int, patience: Patience) -> list[Record]:
+        """Return the first record from offset `begin` on, whatever became of its transaction; none at the end."""
+        end = self.end(partition, patience)
+        return self._read(partition, begin, end, committed=False, patience=patience, records_max=1)
+
     def shows(self, partition: int, begin: int, end: int | None, patience: Patience) -> bool | None:
         """Return whether read-committed consumers find a record from offset `begin` to below `end` (None: to the first
         open transaction). Return None if they find none and messages from `begin` on have been deleted: then the answer

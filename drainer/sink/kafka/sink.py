@@ -251,7 +251,8 @@ class KafkaSink:
 
     def _writer(self, intent: Intent, ends: tuple[int, ...] = ()) -> KafkaSlotWriter:
         driver, topics = self._opened()
-        return KafkaSlotWriter(self._config, topics.publication, driver.epoch, intent, driver.label, ends, driver.owner)
+        claimed = (driver.owner, driver.claim_id)
+        return KafkaSlotWriter(self._config, topics.publication, driver.epoch, intent, driver.label, ends, *claimed)
 
     def _record(self, intent: Intent) -> tuple[int, ...]:
         """Record the intent. Return the end offsets of the control topic's partitions after it."""

@@ -27,7 +27,7 @@ from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.producer import Producer, ProducerLost
 from drainer.sink.kafka.producers import new_producer
 from drainer.sink.kafka.publication import Publication
-from drainer.sink.kafka.reader import Reader
+from drainer.sink.kafka.reader import Reader, Record
 from drainer.sink.kafka.topics.admin import GRACE_S, Topics
 from drainer.sink.kafka.transactions.control_records import (
     MARK_KEY,
@@ -72,7 +72,7 @@ T = TypeVar("T")
 class KafkaSlotWriter:
     """See base.SlotWriter. `label`: the changefeed and its destination, for errors; `ends`: the end offsets of the
     control topic's partitions just after the driver recorded the intent, () for an intent that was recorded earlier;
-    `owner`: the changefeed whose claims count."""
+    `owner`: the changefeed whose claims count; `claim_id`: that of the driver's claim, at offset `epoch`."""
 
     config: KafkaConfig
     publication: Publication
@@ -81,6 +81,7 @@ class KafkaSlotWriter:
     label: str
     ends: tuple[int, ...] = ()
     owner: Owner | None = None
+    claim_id: str = ""
 
     def write(self, slot: int, segment: ChangeSegment) -> Receipt:
         patience = Patience(f"{self.label}: slot {slot}", self.config.retry_for_s)
@@ -158,7 +159,7 @@ class KafkaSlotWriter:
                 self._end_aborted(producer, slot, patience)
                 return _Kept(producer, None)
             claims = reader.everything(POSITION_PARTITION, patience, begin=self.epoch)
-            check_claims(claims, self.epoch, self.label, self.owner)
+            self._check(claims)
             marks = reader.committed(1 + slot, patience)
             if is_marked(marks, self.intent, self.label):
                 return _Kept(producer, self.intent)
@@ -192,11 +193,16 @@ class KafkaSlotWriter:
         producer.abort(patience)
 
     def _unchanged(self, reader: Reader, slot: int, patience: Patience) -> bool:
-        """Return whether neither a claim nor a mark was written since the driver recorded the range."""
-        if not self.ends:
-            return False
+        """Return whether neither a claim nor a mark was written since the driver recorded the range. Raises Fenced if
+        the control topic was created again and happens to end there, too."""
         places = (POSITION_PARTITION, 1 + slot)
-        return all(reader.end(place, patience) == self.ends[place] for place in places)
+        if not self.ends or any(reader.end(place, patience) != self.ends[place] for place in places):
+            return False
+        self._check(reader.first(POSITION_PARTITION, self.epoch, patience))
+        return True
+
+    def _check(self, records: Iterable[Record]) -> None:
+        check_claims(records, self.epoch, self.label, self.owner, self.claim_id)
 
     def _reader(self) -> Reader:
         return self._shared(_readers, lambda: Reader(self.config.client, self.config.control_topic))

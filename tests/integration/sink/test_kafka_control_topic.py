@@ -9,10 +9,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Producer
 
-from drainer.sink.errors import DestinationRefused, Fenced
+from drainer.sink.document_position import Document
+from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 from drainer.sink.kafka.reader import Reader
 from drainer.sink.kafka.slot_writer import forget_producers
+from drainer.sink.kafka.transactions.control_records import changed
 from drainer.sink.retry import Patience
 from tests.integration.sink.test_kafka_takeover import (
     KEYS,
@@ -40,10 +43,13 @@ def world(kafka: Broker) -> Iterator[World]:
     made.close()
 
 
-@pytest.mark.parametrize("exactly_once", [True, False])
-def test_a_control_topic_that_was_made_anew_belongs_to_who_made_it(world: World, exactly_once: bool) -> None:
-    """Its claims have smaller offsets than those of the former one; the former driver goes on in neither."""
-    for _ in range(3):
+@pytest.mark.parametrize(("exactly_once", "starts"), [(True, 3), (True, 0), (False, 0)])
+def test_a_control_topic_that_was_made_anew_belongs_to_who_made_it(
+    world: World, exactly_once: bool, starts: int
+) -> None:
+    """Its claims have smaller offsets than those of the former one, or the same; the former driver goes on in
+    neither."""
+    for _ in range(starts):
         world.opened(exactly_once=exactly_once).close(clean=True)
     old = world.opened(exactly_once=exactly_once)
     old.apply(segment(0, 10, 1), 1)
@@ -52,7 +58,7 @@ def test_a_control_topic_that_was_made_anew_belongs_to_who_made_it(world: World,
     world.broker.delete(f"{world.topic}-control")
     new = world.sink(exactly_once=exactly_once)
     new.open(OTHER, BEGIN_TS + 10)
-    assert new._opened()[0].epoch < old._opened()[0].epoch
+    assert (new._opened()[0].epoch < old._opened()[0].epoch) == (starts > 0)
     new.apply(segment(10, 20, 2), 1)
     forget_producers()
     for slot in range(intent.slots):
@@ -63,6 +69,32 @@ def test_a_control_topic_that_was_made_anew_belongs_to_who_made_it(world: World,
     new.apply(segment(20, 30, 3), 1)
     assert world.keys() == [1, 2, 3]
     assert world.resolved() == {30}
+
+
+def test_a_stored_position_that_goes_back_stops_the_driver(world: World) -> None:
+    """Brokers may lose what they acknowledged."""
+    sink = world.opened()
+    sink.apply(segment(0, 10, 1), 1)
+    driver = sink._opened()[0]
+    older = driver.document
+    sink.apply(segment(10, 20, 2), 1)
+    producer = Producer({"bootstrap.servers": world.broker.address})
+    for key, value in changed(Document(), older):
+        producer.produce(f"{world.topic}-control", value, key, partition=0)
+    assert producer.flush(60) == 0
+    driver.lose()
+    with pytest.raises(PositionMoved, match=f"brokers acknowledged the position {BEGIN_TS + 20}"):
+        sink.apply(segment(20, 30, 3), 1)
+    assert world.keys() == [1, 2]
+
+
+@pytest.mark.parametrize("required_acks", [0, 1])
+def test_a_driver_starts_without_waiting_for_acknowledgements_of_rows(world: World, required_acks: int) -> None:
+    for until in (10, 20):
+        sink = world.opened(exactly_once=False, required_acks=required_acks)
+        sink.apply(segment(until - 10, until, until), 1)
+        sink.close(clean=True)
+    assert world.keys() == [10, 20]
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])

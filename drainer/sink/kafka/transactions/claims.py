@@ -6,6 +6,7 @@ of its own, so the oldest claim of another changefeed makes a driver stop.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Sequence
 
 from drainer.protocol.encoder import Message
@@ -23,7 +24,6 @@ from drainer.sink.kafka.transactions.control_records import (
     claim_value,
     claims,
     made_anew,
-    newest_claim,
 )
 from drainer.sink.retry import Patience
 
@@ -37,6 +37,7 @@ class Claims:
         self._identity = identity
         self._reader = reader
         self._label = label
+        self.id = uuid.uuid4().hex
         self._epoch = -1
         self._looked = 0  # claims before this offset are known
 
@@ -50,15 +51,14 @@ class Claims:
 
     def check(self, records: Sequence[Record]) -> None:
         """Raise Fenced if these records of the position's partition have a newer claim of this changefeed."""
-        check_claims(records, self._epoch, self._label, self.owner)
+        check_claims(records, self._epoch, self._label, self.owner, self.id)
 
     def look(self, patience: Patience) -> None:
         """Look for claims written since the last look. Raises Fenced if another driver has claimed."""
         if self._reader.end(POSITION_PARTITION, patience) < self._looked:
             raise made_anew(self._label)
         records = self._reader.everything(POSITION_PARTITION, patience, begin=self._looked)
-        if newest_claim(records, self._label, self.owner) is not None:
-            self.check(records)
+        self.check([*self._reader.first(POSITION_PARTITION, self._epoch, patience), *records])
         if records:
             self._looked = records[-1].offset + 1
 
@@ -96,13 +96,15 @@ class Claims:
 
     def _append(self, patience: Patience) -> int:
         """Append this driver's claim and return its offset."""
-        return self._send(self.owner, claim_value(self._identity), patience)
+        return self._send(self.owner, claim_value(self._identity, self.id), patience)
 
     def _send(self, owner: Owner, value: bytes | None, patience: Patience) -> int:
         """Send a claim and return its offset; `value` None withdraws the claim. The producer is idempotent, so that the
-        library's retries store the claim once."""
+        library's retries store the claim once, and waits for acknowledgements whatever `required-acks` is: without one
+        there is no offset."""
+        acknowledged = {"acks": "-1", "enable.idempotence": "true"}
         while True:
-            producer = Producer({**self._config.client, **self._config.producer}, tells_offsets=True)
+            producer = Producer({**self._config.client, **self._config.producer, **acknowledged}, tells_offsets=True)
             claim = Message(claim_key(owner), value, 0, 0)
             try:
                 return producer.send_plainly(self._config.control_topic, POSITION_PARTITION, claim, patience)

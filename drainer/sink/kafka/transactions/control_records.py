@@ -36,12 +36,14 @@ _OF_EPOCH: Final = re.compile(rb"(\d+)/(position|job/(\d+))")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A driver that took the changefeed over."""
+    """A driver that took the changefeed over. `id`: random, because a control topic that is deleted and created again
+    has the same offsets again; "" in claims of earlier versions."""
 
     epoch: int
     cluster_id: int
     changefeed: str
     node_id: str
+    id: str = ""
 
     @property
     def owner(self) -> Owner:
@@ -59,8 +61,8 @@ def claim_key(owner: Owner) -> bytes:
     return CLAIM_KEY + b"/" + json.dumps(owner).encode()
 
 
-def claim_value(identity: Identity) -> bytes:
-    return _json(asdict(identity))
+def claim_value(identity: Identity, claim_id: str = "") -> bytes:
+    return _json({**asdict(identity), "id": claim_id})
 
 
 def newest_claim(records: Iterable[Record], label: str, owner: Owner | None = None) -> Claim | None:
@@ -80,19 +82,25 @@ def claims(records: Iterable[Record], label: str, owner: Owner | None = None) ->
 def _claim(record: Record, label: str) -> Claim:
     body = _parsed(record.value, label)
     try:
-        return Claim(record.offset, int(body["cluster_id"]), str(body["changefeed"]), str(body["node_id"]))
+        id_ = str(body.get("id", ""))
+        return Claim(record.offset, int(body["cluster_id"]), str(body["changefeed"]), str(body["node_id"]), id_)
     except (KeyError, TypeError, ValueError) as error:
         raise _foreign(label, repr(error)) from error
 
 
-def check_claims(records: Iterable[Record], epoch: int, label: str, owner: Owner | None = None) -> None:
-    """Raise Fenced if the newest claim of `owner` is not that of `epoch`: a later driver has claimed, or the control
-    topic was deleted and created again. `records`: at least all records from offset `epoch` on."""
+def check_claims(
+    records: Iterable[Record], epoch: int, label: str, owner: Owner | None = None, claim_id: str = ""
+) -> None:
+    """Raise Fenced if the newest claim of `owner` is not that of `epoch` and `claim_id`: a later driver has claimed, or
+    the control topic was deleted and created again. `records`: at least the one at offset `epoch`, and every later
+    claim."""
     newest = newest_claim(records, label, owner)
     if newest is None:
         raise made_anew(label)
     if newest.epoch != epoch:
         raise Fenced(f"{label}: drainer {newest.node_id!r} has taken over (epoch {newest.epoch}, ours is {epoch})")
+    if newest.id != claim_id:
+        raise made_anew(label)
 
 
 def made_anew(label: str) -> Fenced:

@@ -88,6 +88,10 @@ class Driver:
         return self._claims.owner
 
     @property
+    def claim_id(self) -> str:
+        return self._claims.id
+
+    @property
     def document(self) -> Document:
         """Return the committed state. Callers must not change it."""
         return self._document

@@ -209,6 +209,15 @@ def test_a_claim_in_a_log_that_was_made_anew_fences_us_off(after: bool) -> None:
         check_claims(log.records[1:], mine, "x")
 
 
+def test_a_claim_with_another_id_at_the_offset_of_ours_fences_us_off() -> None:
+    """Each start on a new control topic has the same offsets."""
+    log = Log()
+    mine = log.append(CLAIM_KEY, claim_value(Identity(7, "main", "d2"), "theirs"))
+    check_claims(log.records, mine, "x", claim_id="theirs")
+    with pytest.raises(Fenced, match="the control topic was created again"):
+        check_claims(log.records, mine, "x", claim_id="ours")
+
+
 def test_a_mark_is_of_its_range_and_cut() -> None:
     log = Log()
     assert not is_marked(log.records, INTENT, "x")

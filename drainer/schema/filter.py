@@ -15,6 +15,9 @@ from binlog.errors import ConfigError
 
 from drainer.schema.table_pattern import TablePatterns
 
+# Where every program of this project and the original's drainer keep their positions. Upstream's own, in a chain of
+# clusters, is never replicated: its rows and DDLs would change or remove the destination's.
+OWN_SCHEMA = "tidb_binlog"
 IGNORE_SCHEMAS_DEFAULT = ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "METRICS_SCHEMA", "mysql")
 
 # Databases that TiCDC never replicates, in addition to those above (tiflow, pkg/filter/utils.go).
@@ -25,7 +28,7 @@ TablePattern = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Allows a table that matches `do_dbs` or `do_tables` (if either is given) and no ignore list.
+    """Allows a table that matches `do_dbs` or `do_tables` (if either is given) and no ignore list. OWN_SCHEMA never.
 
     A DDL on a database has the table name "", so CREATE DATABASE passes an allow list only through `do_dbs`.
     `rules`: TiCDC's filter rules, which a table must match, too; a database, if a table of it may match.
@@ -67,6 +70,8 @@ class Filter:
         return known
 
     def _decide(self, schema: str, table: str) -> bool:
+        if schema.lower() == OWN_SCHEMA:
+            return False
         if self.rules is not None:
             selected = self.rules.match(schema, table) if table else self.rules.match_schema(schema)
             if not selected or schema.lower() in _SYSTEM_OF_TICDC:

@@ -16,9 +16,10 @@ from typing import Final
 
 from binlog.cluster import tso
 
+from drainer.schema.filter import OWN_SCHEMA
 from drainer.sink.base import Identity
 
-SCHEMA: Final = "tidb_binlog"  # beside our other tables: a destination has one schema that upstream has not
+SCHEMA: Final = OWN_SCHEMA  # beside our other tables: a destination has one schema that upstream has not
 KEEP_MS_DEFAULT: Final = 3_600_000
 
 _NAME: Final = re.compile(r"([0-9a-f]{8})_(\d+)_(\d+)_(\d+)_([a-z0-9_]*)(\$(?:new)?)?")  # `$new` was its end once

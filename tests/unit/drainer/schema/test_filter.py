@@ -17,6 +17,18 @@ def test_by_default_all_but_system_schemas() -> None:
         assert not names.allows(schema)
 
 
+@pytest.mark.parametrize("schema", ["tidb_binlog", "TiDB_Binlog"])
+def test_the_schema_of_positions_is_never_replicated(schema: str) -> None:
+    """Upstream may itself be the destination of a drainer. Its DROP DATABASE would remove our position."""
+    for names in (
+        Filter.create(),
+        Filter.create(do_dbs=["tidb_binlog"], ignore_schemas=()),
+        Filter.create(rules=["*.*"]),
+    ):
+        assert not names.allows(schema)
+        assert not names.allows(schema, "checkpoint")
+
+
 def test_names_ignore_case_and_are_whole() -> None:
     names = Filter.create(do_dbs=["Shop"])
     assert names.allows("SHOP", "t")

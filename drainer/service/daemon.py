@@ -80,11 +80,12 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The open destination, its position, and the schema at that position."""
+    """The open destination, its position, and the schema at that position. `first_ts`: see keeper.Known."""
 
     destination: AnySink
     position: Position
     supply: Supply
+    first_ts: int
 
 
 class _StopRequest:
@@ -176,7 +177,7 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
         if isinstance(destination, ChecksTables):
             destination.check_tables(keeper.schema.view())
         supply = Supply(keeper, asyncio.get_running_loop())
-        yield Opened(destination, position, supply)
+        yield Opened(destination, position, supply, known.first_ts)
         clean = True
     finally:
         await asyncio.to_thread(destination.close, clean=clean)
@@ -257,6 +258,7 @@ async def _drain(
         scheduler=scheduler,
         pumps=pumps,
         synced_after_s=config.synced_check_time * 60.0,
+        first_ts=opened.first_ts,
         stop=asked.ask,
         available_bytes=lambda: shutil.disk_usage(config.data_dir).free,
     )

@@ -21,6 +21,7 @@ from drainer.service.page import page
 from drainer.service.scheduler import Scheduler
 
 OK, FAILED = 200, 3  # upstream's codes inside its JSON
+_SYNCED_LAG_S = 60.0
 FAILING_MAX_S = 30.0  # a failure that lasts longer makes a drainer not ready
 
 _NO_PUMP = PumpView("")
@@ -67,10 +68,13 @@ class Status:
         scheduler: Scheduler,
         pumps: PumpSet,
         synced_after_s: float,
+        first_ts: int = 0,
         stop: Callable[[Event], None] = lambda _event: None,
         available_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`stop`: called with PAUSE or CLOSE on request. `available_bytes`: on the disk of data-dir."""
+        """`first_ts`: no binlog is older, 0: not known. `stop`: called with PAUSE or CLOSE on request.
+        `available_bytes`: on the disk of data-dir."""
+        self._first_ts = first_ts or tso.compose(int(time.time() * 1000))
         self._available_bytes = available_bytes
         self._history = History()
         self._stop = stop
@@ -139,7 +143,7 @@ class Status:
         views = sorted(self._pumps.views.values(), key=lambda view: view.node_id)
         return {
             "PumpPos": {view.node_id: view.resolved_ts for view in views if view.counts},
-            "Synced": time.monotonic() - self._rows_at >= self._synced_after_s and not watermark_state.held_back,
+            "Synced": self._is_synced(),
             "LastTS": watermark_state.applied_ts,
             "TsMap": "",
             "NodeID": self._node_id,
@@ -182,8 +186,17 @@ class Status:
         return time.time() - since if since else 0.0
 
     def _lag_s(self) -> float:
-        applied_ts = self._scheduler.watermark_state.applied_ts
-        return max(0.0, time.time() - tso.physical_ms(applied_ts) / 1000) if applied_ts > 0 else 0.0
+        """Return the age of what is applied. While nothing is: of the first binlog, at least the time since the
+        start."""
+        applied_ts = self._scheduler.watermark_state.applied_ts or self._first_ts
+        return max(0.0, time.time() - tso.physical_ms(applied_ts) / 1000)
+
+    def _is_synced(self) -> bool:
+        """Return whether everything is applied, and no row came for `synced_after_s`. A destination that hangs gets no
+        rows either, but then the lag grows."""
+        is_quiet = time.monotonic() - self._rows_at >= self._synced_after_s
+        is_current = self._lag_s() < max(self._synced_after_s, _SYNCED_LAG_S)
+        return is_quiet and is_current and not self._scheduler.watermark_state.held_back
 
     async def _status(self) -> Response:
         return json_response(self.document(), indent=1, newline=True)

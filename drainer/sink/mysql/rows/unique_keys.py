@@ -80,6 +80,7 @@ class UniqueKeys:
     def __init__(self, *, tell: bool = False) -> None:
         self._known: dict[TableShape, Handling] = {}
         self._tell = tell
+        self._told: set[tuple[object, ...]] = set()
 
     def forget(self) -> None:
         self._known.clear()
@@ -100,16 +101,25 @@ class UniqueKeys:
             narrow = narrower(shape, columns)
             load = b"" if narrow else clause_of(shape, columns)
             found = self._known[shape] = replace(handling, narrow=narrow, load=load)
-            if self._tell and not found.replaces:
-                _log.warning(
-                    "keys of the destination do not tell rows apart as upstream's do: rows are deleted and inserted, "
-                    "and one that collides stops the drainer",
-                    table=f"{shape.schema}.{shape.table}",
-                    coarser_columns=found.coarse,
-                    keys=tuple(key.name for key in keys),
-                    mend=tuple(mend(session, shape, found.coarse)),
-                )
+            if self._tell:
+                self._warn(session, shape, found)
         return found
+
+    def _warn(self, session: Session, shape: TableShape, found: Handling) -> None:
+        """Warn, once for each table and reason, of what an operator can change."""
+        additional = additional_keys(shape, found.keys)
+        reason = (shape.schema, shape.table, found.coarse, additional)
+        if reason in self._told or not (found.coarse or additional):
+            return
+        self._told.add(reason)
+        _log.warning(
+            "the destination refuses rows that upstream accepts: one that collides with another row there stops the "
+            "drainer; give the columns upstream's collation, and drop unique keys that upstream has not",
+            table=f"{shape.schema}.{shape.table}",
+            coarser_columns=found.coarse,
+            keys_not_upstream=additional,
+            statements=tuple(mend(session, shape, found.coarse)),
+        )
 
 
 def read(session: Session, schema: str, table: str) -> tuple[tuple[UniqueKey, ...], Mapping[str, Column]] | None:
@@ -164,6 +174,14 @@ def handling_of(shape: TableShape, keys: tuple[UniqueKey, ...], collations: Mapp
     has_own = any({part.column.lower() for part in key.parts} == by for key in keys)
     exact = any(column.lower() in by for column in coarse)
     return Handling(has_own and all(map(tells_apart, keys)), coarse, exact, keys)
+
+
+def additional_keys(shape: TableShape, keys: tuple[UniqueKey, ...]) -> tuple[str, ...]:
+    """Return the names of the destination's unique keys that upstream has not. Pure."""
+    own = {shape.columns[at].lower() for at in shape.key}
+    upstream = {name.lower() for name in shape.secondary_unique}
+    others = (key for key in keys if {part.column.lower() for part in key.parts} != own)
+    return tuple(key.name for key in others if key.name.lower() not in upstream)
 
 
 def narrower(shape: TableShape, columns: Mapping[str, Column]) -> tuple[tuple[int, int], ...]:

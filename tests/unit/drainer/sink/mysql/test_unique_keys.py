@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from drainer.batch.work import Match, TableShape
+from drainer.sink.mysql.connection import Session
 from drainer.sink.mysql.rows.unique_keys import (
     Column,
+    Handling,
     Part,
     UniqueKey,
+    UniqueKeys,
     handling_of,
     is_coarser,
     narrower,
@@ -50,6 +55,40 @@ def shape(*collations: str, key: tuple[int, ...] = (0,), unique: tuple[str, ...]
 
 def key(*parts: tuple[str, str], name: str = "PRIMARY", whole: bool = True) -> UniqueKey:
     return UniqueKey(name, tuple(Part(column, collation, whole) for column, collation in parts))
+
+
+@pytest.mark.parametrize(
+    ("keys", "coarse", "additional"),
+    [
+        ([key(("a", ""))], (), ()),
+        ([key(("a", "")), key(("b", ""), name="UU")], (), ()),
+        ([key(("a", "")), key(("b", ""), name="mine")], (), ("mine",)),
+        ([key(("a", CI))], ("a",), ()),
+    ],
+)
+def test_a_warning_is_logged_once_for_what_an_operator_can_change(
+    keys: list[UniqueKey], coarse: tuple[str, ...], additional: tuple[str, ...]
+) -> None:
+    """An ordinary second unique key of upstream is none of it, and a DDL makes no warning appear again."""
+    session, known = cast(Session, NoTables()), UniqueKeys(tell=True)
+    with capture_logs() as lines:
+        for _ in range(2):
+            known._warn(session, shape(BIN, "", unique=("uu",)), Handling(False, coarse, keys=tuple(keys)))
+            known.forget()
+    assert [(line["coarser_columns"], line["keys_not_upstream"]) for line in lines] == (
+        [(coarse, additional)] if coarse or additional else []
+    )
+
+
+class NoTables:
+    def show_create(self, what: bytes) -> str:
+        return ""
+
+    def query(self, sql: bytes) -> list[tuple[object, ...]]:
+        return []
+
+    def literal(self, value: str) -> bytes:
+        return value.encode()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""The lag that status, metric and page show."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from binlog.cluster import tso
+
+from drainer.pumps.watermark import Watermark
+from drainer.service.status import Status
+from tests.unit.drainer.service.test_scheduler import Position, made
+
+
+def status_at(position_ts: int, first_ts: int = 0) -> Status:
+    scheduler, pumps = made(lambda *_: Watermark(0, ()), Position(position_ts))
+    return Status(
+        node_id="d", destination="x", pipeline=scheduler._pipeline, scheduler=scheduler, pumps=pumps,
+        synced_after_s=0, first_ts=first_ts,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def seconds_ago(seconds: float) -> int:
+    return tso.compose(int((time.time() - seconds) * 1000))
+
+
+@pytest.mark.parametrize(("position_ts", "first_ts"), [(0, seconds_ago(138)), (seconds_ago(138), 5)])
+async def test_lag_before_anything_is_applied_is_the_age_of_the_first_binlog(position_ts: int, first_ts: int) -> None:
+    status = status_at(position_ts, first_ts)
+    assert 138 <= status._lag_s() < 600
+    assert not status._is_synced(), "nothing came because nothing can be applied"
+
+
+async def test_lag_grows_from_the_start_where_the_first_binlog_is_not_known() -> None:
+    status = status_at(0)
+    status._first_ts = seconds_ago(70)
+    assert status._lag_s() >= 70
+
+
+async def test_a_drainer_that_has_applied_everything_is_synced() -> None:
+    assert status_at(seconds_ago(2))._is_synced()

@@ -102,13 +102,14 @@ class Appender:
         now_s = self._clock_s()
         current = self._current
         if self._rotation.is_due(current, int(now_s * 1000)):
+            if self._file is None:
+                repair(self._directory, current)
             self._sync()
             current = Current(current.number + 1)
         if not current.name:
             local = datetime.fromtimestamp(now_s).astimezone()
             current = Current(current.number, file_name(current.number, local), 0, int(now_s * 1000))
             remove_beyond(self._directory, current.number - 1)  # files of an earlier attempt
-            # files of an earlier attempt
             self._file = self._opened(current.name, os.O_CREAT | os.O_EXCL)
             self._made = True
         elif self._file is None:
@@ -159,7 +160,8 @@ def check_length(path: Path, length: int, current: Current) -> None:
 
 
 def repair(directory: Path, current: Current) -> None:
-    """Repair after a crash: remove files after the current one, and truncate that one to its recorded length.
+    """Repair after a crash or a failed attempt, before the current file is continued or complete: remove files after
+    it, and truncate it to its recorded length.
 
     Raises DestinationRefused for a file that is shorter than its committed length, and DestinationDown for an error of
     the disk."""

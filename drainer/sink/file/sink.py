@@ -197,6 +197,7 @@ class FileSink:
         fence = self._opened()
         current = Current.of(fence.notes)
         if self._rotation.is_due(current, int(self._clock_s() * 1000)):
+            repair(self._records, current)
             current = Current(current.number + 1)
             version = fence.position.schema_version  # not above the recorded one, which never goes back
             fence.record(self._noted(current), fence.commit_ts, fence.commit_ts, version)

@@ -119,6 +119,35 @@ def test_a_transaction_that_no_record_holds_is_named(tmp_path: Path, monkeypatch
     assert keys_of(tmp_path) == [[1]]
 
 
+@pytest.mark.parametrize("form", ["pb", "parquet"])
+@pytest.mark.parametrize("by_next_attempt", [True, False])
+def test_a_file_that_is_due_after_a_failed_attempt_has_nothing_of_it(
+    tmp_path: Path, form: str, by_next_attempt: bool
+) -> None:
+    clock = Clock()
+    destination = opened(tmp_path, form, interval_ms=60_000, clock_s=clock)
+    destination.apply(segment(0, 10, (1,)), 1)
+
+    def torn() -> Iterator[ChangeSegment]:
+        yield segment(10, 12, (2,), (3,))
+        raise DestinationDown("the pump is gone")
+
+    with pytest.raises(DestinationDown):
+        destination.apply_pieces(Pieces(BEGIN_TS + 10, BEGIN_TS + 20, torn), 1)
+    clock.now += 61
+    if not by_next_attempt:
+        destination.advance(BEGIN_TS + 10, 1)
+    destination.apply(segment(10, 20, (2,), (3,)), 1)
+    if form == "pb":
+        assert keys_of(tmp_path) == [[1], [2], [3]]
+    else:
+        clock.now += 61
+        for _ in range(2):  # what was under way may not have known of the last file
+            destination.advance(BEGIN_TS + 20, 1)
+            destination.settle()
+        assert len(parquet_rows(tmp_path)) == 3
+
+
 def test_what_raises_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
     """And what it wrote is overwritten by the next attempt, also where it had begun another file."""
     clock = Clock()

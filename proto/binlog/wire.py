@@ -11,6 +11,7 @@ from binlog.errors import DecodeError
 
 WHAT = "binlog"
 FIELDS_MAX = 32  # a Binlog has nine; a field may have two bytes, and costs its reader a microsecond
+_GROUP, _END_GROUP = 3, 4  # wire types
 U64 = (1 << 64) - 1
 I64_SIGN = 1 << 63
 
@@ -72,9 +73,6 @@ def fields(data: bytes, at: int, end: int, *, count_max: int = FIELDS_MAX) -> It
             yield number, wire, tag_at, value_at, at
     if at < end or groups:
         raise DecodeError(WHAT, offset=at, detail=f"more than {count_max} fields")
-
-
-_GROUP, _END_GROUP = 3, 4
 
 
 def _tag(data: bytes, at: int, end: int) -> tuple[int, int, int]:

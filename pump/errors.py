@@ -58,6 +58,13 @@ class MessageTooLarge(BinlogError):
         )
 
 
+class TooManyItems(BinlogError):
+    """A message lists more items than a pump processes together."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(f"a message holds more than {limit} {what}: send them in several messages")
+
+
 class Overloaded(BinlogError):
     """Too many bytes are in flight over all calls. The request may be accepted a little later, or by another pump.
 

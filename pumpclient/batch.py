@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import grpc
 import grpc.aio
+from binlog.extension import PAYLOADS_MAX
 from binlog.pb import pump_ext_pb2, pump_ext_pb2_grpc
 
 from pumpclient.answer import ACKED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, Answer, classify, lost, not_sent
 
 MESSAGE_BYTES_MAX = 1 << 20  # a larger binlog is written with a call of its own instead
-MESSAGE_COUNT_MAX = 2048
 TIMEOUT_S = 15.0
 IN_FLIGHT_MAX = 2  # the pump syncs one message while the next is being sent
 
@@ -153,7 +153,7 @@ class BatchWriter:
         """Return the binlogs for the next message. Binlogs that already have an answer are left out."""
         batch: list[Waiting] = []
         size = 0
-        while self._queue and len(batch) < MESSAGE_COUNT_MAX:
+        while self._queue and len(batch) < PAYLOADS_MAX:
             waiting = self._queue[0]
             if not waiting.answer.done():
                 size += len(waiting.payload)

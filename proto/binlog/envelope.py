@@ -16,7 +16,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from binlog.errors import DecodeError
-from binlog.wire import I64_SIGN, U64, WHAT, signed, signed32, skip, tag, varint, within
+from binlog.wire import I64_SIGN, U64, WHAT, fields, signed, signed32, varint
 
 
 class BinlogType(IntEnum):
@@ -159,18 +159,16 @@ def _schema_version(payload: bytes, at: int, end: int) -> int:
     """Return PrewriteValue.schema_version (field 1) between two offsets, 0 if absent. Rows are skipped."""
     if end > len(payload):
         raise DecodeError(WHAT, offset=len(payload), detail="unexpected EOF in prewrite_value")
-    if end - at >= 3 and payload[at] == 0x08 and payload[at + 1] < 128 and payload[at + 2] == 0x12:
-        return payload[at + 1]
+    if end - at >= 3 and payload[at] == 0x08:
+        value, after = varint(payload, at + 1, end)
+        if after < end and payload[after] == 0x12:
+            return signed(value)  # rows follow; looking for a second field 1 after them would mean to walk all of them
     version = 0
-    while at < end:
-        number, wire, at = tag(payload, at, end)
+    for number, wire, _, value_at, after in fields(payload, at, end):
         if number == 1 and wire == 0:
-            value, at = varint(payload, at, end)
-            version = signed(value)
-            if at < end and payload[at] == 0x12:
-                return version  # rows follow; looking for a second field 1 after them would mean to walk all of them
-        else:
-            at = skip(payload, at, end, number, wire)
+            version = signed(varint(payload, value_at, after)[0])
+            if after < end and payload[after] == 0x12:
+                return version
     return version
 
 
@@ -187,19 +185,17 @@ _NAMES = {
 
 
 def _scan_any(payload: bytes) -> Envelope:
-    """Do the work of `scan` for every valid form. As in protobuf, the last occurrence of a repeated field counts."""
+    """Do the work of `scan` for every valid form of at most FIELDS_MAX fields. As in protobuf, the last occurrence of a
+    repeated field counts.
+    """
     scalars = {1: 0, 2: 0, 3: 0, 7: 0, 8: 0}
     spans = {4: (0, 0), 5: (0, 0), 6: (0, 0)}
-    at, end = 0, len(payload)
     ascending, before, body, seen, writer_at = True, 0, 0, 0, 0
-    while at < end:
-        field_at = at
-        number, wire, at = tag(payload, at, end)
+    for number, wire, field_at, value_at, end in fields(payload, 0, len(payload)):
         if number == WRITER_FIELD and wire == 2:
-            size, begin = varint(payload, at, end)
-            at = within(begin + size, end)
+            size = end - value_at
             ascending = ascending and before == 3 and size == WRITER_BYTES and not writer_at
-            writer_at = begin if size == WRITER_BYTES else 0
+            writer_at = value_at if size == WRITER_BYTES else 0
             continue
         ascending = ascending and number > before and number <= 8
         before = number
@@ -207,16 +203,12 @@ def _scan_any(payload: bytes) -> Envelope:
         if body == 0 and number > 3:
             body = field_at
         if number in scalars:
-            _expect(payload, field_at, number, wire, 0)
-            value, at = varint(payload, at, end)
+            _expect(field_at, number, wire, 0)
+            value, _ = varint(payload, value_at, end)
             scalars[number] = signed32(value) if number in (1, 8) else signed(value)
         elif number in spans:
-            _expect(payload, field_at, number, wire, 2)
-            size, begin = varint(payload, at, end)
-            at = within(begin + size, end)
-            spans[number] = (begin, at)
-        else:
-            at = skip(payload, at, end, number, wire)
+            _expect(field_at, number, wire, 2)
+            spans[number] = (value_at, end)
     canonical = ascending and seen == 0b110001110 | (seen & 0b001110000)
     return Envelope(
         scalars[1],
@@ -238,7 +230,7 @@ def writer_of(payload: bytes, found: Envelope) -> bytes:
     return bytes(payload[found.writer_at : found.writer_at + WRITER_BYTES]) if found.writer_at else b""
 
 
-def _expect(payload: bytes, at: int, number: int, wire: int, wanted: int) -> None:
+def _expect(at: int, number: int, wire: int, wanted: int) -> None:
     if wire != wanted:
         detail = f"{_NAMES[number]} has wire type {wire} instead of {wanted}"
         raise DecodeError(WHAT, offset=at, detail=detail)

@@ -34,20 +34,20 @@ class InFlight:
         self._changed = asyncio.Event()
         self.bytes = 0
 
-    def fits(self, size: int) -> bool:
+    def fits(self, size: int, *, held: int = 0) -> bool:
         """Return whether a request of `size` bytes is admitted now. Pulls alone never cause a refusal, because they may
-        last for ever."""
+        last for ever, nor do the `held` bytes that are counted for this request already."""
         room = self._bytes_max + (self._bytes_max // 8 if size <= SMALL_BYTES_MAX else 0)
-        return self.bytes <= self._pulls or self.bytes + size <= room
+        return self.bytes - held <= self._pulls or self.bytes + size <= room
 
     def _error(self, size: int) -> Overloaded:
         OVERLOADED.inc()
         return Overloaded(size, self.bytes, self._bytes_max)
 
     @contextlib.contextmanager
-    def request(self, size: int) -> Iterator[None]:
-        """Count `size` bytes while a request is processed. Raises Overloaded above the limit."""
-        if not self.fits(size):
+    def request(self, size: int, *, held: int = 0) -> Iterator[None]:
+        """Count `size` bytes while a request is processed. Raises Overloaded above the limit. `held`: see `fits`."""
+        if not self.fits(size, held=held):
             raise self._error(size)
         with self._taken(size):
             yield

@@ -10,12 +10,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from binlog.errors import BinlogError, DecodeError
+from binlog.extension import PENDING_MAX
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Received
 from binlog.runtime.version import release
 from google.protobuf.message import DecodeError as ProtobufError
 
+from pump.errors import Overloaded, TooManyItems
 from pump.metrics import call_metrics
 from pump.pull.batch_end import Limits
 from pump.pull.ranges import pull_bytes
@@ -29,7 +31,7 @@ from pump.store.store import Store
 MESSAGE_BYTES = 1 << 20
 MESSAGE_BYTES_CAP = 16 << 20  # the largest message size that a caller may request
 IN_FLIGHT_MAX = 64
-PENDING_MAX = 10_000
+PAYLOAD_BYTES = 1024  # memory of a payload's objects, in addition to its bytes in the message
 
 _M = TypeVar("_M")
 
@@ -114,22 +116,26 @@ class ExtService:
 
     async def _admit(self, received: Received) -> bytes:
         try:
-            if isinstance(received.refused, BinlogError):  # answered per binlog, so that the stream stays open
-                _, batch_id, payloads = parse_batch(received.data)
-                return _answer(batch_id, [received.refused] * len(payloads))
-            return await self._write(received.data)
+            cluster_id, batch_id, payloads = parse_batch(received.data)
+            refused = received.refused
+            if not isinstance(refused, BinlogError):
+                try:
+                    with self._in_flight.request(len(payloads) * PAYLOAD_BYTES, held=len(received.data)):
+                        return _answer(batch_id, await self._write(cluster_id, payloads))
+                except Overloaded as error:
+                    refused = error
+            return _answer(batch_id, [refused] * len(payloads))  # per binlog, so that the stream stays open
         finally:
             received.release()
 
-    async def _write(self, data: Buffer) -> bytes:
-        cluster_id, batch_id, payloads = parse_batch(data)
+    async def _write(self, cluster_id: int, payloads: Sequence[bytes]) -> Sequence[BinlogError | None]:
         began_s, results = time.monotonic(), None
         try:
             results = await self._gate.write(self._store, "WriteBatch", cluster_id, payloads)
         finally:
             taken = results is not None and not any(results)
             call_metrics.observe("WriteBatch", "succ" if taken else "fail", time.monotonic() - began_s)
-        return _answer(batch_id, results)
+        return results
 
     async def pull_range(self, data: Buffer) -> AsyncIterator[bytes]:
         request: Any = _parse(pb.PullRangeReq.FromString, "PullRangeReq", data)
@@ -278,6 +284,9 @@ class ExtService:
     async def outcome(self, data: Buffer) -> bytes:
         request: Any = _parse(pb.OutcomeReq.FromString, "OutcomeReq", data)
         self._gate.check(request.cluster_id)
-        outcomes = [self._store.outcome(start_ts) for start_ts in request.start_ts]
+        if len(request.start_ts) > PENDING_MAX:
+            raise TooManyItems("start_ts", PENDING_MAX)
+        # In a thread, because parts of the index may have to be read from the disk.
+        outcomes = await asyncio.to_thread(lambda: list(map(self._store.outcome, request.start_ts)))
         encoded: bytes = pb.OutcomeResp(commit_ts=outcomes).SerializeToString()
         return encoded

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 from binlog.envelope import encode_varint
 from binlog.errors import DecodeError
+from binlog.extension import PAYLOADS_MAX
 from binlog.pb import pump_ext_pb2, pump_pb2
 from binlog.rpc.messages import Buffer
-from binlog.wire import signed, skip, tag, varint, within
+from binlog.wire import FIELDS_MAX, fields, signed, varint
 from google.protobuf.message import DecodeError as ProtobufError
 
+from pump.errors import TooManyItems
 from pump.pull.binlog_parts import Part
 
 LARGE_BYTES_MIN = 4 << 20
@@ -30,7 +32,7 @@ _TWO_BYTES_MAX = 1 << 14  # a shorter message's length is a varint of at most tw
 
 def parse_write(data: Buffer) -> tuple[int, bytes]:
     """Parse a WriteBinlogReq. Return (cluster id, payload). The payload of a large one is a view of `data`; it may be
-    used as bytes but must not be kept longer than the call. Raises DecodeError."""
+    used as bytes but must not be kept longer than the call. Raises DecodeError, TooManyItems."""
     if len(data) > LARGE_BYTES_MIN:
         cluster_id, _, payloads = _take_apart(data, "WriteBinlogReq", payload_field=2)
         return cluster_id, payloads[-1] if payloads else b""
@@ -69,33 +71,34 @@ def _write_head(cluster_id: int) -> bytes:
 
 def parse_batch(data: Buffer) -> tuple[int, int, Sequence[bytes]]:
     """Parse a WriteBatchReq. Return (cluster id, batch id, payloads). In a large one each large payload is a view of
-    `data`, as in `parse_write`. Raises DecodeError."""
+    `data`, as in `parse_write`. Raises DecodeError, TooManyItems."""
     if len(data) > LARGE_BYTES_MIN:
         return _take_apart(data, "WriteBatchReq", payload_field=3)
     try:
         request: Any = pump_ext_pb2.WriteBatchReq.FromString(bytes(data))
     except ProtobufError as error:
         raise DecodeError("WriteBatchReq", offset=0, detail=str(error)) from error
+    _check_count(request.payloads)
     return request.cluster_id, request.batch_id, list(request.payloads)  # a list, as every access makes new bytes
 
 
+def _check_count(payloads: Sequence[bytes]) -> None:
+    if len(payloads) > PAYLOADS_MAX:
+        raise TooManyItems("payloads", PAYLOADS_MAX)
+
+
 def _take_apart(data: Buffer, what: str, *, payload_field: int) -> tuple[int, int, list[bytes]]:
-    """Return the fields 1 and 2 if they are numbers, else 0, and every payload. Raises DecodeError."""
+    """Return the fields 1 and 2 if they are numbers, else 0, and every payload. Raises DecodeError, TooManyItems."""
     view: Any = memoryview(data)
-    at, end = 0, len(data)
     numbers = {1: 0, 2: 0}
     payloads: list[bytes] = []
     try:
-        while at < end:
-            number, wire, begin = tag(view, at, end)
+        for number, wire, _, begin, end in fields(view, 0, len(data), count_max=PAYLOADS_MAX + FIELDS_MAX):
             if number == payload_field and wire == 2:
-                size, begin = varint(view, begin, end)
-                at = within(begin + size, end)
-                payloads.append(view[begin:at] if size > LARGE_BYTES_MIN else bytes(view[begin:at]))
+                payloads.append(view[begin:end] if end - begin > LARGE_BYTES_MIN else bytes(view[begin:end]))
+                _check_count(payloads)
             elif number in numbers and wire == 0:
-                numbers[number], at = varint(view, begin, end)
-            else:
-                at = skip(view, begin, end, number, wire)
+                numbers[number], _ = varint(view, begin, end)
     except DecodeError as error:
         raise DecodeError(what, offset=error.offset, detail=error.detail) from error
     return numbers[1], numbers[2], payloads

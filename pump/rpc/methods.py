@@ -9,7 +9,7 @@ from typing import Any
 from binlog import errors
 from binlog.errors import BinlogError
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import REQUEST_BYTES_MAX, Method, Received, Sink
+from binlog.rpc.method import Method, Received, Sink
 from binlog.rpc.session import Settings
 from binlog.rpc.status import RpcError, Status
 from binlog.rpc.waiting import Waiting
@@ -36,6 +36,7 @@ CODES: tuple[tuple[type[BinlogError], Status], ...] = (
     (own.NotDamaged, Status.FAILED_PRECONDITION),
     (own.TooLarge, Status.RESOURCE_EXHAUSTED),
     (own.MessageTooLarge, Status.RESOURCE_EXHAUSTED),
+    (own.TooManyItems, Status.RESOURCE_EXHAUSTED),
     (own.Overloaded, Status.RESOURCE_EXHAUSTED),
     (errors.NoSpace, Status.RESOURCE_EXHAUSTED),
     (errors.LogBroken, Status.INTERNAL),
@@ -151,11 +152,9 @@ def _methods(service: Service, limits: MessageLimits) -> dict[str, Method]:
     translate = _translate_for_upstream if service.upstream else _translate
 
     def method(name: str, limit: int, **handler: Any) -> Method:
-        counted = name in service.writes
-        bytes_max = limit if counted else REQUEST_BYTES_MAX
-        return Method(
-            translate=translate, counted=counted, request_bytes_max=bytes_max, too_long=limits.too_long, **handler
-        )
+        if name not in service.writes:
+            return Method(translate=translate, **handler)
+        return Method(translate=translate, counted=True, request_bytes_max=limit, too_long=limits.too_long, **handler)
 
     found: dict[str, Method] = {}
     for name, unary in service.unary.items():

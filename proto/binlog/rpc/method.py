@@ -82,7 +82,7 @@ Sink = Callable[["Asker", Sequence[int], Sequence[Buffer]], None]
 Streaming = Callable[[Buffer], AsyncIterator[bytes | Sequence[bytes]]]
 Bidi = Callable[[AsyncIterator[Received]], AsyncIterator[bytes]]
 
-REQUEST_BYTES_MAX = 4 << 20
+REQUEST_BYTES_MAX = 128 << 10  # of methods that set no limit of their own; they parse requests on the event loop
 
 
 def _no_such_error(error: Exception) -> RpcError | None:

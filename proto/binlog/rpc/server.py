@@ -9,11 +9,11 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from socket import AI_PASSIVE, SOCK_STREAM
 
 from binlog.rpc.session import Session, Settings
 from binlog.runtime.log import get_logger
+from binlog.runtime.open_files import connections_max as own_connections_max
 from binlog.runtime.outage import Outage
 
 TICK_S = 0.25
@@ -36,9 +36,7 @@ class Server:
         needs others.
         """
         self._settings = settings
-        files_max = getrlimit(RLIMIT_NOFILE)[0]
-        own = CONNECTIONS_MAX if files_max == RLIM_INFINITY else min(CONNECTIONS_MAX, files_max // 2)
-        self._connections_max = connections_max or own
+        self._connections_max = connections_max or own_connections_max(CONNECTIONS_MAX, files_share=2)
         self._sessions: set[Session] = set()
         self._handed_over: set[asyncio.Transport] = set()  # used by another protocol; each is an open file, too
         self._servers: list[asyncio.Server] = []
@@ -118,7 +116,7 @@ class Server:
     def _session_changed(self, session: Session) -> None:
         if session.transport is None:
             self._sessions.discard(session)
-            if session.handed_over is not None:
+            if session.handed_over is not None and not session.handed_over.is_closing():
                 self._handed_over.add(session.handed_over)
         self._changed.set()
 

@@ -148,10 +148,11 @@ class Session(asyncio.Protocol):
         transport, self.transport = self.transport, None
         assert transport is not None
         self.handed_over = transport
-        self._changed(self)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
-        protocol.data_received(data)
+        self._changed(self)
+        if not transport.is_closing():  # the protocol may have refused it
+            protocol.data_received(data)
 
     def _on_wholes(self, requests: list[Whole]) -> None:
         """Handle complete requests ahead of other events: only a reset can follow on their streams."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import aiohttp
 from aiohttp import web
@@ -14,10 +15,15 @@ from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import metrics
 from binlog.runtime.fields import split_host_port, why_not_listening
 from binlog.runtime.log import get_logger
+from binlog.runtime.open_files import connections_max as own_connections_max
+from binlog.runtime.outage import Outage
 from binlog.runtime.security import Security, common_names
 
 BODY_BYTES_MAX = 1 << 20
 STOP_S = 2.0
+REQUEST_S = 30.0  # see _Connection
+CONNECTIONS_MAX = 256  # at a port that also serves gRPC, these are at most a quarter of its connections
+TLS_HANDSHAKE_S = 20.0
 
 _log = get_logger("http")
 
@@ -87,6 +93,66 @@ Page = Callable[[], Awaitable[Response]]
 Action = Callable[[Request], Awaitable[Response]]
 
 
+class _Connection(web.RequestHandler):
+    """A connection. It is aborted `request_s` seconds after it was accepted, or after its last request was handled,
+    unless the whole next request has arrived by then. So a response must be accepted within that time, too.
+
+    `connections`: all connections of the server.
+    """
+
+    __slots__ = ("_accepted", "_connections", "_request_s", "_timer")
+
+    def __init__(self, server: web.Server, connections: _Connections, request_s: float) -> None:
+        super().__init__(server, loop=asyncio.get_running_loop(), access_log=None)  # type: ignore[arg-type]
+        self._connections = connections
+        self._request_s = request_s
+        self._accepted: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._accepted = cast(asyncio.Transport, transport)
+        if not self._connections.add(self):
+            self._accepted.abort()
+            return
+        super().connection_made(transport)
+        self.wait_for_request()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._connections.open.discard(self)
+        self.stop_waiting()
+        super().connection_lost(exc)
+
+    def wait_for_request(self) -> None:
+        self.stop_waiting()
+        if self._accepted is not None and self in self._connections.open:
+            self._timer = self._loop.call_later(self._request_s, self._accepted.abort)
+
+    def stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _Connections:
+    """The open connections of a server, at most `connections_max`."""
+
+    def __init__(self, connections_max: int) -> None:
+        self._connections_max = connections_max
+        self._full = Outage(
+            _log, "too many HTTP connections: new ones are closed", "new HTTP connections are accepted again"
+        )
+        self.open: set[_Connection] = set()
+
+    def add(self, connection: _Connection) -> bool:
+        """Add a connection. Return False if there are too many."""
+        if len(self.open) >= self._connections_max:
+            self._full.failed(connections=len(self.open))
+            return False
+        self._full.over()
+        self.open.add(connection)
+        return True
+
+
 class StatusServer:
     """Serves pages at an address, or on connections accepted elsewhere, through `protocol`. It serves from `start` or
     `prepare` until `close`.
@@ -104,8 +170,11 @@ class StatusServer:
         *,
         actions: Mapping[str, Action] | None = None,
         security: Security | None = None,
+        request_s: float = REQUEST_S,
+        connections_max: int = 0,
     ) -> None:
-        """`addr`: the address to listen at, or empty to not listen."""
+        """`addr`: the address to listen at, or empty to not listen. `connections_max` 0: the lower of CONNECTIONS_MAX
+        and an eighth of the files that this process may open."""
         try:
             self.host, self.port = split_host_port(addr) if addr else ("", 0)
         except ValueError as error:
@@ -119,31 +188,39 @@ class StatusServer:
             self._app.router.add_route(method, path, _action(action))
         self._app.router.add_get("/metrics", _page(_metrics))
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self._request_s = request_s
+        self._connections = _Connections(connections_max or own_connections_max(CONNECTIONS_MAX, files_share=8))
 
     async def prepare(self) -> None:
         """Start to serve connections that are passed to `protocol`."""
-        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=STOP_S)
+        self._runner = web.AppRunner(self._app, shutdown_timeout=STOP_S)
         await self._runner.setup()
 
     def protocol(self) -> asyncio.Protocol:
         """Return the protocol for one connection that uses HTTP/1."""
         assert self._runner is not None and self._runner.server is not None, "not prepared, or closed"
-        return self._runner.server()
+        return _Connection(self._runner.server, self._connections, self._request_s)
 
     async def start(self) -> None:
         """Listen at the address. Raises ConfigError with the address if that fails."""
         await self.prepare()
         assert self._runner is not None
         context = self._security.ssl_context(server=True)
-        site = web.TCPSite(self._runner, self.host or None, self.port, ssl_context=context)
         try:
-            await site.start()
+            self._listener = await asyncio.get_running_loop().create_server(
+                self.protocol,
+                self.host or None,
+                self.port,
+                ssl=context,
+                ssl_handshake_timeout=TLS_HANDSHAKE_S if context is not None else None,
+            )
         except OSError as error:
             await self._runner.cleanup()
             raise ConfigError(
                 f"status-addr {self.host}:{self.port}: cannot listen there: {why_not_listening(self.addr)}"
             ) from error
-        self.port = self._runner.addresses[0][1]
+        self.port = self._listener.sockets[0].getsockname()[1]
 
     @property
     def addr(self) -> str:
@@ -152,6 +229,8 @@ class StatusServer:
 
     async def close(self) -> None:
         """Stop listening. Open requests get STOP_S seconds. A second call does nothing."""
+        if self._listener is not None:
+            self._listener.close()
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
@@ -160,10 +239,14 @@ class StatusServer:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Check the client's name if `cert-allowed-cn` requires it, and turn errors into answers."""
+        """Check the client's name if `cert-allowed-cn` requires it, receive the whole request, and turn errors into
+        answers."""
+        connection = cast(_Connection, request.protocol)
         refusal = self._security.check_names(_names_of(request)) if self._security.enabled else None
         if refusal is not None:
             return web.Response(text=refusal, status=403)
+        await request.read()
+        connection.stop_waiting()
         try:
             return await handler(request)
         except BinlogError as error:
@@ -174,6 +257,8 @@ class StatusServer:
         except Exception:  # noqa: BLE001  a broken page must not end the program; the log has the traceback
             _log.exception("a request failed", method=request.method, path=request.path)
             return web.Response(text="internal error; see the log\n", status=500)
+        finally:
+            connection.wait_for_request()
 
 
 def _names_of(request: web.Request) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from binlog.rpc.status import RpcError, Status
 from grpc import StatusCode, aio
 
 from pump.rpc.admission import InFlight
-from pump.rpc.extension_service import IN_FLIGHT_MAX, ExtService
+from pump.rpc.extension_service import IN_FLIGHT_MAX, PAYLOAD_BYTES, ExtService
 from pump.rpc.methods import Edge
 from tests.integration.binlog.rpc_server import MIB, WAIT_S, Running, path, raw, running, session_of, until
 from tests.unit.http2.peer import GREETING, data, headers, rst, settings, window_update
@@ -89,9 +89,10 @@ async def test_a_stream_cancelled_with_more_batches_than_may_be_under_way() -> N
         call: Any = channel.stream_stream("/binlog.ext.PumpExt/WriteBatch")()
         for number in range(IN_FLIGHT_MAX + 20):
             await call.write(_batch(number))
-        await until(lambda: gate.writing == IN_FLIGHT_MAX and room.bytes >= (IN_FLIGHT_MAX + 20) * 1000)
+        objects = IN_FLIGHT_MAX * PAYLOAD_BYTES
+        await until(lambda: gate.writing == IN_FLIGHT_MAX and room.bytes >= objects + (IN_FLIGHT_MAX + 20) * 1000)
         call.cancel()
-        await until(lambda: room.bytes <= IN_FLIGHT_MAX * 1100)
+        await until(lambda: room.bytes <= objects + IN_FLIGHT_MAX * 1100)
         gate.go_on.set()
         await until(lambda: room.bytes == 0)
     await edge.stop(0)

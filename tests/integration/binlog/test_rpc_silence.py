@@ -9,6 +9,7 @@ import struct
 import pytest
 from binlog.http2.frames import PREFACE
 from binlog.rpc.session import Timing
+from binlog.runtime.http import StatusServer
 
 from tests.integration.binlog.rpc_server import MIB, WAIT_S, path, raw, running, session_of, until
 from tests.unit.http2.peer import GREETING, data, headers
@@ -99,3 +100,21 @@ async def test_a_mistake_in_one_connection_does_not_stop_the_clock(monkeypatch: 
         assert len(done) == 1
         for end in ends:
             end.cancel()
+
+
+async def test_peers_that_begin_http1_leave_connections_to_grpc() -> None:
+    pages = StatusServer("", {}, connections_max=2)
+    await pages.prepare()
+    try:
+        async with contextlib.AsyncExitStack() as peers, running(http1=pages.protocol, connections_max=4) as server:
+            for number in range(8):
+                reader, writer = await peers.enter_async_context(raw(server.port))
+                writer.write(b"G")
+                if number < 2:
+                    await until(lambda number=number: len(server.server._handed_over) > number)  # type: ignore[misc]
+                else:
+                    with contextlib.suppress(ConnectionResetError):
+                        assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+            assert await server.unary("Echo")(b"x" * 10) == b"x" * 10
+    finally:
+        await pages.close()

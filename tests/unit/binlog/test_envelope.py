@@ -6,6 +6,7 @@ import pytest
 from binlog.envelope import BinlogType, encode_binlog, encode_fake, encode_varint, merge, scan, writer_of
 from binlog.errors import DecodeError
 from binlog.pb import binlog_pb2
+from binlog.wire import FIELDS_MAX
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -182,6 +183,18 @@ def test_refusals_name_the_byte(payload: bytes, detail: str) -> None:
     with pytest.raises(DecodeError) as caught:
         scan(payload)
     assert str(caught.value) == f"binlog: {detail}"
+
+
+@pytest.mark.parametrize("unknown", [b"\x98\x06\x01", b"\x9b\x06\x08\x01\x9c\x06"], ids=["fields", "groups"])
+def test_only_so_many_fields_are_walked(unknown: bytes) -> None:
+    """In a binlog, and in its value in front of a schema version."""
+    tags = 1 if unknown[0] == 0x98 else 3
+    some = unknown * (FIELDS_MAX // tags)
+    for payload in (some, encode_binlog(tp=0, start_ts=1, prewrite_value=some)):
+        agrees(payload)
+    for payload in (some + unknown, encode_binlog(tp=0, start_ts=1, prewrite_value=some + unknown)):
+        with pytest.raises(DecodeError, match="more than 32 fields"):
+            scan(payload)
 
 
 def test_schema_version_behind_rows() -> None:

@@ -148,6 +148,18 @@ def test_limits_hold_as_on_the_general_way() -> None:
     assert [each.stream_id for each in parse(sent(connection)) if each.kind == frames.RST_STREAM] == [11]
 
 
+@pytest.mark.parametrize("brief", [True, False])
+def test_a_call_above_a_window_is_refused(brief: bool) -> None:
+    """The connection's, which bytes fill that nobody has taken, and the stream's."""
+    filled = headers(3, CALL) + data(3, bytes(16384)) * 3 + data(3, bytes(10_000))
+    for size, received, failed in ((6000, [(bytes(6000), True)], None), (7000, [], [Code.FLOW_CONTROL_ERROR])):
+        _, events = talk(filled, call(5, bytes(size)), brief=brief, limits=Limits(connection_window_bytes=1 << 16))
+        found = meaning(events)
+        assert (found.get(5, [])[1:], found.get(0)) == (received, failed)
+    _, events = talk(call(5, bytes(100)), call(7, bytes(101)), brief=brief, limits=Limits(stream_window_bytes=100))
+    assert (meaning(events)[5][1:], meaning(events)[7][1:]) == ([(bytes(100), True)], [Code.FLOW_CONTROL_ERROR])
+
+
 def test_a_connection_that_fails_leaves_what_it_gave_out() -> None:
     connection, events = talk(call(3) + headers(5, CALL) + frame(frames.DATA, b"x", stream_id=0))
     assert type(events[-1]) is Failed and connection.under_way == 1

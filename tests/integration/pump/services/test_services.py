@@ -111,10 +111,7 @@ async def test_gzip_is_taken(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> No
 
 async def test_large_messages(client: Client, pd: StubPD) -> None:
     """A transaction larger than a message goes alone."""
-    value = b"y" * 9_000_000
-    from binlog.envelope import encode_binlog
-
-    await client.write(encode_binlog(tp=0, start_ts=10, prewrite_value=value))
+    await client.write(prewrite(10, row=b"y" * 9_000_000))
     await client.write(commit(10, 20))
     await client.write_batches([[prewrite(30), commit(30, 40)]])
     pd.set(1000, hold=True)

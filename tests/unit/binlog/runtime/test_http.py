@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ssl
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -171,3 +174,87 @@ def test_json_is_compact(document: dict[str, int]) -> None:
 def test_indented_json_and_html() -> None:
     assert json_response({"code": 200}, indent=4).body == b'{\n    "code": 200\n}'
     assert html_response("<p>").content_type == "text/html; charset=utf-8"
+
+
+@contextlib.asynccontextmanager
+async def silent(server: StatusServer, said: bytes) -> AsyncIterator[asyncio.StreamReader]:
+    """A peer that says so much and no more."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(said)
+    try:
+        yield reader
+    finally:
+        writer.close()
+
+
+async def closed(reader: asyncio.StreamReader) -> bytes:
+    """Wait until the server closes a connection, and return what it sent before."""
+    said = b""
+    with contextlib.suppress(ConnectionResetError):
+        while more := await asyncio.wait_for(reader.read(1 << 16), 60):
+            said += more
+    return said
+
+
+async def connections(server: StatusServer, count: int) -> None:
+    async with asyncio.timeout(60):
+        while len(server._connections.open) != count:  # noqa: ASYNC110  what is waited for has no event
+            await asyncio.sleep(0.01)
+
+
+WHOLE = b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n"
+BODY = b"PUT /state/p/pause HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf"
+
+
+@pytest.mark.parametrize("said", [b"", b"G", WHOLE[:-2], BODY, WHOLE, WHOLE + WHOLE[:9]])
+async def test_a_peer_without_a_complete_request_is_disconnected(said: bytes) -> None:
+    """Also one that was answered, and is connected no longer than another."""
+    server = StatusServer("127.0.0.1:0", {"/status": status}, actions={"PUT /state/{n}/{a}": change}, request_s=0.1)
+    await server.start()
+    try:
+        async with silent(server, said) as reader:
+            assert (await closed(reader)).count(b"200 OK") == said.startswith(WHOLE)
+    finally:
+        await server.close()
+
+
+async def test_a_page_may_take_longer_than_a_request() -> None:
+    async def slow() -> Response:
+        (connection,) = server._connections.open
+        return text_response(f"{connection._timer}")
+
+    server = StatusServer("127.0.0.1:0", {"/slow": slow})
+    await server.start()
+    try:
+        assert (await fetch(server, "/slow"))[2] == "None"
+    finally:
+        await server.close()
+
+
+async def test_a_peer_that_reads_no_answers_is_disconnected() -> None:
+    async def large() -> Response:
+        return Response(bytes(16 << 20))
+
+    server = StatusServer("127.0.0.1:0", {"/large": large}, request_s=0.1)
+    await server.start()
+    try:
+        async with silent(server, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"):
+            await connections(server, 1)
+            await connections(server, 0)
+    finally:
+        await server.close()
+
+
+async def test_a_connection_too_many_is_closed_and_taken_again_when_another_has_ended() -> None:
+    server = StatusServer("127.0.0.1:0", {"/status": status}, connections_max=2)
+    await server.start()
+    try:
+        async with silent(server, b"G"):
+            async with silent(server, b"G"):
+                await connections(server, 2)
+                async with silent(server, WHOLE) as reader:
+                    assert await closed(reader) == b""
+            await connections(server, 1)
+            assert (await fetch(server, "/status"))[0] == 200
+    finally:
+        await server.close()

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+from binlog.pb import pump_ext_pb2 as pb
+from binlog.rpc.method import Received
 
 from pump.errors import Overloaded
 from pump.rpc.admission import SMALL_BYTES_MAX, InFlight
+from pump.rpc.extension_service import ExtService
+from pump.rpc.original_service import Gate
+from pump.store.store import Store
+from tests.unit.pump.build import opened
 
 MIB = 1 << 20
 
@@ -112,3 +120,28 @@ def test_whoever_waits_is_told_of_room() -> None:
     assert in_flight.tolerate(MIB)
     in_flight.forgive(MIB)
     assert told == [MIB, 0, 0]
+
+
+async def test_the_objects_of_a_batch_are_counted_and_refuse_it_only_beside_others(tmp_path: Path) -> None:
+    """A payload of no bytes is an object all the same. A batch alone is written whatever the bound is."""
+    data = pb.WriteBatchReq(cluster_id=7, batch_id=1, payloads=[b""] * 100).SerializeToString()
+    in_flight, gate = InFlight(50 << 10), Gate(7, lambda: "")
+    gate.closed = ""
+
+    async def answered(store: Store) -> list[str]:
+        in_flight.take(len(data))
+        received = Received(data, released=lambda: in_flight.give(len(data)))
+        writing = ExtService(store, gate, in_flight, node_id="p", state=lambda: "online").write_batch(_each(received))
+        (answer,) = [pb.WriteBatchResp.FromString(each) async for each in writing]
+        return [error.message for error in answer.errors]
+
+    async with opened(tmp_path / "data") as store:
+        assert await answered(store) == []
+        with in_flight.request(1):
+            assert await answered(store) == [str(Overloaded(100 << 10, len(data) + 1, 50 << 10))] * 100
+            assert in_flight.bytes == 1
+
+
+async def _each(*received: Received) -> AsyncIterator[Received]:
+    for each in received:
+        yield each

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from binlog.envelope import WRITER_BYTES, encode_binlog, scan, writer_of
 from binlog.errors import DecodeError
+from binlog.extension import PAYLOADS_MAX
 from binlog.pb import pump_ext_pb2, pump_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump.errors import MessageTooLarge, TooLarge
+from pump.errors import MessageTooLarge, TooLarge, TooManyItems
 from pump.pull.binlog_parts import Part
 from pump.rpc.messages import (
     LARGE_BYTES_MIN,
@@ -41,6 +42,14 @@ def test_batches(cluster_id: int, batch_id: int, payloads: list[bytes]) -> None:
             list(request.payloads),
         )
         assert all(len(payload) > LARGE_BYTES_MIN for payload in found[2] if isinstance(payload, memoryview))
+
+
+@pytest.mark.parametrize("first", [b"", LARGE])
+def test_a_batch_of_too_many_payloads_is_refused(first: bytes) -> None:
+    payloads = [first, *[b""] * (PAYLOADS_MAX - 1)]
+    assert len(parse_batch(pump_ext_pb2.WriteBatchReq(payloads=payloads).SerializeToString())[2]) == PAYLOADS_MAX
+    with pytest.raises(TooManyItems, match="more than 2048 payloads"):
+        parse_batch(pump_ext_pb2.WriteBatchReq(payloads=[*payloads, b""]).SerializeToString())
 
 
 @pytest.mark.parametrize("size", [10, len(LARGE)])

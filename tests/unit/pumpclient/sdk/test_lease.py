@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from binlog.cluster.keepalive import KeepAliveTask, boot_clock_s
+from binlog.cluster.keepalive import KeepAliveTask, KeepAliveThread, boot_clock_s
 from binlog.cluster.kv import Compare, Lease, Put
 from binlog.cluster.writers import WRITERS_PREFIX, key_of_writer, living_writers
 from binlog.envelope import BinlogType, scan, writer_of
 from binlog.errors import EtcdError
-from binlog.stub.etcd import MemoryEtcd
+from binlog.stub.etcd import MemoryEtcd, MemoryLease
 
 from pumpclient.sdk import BigInt, ClientClosed, Column, CommitUndelivered, Service, Table, TransactionRolledBack
 from pumpclient.sdk.ddl import DdlLockLost
@@ -151,6 +151,53 @@ async def test_the_lease_is_renewed_while_the_service_lives(shop: Shop) -> None:
     assert await living_writers(shop.etcd) == {first.id}
     await lease.close()
     assert not await living_writers(shop.etcd)
+
+
+class Asked(MemoryEtcd):
+    """Notes when it was asked for a lease last."""
+
+    asked_s = 0.0
+
+    async def lease(self, ttl_s: int) -> MemoryLease:
+        self.asked_s = boot_clock_s()
+        return await super().lease(ttl_s)
+
+    def check_up(self, request: str) -> None:
+        if request == "keep_alive":
+            self.asked_s = boot_clock_s()
+        super().check_up(request)
+
+
+async def test_a_lease_is_counted_from_before_it_was_asked_for() -> None:
+    """An answer may take long, and etcd counts from when it gave it: when it is granted, renewed, and asked whether it
+    lives."""
+    etcd = Asked()
+    lease = WriterLease(etcd, ttl_s=1, keep=Unkept)
+    for _ in range(2):
+        await lease.ready()
+        held = lease._held
+        assert held is not None
+        assert held.kept.until_s <= etcd.asked_s + 1
+        held.kept.until_s = 0  # type: ignore[misc]
+    kept, granted_s = KeepAliveTask(held.lease, boot_clock_s()), etcd.asked_s
+    await until(lambda: etcd.asked_s > granted_s)
+    assert kept.until_s <= etcd.asked_s + 1
+    kept.stop()
+    await lease.close()
+
+
+async def test_a_lease_that_a_thread_renews_is_counted_from_before_it_was_asked_for() -> None:
+    asked: list[float] = []
+
+    class Thread(KeepAliveThread):
+        def _renew(self, _channels: object) -> int:
+            asked.append(boot_clock_s())
+            return 60
+
+    kept = Thread([], None, MemoryLease(1, 0, MemoryEtcd()), 0.0)
+    await until(lambda: kept.until_s > 0)
+    kept.stop()
+    assert kept.until_s <= asked[0] + 60
 
 
 class Lossy(MemoryEtcd):

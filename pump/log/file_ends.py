@@ -75,13 +75,16 @@ class FileEnds:
         finally:
             os.close(fd)
 
-    def _records_end(self, file: LogFile, begin: int, end: int, floor: int = 0) -> tuple[int, int, list[DamagedRecord]]:
+    def _records_end(
+        self, file: LogFile, begin: int, end: int, floor: int | None = None
+    ) -> tuple[int, int, list[DamagedRecord]]:
         """Return the end of the last complete record, the largest ts, and the damage before that end. `floor`: records
-        ended at this offset once, so everything before it that is not a record is damage."""
+        ended at this offset once, so everything before it that is not a record is damage, and after it a write may have
+        been cut off; None: in the complete file no write was."""
         last, max_ts = begin, 0
         damage: list[DamagedRecord] = []
         self._progress.begin(CHECKING, end - begin, file.fid)
-        for records, step in enumerate(Scan(file.read, begin, end), 1):
+        for records, step in enumerate(Scan(file.read, begin, end, floor), 1):
             self._progress.reached(records, step.end - begin, file.fid)
             if step.payload is not None:
                 last = step.end
@@ -90,7 +93,7 @@ class FileEnds:
                 damage.append(
                     DamagedRecord(str(file.path), step.offset, f"{step.reason}, {step.end - step.offset} bytes")
                 )
-        if last < floor <= end:
+        if floor is not None and last < floor <= end:
             damage.append(DamagedRecord(str(file.path), last, f"the index knows records in these {floor - last} bytes"))
             last = floor
         return last, max_ts, damage

@@ -112,16 +112,21 @@ class Scanned(NamedTuple):
 class Scan:
     """Iterates over the records between two offsets of a file, in order, and continues after damage.
 
+    After a broken record whose header is whole, it continues where that record was to end: the bytes of a payload are a
+    writer's, and a row may hold bytes that look like records. A length that passes the end of the file is an append
+    that was cut off at or after `torn_from`, and the scan ends there; before, the length itself is damaged.
+
     `read(offset, size)` may return fewer bytes only at the end of the file. Iteration yields `Scanned`; a last item
     without payload that reaches `end` is a torn tail or damage at the end: the caller knows which file it reads.
     """
 
     WINDOW_BYTES = 4 << 20
 
-    def __init__(self, read: Callable[[int, int], bytes], begin: int, end: int) -> None:
+    def __init__(self, read: Callable[[int, int], bytes], begin: int, end: int, torn_from: int | None = None) -> None:
         self._read = read
         self._at = begin
         self._end = end
+        self._torn_from = end if torn_from is None else torn_from
         self._window = b""
         self._base = begin
 
@@ -136,8 +141,18 @@ class Scan:
         if payload is not None:
             self._at = at + HEADER_BYTES + len(payload)
             return Scanned(at, self._at, payload)
-        self._at = self._next_record(at + 1)
+        self._at = self._next_record(self._announced_end(at))
         return Scanned(at, self._at, None, reason)
+
+    def _announced_end(self, at: int) -> int:
+        """Return where the broken record at `at` was to end; the next offset if its header does not say that."""
+        header = self._bytes(at, HEADER_BYTES)
+        if len(header) < HEADER_BYTES:
+            return at + 1
+        magic, length, _ = _HEADER.unpack(header)
+        end: int = at + HEADER_BYTES + length
+        is_whole = magic == RECORD_MAGIC and (end <= self._end or at >= self._torn_from)
+        return end if is_whole else at + 1
 
     def _bytes(self, at: int, size: int) -> bytes:
         """Return up to `size` bytes at `at`, never past the end. They are taken from the window if it covers them."""

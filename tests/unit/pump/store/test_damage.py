@@ -63,6 +63,22 @@ async def all_but(store: Store, ts: int, place: str, *, wanted: list[bytes]) -> 
     assert await binlogs_of(store, 0, ts - 1) + await binlogs_of(store, ts, FAR) == wanted
 
 
+@pytest.mark.parametrize("index_is_there", [True, False])
+async def test_records_inside_a_row_whose_append_was_cut_off_are_not_served(
+    tmp_path: Path, index_is_there: bool
+) -> None:
+    """Anybody may INSERT such bytes, and a kill in the middle of the append leaves the record's beginning."""
+    blob = b"".join(map(encode_record, (prewrite(50), commit(50, 60), prewrite(70), commit(70, 80)))) + bytes(100)
+    here = await left_behind(tmp_path, prewrite(10), commit(10, 20), after=(prewrite(30, row=blob),))
+    path = here / "value" / "000000.vlog"
+    path.write_bytes(path.read_bytes()[:-100])
+    if not index_is_there:
+        shutil.rmtree(here / "kv")
+    async with opened(here, SetClock(FAR)) as store:
+        assert await binlogs_of(store, 0, FAR) == [merged(10, 20)]
+        assert (store.pending_count, store.damage) == (0, [])
+
+
 async def test_a_damaged_prewrite_that_was_not_indexed_with_its_commit_intact(tmp_path: Path) -> None:
     """FORMAT.md, recovery 4: the pull fails, now and after every later start; for others it is no evidence."""
     here = await left_behind(

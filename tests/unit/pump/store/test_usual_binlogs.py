@@ -180,6 +180,8 @@ async def play(directory: Path, groups: Sequence[Sequence[bytes]], way: Way, **o
         said.append((counters.written, counters.refused, counters.commits, counters.late_commits, store.activity))
         await store.resolver.refresh()
         said.append((store.resolved_ts, await binlogs_of(store, fakes=True)))
+        head = store.index.own_head()
+        said.append(([file.max_ts for file in store.log.files()], head and head.max_ts))
         said += [pair for pair in contents(store) if not pair[0].startswith((b"!binlog!", b"sc!"))]
     async with opened(directory, SetClock(BASE + 1000, held=True)) as store:
         said.append([entry.start_ts for entry in store.pending(100)])

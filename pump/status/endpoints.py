@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
@@ -32,6 +31,7 @@ from google.protobuf.message import DecodeError as ProtobufError
 
 from pump.cluster.node import Node
 from pump.metrics import call_metrics
+from pump.status.last_answer import LastAnswer
 from pump.status.page import behind, charts, page
 from pump.status.starting_page import starting_document, starting_page, starting_text
 from pump.store.resolver import Timestamps
@@ -40,6 +40,7 @@ from pump.tasks.gc import GarbageCollector
 from pump.tasks.score import Measures
 
 PENDING_SHOWN = 20
+_NO_RECORDS: Sequence[NodeStatus] = ()
 OK, WRONG, FAILED = 200, 1, 3  # result codes of the original, in the JSON body
 
 
@@ -62,8 +63,9 @@ class StatusPages:
     ) -> None:
         self._store = store
         self._node = node
-        self._registry = registry
-        self._timestamps = timestamps
+        self._pumps = LastAnswer("etcd", lambda: _records(registry, "pumps"), _NO_RECORDS)
+        self._drainers = LastAnswer("etcd", lambda: _records(registry, "drainers"), _NO_RECORDS)
+        self._now = LastAnswer("the timestamp source", lambda: timestamps.get(), 0)
         self._collector = collector
         self._stop = stop
         self._history = History()
@@ -85,11 +87,10 @@ class StatusPages:
     async def status(self) -> Response:
         """Return the original's document of all pumps, and the details of this pump under "pump". While the pump reads
         its value log, no timestamp is fetched: there may be no source yet."""
-        try:
-            pumps = {r.status.node_id: _document(r.status) for r in (await self._registry.list("pumps")).nodes}
-            now_ts, problem = (await self._timestamps.get(), "") if self._store.opened else (0, self._starting)
-        except BinlogError as error:
-            pumps, now_ts, problem = {}, 0, str(error)
+        found, problem = await self._pumps.get()
+        pumps = {status.node_id: _document(status) for status in found}
+        now_ts, unknown = (await self._now.get()) if self._store.opened else (0, self._starting)
+        problem = problem or unknown
         document = {"status": pumps or None, "CommitTS": now_ts, "Checkpoint": {}, "ErrMsg": problem}
         return json_response({**document, "pump": self._own()}, newline=True)
 
@@ -126,9 +127,7 @@ class StatusPages:
         """Return the HTML page. It is served also while etcd is unavailable."""
         if not self._store.opened:
             return html_response(starting_page(self._node.node_id, self._store.reading.now))
-        drainers: list[NodeStatus] = []
-        with suppress(BinlogError):
-            drainers = [record.status for record in (await self._registry.list("drainers")).nodes]
+        drainers, _ = await self._drainers.get()
         space = self._store.space
         text = page(
             self._own(),
@@ -176,11 +175,10 @@ class StatusPages:
         }
 
     async def drainers(self) -> Response:
-        try:
-            listing = await self._registry.list("drainers")
-        except BinlogError:
+        found, problem = await self._drainers.get()
+        if problem:
             return json_response("can't provide service")
-        return json_response([_document(record.status) for record in listing.nodes] or None)
+        return json_response([_document(status) for status in found] or None)
 
     async def change_state(self, request: Request) -> Response:
         """Pause or close this pump, only while it is online (P-LC-10). The answer is sent before the stop begins."""
@@ -241,6 +239,10 @@ def _prewrite_value(data: bytes) -> str:
 
 def _document(status: NodeStatus) -> Any:
     return json.loads(status.to_json())
+
+
+async def _records(registry: Registry, kind: Literal["pumps", "drainers"]) -> Sequence[NodeStatus]:
+    return [record.status for record in (await registry.list(kind)).nodes]
 
 
 def _result(message: str, code: int) -> Response:

@@ -38,6 +38,21 @@ async def _probe(place: str, security: Security | None) -> str:
         return f"cannot be reached: {error.strerror or error}"
     writer.transport.abort()  # close() would wait for the peer's TLS close_notify
     if context is None:
-        return "accepts the connection, but does not answer as an etcd without TLS: does it need -ssl-ca?"
+        return await _silence(host, port)
     needs = "" if security is not None and security.ssl_cert else ": does it need -ssl-cert and -ssl-key?"
     return f"accepts the TLS connection, but not the requests{needs}"
+
+
+async def _silence(host: str, port: int) -> str:
+    """Return why a server that accepts plain connections does not answer: it may wait for a TLS handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent but the handshake
+    try:
+        async with asyncio.timeout(PROBE_S):
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
+    except TimeoutError:
+        return "accepts the connection, but does not answer: it hangs, or is no etcd"
+    except OSError:  # SSLError is one: it answers, and not with TLS
+        return "accepts the connection, but does not answer as an etcd"
+    writer.transport.abort()
+    return "accepts the connection, but requires TLS: does it need -ssl-ca?"

@@ -125,6 +125,7 @@ def test_tls_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         assert "does it need -ssl-ca?" in why(url, None)
     with listening(None) as url:
         assert why(url, authority.ca) == f"{url} does not answer"
+        assert why(url, None) == f"{url} accepts the connection, but does not answer: it hangs, or is no etcd"
 
 
 def started(*argv: str, term: str = "xterm", **files: int) -> subprocess.Popen[str]:

@@ -142,7 +142,8 @@ class AvroTableEncoder:
         has_value = changes.kind is not Kind.DELETE or self._options.avro_output_old_row
         if not has_value and self._key_header is None:
             first = int(changes.commit_ts[0])
-            raise self._error("", first, "a delete in a table without a handle key has neither key nor value")
+            why = "a delete in a table without a handle key has neither key nor value"
+            raise self._error("", first, f"{why}: give it a primary key, or leave it out with [[syncer.ignore-table]]")
         how = self._few if rows < self._vector_rows_min else self._many
         image = self._image(how, changes, changes.image, self._schemas.order if has_value else self._table.handle)
         keys = values = null_column(rows)

@@ -45,6 +45,7 @@ from drainer.sink.document_position import Document
 from drainer.sink.errors import DestinationError, PositionMoved
 from drainer.sink.kafka.bootstraps import describe
 from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.keyless_tables import KeylessTables
 from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import Publication, TopicTable
 from drainer.sink.kafka.settings.section import KafkaSection
@@ -52,7 +53,7 @@ from drainer.sink.kafka.settings.sink_uri import TOPIC_LENGTH_MAX
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, required_of
 from drainer.sink.kafka.topics.counts import TopicCounts
 from drainer.sink.kafka.topics.partition_changes import announce, take_up, take_up_after_range
-from drainer.sink.kafka.transactions.driver import Driver
+from drainer.sink.kafka.transactions.driver import Body, Driver
 from drainer.sink.kafka.transactions.driver_transaction import Transaction
 from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs
 from drainer.sink.settings import SyncerSettings
@@ -92,6 +93,7 @@ class KafkaSink:
         self._viewed: Sequence[TopicTable] = ()
         self._unfit: DispatchError | None = None  # of the last view that was examined
         self._schedule = BootstrapSchedule(publication.options)
+        self._keyless = KeylessTables(publication)
 
     @property
     def name(self) -> str:
@@ -186,6 +188,7 @@ class KafkaSink:
     def check_tables(self, view: SchemaView) -> None:
         """See base.ChecksTables."""
         check_view(view, self._publication.router)
+        self._keyless.warn(view)
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         check_ddl(step, self._publication.router)
@@ -223,6 +226,7 @@ class KafkaSink:
         table that does not fit the settings is an error of `begin`."""
         topics = self._opened()[1]
         self._unfit = unfit_table(view, self._planning.router)
+        self._keyless.warn(view)
         names = [(one.schema, one.name) for one in view.tables.values() if one.current.has_rows]
         topics.know(self._publication.router.topics(names))
         if self._describes and self._unfit is None:
@@ -251,8 +255,8 @@ class KafkaSink:
 
     def _writer(self, intent: Intent, ends: tuple[int, ...] = ()) -> KafkaSlotWriter:
         driver, topics = self._opened()
-        claimed = (driver.owner, driver.claim_id)
-        return KafkaSlotWriter(self._config, topics.publication, driver.epoch, intent, driver.label, ends, *claimed)
+        epoch, label = driver.epoch, driver.label
+        return KafkaSlotWriter(self._config, topics.publication, epoch, intent, label, ends, *driver.claimed)
 
     def _record(self, intent: Intent) -> tuple[int, ...]:
         """Record the intent. Return the end offsets of the control topic's partitions after it."""
@@ -291,12 +295,7 @@ class KafkaSink:
         return None
 
     def _move(
-        self,
-        what: str,
-        until_ts: int,
-        schema_version: int,
-        body: Callable[[Transaction], None],
-        done: Callable[[], bool] | None = None,
+        self, what: str, until_ts: int, schema_version: int, body: Body, done: Callable[[], bool] | None = None
     ) -> bool:
         """Run `body` in a transaction that also moves the position and sends resolved events. `done`: whether a
         transaction whose answer was lost was committed, if the position alone does not show it."""

@@ -84,12 +84,9 @@ class Driver:
         self.batch_bytes = 0
 
     @property
-    def owner(self) -> Owner:
-        return self._claims.owner
-
-    @property
-    def claim_id(self) -> str:
-        return self._claims.id
+    def claimed(self) -> tuple[Owner, str]:
+        """Return the changefeed and the id of this driver's claim."""
+        return self._claims.owner, self._claims.id
 
     @property
     def document(self) -> Document:

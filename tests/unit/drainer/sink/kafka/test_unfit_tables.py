@@ -6,11 +6,13 @@ the same settings, and these can never publish its rows.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from binlog.tidb.table import TableInfo
+from structlog.testing import capture_logs
 
 from drainer.dispatch.errors import DispatchError
 from drainer.sink.base import Intent
@@ -50,6 +52,21 @@ def opened(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, intent: In
     made._driver, made._topics, made._commit_ts = driver, topics, 5
     monkeypatch.setattr(module.KafkaSink, "_writer", lambda *_: "a writer")
     return made
+
+
+@pytest.mark.parametrize(
+    ("protocol", "wanted"), [("avro&schema-registry=http://r:1", [["db.keyless"]]), ("open-protocol", [])]
+)
+def test_tables_whose_deletes_stop_the_drainer_are_named_once(protocol: str, wanted: list[list[str]]) -> None:
+    """At the start, and when a DDL makes one, before any row of it is deleted."""
+    uri = f"kafka://k:9092/t?protocol={protocol}"
+    sink = make(KafkaSection.model_validate({"sink-uri": uri}, by_name=False), SyncerSettings())
+    keyless = table([("v", INT)], name="keyless", table_id=2)
+    view = replace(keyless, id=3, name="a_view", rest={"view": {}})
+    with capture_logs() as lines:
+        for _ in range(2):
+            sink.check_tables(view_of(FITS, keyless, view))
+    assert [line["tables"] for line in lines] == wanted
 
 
 @pytest.mark.parametrize("protocol", ["open-protocol", "canal-json", "simple"])

@@ -37,11 +37,11 @@ demo-kafka: sync-demo  ## the same shop into Kafka: a broker, a schema registry,
 	@$(RUN) python -m demo.kafka $(DEMO_ARGS)
 
 test: sync  ## run every test, with real etcd, MariaDB, Kafka, a schema registry and Spark
-	@scripts/need.sh java mariadb kafka registry grpc-java h2spec promtool chromium systemd
+	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java h2spec promtool chromium systemd
 	$(RUN) pytest $(WORKERS) $(PYTEST_ARGS)
 
 coverage: sync  ## run every test and report which lines ran, also in child processes; takes a third more CPU
-	@scripts/need.sh java mariadb kafka registry grpc-java h2spec promtool chromium systemd
+	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java h2spec promtool chromium systemd
 	$(RUN) pytest $(WORKERS) --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 test-unit: sync  ## run the tests that need no server; takes seconds
@@ -49,7 +49,7 @@ test-unit: sync  ## run the tests that need no server; takes seconds
 	$(RUN) pytest tests/unit -m "not integration" -q $(PYTEST_ARGS)
 
 test-integration: sync  ## run only the tests with real servers
-	@scripts/need.sh java mariadb kafka registry grpc-java h2spec promtool chromium systemd
+	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java h2spec promtool chromium systemd
 	$(RUN) pytest $(WORKERS) tests/integration tests/crash tests/golden $(PYTEST_ARGS)
 
 lint: sync  ## run ruff, mypy --strict and the import contracts

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install the missing ones of: uv java mariadb kafka registry grpc-java h2spec promtool chromium systemd. The script
-# prints what it installs, asks no questions, and fails with one clear sentence.
+# Install the missing ones of: uv java mariadb kafka registry kafka-connect grpc-java h2spec promtool chromium systemd.
+# The script prints what it installs, asks no questions, and fails with one clear sentence.
 #   scripts/need.sh uv java mariadb
 # uv is installed in .tools/ of this checkout. Debian packages are installed if we are root or sudo needs no password.
 # Jars are downloaded from Maven Central to ~/.cache/tidb-binlog. h2spec is built there if Go is installed.
@@ -73,6 +73,8 @@ need_kafka() { jars kafka "the Kafka broker for the tests"; }
 
 need_registry() { jars apicurio-registry "the schema registry for the tests"; }
 
+need_kafka_connect() { jars kafka-connect "Kafka Connect with Debezium's JDBC sink, a reader for the tests,"; }
+
 need_grpc_java() { jars grpc-java "gRPC for Java, a client for the tests,"; }
 
 need_h2spec() { # optional, because it needs Go: its test is skipped without it
@@ -109,7 +111,7 @@ need_systemd() { # only its programs that check units; systemd need not run
   command -v systemd-analyze >/dev/null || debian systemd "the tests of the systemd units"
 }
 
-[ $# -gt 0 ] || die "usage: $0 uv|java|mariadb|kafka|registry|grpc-java|h2spec|promtool|chromium|systemd ..."
+[ $# -gt 0 ] || die "usage: $0 uv|java|mariadb|kafka|registry|kafka-connect|grpc-java|h2spec|promtool|chromium|systemd ..."
 for what in "$@"; do
   case $what in
     uv) need_uv ;;
@@ -117,11 +119,12 @@ for what in "$@"; do
     mariadb) need_mariadb ;;
     kafka) need_kafka ;;
     registry) need_registry ;;
+    kafka-connect) need_kafka_connect ;;
     grpc-java) need_grpc_java ;;
     h2spec) need_h2spec ;;
     promtool) need_promtool ;;
     chromium) need_chromium ;;
     systemd) need_systemd ;;
-    *) die "unknown: $what (uv, java, mariadb, kafka, registry, grpc-java, h2spec, promtool, chromium, systemd)" ;;
+    *) die "unknown: $what (uv, java, mariadb, kafka, registry, kafka-connect, grpc-java, h2spec, promtool, chromium, systemd)" ;;
   esac
 done

@@ -15,6 +15,7 @@ READERS: Final[Mapping[str, tuple[str, ...]]] = {
     "output_old_value": ("open", "debezium"),
     "content_compatible": ("canal",),
     "debezium_disable_schema": ("debezium",),
+    "debezium_bigint_unsigned_handling_mode": ("debezium",),
     "encoding_format": ("simple",),
     "send_bootstrap_interval_in_sec": ("simple",),
     "send_bootstrap_in_msg_count": ("simple",),

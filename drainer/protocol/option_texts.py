@@ -81,6 +81,7 @@ _OPTIONS: Final = (
     _named("avro_defaults", _text),
     _named("schema_registry", _text),
     _named("debezium_disable_schema", _switch),
+    _named("debezium_bigint_unsigned_handling_mode", _text),
     _named("encoding_format", _text, f"{_CODEC}encoding-format"),
     _Option("send_bootstrap_interval_s", _seconds, "", ("send-bootstrap-interval-in-sec",)),
     _Option("send_bootstrap_in_msg_count", _whole, "", ("send-bootstrap-in-msg-count",)),

@@ -41,6 +41,7 @@ class ProtocolOptions:
     avro_defaults: Literal["ticdc", "avro"] = "ticdc"
     schema_registry: str = field(default="", repr=False)  # its address may hold a password
     debezium_disable_schema: bool = False
+    debezium_bigint_unsigned_handling_mode: Literal["long", "precise"] = "long"
     encoding_format: Literal["json", "avro"] = "json"
     send_bootstrap_interval_s: float = 120.0
     send_bootstrap_in_msg_count: int = 10_000

@@ -49,12 +49,18 @@ class Supply:
 
 
 def replay_changes(
-    destination: ChangeSink, edges: Sequence[int], *, parts: int = 2, who: Identity = WHO, initial_ts: int = 0
+    destination: ChangeSink,
+    edges: Sequence[int],
+    *,
+    parts: int = 2,
+    who: Identity = WHO,
+    initial_ts: int = 0,
+    name: str = "keys",
 ) -> None:
-    """What is left of the recording `keys` up to the last of `edges`, in batches that end there: in turn inline, spread
+    """What is left of a recording up to the last of `edges`, in batches that end there: in turn inline, spread
     where it may be, and in pieces, as large transactions go. The sink is opened and closed. `initial_ts`: where it
     begins if the destination has no position, 0: where the recording does."""
-    capture = CaptureSet(GOLDEN / "keys")
+    capture = CaptureSet(GOLDEN / name)
     begin = capture.meta["scenario_start_ts"]
     binlogs = [payload for payload in capture.binlogs if begin < commit_ts(payload) <= edges[-1]]
     ddls = [envelope.scan(payload).commit_ts for payload in binlogs if envelope.scan(payload).ddl_job_id]
@@ -106,8 +112,8 @@ def commit_ts(payload: bytes) -> int:
     return envelope.scan(payload).commit_ts
 
 
-def commits() -> list[int]:
+def commits(name: str = "keys") -> list[int]:
     """Of the recording, in order."""
-    capture = CaptureSet(GOLDEN / "keys")
+    capture = CaptureSet(GOLDEN / name)
     begin, end = capture.meta["scenario_start_ts"], capture.meta["scenario_end_ts"]
     return sorted({ts for payload in capture.binlogs if begin < (ts := commit_ts(payload)) <= end})

@@ -35,7 +35,7 @@ from demo.kafka.servers import broker_settings, new_cluster_id, properties_text
 from scripts.maven_files import entries, folder_of
 from tests.support.servers import ROOT, Server, answers, free_port, missing, wait_until
 
-_JARS = ROOT / "scripts" / "jars" / "kafka-4.4.0.txt"
+KAFKA_JARS = ROOT / "scripts" / "jars" / "kafka-4.4.0.txt"
 _JVM = ["-Xms96m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
 DEADLINE_S = 240
 ANSWER_S: Final = 10.0
@@ -264,17 +264,27 @@ def properties_of(directory: Path, port: int, controller: int, listeners: Mappin
     return properties_text(broker_settings(directory / "data", port, controller, listeners) | more)
 
 
+def log_settings(directory: Path) -> str:
+    """The option of a JVM that logs warnings to its output."""
+    file = directory / "log4j2.properties"
+    file.write_text(
+        "status=error\nappender.out.type=Console\nappender.out.name=out\nappender.out.layout.type=PatternLayout\n"
+        "appender.out.layout.pattern=%d{ABSOLUTE} %p %c{1} %m%n\n"
+        "rootLogger.level=warn\nrootLogger.appenderRef.out.ref=out\n"
+    )
+    return f"-Dlog4j2.configurationFile={file}"
+
+
 def _java(directory: Path, *arguments: str) -> list[str]:
-    jars = folder_of(_JARS)
-    settings = f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}"
-    return ["java", *_JVM, settings, "-cp", f"{jars}/*", *arguments]
+    jars = folder_of(KAFKA_JARS)
+    return ["java", *_JVM, log_settings(directory), "-cp", f"{jars}/*", *arguments]
 
 
 def require_kafka() -> None:
     if shutil.which("java") is None:
         missing("Java 17 is not installed (Debian: apt-get install openjdk-17-jre-headless)")
-    jars = folder_of(_JARS)
-    if not jars.is_dir() or len(list(jars.glob("*.jar"))) != len(entries(_JARS)):
+    jars = folder_of(KAFKA_JARS)
+    if not jars.is_dir() or len(list(jars.glob("*.jar"))) != len(entries(KAFKA_JARS)):
         missing("Kafka's jars are not there: scripts/need.sh kafka")
 
 
@@ -300,11 +310,6 @@ def formatted(directory: Path, name: str, settings: str, port: int, cluster: str
     """A broker that was never started, of these properties."""
     properties = directory / f"{name}.properties"
     properties.write_text(settings)
-    (directory / "log4j2.properties").write_text(
-        "status=error\nappender.out.type=Console\nappender.out.name=out\nappender.out.layout.type=PatternLayout\n"
-        "appender.out.layout.pattern=%d{ABSOLUTE} %p %c{1} %m%n\n"
-        "rootLogger.level=warn\nrootLogger.appenderRef.out.ref=out\n"
-    )
     format_data = ["kafka.tools.StorageTool", "format", *options, "-t", cluster, "-c", str(properties)]
     made = subprocess.run(_java(directory, *format_data), capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stdout + made.stderr

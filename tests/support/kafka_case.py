@@ -31,13 +31,13 @@ def sink(settings: dict[str, Any]) -> KafkaSink:
     return make(section, SyncerSettings())
 
 
-def run(settings: dict[str, Any], edges: Sequence[int], log: str = "", initial_ts: int = 0) -> None:
+def run(settings: dict[str, Any], edges: Sequence[int], log: str = "", initial_ts: int = 0, name: str = "keys") -> None:
     """See change_replay.replay_changes. `log`: a file for what the drainer logs."""
     if log:
         import structlog
 
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(Path(log).open("a")))  # noqa: SIM115
-    replay_changes(sink(settings), edges, initial_ts=initial_ts)
+    replay_changes(sink(settings), edges, initial_ts=initial_ts, name=name)
     forget_producers()
 
 

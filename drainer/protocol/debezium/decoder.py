@@ -18,6 +18,7 @@ from binlog.errors import DecodeError
 from binlog.tidb.time import duration_text
 
 from drainer.protocol.compression import decompress
+from drainer.protocol.debezium.schema import DECIMAL
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
 from drainer.protocol.json_read import Reader, parse
@@ -172,6 +173,8 @@ def _moment(micros: int) -> str:
 def _text(value: str, field: Field) -> Value:
     if field.semantic == "io.debezium.data.Bits":
         return int.from_bytes(base64.b64decode(value, validate=True), "little")
+    if field.semantic == DECIMAL:  # always an integer: only BIGINT UNSIGNED is written so
+        return int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
     if "blob" in field.tidb or "binary" in field.tidb:
         return base64.b64decode(value, validate=True)
     if field.type not in ("string", "bytes"):

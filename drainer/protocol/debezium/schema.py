@@ -8,11 +8,14 @@ from typing import Final
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.protocol.debezium.defaults import NO_DEFAULT, default_of
+from drainer.protocol.debezium.values import is_precise
+from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Column, Table
 from drainer.row.family import Family
 
 Document = dict[str, object]
 
+DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_]")
 _NOT_IN_TOPICS: Final = re.compile(r"[^A-Za-z0-9_.]")
 _INTEGERS: Final = {Tp.TINY: "int16", Tp.SHORT: "int16", Tp.INT24: "int32", Tp.LONG: "int32", Tp.LONGLONG: "int64"}
@@ -32,18 +35,18 @@ def safe_name(name: str) -> str:
     return first + _NOT_IN_NAMES.sub("_", name[1:])
 
 
-def key_schema(namespace: str, table: Table, *, extended: bool) -> Document:
+def key_schema(table: Table, options: ProtocolOptions) -> Document:
     return {
         "type": "struct",
-        "name": f"{schema_name(namespace, table.schema, table.name)}.Key",
+        "name": f"{schema_name(options.namespace, table.schema, table.name)}.Key",
         "optional": False,
-        "fields": [field_schema(table.columns[place], extended=extended) for place in table.handle],
+        "fields": [field_schema(table.columns[place], options) for place in table.handle],
     }
 
 
-def envelope_schema(namespace: str, table: Table, *, extended: bool) -> Document:
-    name = schema_name(namespace, table.schema, table.name)
-    fields = [field_schema(column, extended=extended) for column in table.columns]
+def envelope_schema(table: Table, options: ProtocolOptions) -> Document:
+    name = schema_name(options.namespace, table.schema, table.name)
+    fields = [field_schema(column, options) for column in table.columns]
     images: list[Document] = [
         {"type": "struct", "optional": True, "name": f"{name}.Value", "field": which, "fields": fields}
         for which in ("before", "after")
@@ -121,20 +124,20 @@ def source_schema() -> Document:
     }
 
 
-def field_schema(column: Column, *, extended: bool) -> Document:
-    """Return a column's schema. `extended`: include TiDB's type, from which a reader learns what Connect's types do not
-    say (binary, unsigned)."""
+def field_schema(column: Column, options: ProtocolOptions) -> Document:
+    """Return a column's schema. With the extension it includes TiDB's type, from which a reader learns what Connect's
+    types do not say (binary, unsigned)."""
     kind = column.form.kind
-    found: Document = {"tidb_type": tidb_type(kind)} if extended else {}
-    type_, semantic = _types(column)
+    found: Document = {"tidb_type": tidb_type(kind)} if options.enable_tidb_extension else {}
+    type_, semantic = _types(column, options)
     found |= {"type": type_, "optional": not kind.is_not_null}
     if semantic:
         found |= {"name": semantic, "version": 1}
-    parameters = _parameters(kind)
+    parameters = {"scale": "0"} if semantic == DECIMAL else _parameters(kind)
     if parameters:
         found["parameters"] = parameters
     found["field"] = column.name
-    default = default_of(column)
+    default = default_of(column, options)
     if default is not NO_DEFAULT:
         found["default"] = default
     return found
@@ -145,12 +148,14 @@ def tidb_type(kind: FieldType) -> str:
     return kind.mysql_name + (" unsigned" if unsigned else "")
 
 
-def _types(column: Column) -> tuple[str, str]:
+def _types(column: Column, options: ProtocolOptions) -> tuple[str, str]:
     """Return Connect's type and the semantic type, "" if there is none."""
     kind = column.form.kind
     match column.form.family:
         case Family.INT if kind.tp is Tp.YEAR:
             return "int32", "io.debezium.time.Year"
+        case Family.INT if is_precise(kind, options):
+            return "bytes", DECIMAL
         case Family.INT:
             return (_LARGER if kind.is_unsigned and kind.tp in _LARGER else _INTEGERS)[kind.tp], ""
         case Family.FLOAT if kind.tp is Tp.FLOAT and kind.decimal < 0:

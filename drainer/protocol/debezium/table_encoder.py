@@ -32,7 +32,7 @@ class DebeziumTable:
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         self._table, self._options = table, options
-        self._values = [value_of(column.form) for column in table.columns]
+        self._values = [value_of(column.form, options) for column in table.columns]
         self._fragments = [value.fragment for value in self._values]
         self._names = [json_string(column.name) for column in table.columns]
         self._documents = {kind: Rows(self._parts(kind)) for kind in Kind}
@@ -73,7 +73,7 @@ class DebeziumTable:
         members = [self._member(place, at) for at, place in values]
         tail = ""
         if not self._options.debezium_disable_schema:
-            schema = key_schema(self._options.namespace, self._table, extended=self._options.enable_tidb_extension)
+            schema = key_schema(self._table, self._options)
             tail = f',"schema":{json_document(schema)}'
         return ['{"payload":{', *joined(members), Slot(0), tail + "}"]
 
@@ -84,7 +84,7 @@ class DebeziumTable:
         options, table = self._options, self._table
         tail = "}"
         if not options.debezium_disable_schema:
-            schema = envelope_schema(options.namespace, table, extended=options.enable_tidb_extension)
+            schema = envelope_schema(table, options)
             tail = f',"schema":{json_document(schema)}}}'
         return [
             '{"payload":{"source":',

@@ -20,6 +20,7 @@ from drainer.protocol.binary_columns import base64
 from drainer.protocol.column_text import text_of
 from drainer.protocol.json_fragments import Fragment, distinct, each, short_double, text, utf8_text
 from drainer.protocol.json_text import json_string
+from drainer.protocol.options import ProtocolOptions
 from drainer.row.family import Family
 from drainer.row.form import Form
 from drainer.row.scalar import bit_number
@@ -37,9 +38,17 @@ class Value:
     quoted: bool
 
 
-def value_of(form: Form) -> Value:
+def is_precise(kind: FieldType, options: ProtocolOptions) -> bool:
+    """Whether a column's numbers are written as Connect's Decimal: BIGINT UNSIGNED, if the option asks for it."""
+    unsigned = kind.tp is Tp.LONGLONG and kind.is_unsigned
+    return unsigned and options.debezium_bigint_unsigned_handling_mode == "precise"
+
+
+def value_of(form: Form, options: ProtocolOptions) -> Value:
     kind = form.kind
     match form.family:
+        case Family.INT if is_precise(kind, options):
+            return Value(each(_unscaled), quoted=True)
         case Family.INT:
             return Value(_whole, quoted=False)
         case Family.DECIMAL:
@@ -77,6 +86,12 @@ def _whole(array: Any) -> Any:
     """Convert integers. An unsigned BIGINT above 2^63-1 becomes negative: Connect's int64 cannot express it
     otherwise."""
     return _text(array.view(pa.int64()) if array.type == pa.uint64() else array)
+
+
+def _unscaled(value: int) -> bytes:
+    """Convert an unsigned number to Connect's Decimal of scale 0: base64 of its bytes in two's complement, the highest
+    first."""
+    return b2a_base64(value.to_bytes((value.bit_length() >> 3) + 1, "big"), newline=False)
 
 
 def _bit(kind: FieldType) -> Value:

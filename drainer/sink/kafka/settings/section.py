@@ -179,6 +179,11 @@ class KafkaSection(KafkaConnectionSection):
     debezium: OldValueSection = Field(default_factory=lambda: OldValueSection.model_validate({}))
     content_compatible: Switch = Field(False, description="for canal-json: write messages as Alibaba's canal does")
     debezium_disable_schema: Switch = Field(False, description="for debezium: messages without their schema")
+    debezium_bigint_unsigned_handling_mode: Literal["long", "precise"] = Field(
+        "long",
+        description="for debezium: BIGINT UNSIGNED as int64, negative above 2^63-1 (long), or as Connect's Decimal "
+        "(precise)",
+    )
     encoding_format: Literal["json", "avro"] = Field("json", description="for simple: json or avro")
     send_bootstrap_interval_in_sec: Annotated[int, whole_number(0)] = Field(
         120, description="for simple: seconds between two messages with a table's schema; 0: none are sent"
@@ -295,6 +300,7 @@ class KafkaSection(KafkaConnectionSection):
             avro_defaults=self.avro_defaults,
             schema_registry=self.schema_registry,
             debezium_disable_schema=self.debezium_disable_schema,
+            debezium_bigint_unsigned_handling_mode=self.debezium_bigint_unsigned_handling_mode,
             encoding_format=self.encoding_format,
             send_bootstrap_interval_s=float(self.send_bootstrap_interval_in_sec),
             send_bootstrap_in_msg_count=self.send_bootstrap_in_msg_count,

@@ -245,6 +245,25 @@ def test_a_type(kind: FieldType, carrier: Carrier, shown: object, type_: str, se
     assert ("version" in field) is bool(semantic)
 
 
+@pytest.mark.parametrize(("number", "shown"), [(0, "AA=="), (128, "AIA="), ((1 << 64) - 1, "AP//////////")])
+def test_an_unsigned_bigint_in_precise_mode_is_connects_decimal(number: int, shown: str) -> None:
+    """As row, key and default; a signed BIGINT stays int64. The decoder restores the number without TiDB's type."""
+    options = replace(OPTIONS, debezium_bigint_unsigned_handling_mode="precise")
+    unsigned = FieldType(Tp.LONGLONG, Flag.UNSIGNED | Flag.NOT_NULL)
+    table = make_table("shop", "t", [("id", unsigned), ("v", FieldType(Tp.LONGLONG))], primary=["id"])
+    column = replace(table.columns[0], info=replace(table.columns[0].info, default=str(number)))
+    table = replace(table, columns=(column, *table.columns[1:]))
+    key, value = sent(options, Kind.INSERT, new=[(number, -1)], table=table)
+    assert key["payload"] == {"id": shown}
+    assert value["payload"]["after"] == {"id": shown, "v": -1}
+    wanted = {"type": "bytes", "optional": False, "name": "org.apache.kafka.connect.data.Decimal", "version": 1}
+    wanted |= {"parameters": {"scale": "0"}, "field": "id", "default": shown}
+    assert key["schema"]["fields"] == [wanted]
+    assert value["schema"]["fields"][1]["fields"] == [wanted, {"type": "int64", "optional": True, "field": "v"}]
+    (event,) = make_decoder(options).decode(json.dumps(key).encode(), json.dumps(value).encode())
+    assert isinstance(event, RowEvent) and event.new and event.new["id"].value == number
+
+
 def test_what_is_no_day_is_0_where_null_cannot_be() -> None:
     kinds = [("id", INT), ("d", FieldType(Tp.DATE, Flag.NOT_NULL)), ("t", FieldType(Tp.DATETIME, Flag.NOT_NULL))]
     table = make_table("shop", "t", kinds, primary=["id"])

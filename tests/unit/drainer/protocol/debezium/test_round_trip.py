@@ -126,7 +126,7 @@ def test_days_are_python_s(year: int, month: int, day: int) -> None:
     packed = pack(Civil(year, month, day))
     assert unpack(packed).year == year
     form = next(column.form for column in TABLE.columns if column.name == "day")
-    (found,) = value_of(form).fragment(pa.array([packed], pa.uint64())).to_pylist()
+    (found,) = value_of(form, OPTIONS).fragment(pa.array([packed], pa.uint64())).to_pylist()
     try:
         expected = str((date(year, month, day) - date(1970, 1, 1)).days).encode()
     except ValueError:

@@ -1,12 +1,15 @@
-"""Build hook: writes the commit a wheel is built from into it, as `binlog/COMMIT`, for `-V` and status pages.
+"""Build hook: writes commit and time of the build into a wheel, as `binlog/COMMIT`, for `-V` and status pages.
 
 The program git is not needed. Outside a checkout (an sdist that was unpacked) the file that the sdist contains is kept.
 """
 
 from __future__ import annotations
 
+import os
 import runpy
 import tempfile
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,8 @@ class CommitHook(BuildHookInterface):
         if commit:
             self._folder = tempfile.TemporaryDirectory()
             made = Path(self._folder.name) / "COMMIT"
-            made.write_text(f"{commit}\n")
+            built_s = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+            made.write_text(f"{commit}\n{datetime.fromtimestamp(built_s, UTC):%Y-%m-%d %H:%M:%S}\n")
             build_data["force_include"][str(made)] = PLACE[self.target_name]
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

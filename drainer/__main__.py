@@ -4,7 +4,6 @@ bad command line (`K-03`)."""
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import sys
 
 from binlog.runtime import grpc_environment as _before_grpc  # noqa: F401  # isort: skip
@@ -26,8 +25,6 @@ def main() -> int:
     try:
         log.setup(config.log_level, config.log_file)
         config.check()
-        if importlib.util.find_spec("pyspark") is None:
-            raise ConfigError("Spark is not installed here: pip install 'tidb-binlog-spark[spark]'")
     except (ConfigError, ValueError) as error:
         sys.stderr.write(f"drainer: {error}\n")
         return 1

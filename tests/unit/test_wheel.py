@@ -45,7 +45,7 @@ def test_a_wheel_holds_the_programs_and_nothing_else(built: Path) -> None:
         assert {f"{package}/py.typed" for package in ("binlog", "drainer", "pump", "pumpclient")} <= set(names)
         commit = head()
         if commit:
-            assert archive.read("binlog/COMMIT").decode().strip() == commit
+            assert archive.read("binlog/COMMIT").decode().splitlines()[0] == commit
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         assert "License-Expression: Apache-2.0" in archive.read(metadata).decode()
 
@@ -59,12 +59,14 @@ def test_an_sdist_tells_its_commit_too(built: Path) -> None:
         assert not head() or any(name.endswith("/proto/binlog/COMMIT") for name in names)
 
 
-def test_a_wheel_names_its_commit_where_git_is_not_installed(tmp_path: Path) -> None:
+def test_a_wheel_names_commit_and_time_of_its_build_where_git_is_not_installed(tmp_path: Path) -> None:
+    env = {"PATH": str(tmp_path), "SOURCE_DATE_EPOCH": "1000000000"}
     argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(argv, cwd=ROOT, check=True, timeout=240, env={"PATH": str(tmp_path)})
+    subprocess.run(argv, cwd=ROOT, check=True, timeout=240, env=env)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        assert archive.read("binlog/COMMIT").decode().strip() == checked_out(ROOT)
+        commit, built = archive.read("binlog/COMMIT").decode().splitlines()
+    assert (commit, built) == (checked_out(ROOT), "2001-09-09 01:46:40")
 
 
 @pytest.mark.slow
@@ -87,8 +89,8 @@ def test_an_empty_environment_with_the_wheel_runs_every_command(built: Path, tmp
         if command in ("pump", "binlogctl"):
             assert ran.returncode == 0 and command in ran.stdout, (command, ran.stdout, ran.stderr)
         else:
-            assert ran.returncode == (2 if command == "kafka-check" else 1), (command, ran.stdout, ran.stderr)
-            assert re.fullmatch(rf"{command}: .* not installed here: pip install '.*\[spark.*\]'\n", ran.stderr)
+            assert ran.returncode == 2, (command, ran.stdout, ran.stderr)
+            assert re.fullmatch(rf"{command}: .* not installed here: pip install '\.\[\w+\]' in .*\n", ran.stderr)
         with_extras = help_of(Path(sys.executable).with_name(command), tmp_path)
         assert with_extras.returncode == 0 and command in with_extras.stdout, (command, with_extras.stderr)
 

@@ -19,11 +19,13 @@ from pathlib import Path
 from binlog.runtime.log import get_logger
 from binlog.runtime.version import commit_hash, release
 
+from drainer.extras import SPARK, install
+
 _log = get_logger(__name__)
 
 TASK_WAIT_S = 60.0
 BUILD = "DRAINER_BUILD"
-INSTALL = "pip install 'tidb-binlog-spark[spark]', the same build on every node"
+INSTALL = f"{install(SPARK.name)}; the same build on every node"
 UNKNOWN = "unknown"
 
 _LOST = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \((\S+) executor (\S+)\)")

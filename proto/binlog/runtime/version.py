@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 DISTRIBUTION = "tidb-binlog-spark"
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def release() -> str:
@@ -23,10 +24,14 @@ def commit_hash() -> str:
     """Return the commit from which the wheel was built, or that of the running work tree; `unknown` if there is
     neither.
     """
-    package = Path(__file__).resolve().parents[1]
+    return next(iter(_built()), "") or checked_out(_PACKAGE.parents[1]) or "unknown"
+
+
+def _built() -> list[str]:
+    """Return the lines of the file that a build writes: the commit, and the time of the build in UTC."""
     with contextlib.suppress(OSError):
-        return (package / "COMMIT").read_text().strip()
-    return checked_out(package.parents[1]) or "unknown"
+        return (_PACKAGE / "COMMIT").read_text().splitlines()
+    return []
 
 
 def checked_out(tree: Path) -> str:
@@ -53,12 +58,13 @@ def checked_out(tree: Path) -> str:
 
 def version_text() -> str:
     """Return five lines (`K-04`). In place of the original's Go version, they contain Python's version."""
-    built = datetime.fromtimestamp(Path(__file__).stat().st_mtime, UTC)
+    of_sources = datetime.fromtimestamp(Path(__file__).stat().st_mtime, UTC)  # where nothing was built
+    built = next(iter(_built()[1:]), f"{of_sources:%Y-%m-%d %H:%M:%S}")
     return "\n".join(
         (
             f"Release Version: {release()}",
             f"Git Commit Hash: {commit_hash()}",
-            f"Build TS: {built:%Y-%m-%d %H:%M:%S}",
+            f"Build TS: {built}",
             f"Python Version: {platform.python_version()}",
             f"Python OS/Arch: {platform.system().lower()}/{platform.machine()}",
         )

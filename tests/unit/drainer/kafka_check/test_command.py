@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable
@@ -15,7 +16,7 @@ from binlog.tidb.types import FieldType, Tp
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
-from drainer import commands
+from drainer import commands, extras
 from drainer.batch.work import Kind
 from drainer.kafka_check.__main__ import main
 from drainer.kafka_consumer.__main__ import main as consumer_main
@@ -191,9 +192,20 @@ def test_a_bad_command_line_exits_2(program: Callable[[list[str]], int], argv: l
 def test_missing_packages_are_no_broken_rule(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(commands.importlib.util, "find_spec", lambda name: None)
-    assert commands.kafka_check() == 2
-    assert "not installed here: pip install 'tidb-binlog-spark[spark,kafka]'" in capsys.readouterr().err
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
+    for command in (commands.kafka_check, commands.kafka_consumer, commands.reparo, commands.drainer):
+        assert command() == 2
+        assert "not installed here: pip install '.[" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("program", ["reparo", "kafka_check", "kafka_consumer"])
+def test_programs_that_read_files_and_topics_import_no_spark(program: str) -> None:
+    """And no other module than those of their extra."""
+    code = f"import sys, drainer.{program}.__main__; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    optional = {name for extra in (extras.SPARK, extras.KAFKA) for name in extra.modules} | {"pyspark", "py4j"}
+    allowed = (extras.REPARO if program == "reparo" else extras.KAFKA).modules
+    assert optional & set(done.stdout.split()) <= set(allowed)
 
 
 @pytest.mark.parametrize("program", [main, consumer_main])

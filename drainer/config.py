@@ -27,6 +27,7 @@ from binlog.runtime.config import (
     UpstreamSection,
     default_host,
 )
+from binlog.runtime.fields import Tso
 from binlog.runtime.reference import Variants
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
@@ -262,10 +263,11 @@ class Config(UpstreamSection):
         False,
         description="serve profiles of the driver below /debug/pprof/: stacks, CPU, memory",
     )
-    initial_commit_ts: int = Field(
+    initial_commit_ts: Tso = Field(
         -1,
         ge=-1,
-        description="start position (TSO) if the destination has no position; -1: now; 0: the oldest binlog; "
+        description="start position if the destination has none: a TSO, a time such as 2026-11-20 10:00 (local unless "
+        "it names a zone) or 2026-11-20T10:00:00+01:00, or -2h; -1: now; 0: the oldest binlog; "
         "not set: now, or the oldest binlog if the destination has none of the tables that "
         "services published",
     )

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from binlog.cluster import tso
 from binlog.runtime.config import ConfigError, Flag, Names, Program, Section
-from binlog.runtime.fields import ZoneName
+from binlog.runtime.fields import Tso, ZoneName
 from pydantic import Field
 
 from drainer.schema.filter import Filter
 from drainer.sink.replay import ReplaySettings
 
 PRINT: Final = "print"
-_DATETIME: Final = "%Y-%m-%d %H:%M:%S"
 
 
 class TablePatterns(Section):
@@ -40,13 +38,15 @@ class ReparoConfig(Section):
 
     data_dir: str = Field("", description="directory of the files")
     start_datetime: str = Field(
-        "", description="local time, `YYYY-MM-DD hh:mm:ss`, of the first transaction; takes precedence over start-tso"
+        "",
+        description="time of the first transaction, such as 2026-11-20 10:00 (local unless it names a zone) or -2h; "
+        "takes precedence over start-tso",
     )
     stop_datetime: str = Field(
-        "", description="local time, `YYYY-MM-DD hh:mm:ss`, of the last transaction; takes precedence over stop-tso"
+        "", description="time of the last transaction, in the same form; takes precedence over stop-tso"
     )
-    start_tso: int = Field(0, ge=0, description="commit_ts of the first transaction, inclusive; 0: from the beginning")
-    stop_tso: int = Field(0, ge=0, description="commit_ts of the last transaction, inclusive; 0: to the end")
+    start_tso: Tso = Field(0, ge=0, description="commit_ts of the first transaction, inclusive; 0: from the beginning")
+    stop_tso: Tso = Field(0, ge=0, description="commit_ts of the last transaction, inclusive; 0: to the end")
     dest_type: str = Field(PRINT, description="print, or a database: mysql, tidb, mariadb, sqlite")
     dest_db: DestSection = Field(default_factory=lambda: DestSection.model_validate({}))
     txn_batch: int = Field(20, ge=1, description="maximum number of transactions that are applied in one")
@@ -107,9 +107,9 @@ class ReparoConfig(Section):
 
 def _ts(name: str, text: str) -> int:
     try:
-        return tso.compose(int(datetime.strptime(text, _DATETIME).astimezone().timestamp()) * 1000)
+        return tso.parse(text)
     except ValueError as error:
-        raise ConfigError(f"{name}: {text!r} is not of the form 2024-02-29 13:05:06") from error
+        raise ConfigError(f"{name}: {error}") from error
 
 
 FLAGS: Final = (

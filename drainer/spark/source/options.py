@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import re
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
+from binlog.cluster import tso
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime.security import Security
 
@@ -46,17 +48,25 @@ class SourceOptions:
         given = {name.lower(): value.strip() for name, value in options.items()}
         unknown = sorted(set(given) - _KNOWN)
         if unknown:
-            raise ConfigError(f"data source binlog: unknown option {', '.join(unknown)}")
+            close = difflib.get_close_matches(unknown[0], _KNOWN, 1)
+            meant = f" (did you mean {close[0]}?)" if close else ""
+            raise ConfigError(f"data source binlog: unknown option {', '.join(unknown)}{meant}")
         urls = tuple(url.strip() for url in given.get("pd-urls", "").split(",") if url.strip())
         if not urls and "planner" not in given:
             raise ConfigError("data source binlog: the option pd-urls is required")
+        start_ts, end_ts = _tso(given, "start-ts"), _tso(given, "end-ts")
+        if end_ts and end_ts < start_ts:
+            raise ConfigError(
+                f"data source binlog: end-ts {end_ts} ({tso.format_utc(end_ts)}) is before start-ts {start_ts} "
+                f"({tso.format_utc(start_ts)})"
+            )
         return cls(
             pd_urls=urls,
             cluster_id=_number(given, "cluster-id", 0),
             pd_addr=given.get("pd-addr", ""),
             tso_source=given.get("tso-source", "auto"),
-            start_ts=_number(given, "start-ts", 0),
-            end_ts=_number(given, "end-ts", 0),
+            start_ts=start_ts,
+            end_ts=end_ts,
             batch_bytes_max=_number(given, "batch-bytes-max", BATCH_BYTES_MAX) or BATCH_BYTES_MAX,
             packed=_truth(given, "packed"),
             **_typed(given),
@@ -156,6 +166,16 @@ def _number(given: Mapping[str, str], name: str, default: int) -> int:
     if not text.isascii() or not text.isdigit():
         raise ConfigError(f"data source binlog: option {name} must be a whole number, not {text!r}")
     return int(text)
+
+
+def _tso(given: Mapping[str, str], name: str) -> int:
+    try:
+        found = tso.parse(given.get(name) or "0")
+    except ValueError as error:
+        raise ConfigError(f"data source binlog: option {name}: {error}") from None
+    if found < 0:
+        raise ConfigError(f"data source binlog: option {name} must not be negative: {found}")
+    return found
 
 
 def _truth(given: Mapping[str, str], name: str) -> bool:

@@ -5,6 +5,8 @@ A variable called `*_ts` is a TSO; one called `*_ms` or `*_s` is a time. They ar
 
 from __future__ import annotations
 
+import re
+import time
 from datetime import UTC, datetime
 
 LOGICAL_BITS = 18
@@ -35,6 +37,40 @@ def approximate(start_ts: int, elapsed_s: float) -> int:
     if start_ts == 0:
         return 0
     return start_ts + (int(elapsed_s) * 1000 << LOGICAL_BITS)
+
+
+_AGO = re.compile(r"-([0-9]+)(s|m|h|d)")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?( ?(Z|[+-]\d{2}:?\d{2}))?)?")
+
+
+def parse(text: str) -> int:
+    """Return the TSO that a person wrote: as a number, as a time (`2026-11-20 10:00`, `2026-11-20T10:00:00+01:00`;
+    without a zone in the local one), or as the time since then (`-2h`, with s, m, h or d). Raises ValueError.
+    """
+    text = text.strip()
+    if re.fullmatch(r"-?[0-9]+", text):
+        return int(text)
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return compose(int((time.time() - int(ago[1]) * _UNIT_S[ago[2]]) * 1000))
+    if _TIME.fullmatch(text):
+        return of_time(datetime.fromisoformat(text.replace(" +", "+").replace(" -", "-").replace(" Z", "Z")))
+    raise ValueError(f"{text!r} is neither a TSO nor a time such as 2026-11-20 10:00, 2026-11-20T10:00:00+01:00 or -2h")
+
+
+def of_time(moment: datetime) -> int:
+    """Return the TSO of a time; one without a zone is local."""
+    return compose(int(moment.timestamp() * 1000))
+
+
+def format_utc(ts: int) -> str:
+    """Format a TSO's time as UTC, such as `2026-11-20 09:00:00.000 UTC`."""
+    try:
+        moment = datetime.fromtimestamp(physical_ms(ts) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"ts {ts}"
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{physical_ms(ts) % 1000:03d} UTC"
 
 
 def format_local(ts: int) -> str:

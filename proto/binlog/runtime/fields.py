@@ -10,13 +10,14 @@ import ipaddress
 import re
 import socket
 import struct
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from binlog.cluster import tso
 from binlog.runtime.security import Security
 
 
@@ -32,6 +33,15 @@ class Section(BaseModel):
     model_config = ConfigDict(
         alias_generator=_kebab, populate_by_name=True, extra="forbid", frozen=True, validate_default=True
     )
+
+
+def _tso(value: object) -> object:
+    if isinstance(value, datetime):  # TOML has times
+        return tso.of_time(value)
+    return tso.parse(value) if isinstance(value, str) else value
+
+
+Tso = Annotated[int, BeforeValidator(_tso)]
 
 
 _BYTES = re.compile(r"([0-9][0-9.,]*)\s*([a-z]*)", re.IGNORECASE)

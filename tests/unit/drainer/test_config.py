@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -347,3 +348,9 @@ def test_the_original_s_default_topic_is_named(tmp_path: Path) -> None:
     text = '[syncer]\ndb-type = "kafka"\n[syncer.to]\nkafka-addrs = "k:9092"\ntopic-name = ""'
     with pytest.raises(ConfigError, match="is <cluster id>_obinlog"):
         loaded(tmp_path, text).check()
+
+
+@pytest.mark.parametrize("text", ['"2026-11-20 10:00Z"', "2026-11-20T10:00:00Z", str(1_795_168_800_000 << 18)])
+def test_the_start_position_may_be_a_time(text: str) -> None:
+    config = Config.model_validate(tomllib.loads(f"initial-commit-ts = {text}"))
+    assert config.initial_commit_ts == 1_795_168_800_000 << 18

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime
+
+import pytest
 from binlog.cluster import tso
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,3 +38,39 @@ def test_every_ts_can_be_shown(ts: int) -> None:
 def test_shown_with_milliseconds_and_counter() -> None:
     assert tso.format_local(tso.compose(1_700_000_000_042, 7)).endswith("#7")
     assert ".042 " in tso.format_local(tso.compose(1_700_000_000_042, 7))
+
+
+AT = tso.compose(1_795_168_800_000)  # 2026-11-20 10:00 UTC
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("470613165340622850", 470613165340622850),
+        ("0", 0),
+        ("-1", -1),
+        ("2026-11-20 10:00Z", AT),
+        ("2026-11-20T11:00:00+01:00", AT),
+        ("2026-11-20 09:00:00.000 -0100", AT),
+        ("2026-11-20 10:00", tso.of_time(datetime(2026, 11, 20, 10))),
+        ("2026-11-20", tso.of_time(datetime(2026, 11, 20))),
+    ],
+)
+def test_a_tso_may_be_written_as_a_time(text: str, wanted: int) -> None:
+    assert tso.parse(text) == wanted
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("-2h", 7200), ("-30m", 1800), ("-1d", 86_400), ("-5s", 5)])
+def test_a_tso_may_be_written_as_the_time_since(text: str, seconds: int) -> None:
+    assert abs(time.time() - seconds - tso.physical_ms(tso.parse(text)) / 1000) < 60
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2h", "-2w", "2026-13-01", "2026-11-20 25:00", "10:00", "1.5"])
+def test_a_text_that_is_no_tso_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"neither a TSO nor|must be in|hour must"):
+        tso.parse(text)
+
+
+def test_a_tso_is_shown_as_utc() -> None:
+    assert tso.format_utc(AT + 7) == "2026-11-20 10:00:00.000 UTC"
+    assert tso.format_utc(1 << 90) == f"ts {1 << 90}"

@@ -195,7 +195,7 @@ def test_timestamps_come_in_utc(tmp_path: Path) -> None:
         (["-dest-type", "oracle"], 1, "dest-type 'oracle': must be print or one of mysql, tidb, mariadb, sqlite"),
         (["-dest-type", "jsonl"], 1, "must be print or one of"),
         (["-stop-tso", "1", "-start-tso", "2"], 1, "is before the start"),
-        (["-start-datetime", "yesterday"], 1, "is not of the form"),
+        (["-start-datetime", "yesterday"], 1, "neither a TSO nor a time"),
         (["-data-dir", "/nowhere/x"], 1, "is no directory"),
     ],
 )

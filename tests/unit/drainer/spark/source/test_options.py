@@ -29,6 +29,11 @@ def test_names_come_in_any_case() -> None:
         ({**URLS, "end-ts": "tomorrow"}, "end-ts"),
         ({**URLS, "packed": "yes"}, "packed"),
         ({**URLS, "topic": "x"}, "topic"),
+        ({**URLS, "start_ts": "7"}, r"unknown option start_ts \(did you mean start-ts\?\)"),
+        (
+            {**URLS, "start-ts": "-1h", "end-ts": "2020-01-01 10:00Z"},
+            r"end-ts \d+ \(2020-01-01 10:00:00.000 UTC\) is before",
+        ),
         ({**URLS, "table": "orders"}, "table must be database.table"),
         ({**URLS, "table": "shop.orders,"}, "table must be database.table"),
         ({**URLS, "table": "a.b.c"}, "table must be database.table"),

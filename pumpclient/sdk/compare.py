@@ -13,7 +13,7 @@ from binlog.tidb.types import FieldType, Flag
 from pumpclient.sdk import schema as shape
 from pumpclient.sdk import sql
 from pumpclient.sdk.errors import SchemaDiffers
-from pumpclient.sdk.table import Bound, Table
+from pumpclient.sdk.table import Bound, Table, bound_table
 
 # The flags that a declaration gives. The other flags follow from defaults and keys, which are compared themselves.
 _DECLARED_FLAGS = int(Flag.UNSIGNED | Flag.ZEROFILL)
@@ -27,16 +27,22 @@ def check_database(there: DBInfo, collate: str) -> None:
         )
 
 
-def check_table(there: Bound, declared: Table) -> None:
-    """Raise SchemaDiffers with the first difference. Ids and the table's history are ignored."""
+def declared_table(there: Bound, declared: Table, *, accept_added: bool) -> Table:
+    """Return the handle of a table that is as declared. Raise SchemaDiffers with the first difference. Ids and the
+    table's history are ignored. `accept_added`: see Service.create_table."""
     wanted = shape.build_table(declared, table_id=there.info.id, start_ts=there.info.update_timestamp)
-    difference = next(_differences(there.info, wanted), None)
+    difference = next(_differences(there.info, wanted, accept_added=accept_added), None)
     if difference is not None:
         where = f"table {there.schema}.{there.info.name}"
         raise SchemaDiffers(f"{where} already exists and is not as declared: {difference}")
+    ids = {column.name.lower(): column.id for column in there.info.columns}
+    if len(ids) == len(wanted.columns):
+        return bound_table(there.schema, there.info, there.version)
+    columns = tuple(replace(column, id=ids[column.name.lower()]) for column in wanted.columns)
+    return bound_table(there.schema, replace(wanted, columns=columns), there.version)
 
 
-def _differences(there: TableInfo, wanted: TableInfo) -> Iterator[str]:
+def _differences(there: TableInfo, wanted: TableInfo, *, accept_added: bool) -> Iterator[str]:
     columns = {column.name.lower(): column for column in there.public_columns if not column.hidden}
     declared = {column.name.lower(): column for column in wanted.columns}
     for key, column in declared.items():
@@ -46,16 +52,23 @@ def _differences(there: TableInfo, wanted: TableInfo) -> Iterator[str]:
         else:
             yield from _unlike(f"column {column.name}", _column_facts(found), _column_facts(column))
     for key, column in columns.items():
-        if key not in declared:
-            yield f"its column {column.name} is not declared"
-    if list(columns) != list(declared):
+        if key not in declared and not (accept_added and _has_default(column)):
+            why = ", is NOT NULL and has no default" if accept_added else ""
+            yield f"its column {column.name} is not declared{why}"
+    if [key for key in columns if key in declared] != list(declared):
         yield f"its columns stand in the order {', '.join(columns)}, declared {', '.join(declared)}"
     yield from _unlike("the table", _table_facts(there), _table_facts(wanted))
     keys = {index.name.lower(): index for index in there.indexes if not index.primary}
     wanted_keys = {index.name.lower(): index for index in wanted.indexes if not index.primary}
     for name in keys.keys() | wanted_keys.keys():
         here, there_should = keys.get(name), wanted_keys.get(name)
+        if accept_added and there_should is None and here is not None and not here.unique:
+            continue
         yield from _unlike(f"key {name}", {"": _key(here)}, {"": _key(there_should)})
+
+
+def _has_default(column: ColumnInfo) -> bool:
+    return not column.is_not_null or column.default is not None or column.default_bit is not None
 
 
 def _unlike(what: str, there: dict[str, str], wanted: dict[str, str]) -> Iterator[str]:

@@ -264,25 +264,30 @@ class Service:
         """Drop a database and all its tables. Raises SchemaNotFound."""
         await self._ddl.run(statements.drop_database(schema))
 
-    async def create_table(self, schema: str, table: Table, *, if_not_exists: bool = False) -> Table:
+    async def create_table(
+        self, schema: str, table: Table, *, if_not_exists: bool = False, accept_added: bool = False
+    ) -> Table:
         """Create a table and return its handle, through which rows are written.
 
         With `if_not_exists`, return the handle of an existing table of that name, whichever service created it; raises
         SchemaDiffers if it is not as declared. Raises SchemaExists, SchemaNotFound (the database) or BadDeclaration.
+
+        `accept_added`, for rolling deployments: the existing table may have further columns, nullable or with a
+        default, and further keys that are not unique, which a newer version of the service has added. The returned
+        handle has the declared columns. Its rows do not contain the others, as those of a handle from before the ALTER.
         """
         plan = statements.create_table(schema, table)
         if if_not_exists and table.name.lower() in map(str.lower, await self.tables(schema)):
-            return self._as_declared(schema, table)
+            return self._as_declared(schema, table, accept_added=accept_added)
         try:
             return await self._run_for_table(plan)
         except SchemaExists:
             if not if_not_exists:
                 raise
-            return self._as_declared(schema, table)  # another service created it meanwhile
+            return self._as_declared(schema, table, accept_added=accept_added)  # another service created it meanwhile
 
-    def _as_declared(self, schema: str, table: Table) -> Table:
-        compare.check_table(self.catalog.bound(schema, table.name), table)
-        return self.catalog.table(schema, table.name)
+    def _as_declared(self, schema: str, table: Table, *, accept_added: bool) -> Table:
+        return compare.declared_table(self.catalog.bound(schema, table.name), table, accept_added=accept_added)
 
     async def drop_table(self, table: Table) -> None:
         """Drop the table. Raises SchemaNotFound."""

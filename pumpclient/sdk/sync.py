@@ -188,9 +188,13 @@ class SyncService:
         """Drop a database and all its tables. See Service.drop_database."""
         self._loop.run(self._inner.drop_database(schema))
 
-    def create_table(self, schema: str, table: Table, *, if_not_exists: bool = False) -> Table:
+    def create_table(
+        self, schema: str, table: Table, *, if_not_exists: bool = False, accept_added: bool = False
+    ) -> Table:
         """Create a table and return its handle. See Service.create_table."""
-        return self._loop.run(self._inner.create_table(schema, table, if_not_exists=if_not_exists))
+        return self._loop.run(
+            self._inner.create_table(schema, table, if_not_exists=if_not_exists, accept_added=accept_added)
+        )
 
     def drop_table(self, table: Table) -> None:
         """Drop the table. See Service.drop_table."""

@@ -22,6 +22,7 @@ from pumpclient.sdk import (
     DateTime,
     Double,
     Enum,
+    Index,
     Int,
     NumericType,
     SchemaDiffers,
@@ -36,6 +37,7 @@ from pumpclient.sdk import (
     VarChar,
     Year,
 )
+from pumpclient.sdk.rows import RowCodec
 from tests.unit.pumpclient.sdk.conftest import Shop
 
 ID = Column("id", BigInt(), primary_key=True)
@@ -143,3 +145,50 @@ async def test_another_collation_of_the_database_and_no_database(shop: Shop) -> 
         await service.create_database("shop", collate="utf8mb4_general_ci", if_not_exists=True)
     with pytest.raises(SchemaExists):
         await service.create_database("shop")
+
+
+async def test_the_old_version_of_a_service_starts_again_after_the_new_one_altered_the_table(shop: Shop) -> None:
+    """Its rows are those of a handle from before the ALTER, wherever the added columns stand."""
+    declared = Table("orders", ID, NOTE, unique={"note": ["note"]})
+    new = await shop.service()
+    await new.create_database("shop")
+    before = await new.create_table("shop", declared)
+    added = [Column("pieces", Int(), nullable=False, default=1), Column("more", Int())]
+    await new.alter_table(before, add=added, after="id", add_index=[Index.over("by_more", ["more"])])
+    old = await shop.service()
+    with pytest.raises(SchemaDiffers, match=r"its column pieces is not declared$"):
+        await old.create_table("shop", declared, if_not_exists=True)
+    again = await old.create_table("shop", declared, if_not_exists=True, accept_added=True)
+    assert before.bound is not None and again.bound is not None
+    assert [(c.id, c.name) for c in again.bound.info.columns] == [(c.id, c.name) for c in before.bound.info.columns]
+    codecs = [RowCodec("shop", table.bound.info) for table in (before, again) if table.bound is not None]
+    first, second = (codec.insert_stored({"id": 7, "note": "x"}, rowid=0) for codec in codecs)
+    assert first == second
+    async with old.transaction() as txn:
+        txn.insert(again, {"id": 7, "note": "x"})
+    keys = {"unique": {"note": ["note"]}, "indexes": {"by_more": ["more"]}}
+    whole = Table("orders", ID, *added, NOTE, **keys)  # type: ignore[arg-type]
+    newest = await old.create_table("shop", whole, if_not_exists=True, accept_added=True)
+    assert newest.bound is not None and len(newest.bound.info.columns) == 4
+
+
+@pytest.mark.parametrize(
+    ("there", "difference"),
+    [
+        (
+            Table("orders", ID, NOTE, Column("x", Int(), nullable=False)),
+            "column x is not declared, is NOT NULL and has no",
+        ),
+        (Table("orders", ID, NOTE, unique={"note": ["note"]}), "key note is UNIQUE"),
+        (Table("orders", NOTE, ID), "its columns stand in the order"),
+        (Table("orders", ID), "it has no column note"),
+    ],
+)
+async def test_other_differences_are_refused_also_where_added_columns_are_accepted(
+    shop: Shop, there: Table, difference: str
+) -> None:
+    service = await shop.service()
+    await service.create_database("shop")
+    await service.create_table("shop", there)
+    with pytest.raises(SchemaDiffers, match=difference):
+        await service.create_table("shop", Table("orders", ID, NOTE), if_not_exists=True, accept_added=True)

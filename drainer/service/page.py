@@ -13,6 +13,7 @@ from binlog.runtime.page import Alarm, Fact, Mood, Table, bytes_text, render, sp
 LAG_WARN_S = 30.0
 PENDING_WARN_S = 10.0
 BATCH_WARN_S = 60.0
+FAILING_BAD_S = 30.0  # a shorter failure is usual, such as a DDL that waits for a lock
 
 
 def page(document: Mapping[str, Any], history: History | None = None, now_s: float = 0.0) -> str:
@@ -21,7 +22,7 @@ def page(document: Mapping[str, Any], history: History | None = None, now_s: flo
     batches = ", ".join(f"{count:,} {mode}" for mode, count in document["Batches"].items())
     size = f"; last: {last['mode']}, {bytes_text(last['bytes'])}" if last["mode"] else ""
     facts = (
-        Fact("lag", span_text(lag_s), _synced(document), Mood.WARN if lag_s >= LAG_WARN_S else Mood.GOOD),
+        Fact("lag", span_text(lag_s), _synced(document), _lag_mood(document, lag_s)),
         Fact("position", _time(document), f"commit_ts {document['Position']}"),
         Fact("rows applied", f"{document['RowsApplied']:,}", "since the start"),
         Fact("DDLs applied", f"{document['DDLsApplied']:,}", str(document["LastDDL"] or "")[:80]),
@@ -59,12 +60,17 @@ def _failing(document: Mapping[str, Any]) -> list[Alarm]:
     if not document["Error"]:
         return []
     tries = f"{document['ErrorTries']:,} tries in {span_text(document['ErrorSeconds'])}"
-    return [Alarm(f"Failing since {document['ErrorTime']}, {tries}: {document['Error']}")]
+    mood = Mood.BAD if document["ErrorSeconds"] >= FAILING_BAD_S else Mood.WARN
+    return [Alarm(f"Failing since {document['ErrorTime']}, {tries}: {document['Error']}", mood)]
 
 
 def _time(document: Mapping[str, Any]) -> str:
     text: str = document["PositionTime"]
     return text[:19] if document["Position"] else "the beginning"
+
+
+def _lag_mood(document: Mapping[str, Any], lag_s: float) -> Mood:
+    return Mood.WARN if lag_s >= LAG_WARN_S or document["HeldBack"] or document["Error"] else Mood.GOOD
 
 
 def _synced(document: Mapping[str, Any]) -> str:
@@ -112,7 +118,7 @@ def _pumps(pumps: Sequence[Mapping[str, Any]]) -> Table:
         (
             pump["node"],
             pump["host"],
-            pump["state"] + ("" if pump["counts"] else ", not counted"),
+            _state(pump),
             tso.format_local(pump["resolved"]) if pump["resolved"] else "",
             f"{pump['pending']:,}",
             f"down for {span_text(pump['downSeconds'])}: {pump['error']}" if pump["downSeconds"] else pump["error"],
@@ -121,6 +127,12 @@ def _pumps(pumps: Sequence[Mapping[str, Any]]) -> Table:
     ]
     columns = ("pump", "address", "state", "resolved", "pending", "problem")
     return Table("Pumps", columns, rows, "none known yet", frozenset({"pending"}), frozenset({"problem"}))
+
+
+def _state(pump: Mapping[str, Any]) -> str:
+    """Return the registered state; a pump that does not answer may not be in it any more."""
+    state = pump["state"] + ("" if pump["counts"] else ", not counted")
+    return f"down (registered as {state})" if pump["downSeconds"] else state
 
 
 def _pending(pumps: Sequence[Mapping[str, Any]]) -> Table:

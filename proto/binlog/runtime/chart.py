@@ -10,7 +10,7 @@ from html import escape
 from binlog.runtime.history import INTERVAL_S, SPAN_S
 
 WIDTH, HEIGHT = 480, 120
-LEFT, RIGHT, TOP, BOTTOM = 58, 8, 10, 18
+LEFT, RIGHT, TOP, BOTTOM = 72, 8, 12, 20
 GAP_S = 3 * INTERVAL_S
 STEPS = (1.0, 2.0, 5.0, 10.0)
 # Lengths of the time axis. Short ones let a program that has just started fill its charts.

@@ -82,7 +82,12 @@ figcaption{color:var(--dim);font-size:12.5px}svg{display:block;width:100%;height
 .grid{stroke:var(--line)}.tick{fill:var(--dim);font-size:11px}
 .line{fill:none;stroke:var(--mark);stroke-width:1.6;stroke-linejoin:round}.area{fill:var(--mark);opacity:.14}
 @media(max-width:560px){main{padding:20px 12px 28px}.tick{font-size:15px}.facts{grid-template-columns:1fr 1fr;gap:8px}
-.fact{padding:10px}.value{font-size:17px}.note{font-size:12px}}
+.fact{padding:10px}.value{font-size:17px}.note{font-size:12px}
+tr{display:block;padding:6px 0;border-bottom:1px solid var(--line)}tr:last-child{border-bottom:0}
+tr:first-child{display:none}
+td,td.right,td.prose{display:flex;gap:12px;justify-content:space-between;padding:3px 12px;border:0;text-align:right;
+white-space:normal;overflow-wrap:anywhere;min-width:0}td:empty{display:none}
+td::before{content:attr(data-name);color:var(--dim);white-space:nowrap}}
 footer{color:var(--dim);font-size:12.5px;margin-top:28px}a{color:inherit}
 """
 
@@ -137,6 +142,8 @@ def _table(table: Table) -> str:
     kinds = ["right" if name in table.right else "prose" if name in table.prose else "" for name in table.columns]
     marks = [f' class="{kind}"' if kind else "" for kind in kinds]
     head = "".join(f"<th{mark}>{escape(name)}</th>" for name, mark in zip(table.columns, marks, strict=True))
+    # In a narrow window a row becomes a list of names and values, so that no column is out of sight.
+    marks = [f'{mark} data-name="{escape(name)}"' for name, mark in zip(table.columns, marks, strict=True)]
     body = "".join(
         "<tr>" + "".join(f"<td{mark}>{escape(cell)}</td>" for cell, mark in zip(row, marks, strict=True)) + "</tr>"
         for row in table.rows

@@ -280,7 +280,11 @@ class Topics:
                 found_error = error.args[0]
                 if isinstance(refused := meaning(found_error, patience.what, right), DestinationRefused):
                     raise refused from error
-                self._wait(patience, found_error.str())
+                if found_error.code() >= 0:  # the answer of a broker; the library's own codes are negative
+                    self._renew()
+                    patience.failed(DestinationDown(found_error.str()))
+                else:
+                    self._wait(patience, found_error.str())
             except TimeoutError:
                 self._wait(patience, "no answer")
             except DestinationDown as error:

@@ -55,7 +55,15 @@ def test_what_needs_somebody_is_an_alarm() -> None:
         "ab12",
     ):
         assert words in text
-    assert "down for 1 min 30 s: refused" in text
+    assert "down for 1 min 30 s: refused" in text and "down (registered as online)" in text
+    assert 'class="value warn">0.2 s' in text, "a lag beside a watermark that is held back is not good"
+
+
+@pytest.mark.parametrize(("seconds", "mood"), [(2.0, "warn"), (45.0, "bad")])
+def test_a_failure_is_red_when_it_lasts(seconds: float, mood: str) -> None:
+    """A DDL that waits for a lock fails for a moment."""
+    text = page({**DOCUMENT, "Error": "DDL: locked", "ErrorTime": "now", "ErrorSeconds": seconds, "ErrorTries": 3})
+    assert f'class="alarm {mood}">Failing since now' in text
 
 
 def test_what_fails_and_what_was_passed() -> None:

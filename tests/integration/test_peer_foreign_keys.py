@@ -1,4 +1,4 @@
-"""What a real TiDB writes of a statement that a foreign key undoes (docs/compatibility.md). Skipped without PEER_BIN."""
+"""What a real TiDB writes of a statement that a foreign key undoes (docs/compatibility.md). Needs PEER_BIN."""
 
 from __future__ import annotations
 

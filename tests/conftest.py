@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from binlog.runtime.log import LIBRARY_LOGGER
 from hypothesis import HealthCheck, settings
 
 from tests.support.cpu_report import Meter
@@ -78,9 +80,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _unconfigured_log() -> Iterator[None]:
-    """structlog's capture_logs leaves it configured, and log lines of later tests would go another way."""
+    """structlog's capture_logs leaves it configured, and log lines of later tests would go another way. A block of
+    docs/sdk.md sets a level, under which they would be missing."""
     yield
     structlog.reset_defaults()
+    logging.getLogger(LIBRARY_LOGGER).setLevel(logging.NOTSET)
 
 
 @pytest.fixture

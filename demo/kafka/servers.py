@@ -82,7 +82,7 @@ class Registry:
 
 def broker(directory: Path) -> Broker:
     """Format the broker's data and return the broker. Raises DemoError if Java or the jars are missing."""
-    jars = _jars("kafka-*", "kafka")
+    jars = _jars("kafka-[0-9]*", "kafka")
     home = directory / "kafka"
     home.mkdir()
     port, controller = free_port(), free_port()
@@ -102,7 +102,7 @@ def broker(directory: Path) -> Broker:
 
 def registry(directory: Path) -> Registry:
     """Return the registry. Raises DemoError if Java or the jar is missing."""
-    jar = next(iter(sorted(_jars("apicurio-registry-*", "registry").glob("*-runner.jar"))), None)
+    jar = next(iter(sorted(_jars("apicurio-registry-[0-9]*", "registry").glob("*-runner.jar"))), None)
     if jar is None:
         raise DemoError(_missing("the schema registry's jar is", "registry"))
     port = free_port()

@@ -16,7 +16,7 @@ from drainer.protocol.pb_file.reader import Record, RecordDamaged, records, sort
 from drainer.protocol.pb_file.records import OVERHEAD, FileName, parse_name
 from drainer.reparo.errors import ReparoError
 from drainer.reparo.repeats import Repeats
-from drainer.sink.file.fenced_directory import POSITION
+from drainer.sink.document_position import POSITION
 from drainer.sink.replay import ReplayPosition
 
 _PARQUET_STAGE = "stage"  # the directory that db-type = "file" with format = "parquet" has beside its tables

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import sync_directory
@@ -25,6 +25,7 @@ from drainer.sink.disk import lock
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
 from drainer.sink.position import DONE, ChunkMark, JobMark, Stored, intent_of, intent_text, refusal, taken_meanwhile
 
+POSITION: Final = "position.json"
 Chunk = tuple[int, str, int]  # until_ts, stage, slot
 
 

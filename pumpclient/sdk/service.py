@@ -273,20 +273,16 @@ class Service:
         SchemaDiffers if it is not as declared. Raises SchemaExists, SchemaNotFound (the database) or BadDeclaration.
 
         `accept_added`, for rolling deployments: the existing table may have further columns, nullable or with a
-        default, and further keys that are not unique, which a newer version of the service has added. The returned
-        handle has the declared columns. Its rows do not contain the others, as those of a handle from before the ALTER.
+        default, and further keys that are not unique. Like a handle from before the ALTER, the returned one has the
+        declared columns only.
         """
         plan = statements.create_table(schema, table)
-        if if_not_exists and table.name.lower() in map(str.lower, await self.tables(schema)):
-            return self._as_declared(schema, table, accept_added=accept_added)
-        try:
-            return await self._run_for_table(plan)
-        except SchemaExists:
-            if not if_not_exists:
-                raise
-            return self._as_declared(schema, table, accept_added=accept_added)  # another service created it meanwhile
-
-    def _as_declared(self, schema: str, table: Table, *, accept_added: bool) -> Table:
+        if not if_not_exists or table.name.lower() not in map(str.lower, await self.tables(schema)):
+            try:
+                return await self._run_for_table(plan)
+            except SchemaExists:  # with `if_not_exists`: another service created it meanwhile
+                if not if_not_exists:
+                    raise
         return compare.declared_table(self.catalog.bound(schema, table.name), table, accept_added=accept_added)
 
     async def drop_table(self, table: Table) -> None:
@@ -294,9 +290,7 @@ class Service:
         await self._ddl.run(statements.drop_table(*_place(table)))
 
     async def truncate_table(self, table: Table) -> Table:
-        """Remove all rows and return the new handle. Rows written later through the old handle are dropped
-        downstream.
-        """
+        """Remove all rows and return the new handle. Drainers drop rows written later through the old one."""
         return await self._run_for_table(statements.truncate_table(*_place(table)))
 
     async def rename_table(self, table: Table, name: str, *, schema: str | None = None) -> Table:

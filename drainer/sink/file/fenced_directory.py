@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from drainer.sink.base import FirstStart, Identity, Position, TableName
-from drainer.sink.document_position import DocumentPositionStore, PositionFile
+from drainer.sink.document_position import POSITION, DocumentPositionStore, PositionFile
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.position import Stored, refusal
-
-POSITION: Final = "position.json"
 
 
 class FencedDirectory:

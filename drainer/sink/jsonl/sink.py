@@ -31,7 +31,7 @@ from drainer.sink.base import (
     TableName,
     Wants,
 )
-from drainer.sink.document_position import DocumentPositionStore, PositionFile
+from drainer.sink.document_position import POSITION, DocumentPositionStore, PositionFile
 from drainer.sink.errors import DestinationRefused, PositionMoved
 from drainer.sink.jsonl.files import (
     Appender,
@@ -51,7 +51,6 @@ from drainer.sink.jsonl.slot_writer import JsonlSlotWriter
 from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs, refusal
 from drainer.sink.settings import SyncerSettings
 
-POSITION: Final = "position.json"
 _STAGE: Final = "write"
 
 

@@ -69,7 +69,7 @@ class Machines:
         assert done.returncode == 0, done.stderr
 
     def drainer(self) -> Server:
-        (text,) = blocks("toml")
+        (text,) = [block for block in blocks("toml") if block.startswith("# drainer.toml\n")]
         file = self.directory / "drainer.toml"
         file.write_text(self.here(text))
         (commands,) = [block for block in blocks("sh") if block.startswith("drainer ")]

@@ -68,10 +68,10 @@ def test_read_and_stream(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
         ({"pd-urls": "http://127.0.0.1:1", "start": "1"}, "ConfigError: data source binlog: unknown option start"),
         (
             {"pd-urls": "http://127.0.0.1:1", "start-ts": "now"},
-            "ConfigError: data source binlog: option start-ts must be a whole number, not 'now'",
+            "ConfigError: data source binlog: option start-ts: 'now' is neither a TSO nor a time such as",
         ),
     ],
-    ids=["missing", "unknown", "no number"],
+    ids=["missing", "unknown", "neither a ts nor a time"],
 )
 def test_a_wrong_option_is_told_in_one_line(spark: Any, options: dict[str, str], why: str) -> None:
     with pytest.raises(PySparkException) as caught:
@@ -82,7 +82,7 @@ def test_a_wrong_option_is_told_in_one_line(spark: Any, options: dict[str, str],
 
 
 def test_an_empty_range_is_an_empty_answer(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
-    """Nothing was ever written; a start behind the watermark; an end before the start; a stream of nothing."""
+    """Nothing was ever written; a start behind the watermark; a stream of nothing."""
     stubs.add("a")
     stubs.resolve(100)
 
@@ -90,7 +90,7 @@ def test_an_empty_range_is_an_empty_answer(stubs: Stubs, spark: Any, tmp_path: P
         source = source.format("binlog").option("pd-urls", stubs.etcd.endpoint).option("tso-source", "own")
         return source.options(**{name.replace("_", "-"): str(value) for name, value in options.items()}).load()
 
-    for options in ({}, {"start_ts": 100}, {"start_ts": 1 << 50}, {"start_ts": 50, "end_ts": 20}):
+    for options in ({}, {"start_ts": 100}, {"start_ts": 1 << 50}):
         frame = reader(spark.read, **options)
         assert frame.collect() == []
         assert frame.columns == ["commit_ts", "start_ts", "pump", "ddl_job_id", "ddl_query", "payload"]

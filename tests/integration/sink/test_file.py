@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from drainer.sink.document_position import POSITION
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.file.appender import Current, repair
-from drainer.sink.file.fenced_directory import POSITION
 from tests.integration.sink.forks import children
 from tests.support import file_case
 from tests.support.change_replay import WHO, commits

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from drainer.sink.document_position import POSITION
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.jsonl.files import Notes, repair
-from drainer.sink.jsonl.sink import POSITION, JsonlSink
+from drainer.sink.jsonl.sink import JsonlSink
 from tests.integration.sink.forks import children
 from tests.support import jsonl_case
 from tests.support.jsonl_case import WHO, commits, in_order, lines_of, recorded

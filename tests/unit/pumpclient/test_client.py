@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from binlog.cluster.node import State
 from binlog.errors import ConfigError
+from binlog.pb import binlog_pb2
 
 from pumpclient.errors import (
     ClientClosed,
@@ -24,6 +25,14 @@ from tests.unit.pumpclient.conftest import FAST, Field, until
 from tests.unit.pumpclient.stub_pump import Fault
 
 KEY, VALUE = b"t\x80key", b"\x08\x01"
+
+
+def value_of(size: int) -> bytes:
+    """A prewrite value with rows of so many bytes."""
+    rows = binlog_pb2.TableMutation(inserted_rows=[b"\x00" * size])
+    return bytes(binlog_pb2.PrewriteValue(schema_version=1, mutations=[rows]).SerializeToString())
+
+
 PATIENT = replace(FAST, write_timeout_s=30)  # where nothing fails, and a busy machine must not make it fail
 BOTH_WAYS = pytest.mark.parametrize("extension", [True, False], ids=["batched", "plain"])
 
@@ -187,13 +196,13 @@ async def test_a_pump_with_a_small_message_limit(field: Field) -> None:
     await pump.start(pump.port)
     client = await field.client(limits=PATIENT)
     await client.write_prewrite(1, KEY, VALUE)
-    await asyncio.gather(*(client.write_prewrite(ts, KEY, b"\x08\x01" * 20_000) for ts in range(2, 40)))
+    await asyncio.gather(*(client.write_prewrite(ts, KEY, value_of(40_000)) for ts in range(2, 40)))
     assert set(pump.pending) == set(range(1, 40))
     assert pump.plain_calls >= 37
     with pytest.raises(PayloadTooLarge, match="larger than max"):
-        await client.write_prewrite(100, KEY, b"\x08\x01" * 60_000)
+        await client.write_prewrite(100, KEY, value_of(120_000))
     with pytest.raises(PayloadTooLarge):
-        await client.write_prewrite(101, KEY, b"\x08\x01" * 600_000)
+        await client.write_prewrite(101, KEY, value_of(1_200_000))
 
 
 async def test_one_dial_for_everybody(field: Field) -> None:

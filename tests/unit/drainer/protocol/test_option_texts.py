@@ -47,6 +47,7 @@ def test_every_option_has_a_name() -> None:
         "avro-defaults": "avro",
         "schema-registry": "http://u:secret@registry",
         "debezium-disable-schema": "true",
+        "debezium-bigint-unsigned-handling-mode": "precise",
         "kafka-config.codec-config.encoding-format": "avro",
         "send-bootstrap-interval-in-sec": "1",
         "send-bootstrap-in-msg-count": "2",

@@ -20,7 +20,7 @@ from drainer.protocol.schema_ids import KnownSchemas, merged
 from tests.support.row_changes import make_changes
 from tests.unit.drainer.protocol.test_documented_messages import COMMIT, TABLE
 
-PAGE = (Path(__file__).parents[4] / "docs" / "kafka.md").read_text().split("\n## Which protocol\n")[1]
+PAGE = (Path(__file__).parents[4] / "docs" / "kafka.md").read_text().split("\n## Which protocol\n")[1].split("\n## ")[0]
 HEADER, _, *ROWS = (
     [cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line[:1] == "|"
 )

@@ -85,8 +85,8 @@ figcaption{color:var(--dim);font-size:12.5px}svg{display:block;width:100%;height
 .fact{padding:10px}.value{font-size:17px}.note{font-size:12px}
 tr{display:block;padding:6px 0;border-bottom:1px solid var(--line)}tr:last-child{border-bottom:0}
 tr:first-child{display:none}
-td,td.right,td.prose{display:flex;flex-wrap:wrap;gap:0 12px;justify-content:space-between;padding:3px 12px;border:0;text-align:right;
-white-space:normal;overflow-wrap:anywhere;min-width:0}td:empty{display:none}
+td,td.right,td.prose{display:flex;flex-wrap:wrap;gap:0 12px;justify-content:space-between;padding:3px 12px;border:0;
+text-align:right;white-space:normal;overflow-wrap:anywhere;min-width:0}td:empty{display:none}
 td::before{content:attr(data-name);color:var(--dim);white-space:nowrap}}
 footer{color:var(--dim);font-size:12.5px;margin-top:28px}a{color:inherit}
 """

@@ -20,6 +20,7 @@ from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, FieldType, Tp
 
 from drainer.row.layout import replicated
+from drainer.sink.errors import DestinationRefused
 
 _ROWID_NAMES: Final = ("_rowid_", "rowid", "oid")
 _ESCAPED: Final = re.compile(r"%(?=2[5E])|\.")
@@ -47,9 +48,16 @@ def tables_of(connection: sqlite3.Connection, schema: str) -> list[str]:
 
 
 def rowid_name(columns: Iterable[str]) -> str:
-    """Return a name of SQLite's row number that none of these columns has."""
+    """Return a name of SQLite's row number that none of these columns has. Raises DestinationRefused if all of them are
+    names of columns: one of several equal rows cannot be named then."""
     taken = {name.lower() for name in columns}
-    return next(name for name in _ROWID_NAMES if name not in taken)
+    free = [name for name in _ROWID_NAMES if name not in taken]
+    if not free:
+        raise DestinationRefused(
+            f"a table with the columns {', '.join(_ROWID_NAMES)} cannot be in SQLite: they hide its row number; rename "
+            "one of them upstream or exclude the table"
+        )
+    return free[0]
 
 
 def affinity(kind: FieldType) -> str:

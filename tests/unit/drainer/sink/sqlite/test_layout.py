@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.sqlite.file import SQLiteFile
-from drainer.sink.sqlite.layout import quote, table_name, tables_of
+from drainer.sink.sqlite.layout import quote, rowid_name, table_name, tables_of
 
 NAMES = st.text(st.sampled_from(".%25Ea"), max_size=5)
 
@@ -35,6 +35,12 @@ def test_a_column_that_is_missing_is_no_string() -> None:
         connection.execute(f"DELETE FROM {quote('a`b')} WHERE {quote('id')}='id'")
     assert tables_of(connection, "a`b") == []
     connection.close()
+
+
+def test_columns_with_all_names_of_the_row_number_are_refused() -> None:
+    assert rowid_name(["id", "_ROWID_", "rowid"]) == "oid"
+    with pytest.raises(DestinationRefused, match="_rowid_, rowid, oid"):
+        rowid_name(["Oid", "RowId", "_rowid_"])
 
 
 def test_a_table_with_the_name_that_an_earlier_version_gave_is_refused_with_its_new_name(tmp_path: Path) -> None:

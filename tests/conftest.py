@@ -42,10 +42,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # How long an example takes says how busy the machine is, and nothing of what is tested. The same examples at every run:
-# what a change did not break, chance does not break either. HYPOTHESIS_PROFILE=search looks for others.
-_QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-settings.register_profile("tests", deadline=None, suppress_health_check=_QUIET, derandomize=True, database=None)
-settings.register_profile("search", deadline=None, suppress_health_check=_QUIET, max_examples=1000, print_blob=True)
+# what a change did not break, chance does not break either. `make test` takes a quarter of them, `make test-all` all;
+# HYPOTHESIS_PROFILE=search looks for others.
+_QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+_COMMON = settings(deadline=None, suppress_health_check=_QUIET)
+settings.register_profile("tests", _COMMON, derandomize=True, database=None)
+settings.register_profile("quick", settings.get_profile("tests"), max_examples=25)
+settings.register_profile("search", _COMMON, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 
 

@@ -12,7 +12,7 @@ import pytest
 from binlog.tidb.json_encode import encode_json
 from binlog.tidb.time import Civil, from_zone, pack
 from binlog.tidb.types import FieldType, Flag, Tp
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -26,6 +26,7 @@ from drainer.row.family import Family
 from drainer.row.form import Form
 from tests.golden.test_dispatch import steps_of
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
+from tests.support.examples import FEW
 from tests.support.protocol_cases import CASES, ZONE, Case, Wire, check
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import COLUMNS, carriers_of, text_type
@@ -161,7 +162,7 @@ def _changes(table: Table, kind: Kind, old: Sequence[Row], new: Sequence[Row]) -
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=FEW.max_examples // 2)
 @given(pairs=st.lists(st.tuples(_rows(), _rows()), min_size=1, max_size=3), table=st.sampled_from(TABLES))
 def test_drawn_rows(case: Case, pairs: list[tuple[Row, Row]], table: Table) -> None:
     wire = Wire(case)

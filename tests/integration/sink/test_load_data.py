@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from binlog.tidb.table import TableInfo
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Folded, Kind, Match, NetRow, TableShape
@@ -245,7 +245,6 @@ def differential(db: MariaDB, columns: dict[str, Col], more: str, examples: Sequ
     a, b = shape(columns, "a"), shape(columns, "b")
     with both_ways(db) as (by_load, by_statement):
 
-        @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
         @given(rows_of(columns))
         def run(texts: list[bytes]) -> None:
             loads = by_load.loads

@@ -8,13 +8,14 @@ from unittest import mock
 
 import pytest
 from binlog.tidb.table import TableInfo
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from drainer.changes.segment import SegmentDecoder
 from drainer.sink.mysql.connection import ConnectionLost
 from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import server_config
+from tests.support.examples import FEW
 from tests.support.schema_case import ts
 from tests.support.servers import MariaDB
 from tests.unit.drainer.cut_case import (
@@ -40,12 +41,7 @@ from tests.unit.drainer.cut_case import (
 pytestmark = pytest.mark.integration
 
 EACH = Cuts(frozenset(range(99)))
-EXAMPLES = settings(
-    max_examples=4,
-    deadline=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+EXAMPLES = settings(max_examples=FEW.max_examples // 5, phases=[Phase.explicit, Phase.generate])
 
 
 def reset(db: MariaDB) -> None:

@@ -10,7 +10,7 @@ import pytest
 from binlog import envelope
 from binlog.errors import BinlogError
 from binlog.tidb.job import ActionType
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import Mode, Plan
@@ -27,6 +27,7 @@ from drainer.schema.state import Schema
 from drainer.sink.base import Identity, Intent
 from drainer.sink.memory import MemorySink, Store
 from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.examples import FEW
 from tests.support.local_batch import LocalBatch
 from tests.support.schema_case import BEGIN_TS, ddl, job, table, ts
 
@@ -113,7 +114,7 @@ def test_a_whole_recording_is_one_inline_batch() -> None:
     assert WHOLE.jobs
 
 
-@settings(max_examples=25, deadline=None)
+@FEW
 @given(st.sets(st.sampled_from(COMMITS), max_size=8), st.integers(1, 3), st.booleans())
 def test_any_cut_and_either_way_give_the_same(cuts: set[int], parts: int, restart: bool) -> None:
     """Batches end anywhere; those without a DDL are spread; the driver may be another life for each."""
@@ -137,7 +138,7 @@ def test_any_cut_and_either_way_give_the_same(cuts: set[int], parts: int, restar
     }
 
 
-@settings(max_examples=25, deadline=None)
+@FEW
 @given(st.sets(st.sampled_from(COMMITS), min_size=1, max_size=8), st.integers(1, 3))
 def test_batches_that_are_read_before_their_turn_give_the_same(cuts: set[int], parts: int) -> None:
     """Each spread batch is planned and read before the one in front of it is applied, where that is spread too."""

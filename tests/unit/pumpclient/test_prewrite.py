@@ -11,7 +11,7 @@ from enum import Enum
 import pytest
 from binlog.cluster.node import NodeStatus, State
 from binlog.envelope import BinlogType
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pumpclient.answer import ACKED, Answer, Outcome, classify, lost, not_sent
@@ -104,7 +104,6 @@ async def play(played: Played, pumps: str) -> tuple[str | None, set[str]]:
     return acked, set(played.tracker.settled(7).pumps)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from("abc"),

@@ -160,5 +160,5 @@ class OneTransaction(RuleBasedStateMachine):
             assert len(self.tracker) == 0
 
 
-OneTransaction.TestCase.settings = settings(max_examples=100, stateful_step_count=12, deadline=None)
+OneTransaction.TestCase.settings = settings(stateful_step_count=12)
 TestOneTransaction = OneTransaction.TestCase

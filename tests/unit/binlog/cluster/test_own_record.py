@@ -15,7 +15,7 @@ from binlog.cluster.own_record import ForeignRecord, OwnRecord
 from binlog.cluster.registry import Registry, key_of
 from binlog.errors import EtcdError
 from binlog.stub.etcd import MemoryEtcd
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.lossy_etcd import LossyEtcd
@@ -50,7 +50,6 @@ async def test_writes_whose_answers_were_lost_are_recognised(fates: list[str]) -
 
 
 @given(st.integers(0, 2**32))
-@settings(deadline=None, max_examples=200)
 async def test_no_loss_of_answers_makes_the_record_foreign_and_a_foreign_one_is_always_noticed(seed: int) -> None:
     dice = random.Random(seed)
     etcd = LossyEtcd()

@@ -13,7 +13,7 @@ from binlog import envelope
 from binlog.errors import BinlogError, DecodeError, PumpUnavailable
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.runtime.security import Security
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import Mode, Plan
@@ -33,6 +33,7 @@ from drainer.schema.state import Schema
 from drainer.schema.steps import Rows
 from drainer.sink.memory import MemorySink, Store
 from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.examples import FEW
 from tests.support.local_batch import LocalBatch
 from tests.unit.drainer.test_pipeline import CUT, WHO, Supply
 from tests.unit.tidb.damage import survives
@@ -240,7 +241,7 @@ class Recording:
 RECORDINGS = [Recording(name) for name in ("keys", "types", "ddl")]
 
 
-@settings(max_examples=12, deadline=None)
+@FEW
 @given(st.sampled_from(RECORDINGS), st.sampled_from([0, 150, 1000]), st.sampled_from([1, 300, 5000]), st.data())
 def test_in_pieces_it_comes_out_as_whole(recording: Recording, large: int, piece: int, data: st.DataObject) -> None:
     """DDL in the way, every schema version, tables with and without keys, each transaction on two pumps (rule 19)."""

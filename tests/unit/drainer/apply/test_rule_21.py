@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from binlog.tidb.table import TableInfo
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import Mode, Plan
@@ -24,6 +23,7 @@ from drainer.schema.state import Schema
 from drainer.sink.base import Applied, Intent, SlotWriter
 from drainer.sink.errors import CommitRefused, UniqueConflict
 from drainer.sink.sqlite.layout import quote, table_name
+from tests.support.examples import FEW
 from tests.support.local_batch import LocalBatch
 from tests.support.row_case import INT, TEXT, table
 from tests.support.schema_case import ts
@@ -53,13 +53,12 @@ from tests.unit.drainer.cut_case import (
 )
 from tests.unit.drainer.test_pipeline import Supply
 
-EXAMPLES = settings(max_examples=int(os.environ.get("CUT_EXAMPLES", "12")))
 EACH = Cuts(frozenset(range(99)))
 every_table = pytest.mark.parametrize("info", TABLES, ids=lambda info: info.name)
 
 
 @every_table
-@EXAMPLES
+@FEW
 @given(data=st.data())
 def test_a_stream_of_a_service(tmp_path: Path, info: TableInfo, data: st.DataObject) -> None:
     """The later commit_ts wins; nothing is an error, whatever writers did to keys and old rows."""
@@ -71,7 +70,7 @@ def test_a_stream_of_a_service(tmp_path: Path, info: TableInfo, data: st.DataObj
 
 
 @every_table
-@EXAMPLES
+@FEW
 @given(data=st.data())
 def test_a_stream_of_tidb(tmp_path: Path, info: TableInfo, data: st.DataObject) -> None:
     """The same rows, or the same error at the same transaction with the same rows before it. Another table comes along:

@@ -14,7 +14,7 @@ from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum, Uint
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.changes.claim_slots import merge_claims
@@ -48,7 +48,6 @@ def nothing(table_id: int) -> bool:
     return False
 
 
-@settings(deadline=None, max_examples=200)
 @given(data=st.data(), of=views())
 def test_claims_are_noted_as_row_by_row(data: st.DataObject, of: tuple[SchemaView, list[TableInfo]]) -> None:
     view, versions = of
@@ -62,7 +61,6 @@ def test_claims_are_noted_as_row_by_row(data: st.DataObject, of: tuple[SchemaVie
     assert columns.hides_conflict() == rows.hides_conflict()
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     data=st.data(), of=views(), parts=st.integers(1, 3), slots=st.integers(1, 3), in_order=st.booleans(),
     rows_min=st.lists(st.sampled_from([0, 0, 3, 1 << 40]), min_size=3, max_size=3),
@@ -106,7 +104,6 @@ claimed = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=500)
 @given(claimed)
 def test_who_holds_a_value_is_told_as_one_by_one(drawn: list[tuple[int, int, int, int, bool]]) -> None:
     """drainer.order.claims has the rules: of each value two holders, whether it came and went, its first holder."""
@@ -127,7 +124,6 @@ def test_who_holds_a_value_is_told_as_one_by_one(drawn: list[tuple[int, int, int
         assert drawn[holders[number]][3] == one_by_one.first_holder(claims)
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.lists(BYTES | st.binary(max_size=5) | st.sampled_from([b"A\x1c", b"a\xc2\xa0", b"\xc3\x89 ", b"Ss\t\x0b"])))
 def test_texts_are_compared_as_coarsely_as_one_by_one(texts: list[bytes]) -> None:
     expected = [str(coarse(text)).encode() for text in texts]

@@ -14,7 +14,7 @@ from binlog.tidb.row import decode_insert, encode_handle_value, encode_insert, h
 from binlog.tidb.row_v2 import encode_row_v2
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -24,6 +24,7 @@ from drainer.changes.vector import Buffer
 from drainer.row.codec import Codec
 from drainer.schema.errors import TableUnknown, UnknownColumn
 from drainer.schema.view import SchemaView
+from tests.support.examples import FEW
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, not_null, table, transaction, view_of
 from tests.unit.drainer.changes.cases import encoded, images, steps_of, tables
 
@@ -61,7 +62,6 @@ def both(view: SchemaView, rows: Rows) -> list[tuple[object, ...]]:
     return in_step
 
 
-@settings(deadline=None, max_examples=120)
 @given(data=st.data(), info=tables(), new_collation=st.booleans())
 def test_both_ways_give_the_same_columns(data: st.DataObject, info: TableInfo, new_collation: bool) -> None:
     steps = data.draw(steps_of(info))
@@ -70,7 +70,6 @@ def test_both_ways_give_the_same_columns(data: st.DataObject, info: TableInfo, n
     assert [row[2] for row in found] == [Kind[kind.upper()] for kind, _, _ in steps]
 
 
-@settings(deadline=None, max_examples=60)
 @given(data=st.data(), info=tables())
 def test_usual_rows_are_all_read_in_step(data: st.DataObject, info: TableInfo) -> None:
     """Else the quick way would be slow in silence."""
@@ -85,7 +84,7 @@ def _refuse(*_: object) -> None:
     raise AssertionError("a usual row was left to the general decoder")
 
 
-@settings(deadline=None, max_examples=50)
+@FEW
 @given(data=st.data(), info=tables())
 def test_damage_is_judged_by_the_general_decoder(data: st.DataObject, info: TableInfo) -> None:
     """One row cut or with another byte, between two that are whole: it is refused where the general decoder refuses it,
@@ -135,7 +134,7 @@ def test_damage_is_refused_however_many_rows_there_are(kind: Kind, row: bytes, h
             decoded(view, rows, rows_min, whole=False)
 
 
-@settings(deadline=None, max_examples=30)
+@FEW
 @given(data=st.data(), info=tables())
 def test_rows_of_format_2_go_the_general_way(data: st.DataObject, info: TableInfo) -> None:
     steps = data.draw(steps_of(info, most=3))

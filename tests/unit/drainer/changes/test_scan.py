@@ -9,7 +9,7 @@ from binlog import envelope
 from binlog.envelope import encode_binlog
 from binlog.errors import DecodeError
 from binlog.tidb.mutation import PrewriteValue
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -84,7 +84,6 @@ def payloads(draw: st.DrawFn) -> bytes:
     return whole[2:] + whole[:2] if shape == 2 else whole  # tp may come last
 
 
-@settings(deadline=None, max_examples=150)
 @given(found=st.lists(payloads(), max_size=12), seed=st.integers(0, 99))
 def test_rows_are_those_of_the_general_readers(found: list[bytes], seed: int) -> None:
     """In any order, some of them twice."""
@@ -104,7 +103,6 @@ def general_place(payload: bytes) -> tuple[int, int]:
     return found.commit_ts, found.start_ts
 
 
-@settings(deadline=None, max_examples=150)
 @given(whole=payloads(), at=st.integers(0, 10_000), byte=st.integers(0, 255))
 def test_damage_is_told_as_by_the_general_readers(whole: bytes, at: int, byte: int) -> None:
     value = PrewriteValue(70)

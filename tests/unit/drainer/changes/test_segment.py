@@ -15,7 +15,7 @@ from binlog.tidb.decimal import Decimal
 from binlog.tidb.flatten import flatten
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import NetRow, SegmentWork
@@ -102,7 +102,6 @@ def _padded(draw: st.DrawFn, info: TableInfo, values: Values) -> Values:
     }
 
 
-@settings(deadline=None, max_examples=150)
 @given(data=st.data(), info=tables())
 def test_columns_fold_as_rows_do(data: st.DataObject, info: TableInfo) -> None:
     payloads = data.draw(histories(info))
@@ -113,7 +112,6 @@ def test_columns_fold_as_rows_do(data: st.DataObject, info: TableInfo) -> None:
     assert listed(by_columns(view, payloads)) == listed(expected)
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     data=st.data(), info=tables(), parts=st.integers(1, 3), slots=st.integers(1, 3), in_order=st.booleans(),
     flush=st.booleans(), rows_min=st.integers(0, 9),

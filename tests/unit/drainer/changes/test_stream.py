@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.table import TableInfo
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -28,6 +28,7 @@ from drainer.row.decode import Decoder
 from drainer.row.transaction_pieces import pieces
 from drainer.schema.errors import SchemaError, TableUnknown, TableUnverified
 from drainer.schema.view import Relocation, SchemaView
+from tests.support.examples import FEW
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, in_parts, table, transaction, view_of
 from tests.unit.drainer.changes.cases import tables
 from tests.unit.drainer.changes.test_segment import histories
@@ -81,7 +82,6 @@ def put(key: int, value: int = 0) -> Step:
     return ("insert", {}, {1: key, 2: value})
 
 
-@settings(deadline=None, max_examples=100)
 @given(data=st.data(), info=tables())
 def test_every_change_comes_once_and_in_order(data: st.DataObject, info: TableInfo) -> None:
     payloads = data.draw(histories(info))
@@ -94,7 +94,6 @@ def test_every_change_comes_once_and_in_order(data: st.DataObject, info: TableIn
     assert (found.change_count, found.commits) == (len(wanted), len({one[2] for one in wanted}))
 
 
-@settings(deadline=None, max_examples=100)
 @given(data=st.data(), info=tables(), parts=st.integers(1, 3), slots=st.integers(1, 3))
 def test_slots_hold_every_change_once_and_in_order(
     data: st.DataObject, info: TableInfo, parts: int, slots: int
@@ -120,7 +119,7 @@ def test_slots_hold_every_change_once_and_in_order(
     assert found == {slot: some for slot, some in of.items() if some}
 
 
-@settings(deadline=None, max_examples=30)
+@FEW
 @given(data=st.data(), info=tables(), slots=st.integers(1, 3), run=st.integers(1, 4))
 def test_runs_of_binlogs_that_are_decoded_one_after_another(
     data: st.DataObject, info: TableInfo, slots: int, run: int
@@ -220,7 +219,7 @@ def test_how_much_is_decoded_together_is_bounded(count: int, most: int) -> None:
     assert not cutter._payloads
 
 
-@settings(deadline=None, max_examples=50)
+@FEW
 @given(
     count=st.integers(1, 30),
     arrays=st.integers(1, 3),
@@ -242,7 +241,6 @@ def test_divided_by_slots_of_more_than_eight_and_sixteen_bits() -> None:
     assert (rows.tolist(), ranges) == ([1, 5, 4, 0, 3, 2], [(0, 0, 2), (1, 2, 3), (256, 3, 5), (65_536, 5, 6)])
 
 
-@settings(deadline=None, max_examples=100)
 @given(data=st.data(), info=tables(), slots=st.integers(1, 4))
 def test_a_change_is_in_each_of_its_slots_once(data: st.DataObject, info: TableInfo, slots: int) -> None:
     payloads = data.draw(histories(info))
@@ -378,7 +376,6 @@ def test_texts_that_end_beyond_their_bytes_are_refused() -> None:
         merge(StreamDecoder(view_of(texts)), [blob.replace(offsets, struct.pack("<iii", 0, 8, 1 << 20))], 0, 1)
 
 
-@settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_a_blob_with_changed_bytes_is_read_or_refused(data: st.DataObject) -> None:
     steps: list[Step] = [put(1, 7), ("update", {1: 1, 2: 7}, {1: 1, 2: 8}), ("delete", {1: 1, 2: 8}, {})]

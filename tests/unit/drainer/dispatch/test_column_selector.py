@@ -13,7 +13,7 @@ import pytest
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
 from binlog.tidb.table import TableInfo
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -228,7 +228,6 @@ def cut(event: Event, places: Sequence[int]) -> Event:
 CHOICES = [("a", "b"), ("a", "b", "u"), ("u", "v"), ("a", "b", "v"), ("u",)]
 
 
-@settings(deadline=None, max_examples=70)
 @given(data=st.data(), shape=st.sampled_from(SHAPES), raw=st.booleans(), rows_min=st.sampled_from([1, 1 << 30]))
 def test_events_are_those_of_the_whole_table_without_its_other_columns(
     data: st.DataObject, shape: str, raw: bool, rows_min: int
@@ -256,7 +255,6 @@ CLASSES = {Kind.DELETE: 0, Kind.UPDATE: 1, Kind.INSERT: 2}
 UNNAMED = ("default", "index-value", "conflict")
 
 
-@settings(deadline=None, max_examples=70)
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)), slots=st.integers(1, 4))
 def test_slots_write_what_one_task_would(data: st.DataObject, shape: str, rule: str, slots: int) -> None:
     """Partitions are those of what is left; each, alone and in its order, makes the states of its rows."""

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -78,7 +78,6 @@ def written(routes: Sequence[Routes]) -> Written:
     return {place: sorted(events, key=lambda event: event[0]) for place, events in found.items()}
 
 
-@settings(deadline=None, max_examples=400)
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES.keys() - {"ts"})))
 def test_partitions_make_the_states_of_their_rows(data: st.DataObject, shape: str, rule: str) -> None:
     """Each partition alone, in its order: it is never asked to remove what it was not given."""
@@ -99,7 +98,6 @@ def test_partitions_make_the_states_of_their_rows(data: st.DataObject, shape: st
         assert Counter(image for some in per_partition.values() for image in some) == +rows
 
 
-@settings(deadline=None, max_examples=200)
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)), raw=st.booleans())
 def test_every_event_goes_somewhere(data: st.DataObject, shape: str, rule: str, raw: bool) -> None:
     """`ts` puts a transaction into one partition; raw updates stay whole."""
@@ -126,7 +124,6 @@ def test_every_event_goes_somewhere(data: st.DataObject, shape: str, rule: str, 
         assert sum(map(len, found.values())) == sum(map(len, events))
 
 
-@settings(deadline=None, max_examples=300)
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)), slots=st.integers(1, 4))
 def test_slots_write_what_one_task_would(data: st.DataObject, shape: str, rule: str, slots: int) -> None:
     info = table_of_shape(shape)
@@ -165,7 +162,6 @@ def _shown(events: Sequence[tuple[int, int, Event]]) -> list[tuple[int, int, lis
     return [(*place, sorted(of)) for place, of in sorted(found.items())]
 
 
-@settings(deadline=None, max_examples=200)
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(["index-value", "columns", "index u"]))
 def test_images_of_one_value_share_a_partition(data: st.DataObject, shape: str, rule: str) -> None:
     info = table_of_shape(shape)
@@ -182,7 +178,6 @@ def test_images_of_one_value_share_a_partition(data: st.DataObject, shape: str, 
     assert all(len(partitions) == 1 for partitions in of_value.values())
 
 
-@settings(deadline=None, max_examples=300)
 @given(data=st.data(), shape=st.sampled_from(SHAPES), raw=st.booleans())
 def test_rows_that_conflict_share_a_partition(data: st.DataObject, shape: str, raw: bool) -> None:
     """Of one transaction, or with one unique value, over any number of steps: a partition alone makes its rows."""
@@ -260,7 +255,6 @@ def test_a_topic_whose_partitions_are_not_known_is_named() -> None:
         Dispatcher(Router([], "all"), {}, UTC).routes([make_changes(table, Kind.INSERT, new=[[1]])])
 
 
-@settings(deadline=None)
 @given(topic=st.text(min_size=1, max_size=20), partitions=st.integers(1, 70), slots=st.integers(1, 20))
 def test_slots_have_as_many_partitions_as_one_another(topic: str, partitions: int, slots: int) -> None:
     """The fullest slot is what a batch takes."""

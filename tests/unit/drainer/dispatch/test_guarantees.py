@@ -12,12 +12,13 @@ from typing import Final
 
 import pytest
 from binlog.tidb.table import TableInfo
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.dispatch.dispatcher import Dispatcher
 from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import DispatchRule, Router
+from tests.support.examples import FEW
 from tests.support.row_case import INT, not_null, table
 from tests.unit.drainer.dispatch.histories import (
     SHAPES,
@@ -115,7 +116,7 @@ PROMISED = [one for one in CELLS if one[2] in (YES, ONE_KEY, SAME_VALUES, IN_A_R
 
 
 @pytest.mark.parametrize(("rule", "guarantee", "cell"), PROMISED)
-@settings(deadline=None, max_examples=40)
+@FEW
 @given(data=st.data())
 def test_what_is_promised_holds(rule: str, guarantee: str, cell: str, data: st.DataObject) -> None:
     shape = "one key" if cell == ONE_KEY else data.draw(st.sampled_from([*SHAPES, "one key"]))

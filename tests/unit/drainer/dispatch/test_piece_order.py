@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -17,6 +17,7 @@ from drainer.changes.stream import StreamDecoder
 from drainer.dispatch import piece_order
 from drainer.dispatch.piece_order import in_order
 from drainer.dispatch.row_events import RowEvents, class_of
+from tests.support.examples import FEW
 from tests.support.row_case import BEGIN_TS, view_of
 from tests.unit.drainer.dispatch.histories import (
     SHAPES,
@@ -82,7 +83,7 @@ def transactions(draw: st.DrawFn, shape: str) -> tuple[list[Changed], list[Chang
 
 
 @pytest.mark.parametrize("rule", sorted(RULES))
-@settings(deadline=None, max_examples=30)
+@FEW
 @given(data=st.data(), shape=st.sampled_from(SHAPES))
 def test_pieces_give_each_partition_the_events_of_the_whole(rule: str, data: st.DataObject, shape: str) -> None:
     _, changes, pieces = data.draw(transactions(shape))
@@ -102,7 +103,6 @@ def test_pieces_give_each_partition_the_events_of_the_whole(rule: str, data: st.
             assert kinds == sorted(kinds, key=[Kind.DELETE, Kind.UPDATE, Kind.INSERT].index)
 
 
-@settings(deadline=None, max_examples=120)
 @given(data=st.data(), shape=st.sampled_from(SHAPES), raw=st.booleans())
 def test_what_is_applied_in_order_has_room_in_every_unique_key(data: st.DataObject, shape: str, raw: bool) -> None:
     info = table_of_shape(shape)
@@ -188,7 +188,7 @@ def test_inserts_alone_are_read_twice() -> None:
     assert read == 2
 
 
-@settings(deadline=None, max_examples=40)
+@FEW
 @given(data=st.data(), shape=st.sampled_from(SHAPES))
 def test_hashes_that_meet_change_no_event(data: st.DataObject, shape: str) -> None:
     _, changes, pieces = data.draw(transactions(shape))
@@ -204,7 +204,7 @@ def test_hashes_that_meet_change_no_event(data: st.DataObject, shape: str) -> No
     }
 
 
-@settings(deadline=None, max_examples=40)
+@FEW
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)))
 def test_transactions_are_written_one_behind_another(data: st.DataObject, shape: str, rule: str) -> None:
     """Several in a piece, and pieces that end within one."""

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from binlog.tidb.table import TableInfo
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -41,7 +41,6 @@ def key(shape: str, image: Image) -> object:
     return image[:size]
 
 
-@settings(deadline=None, max_examples=300)
 @given(data=st.data(), shape=st.sampled_from(SHAPES), raw=st.booleans(), rows_min=st.sampled_from([1, 1 << 30]))
 def test_events_make_the_states_of_each_transaction(data: st.DataObject, shape: str, raw: bool, rows_min: int) -> None:
     info = table_of_shape(shape)
@@ -64,7 +63,6 @@ def test_events_make_the_states_of_each_transaction(data: st.DataObject, shape: 
         assert Counter(rows) == Counter(wanted)
 
 
-@settings(deadline=None, max_examples=200)
 @given(data=st.data(), shape=st.sampled_from(KEYED), raw=st.booleans())
 def test_there_is_one_event_for_a_row_and_transaction(data: st.DataObject, shape: str, raw: bool) -> None:
     """A delete and an insert, where an update was split."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.kafka_check.checker import Checker, Moves, Promises
@@ -24,7 +24,6 @@ from drainer.protocol.event import (
 from tests.unit.drainer.kafka_check.streams import Stream, ddl_event, image, row_event, streams
 
 P0, P1 = Place("topic", 0), Place("topic", 1)
-MANY = settings(deadline=None, max_examples=100)
 
 
 def rules(promises: Promises, *partitions: list[Event]) -> dict[Broken, int]:
@@ -32,7 +31,6 @@ def rules(promises: Promises, *partitions: list[Event]) -> dict[Broken, int]:
     return dict(stream.check().broken)
 
 
-@MANY
 @given(data=st.data(), moves=st.sampled_from(Moves))
 def test_good_streams_pass(data: st.DataObject, moves: Moves) -> None:
     stream = data.draw(streams(moves=Moves.NEVER if moves is Moves.NEVER else Moves.AT_RESOLVED))
@@ -48,7 +46,6 @@ def test_good_streams_pass(data: st.DataObject, moves: Moves) -> None:
         assert report.unidentified_rows == 0
 
 
-@MANY
 @given(data=st.data(), stream=streams())
 def test_rows_in_the_wrong_order_are_found(data: st.DataObject, stream: Stream) -> None:
     """Two messages of a partition trade places."""
@@ -71,7 +68,6 @@ def test_rows_in_the_wrong_order_are_found(data: st.DataObject, stream: Stream) 
     assert stream.check().broken[Broken.PARTITION_ORDER] == 0
 
 
-@MANY
 @given(data=st.data(), stream=streams())
 def test_a_row_in_two_partitions_is_found(data: st.DataObject, stream: Stream) -> None:
     place = data.draw(st.sampled_from([place for place, events in stream.partitions.items() if len(events) > 2]))
@@ -87,7 +83,6 @@ def test_a_row_in_two_partitions_is_found(data: st.DataObject, stream: Stream) -
     assert stream.check().is_good
 
 
-@MANY
 @given(data=st.data(), stream=streams())
 def test_a_row_that_is_there_twice_is_found(data: st.DataObject, stream: Stream) -> None:
     place = data.draw(st.sampled_from([place for place, events in stream.partitions.items() if len(events) > 2]))
@@ -100,7 +95,6 @@ def test_a_row_that_is_there_twice_is_found(data: st.DataObject, stream: Stream)
     assert (violation.place, violation.offset) == (place, at + 1)
 
 
-@MANY
 @given(data=st.data(), stream=streams(), extra=st.booleans())
 def test_a_row_behind_its_resolved_event_or_ddl_is_found(data: st.DataObject, stream: Stream, extra: bool) -> None:
     marks = [
@@ -123,7 +117,6 @@ def test_a_row_behind_its_resolved_event_or_ddl_is_found(data: st.DataObject, st
         assert stream.check().broken[wanted] == 0
 
 
-@MANY
 @given(data=st.data(), stream=streams())
 def test_a_missing_mark_is_found(data: st.DataObject, stream: Stream) -> None:
     marks = [

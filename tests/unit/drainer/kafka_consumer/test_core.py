@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume
@@ -67,7 +67,6 @@ def normal(applied: Applied) -> Applied:
     return sorted(applied, key=lambda one: (one[0], isinstance(one[1], str), str(one[1])))
 
 
-@settings(deadline=None, max_examples=200)
 @given(data=st.data(), stream=streams())
 def test_everything_once_wherever_it_begins_again(data: st.DataObject, stream: Stream) -> None:
     """Crashes: what a consumer had read and not applied is lost, what it stored is not."""
@@ -101,7 +100,6 @@ def test_everything_once_wherever_it_begins_again(data: st.DataObject, stream: S
     assert core.buffered == []
 
 
-@settings(deadline=None, max_examples=100)
 @given(data=st.data(), stream=streams())
 def test_rows_that_a_producer_repeats_are_applied_once_and_in_order(data: st.DataObject, stream: Stream) -> None:
     """At least once: a stretch above the newest resolved event comes again."""

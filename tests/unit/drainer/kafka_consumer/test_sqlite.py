@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from binlog.tidb.job import ActionType
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume
@@ -15,6 +15,7 @@ from drainer.kafka_consumer.destination import resume_of, resume_text
 from drainer.kafka_consumer.sqlite import SqliteDestination, dropped_columns, renamed_from
 from drainer.kafka_reading.records import Place
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Image, RowEvent
+from tests.support.examples import FEW
 from tests.unit.drainer.kafka_check.streams import Stream, image, row_event, streams
 from tests.unit.drainer.kafka_consumer.test_core import parts_of
 
@@ -37,7 +38,7 @@ def update(old: Image, new: Image) -> RowEvent:
     return RowEvent(Change.UPDATE, 5, "db", "t", old=old, new=new)
 
 
-@settings(max_examples=25)
+@FEW
 @given(data=st.data(), stream=streams())
 def test_rows_are_there_once_wherever_it_begins_again(data: st.DataObject, stream: Stream, tmp_path: Path) -> None:
     """The stream's changes need not fit one another: a put row is there, a removed one is not."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from binlog.tidb.datum import Datum
 from binlog.tidb.types import FieldType, Tp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -186,7 +186,6 @@ steps = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.lists(st.lists(steps, min_size=1, max_size=3), min_size=2, max_size=6), st.integers(1, 3), st.integers(1, 4))
 def test_parts_and_slots_do_not_matter(transactions: list[list[Step]], parts: int, slots: int) -> None:
     binlogs = payloads(transactions)
@@ -198,7 +197,6 @@ def test_parts_and_slots_do_not_matter(transactions: list[list[Step]], parts: in
     assert [one.conflict for one in again] == [one.conflict for one in found]
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.lists(st.tuples(st.integers(1, 4), few, st.booleans()), min_size=1, max_size=8))
 def test_two_holders_are_those_that_a_table_of_holders_shows(drawn: list[tuple[int, int, bool]]) -> None:
     """Against the plain way: after each commit, who holds it."""

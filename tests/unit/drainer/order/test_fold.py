@@ -11,7 +11,7 @@ import pytest
 from binlog.tidb.datum import Datum
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Tp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind, NetRow, SegmentWork
@@ -115,7 +115,6 @@ def net_rows(work: SegmentWork) -> list[NetRow]:
     return list(work.folded[0].rows) if work.folded else []
 
 
-@settings(deadline=None, max_examples=150)
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 40))
 def test_any_order_of_slots_and_chunks_ends_as_upstream(seed: int, steps: int) -> None:
     """Rule 12: REPLACE of final states, with a secondary unique key, evicts stale rows only."""
@@ -147,7 +146,6 @@ def replace(rows: dict[int, tuple[object, ...]], net: NetRow) -> None:
         rows[net.row[0]] = net.row  # type: ignore[index,assignment]
 
 
-@settings(deadline=None, max_examples=100)
 @given(seed=st.integers(0, 2**32), parts=st.integers(1, 4), slots=st.integers(1, 5))
 def test_cutting_and_merging_changes_nothing(seed: int, parts: int, slots: int) -> None:
     """Rules 16 and 19: parts cut anywhere, transactions in two parts, blobs in any order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from binlog.tidb.datum import Datum
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Tp
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -36,7 +36,6 @@ def rows(draw: st.DrawFn) -> tuple[TableInfo, dict[int, Datum], dict[int, Datum]
     return info, values(), values()
 
 
-@settings(deadline=None, max_examples=200)
 @given(case=rows())
 def test_both_ways_give_the_values(case: tuple[TableInfo, dict[int, Datum], dict[int, Datum]]) -> None:
     info, old, new = case

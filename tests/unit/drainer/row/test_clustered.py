@@ -10,7 +10,7 @@ from binlog.tidb.json_encode import encode_json
 from binlog.tidb.row import encode_delete, encode_insert, encode_update
 from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -86,7 +86,6 @@ def _in_key(column: ColumnInfo) -> ColumnInfo:
     return replace(column, type=replace(column.type, flag=column.type.flag | Flag.PRI_KEY))
 
 
-@settings(deadline=None, max_examples=200)
 @given(case=cases())
 def test_every_clustered_key(case: tuple[TableInfo, dict[int, Datum], dict[int, Datum], bool]) -> None:
     """Both ways give the columns that were written; generated ones are not among them."""

@@ -8,7 +8,7 @@ from binlog.tidb.datum import Datum, Uint
 from binlog.tidb.row import encode_delete, encode_insert, encode_row, encode_update
 from binlog.tidb.table import ROWID, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -85,7 +85,6 @@ def _encoded(info: TableInfo, old: dict[int, Datum], new: dict[int, Datum]) -> d
 
 
 @pytest.mark.parametrize("needed", ["key", "all"])
-@settings(deadline=None, max_examples=200)
 @given(case=rows())
 def test_the_usual_and_the_general_decoder_agree(
     needed: str, case: tuple[TableInfo, dict[int, Datum], dict[int, Datum]]
@@ -104,7 +103,6 @@ def _is_unusual(old: dict[int, Datum], new: dict[int, Datum]) -> bool:
     return any(isinstance(v, Uint) and 0 < v < 1 << 56 for v in (*old.values(), *new.values()))
 
 
-@settings(deadline=None, max_examples=150)
 @given(case=rows(), data=st.data())
 def test_damage_never_passes_the_usual_decoder_alone(
     case: tuple[TableInfo, dict[int, Datum], dict[int, Datum]], data: st.DataObject

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import Mode, Plan, Sizes
@@ -442,7 +442,6 @@ async def test_pumps_that_all_become_busy_do_not_bring_a_batch_each() -> None:
     assert backlogs.surveys <= 2 * len(batches) + 2
 
 
-@settings(max_examples=60)
 @given(st.lists(st.lists(st.integers(1, 3000), max_size=300, unique=True), min_size=1, max_size=12))
 def test_whatever_pumps_hold_all_of_it_is_planned_in_few_questions(times: list[list[int]]) -> None:
     async def run() -> None:

@@ -14,7 +14,7 @@ import pytest
 from binlog.envelope import encode_fake
 from binlog.errors import BinlogError
 from binlog.pb import pump_ext_pb2 as pb
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pump.index.keys import COMPLETE_BYTES, FLAG_DAMAGED, FLAG_DDL, Complete, encode_complete, unpack_place
@@ -164,7 +164,6 @@ def check_same(store: Store, pull: Asked) -> None:
     assert found == outcome(simple)
 
 
-@settings(max_examples=150)
 @given(
     st.lists(st.sampled_from(KINDS), max_size=40),
     st.lists(asked, min_size=1, max_size=4),

@@ -11,7 +11,7 @@ import pytest
 from binlog.envelope import encode_fake, scan
 from binlog.errors import PurgedPosition
 from binlog.pb import pump_ext_pb2 as pb
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pump.errors import NotResolved, Stopping
@@ -75,7 +75,6 @@ async def filled(store: Store, kinds: list[str]) -> list[bytes]:
     return served
 
 
-@settings(max_examples=60)
 @given(
     mixtures(),
     st.integers(0, 60),

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from binlog.envelope import Envelope, encode_binlog, encode_fake, scan
 from binlog.errors import BinlogError, DecodeError, LogBroken, NotOnline
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pump.errors import Conflict, Stopping, TooLarge
 from pump.store import disk_thread, group_commit, matcher, writes
 from pump.store.store import Store
 from pump.store.usual_binlogs import scan_usual, usual_prewrites
+from tests.support.examples import FEW
 from tests.unit.pump.build import SetClock, binlogs_of, commit, opened, prewrite, rollback
 
 BASE = 470_000_000_000_000_000  # a TSO of nine bytes
@@ -188,7 +189,7 @@ async def play(directory: Path, groups: Sequence[Sequence[bytes]], way: Way, **o
     return said
 
 
-@settings(max_examples=12, deadline=None)
+@FEW
 @given(
     st.lists(st.lists(STEPS, min_size=1, max_size=6), max_size=8),
     st.sampled_from([1, 1 << 15]),

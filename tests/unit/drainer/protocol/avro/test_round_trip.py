@@ -8,7 +8,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -16,6 +16,7 @@ from drainer.protocol.avro.decoder import make_decoder
 from drainer.protocol.event import Change, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.row.carrier import Carrier
+from tests.support.examples import FEW
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import CASES, Case, one_by_one, ready, rows_of, with_arrays
 
@@ -67,7 +68,7 @@ def _differs_in_fastavro(case: Case, value: Carrier) -> bool:
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=40)
+@FEW
 @given(data=st.data())
 def test_each_type(name: str, data: st.DataObject) -> None:
     cases = [CASES[name], CASES[name].not_null()]

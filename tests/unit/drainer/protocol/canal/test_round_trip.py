@@ -8,7 +8,7 @@ from functools import cache
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -16,6 +16,7 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import RowEvent
 from drainer.protocol.options import Compression, ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
+from tests.support.examples import FEW
 from tests.support.round_trip import TABLE, Row, changes_of_each_kind, check_row, check_sent, empty_row, values
 from tests.support.row_changes import make_changes
 from tests.support.typed_columns import read_row, typed_rows
@@ -25,7 +26,7 @@ OPTIONS = ProtocolOptions("canal-json", enable_tidb_extension=True, time_zone="A
 ENCODER = make_encoder(OPTIONS)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@FEW
 @given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=4), st.integers(1, (1 << 63) - 1))
 def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
     for changes in changes_of_each_kind(pairs, commit_ts):
@@ -35,7 +36,7 @@ def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> 
             check_row(events, changes.kind, commit_ts, pair, lambda row: read_row(TABLE.columns, row, ZONE))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@FEW
 @given(typed_rows(), st.data())
 def test_only_changed_columns_come_back(row: Row, data: st.DataObject) -> None:
     """The old image is partial: exactly the columns whose values differ."""
@@ -80,7 +81,6 @@ def test_a_message_cut_anywhere() -> None:
             make_decoder(OPTIONS).decode(None, whole[:end])
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_damaged_message_raises_nothing_else(data: st.DataObject) -> None:
     whole = bytearray(sample())

@@ -10,13 +10,14 @@ from dataclasses import replace
 import jsonschema
 import pytest
 from binlog.tidb.job import ActionType
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
 from drainer.row.carrier import Carrier
+from tests.support.examples import FEW
 from tests.support.row_changes import make_changes
 from tests.support.typed_columns import typed_rows, typed_table
 
@@ -168,7 +169,7 @@ def validate(message: bytes | None, payload: Schema, *, schema: bool = True) -> 
     jsonschema.validate(json.loads(message or b""), whole)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@FEW
 @given(typed_rows(), typed_rows())
 def test_rows(was: tuple[Carrier, ...], now: tuple[Carrier, ...]) -> None:
     for options in (OPTIONS, replace(OPTIONS, debezium_disable_schema=True)):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from binlog.tidb.time import Civil, pack, unpack
 from binlog.tidb.types import Tp
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -27,6 +27,7 @@ from drainer.protocol.table import Column
 from drainer.row.carrier import Carrier
 from drainer.row.family import Family
 from drainer.row.scalar import enum_name, set_names
+from tests.support.examples import FEW
 from tests.support.round_trip import TABLE, Row, changes_of_each_kind, check_row, check_sent, empty_row, values
 from tests.support.row_changes import make_changes
 from tests.support.typed_columns import read_value, typed_rows
@@ -88,7 +89,7 @@ def check(value: Any, schema: dict[str, Any], where: str = "payload") -> None:
             raise AssertionError(f"{where}: type {other}")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@FEW
 @given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=3), st.integers(1, (1 << 63) - 1))
 def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
     for changes in changes_of_each_kind(pairs, commit_ts):
@@ -101,7 +102,7 @@ def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> 
             assert values(event.key) == {"id": pair[changes.kind is not Kind.DELETE][0]}
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@FEW
 @given(typed_rows())
 def test_without_a_schema_values_stay_as_they_are_written(row: Row) -> None:
     options = replace(OPTIONS, debezium_disable_schema=True)
@@ -120,7 +121,6 @@ def test_watermarks_and_ddls_are_valid_by_their_schemas() -> None:
             check(document["payload"], document["schema"])
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(100, 9999), st.integers(0, 12), st.integers(0, 31))
 def test_days_are_python_s(year: int, month: int, day: int) -> None:
     packed = pack(Civil(year, month, day))
@@ -164,7 +164,6 @@ def test_a_message_cut_anywhere() -> None:
             make_decoder(OPTIONS).decode(key, value[:end])
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_damaged_message_raises_nothing_else(data: st.DataObject) -> None:
     key, whole = sample()

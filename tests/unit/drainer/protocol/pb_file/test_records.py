@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.protocol.pb_file.reader import RecordDamaged, records, sorted_files
@@ -100,7 +100,6 @@ def test_a_checksum_that_is_wrong_is_named(tmp_path: Path) -> None:
         list(records(tmp_path / "f", is_last=True))
 
 
-@settings(max_examples=200)
 @given(st.binary(max_size=200), st.integers(0, len(ENDS) - 1))
 def test_bytes_between_records_are_passed_over(tmp_path_factory: pytest.TempPathFactory, junk: bytes, n: int) -> None:
     path = tmp_path_factory.getbasetemp() / "junk"

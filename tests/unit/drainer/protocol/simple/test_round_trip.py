@@ -9,7 +9,7 @@ from itertools import product
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -17,6 +17,7 @@ from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
 from drainer.protocol.options import Compression, ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
+from tests.support.examples import FEW
 from tests.support.round_trip import TABLE, Row, changes_of_each_kind, check_row, check_sent, empty_row, values
 from tests.support.row_changes import make_changes
 from tests.support.typed_columns import read_row, typed_rows
@@ -35,7 +36,7 @@ def informed(options: ProtocolOptions = OPTIONS) -> Decoder:
     return decoder
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@FEW
 @given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=4), st.integers(1, (1 << 63) - 1))
 def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
     """In JSON and in Avro."""
@@ -77,7 +78,6 @@ def test_a_message_cut_anywhere() -> None:
                 decoder.decode(None, whole[:end])
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_damaged_message_raises_nothing_else(data: st.DataObject) -> None:
     whole = bytearray(data.draw(st.sampled_from(samples())))

@@ -18,7 +18,7 @@ from binlog.tidb.json_encode import encode_json
 from binlog.tidb.table import TableInfo
 from binlog.tidb.time import date_text, datetime_text, duration_text
 from binlog.tidb.types import FieldType, Flag, Tp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.changes.stream import StreamDecoder
@@ -26,6 +26,7 @@ from drainer.row.family import Family, family_of
 from drainer.row.scalar import enum_name, set_names
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.jsonl.lines import ByTable, ddl_line, lines_by_slot, lines_in_order, slot_of_table, texts_of
+from tests.support.examples import FEW
 from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction, view_of
 from tests.unit.drainer.changes.cases import KINDS, datums, tables, values_of
 
@@ -119,14 +120,13 @@ def meant(kind: FieldType, value: Any) -> object:
     return bytes(value) if isinstance(value, bytes) else int(value)
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), datums(kind))))
 def test_nothing_of_a_value_is_lost(case: tuple[FieldType, Datum]) -> None:
     kind, value = case
     assert read_back(kind, one(kind, value)) == meant(kind, value)
 
 
-@settings(deadline=None, max_examples=50)
+@FEW
 @given(data=st.data(), info=tables())
 def test_a_row_has_every_column_by_name(data: st.DataObject, info: TableInfo) -> None:
     values = data.draw(values_of(info))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 from binlog.tidb.table import TableInfo
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.changes.stream import StreamDecoder
@@ -22,6 +22,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.protocol.schema_ids import merged
 from drainer.sink.kafka.publication import Publication
+from tests.support.examples import FEW
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, Values, table, transaction, view_of
 
 INFO = table([("id", INT), ("text", TEXT)], handle="id")
@@ -46,7 +47,6 @@ def events_of(partition: str, pieces: Sequence[Sequence[int]]) -> dict[int, list
     return found
 
 
-@settings(deadline=None, max_examples=60)
 @given(keys=st.lists(st.integers(0, 1000), min_size=2, max_size=30, unique=True), data=st.data())
 def test_a_transaction_in_pieces_is_in_one_partition_by_conflict(keys: list[int], data: st.DataObject) -> None:
     """However it is cut: between two resolved events a transaction's events on a table are in one partition."""
@@ -90,7 +90,7 @@ def sent(options: ProtocolOptions, topic_bytes: int, texts: Sequence[bytes], *, 
     return [message for messages in found.values() for message in messages]
 
 
-@settings(deadline=None, max_examples=40)
+@FEW
 @given(st.lists(st.text(max_size=9), max_size=40), st.integers(1, 5))
 def test_columns_become_the_messages_of_their_rows(texts: list[str], max_rows: int) -> None:
     options = ProtocolOptions("open-protocol", max_batch_size=max_rows)

@@ -10,7 +10,7 @@ import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
 from binlog.tidb.types import FieldType, Tp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.row.form import Form
@@ -53,7 +53,6 @@ def columns(draw: st.DrawFn) -> list[tuple[Form, list[Any]]]:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-@settings(deadline=None, max_examples=200)
 @given(given=columns())
 def test_lists_and_arrays_are_written_alike(format_: Format, given: list[tuple[Form, list[Any]]]) -> None:
     """Rows, each of them alone, their literals and keys, packed and not."""

@@ -16,7 +16,7 @@ from binlog.tidb.json import BinaryJSON
 from binlog.tidb.json_encode import encode_json
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from drainer.row.form import Form
@@ -75,7 +75,6 @@ def no_second_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RowReader, "read", refuse)
 
 
-@settings(deadline=None, max_examples=150)
 @given(data=st.data(), info=tables(), collect=st.booleans(), zero_dates_fail=st.booleans())
 def test_both_ways_give_the_same_batch(
     data: st.DataObject, info: TableInfo, collect: bool, zero_dates_fail: bool
@@ -117,7 +116,6 @@ def usual_value(column: ColumnInfo) -> Datum:
     return Uint(1) if is_unsigned and kind.tp is not Tp.YEAR else 1
 
 
-@settings(deadline=None, max_examples=300)
 @given(data=st.data(), kind=st.sampled_from(KINDS), zero_dates_fail=st.booleans())
 def test_a_column_of_carriers_is_converted_as_its_values_are(
     data: st.DataObject, kind: FieldType, zero_dates_fail: bool
@@ -142,7 +140,6 @@ def _compare(kind: FieldType, values: Sequence[Datum], *, zero_dates_fail: bool 
     assert repr(found.to_pylist()) == repr(wanted.to_pylist())
 
 
-@settings(deadline=None, max_examples=300)
 @example(packed=[], parts=(2023, 2, 29, 0, 0, 0, 0), tp=Tp.DATETIME, zero_dates_fail=False)
 @example(packed=[], parts=(2024, 2, 29, 0, 0, 0, 0), tp=Tp.DATE, zero_dates_fail=True)
 @example(packed=[], parts=(9999, 12, 31, 23, 59, 59, 999_999), tp=Tp.DATETIME, zero_dates_fail=True)
@@ -284,7 +281,6 @@ def test_a_batch_is_full_by_transactions_or_bytes(monkeypatch: pytest.MonkeyPatc
     assert not changes.is_full
 
 
-@settings(deadline=None, max_examples=150)
 @given(data=st.data())
 def test_damaged_rows_are_the_same_error(data: st.DataObject) -> None:
     """Bytes of the rows changed at random."""

@@ -1,6 +1,7 @@
 # make demo         runs the complete chain on this machine and compares row by row (about a minute)
 # make demo-kafka   the same into Kafka
-# make test         runs every test, with real servers
+# make test         runs the tests that a change would most likely break, with real servers
+# make test-all     runs every test
 # make test-unit    runs the tests without servers (seconds)
 # They install what is missing: uv, Java 17 and MariaDB (as Debian packages, if permitted), a Kafka broker and a schema
 # registry (as jars).
@@ -15,7 +16,7 @@ WORKERS ?= -n auto --dist worksteal
 PROTOS := $(wildcard proto/binlog/pb/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help site demo demo-kafka test coverage test-unit test-integration lint types contracts format proto docs bench archive sync sync-demo clean
+.PHONY: help site demo demo-kafka test test-all coverage test-unit test-integration lint types contracts format proto docs bench archive sync sync-demo clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -36,7 +37,11 @@ demo-kafka: sync-demo  ## the same shop into Kafka: a broker, a schema registry,
 	@scripts/need.sh java kafka registry
 	@$(RUN) python -m demo.kafka $(DEMO_ARGS)
 
-test: sync  ## run every test, with real etcd, MariaDB, Kafka, a schema registry and Spark
+test: sync  ## run the tests that a change would most likely break, with real etcd, MariaDB, Kafka, a schema registry and Spark
+	@scripts/need.sh java mariadb kafka registry
+	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} $(RUN) pytest $(WORKERS) -m "not slow" $(PYTEST_ARGS)
+
+test-all: sync  ## run every test; PEER_BIN names a folder with TiDB and the original's programs, if there is one
 	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java h2spec promtool chromium systemd
 	$(RUN) pytest $(WORKERS) $(PYTEST_ARGS)
 
@@ -45,8 +50,7 @@ coverage: sync  ## run every test and report which lines ran, also in child proc
 	$(RUN) pytest $(WORKERS) --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 test-unit: sync  ## run the tests that need no server; takes seconds
-	@scripts/need.sh promtool systemd
-	$(RUN) pytest tests/unit -m "not integration" -q $(PYTEST_ARGS)
+	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} $(RUN) pytest tests/unit -m "not integration and not slow" -q $(PYTEST_ARGS)
 
 test-integration: sync  ## run only the tests with real servers
 	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java h2spec promtool chromium systemd

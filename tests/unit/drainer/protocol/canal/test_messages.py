@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 from binlog.tidb.job import ActionType
-from binlog.tidb.time import parse_datetime
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
@@ -217,54 +216,3 @@ def test_bytes_that_are_no_text_name_table_column_and_commit_ts() -> None:
     changes = make_changes(TABLE, Kind.INSERT, new=rows, commit_ts=[COMMIT, COMMIT + 5])
     with pytest.raises(EncodeError, match=f"`shop`.`staff`.`name` of the change with commit_ts {COMMIT + 5}: text"):
         make_encoder(PLAIN).table(TABLE).encode(changes)
-
-
-# Type, carrier, value, mysqlType, sqlType.
-TYPES: list[tuple[FieldType, Carrier, str, str, int]] = [
-    (FieldType(Tp.TINY, Flag.UNSIGNED), 127, "127", "tinyint unsigned", -6),
-    (FieldType(Tp.TINY, Flag.UNSIGNED), 128, "128", "tinyint unsigned", 5),
-    (FieldType(Tp.TINY), -128, "-128", "tinyint", -6),
-    (FieldType(Tp.SHORT, Flag.UNSIGNED), 32767, "32767", "smallint unsigned", 5),
-    (FieldType(Tp.SHORT, Flag.UNSIGNED), 32768, "32768", "smallint unsigned", 4),
-    (FieldType(Tp.INT24, Flag.UNSIGNED), 16777215, "16777215", "mediumint unsigned", 4),
-    (FieldType(Tp.LONG, Flag.UNSIGNED), 2147483647, "2147483647", "int unsigned", 4),
-    (FieldType(Tp.LONG, Flag.UNSIGNED), 2147483648, "2147483648", "int unsigned", -5),
-    (FieldType(Tp.LONGLONG, Flag.UNSIGNED), (1 << 63) - 1, "9223372036854775807", "bigint unsigned", -5),
-    (FieldType(Tp.LONGLONG, Flag.UNSIGNED), 1 << 63, "9223372036854775808", "bigint unsigned", 3),
-    (FieldType(Tp.LONGLONG), -(1 << 63), "-9223372036854775808", "bigint", -5),
-    (FieldType(Tp.YEAR, Flag.UNSIGNED), 2024, "2024", "year", 12),
-    (FieldType(Tp.FLOAT), 12345.123046875, "12345.123", "float", 7),
-    (FieldType(Tp.DOUBLE), 1e21, "1000000000000000000000", "double", 8),
-    (FieldType(Tp.NEWDECIMAL, 0, 10, 2), "-1.50", "-1.50", "decimal", 3),
-    (text_type(Tp.STRING, 8), b"x", "x", "char", 1),
-    (text_type(Tp.VARCHAR, 8), b"x", "x", "varchar", 12),
-    (text_type(Tp.TINY_BLOB), b"x", "x", "tinytext", 2005),
-    (FieldType(Tp.STRING, Flag.BINARY, 2), b"\xe4\x00", "ä\x00", "binary", 2004),
-    (FieldType(Tp.VARCHAR, Flag.BINARY, 2), b"\xff", "ÿ", "varbinary", 2004),
-    (FieldType(Tp.LONG_BLOB, Flag.BINARY), b"\x80", "\x80", "longblob", 2004),
-    (FieldType(Tp.DATE), parse_datetime("2024-02-29"), "2024-02-29", "date", 91),
-    (
-        FieldType(Tp.DATETIME, 0, 22, 2),
-        parse_datetime("2024-02-29 01:02:03.45"),
-        "2024-02-29 01:02:03.45",
-        "datetime",
-        93,
-    ),
-    (FieldType(Tp.TIMESTAMP), 0, "0000-00-00 00:00:00", "timestamp", 93),
-    (FieldType(Tp.DURATION), -(839 * 3600 - 1) * 10**9, "-838:59:59", "time", 92),
-    (FieldType(Tp.ENUM, elems=("a", "b")), 2, "2", "enum", 4),
-    (FieldType(Tp.SET, elems=("a", "b")), 3, "3", "set", -7),
-    (FieldType(Tp.BIT, 0, 64), (1 << 64) - 1, "18446744073709551615", "bit", -7),
-    (FieldType(Tp.JSON), b"\x04\x01", "true", "json", 12),
-]
-
-
-@pytest.mark.parametrize(("kind", "carrier", "value", "mysql_type", "sql_type"), TYPES)
-def test_a_type(kind: FieldType, carrier: Carrier, value: str, mysql_type: str, sql_type: int) -> None:
-    table = make_table("shop", "t", [("id", INT), ("v", kind)], primary=["id"])
-    rows = make_encoder(PLAIN).table(table).encode(make_changes(table, Kind.INSERT, new=[(1, carrier), (2, None)]))
-    first, second = (json.loads(row.value or b"") for row in rows)
-    assert first["data"][0]["v"] == value
-    assert first["mysqlType"]["v"] == mysql_type
-    assert first["sqlType"]["v"] == sql_type
-    assert second["data"][0]["v"] is None

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from binlog.tidb.job import ActionType
-from binlog.tidb.time import parse_datetime
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
@@ -144,107 +143,6 @@ def test_a_table_without_a_handle_key_has_an_empty_key() -> None:
     assert key["schema"]["fields"] == []
 
 
-# Type, carrier, what the payload has, Connect's type, semantic type, tidb_type.
-TYPES: list[tuple[FieldType, Carrier, object, str, str, str]] = [
-    (FieldType(Tp.TINY, Flag.UNSIGNED), 255, 255, "int16", "", "tinyint unsigned"),
-    (FieldType(Tp.SHORT), -32768, -32768, "int16", "", "smallint"),
-    (FieldType(Tp.SHORT, Flag.UNSIGNED), 65535, 65535, "int32", "", "smallint unsigned"),
-    (FieldType(Tp.INT24, Flag.UNSIGNED), 16777215, 16777215, "int32", "", "mediumint unsigned"),
-    (FieldType(Tp.LONG, Flag.UNSIGNED), 4294967295, 4294967295, "int64", "", "int unsigned"),
-    (FieldType(Tp.LONGLONG), -(1 << 63), -(1 << 63), "int64", "", "bigint"),
-    (FieldType(Tp.LONGLONG, Flag.UNSIGNED), (1 << 64) - 1, -1, "int64", "", "bigint unsigned"),
-    (FieldType(Tp.LONGLONG, Flag.UNSIGNED), (1 << 64) - 2, -2, "int64", "", "bigint unsigned"),
-    (FieldType(Tp.YEAR, Flag.UNSIGNED), 2023, 2023, "int32", "io.debezium.time.Year", "year"),
-    (FieldType(Tp.NEWDECIMAL, 0, 10, 5), "12345.12345", 12345.12345, "double", "", "decimal"),
-    (FieldType(Tp.FLOAT), 12345.123046875, 12345.123, "float", "", "float"),
-    (FieldType(Tp.FLOAT, 0, 10, 3), 1.5, 1.5, "double", "", "float"),
-    (FieldType(Tp.DOUBLE), 1e21, 1e21, "double", "", "double"),
-    (FieldType(Tp.BIT, 0, 1), 1, True, "boolean", "", "bit"),
-    (FieldType(Tp.BIT, 0, 5), 16, "EA==", "bytes", "io.debezium.data.Bits", "bit"),
-    (FieldType(Tp.BIT, 0, 60), 16, "EAAAAAAAAAA=", "bytes", "io.debezium.data.Bits", "bit"),
-    (text_type(Tp.STRING, 8), "ü".encode(), "ü", "string", "", "char"),
-    (text_type(Tp.BLOB), b"x", "x", "string", "", "text"),
-    (FieldType(Tp.VARCHAR, Flag.BINARY, 9), b"foo", "Zm9v", "string", "", "varbinary"),
-    (FieldType(Tp.BLOB, Flag.BINARY), b"\xff", "/w==", "string", "", "blob"),
-    (FieldType(Tp.ENUM, elems=("a", "b,c")), 2, "b,c", "string", "io.debezium.data.Enum", "enum"),
-    (FieldType(Tp.ENUM, elems=("a", "b,c")), 0, "", "string", "io.debezium.data.Enum", "enum"),
-    (FieldType(Tp.SET, elems=("a", "b")), 3, "a,b", "string", "io.debezium.data.EnumSet", "set"),
-    (FieldType(Tp.JSON), b"\x04\x01", "true", "string", "io.debezium.data.Json", "json"),
-    (FieldType(Tp.DURATION, 0, 10, 6), -45296123456000, -45296123456, "int64", "io.debezium.time.MicroTime", "time"),
-    *(
-        (FieldType(Tp.DATE), parse_datetime(text), days, "int32", "io.debezium.time.Date", "date")
-        for text, days in [
-            ("2023-11-30", 19691),
-            ("1000-01-01", -354285),
-            ("9999-12-31", 2932896),
-            ("1970-01-01", 0),
-            ("2024-02-29", 19782),
-            ("0018-05-01", 17652),
-            ("0099-01-01", 10592),
-            ("2023-02-29", None),
-            ("2023-00-10", None),
-            ("0000-00-00", None),
-        ]
-    ),
-    (
-        FieldType(Tp.DATETIME, 0, 19, 0),
-        parse_datetime("2023-11-30 12:34:56"),
-        1701347696000,
-        "int64",
-        "io.debezium.time.Timestamp",
-        "datetime",
-    ),
-    (
-        FieldType(Tp.DATETIME, 0, 23, 3),
-        parse_datetime("1969-12-31 23:59:59.999"),
-        -1,
-        "int64",
-        "io.debezium.time.Timestamp",
-        "datetime",
-    ),
-    (
-        FieldType(Tp.DATETIME, 0, 26, 6),
-        parse_datetime("2023-11-30 12:34:56.123456"),
-        1701347696123456,
-        "int64",
-        "io.debezium.time.MicroTimestamp",
-        "datetime",
-    ),
-    (FieldType(Tp.DATETIME, 0, 19, 0), 0, None, "int64", "io.debezium.time.Timestamp", "datetime"),
-    (
-        FieldType(Tp.TIMESTAMP, 0, 21, 1),
-        parse_datetime("2023-11-30 12:34:56.1"),
-        "2023-11-30T12:34:56.1Z",
-        "string",
-        "io.debezium.time.ZonedTimestamp",
-        "timestamp",
-    ),
-    (
-        FieldType(Tp.TIMESTAMP, 0, 21, 1),
-        0,
-        "1970-01-01T00:00:00Z",
-        "string",
-        "io.debezium.time.ZonedTimestamp",
-        "timestamp",
-    ),
-]
-
-
-@pytest.mark.parametrize(("kind", "carrier", "shown", "type_", "semantic", "tidb"), TYPES)
-def test_a_type(kind: FieldType, carrier: Carrier, shown: object, type_: str, semantic: str, tidb: str) -> None:
-    """A NULL beside the value is null whatever the column's default."""
-    table = make_table("shop", "t", [("id", INT), ("v", kind)], primary=["id"])
-    changes = make_changes(table, Kind.INSERT, new=[(1, carrier), (2, None)], commit_ts=COMMIT)
-    first, second = (json.loads(row.value or b"") for row in make_encoder(EXTENDED).table(table).encode(changes))
-    assert first["payload"]["after"]["v"] == shown
-    assert type(first["payload"]["after"]["v"]) is type(shown) or isinstance(shown, float)
-    assert second["payload"]["after"]["v"] is None
-    field = first["schema"]["fields"][1]["fields"][1]
-    assert (field["type"], field.get("name", ""), field["tidb_type"]) == (type_, semantic, tidb)
-    assert (field["optional"], field["field"]) == (True, "v")
-    assert ("version" in field) is bool(semantic)
-
-
 @pytest.mark.parametrize(("number", "shown"), [(0, "AA=="), (128, "AIA="), ((1 << 64) - 1, "AP//////////")])
 def test_an_unsigned_bigint_in_precise_mode_is_connects_decimal(number: int, shown: str) -> None:
     """As row, key and default; a signed BIGINT stays int64. The decoder restores the number without TiDB's type."""
@@ -262,22 +160,6 @@ def test_an_unsigned_bigint_in_precise_mode_is_connects_decimal(number: int, sho
     assert value["schema"]["fields"][1]["fields"] == [wanted, {"type": "int64", "optional": True, "field": "v"}]
     (event,) = make_decoder(options).decode(json.dumps(key).encode(), json.dumps(value).encode())
     assert isinstance(event, RowEvent) and event.new and event.new["id"].value == number
-
-
-def test_what_is_no_day_is_0_where_null_cannot_be() -> None:
-    kinds = [("id", INT), ("d", FieldType(Tp.DATE, Flag.NOT_NULL)), ("t", FieldType(Tp.DATETIME, Flag.NOT_NULL))]
-    table = make_table("shop", "t", kinds, primary=["id"])
-    _, value = sent(BARE, Kind.INSERT, new=[(1, 0, parse_datetime("2023-02-30 10:00:00"))], table=table)
-    assert value["payload"]["after"] == {"id": 1, "d": 0, "t": 0}
-
-
-def test_parameters_of_names_and_bits() -> None:
-    kinds = [("id", INT), ("e", FieldType(Tp.ENUM, elems=("a", "b,c"))), ("b", FieldType(Tp.BIT, 0, 9))]
-    table = make_table("shop", "t", kinds, primary=["id"])
-    _, value = sent(OPTIONS, Kind.INSERT, new=[(1, 1, 1)], table=table)
-    _, enum, bits = value["schema"]["fields"][0]["fields"]
-    assert enum["parameters"] == {"allowed": "a,b\\,c"}
-    assert bits["parameters"] == {"length": "9"}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.integration.pump.rpc import until
 from tests.peer.cluster import peer_bin
 from tests.support.servers import Etcd, Server, free_port
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 CLUSTER = 7
 KILLS = 3

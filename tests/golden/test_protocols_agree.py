@@ -12,7 +12,7 @@ import pytest
 from binlog.tidb.json_encode import encode_json
 from binlog.tidb.time import Civil, from_zone, pack
 from binlog.tidb.types import FieldType, Flag, Tp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -162,7 +162,7 @@ def _changes(table: Table, kind: Kind, old: Sequence[Row], new: Sequence[Row]) -
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@settings(max_examples=FEW.max_examples // 2)
+@FEW
 @given(pairs=st.lists(st.tuples(_rows(), _rows()), min_size=1, max_size=3), table=st.sampled_from(TABLES))
 def test_drawn_rows(case: Case, pairs: list[tuple[Row, Row]], table: Table) -> None:
     wire = Wire(case)

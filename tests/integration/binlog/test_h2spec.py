@@ -16,6 +16,7 @@ from tests.integration.binlog.rpc_server import running
 NOT_FOR_US = {"Sends a dynamic table size update", "Sends multiple dynamic table size update"}
 
 
+@pytest.mark.slow  # `make test` does not install it
 async def test_h2spec(tmp_path: Path) -> None:
     """Generic, HTTP/2 and HPACK, strict ones included."""
     built = Path.home() / ".cache" / "tidb-binlog" / "h2spec-2.2.1" / "h2spec"

@@ -17,7 +17,7 @@ from tests.support.compose import Processes, images
 from tests.support.metric_names import Exported, faults, label_faults, queries, rules
 from tests.support.servers import ROOT, MariaDB, etcd_binary, missing, require_java, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
 COMPOSE = ROOT / "deploy/compose"
 
 

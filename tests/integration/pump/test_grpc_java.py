@@ -25,7 +25,7 @@ from tests.support.jvm import running_jvm
 from tests.support.servers import ROOT, Etcd, free_port, missing, wait_until
 from tests.unit.pump.build import commit, prewrite
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 MIB = 1 << 20
 JARS = ROOT / "scripts" / "jars" / "grpc-java-1.85.1.txt"

@@ -26,7 +26,7 @@ from tests.support.kafka import Broker
 from tests.support.row_changes import make_changes, make_table
 from tests.support.servers import MariaDB, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
 WITHOUT_DDLS = {
     "transforms": "ddl",

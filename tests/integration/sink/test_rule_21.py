@@ -15,7 +15,7 @@ from drainer.changes.segment import SegmentDecoder
 from drainer.sink.mysql.connection import ConnectionLost
 from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import server_config
-from tests.support.examples import FEW
+from tests.support.examples import VERY_FEW
 from tests.support.schema_case import ts
 from tests.support.servers import MariaDB
 from tests.unit.drainer.cut_case import (
@@ -41,7 +41,7 @@ from tests.unit.drainer.cut_case import (
 pytestmark = pytest.mark.integration
 
 EACH = Cuts(frozenset(range(99)))
-EXAMPLES = settings(max_examples=FEW.max_examples // 5, phases=[Phase.explicit, Phase.generate])
+EXAMPLES = settings(VERY_FEW, phases=[Phase.explicit, Phase.generate])
 
 
 def reset(db: MariaDB) -> None:

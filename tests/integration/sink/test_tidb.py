@@ -22,6 +22,7 @@ from tests.support.servers import MariaDB
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.slow,
     pytest.mark.skipif(peer_bin() is None, reason="PEER_BIN does not name a folder with tidb-server"),
 ]
 

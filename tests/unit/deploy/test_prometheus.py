@@ -14,6 +14,8 @@ import yaml
 from tests.support.metric_names import asked_for
 from tests.support.servers import ROOT, missing
 
+pytestmark = pytest.mark.slow  # needs a program that `make test` does not install
+
 RULES = ROOT / "deploy/prometheus/rules.yml"
 TESTS = ROOT / "deploy/prometheus/rules_test.yml"
 DASHBOARD = ROOT / "deploy/grafana/dashboards/tidb-binlog.json"

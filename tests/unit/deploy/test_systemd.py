@@ -19,6 +19,8 @@ from pump.config import PumpConfig
 from pump.process import GRACE_S
 from tests.support.servers import ROOT, missing
 
+pytestmark = pytest.mark.slow  # needs a program that `make test` does not install
+
 FOLDER = ROOT / "deploy/systemd"
 UNITS = ("tidb-binlog-pump.service", "tidb-binlog-drainer.service")
 PROGRAMS = ("pump", "drainer")

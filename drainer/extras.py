@@ -6,6 +6,12 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from binlog.errors import BinlogError
+
+
+class ExtraMissing(BinlogError):
+    """A library that the settings need is not installed. The text says how to install it."""
+
 
 class Extra(NamedTuple):
     """An extra of the package, and modules that it brings along."""

@@ -283,7 +283,7 @@ class Pump:
             except OSError as error:
                 unknown.failed(error=error)
             if space.full:
-                full.failed(available=space.available_bytes)
+                full.failed(why=space.shortage)
             else:
                 full.over(available=space.available_bytes)
 

@@ -15,6 +15,8 @@ Events that may be repeated, and what is done with them:
                                         another one of its topic, or below what was applied, is skipped
     a resolved event that goes back     skipped
 
+Rows and DDLs of the schema of positions are skipped, too: upstream's own would change or remove the destination's.
+
 A consumer that continues from a `Resume` reads each partition from its oldest event that was not applied, and skips
 later events that it had read and applied already.
 """
@@ -31,6 +33,7 @@ from binlog.errors import BinlogError
 from drainer.kafka_consumer.repeats import Repeats, key_of
 from drainer.kafka_reading.records import Place
 from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent
+from drainer.schema.filter import OWN_SCHEMA
 
 DdlName = tuple[int, int, str, int]  # commit_ts, start_ts, statement, number among those of one job
 
@@ -160,7 +163,9 @@ class ConsumerCore:
         """Add the events of one message. Raises what `whole` raises."""
         partition = self._partitions[place]
         for event in events:
-            if isinstance(event, RowEvent):
+            if isinstance(event, RowEvent | DdlEvent) and event.schema.lower() == OWN_SCHEMA:
+                self.left_out += 1
+            elif isinstance(event, RowEvent):
                 self._row(place, partition, offset, event)
             elif isinstance(event, DdlEvent):
                 self._ddl(place, partition, offset, event)

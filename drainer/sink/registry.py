@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from binlog.errors import ConfigError
 
+from drainer.extras import KAFKA, ExtraMissing, install
+
 if TYPE_CHECKING:
     from drainer.row.format import Format
     from drainer.sink.base import AnySink
@@ -77,13 +79,12 @@ def section(db_type: str) -> type[ToSection]:
 
 
 def sink(db_type: str, to: ToSection, syncer: SyncerSettings) -> AnySink:
-    """Return the sink, not opened yet. Raises ConfigError if a library that this kind needs is not installed."""
+    """Return the sink, not opened yet. Raises ExtraMissing if a library that this kind needs is not installed."""
     try:
         make = cast("Callable[[ToSection, SyncerSettings], AnySink]", _named(kind(db_type).make))
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"db-type {db_type!r} needs the Python module {error.name}: install tidb-binlog-spark[spark,{db_type}]"
-        ) from error
+        extra = "spark,kafka" if error.name in KAFKA.modules else "spark"
+        raise ExtraMissing(f"db-type {db_type!r} needs the Python module {error.name}: {install(extra)}") from error
     return make(to, syncer)
 
 

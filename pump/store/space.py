@@ -52,6 +52,14 @@ class Space:
         return self.available_bytes <= self._stop_bytes
 
     @property
+    def shortage(self) -> str:
+        """Why writes are refused, with the limit's setting; empty while they are accepted."""
+        if not self.full:
+            return ""
+        limit = f"storage.stop-write-at-available-space is {self._stop_bytes:,} bytes"
+        return f"{limit}, and {self.available_bytes:,} are available"
+
+    @property
     def resumable(self) -> bool:
         """Whether there is room to restart, to read the log again, and to write for a while."""
         return self.available_bytes > max(self._stop_bytes, RESUME_BYTES)

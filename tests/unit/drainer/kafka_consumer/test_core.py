@@ -150,6 +150,19 @@ def test_equal_rows_without_a_key_are_applied_as_often_as_they_were_written(
     assert rows == [event for event in written if isinstance(event, RowEvent)]
 
 
+@pytest.mark.parametrize("schema", ["tidb_binlog", "TiDB_Binlog"])
+def test_the_schema_of_positions_is_left_out(schema: str) -> None:
+    """TiCDC sends upstream's own. Its DROP DATABASE would remove our position."""
+    core = ConsumerCore([P0])
+    theirs = [
+        replace(row_event(1, 5), schema=schema),
+        replace(ddl_event(6, "DROP DATABASE tidb_binlog"), schema=schema),
+    ]
+    core.add(P0, 0, [*theirs, row_event(2, 7), ResolvedEvent(9)])
+    assert [one for part in parts_of(core) for one in shown(part)] == [(7, (Change.UPDATE, 2))]
+    assert core.left_out == 2
+
+
 def test_a_row_that_went_to_another_partition_is_deleted_before_it_is_put() -> None:
     core = ConsumerCore([P0, P1])
     core.add(P0, 0, [row_event(1, 5, Change.INSERT), ResolvedEvent(9)])

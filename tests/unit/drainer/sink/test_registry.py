@@ -136,7 +136,9 @@ def test_a_library_that_is_not_installed_is_named_where_it_is_needed() -> None:
         "except Exception as error: print(type(error).__name__, error)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert shown.stdout.startswith("ConfigError db-type 'kafka' needs the Python module confluent_kafka")
+    assert shown.stdout.startswith(
+        "ExtraMissing db-type 'kafka' needs the Python module confluent_kafka: pip install '.[spark,kafka]'"
+    )
 
 
 def test_the_table_imports_no_destination() -> None:

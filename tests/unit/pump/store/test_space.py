@@ -30,7 +30,9 @@ def test_writes_stop_at_the_limit(tmp_path: Path) -> None:
     space = Space(tmp_path, stop_bytes=100, statvfs=Disk(101, 100))
     space.refresh()
     space.check()
+    assert space.shortage == ""
     space.refresh()
+    assert space.shortage == "storage.stop-write-at-available-space is 100 bytes, and 100 are available"
     with pytest.raises(NoSpace, match="available: 100, StopWriteAtAvailableSpace: 100"):
         space.check()
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 from drainer.sink.base import Identity, Intent
 from drainer.sink.document_position import Document, DocumentPositionStore, label_of
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
-from drainer.sink.kafka.reader import Record
+from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.reader import Reader, Record
+from drainer.sink.kafka.transactions.claims import Claims
 from drainer.sink.kafka.transactions.control_records import (
     CLAIM_KEY,
     MARK_KEY,
@@ -216,6 +219,15 @@ def test_a_claim_with_another_id_at_the_offset_of_ours_fences_us_off() -> None:
     check_claims(log.records, mine, "x", claim_id="theirs")
     with pytest.raises(Fenced, match="the control topic was created again"):
         check_claims(log.records, mine, "x", claim_id="ours")
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_driver_knows_its_claim_by_its_id(is_ours: bool) -> None:
+    log, identity = Log(), Identity(7, "main", "d")
+    driver = Claims(KafkaConfig({}, "k1:9092", "control"), identity, cast(Reader, None), "x")
+    driver._epoch = log.append(claim_key(driver.owner), claim_value(identity, driver.id if is_ours else "theirs"))
+    with contextlib.nullcontext() if is_ours else pytest.raises(Fenced, match="the control topic was created again"):
+        driver.check(log.records)
 
 
 def test_a_mark_is_of_its_range_and_cut() -> None:

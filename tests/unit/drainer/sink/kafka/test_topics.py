@@ -144,6 +144,19 @@ def test_a_port_that_closes_connections_is_told(
         made.counts()
 
 
+def test_an_error_that_a_broker_answered_is_not_taken_for_brokers_that_are_away(
+    monkeypatch: pytest.MonkeyPatch, made: Topics
+) -> None:
+    """Such as that of a broker that has just handed a partition over."""
+
+    def refuse(timeout: float) -> None:
+        raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+
+    monkeypatch.setattr(made, "_admin", SimpleNamespace(list_topics=refuse, poll=lambda timeout: None))
+    with pytest.raises(DestinationDown, match=r"(?i)asking for topics: .*not leader for partition$"):
+        made.counts()
+
+
 def test_who_is_not_let_in_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, made: Topics) -> None:
     made._retry_for_s = 600.0
     wrong = (KafkaError._AUTHENTICATION, "b:1: Authentication failed: Invalid username or password")

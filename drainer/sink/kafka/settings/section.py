@@ -17,7 +17,7 @@ from drainer.protocol.option_readers import unread
 from drainer.protocol.option_rules import check as check_options
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
-from drainer.sink.kafka.config import KafkaConfig, PartitionChange
+from drainer.sink.kafka.config import KafkaConfig, PartitionChange, ReplicationCheck
 from drainer.sink.kafka.settings.connection import KafkaConnectionSection
 from drainer.sink.kafka.settings.option_values import (
     INT16_MAX,
@@ -148,6 +148,11 @@ class KafkaSection(KafkaConnectionSection):
     replication_factor: Annotated[int, whole_number(1, INT16_MAX)] = Field(
         1, description="number of replicas of topics that are created"
     )
+    replication_check: ReplicationCheck = Field(
+        "warn",
+        description="what to do if a topic has one replica, or min.insync.replicas 1, so that exactly once ends when "
+        "a broker is killed: warn: name the topic in the log; stop: end with an error",
+    )
     auto_create_topic: Switch = Field(True, description="create topics that do not exist")
     partition_change: PartitionChange = Field(
         "stop",
@@ -242,6 +247,8 @@ class KafkaSection(KafkaConnectionSection):
             raise ConfigError("syncer.to.control-topic: it must be another topic than the one for rows")
         if self.exactly_once and self.required_acks != -1:
             raise ConfigError("syncer.to.required-acks: exactly-once needs -1; or set exactly-once = false")
+        if self.replication_check == "stop" and self.required_acks != -1:
+            raise ConfigError('syncer.to.replication-check: "stop" needs required-acks = -1; or set it to "warn"')
         if isinstance(make_encoder(self.options()), RegisteringEncoder):
             if not self.schema_registry:
                 raise ConfigError(f"syncer.to.schema-registry: {self.protocol} needs one")
@@ -328,6 +335,7 @@ class KafkaSection(KafkaConnectionSection):
             auto_create_topic=self.auto_create_topic,
             partition_num=self.partition_num,
             replication_factor=self.replication_factor,
+            replication_check=self.replication_check,
             partition_change=self.partition_change,
             look_s=self.partition_look / _S,
             spread=spread,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, get_args, get_origin, get_type_hints
 
 from drainer.protocol.errors import ProtocolConfigError
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.options import ProtocolOptions, option_table
 from drainer.protocol.registry import PROTOCOLS, unknown_protocol
 
 _AVRO: Final = frozenset(name for name, package in PROTOCOLS.items() if package == "avro")
@@ -20,9 +20,10 @@ def check(options: ProtocolOptions) -> None:
     """Check all options. Raises ProtocolConfigError naming the option, its value and the allowed values."""
     if options.protocol not in PROTOCOLS:
         raise ProtocolConfigError(unknown_protocol(options.protocol))
-    for name in ("max_message_bytes", "max_batch_size"):
-        if getattr(options, name) <= 0:
-            raise ProtocolConfigError(f"invalid {_shown(name)} {getattr(options, name)}: it must be above 0")
+    for name, (_, option) in option_table().items():
+        value = getattr(options, name)
+        if isinstance(value, int) and value < option.least:
+            raise ProtocolConfigError(f"invalid {_shown(name)} {value}: it must be at least {option.least}")
     check_choices(options)
     assert options.zone
     if options.protocol in _AVRO:

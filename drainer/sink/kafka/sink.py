@@ -53,8 +53,7 @@ from drainer.sink.kafka.settings.sink_uri import TOPIC_LENGTH_MAX
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, required_of
 from drainer.sink.kafka.topics.counts import TopicCounts
 from drainer.sink.kafka.topics.partition_changes import announce, take_up, take_up_after_range
-from drainer.sink.kafka.transactions.driver import Body, Driver
-from drainer.sink.kafka.transactions.driver_transaction import Transaction
+from drainer.sink.kafka.transactions.driver import Body, Driver, Transaction
 from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs
 from drainer.sink.settings import SyncerSettings
 

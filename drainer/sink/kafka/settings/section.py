@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from urllib.parse import urlsplit
 
 from binlog.errors import ConfigError
 from binlog.runtime.fields import Section
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, create_model
 
 from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.rules import DispatchRule, Method, Router
 from drainer.protocol.encoder import RegisteringEncoder
-from drainer.protocol.option_readers import unread
 from drainer.protocol.option_rules import check as check_options
-from drainer.protocol.options import KAFKA_CONFIG, ProtocolOptions, option_table
+from drainer.protocol.option_rules import protocols_text, unread
+from drainer.protocol.options import KAFKA_CONFIG, Option, ProtocolOptions, option_table
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.sink.kafka.config import KafkaConfig, PartitionChange, ReplicationCheck
 from drainer.sink.kafka.settings.connection import KafkaConnectionSection
 from drainer.sink.kafka.settings.option_values import (
     INT16_MAX,
     LookInterval,
+    MessageBytes,
     ResolvedInterval,
     RetryTime,
     Switch,
@@ -29,7 +31,6 @@ from drainer.sink.kafka.settings.option_values import (
     whole_number,
 )
 from drainer.sink.kafka.settings.original_tables import in_ticdc_table
-from drainer.sink.kafka.settings.protocol_section import ProtocolSection
 from drainer.sink.kafka.settings.registry_http import RegistryAccess, access_of
 from drainer.sink.kafka.settings.sink_uri import checked_topic
 
@@ -104,6 +105,35 @@ class RegistrySection(Section):
             key=self.ssl_key_location,
             insecure_skip_verify=self.insecure_skip_verify,
         )
+
+
+def _type_of(hint: object, option: Option) -> object:
+    """Return the type of a setting, which reads the texts of a sink URI, too."""
+    if hint is bool:
+        return Switch
+    if hint is int:
+        return MessageBytes if option.is_size else Annotated[int, whole_number(option.least)]
+    return hint
+
+
+def _protocol_settings() -> Iterator[tuple[str, Any]]:
+    """Yield name, type and field of each setting."""
+    hints = get_type_hints(ProtocolOptions)
+    for name, (field, option) in option_table().items():
+        if option.about:
+            about = f"for {protocols_text(option.packages)}: {option.about}" if option.packages else option.about
+            extra = in_ticdc_table(option.table)
+            info = Field(field.default, repr=field.repr, description=about, json_schema_extra=extra)
+            yield name, (_type_of(hints[name], option), info)
+
+
+if TYPE_CHECKING:
+
+    class ProtocolSection(Section):
+        """A setting for each option that the drainer has."""
+
+else:
+    ProtocolSection = create_model("ProtocolSection", __base__=Section, **dict(_protocol_settings()))
 
 
 class KafkaSection(ProtocolSection, KafkaConnectionSection):

@@ -1,7 +1,7 @@
 """Settings of TiCDC that have no effect here, or whose values are refused: of `[sink]`, and of sink URIs.
 
-Settings that have an effect are in connection.py, security.py, section.py and protocol_section.py. A setting that
-TiCDC's file has below `kafka-config` says so in its `json_schema_extra` (original_tables.py).
+Settings that have an effect are in connection.py, security.py and section.py. A setting that TiCDC's file has
+below `kafka-config` says so in its `json_schema_extra` (original_tables.py).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ that repeats rows.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from typing import Final
@@ -31,6 +31,7 @@ from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMov
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.producer import Producer, ProducerLost, library_batch_bytes
 from drainer.sink.kafka.producers import new_producer
+from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.reader import Reader
 from drainer.sink.kafka.topics.admin import Topics
 from drainer.sink.kafka.topics.open_transactions import open_transactions_text
@@ -44,13 +45,43 @@ from drainer.sink.kafka.transactions.control_records import (
     document_of,
     taken,
 )
-from drainer.sink.kafka.transactions.driver_transaction import Transaction
 from drainer.sink.position import Stored
 from drainer.sink.retry import Patience
 
 _INIT_AT_ONCE: Final = 8
 
 _log = get_logger(__name__)
+
+
+class Transaction:
+    """Send the messages of one transaction and hold its changed state in `store`. `sent`: how many messages were
+    sent."""
+
+    def __init__(self, store: DocumentPositionStore, producer: Producer, patience: Patience) -> None:
+        self.store = store
+        self.sent = 0
+        self._last: list[tuple[str, int, Sequence[Message]]] = []
+        self._producer = producer
+        self._patience = patience
+
+    def send(self, topic: str, partition: int, messages: Iterable[Message]) -> None:
+        """Send messages in this order."""
+        self.sent += self._producer.send(topic, partition, messages, self._patience)
+
+    def send_last(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
+        """Send messages after everything else. Without transactions: after the position, because rows must not be
+        repeated after these messages."""
+        self._last.append((topic, partition, messages))
+
+    def resolve(self, publication: Publication, commit_ts: int) -> None:
+        """Send a resolved event to every partition, after everything else."""
+        messages = publication.encoder.resolved(commit_ts)
+        for topic, partition in publication.partitions() if messages else ():
+            self.send_last(topic, partition, messages)
+
+    def send_the_last(self) -> None:
+        for topic, partition, messages in self._last:
+            self.send(topic, partition, messages)
 
 
 Body = Callable[[Transaction], None]

@@ -10,7 +10,7 @@ import pytest
 from binlog.errors import ConfigError
 
 from drainer.protocol.claim_store import ClaimStoreError
-from drainer.protocol.option_readers import protocols_text
+from drainer.protocol.option_rules import protocols_text
 from drainer.protocol.options import option_table
 from drainer.sink.base import Identity
 from drainer.sink.kafka.settings.section import KafkaSection

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from datetime import timedelta
+from typing import Final, Literal, get_origin
 
 from binlog.errors import ConfigError
 from pydantic import ValidationError
@@ -13,18 +14,13 @@ from pydantic_core import ErrorDetails
 from drainer.protocol.option_texts import URI_NAMES, protocol_options
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.kafka.settings.connection import KafkaConnectionSection
+from drainer.sink.kafka.settings.original_settings import OriginalKafkaSection
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.settings.security import KafkaSecuritySection
 from drainer.sink.kafka.settings.sink_uri import parse_sink_uri
 
-# Settings of the configuration file that are not plain text.
-_NOT_IN_URI: Final = frozenset(
-    {
-        *("sink-uri", "addresses", "topic", "client", "security", "dispatchers", "column-selectors", "registry"),
-        *("open", "debezium", "integrity", "csv", "mysql-config", "pulsar-config", "cloud-storage-config"),
-        *("zookeeper-addrs", "kafka-max-messages", "kafka-max-message-size", "checkpoint"),
-    }
-)
+# What a URI has before its parameters.
+_BEFORE_PARAMETERS: Final = frozenset({"sink-uri", "topic"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +33,15 @@ class KafkaAddress:
 
 
 def _known() -> set[str]:
-    sections = (KafkaSection, KafkaSecuritySection)
-    fields = {info.alias or name for section in sections for name, info in section.model_fields.items()}
-    return {*fields, *URI_NAMES} - _NOT_IN_URI
+    """Return the parameters that a URI may have: the settings that are one text, number, duration or choice."""
+    plain = {
+        info.alias or name
+        for section in (KafkaSection, KafkaSecuritySection)
+        for name, info in section.model_fields.items()
+        if name not in OriginalKafkaSection.model_fields
+        and (info.annotation in (str, bool, int, timedelta) or get_origin(info.annotation) is Literal)
+    }
+    return {*plain, *URI_NAMES} - _BEFORE_PARAMETERS
 
 
 def kafka_address(uri: str, client_id: str, client: Mapping[str, str]) -> KafkaAddress:

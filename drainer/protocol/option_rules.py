@@ -1,11 +1,13 @@
-"""Checks of the protocols' options. Errors use TiCDC's texts where TiCDC has such an error. Pure."""
+"""Checks of the protocols' options, and which protocols use which option. Errors use TiCDC's texts where TiCDC has such
+an error. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, Literal, get_args, get_origin, get_type_hints
 
 from drainer.protocol.errors import ProtocolConfigError
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.options import ProtocolOptions, option_table
 from drainer.protocol.registry import PROTOCOLS, unknown_protocol
 
 _AVRO: Final = frozenset(name for name, package in PROTOCOLS.items() if package == "avro")
@@ -20,9 +22,10 @@ def check(options: ProtocolOptions) -> None:
     """Check all options. Raises ProtocolConfigError naming the option, its value and the allowed values."""
     if options.protocol not in PROTOCOLS:
         raise ProtocolConfigError(unknown_protocol(options.protocol))
-    for name in ("max_message_bytes", "max_batch_size"):
-        if getattr(options, name) <= 0:
-            raise ProtocolConfigError(f"invalid {_shown(name)} {getattr(options, name)}: it must be above 0")
+    for name, (_, option) in option_table().items():
+        value = getattr(options, name)
+        if isinstance(value, int) and value < option.least:
+            raise ProtocolConfigError(f"invalid {_shown(name)} {value}: it must be at least {option.least}")
     check_choices(options)
     assert options.zone
     if options.protocol in _AVRO:
@@ -69,6 +72,21 @@ def _check_large(options: ProtocolOptions) -> None:
         raise ProtocolConfigError(f'{what}, which needs "claim-check-storage-uri"')
     if options.claim_check_raw_value and options.protocol in _OPEN:
         raise ProtocolConfigError(f"claim-check-raw-value is not supported for the protocol {options.protocol}")
+
+
+def unread(package: str, given: Collection[str]) -> list[str]:
+    """Return a warning for each given option that this package does not use."""
+    return [
+        f"{_shown(name)} has no effect: only {protocols_text(option.packages)} use it"
+        for name, (_, option) in option_table().items()
+        if name in given and option.packages and package not in option.packages
+    ]
+
+
+def protocols_text(packages: Collection[str]) -> str:
+    """Return the names of the protocols of these packages."""
+    shown = {"open": "open-protocol", "canal": "canal-json"}
+    return ", ".join(shown.get(package, package) for package in packages)
 
 
 def _shown(name: str) -> str:

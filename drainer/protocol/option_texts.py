@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, get_type_hints
 
 from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.option_rules import check
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.options import ProtocolOptions, option_table
 
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
@@ -33,69 +33,41 @@ def _whole(name: str, given: str) -> int:
     return int(given)
 
 
-def _seconds(name: str, given: str) -> float:
-    return float(_whole(name, given))
-
-
 def _level(name: str, given: str) -> bool:
     if given not in ("none", "correctness"):
         raise ProtocolConfigError(f'{name} must be "none" or "correctness", not {given!r}')
     return given == "correctness"
 
 
-class _Option(NamedTuple):
-    """Where an option is set. `uri`: the name of the URI's parameter, "" if it has none. `file`: its keys in the file,
-    below `sink`."""
+class _Name(NamedTuple):
+    """A name under which an option is given: of a URI's parameter and of a key in the file, or of the latter alone."""
 
     field: str
+    name: str
     read: Read
-    uri: str
-    file: tuple[str, ...] = ()
+    in_uri: bool = True
 
 
-def _named(field: str, read: Read, *file: str) -> _Option:
-    name = field.replace("_", "-")
-    return _Option(field, read, name, (name, *file))
+def _names() -> Iterator[_Name]:
+    """Yield every name, for each option in the order in which they count."""
+    hints = get_type_hints(ProtocolOptions)
+    yield _Name("protocol", "protocol", _text)
+    for field, (_, option) in option_table().items():
+        read = {bool: _switch, int: _whole}.get(hints[field], _text)
+        name = field.replace("_", "-")
+        yield _Name(field, name, read)
+        if option.table:
+            yield _Name(field, f"{option.table}.{name}", read, in_uri=False)
+    for name in ("integrity-check-level", "integrity.integrity-check-level"):
+        yield _Name("enable_row_checksum", name, _level, in_uri=False)
 
 
-_CODEC: Final = "kafka-config.codec-config."
-_LARGE: Final = "kafka-config.large-message-handle."
-_OPTIONS: Final = (
-    _named("protocol", _text),
-    _named("max_message_bytes", _whole, "kafka-config.max-message-bytes"),
-    _named("max_batch_size", _whole, f"{_CODEC}max-batch-size"),
-    _named("time_zone", _text),
-    _named("namespace", _text),
-    _named("enable_tidb_extension", _switch, f"{_CODEC}enable-tidb-extension"),
-    _Option("enable_row_checksum", _level, "", ("integrity-check-level", "integrity.integrity-check-level")),
-    _named("only_output_updated_columns", _switch),
-    _named("delete_only_output_handle_key_columns", _switch),
-    _named("output_raw_change_event", _switch, "kafka-config.output-raw-change-event"),
-    _named("open_varchar_base64", _switch),
-    _named("content_compatible", _switch),
-    _named("avro_decimal_handling_mode", _text, f"{_CODEC}avro-decimal-handling-mode"),
-    _named("avro_bigint_unsigned_handling_mode", _text, f"{_CODEC}avro-bigint-unsigned-handling-mode"),
-    _named("avro_enable_watermark", _switch, f"{_CODEC}avro-enable-watermark"),
-    _named("avro_output_old_row", _switch),
-    _named("avro_subject_names", _text),
-    _named("avro_defaults", _text),
-    _named("schema_registry", _text),
-    _named("debezium_disable_schema", _switch),
-    _named("debezium_bigint_unsigned_handling_mode", _text),
-    _named("encoding_format", _text, f"{_CODEC}encoding-format"),
-    _Option("send_bootstrap_interval_s", _seconds, "", ("send-bootstrap-interval-in-sec",)),
-    _Option("send_bootstrap_in_msg_count", _whole, "", ("send-bootstrap-in-msg-count",)),
-    _Option("send_bootstrap_to_all_partition", _switch, "", ("send-bootstrap-to-all-partition",)),
-    _named("large_message_handle_option", _text, f"{_LARGE}large-message-handle-option"),
-    _named("large_message_handle_compression", _text, f"{_LARGE}large-message-handle-compression"),
-    _named("claim_check_storage_uri", _text, f"{_LARGE}claim-check-storage-uri"),
-    _named("claim_check_raw_value", _switch, f"{_LARGE}claim-check-raw-value"),
-)
+_NAMES: Final = tuple(_names())
 # Debezium and Open Protocol each have an option of this name, with the same default.
 _OLD_VALUE: Final = {"open": "open.output-old-value", "debezium": "debezium.output-old-value"}
 
-URI_NAMES: Final = frozenset(option.uri for option in _OPTIONS if option.uri)
-FILE_NAMES: Final = frozenset(name for option in _OPTIONS for name in option.file) | frozenset(_OLD_VALUE.values())
+URI_NAMES: Final = frozenset(name.name for name in _NAMES if name.in_uri)
+FILE_NAMES: Final = frozenset(name.name for name in _NAMES) | frozenset(_OLD_VALUE.values())
 
 
 def protocol_options(uri: Mapping[str, str], file: Mapping[str, str] | None = None) -> ProtocolOptions:
@@ -107,12 +79,12 @@ def protocol_options(uri: Mapping[str, str], file: Mapping[str, str] | None = No
     Raises ProtocolConfigError naming the option, its value and the allowed values.
     """
     keys = file or {}
-    found: dict[str, Any] = {"protocol": "open-protocol"}
-    for option in _OPTIONS:
-        given = [(option.uri, uri.get(option.uri)), *((name, keys.get(name)) for name in option.file)]
-        name, text = next(((name, text) for name, text in given if text is not None), ("", None))
-        if text is not None:
-            found[option.field] = option.read(name, text)
+    found: dict[str, Any] = {}
+    for given in (uri, keys):
+        for field, name, read, in_uri in _NAMES:
+            if name in given and field not in found and (in_uri or given is keys):
+                found[field] = read(name, given[name])
+    found.setdefault("protocol", "open-protocol")
     found["protocol"] = found["protocol"].lower()
     old_value = _OLD_VALUE["debezium" if found["protocol"] == "debezium" else "open"]
     if old_value in keys:

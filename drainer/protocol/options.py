@@ -1,10 +1,16 @@
-"""The options of all protocols, with TiCDC's names and defaults. Every encoder gets the same object."""
+"""The options of all protocols, with TiCDC's names and defaults. Every encoder gets the same object.
+
+ProtocolOptions is the one table of these options. Made from it are: their settings in `[syncer.to]` with checks of type
+and bounds (drainer/sink/kafka/settings/section.py), their names in a sink URI and in TiCDC's file
+(option_texts.py), the warnings about options that a protocol does not use (option_rules.py), and
+docs/configuration.md.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from datetime import UTC, tzinfo
-from typing import Literal
+from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from drainer.protocol.errors import ProtocolConfigError
@@ -12,44 +18,145 @@ from drainer.protocol.errors import ProtocolConfigError
 LargeMessageOption = Literal["none", "handle-key-only", "claim-check"]
 Compression = Literal["none", "snappy", "lz4"]
 
+_KEY: Final = "option"
+# TiCDC's tables.
+KAFKA_CONFIG: Final = "kafka-config"
+_CODEC: Final = f"{KAFKA_CONFIG}.codec-config"
+_LARGE: Final = f"{KAFKA_CONFIG}.large-message-handle"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of an option beside its name, type and default. `about`: its meaning, for the documentation, ""
+    for an option that the drainer does not have. `packages`: those of drainer.protocol (registry.PROTOCOLS) that use
+    it, empty: all. `table`: TiCDC's table of `[sink]` that has it, "": `[sink]` itself. `least`: the smallest number
+    that is allowed; `is_size`: it is a number of bytes."""
+
+    about: str = ""
+    packages: tuple[str, ...] = ()
+    table: str = ""
+    least: int = 0
+    is_size: bool = False
+
+
+def _known(
+    about: str = "", *packages: str, table: str = "", least: int = 0, is_size: bool = False
+) -> dict[str, Option]:
+    """Return the metadata of an option's field."""
+    return {_KEY: Option(about, packages, table, least, is_size)}
+
 
 @dataclass(frozen=True, slots=True)
 class ProtocolOptions:
-    """`max_message_bytes`: the target size of a batch, and the limit of a message unless the topic's limit is lower.
-    `time_zone`: the IANA name of the zone in which TIMESTAMPs are shown. `namespace`: the changefeed's namespace, part
-    of Avro's names. `open_varchar_base64`: for decoders only, if the producer wrote CHAR and VARCHAR in base64. The
-    effect of an option is documented where a protocol reads it, its names in a URI or a file in option_texts."""
+    """`time_zone`: the IANA name of the zone in which TIMESTAMPs are shown. `namespace`: the changefeed's namespace,
+    part of Avro's names. `open_varchar_base64`: for decoders only, if the producer wrote CHAR and VARCHAR in base64.
+    The effect of an option is documented where a protocol reads it."""
 
     protocol: str
-    max_message_bytes: int = 10 * 1024 * 1024
-    max_batch_size: int = 16
-    time_zone: str = "UTC"
-    namespace: str = "default"
-    enable_tidb_extension: bool = False
+    max_message_bytes: int = field(
+        default=10 << 20,
+        metadata=_known(
+            "target size of a message of several rows; never above the topic's max.message.bytes",
+            table=KAFKA_CONFIG,
+            least=1,
+            is_size=True,
+        ),
+    )
+    max_batch_size: int = field(
+        default=16, metadata=_known("maximum number of rows of one message", "open", table=_CODEC, least=1)
+    )
+    time_zone: str = field(default="UTC", metadata=_known("IANA name of the time zone in which TIMESTAMPs are shown"))
+    namespace: str = field(default="default", metadata=_known())
+    enable_tidb_extension: bool = field(
+        default=False,
+        metadata=_known("add the commit ts and more to each message", "avro", "canal", "debezium", table=_CODEC),
+    )
     enable_row_checksum: bool = False
-    only_output_updated_columns: bool = False
-    delete_only_output_handle_key_columns: bool = False
-    output_raw_change_event: bool = False
-    output_old_value: bool = True
-    open_varchar_base64: bool = False
-    content_compatible: bool = False
-    avro_decimal_handling_mode: Literal["precise", "string"] = "precise"
-    avro_bigint_unsigned_handling_mode: Literal["long", "string"] = "long"
-    avro_enable_watermark: bool = False
-    avro_output_old_row: bool = False
-    avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = "ticdc"
-    avro_defaults: Literal["ticdc", "avro"] = "ticdc"
-    schema_registry: str = field(default="", repr=False)  # its address may hold a password
-    debezium_disable_schema: bool = False
-    debezium_bigint_unsigned_handling_mode: Literal["long", "precise"] = "long"
-    encoding_format: Literal["json", "avro"] = "json"
-    send_bootstrap_interval_s: float = 120.0
-    send_bootstrap_in_msg_count: int = 10_000
-    send_bootstrap_to_all_partition: bool = True
-    large_message_handle_option: LargeMessageOption = "none"
-    large_message_handle_compression: Compression = "none"
-    claim_check_storage_uri: str = field(default="", repr=False)  # may hold a secret, too
-    claim_check_raw_value: bool = False
+    only_output_updated_columns: bool = field(
+        default=False, metadata=_known("updates have only the old values that changed", "open", "canal")
+    )
+    delete_only_output_handle_key_columns: bool = field(
+        default=False, metadata=_known("deletes have only the handle key", "open", "canal")
+    )
+    output_raw_change_event: bool = field(
+        default=False,
+        metadata=_known("updates of keys remain updates, instead of a delete and an insert", table=KAFKA_CONFIG),
+    )
+    output_old_value: bool = field(
+        default=True, metadata=_known("include the row before the change", "open", "debezium")
+    )
+    open_varchar_base64: bool = field(default=False, metadata=_known())
+    content_compatible: bool = field(default=False, metadata=_known("write messages as Alibaba's canal does", "canal"))
+    debezium_disable_schema: bool = field(default=False, metadata=_known("messages without their schema", "debezium"))
+    debezium_bigint_unsigned_handling_mode: Literal["long", "precise"] = field(
+        default="long",
+        metadata=_known(
+            "BIGINT UNSIGNED as int64, negative above 2^63-1 (long), or as Connect's Decimal (precise)", "debezium"
+        ),
+    )
+    encoding_format: Literal["json", "avro"] = field(
+        default="json", metadata=_known("json or avro", "simple", table=_CODEC)
+    )
+    send_bootstrap_interval_in_sec: int = field(
+        default=120, metadata=_known("seconds between two messages with a table's schema; 0: none are sent", "simple")
+    )
+    send_bootstrap_in_msg_count: int = field(
+        default=10_000,
+        metadata=_known("number of rows after which a table's schema is sent again; 0: it is never sent", "simple"),
+    )
+    send_bootstrap_to_all_partition: bool = field(
+        default=True,
+        metadata=_known("true: a table's schema is sent to all partitions; false: only to the first", "simple"),
+    )
+    avro_decimal_handling_mode: Literal["precise", "string"] = field(
+        default="precise",
+        metadata=_known("DECIMAL as Avro's decimal (precise) or as text (string)", "avro", table=_CODEC),
+    )
+    avro_bigint_unsigned_handling_mode: Literal["long", "string"] = field(
+        default="long", metadata=_known("BIGINT UNSIGNED as long or as text (string)", "avro", table=_CODEC)
+    )
+    avro_enable_watermark: bool = field(
+        default=False, metadata=_known("DDLs and resolved events are messages of their own", "avro", table=_CODEC)
+    )
+    avro_output_old_row: bool = field(
+        default=False, metadata=_known("include the row before the change, in _ticdc_before", "avro")
+    )
+    avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = field(
+        default="ticdc",
+        metadata=_known(
+            "name subjects by the topic with _ for dots (ticdc), or by one of Confluent's strategies", "avro"
+        ),
+    )
+    avro_defaults: Literal["ticdc", "avro"] = field(
+        default="ticdc",
+        metadata=_known("defaults of fields as TiCDC writes them, or as in Avro's specification", "avro"),
+    )
+    schema_registry: str = field(
+        default="",
+        repr=False,
+        metadata=_known("http(s)://user:password@host:port of a registry with Confluent's API", "avro"),
+    )
+    large_message_handle_option: LargeMessageOption = field(
+        default="none",
+        metadata=_known(
+            "what to do with a row that is too large for a message: an error, only its handle key, or a claim check",
+            table=_LARGE,
+        ),
+    )
+    claim_check_storage_uri: str = field(
+        default="",
+        repr=False,
+        metadata=_known(
+            "for claim-check: where complete rows are stored, an absolute path or s3://bucket/prefix", table=_LARGE
+        ),
+    )
+    claim_check_raw_value: bool = field(
+        default=False, metadata=_known("for claim-check: store only values, unchanged, without the key", table=_LARGE)
+    )
+    large_message_handle_compression: Compression = field(
+        default="none",
+        metadata=_known("how each value is compressed", "open", "canal", "debezium", "simple", table=_LARGE),
+    )
 
     @property
     def zone(self) -> tzinfo:
@@ -60,3 +167,8 @@ class ProtocolOptions:
             return ZoneInfo(self.time_zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             raise ProtocolConfigError(f"time-zone {self.time_zone!r} is not in the IANA database") from None
+
+
+def option_table() -> dict[str, tuple[Field[Any], Option]]:
+    """Return the options with what is known of them, by the name of their field in ProtocolOptions."""
+    return {one.name: (one, one.metadata[_KEY]) for one in fields(ProtocolOptions) if _KEY in one.metadata}

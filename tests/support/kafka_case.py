@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from drainer.protocol.event import AdminEvent, DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
+from drainer.sink.kafka.config import GRACE_S
+from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.settings.section import KafkaSection
-from drainer.sink.kafka.sink import KafkaSink, make
+from drainer.sink.kafka.sink import KafkaSink
 from drainer.sink.kafka.slot_writer import forget_producers
-from drainer.sink.settings import SyncerSettings
 from tests.support.change_replay import replay_changes
 from tests.support.kafka import Broker
 
 ROWS = [{"matcher": ["*.*"], "partition": "index-value"}]
 
 
-def sink(settings: dict[str, Any]) -> KafkaSink:
+def sink(settings: dict[str, Any], *, grace_s: float = GRACE_S) -> KafkaSink:
     section = KafkaSection.model_validate({"slots": 3, **settings}, by_alias=True, by_name=False)
     section.check()
-    return make(section, SyncerSettings())
+    config = replace(section.kafka(), grace_s=grace_s)
+    return KafkaSink(config, Publication(section.options(), section.router(), {}, {}))
 
 
 def run(settings: dict[str, Any], edges: Sequence[int], log: str = "", initial_ts: int = 0, name: str = "keys") -> None:

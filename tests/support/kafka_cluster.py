@@ -97,14 +97,9 @@ class Cluster(Broker):
         when the order is taken; `moved` says when it is done."""
 
         def order() -> None:
-            host, _, port = self.address.rpartition(":")
-            with socket.create_connection((host, int(port)), timeout=ANSWER_S) as line:
-                request = reassignment(topic, brokers)
-                line.sendall(struct.pack(">i", len(request)) + request)
-                (size,) = struct.unpack(">i", _exactly(line, 4))
-                answer = _exactly(line, size)
-            # Correlation id, no tags, throttle time, error code.
-            assert struct.unpack_from(">ixih", answer) == (1, 0, 0), answer
+            answer = _answer(self.address, reassignment(topic, brokers))
+            # Throttle time, error code.
+            assert struct.unpack_from(">ih", answer) == (0, 0), answer
 
         wait_until(lambda: _went_well(order), deadline_s=DEADLINE_S, what=f"partitions of {topic} are ordered to move")
 
@@ -113,6 +108,19 @@ class Cluster(Broker):
         return [
             (found[number].replicas, found[number].isrs, found[number].leader) for number in range(len(brokers))
         ] == [(of, of, of[0]) for of in brokers]
+
+    def abort_open(self, topic: str, partition: int) -> None:
+        """Ends the first transaction that is open in a partition of the second broker, as kafka-transactions.sh abort
+        does: it asks for the partition's producers, and writes the marker."""
+        answer = _answer(self.second.address, describe_producers(topic, partition))
+        # Throttle time, one topic and its name, one partition: number, no error, no text, producers.
+        begin = 4 + 1 + 1 + len(topic) + 1 + 4 + 2 + 1
+        producers = [struct.unpack_from(">qiiqiqB", answer, begin + 1 + 37 * n) for n in range(answer[begin] - 1)]
+        _, id_, epoch, coordinator = min((of[5], of[0], of[1], of[4]) for of in producers if of[5] >= 0)
+        marker = abort_marker(topic, partition, id_, epoch, max(coordinator, 0))
+        answer = _answer(self.second.address, marker)
+        # One marker and its producer, one topic and its name, one partition: number, error.
+        assert struct.unpack_from(">h", answer, 1 + 8 + 1 + 1 + len(topic) + 1 + 4) == (0,), answer
 
     def grow_on(self, topic: str, *brokers: list[int]) -> None:
         """More partitions, of which these brokers have each."""
@@ -129,9 +137,40 @@ def reassignment(topic: str, brokers: Sequence[Sequence[int]]) -> bytes:
         struct.pack(f">iB{len(of)}iB", number, 1 + len(of), *of, 0) for number, of in enumerate(brokers)
     )
     name = topic.encode()
-    header = struct.pack(">hhihB", 45, 0, 1, -1, 0)
     body = struct.pack(">iBB", 30_000, 1 + 1, 1 + len(name)) + name
-    return header + body + struct.pack(">B", 1 + len(brokers)) + partitions + b"\0\0"
+    return _header(45, 0) + body + struct.pack(">B", 1 + len(brokers)) + partitions + b"\0\0"
+
+
+def _header(api: int, version: int) -> bytes:
+    """Of a request: correlation id 1, no client id, no tags."""
+    return struct.pack(">hhihB", api, version, 1, -1, 0)
+
+
+def _one_partition(topic: str, partition: int) -> bytes:
+    """An array of one topic with one partition."""
+    return struct.pack(">BB", 2, 1 + len(topic)) + topic.encode() + struct.pack(">BiB", 2, partition, 0)
+
+
+def describe_producers(topic: str, partition: int) -> bytes:
+    """A DescribeProducers request, version 0."""
+    return _header(61, 0) + _one_partition(topic, partition) + b"\0"
+
+
+def abort_marker(topic: str, partition: int, producer: int, epoch: int, coordinator: int) -> bytes:
+    """A WriteTxnMarkers request, version 1, of one marker that aborts."""
+    begin = struct.pack(">Bqh?", 2, producer, epoch, False)
+    return _header(27, 1) + begin + _one_partition(topic, partition) + struct.pack(">iBB", coordinator, 0, 0)
+
+
+def _answer(address: str, request: bytes) -> bytes:
+    """The body of a broker's answer."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=ANSWER_S) as line:
+        line.sendall(struct.pack(">i", len(request)) + request)
+        (size,) = struct.unpack(">i", _exactly(line, 4))
+        answer = _exactly(line, size)
+    assert struct.unpack_from(">iB", answer) == (1, 0), answer  # correlation id, no tags
+    return answer[5:]
 
 
 def _exactly(line: socket.socket, size: int) -> bytes:

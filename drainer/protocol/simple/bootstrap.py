@@ -30,7 +30,7 @@ class BootstrapSchedule:
     0, it is never due."""
 
     def __init__(self, options: ProtocolOptions) -> None:
-        self._interval_s = options.send_bootstrap_interval_s
+        self._interval_s = options.send_bootstrap_interval_in_sec
         self._count = options.send_bootstrap_in_msg_count
         self._everywhere = options.send_bootstrap_to_all_partition
         self._sent: dict[tuple[str, int], _Sent] = {}

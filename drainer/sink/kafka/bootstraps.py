@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from drainer.protocol.simple.bootstrap import BootstrapSchedule
 from drainer.sink.kafka.publication import Publication, TopicTable
-from drainer.sink.kafka.transactions.driver_transaction import Transaction
+from drainer.sink.kafka.transactions.driver import Transaction
 
 
 def describe(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from drainer.sink.kafka.settings.registry_http import RegistryAccess
 
 PartitionChange = Literal["stop", "take-up"]
+ReplicationCheck = Literal["warn", "stop"]
+# Brokers that have just started write markers some seconds late.
+GRACE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +19,8 @@ class KafkaConfig:
     """`client`: settings of every client; `producer`: of producers beside them; `address`: the brokers, for errors.
     `control_topic`: its name, which is the beginning of the transactional ids, too. `slots`: how many there are when
     the control topic is made; later it says so itself. `partition_num`: of the default topic and those that are made,
-    0: what the default topic has, or 3; `resolved_s`: how often resolved events go out while nothing happens."""
+    0: what the default topic has, or 3; `resolved_s`: how often resolved events go out while nothing happens.
+    `grace_s`: how long a transaction may stay open after its end was ordered, before it is reported."""
 
     client: Mapping[str, str] = field(repr=False)
     address: str
@@ -30,10 +34,12 @@ class KafkaConfig:
     auto_create_topic: bool = True
     partition_num: int = 0
     replication_factor: int = 1
+    replication_check: ReplicationCheck = "warn"
     partition_change: PartitionChange = "stop"
     look_s: float = 10.0
     spread: bool = True
     registry: RegistryAccess | None = None
+    grace_s: float = GRACE_S
 
     @property
     def acks_all(self) -> bool:

@@ -15,7 +15,7 @@ from drainer.dispatch.dispatcher import Dispatcher, Routes
 from drainer.dispatch.piece_order import Part, in_order
 from drainer.dispatch.row_events import RowEvents, class_of, transactions_of
 from drainer.dispatch.rules import Router
-from drainer.dispatch.slotting import part_of_slot, slots_of_topic
+from drainer.dispatch.slotting import part_of_slot
 from drainer.protocol.claim_store import ClaimStore, open_store
 from drainer.protocol.encoded_columns import ColumnEncoder, ColumnTableEncoder, EncodedColumns
 from drainer.protocol.encoder import EncodedRow, Encoder, Message, RegisteringEncoder, table_encoder
@@ -224,14 +224,6 @@ class Publication:
     def sends_bootstraps(self) -> bool:
         """Return whether tables' schemas are sent to readers from time to time."""
         return self.encoder.name == "simple"
-
-    def slot_places(self, slots: int) -> dict[tuple[str, int], int]:
-        """Return, for every partition, the slot that writes to it."""
-        return {
-            (topic, partition): slot
-            for topic in self.counts
-            for partition, slot in enumerate(slots_of_topic(self.dispatcher, topic, slots).tolist())
-        }
 
     def partitions(self) -> Iterator[tuple[str, int]]:
         """Return all partitions of all topics."""

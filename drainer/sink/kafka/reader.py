@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka.producer import meaning
+from drainer.sink.kafka.topics.open_transactions import open_transactions_text
 from drainer.sink.retry import Patience
 
 _STEP_S: Final = 1.0
@@ -32,6 +33,7 @@ class Reader:
 
     def __init__(self, settings: Mapping[str, str], topic: str) -> None:
         self._topic = topic
+        self._address = settings.get("bootstrap.servers", "")
         self._reason = ""
         self._conf: dict[str, Any] = {
             **settings,
@@ -53,14 +55,8 @@ class Reader:
         self._reason = f"{error.name()}: {error.str()}"
 
     def committed(self, partition: int, patience: Patience) -> list[Record]:
-        """Return all committed records. Waits until no transaction is open there: the caller has ended those that
-        hang."""
+        """Return all committed records. Waits until no transaction is open there."""
         end = self.settled_end(partition, patience)
-        return self._read(partition, 0, end, committed=True, patience=patience)
-
-    def before_open(self, partition: int, patience: Patience) -> list[Record]:
-        """Return the committed records in front of the first open transaction, without waiting for that transaction."""
-        end = self._end(partition, committed=True, patience=patience)
         return self._read(partition, 0, end, committed=True, patience=patience)
 
     def settled_end(self, partition: int, patience: Patience) -> int:
@@ -71,7 +67,8 @@ class Reader:
             if stable == end:
                 return end
             if stable < end:
-                patience.failed(DestinationDown(f"{self._topic}-{partition}: a transaction is open at offset {stable}"))
+                text = open_transactions_text({(self._topic, partition): stable}, self._address)
+                patience.failed(DestinationDown(text))
             # Otherwise the marker was written between the two queries, at offset `end`: query again.
 
     def end(self, partition: int, patience: Patience) -> int:
@@ -88,25 +85,12 @@ class Reader:
         end = self.end(partition, patience)
         return self._read(partition, begin, end, committed=False, patience=patience, records_max=1)
 
-    def shows(self, partition: int, begin: int, end: int | None, patience: Patience) -> bool | None:
-        """Return whether read-committed consumers find a record from offset `begin` to below `end` (None: to the first
-        open transaction). Return None if they find none and messages from `begin` on have been deleted: then the answer
-        is not known."""
-        first, stable = self._bounds(partition, committed=True, patience=patience)
-        end = stable if end is None else min(end, stable)
-        at_once = self._read(partition, max(begin, first), end, committed=True, patience=patience, records_max=1)
-        return True if at_once else (None if first > begin else False)
-
     def _end(self, partition: int, *, committed: bool, patience: Patience) -> int:
-        return self._bounds(partition, committed=committed, patience=patience)[1]
-
-    def _bounds(self, partition: int, *, committed: bool, patience: Patience) -> tuple[int, int]:
-        """Return the first offset that was not deleted, and the end offset."""
         of = TopicPartition(self._topic, partition)
         while True:
             try:
-                first, end = self._of_ends[committed].get_watermark_offsets(of, timeout=_ANSWER_S, cached=False)
-                return int(first), int(end)
+                _, end = self._of_ends[committed].get_watermark_offsets(of, timeout=_ANSWER_S, cached=False)
+                return int(end)
             except KafkaException as error:
                 found = meaning(error.args[0], f"topic {self._topic}", "Read")
                 if isinstance(found, DestinationRefused):

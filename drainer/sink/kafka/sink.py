@@ -25,7 +25,7 @@ from drainer.dispatch.errors import DispatchError
 from drainer.dispatch.piece_order import Part, PartsOf
 from drainer.dispatch.slotting import PartitionSlotting
 from drainer.dispatch.table_check import check_ddl, check_view, unfit_table, unpublished
-from drainer.protocol.encoder import Message, RegisteringEncoder
+from drainer.protocol.encoder import RegisteringEncoder
 from drainer.protocol.simple.bootstrap import BootstrapSchedule
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
@@ -53,8 +53,7 @@ from drainer.sink.kafka.settings.sink_uri import TOPIC_LENGTH_MAX
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, required_of
 from drainer.sink.kafka.topics.counts import TopicCounts
 from drainer.sink.kafka.topics.partition_changes import announce, take_up, take_up_after_range
-from drainer.sink.kafka.transactions.driver import Body, Driver
-from drainer.sink.kafka.transactions.driver_transaction import Transaction
+from drainer.sink.kafka.transactions.driver import Body, Driver, Transaction
 from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs
 from drainer.sink.settings import SyncerSettings
 
@@ -124,7 +123,7 @@ class KafkaSink:
             self._config = replace(self._config, control_topic=name[:TOPIC_LENGTH_MAX])
         self._publication.check_claims()  # otherwise only the first row that is too large would fail
         topics = self._topics = TopicCounts(self._config, self._publication, self._stop)
-        driver = self._driver = Driver(self._config, topics.admin, identity, self._stop, self._resolved)
+        driver = self._driver = Driver(self._config, topics.admin, identity, self._stop)
         missing: tuple[TableName, ...] = ()
 
         def create() -> Document:
@@ -141,7 +140,7 @@ class KafkaSink:
                 driver.lose()
             self._commit_ts, self._schema_version = stored.commit_ts, stored.schema_version
             if self._config.exactly_once:
-                driver.hanging.tell(list(topics.publication.partitions()))
+                driver.wait_until_ended(list(topics.publication.partitions()))
             if stored.intent is None:
                 self._take_up_partitions(now=True)
         except BaseException:
@@ -270,7 +269,6 @@ class KafkaSink:
             describe(transaction, self._known(()), schedule, tables, rows=0, now_s=self._monotonic())
             transaction.store.document.notes = topics.notes()
             transaction.store.write_intent(epoch=driver.epoch, intent=intent, stage=_STAGE)
-            transaction.slots = topics.publication.slot_places(intent.slots)
 
         driver.transact(f"intent {intent}", body, lambda stored: stored.intent == intent)
         self._schedule = schedule
@@ -288,7 +286,7 @@ class KafkaSink:
             transaction.store.document.notes = topics.notes()
             transaction.resolve(topics.publication, intent.until_ts)
 
-        driver.transact(f"end of {intent}", body, lambda stored: stored.commit_ts == intent.until_ts, finished=intent)
+        driver.transact(f"end of {intent}", body, lambda stored: stored.commit_ts == intent.until_ts)
         self._moved(intent.until_ts, schema_version)
         crash_point("kafka.committed")
         take_up_after_range(driver, topics, self._commit_ts, self._catch_up)
@@ -328,10 +326,6 @@ class KafkaSink:
                 until_ts=self._commit_ts,
                 schema_version=self._schema_version,
             )
-
-    def _resolved(self, commit_ts: int) -> Sequence[Message]:
-        """Return the messages which say that everything up to `commit_ts` was sent to a partition."""
-        return self._opened()[1].publication.encoder.resolved(commit_ts)
 
     def _known(self, names: Iterable[str], tables: Sequence[TopicTable] = ()) -> Publication:
         """Return the publication with these topics added and with the schema ids of these tables. Called inside a

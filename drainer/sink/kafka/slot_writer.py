@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
@@ -28,7 +28,6 @@ from drainer.sink.kafka.producer import Producer, ProducerLost
 from drainer.sink.kafka.producers import new_producer
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.reader import Reader, Record
-from drainer.sink.kafka.topics.admin import GRACE_S, Topics
 from drainer.sink.kafka.transactions.control_records import (
     MARK_KEY,
     POSITION_PARTITION,
@@ -36,7 +35,6 @@ from drainer.sink.kafka.transactions.control_records import (
     check_claims,
     is_marked,
     mark_value,
-    nothing,
 )
 from drainer.sink.retry import Patience
 
@@ -62,10 +60,7 @@ _Key = tuple[str, str, int, int]  # brokers, control topic, epoch, slot
 _kept: OrderedDict[_Key, _Kept] = OrderedDict()
 _Where = tuple[str, str]  # brokers, control topic
 _readers: dict[_Where, Reader] = {}
-_topics: dict[_Where, Topics] = {}
 _lock = threading.Lock()
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,41 +151,14 @@ class KafkaSlotWriter:
             crash_point("kafka.slot_initialised")
             reader = self._reader()
             if self._unchanged(reader, slot, patience):
-                self._end_aborted(producer, slot, patience)
                 return _Kept(producer, None)
             claims = reader.everything(POSITION_PARTITION, patience, begin=self.epoch)
             self._check(claims)
             marks = reader.committed(1 + slot, patience)
-            if is_marked(marks, self.intent, self.label):
-                return _Kept(producer, self.intent)
-            self._end_aborted(producer, slot, patience)
-            return _Kept(producer, None)
+            return _Kept(producer, self.intent if is_marked(marks, self.intent, self.label) else None)
         except BaseException:
             producer.drop()
             raise
-
-    def _end_aborted(self, producer: Producer, slot: int, patience: Patience) -> None:
-        """End an earlier attempt that was aborted and for which brokers wrote no abort marker in some partitions
-        (outcomes.py). This attempt's commit would commit it there, too. The slot has no mark, so nothing of an earlier
-        attempt may stay. Earlier ranges have no open transactions: the driver has checked that."""
-        if not self.config.exactly_once:
-            return
-        places = [place for place, of in self.publication.slot_places(self.intent.slots).items() if of == slot]
-        _, open_at = self._asked().settled(places, GRACE_S)
-        if not open_at:
-            return
-        _log.warning(
-            "an earlier attempt at this slot was aborted, and brokers have left it open in some partitions: "
-            "read-committed consumers cannot read past it; it is aborted there again, and then the slot is written",
-            slot=slot,
-            transactional_id=self.config.slot_id(slot),
-            open_at=[f"{topic}-{partition} offset {offset}" for (topic, partition), offset in sorted(open_at.items())],
-        )
-        producer.begin()
-        for place in sorted(open_at):
-            producer.send(*place, [nothing()], patience)
-        producer.flush(patience)
-        producer.abort(patience)
 
     def _unchanged(self, reader: Reader, slot: int, patience: Patience) -> bool:
         """Return whether neither a claim nor a mark was written since the driver recorded the range. Raises Fenced if
@@ -205,19 +173,12 @@ class KafkaSlotWriter:
         check_claims(records, self.epoch, self.label, self.owner, self.claim_id)
 
     def _reader(self) -> Reader:
-        return self._shared(_readers, lambda: Reader(self.config.client, self.config.control_topic))
-
-    def _asked(self) -> Topics:
-        made = self.config.client, self.config.address, self.config.retry_for_s
-        return self._shared(_topics, lambda: Topics(*made, threading.Event()))
-
-    def _shared(self, of: dict[_Where, T], make: Callable[[], T]) -> T:
-        """Return this control topic's client out of `of`; make it at first use."""
+        """Return this process's reader of the control topic."""
         where = self.config.address, self.config.control_topic
         with _lock:
-            if where not in of:
-                of[where] = make()
-            return of[where]
+            if where not in _readers:
+                _readers[where] = Reader(self.config.client, self.config.control_topic)
+            return _readers[where]
 
     def _write(self, producer: Producer, slot: int, segment: ChangeSegment, patience: Patience) -> Receipt:
         topic, once = self.config.control_topic, self.config.exactly_once
@@ -269,14 +230,13 @@ def required_of(text: str) -> list[RequiredSchema]:
 
 
 def forget_producers() -> None:
-    """Drop every producer and client that this process keeps."""
+    """Drop every producer and reader that this process keeps."""
     with _lock:
         dropped = list(_kept.values())
-        clients: list[Reader | Topics] = [*_readers.values(), *_topics.values()]
+        readers = list(_readers.values())
         _kept.clear()
         _readers.clear()
-        _topics.clear()
     for one in dropped:
         one.producer.drop()
-    for client in clients:
-        client.close()
+    for reader in readers:
+        reader.close()

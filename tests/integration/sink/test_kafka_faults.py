@@ -14,18 +14,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from drainer.batch.work import Pieces
-from drainer.changes.change_segment import ChangeSegment
 from drainer.failures import Failures
 from drainer.service.status import error_fields
 from drainer.sink import retry
-from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka import sink as sink_module
 from drainer.sink.kafka import slot_writer
-from drainer.sink.kafka.producer import Producer
-from drainer.sink.kafka.sink import KafkaSink
 from drainer.sink.kafka.transactions import driver as driver_module
-from drainer.sink.retry import Patience
 from tests.integration.sink.test_kafka_takeover import (
     INFO,
     KEYS,
@@ -34,11 +29,8 @@ from tests.integration.sink.test_kafka_takeover import (
     Once,
     World,
     at,
-    dies,
     key,
-    range_of,
     segment,
-    sent,
     spread,
 )
 from tests.support.kafka import Broker, running_kafka
@@ -286,108 +278,27 @@ class Leaderless:
         return not any(2 in self._cluster.leaders(topic) for topic in self._topics)
 
 
-@contextlib.contextmanager
-def hanging(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, begin: str, end: str, *, dies: bool = False, rows: bool = True
-) -> Iterator[tuple[World, KafkaSink]]:
-    """A destination that has (0, 10] and whose next transaction between these points hangs. `dies`: behind it; `rows`:
-    one that has some."""
-    topic, control = cluster.alone(3), cluster.alone(4, cleanup_policy="compact")
-    with world(cluster, topic, control_topic=control) as made:
-        destination = made.opened()
-        destination.apply(segment(0, 10, 1), 1)
-        leaderless = Leaderless(cluster, [topic, control] if rows else [control], begin, end)
-
-        def passed(name: str) -> None:
-            leaderless(name)
-            if dies and leaderless.done:
-                raise Died
-
-        for module in (driver_module, sink_module, slot_writer):
-            monkeypatch.setattr(module, "crash_point", passed)
-        yield made, destination
-        assert leaderless.done
-        assert made.settled().resolved() == {60}
-    cluster.both()
-
-
 DRIVER = ("sink.before_commit", "sink.after_commit")
 SLOT = ("kafka.slot_flushed", "kafka.slot_committed")
 
 
-@pytest.mark.parametrize("points", [DRIVER, SLOT])
-def test_a_transaction_that_was_acknowledged_and_has_no_marker_is_committed(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, points: tuple[str, str]
-) -> None:
-    """Whatever comes next in its partitions, also one that is given up: that would take it away."""
-    with hanging(cluster, monkeypatch, *points) as (made, destination):
-        if points == SLOT:
-            spread(destination, 10, 30, *range(2, 14))
-        else:
-            destination.apply(segment(10, 30, *range(2, 14)), 1)
-
-        def torn() -> Iterator[ChangeSegment]:
-            yield segment(30, 45, *range(20, 30))
-            raise DestinationDown("the pump is gone")
-
-        with pytest.raises(DestinationDown, match="the pump is gone"):
-            destination.apply_pieces(Pieces(BEGIN_TS + 30, BEGIN_TS + 50, torn), 1)
-        assert made.settled().keys() == list(range(1, 14))
-        spread(destination, 30, 60, *range(20, 30))
-        assert made.keys() == [*range(1, 14), *range(20, 30)]
-
-
-def apply_by(points: tuple[str, str], destination: KafkaSink) -> None:
-    """Keys 2 to 13 up to 60: by slots, or in the driver's own transaction."""
-    if points == SLOT:
-        spread(destination, 10, 60, *range(2, 14))
-    else:
-        destination.apply(segment(10, 60, *range(2, 14)), 1)
+def end_all(cluster: Cluster, *topics: str) -> None:
+    """As an operator does by the commands that the drainer names, one after another."""
+    for topic in topics:
+        for partition in cluster.open_partitions(topic):
+            cluster.abort_open(topic, partition)
 
 
 @pytest.mark.parametrize("points", [DRIVER, SLOT])
-def test_a_transaction_that_nobody_knows_of_is_written_again(
+def test_transaction_without_marker_at_start_named_with_command_and_waited_for(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, points: tuple[str, str]
 ) -> None:
-    """Its driver died behind it; the next one must neither miss its rows nor write them twice."""
-    with hanging(cluster, monkeypatch, *points, dies=True) as (made, old):
-        with pytest.raises(Died):
-            apply_by(points, old)
-        monkeypatch.undo()
-        new = made.opened(OTHER)
-        assert new.commit_ts == BEGIN_TS + 10
-        spread(new, 10, 60, *range(2, 14))
-        assert made.keys() == list(range(1, 14))
-
-
-def test_an_intent_that_has_no_marker_is_kept_where_slots_have_written(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may not be cut anew: a slot's rows are there."""
-    with hanging(cluster, monkeypatch, *DRIVER, rows=False) as (made, old):
-        intent = range_of(old, 10, 60)
-        writer = sent(old.begin(intent))
-        writer.write(0, segment(10, 60, *range(2, 14)))
-        new = made.sink()
-        assert new.open(OTHER, 1).intent == intent
-        spread(new, 10, 60, *range(2, 14))
-        assert made.keys() == list(range(1, 14))
-
-
-@pytest.mark.parametrize(
-    ("where", "points"), [("control", DRIVER), ("some of both", SLOT), ("rows", DRIVER), ("rows", SLOT)]
-)
-def test_a_transaction_whose_marker_came_to_some_of_its_partitions_is_committed_in_all(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, where: str, points: tuple[str, str]
-) -> None:
-    """Readers have seen its rows, or its position was moved, and its driver died behind it. `where` it has none."""
-    topic = cluster.placed(*{"control": [[1], [1], [1]], "some of both": [[1], [2], [1]], "rows": [[2]] * 3}[where])
-    control = cluster.placed(*[[1 if where == "rows" else 2]] * 2, cleanup_policy="compact")  # one slot
-    hang = {"control": [control], "some of both": [control, topic], "rows": [topic]}[where]
-    with world(cluster, topic, control_topic=control) as made:
+    """Its driver died behind it. When it is aborted everywhere by that command, its rows are written again."""
+    topic, control = cluster.alone(3), cluster.alone(4, cleanup_policy="compact")
+    with world(cluster, topic, control_topic=control, grace_s=1.0) as made:
         old = made.opened()
         old.apply(segment(0, 10, 1), 1)
-        leaderless = Leaderless(cluster, hang, *points)
+        leaderless = Leaderless(cluster, [topic, control], *points)
 
         def passed(name: str) -> None:
             leaderless(name)
@@ -397,59 +308,21 @@ def test_a_transaction_whose_marker_came_to_some_of_its_partitions_is_committed_
         for module in (driver_module, sink_module, slot_writer):
             monkeypatch.setattr(module, "crash_point", passed)
         with pytest.raises(Died):
-            apply_by(points, old)
-        monkeypatch.undo()
-        if where == "rows":
-            assert made.keys(settled=False) == [1]
-        else:
-            wait_until(lambda: made.keys(settled=False) != [1], what="readers see a partition that has its marker")
-        new = made.opened(OTHER)
-        assert new.commit_ts == BEGIN_TS + (10 if points == SLOT else 60)
-        if points == SLOT:
-            spread(new, 10, 60, *range(2, 14))
-        assert made.settled().keys() == list(range(1, 14))
-        assert made.resolved() == {60}
-    cluster.both()
-
-
-@pytest.mark.parametrize(("who", "is_first"), [("driver", False), ("0", False), ("driver", True)])
-def test_a_transaction_that_was_aborted_and_has_no_marker_is_not_committed_with_the_next(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, who: str, *, is_first: bool
-) -> None:
-    """Its rows were sent, and it was given up before anything came to the control topic. `is_first`: no position names
-    the topic yet."""
-    topic, control = cluster.alone(3), cluster.placed([1], [1], cleanup_policy="compact")
-    aborted: list[str] = []
-    abort = Producer.abort
-
-    def aborting(producer: Producer, patience: Patience) -> None:
-        producer.flush(patience)
-        leaderless = Leaderless(cluster, [topic], "begin", "end")
-        leaderless("begin")
-        abort(producer, patience)
-        leaderless("end")
-        assert leaderless.done
-        aborted.append(producer.name)
-
-    with world(cluster, topic, control_topic=control) as made:
-        destination = made.opened()
-        if not is_first:
-            destination.apply(segment(0, 10, 1), 1)
-        begin = 0 if is_first else 10
-        monkeypatch.setattr(Producer, "abort", aborting)
-        at(monkeypatch, Once("kafka.slot_sent" if who == "0" else "kafka.rows_sent", dies))
-        with pytest.raises(Died):
-            if who == "0":
-                spread(destination, 10, 60, *range(2, 14))
+            if points == SLOT:
+                spread(old, 10, 60, *range(2, 14))
             else:
-                destination.apply(segment(begin, 60, *range(2, 14)), 1)
-        assert aborted == [f"{control}-{who}"]
+                old.apply(segment(10, 60, *range(2, 14)), 1)
         monkeypatch.undo()
-        if is_first:
-            destination.apply(segment(0, 60, *range(2, 14)), 1)
-        else:
-            spread(destination, 10, 60, *range(2, 14))
-        assert made.settled().keys() == list(range(2 if is_first else 1, 14))
+        reason = (
+            rf"a transaction is open at offset (\d+) of {control}-(\d).*kafka-transactions.sh --bootstrap-server "
+            rf"{cluster.address} abort --topic {control} --partition \2 --start-offset \1`"
+        )
+        with Mended(monkeypatch, reason, lambda: end_all(cluster, control, topic)) as status:
+            new = made.opened(OTHER)
+        assert status.error() == "", "nothing fails any more"
+        assert new.commit_ts == BEGIN_TS + 10
+        spread(new, 10, 60, *range(2, 14))
+        assert made.keys() == list(range(1, 14))
         assert made.resolved() == {60}
     cluster.both()
 

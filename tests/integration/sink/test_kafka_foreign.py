@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from drainer.sink.errors import DestinationRefused
-from drainer.sink.kafka import slot_writer
-from drainer.sink.kafka.transactions import driver, hanging
+from drainer.sink.errors import DestinationDown, DestinationRefused
 from tests.integration.sink.test_kafka_takeover import KEYS, OTHER, World, segment, spread
 from tests.support.kafka import Broker
 from tests.support.row_case import BEGIN_TS
@@ -22,16 +20,9 @@ ANSWER_S = 120
 
 @pytest.fixture
 def world(kafka: Broker) -> Iterator[World]:
-    made = World(kafka)
+    made = World(kafka, grace_s=0.5)
     yield made
     made.close()
-
-
-@pytest.fixture(autouse=True)
-def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long an open transaction is given before it is looked into."""
-    for module in (driver, hanging, slot_writer):
-        monkeypatch.setattr(module, "GRACE_S", 1.0)
 
 
 def in_transaction(world: World, id_: str, *topics: str) -> Producer:
@@ -52,8 +43,27 @@ def in_transaction(world: World, id_: str, *topics: str) -> Producer:
     return other
 
 
+@pytest.mark.parametrize("where", ["rows", "control"])
+def test_open_transaction_of_another_program_at_start_named_with_command(world: World, where: str) -> None:
+    """The drainer does not end it, and continues when it has ended."""
+    first = world.opened()
+    first.apply(segment(0, 10, 1), 1)
+    first.close(clean=True)
+    topic = world.topic if where == "rows" else f"{world.topic}-control"
+    other = in_transaction(world, f"{world.topic}-other", topic)
+    command = rf"`kafka-transactions.sh --bootstrap-server {world.broker.address} abort --topic {topic} --partition 0"
+    for _ in range(2):
+        with pytest.raises(DestinationDown, match=rf"a transaction is open at offset \d+ of {topic}-0\. .*{command} "):
+            world.opened(OTHER, retry_for="2s")
+    other.abort_transaction(ANSWER_S)
+    destination = world.opened(OTHER)
+    destination.apply(segment(10, 20, 2), 1)
+    assert world.keys() == [1, 2]
+    assert world.resolved() == {20}
+
+
 def test_an_open_transaction_of_another_program_holds_nothing_up(world: World) -> None:
-    """Nor does the drainer end it."""
+    """While the drainer runs. Nor does the drainer end it."""
     destination = world.opened()
     destination.apply(segment(0, 10, 1), 1)
     other = in_transaction(world, f"{world.topic}-other", world.topic)

@@ -24,6 +24,7 @@ from drainer.sink.base import FirstStart, Identity, Intent
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced, PositionMoved
 from drainer.sink.kafka import sink as sink_module
 from drainer.sink.kafka import slot_writer
+from drainer.sink.kafka.config import GRACE_S
 from drainer.sink.kafka.sink import KafkaSink
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, forget_producers
 from drainer.sink.kafka.transactions import driver as driver_module
@@ -46,8 +47,9 @@ KEYS = tuple(range(1, 13))
 class World:
     """One topic, its control topic, and sinks on them."""
 
-    def __init__(self, broker: Broker, topic: str = "", **more: Any) -> None:
+    def __init__(self, broker: Broker, topic: str = "", *, grace_s: float = GRACE_S, **more: Any) -> None:
         self.broker = broker
+        self._grace_s = grace_s
         self.topic = topic or broker.topic(3)
         self._more = {name.replace("_", "-"): value for name, value in more.items()}
         self._sinks: list[KafkaSink] = []
@@ -63,7 +65,7 @@ class World:
             **self._more,
             **{name.replace("_", "-"): value for name, value in more.items()},
         }
-        made = kafka_case.sink(given)
+        made = kafka_case.sink(given, grace_s=self._grace_s)
         self._sinks.append(made)
         return made
 

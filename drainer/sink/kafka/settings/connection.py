@@ -10,14 +10,15 @@ from typing import Annotated, Any, Final, Literal
 from binlog.errors import ConfigError
 from pydantic import BeforeValidator, Field, model_validator
 
+from drainer.protocol.options import KAFKA_CONFIG
 from drainer.sink.kafka.settings.option_values import ConnectTimeout, RequestTimeout, whole_number
 from drainer.sink.kafka.settings.original_settings import OriginalKafkaSection, with_original_names
-from drainer.sink.kafka.settings.original_tables import with_ticdc_tables
+from drainer.sink.kafka.settings.original_tables import in_ticdc_table, ticdc_tables, with_ticdc_tables
 from drainer.sink.kafka.settings.security import KafkaSecuritySection
 from drainer.sink.kafka.settings.sink_uri import checked_addresses, checked_topic, parse_sink_uri
 from drainer.sink.kafka.settings.ticdc_settings import TicdcSection
 
-_SECURITY_KEYS: Final = frozenset(info.alias or name for name, info in KafkaSecuritySection.model_fields.items())
+SECURITY_KEYS: Final = tuple(info.alias or name for name, info in KafkaSecuritySection.model_fields.items())
 # Settings of the client library that only the sink may set: another value could lose or repeat rows.
 _RESERVED: Final = frozenset(
     {
@@ -38,6 +39,7 @@ _RESERVED: Final = frozenset(
     }
 )
 _BEFORE_PARAMETERS: Final = ("sink-uri", "addresses", "topic", "security")
+_IN_KAFKA_CONFIG: Final = in_ticdc_table(KAFKA_CONFIG)
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -61,22 +63,31 @@ class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
     topic: str = Field(
         "", description="the topic for everything that no rule sends elsewhere, including DDLs of databases"
     )
-    kafka_client_id: str = Field("", description="client id that brokers log; empty: named after the drainer")
+    kafka_client_id: str = Field(
+        "", description="client id that brokers log; empty: named after the drainer", json_schema_extra=_IN_KAFKA_CONFIG
+    )
     required_acks: Annotated[Literal[-1, 0, 1], whole_number(-1, 1)] = Field(
-        -1, description="acknowledgements: -1 all in-sync replicas; 0 and 1 lose rows, and need exactly-once = false"
+        -1,
+        description="acknowledgements: -1 all in-sync replicas; 0 and 1 lose rows, and need exactly-once = false",
+        json_schema_extra=_IN_KAFKA_CONFIG,
     )
     compression: Annotated[Literal["none", "gzip", "snappy", "lz4", "zstd"], BeforeValidator(_lowered)] = Field(
-        "none", description="how the client library compresses batches"
+        "none", description="how the client library compresses batches", json_schema_extra=_IN_KAFKA_CONFIG
     )
     dial_timeout: ConnectTimeout = Field(
-        timedelta(seconds=10), description="timeout for opening a connection; at least 1s"
+        timedelta(seconds=10),
+        description="timeout for opening a connection; at least 1s",
+        json_schema_extra=_IN_KAFKA_CONFIG,
     )
     read_timeout: RequestTimeout = Field(
-        timedelta(seconds=10), description="timeout for the answer to a request; at least 1s"
+        timedelta(seconds=10),
+        description="timeout for the answer to a request; at least 1s",
+        json_schema_extra=_IN_KAFKA_CONFIG,
     )
     write_timeout: RequestTimeout = Field(
         timedelta(seconds=10),
         description="as read-timeout; the longer of the two counts, because the client library has one setting",
+        json_schema_extra=_IN_KAFKA_CONFIG,
     )
     client: dict[str, str] = Field(
         default_factory=dict, description="further settings of the client library (librdkafka), as name = value"
@@ -90,7 +101,8 @@ class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
             return value
         if not isinstance(value.get("security", {}), Mapping):
             raise ConfigError("syncer.to.security: a section was expected")
-        return with_sink_uri(with_ticdc_tables(with_original_names(value)))
+        tables = ticdc_tables(cls)
+        return with_sink_uri(with_ticdc_tables(with_original_names(value), tables, SECURITY_KEYS))
 
     def place(self) -> str:
         return f"kafka:{','.join(sorted(self.addresses))}/{self.topic}"
@@ -151,7 +163,7 @@ def with_sink_uri(value: Mapping[str, Any]) -> dict[str, Any]:
     if uri.tls:
         security["enable-tls"] = True
     for name, given in uri.parameters.items():
-        if name in _SECURITY_KEYS:
+        if name in SECURITY_KEYS:
             security[name] = given
         else:
             found[name] = given

@@ -5,55 +5,52 @@ Here all of a destination's settings are in one table, so each of them is the se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from binlog.errors import ConfigError
+from pydantic import BaseModel
 
-_SECURITY: Final = (
-    *("sasl-user", "sasl-password", "sasl-mechanism"),
-    *("sasl-gssapi-auth-type", "sasl-gssapi-keytab-path", "sasl-gssapi-kerberos-config-path"),
-    *("sasl-gssapi-service-name", "sasl-gssapi-user", "sasl-gssapi-password", "sasl-gssapi-realm"),
-    "sasl-gssapi-disable-pafxfast",
-    *("sasl-oauth-client-id", "sasl-oauth-client-secret", "sasl-oauth-token-url", "sasl-oauth-scopes"),
-    *("sasl-oauth-grant-type", "sasl-oauth-audience"),
-    *("enable-tls", "ca", "cert", "key", "insecure-skip-verify"),
-)
-# Table → its settings.
-_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "kafka-config": (
-        *("partition-num", "replication-factor", "kafka-version", "max-message-bytes", "compression"),
-        *("kafka-client-id", "auto-create-topic", "dial-timeout", "write-timeout", "read-timeout", "required-acks"),
-        "output-raw-change-event",
-        *_SECURITY,
-    ),
-    "kafka-config.codec-config": (
-        *("enable-tidb-extension", "max-batch-size", "avro-enable-watermark", "avro-decimal-handling-mode"),
-        *("avro-bigint-unsigned-handling-mode", "encoding-format"),
-    ),
-    "kafka-config.large-message-handle": (
-        *("large-message-handle-option", "large-message-handle-compression", "claim-check-storage-uri"),
-        "claim-check-raw-value",
-    ),
-}
+from drainer.protocol.options import KAFKA_CONFIG
+
+_TABLE: Final = "ticdc-table"
 _GLUE: Final = "glue-schema-registry-config"
 
 
-def with_ticdc_tables(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a section's mapping, each under the last part of its name. Raises ConfigError that names
-    unknown, refused and repeated settings."""
+def in_ticdc_table(name: str) -> dict[str, Any]:
+    """Return what a setting's `json_schema_extra` says of TiCDC's table that has it; "": none below `[sink]`."""
+    return {_TABLE: name}
+
+
+def ticdc_tables(section: type[BaseModel]) -> dict[str, tuple[str, ...]]:
+    """Return TiCDC's tables with the names of those settings of the section that they have."""
+    found: dict[str, list[str]] = {}
+    for name, info in section.model_fields.items():
+        extra = info.json_schema_extra
+        if isinstance(extra, Mapping) and extra.get(_TABLE):
+            found.setdefault(str(extra[_TABLE]), []).append(info.alias or name)
+    return {table: tuple(names) for table, names in found.items()}
+
+
+def with_ticdc_tables(
+    value: Mapping[str, Any], tables: Mapping[str, Sequence[str]], security: Sequence[str]
+) -> dict[str, Any]:
+    """Return the settings of a section's mapping, each under the last part of its name. `tables`: those of
+    `ticdc_tables`; `security`: the settings of the section `security`, which stand in kafka-config. Raises ConfigError
+    that names unknown, refused and repeated settings."""
     _refuse_glue(value, "")
-    found = {name: given for name, given in value.items() if name != "kafka-config"}
-    for path, given in _settings(value, "kafka-config"):
+    found = {name: given for name, given in value.items() if name != KAFKA_CONFIG}
+    known = {**tables, KAFKA_CONFIG: (*tables.get(KAFKA_CONFIG, ()), *security)}
+    for path, given in _settings(value, KAFKA_CONFIG, known):
         name = path.rpartition(".")[2]
-        if name in _SECURITY:
+        if name in security:
             found["security"] = _added(found.get("security") or {}, name, given, path)
         else:
             found = _added(found, name, given, path)
     return found
 
 
-def _settings(table: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+def _settings(table: Mapping[str, Any], path: str, tables: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Any]]:
     """Yield the settings of the table at `path` and of the tables below it, with their paths."""
     name = path.rpartition(".")[2]
     below = table.get(name)
@@ -64,12 +61,12 @@ def _settings(table: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
     _refuse_glue(below, f"{path}.")
     for key, given in below.items():
         place = f"{path}.{key}"
-        if place in _TABLES:
-            yield from _settings(below, place)
-        elif key in _TABLES[path]:
+        if place in tables:
+            yield from _settings(below, place, tables)
+        elif key in tables[path]:
             yield place, given
         elif key != _GLUE:
-            raise ConfigError(f"syncer.to.{place}: TiCDC has no such setting; there are {', '.join(_TABLES[path])}")
+            raise ConfigError(f"syncer.to.{place}: TiCDC has no such setting; there are {', '.join(tables[path])}")
 
 
 def _added(found: Mapping[str, Any], name: str, given: object, path: str) -> dict[str, Any]:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from urllib.parse import urlsplit
 
 from binlog.errors import ConfigError
 from binlog.runtime.fields import Section
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, create_model
 
 from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.rules import DispatchRule, Method, Router
 from drainer.protocol.encoder import RegisteringEncoder
-from drainer.protocol.option_readers import unread
 from drainer.protocol.option_rules import check as check_options
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.option_rules import protocols_text, unread
+from drainer.protocol.options import KAFKA_CONFIG, Option, ProtocolOptions, option_table
 from drainer.protocol.registry import PROTOCOLS, make_encoder
-from drainer.sink.kafka.config import KafkaConfig, PartitionChange
+from drainer.sink.kafka.config import KafkaConfig, PartitionChange, ReplicationCheck
 from drainer.sink.kafka.settings.connection import KafkaConnectionSection
 from drainer.sink.kafka.settings.option_values import (
     INT16_MAX,
@@ -29,10 +30,12 @@ from drainer.sink.kafka.settings.option_values import (
     TransactionTimeout,
     whole_number,
 )
+from drainer.sink.kafka.settings.original_tables import in_ticdc_table
 from drainer.sink.kafka.settings.registry_http import RegistryAccess, access_of
 from drainer.sink.kafka.settings.sink_uri import checked_topic
 
 _S = timedelta(seconds=1)
+_IN_KAFKA_CONFIG = in_ticdc_table(KAFKA_CONFIG)
 
 
 class DispatcherSection(Section):
@@ -104,9 +107,38 @@ class RegistrySection(Section):
         )
 
 
-class KafkaSection(KafkaConnectionSection):
+def _type_of(hint: object, option: Option) -> object:
+    """Return the type of a setting, which reads the texts of a sink URI, too."""
+    if hint is bool:
+        return Switch
+    if hint is int:
+        return MessageBytes if option.is_size else Annotated[int, whole_number(option.least)]
+    return hint
+
+
+def _protocol_settings() -> Iterator[tuple[str, Any]]:
+    """Yield name, type and field of each setting."""
+    hints = get_type_hints(ProtocolOptions)
+    for name, (field, option) in option_table().items():
+        if option.about:
+            about = f"for {protocols_text(option.packages)}: {option.about}" if option.packages else option.about
+            extra = in_ticdc_table(option.table)
+            info = Field(field.default, repr=field.repr, description=about, json_schema_extra=extra)
+            yield name, (_type_of(hints[name], option), info)
+
+
+if TYPE_CHECKING:
+
+    class ProtocolSection(Section):
+        """A setting for each option that the drainer has."""
+
+else:
+    ProtocolSection = create_model("ProtocolSection", __base__=Section, **dict(_protocol_settings()))
+
+
+class KafkaSection(ProtocolSection, KafkaConnectionSection):
     """`[syncer.to]` of Kafka: the format of messages, their topics and partitions, and whether each is sent exactly
-    once. The base class has the settings of the connection."""
+    once. The base classes have the settings of the connection and the options of the protocols."""
 
     protocol: Annotated[str, AfterValidator(str.lower)] = Field(
         "open-protocol", description=f"message format: {', '.join(PROTOCOLS)}"
@@ -144,11 +176,19 @@ class KafkaSection(KafkaConnectionSection):
         0,
         description="number of partitions of the topic that are used, and of topics that are created; 0: all "
         "partitions, and 3",
+        json_schema_extra=_IN_KAFKA_CONFIG,
     )
     replication_factor: Annotated[int, whole_number(1, INT16_MAX)] = Field(
-        1, description="number of replicas of topics that are created"
+        1, description="number of replicas of topics that are created", json_schema_extra=_IN_KAFKA_CONFIG
     )
-    auto_create_topic: Switch = Field(True, description="create topics that do not exist")
+    replication_check: ReplicationCheck = Field(
+        "warn",
+        description="what to do if a topic has one replica, or min.insync.replicas 1, so that exactly once ends when "
+        "a broker is killed: warn: name the topic in the log; stop: end with an error",
+    )
+    auto_create_topic: Switch = Field(
+        True, description="create topics that do not exist", json_schema_extra=_IN_KAFKA_CONFIG
+    )
     partition_change: PartitionChange = Field(
         "stop",
         description="what to do if a topic has another number of partitions than before: stop: end with an "
@@ -157,82 +197,9 @@ class KafkaSection(KafkaConnectionSection):
     partition_look: LookInterval = Field(
         timedelta(seconds=10), description="interval at which the number of partitions is checked"
     )
-    max_message_bytes: MessageBytes = Field(
-        10 << 20, description="target size of a message of several rows; never above the topic's max.message.bytes"
-    )
-    max_batch_size: Annotated[int, whole_number(1)] = Field(
-        16, description="maximum number of rows of one message, for open-protocol"
-    )
-    time_zone: str = Field("UTC", description="IANA name of the time zone in which TIMESTAMPs are shown")
-    enable_tidb_extension: Switch = Field(
-        False, description="for avro and canal-json: add the commit ts and more to each message"
-    )
-    only_output_updated_columns: Switch = Field(False, description="updates have only the old values that changed")
-    delete_only_output_handle_key_columns: Switch = Field(False, description="deletes have only the handle key")
-    output_raw_change_event: Switch = Field(
-        False, description="updates of keys remain updates, instead of a delete and an insert"
-    )
-    output_old_value: Switch = Field(
-        True, description="for open-protocol and debezium: include the row before the change"
-    )
     open: OldValueSection = Field(default_factory=lambda: OldValueSection.model_validate({}))
     debezium: OldValueSection = Field(default_factory=lambda: OldValueSection.model_validate({}))
-    content_compatible: Switch = Field(False, description="for canal-json: write messages as Alibaba's canal does")
-    debezium_disable_schema: Switch = Field(False, description="for debezium: messages without their schema")
-    debezium_bigint_unsigned_handling_mode: Literal["long", "precise"] = Field(
-        "long",
-        description="for debezium: BIGINT UNSIGNED as int64, negative above 2^63-1 (long), or as Connect's Decimal "
-        "(precise)",
-    )
-    encoding_format: Literal["json", "avro"] = Field("json", description="for simple: json or avro")
-    send_bootstrap_interval_in_sec: Annotated[int, whole_number(0)] = Field(
-        120, description="for simple: seconds between two messages with a table's schema; 0: none are sent"
-    )
-    send_bootstrap_in_msg_count: Annotated[int, whole_number(0)] = Field(
-        10_000, description="for simple: number of rows after which a table's schema is sent again; 0: it is never sent"
-    )
-    send_bootstrap_to_all_partition: Switch = Field(
-        True, description="for simple: true: a table's schema is sent to all partitions; false: only to the first"
-    )
-    avro_decimal_handling_mode: Literal["precise", "string"] = Field(
-        "precise", description="for avro: DECIMAL as Avro's decimal (precise) or as text (string)"
-    )
-    avro_bigint_unsigned_handling_mode: Literal["long", "string"] = Field(
-        "long", description="for avro: BIGINT UNSIGNED as long or as text (string)"
-    )
-    avro_enable_watermark: Switch = Field(
-        False, description="for avro: DDLs and resolved events are messages of their own"
-    )
-    avro_output_old_row: Switch = Field(
-        False, description="for avro: include the row before the change, in _ticdc_before"
-    )
-    avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = Field(
-        "ticdc",
-        description="for avro: name subjects by the topic with _ for dots (ticdc), or by one of Confluent's strategies",
-    )
-    avro_defaults: Literal["ticdc", "avro"] = Field(
-        "ticdc", description="for avro: defaults of fields as TiCDC writes them, or as in Avro's specification"
-    )
-    schema_registry: str = Field(
-        "", repr=False, description="for avro: http(s)://user:password@host:port of a registry with Confluent's API"
-    )
     registry: RegistrySection = Field(default_factory=lambda: RegistrySection.model_validate({}))
-    large_message_handle_option: Literal["none", "handle-key-only", "claim-check"] = Field(
-        "none",
-        description="what to do with a row that is too large for a message: an error, only its handle key, "
-        "or a claim check",
-    )
-    claim_check_storage_uri: str = Field(
-        "",
-        repr=False,
-        description="for claim-check: where complete rows are stored, an absolute path or s3://bucket/prefix",
-    )
-    claim_check_raw_value: Switch = Field(
-        False, description="for claim-check: store only values, unchanged, without the key"
-    )
-    large_message_handle_compression: Literal["none", "snappy", "lz4"] = Field(
-        "none", description="for open-protocol and canal-json: how each value is compressed"
-    )
 
     def check(self) -> None:
         super().check()
@@ -242,12 +209,15 @@ class KafkaSection(KafkaConnectionSection):
             raise ConfigError("syncer.to.control-topic: it must be another topic than the one for rows")
         if self.exactly_once and self.required_acks != -1:
             raise ConfigError("syncer.to.required-acks: exactly-once needs -1; or set exactly-once = false")
-        if isinstance(make_encoder(self.options()), RegisteringEncoder):
-            if not self.schema_registry:
+        if self.replication_check == "stop" and self.required_acks != -1:
+            raise ConfigError('syncer.to.replication-check: "stop" needs required-acks = -1; or set it to "warn"')
+        options = self.options()
+        if isinstance(make_encoder(options), RegisteringEncoder):
+            if not options.schema_registry:
                 raise ConfigError(f"syncer.to.schema-registry: {self.protocol} needs one")
-            self.registry.check(self.schema_registry)
-            self.registry.access(self.schema_registry).tls()
-        if self.large_message_handle_option == "claim-check" and not self.claim_check_storage_uri:
+            self.registry.check(options.schema_registry)
+            self.registry.access(options.schema_registry).tls()
+        if options.large_message_handle_option == "claim-check" and not options.claim_check_storage_uri:
             raise ConfigError("syncer.to.claim-check-storage-uri: claim-check needs a place for whole rows")
         if not self.exactly_once and any(rule.method is Method.CONFLICT for rule in self.router().rules):
             raise ConfigError(
@@ -260,7 +230,7 @@ class KafkaSection(KafkaConnectionSection):
                 "another protocol"
             )
         self.router()
-        check_options(self.options())
+        check_options(options)
 
     def router(self) -> Router:
         """Raises DispatchConfigError, PatternError."""
@@ -271,47 +241,20 @@ class KafkaSection(KafkaConnectionSection):
             selectors=[one.rule() for one in self.column_selectors],
         )
 
-    @property
-    def _outputs_old_value(self) -> bool:
-        of_protocol = {"open": self.open, "debezium": self.debezium}.get(PROTOCOLS.get(self.protocol, ""))
-        return self.output_old_value and (of_protocol is None or of_protocol.output_old_value)
-
     def warnings(self) -> list[str]:
         given = {name for name in self.model_fields_set if getattr(self, name) != type(self).model_fields[name].default}
         return [*self.router().warnings, *unread(PROTOCOLS[self.protocol], given)]
 
     def options(self) -> ProtocolOptions:
-        return ProtocolOptions(
-            protocol=self.protocol,
-            max_message_bytes=self.max_message_bytes,
-            max_batch_size=self.max_batch_size,
-            time_zone=self.time_zone,
-            enable_tidb_extension=self.enable_tidb_extension,
-            only_output_updated_columns=self.only_output_updated_columns,
-            delete_only_output_handle_key_columns=self.delete_only_output_handle_key_columns,
-            output_raw_change_event=self.output_raw_change_event,
-            output_old_value=self._outputs_old_value,
-            content_compatible=self.content_compatible,
-            avro_decimal_handling_mode=self.avro_decimal_handling_mode,
-            avro_bigint_unsigned_handling_mode=self.avro_bigint_unsigned_handling_mode,
-            avro_enable_watermark=self.avro_enable_watermark,
-            avro_output_old_row=self.avro_output_old_row,
-            avro_subject_names=self.avro_subject_names,
-            avro_defaults=self.avro_defaults,
-            schema_registry=self.schema_registry,
-            debezium_disable_schema=self.debezium_disable_schema,
-            debezium_bigint_unsigned_handling_mode=self.debezium_bigint_unsigned_handling_mode,
-            encoding_format=self.encoding_format,
-            send_bootstrap_interval_s=float(self.send_bootstrap_interval_in_sec),
-            send_bootstrap_in_msg_count=self.send_bootstrap_in_msg_count,
-            send_bootstrap_to_all_partition=self.send_bootstrap_to_all_partition,
-            large_message_handle_option=self.large_message_handle_option,
-            claim_check_storage_uri=self.claim_check_storage_uri,
-            claim_check_raw_value=self.claim_check_raw_value,
-            large_message_handle_compression=self.large_message_handle_compression,
-        )
+        names = option_table().keys() & type(self).model_fields.keys()
+        given = {name: getattr(self, name) for name in names}
+        of_protocol = {"open": self.open, "debezium": self.debezium}.get(PROTOCOLS.get(self.protocol, ""))
+        if of_protocol is not None and not of_protocol.output_old_value:
+            given["output_old_value"] = False
+        return ProtocolOptions(protocol=self.protocol, **given)
 
     def kafka(self, *, spread: bool = True) -> KafkaConfig:
+        registry = self.options().schema_registry
         producer: dict[str, str] = {"compression.type": self.compression}
         if self.required_acks != -1:
             producer |= {"acks": str(self.required_acks), "enable.idempotence": "false"}
@@ -328,8 +271,9 @@ class KafkaSection(KafkaConnectionSection):
             auto_create_topic=self.auto_create_topic,
             partition_num=self.partition_num,
             replication_factor=self.replication_factor,
+            replication_check=self.replication_check,
             partition_change=self.partition_change,
             look_s=self.partition_look / _S,
             spread=spread,
-            registry=self.registry.access(self.schema_registry) if self.schema_registry else None,
+            registry=self.registry.access(registry) if registry else None,
         )

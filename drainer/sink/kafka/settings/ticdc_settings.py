@@ -1,7 +1,7 @@
 """Settings of TiCDC that have no effect here, or whose values are refused: of `[sink]`, and of sink URIs.
 
-Settings that have an effect are in connection.py, security.py and section.py. Their places below `kafka-config` in
-TiCDC's file are in original_tables.py.
+Settings that have an effect are in connection.py, security.py and section.py. A setting that TiCDC's file has
+below `kafka-config` says so in its `json_schema_extra` (original_tables.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from binlog.runtime.fields import Section
 from pydantic import AfterValidator, Field
 
 from drainer.original_settings import WITHOUT_EFFECT
+from drainer.protocol.options import KAFKA_CONFIG
 from drainer.sink.kafka.settings.option_values import Switch, UnusedNumber
+from drainer.sink.kafka.settings.original_tables import in_ticdc_table
 from drainer.sink.settings import ToSection
 
 _Table = Mapping[str, object]
@@ -58,7 +60,11 @@ class TicdcSection(ToSection):
     """Settings of TiCDC that are accepted but have no effect, or that are accepted with one value only. The section of
     a Kafka destination (KafkaConnectionSection) inherits them."""
 
-    kafka_version: str = Field("", description=f"{WITHOUT_EFFECT}: the client library asks brokers for theirs")
+    kafka_version: str = Field(
+        "",
+        description=f"{WITHOUT_EFFECT}: the client library asks brokers for theirs",
+        json_schema_extra=in_ticdc_table(KAFKA_CONFIG),
+    )
     max_retry: UnusedNumber = Field(
         5,
         description=f"{WITHOUT_EFFECT}: a failed request is repeated until retry-for has passed",

@@ -18,8 +18,6 @@ from drainer.sink.kafka.transactions.control_records import Place
 from drainer.sink.retry import Patience
 
 _ANSWER_S: Final = 10.0
-# Brokers that have just started write markers some seconds late.
-GRACE_S: Final = 10.0
 # A marker follows its commit within milliseconds, except on brokers that have just started.
 _LOOK_AGAIN_S_FIRST: Final = 0.002
 _LOOK_AGAIN_S_MAX: Final = 0.2
@@ -125,9 +123,11 @@ class Topics:
 
         return self._patiently("asking for the ids of topics", ask) if names else {}
 
-    def min_insync(self, topic: str) -> int:
-        """Return how many replicas must be in sync for acks=all: `min.insync.replicas` of the topic."""
-        return int(self._setting(topic, "min.insync.replicas"))
+    def min_insync(self, topics: Sequence[str]) -> dict[str, int]:
+        """Return how many replicas of each topic must be in sync for acks=all: `min.insync.replicas`."""
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        found = self._settings_of(resources, "min.insync.replicas")
+        return {topic: int(value) for topic, value in zip(topics, found, strict=True)}
 
     def default_min_insync(self) -> int:
         """Return `min.insync.replicas` of the brokers, for topics without a value of their own. Raises
@@ -137,7 +137,7 @@ class Topics:
             return int(min(self._admin.list_topics(timeout=_ANSWER_S).brokers))
 
         broker = ConfigResource(ResourceType.BROKER, str(self._patiently("asking for brokers", any_broker)))
-        return int(self._setting_of(broker, "min.insync.replicas"))
+        return int(self._settings_of([broker], "min.insync.replicas")[0])
 
     def max_message_bytes(self, topic: str) -> int:
         """Return the largest batch that the topic accepts, in bytes: `max.message.bytes`."""
@@ -151,7 +151,7 @@ class Topics:
     def ends(self, places: Sequence[Place], *, committed: bool) -> dict[Place, int]:
         """Return the end offset of each partition. With `committed`: the last stable offset, where the first open
         transaction begins. Otherwise: the offset after the last record. Partitions that do not exist are left out. A
-        partition that is listed, but unknown to a broker that has just started, is queried again: a hanging transaction
+        partition that is listed, but unknown to a broker that has just started, is queried again: an open transaction
         there must not be overlooked."""
 
         found: dict[Place, int] = {}
@@ -188,12 +188,10 @@ class Topics:
         why = missing_replicas(self._admin.list_topics(timeout=_ANSWER_S).topics, places)
         return DestinationDown(f"{error.str()}: {why[0]}") if why else found
 
-    def settled(
-        self, places: Sequence[Place], grace_s: float, known: Mapping[Place, int] | None = None
-    ) -> tuple[dict[Place, int], dict[Place, int]]:
+    def settled(self, places: Sequence[Place], grace_s: float) -> tuple[dict[Place, int], dict[Place, int]]:
         """Return the end offset of each partition, and the partitions where a transaction stays open for `grace_s`
-        seconds, with the offset at which it begins. Transactions at offsets that are `known` are left out. If none
-        stays open, the end offsets are of a moment at which every transaction that was open at first had ended.
+        seconds, with the offset at which it begins. If none stays open, the end offsets are of a moment at which every
+        transaction that was open at first had ended.
 
         Brokers report one kind of end offset per request, and neither can be derived from the other. A partition that
         ends where its last transaction and marker must end may contain something else: an attempt of a writer that was
@@ -206,21 +204,24 @@ class Topics:
             committed = self.ends(places, committed=True)  # first: a write between the two requests counts as open
             written = self.ends(places, committed=False)
             found = {place: at for place, at in committed.items() if at < written.get(place, at)}
-            found = {place: at for place, at in found.items() if known is None or known.get(place) != at}
             still = found if still is None else {place: at for place, at in still.items() if found.get(place) == at}
             if not found or not still or time.monotonic() > end_s or self._stop.wait(pause_s):
                 return written, still
             pause_s = min(2 * pause_s, _LOOK_AGAIN_S_MAX)
 
     def _setting(self, topic: str, name: str) -> str:
-        return self._setting_of(ConfigResource(ResourceType.TOPIC, topic), name)
+        return self._settings_of([ConfigResource(ResourceType.TOPIC, topic)], name)[0]
 
-    def _setting_of(self, resource: ConfigResource, name: str) -> str:
-        def ask() -> str:
-            found = self._admin.describe_configs([resource], request_timeout=_ANSWER_S)[resource]
-            return str(found.result(_ANSWER_S + 5)[name].value)
+    def _settings_of(self, resources: Sequence[ConfigResource], name: str) -> list[str]:
+        """Return the value of one setting of each of these topics or brokers."""
 
-        what = f"asking for the settings of {resource.restype.name.lower()} {resource.name}"
+        def ask() -> list[str]:
+            found = self._admin.describe_configs(list(resources), request_timeout=_ANSWER_S)
+            return [str(found[resource].result(_ANSWER_S + 5)[name].value) for resource in resources]
+
+        first = resources[0]
+        more = f" and {len(resources) - 1} more" if len(resources) > 1 else ""
+        what = f"asking for the settings of {first.restype.name.lower()} {first.name}{more}"
         return self._patiently(what, ask, "DescribeConfigs")
 
     def create(self, topic: str, partitions: int, replication_factor: int) -> int:

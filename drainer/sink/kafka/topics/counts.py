@@ -31,7 +31,7 @@ _log = get_logger(__name__)
 
 # The max.message.bytes assumed for a topic that was deleted; `look` reports the deletion.
 LIMIT_DEFAULT: Final = 1 << 20
-_BEHIND_S: Final = 3.0
+BEHIND_S: Final = 3.0
 _ASK_AGAIN_S: Final = 0.2
 _GENERATION: Final = "partition_changes"
 _IDS: Final = "topic_ids"
@@ -53,7 +53,10 @@ class Change:
 class TopicCounts:
     """Keep the numbers of partitions, ids and schema ids of the topics in use. Empty until `begin`."""
 
-    def __init__(self, config: KafkaConfig, publication: Publication, stop: threading.Event) -> None:
+    def __init__(
+        self, config: KafkaConfig, publication: Publication, stop: threading.Event, *, behind_s: float = BEHIND_S
+    ) -> None:
+        """`behind_s`: how long a broker may lag behind another one."""
         self.admin = Topics(config.client, config.address, config.retry_for_s, stop)
         self._config = config
         self._stop = stop
@@ -63,6 +66,7 @@ class TopicCounts:
         self._ids: dict[str, str] = {}
         self._sent_ts = 0
         self._looked_s = float("-inf")
+        self._behind_s = behind_s
         self._slotting: PartitionSlotting | None = None
         self._registry = (
             SchemaRegistry(config.registry, wait_s=config.retry_for_s, stop=stop)
@@ -97,6 +101,7 @@ class TopicCounts:
             self._generation = int(notes.get(_GENERATION, 0))
             recorded = {str(topic): int(count) for topic, count in notes.get(COUNTS_NOTE, {}).items()}
             there = self.admin.counts()
+            check_existing(self.admin, [topic for topic in recorded if there.get(topic)], self._config)
             sizes = {topic: self.admin.max_message_bytes(topic) for topic in recorded if there.get(topic)}
             self._set(recorded, {topic: sizes.get(topic, LIMIT_DEFAULT) for topic in recorded})
             # A topic that was recorded without an id, by an earlier version, gets its present one.
@@ -137,9 +142,9 @@ class TopicCounts:
         with self._lock:
             there = self.admin.counts()
             counts, sizes = dict(self._publication.counts), dict(self._publication.topic_bytes)
-            for name in unknown:
-                found = there.get(name, 0) or self._create(name)
-                check_existing(self.admin, name, self._config)
+            found_of = {name: there.get(name, 0) or self._create(name) for name in unknown}
+            check_existing(self.admin, unknown, self._config)
+            for name, found in found_of.items():
                 counts[name] = self._used(name, found)
                 if counts[name] < found:
                     _log.warning(
@@ -250,9 +255,9 @@ class TopicCounts:
 
     def _there(self) -> dict[str, int]:
         """Return the number of partitions of every topic. A broker that lags does not show topics and partitions that
-        another one created a moment ago, so missing ones are queried again, for _BEHIND_S seconds, before they count as
-        deleted."""
-        end_s = time.monotonic() + _BEHIND_S
+        another one created a moment ago, so missing ones are queried again, for `behind_s` seconds, before they count
+        as deleted."""
+        end_s = time.monotonic() + self._behind_s
         while True:
             there = self.admin.counts()
             missing = any(there.get(topic, 0) < count for topic, count in self._publication.counts.items())

@@ -10,8 +10,7 @@ from binlog.runtime.log import get_logger
 
 from drainer.sink.errors import DestinationError, Fenced
 from drainer.sink.kafka.topics.counts import TopicCounts
-from drainer.sink.kafka.transactions.driver import Driver
-from drainer.sink.kafka.transactions.driver_transaction import Transaction
+from drainer.sink.kafka.transactions.driver import Driver, Transaction
 
 _log = get_logger(__name__)
 

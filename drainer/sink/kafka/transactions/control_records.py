@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from drainer.protocol.encoder import Message
 from drainer.sink.base import Identity, Intent
 from drainer.sink.document_position import Document
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
@@ -26,11 +25,8 @@ from drainer.sink.position import JobMark, Stored, intent_of, intent_text
 
 POSITION_PARTITION: Final = 0
 COUNTS_NOTE: Final = "topics"  # the number of partitions of each topic that are used
-WROTE_NOTE: Final = "wrote"  # the end offsets of partitions before this position's transaction wrote to them
-SLOTS_NOTE: Final = "slots"  # of an open range: each partition's end offset before it, and the slot that writes there
 CLAIM_KEY: Final = b"claim"  # without a changefeed: as earlier versions wrote it
 MARK_KEY: Final = b"mark"
-_END_KEY: Final = b"end"
 _OF_EPOCH: Final = re.compile(rb"(\d+)/(position|job/(\d+))")
 
 
@@ -166,56 +162,6 @@ def taken(document: Document, epoch: int, node_id: str) -> Document:
     """Return the state as the driver of `epoch` writes it when it takes over."""
     assert document.stored is not None, "a position comes first"
     return replace(document, stored=replace(document.stored, epoch=epoch, node_id=node_id))
-
-
-def is_same_position(one: Document, other: Document) -> bool:
-    """Return whether one transaction wrote both: position, intent and notes are equal. The notes include the offsets at
-    which the transaction wrote, so no other transaction has the same ones."""
-    if one.stored is None or other.stored is None or one.stored.epoch != other.stored.epoch:
-        return False
-    return _position_value(one, one.stored) == _position_value(other, other.stored)
-
-
-def wrote_note(begins: Mapping[Place, int]) -> dict[str, list[list[int]]]:
-    """Return the note with the end offset, before a transaction, of each partition that the transaction writes to."""
-    return _listed({place: (offset,) for place, offset in begins.items()})
-
-
-def wrote_of(document: Document) -> dict[Place, int] | None:
-    """Return the offsets that `wrote_note` recorded; None for a position without this note."""
-    found = _unlisted(document.notes.get(WROTE_NOTE))
-    return None if found is None else {place: offset for place, (offset,) in found.items()}
-
-
-def slots_note(begins: Mapping[Place, int], slots: Mapping[Place, int]) -> dict[str, list[list[int]]]:
-    """Return the note with each partition's end offset before a range, and the slot that writes to it."""
-    return _listed({place: (offset, slots[place]) for place, offset in begins.items()})
-
-
-def slots_of(document: Document) -> dict[int, dict[Place, int]]:
-    """Return what `slots_note` recorded: for each slot its partitions, with their end offsets before the range."""
-    found: dict[int, dict[Place, int]] = {}
-    for place, (offset, slot) in (_unlisted(document.notes.get(SLOTS_NOTE)) or {}).items():
-        found.setdefault(slot, {})[place] = offset
-    return found
-
-
-def _listed(places: Mapping[Place, tuple[int, ...]]) -> dict[str, list[list[int]]]:
-    found: dict[str, list[list[int]]] = {}
-    for (topic, partition), numbers in sorted(places.items()):
-        found.setdefault(topic, []).append([partition, *numbers])
-    return found
-
-
-def _unlisted(note: Mapping[str, list[list[int]]] | None) -> dict[Place, list[int]] | None:
-    if note is None:
-        return None
-    return {(topic, partition): numbers for topic, of in note.items() for partition, *numbers in of}
-
-
-def nothing() -> Message:
-    """Return a message that is sent only to end a former transaction. Readers ignore records of this key."""
-    return Message(_END_KEY, None, 0, 0)
 
 
 def mark_value(intent: Intent) -> bytes:

@@ -5,6 +5,8 @@
     transact: begin ─► the messages that the body sends, and its changes of the position ─► flush ─► commit
     lost:     a new producer: init_transactions ─► is the newest claim ours? if not: Fenced ─► read the position again
 
+A start waits until no transaction is open any more in the control topic and in the topics for rows (rule 29).
+
 A producer is initialised *before* the newest claim is read. So either the next driver, which claims before it
 initialises, fences this producer off, or this driver sees that driver's claim. Without transactions nothing fences off
 an older driver. Then the driver looks for claims before each record of the position; a driver that is late by less than
@@ -14,7 +16,7 @@ that repeats rows.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from typing import Final
@@ -23,14 +25,16 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from drainer.protocol.encoder import Message
-from drainer.sink.base import Identity, Intent
+from drainer.sink.base import Identity
 from drainer.sink.document_position import Document, DocumentPositionStore, label_of
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.producer import Producer, ProducerLost, library_batch_bytes
 from drainer.sink.kafka.producers import new_producer
+from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.reader import Reader
-from drainer.sink.kafka.topics.admin import GRACE_S, Topics
+from drainer.sink.kafka.topics.admin import Topics
+from drainer.sink.kafka.topics.open_transactions import open_transactions_text
 from drainer.sink.kafka.topics.replicas import check_existing, check_new
 from drainer.sink.kafka.transactions.claims import Claims
 from drainer.sink.kafka.transactions.control_records import (
@@ -41,16 +45,43 @@ from drainer.sink.kafka.transactions.control_records import (
     document_of,
     taken,
 )
-from drainer.sink.kafka.transactions.driver_transaction import Transaction
-from drainer.sink.kafka.transactions.hanging import Filler, Hanging, check_there
-from drainer.sink.kafka.transactions.outcomes import Basis
-from drainer.sink.kafka.transactions.row_witness import told
 from drainer.sink.position import Stored
 from drainer.sink.retry import Patience
 
 _INIT_AT_ONCE: Final = 8
 
 _log = get_logger(__name__)
+
+
+class Transaction:
+    """Send the messages of one transaction and hold its changed state in `store`. `sent`: how many messages were
+    sent."""
+
+    def __init__(self, store: DocumentPositionStore, producer: Producer, patience: Patience) -> None:
+        self.store = store
+        self.sent = 0
+        self._last: list[tuple[str, int, Sequence[Message]]] = []
+        self._producer = producer
+        self._patience = patience
+
+    def send(self, topic: str, partition: int, messages: Iterable[Message]) -> None:
+        """Send messages in this order."""
+        self.sent += self._producer.send(topic, partition, messages, self._patience)
+
+    def send_last(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
+        """Send messages after everything else. Without transactions: after the position, because rows must not be
+        repeated after these messages."""
+        self._last.append((topic, partition, messages))
+
+    def resolve(self, publication: Publication, commit_ts: int) -> None:
+        """Send a resolved event to every partition, after everything else."""
+        messages = publication.encoder.resolved(commit_ts)
+        for topic, partition in publication.partitions() if messages else ():
+            self.send_last(topic, partition, messages)
+
+    def send_the_last(self) -> None:
+        for topic, partition, messages in self._last:
+            self.send(topic, partition, messages)
 
 
 Body = Callable[[Transaction], None]
@@ -61,25 +92,19 @@ class Driver:
     """Hold the changefeed's claim and the driver's producer. Unusable until `start`, which sets `epoch` and `slots`.
     `batch_bytes`: see Producer; the next new producer uses it."""
 
-    def __init__(
-        self, config: KafkaConfig, topics: Topics, identity: Identity, stop: threading.Event, filler: Filler
-    ) -> None:
-        """`filler`: see Hanging."""
+    def __init__(self, config: KafkaConfig, topics: Topics, identity: Identity, stop: threading.Event) -> None:
         self._config = config
         self._topics = topics
         self._identity = identity
         self._stop = stop
         self.label = label_of(identity, f"topic {config.control_topic} of {config.address}")
         self._reader = Reader(config.client, config.control_topic)
-        self.hanging = Hanging(config, topics, self._reader, self.label, filler)
         self._producer: Producer | None = None
         self._document = Document()
         self._claims = Claims(config, identity, self._reader, self.label)
         self.epoch = -1
-        # The end offset of the position's partition before the transaction that is being written, and its end offset
-        # after that transaction if no other driver writes there; -1: not known.
-        self._end_before = self._end_behind = -1
-        self._ends: Mapping[Place, int] = {}  # the end offset of every partition at that time
+        # The end offset of the position's partition if no other driver has written there; -1: not known.
+        self._position_end = -1
         self.slots = 0
         self.batch_bytes = 0
 
@@ -107,6 +132,8 @@ class Driver:
         if self._config.exactly_once:
             self._settle_slots()
         self.session(patience)
+        if self._config.exactly_once:
+            self.wait_until_ended(self._control())
         fresh = self._document.stored is None
         document = create() if fresh else self._document
         self._put(taken(document, self.epoch, self._identity.node_id), patience)
@@ -124,7 +151,7 @@ class Driver:
                 f"{self.label}: the control topic has one partition and needs one more for each slot: delete it, and "
                 f"the drainer creates it again"
             )
-        check_existing(self._topics, name, self._config)
+        check_existing(self._topics, [name], self._config)
         policy = self._topics.cleanup_policy(name)
         if policy != "compact":
             raise DestinationRefused(
@@ -153,27 +180,33 @@ class Driver:
         with ThreadPoolExecutor(_INIT_AT_ONCE) as pool:
             list(pool.map(settle, range(self.slots)))
 
-    def session(self, patience: Patience, finished: Intent | None = None) -> Producer:
-        """Return the producer, after hanging transactions are ended. If the former producer was lost, create a new one
-        and read the position again, as long as the newest claim is still ours. `finished`: see Basis. Raises
-        ProducerLost, Fenced, PositionMoved."""
-        self._end_before = self._end_behind = -1
-        if self._producer is not None and self._config.exactly_once:
-            # If the last transaction of this id has no marker yet, the next one would end it with its own outcome.
-            if finished is None:
-                self._end_hanging(self._producer, [POSITION_PARTITION], None, patience)
-                self._end_before = self._ends[self._config.control_topic, POSITION_PARTITION]
-            else:
-                self._end_hanging(self._producer, range(1 + self.slots), finished, patience)
+    def wait_until_ended(self, places: Sequence[Place]) -> dict[Place, int]:
+        """Wait until no transaction is open in these partitions, and return their end offsets. Transactions of writers
+        that were killed are ended before, by initialising their transactional ids. Raises DestinationDown with the
+        command that ends the transaction if it stays open for retry-for."""
+        patience = self.patience("waiting for the end of an open transaction")
+        while True:
+            ends, open_at = self._topics.settled(places, self._config.grace_s)
+            if not open_at:
+                patience.over()
+                return ends
+            patience.failed(DestinationDown(open_transactions_text(open_at, self._config.address)))
+
+    def _control(self) -> list[Place]:
+        """Return the partitions of the control topic."""
+        return [(self._config.control_topic, partition) for partition in range(1 + self.slots)]
+
+    def session(self, patience: Patience) -> Producer:
+        """Return the producer. If the former one was lost, create a new one and read the position again, as long as the
+        newest claim is still ours. Raises ProducerLost, Fenced, PositionMoved."""
         if self._producer is None:
+            self._position_end = -1
             producer = new_producer(self._config, self._config.driver_id, self.batch_bytes)
             try:
                 if self._config.exactly_once:
                     producer.init(self._config.control_topic, patience)
-                    records = self._reader.before_open(POSITION_PARTITION, patience)
-                    before = document_of(records, self.label)
-                    self._end_hanging(producer, range(1 + self.slots), finished, patience, before)
                 crash_point("kafka.initialised")
+                end = self._reader.settled_end(POSITION_PARTITION, patience)
                 records = self._reader.committed(POSITION_PARTITION, patience)
                 self._claims.check(records)
                 self._document = self._not_older(document_of(records, self.label))
@@ -181,33 +214,9 @@ class Driver:
                 producer.drop()
                 raise
             self._producer = producer
+            if self._config.exactly_once:  # otherwise every transaction looks for claims
+                self._position_end = end
         return self._producer
-
-    def _end_hanging(
-        self,
-        producer: Producer,
-        partitions: Iterable[int],
-        finished: Intent | None,
-        patience: Patience,
-        before: Document | None = None,
-    ) -> None:
-        """End transactions that brokers left open (hanging.py). `before`: the position that was read, if it may differ
-        from the one whose commit was acknowledged to this driver."""
-
-        def check() -> None:
-            self._claims.check(self._reader.everything(POSITION_PARTITION, patience, begin=self.epoch))
-
-        basis = Basis(self._document, finished, before if before is not None else self._document)
-        self._ends = self.hanging.end(producer, partitions, self.slots, basis, check, patience)
-
-    def _ended(self, topic: str, partition: int) -> int:
-        """Return the end offset that a partition of rows had before the transaction. For a topic that is used for the
-        first time, brokers are queried before anything is sent there."""
-        if not self._config.exactly_once:
-            return 0
-        if (topic, partition) not in self._ends:
-            self._ends = {**self.hanging.meet(topic), **self._ends}
-        return self._ends.get((topic, partition), 0)  # 0: the partition was deleted; sending to it fails
 
     def _not_older(self, read: Document) -> Document:
         """Return the position `read`. Raises PositionMoved if it is older than the acknowledged one: brokers may have
@@ -225,32 +234,27 @@ class Driver:
         written there and no other driver has taken over. Raises Fenced if another driver has: its earlier records would
         otherwise pass for this driver's."""
         patience = self.patience("asking where the control topic ends")
-        control = [(self._config.control_topic, partition) for partition in range(1 + self.slots)]
-        while True:
-            try:
-                found, open_at = self._topics.settled(control, GRACE_S)
-                if not open_at:
-                    check_there(control, found, self.label)
-                    if found[control[POSITION_PARTITION]] != self._end_behind:
-                        self._claims.look(patience)
-                    patience.over()
-                    return tuple(found[place] for place in control)
-                if self._config.exactly_once:
-                    self._end_hanging(self.session(patience), range(1 + self.slots), None, patience)
-                patience.failed(DestinationDown(told(open_at, self._config.address)))
-            except ProducerLost as error:
-                self.lose()
-                patience.failed(error)
+        control = self._control()
+        while gone := set(control) - (found := self.wait_until_ended(control)).keys():
+            topic, partition = min(gone)
+            patience.failed(DestinationDown(f"partition {partition} of topic {topic} was not found"))
+        end = found[control[POSITION_PARTITION]]
+        if end != self._position_end:
+            self._claims.look(patience)
+            if self._config.exactly_once:
+                self._position_end = end
+        patience.over()
+        return tuple(found[place] for place in control)
 
-    def transact(self, what: str, body: Body, done: Done, finished: Intent | None = None) -> bool:
+    def transact(self, what: str, body: Body, done: Done) -> bool:
         """Run `body` in a transaction, repeatedly until one is committed. Return True if an attempt whose answer was
-        lost turns out to be committed, which `done` decides from the position. `finished`: the range that this
-        transaction closes. Raises what `body` raises; nothing of the transaction is committed then."""
+        lost turns out to be committed, which `done` decides from the position. Raises what `body` raises; nothing of
+        the transaction is committed then."""
         patience = self.patience(what)
         uncertain = False
         while True:
             try:
-                producer = self.session(patience, finished)
+                producer = self.session(patience)
                 if uncertain and self._document.stored is not None and done(self._document.stored):
                     patience.over()
                     return True
@@ -258,7 +262,7 @@ class Driver:
                 store = DocumentPositionStore(deepcopy(self._document), self.label)
                 producer.begin()
                 try:
-                    transaction = Transaction(store, producer, patience, self._ended)
+                    transaction = Transaction(store, producer, patience)
                     body(transaction)
                     uncertain = True
                     self._finish(producer, transaction, patience)
@@ -280,11 +284,9 @@ class Driver:
         once, after = self._config.exactly_once, transaction.store.document
         if once:
             transaction.send_the_last()
-            transaction.note_places(self._ends, lambda places: self._topics.ends(places, committed=False))
         else:
-            transaction.note_no_places()
             producer.flush(patience)
-            if transaction.wrote:
+            if transaction.sent:
                 crash_point("kafka.rows_acknowledged")
             self._claims.look(patience)
         pairs = [Message(key, value, 0, 0) for key, value in changed(self._document, after)]
@@ -292,8 +294,8 @@ class Driver:
         producer.flush(patience)
         crash_point("sink.before_commit")
         producer.commit(patience)
-        if pairs and self._end_before >= 0:
-            self._end_behind = self._end_before + len(pairs) + 1  # the commit marker
+        if pairs and self._position_end >= 0:
+            self._position_end += len(pairs) + 1  # the commit marker
         self._document = after
         crash_point("sink.after_commit")
         if not once:
@@ -302,6 +304,7 @@ class Driver:
 
     def _given_up(self, producer: Producer, patience: Patience) -> None:
         """Abort what the body has sent. If that fails, the next producer aborts it."""
+        self._position_end = -1
         try:
             producer.abort(patience)
         except BaseException as error:  # noqa: BLE001  the first error is the one to report

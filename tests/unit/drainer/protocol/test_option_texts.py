@@ -61,7 +61,7 @@ def test_every_option_has_a_name() -> None:
     found, default = protocol_options({}, texts), ProtocolOptions("open-protocol")
     same = [f.name for f in fields(ProtocolOptions) if getattr(found, f.name) == getattr(default, f.name)]
     assert same == []
-    assert (found.protocol, found.send_bootstrap_interval_s) == ("simple", 1.0)
+    assert (found.protocol, found.send_bootstrap_interval_in_sec) == ("simple", 1)
     assert "secret" not in repr(found)
 
 
@@ -77,6 +77,7 @@ def test_debezium_has_an_old_value_option_of_its_own() -> None:
         ({"protocol": "maxwells"}, "protocol 'maxwells' is not known: there are open-protocol"),
         ({"protocol": "maxwell"}, "protocol 'maxwell' of TiCDC is not supported: take debezium or canal-json"),
         ({"max-message-bytes": "0"}, "invalid max-message-bytes 0"),
+        ({"send-bootstrap-in-msg-count": "-1"}, "invalid send-bootstrap-in-msg-count -1: it must be at least 0"),
         ({"max-batch-size": "1e3"}, "max-batch-size: invalid syntax: '1e3' is not an integer"),
         (
             {"enable-tidb-extension": "yes"},

@@ -50,12 +50,12 @@ def test_one_partition() -> None:
 
 
 def test_either_setting_switches_it_off() -> None:
-    assert asked(BootstrapSchedule(replace(OPTIONS, send_bootstrap_interval_s=0)), 0.0) == []
+    assert asked(BootstrapSchedule(replace(OPTIONS, send_bootstrap_interval_in_sec=0)), 0.0) == []
     assert asked(BootstrapSchedule(replace(OPTIONS, send_bootstrap_in_msg_count=0)), 0.0) == []
 
 
 def test_an_idle_table_is_forgotten() -> None:
-    schedule = BootstrapSchedule(replace(OPTIONS, send_bootstrap_interval_s=1e9))
+    schedule = BootstrapSchedule(replace(OPTIONS, send_bootstrap_interval_in_sec=10**9))
     asked(schedule, 0.0)
     assert asked(schedule, IDLE_MAX_S) == []
     assert asked(schedule, 2 * IDLE_MAX_S) == []

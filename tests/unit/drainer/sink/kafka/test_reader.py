@@ -26,7 +26,7 @@ class Ends:
 
 def reader(monkeypatch: pytest.MonkeyPatch, *, written: Sequence[int], stable: Sequence[int]) -> Reader:
     monkeypatch.setattr(Reader, "_made", lambda self, *, committed: Ends(stable if committed else written))
-    return Reader({}, "control")
+    return Reader({"bootstrap.servers": "k1:9092"}, "control")
 
 
 def test_an_end_is_told_behind_the_marker_that_came_between_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,8 @@ def test_an_open_transaction_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.settled_end(0, Patience("ends", 60.0)) == 7
 
 
-def test_an_open_transaction_that_nobody_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_transaction_that_nobody_ends_named_with_command(monkeypatch: pytest.MonkeyPatch) -> None:
     found = reader(monkeypatch, written=[6], stable=[5])
-    with pytest.raises(DestinationDown, match="control-0: a transaction is open at offset 5"):
+    command = "kafka-transactions.sh --bootstrap-server k1:9092 abort --topic control --partition 0 --start-offset 5"
+    with pytest.raises(DestinationDown, match=f"a transaction is open at offset 5 of control-0.*{command}"):
         found.settled_end(0, Patience("ends", 0.0))

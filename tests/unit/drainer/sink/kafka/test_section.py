@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from binlog.errors import ConfigError
 
 from drainer.protocol.claim_store import ClaimStoreError
+from drainer.protocol.option_rules import protocols_text
+from drainer.protocol.options import option_table
 from drainer.sink.base import Identity
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.sink import make
@@ -37,6 +39,25 @@ def test_a_sink_uri_of_ticdc_says_it_all() -> None:
     assert (options.protocol, options.max_message_bytes, options.max_batch_size) == ("canal-json", 1 << 20, 4)
     assert options.enable_tidb_extension
     assert made.router().default_topic == "shop"
+
+
+def test_each_protocol_option_set_by_its_name_reaches_the_encoder() -> None:
+    """In a file and in a URI; its documentation names the protocols that use it."""
+    for name, (field, option) in option_table().items():
+        if not option.about:
+            assert name not in KafkaSection.model_fields
+            continue
+        info = KafkaSection.model_fields[name]
+        choices = get_args(info.annotation)
+        value = not field.default if info.annotation is bool else choices[-1] if choices else "7"
+        read = str(value).lower() if info.annotation is bool else value
+        wanted = 7 if info.annotation is int else value
+        for given in ({name: value}, {"sink-uri": f"kafka://k:9092/t?{name.replace('_', '-')}={read}"}):
+            settings = {key.replace("_", "-"): one for key, one in given.items()}
+            made = KafkaSection.model_validate(settings, by_alias=True, by_name=False)
+            assert getattr(made.options(), name) == wanted, name
+        text = info.description or ""
+        assert text.startswith(f"for {protocols_text(option.packages)}: ") == bool(option.packages), name
 
 
 def test_what_travels_shows_no_password_and_can_be_pickled() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.protocol.encoder import Message
@@ -18,7 +17,7 @@ from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.publication import Outgoing
 from drainer.sink.kafka.reader import Record
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter
-from drainer.sink.kafka.transactions.control_records import CLAIM_KEY, Place, claim_value
+from drainer.sink.kafka.transactions.control_records import CLAIM_KEY, claim_value
 from drainer.sink.retry import Patience
 
 CLAIM_ID = "ours"
@@ -58,46 +57,30 @@ class Sending:
     def drop(self) -> None: ...
 
 
-class Brokers:
-    """Takes the place of Topics: partitions in `open_at` have an open transaction the first time they are asked for."""
-
-    open_at: dict[Place, int]
-    made: list[Brokers]
-
-    def __init__(self, *_: object) -> None:
-        self.closed = False
-        Brokers.made.append(self)
-
-    def settled(self, places: Sequence[Place], grace_s: float) -> tuple[dict[Place, int], dict[Place, int]]:
-        assert not self.closed
-        found = {place: Brokers.open_at.pop(place) for place in places if place in Brokers.open_at}
-        return dict.fromkeys(places, 50), found
-
-    def close(self) -> None:
-        self.closed = True
-
-
 class Unchanged:
     """Takes the place of Reader: nothing was written since the driver began the range."""
 
-    def __init__(self, *_: object) -> None: ...
+    made: list[Unchanged]
+
+    def __init__(self, *_: object) -> None:
+        self.closed = False
+        Unchanged.made.append(self)
 
     def end(self, partition: int, patience: Patience) -> int:
+        assert not self.closed
         return 7
 
     def first(self, partition: int, begin: int, patience: Patience) -> list[Record]:
         return [Record(begin, CLAIM_KEY, claim_value(Identity(7, "main", "d"), CLAIM_ID))]
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.closed = True
 
 
 class Rows:
-    """A publication of one topic: slot n writes partition n."""
+    """A publication of one topic."""
 
     batch_bytes = 0
-
-    def slot_places(self, slots: int) -> dict[Place, int]:
-        return {("t", slot): slot for slot in range(slots)}
 
     def rows_of_slot(self, *_: object) -> Iterator[Any]:
         return iter([Outgoing("t", 0, [Message(b"k", b"v", 1, 0)])])
@@ -106,8 +89,7 @@ class Rows:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Any]]]:
     done: list[tuple[str, Any]] = []
-    Brokers.open_at, Brokers.made = {}, []
-    monkeypatch.setattr(slot_writer, "Topics", Brokers)
+    Unchanged.made = []
     monkeypatch.setattr(slot_writer, "Reader", Unchanged)
     monkeypatch.setattr(slot_writer, "new_producer", lambda *_: Sending(done))
     slot_writer.forget_producers()
@@ -136,27 +118,13 @@ def test_without_transactions_rows_are_acknowledged_before_their_mark_is_sent(
     ]  # fmt: skip
 
 
-def test_an_attempt_that_brokers_left_open_is_aborted_before_the_slot_is_written(log: list[tuple[str, Any]]) -> None:
-    """Of the slot's own partitions alone, and an operator is told which."""
-    Brokers.open_at = {("t", 0): 12, ("t", 1): 25}
-    with capture_logs() as lines:
-        writer().write(0, NO_CHANGES)
-    begin, sent, abort, *rest = log
-    assert (begin[0], sent, abort[0]) == ("begin", ("send", ("t", 0)), "abort")
-    assert rest == [("begin", None), ("send", ("t", 0)), ("send", ("control", 1)), ("commit", None)]
-    told = [line for line in lines if line["log_level"] == "warning"]
-    assert [(line["slot"], line["transactional_id"], line["open_at"]) for line in told] == [
-        (0, "control-0", ["t-0 offset 12"])
-    ]
-
-
-def test_all_slots_of_a_process_ask_by_the_same_clients(log: list[tuple[str, Any]]) -> None:
-    """Each client has threads and connections of its own, which last until the garbage collector finds them."""
+def test_all_slots_of_a_process_share_one_reader(log: list[tuple[str, Any]]) -> None:
+    """Each reader has threads and connections of its own, which last until the garbage collector finds them."""
     for slot in range(2):
         writer().write(slot, NO_CHANGES)
     writer(epoch=4).write(0, NO_CHANGES)
-    assert len(Brokers.made) == 1
+    assert len(Unchanged.made) == 1
     slot_writer.forget_producers()
-    assert Brokers.made[0].closed
+    assert Unchanged.made[0].closed
     writer().write(0, NO_CHANGES)
-    assert len(Brokers.made) == 2
+    assert len(Unchanged.made) == 2

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 from zlib import crc32
 
 import pytest
+from structlog.testing import capture_logs
 
 from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.rules import DispatchRule, Router
@@ -32,8 +34,8 @@ class FakeAdmin:
     def replicas(self) -> dict[str, int]:
         return dict.fromkeys(self.there, self.of_each)
 
-    def min_insync(self, topic: str) -> int:
-        return self.wanted
+    def min_insync(self, topics: Sequence[str]) -> dict[str, int]:
+        return dict.fromkeys(topics, self.wanted)
 
     def default_min_insync(self) -> int:
         if not self.may_ask:
@@ -68,7 +70,7 @@ def counts(
     config = KafkaConfig({"bootstrap.servers": "127.0.0.1:1"}, "brokers", "control", partition_change=change, **more)
     options = ProtocolOptions("open-protocol")
     router = Router(rules, "shop", protocol="open-protocol", ignores_case=ignores_case, selectors=selectors)
-    made = TopicCounts(config, Publication(options, router, {}, {}), threading.Event())
+    made = TopicCounts(config, Publication(options, router, {}, {}), threading.Event(), behind_s=0.0)
     made.admin = FakeAdmin("shop", *topics)  # type: ignore[assignment]
     made.begin({}, 0)
     return made
@@ -227,12 +229,12 @@ def test_the_slotting_is_kept_while_nothing_changes(slots: int) -> None:
     assert topics.slotting(slots) is not first
 
 
-def begun(admin: FakeAdmin, **more: Any) -> TopicCounts:
+def begun(admin: FakeAdmin, notes: Mapping[str, Any] = MappingProxyType({}), **more: Any) -> TopicCounts:
     config = KafkaConfig({"bootstrap.servers": "127.0.0.1:1"}, "127.0.0.1:1", "control", **more)
     router = Router((), "shop", protocol="open-protocol")
     made = TopicCounts(config, Publication(ProtocolOptions("open-protocol"), router, {}, {}), threading.Event())
     made.admin = admin  # type: ignore[assignment]
-    made.begin({}, 0)
+    made.begin(notes, 0)
     return made
 
 
@@ -260,6 +262,38 @@ def test_a_topic_with_fewer_replicas_than_must_be_in_sync_is_refused() -> None:
 def test_without_acks_of_all_replicas_it_does_not_matter(acks: str) -> None:
     begun(FakeAdmin("shop", min_insync=2), producer={"acks": acks}, exactly_once=False)
     begun(FakeAdmin(min_insync=2), producer={"acks": acks}, exactly_once=False)
+
+
+def warned(admin: FakeAdmin, notes: Mapping[str, Any] = MappingProxyType({}), **more: Any) -> list[Any]:
+    """The lines of the log that name topics, with what is lost."""
+    with capture_logs() as lines:
+        begun(admin, notes, **more)
+    return [(line["topics"], line["lost"]) for line in lines if line["log_level"] == "warning"]
+
+
+def test_topics_that_one_broker_alone_acknowledges_are_named() -> None:
+    """At each start, also those that are recorded; without transactions less is lost."""
+    [(topics, lost)] = warned(FakeAdmin("shop"))
+    assert topics == ["shop (one replica)"]
+    assert "if it is killed while no other replica is in sync, exactly once is not guaranteed" in lost
+    [(topics, lost)] = warned(FakeAdmin("shop", "more", replicas=3), {"topics": {"more": 3, "shop": 3, "gone": 3}})
+    assert topics == ["more (3 replicas, min.insync.replicas 1)", "shop (3 replicas, min.insync.replicas 1)"]
+    [(_, lost)] = warned(FakeAdmin("shop"), exactly_once=False)
+    assert lost == "what it alone has acknowledged is lost with its disk"
+    assert warned(FakeAdmin("shop", replicas=2, min_insync=2)) == []
+    assert warned(FakeAdmin("shop"), producer={"acks": "1"}, exactly_once=False) == []
+
+
+def test_topic_that_one_broker_alone_acknowledges_refused_if_set() -> None:
+    words = 'topic shop.*, and replication-check is "stop": .* exactly once is not guaranteed.*min.insync.replicas to 2'
+    for admin in (FakeAdmin("shop"), FakeAdmin("shop", replicas=3), FakeAdmin(replicas=3, may_ask=False)):
+        with pytest.raises(DestinationRefused, match=f"one broker alone may acknowledge messages of {words}"):
+            begun(admin, replication_check="stop", replication_factor=2)
+    for factor, admin in ((1, FakeAdmin(min_insync=2)), (2, FakeAdmin())):
+        with pytest.raises(DestinationRefused, match=r"topic shop is not created: .* exactly once is not guaranteed"):
+            begun(admin, replication_check="stop", replication_factor=factor)
+        assert not admin.there
+    begun(FakeAdmin("shop", replicas=2, min_insync=2), replication_check="stop")
 
 
 @pytest.mark.parametrize(("wanted", "used"), [(0, 3), (1, 1), (2, 2), (3, 3)])

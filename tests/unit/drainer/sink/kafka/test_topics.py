@@ -72,7 +72,7 @@ def test_partitions_that_are_gone_are_left_out(monkeypatch: pytest.MonkeyPatch, 
 def test_a_partition_that_one_broker_does_not_know_is_not_taken_for_gone(
     monkeypatch: pytest.MonkeyPatch, made: Topics
 ) -> None:
-    """A transaction that hangs there would count as ended."""
+    """A transaction that is open there would count as ended."""
     answers(monkeypatch, made, Ends({("t", 1), ("gone", 0)}))
     with pytest.raises(DestinationDown, match="asking where partitions end"):
         made.ends(PLACES, committed=False)
@@ -96,7 +96,7 @@ def test_a_partition_that_has_no_certain_end_for_lack_of_replicas_is_named(
 def test_many_partitions_are_asked_for_with_few_questions(
     monkeypatch: pytest.MonkeyPatch, made: Topics, partitions: int, asked: list[int]
 ) -> None:
-    """A driver asks for all of them twice for each of its transactions."""
+    """A driver asks for all of them twice when it starts."""
     ends = Ends(set())
     answers(monkeypatch, made, ends)
     places = [("t", partition) for partition in range(partitions)]

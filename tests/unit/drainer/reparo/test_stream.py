@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from drainer.protocol.pb_file.encoder import ddl_binlog, dml_head
-from drainer.protocol.pb_file.records import record
 from drainer.reparo.errors import ReparoError
 from drainer.reparo.stream import Entry, Range, Stream
 from drainer.sink.replay import ReplayPosition
+from tests.support.file_case import framed
 
 
 def write(directory: Path, *files: Sequence[int | bytes]) -> list[Path]:
@@ -19,7 +19,7 @@ def write(directory: Path, *files: Sequence[int | bytes]) -> list[Path]:
     paths = []
     for number, content in enumerate(files):
         path = directory / f"binlog-{number:016d}-20240101000000"
-        path.write_bytes(b"".join(record([one if isinstance(one, bytes) else dml_head(one, 0)]) for one in content))
+        path.write_bytes(b"".join(framed(one if isinstance(one, bytes) else dml_head(one, 0)) for one in content))
         paths.append(path)
     return paths
 
@@ -139,7 +139,7 @@ def test_a_file_that_is_missing_and_a_directory_without_any(tmp_path: Path) -> N
 def test_damage_names_file_and_offset_and_may_be_skipped(tmp_path: Path) -> None:
     paths = write(tmp_path, [1, 2, 3], [4])
     data = bytearray(paths[0].read_bytes())
-    size = len(record([dml_head(1, 0)]))
+    size = len(framed(dml_head(1, 0)))
     data[size + 13] ^= 1
     paths[0].write_bytes(data)
     with pytest.raises(ReparoError, match=rf"binlog-0+-\d+: damaged at byte {size}: CRC-32C .*-skip-damaged"):

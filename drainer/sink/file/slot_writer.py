@@ -8,12 +8,12 @@ from pathlib import Path
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.sink.base import Intent, Receipt
-from drainer.sink.jsonl.files import write_parts
-from drainer.sink.jsonl.lines import lines_in_order
+from drainer.sink.file.lines import lines_in_order
+from drainer.sink.file.parts import write_parts
 
 
 @dataclass(frozen=True, slots=True)
-class JsonlSlotWriter:
+class LineSlotWriter:
     """See base.SlotWriter. Every attempt has its own file names, so that attempts, also of an older driver, do not
     conflict. A receipt's `detail`: the parts and their lengths."""
 

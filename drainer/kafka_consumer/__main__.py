@@ -22,15 +22,15 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import log
 
-from drainer.kafka_consumer.destination import Destination
+from drainer.kafka_consumer.destination import Destination, ReplayDestination
 from drainer.kafka_consumer.run import Stop, consume, print_events
-from drainer.kafka_consumer.server import ServerDestination
 from drainer.kafka_consumer.sqlite import SqliteDestination
 from drainer.kafka_reading.address import kafka_address
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
+from drainer.sink.mysql.replay.destination import make
 from drainer.sink.mysql.section import MySQLSection
-from drainer.sink.settings import SyncerSettings
+from drainer.sink.replay import ReplaySettings
 
 _log = log.get_logger("kafka-consumer")
 _SERVERS: Final = ("mysql", "mariadb", "tidb")
@@ -122,7 +122,8 @@ def _destination(text: str, options: ProtocolOptions) -> Destination:
     password = unquote(parts.password) if parts.password is not None else os.environ.get("MYSQL_PWD", "")
     server = {"host": parts.hostname, "port": port, "user": unquote(parts.username or "root"), "password": password}
     section = MySQLSection.model_validate(server)
-    return ServerDestination(section.server(SyncerSettings()), name, options.time_zone)
+    settings = ReplaySettings("consumer", "kafka_consumer", name, safe=True, zone=options.time_zone)
+    return ReplayDestination(make(section, settings))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,21 @@
-"""The interface of a destination of `kafka-consumer`, and the stored form of a `Resume`."""
+"""The interface of a destination of `kafka-consumer`, the stored form of a `Resume`, and a replayer's destination as
+one."""
 
 from __future__ import annotations
 
 import json
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
+from drainer.ddl.lexer import statements, tokens
 from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
 from drainer.kafka_reading.records import Place
-from drainer.protocol.event import Image, RowEvent
+from drainer.protocol.event import DdlEvent, Image, RowEvent
 from drainer.protocol.table import ColumnFlag
+from drainer.sink.errors import DestinationDown, DestinationError
+from drainer.sink.replay import Replayed, ReplayedDdl, Replayer, ReplayFailed
+
+_T = TypeVar("_T")
 
 
 class Destination(Protocol):
@@ -67,3 +74,47 @@ def removed(event: RowEvent) -> tuple[dict[str, object], bool]:
 def added(event: RowEvent) -> dict[str, object]:
     """Return the columns and values of the added row; empty: no row is added."""
     return {name: column.value for name, column in (event.new or {}).items()}
+
+
+class ReplayDestination:
+    """A destination that replays parts."""
+
+    def __init__(self, to: Replayer) -> None:
+        self._to = to
+
+    def open(self) -> Resume:
+        text = _tried(self._to.open)
+        return resume_of(text) if text else Resume()
+
+    def apply(self, part: Part) -> None:
+        rows = [Replayed(part.resume.applied_ts, part.rows)] if part.rows else []
+        ddl = None if part.ddl is None else _replayed(part.ddl)
+        _tried(lambda: self._to.apply(rows, resume_text(part.resume), ddl))
+
+    def close(self) -> None:
+        self._to.close()
+
+
+def _tried(work: Callable[[], _T]) -> _T:
+    """Raises ConsumeError, and DestinationDown if the destination stays unreachable."""
+    try:
+        return work()
+    except DestinationDown:
+        raise
+    except ReplayFailed as error:
+        place = f"rows up to commit_ts {error.commit_ts}: " if error.table else ""
+        raise ConsumeError(f"{place}{error}") from error
+    except DestinationError as error:
+        raise ConsumeError(str(error)) from error
+
+
+def _replayed(event: DdlEvent) -> ReplayedDdl:
+    every = tuple(one for one in statements(event.query) if not _is_of_temporary_table(one))
+    return ReplayedDdl(event.commit_ts, every, event.schema, event.schema, event.table)
+
+
+def _is_of_temporary_table(query: str) -> bool:
+    """Return whether the statement creates or drops a GLOBAL TEMPORARY table, which only TiDB has. It has no rows in
+    topics."""
+    words = list(tokens(query))[:3]
+    return len(words) == 3 and words[0].is_word("CREATE", "DROP") and words[1].is_word("GLOBAL")

@@ -98,8 +98,9 @@ class FileSink:
             fence = self._fence = FencedDirectory(self._directory, identity, initial_ts, first, self._occupied)
             self._notes = self._format.notes_of(fence.notes)
             make_directory(self._files.directory)
-            self._rename()
+            rename_parts(self._directory, self._notes.renames)
             self._files.repair(self._notes.current)
+            self._rename()
         except OSError as error:
             self.close(clean=False)
             raise self._down(error) from error

@@ -8,10 +8,8 @@ columns.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 from zoneinfo import ZoneInfo
 
 from binlog.runtime.crashpoint import crash_point
@@ -21,18 +19,12 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change
 from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
 from drainer.row.scalar import small_int
-from drainer.sink.replay import Replayed, ReplayFailed, ReplayPosition, ReplaySettings
+from drainer.sink.replay import Replayed, ReplayedDdl, ReplayFailed, ReplaySettings, never
 from drainer.sink.replay_time import to_utc
 from drainer.sink.sqlite.file import SQLiteFile
 from drainer.sink.sqlite.layout import quote, rowid_name, table_name
 from drainer.sink.sqlite.replay_ddl import CannotRun, columns_of, make_table, run
 from drainer.sink.sqlite.section import SQLiteSection
-
-_POSITION: Final = quote(table_name("tidb_binlog", "reparo_position"))
-_CREATE: Final = (
-    f"CREATE TABLE IF NOT EXISTS {_POSITION} (name TEXT PRIMARY KEY, file_number INTEGER, begin_at INTEGER, "
-    "end_at INTEGER, crc INTEGER, commit_ts INTEGER, in_ddl INTEGER)"
-)
 
 Cells = Mapping[str, int | float | str | bytes | None]
 
@@ -48,6 +40,7 @@ class SQLiteReplayer:
     def __init__(self, path: Path, settings: ReplaySettings) -> None:
         self._path = path
         self._settings = settings
+        self._table = quote(table_name("tidb_binlog", settings.table))
         self._zone = ZoneInfo(settings.zone)
         self._file: SQLiteFile | None = None
 
@@ -55,25 +48,26 @@ class SQLiteReplayer:
     def name(self) -> str:
         return f"sqlite:{self._path}"
 
-    def open(self) -> ReplayPosition | None:
+    def open(self, is_left_out: Callable[[ReplayedDdl], bool] = never) -> str:
+        """Return the position. A DDL is in one transaction with it, so none is ever continued."""
         self._file = SQLiteFile(self._path)
         with self._file.transaction() as connection:
-            connection.execute(_CREATE)
-            query = f"SELECT file_number, begin_at, end_at, crc, commit_ts, in_ddl FROM {_POSITION} WHERE name=?"
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {self._table} (name TEXT PRIMARY KEY, position TEXT)")
+            query = f"SELECT position FROM {self._table} WHERE name=?"
             row = connection.execute(query, (self._settings.name,)).fetchone()
-        if row is None:
-            return None
-        number, begin, end, crc, commit_ts, in_ddl = row
-        return ReplayPosition(number, begin, end, crc, commit_ts, bool(in_ddl))
+        return "" if row is None else str(row[0])
 
-    def apply(self, transactions: Sequence[Replayed], position: ReplayPosition) -> None:
+    def apply(self, transactions: Sequence[Replayed], position: str, ddl: ReplayedDdl | None = None) -> None:
         with self._opened().transaction() as connection:
             for one in transactions:
                 for event in one.events:
+                    assert isinstance(event, FileEvent)
                     self._write(connection, event, one.commit_ts)
-            self._store(connection, position)
-            crash_point("reparo.before_commit")
-        crash_point("reparo.after_commit")
+            if ddl is not None:
+                self._run(connection, ddl)
+            connection.execute(f"REPLACE INTO {self._table} VALUES (?,?)", (self._settings.name, position))
+            crash_point("replay.before_commit")
+        crash_point("replay.after_commit")
 
     def _write(self, connection: sqlite3.Connection, event: FileEvent, commit_ts: int) -> None:
         place = f"`{event.schema}`.`{event.table}`"
@@ -125,30 +119,16 @@ class SQLiteReplayer:
         except UnicodeDecodeError:
             return value
 
-    def ddl(
-        self,
-        schema: str,
-        statement: str,
-        position: ReplayPosition,
-        *,
-        tables: Sequence[tuple[str, str]],
-        repeated: bool,
-    ) -> None:
-        with self._opened().transaction() as connection:
+    def _run(self, connection: sqlite3.Connection, ddl: ReplayedDdl) -> None:
+        for statement in ddl.statements:
             try:
-                run(connection, schema, statement)
+                run(connection, ddl.use, statement)
             except (CannotRun, sqlite3.Error) as error:
-                raise ReplayFailed(
-                    f"SQLite cannot do what this does: {error}; after having done it by hand, put {position.commit_ts} "
-                    f"into ignore-txn-commit-ts. The statement: {statement}",
-                    commit_ts=position.commit_ts,
+                remedy = self._settings.remedy.format(commit_ts=ddl.commit_ts)
+                raise ddl.failed(
+                    f"SQLite cannot do what this does: {error}; after having done it by hand, {remedy}. The statement: "
+                    f"{statement}"
                 ) from error
-            self._store(connection, position)
-
-    def _store(self, connection: sqlite3.Connection, position: ReplayPosition) -> None:
-        connection.execute(
-            f"REPLACE INTO {_POSITION} VALUES (?,?,?,?,?,?,?)", (self._settings.name, *astuple(position))
-        )
 
     def close(self) -> None:
         if self._file is not None:

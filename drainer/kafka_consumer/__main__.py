@@ -22,15 +22,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import log
 
-from drainer.kafka_consumer.destination import Destination, ReplayDestination
+from drainer.kafka_consumer.destination import Destination, ReplayDestination, settings
 from drainer.kafka_consumer.run import Stop, consume, print_events
-from drainer.kafka_consumer.sqlite import SqliteDestination
 from drainer.kafka_reading.address import kafka_address
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.sink.mysql.replay.destination import make
 from drainer.sink.mysql.section import MySQLSection
-from drainer.sink.replay import ReplaySettings
+from drainer.sink.sqlite.replay import SQLiteReplayer
 
 _log = log.get_logger("kafka-consumer")
 _SERVERS: Final = ("mysql", "mariadb", "tidb")
@@ -101,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
 def _destination(text: str, options: ProtocolOptions) -> Destination:
     kind, colon, rest = text.partition(":")
     if kind == "sqlite" and rest:
-        return SqliteDestination(Path(rest))
+        return ReplayDestination(SQLiteReplayer(Path(rest), settings("kafka-consumer")))
     parts = urlsplit(text)
     if not colon or kind not in _SERVERS or not parts.hostname:
         raise ConfigError("--to: expected sqlite:FILE or mysql://USER@HOST:PORT (also mariadb://, tidb://)")
@@ -122,8 +121,7 @@ def _destination(text: str, options: ProtocolOptions) -> Destination:
     password = unquote(parts.password) if parts.password is not None else os.environ.get("MYSQL_PWD", "")
     server = {"host": parts.hostname, "port": port, "user": unquote(parts.username or "root"), "password": password}
     section = MySQLSection.model_validate(server)
-    settings = ReplaySettings("consumer", "kafka_consumer", name, safe=True, zone=options.time_zone)
-    return ReplayDestination(make(section, settings))
+    return ReplayDestination(make(section, settings(name, zone=options.time_zone)))
 
 
 if __name__ == "__main__":

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from drainer.ddl.lexer import statements, tokens
 from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
 from drainer.kafka_reading.records import Place
-from drainer.protocol.event import DdlEvent, Image, RowEvent
-from drainer.protocol.table import ColumnFlag
+from drainer.protocol.event import DdlEvent
 from drainer.sink.errors import DestinationDown, DestinationError
-from drainer.sink.replay import Replayed, ReplayedDdl, Replayer, ReplayFailed
+from drainer.sink.replay import Replayed, ReplayedDdl, Replayer, ReplayFailed, ReplaySettings
 
 _T = TypeVar("_T")
 
@@ -49,31 +48,9 @@ def resume_of(text: str) -> Resume:
         raise ConsumeError(f"the stored position is damaged: {error}") from None
 
 
-def key_of(event: RowEvent, image: Image) -> tuple[str, ...]:
-    """Return the names of the row's key columns; empty if its table has no key, or its protocol does not name one."""
-    if event.key is not None:
-        return tuple(event.key)
-    return tuple(name for name, column in image.items() if column.flags & ColumnFlag.HANDLE_KEY)
-
-
-def removed(event: RowEvent) -> tuple[dict[str, object], bool]:
-    """Return the columns and values that identify the removed row, and whether they are a key. Empty: no row is
-    removed."""
-    new = event.new or {}
-    if event.new is not None and event.old is None:  # an insert, which may be repeated
-        keys = key_of(event, new)
-        return {name: new[name].value for name in keys if name in new}, True
-    old = {**new, **(event.old or {})}
-    keys = key_of(event, old)
-    if not keys:
-        return {name: column.value for name, column in old.items()}, False
-    of_key = event.key if event.key is not None and not event.old else old
-    return {name: of_key[name].value for name in keys if name in of_key}, True
-
-
-def added(event: RowEvent) -> dict[str, object]:
-    """Return the columns and values of the added row; empty: no row is added."""
-    return {name: column.value for name, column in (event.new or {}).items()}
+def settings(name: str, **more: Any) -> ReplaySettings:
+    """Return those of a consumer of this name."""
+    return ReplaySettings("consumer", "kafka_consumer", name, safe=True, names_only=True, **more)
 
 
 class ReplayDestination:

@@ -18,7 +18,8 @@ class ReplaySettings:
     because several replays may share a destination. `safe`: rows may already exist or be missing (`D-LD-11`), so
     inserts replace, and updates delete and replace. `wait_s`: how long to wait for a server that does not answer.
     `zone`: time zone of TIMESTAMPs. `remedy`: how an operator leaves a DDL out, with {commit_ts}; "": by a statement in
-    the destination, which errors have."""
+    the destination, which errors have. `names_only`: rows bring the columns of their tables, so a SQLite file needs of
+    a DDL what concerns names and whole tables; without it, what may change values is refused there."""
 
     program: str
     table: str
@@ -27,6 +28,7 @@ class ReplaySettings:
     wait_s: float = 60.0
     zone: str = "UTC"
     remedy: str = ""
+    names_only: bool = False
 
 
 class ReplayFailed(DestinationError):

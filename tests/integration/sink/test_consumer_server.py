@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
-from drainer.kafka_consumer.destination import ReplayDestination
+from drainer.kafka_consumer.destination import ReplayDestination, settings
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.errors import DestinationDown
@@ -19,7 +19,6 @@ from drainer.sink.mysql.connection import ConnectionLost
 from drainer.sink.mysql.ddl import fingerprint
 from drainer.sink.mysql.replay.destination import make
 from drainer.sink.mysql.section import MySQLSection
-from drainer.sink.replay import ReplaySettings
 from tests.golden.compare import differences
 from tests.golden.test_files import policy
 from tests.integration.sink.forks import children
@@ -53,8 +52,7 @@ def mariadb() -> Iterator[MariaDB]:
 
 def destination(port: int, name: str, zone: str = "UTC", wait_s: float = 60.0) -> ReplayDestination:
     section = MySQLSection.model_validate({"port": port, "user": "lab", "password": "lab"})
-    settings = ReplaySettings("consumer", "kafka_consumer", name, safe=True, wait_s=wait_s, zone=zone)
-    return ReplayDestination(make(section, settings))
+    return ReplayDestination(make(section, settings(name, wait_s=wait_s, zone=zone)))
 
 
 def life(pairs: Pairs, protocol: str, port: int) -> None:

@@ -42,21 +42,19 @@ def table_of(step: Ddl) -> tuple[str, str]:
     return next(iter(step.touched_names), (step.schema, ""))
 
 
-class RecordWriter(Protocol):
+class RecordWriter:
     """Turns the changes of one step into bytes of files."""
 
     def add(self, segment: ChangeSegment) -> None:
         """Write the changes of a segment. Segments are passed in upstream's order; a large transaction may be in
         several."""
-        ...
+        raise NotImplementedError
 
     def finish(self) -> None:
         """Write the data that is held back. Called after the last segment."""
-        ...
 
     def abandon(self) -> None:
         """Discard the data that is held back; what was written is discarded, too. May be called after `finish`."""
-        ...
 
 
 class FileFormat(FileNames, Protocol):

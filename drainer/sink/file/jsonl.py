@@ -11,7 +11,7 @@ from typing import Any, Final
 from drainer.changes.change_segment import ChangeSegment
 from drainer.schema.steps import Ddl
 from drainer.sink.file.files import Current, Notes, Rotation
-from drainer.sink.file.format import ByTable, Put, slot_of_table, table_of
+from drainer.sink.file.format import ByTable, Put, RecordWriter, slot_of_table, table_of
 from drainer.sink.file.lines import ddl_line, lines_by_slot
 from drainer.sink.file.section import JsonlSection
 from drainer.sink.file.sink import FileSink
@@ -76,8 +76,8 @@ class JsonlFormat:
         return ()
 
 
-class LineWriter:
-    """See format.RecordWriter."""
+class LineWriter(RecordWriter):
+    """Holds nothing back."""
 
     def __init__(self, put: Put, slotting: ByTable) -> None:
         self._put = put
@@ -86,9 +86,3 @@ class LineWriter:
     def add(self, segment: ChangeSegment) -> None:
         for slot, lines in lines_by_slot(segment, self._slotting).items():
             self._put(slot, (b"".join(lines),))
-
-    def finish(self) -> None:
-        """Nothing is held back."""
-
-    def abandon(self) -> None:
-        """Nothing is held back."""

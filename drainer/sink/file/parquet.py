@@ -25,7 +25,7 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.protocol.pb_file.reader import records
 from drainer.protocol.pb_file.records import parse_name, record
 from drainer.schema.steps import Ddl
-from drainer.sink.file.format import Put, table_of
+from drainer.sink.file.format import Put, RecordWriter, table_of
 from drainer.sink.file.parquet_columns import DDL_SCHEMA, tables_of
 from drainer.sink.file.record_files import RecordFiles
 
@@ -83,8 +83,8 @@ class ParquetFormat(RecordFiles):
         return sorted(directory.rglob("*.parquet"))
 
 
-class TableWriter:
-    """See format.RecordWriter. Each segment's changes of a table are one record."""
+class TableWriter(RecordWriter):
+    """Holds nothing back. Each segment's changes of a table are one record."""
 
     def __init__(self, put: Put) -> None:
         self._put = put
@@ -92,12 +92,6 @@ class TableWriter:
     def add(self, segment: ChangeSegment) -> None:
         for table in tables_of(segment):
             _put_table(self._put, table)
-
-    def finish(self) -> None:
-        """Nothing is held back."""
-
-    def abandon(self) -> None:
-        """Nothing is held back."""
 
 
 def _put_table(put: Put, table: pa.Table) -> None:

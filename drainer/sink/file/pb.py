@@ -26,7 +26,7 @@ from drainer.protocol.pb_file.reader import PAYLOAD_BYTES_MAX, RecordDamaged, re
 from drainer.protocol.pb_file.records import compressed_name, parse_name, record
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.file.format import Put
+from drainer.sink.file.format import Put, RecordWriter
 from drainer.sink.file.record_files import RecordFiles
 
 # The most bytes of a transaction's events that are held in memory; the others are in a temporary file.
@@ -111,8 +111,8 @@ def _compress(file: Path, into: Path, stopped: Callable[[], bool]) -> bool:
     return True
 
 
-class TransactionWriter:
-    """See format.RecordWriter. A transaction is written when the next one begins, so that a transaction in several
+class TransactionWriter(RecordWriter):
+    """A transaction is written when the next one begins, so that a transaction in several
     segments becomes one record."""
 
     def __init__(self, scratch: Path, put: Put, zone: tzinfo, held_bytes_max: int) -> None:

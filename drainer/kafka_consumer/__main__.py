@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -27,9 +26,7 @@ from drainer.kafka_consumer.run import Stop, consume, print_events
 from drainer.kafka_reading.address import kafka_address
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
-from drainer.sink.mysql.replay.destination import make
-from drainer.sink.mysql.section import MySQLSection
-from drainer.sink.sqlite.replay import SQLiteReplayer
+from drainer.sink.registry import replayer
 
 _log = log.get_logger("kafka-consumer")
 _SERVERS: Final = ("mysql", "mariadb", "tidb")
@@ -100,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
 def _destination(text: str, options: ProtocolOptions) -> Destination:
     kind, colon, rest = text.partition(":")
     if kind == "sqlite" and rest:
-        return ReplayDestination(SQLiteReplayer(Path(rest), settings("kafka-consumer")))
+        return ReplayDestination(replayer("sqlite", {"path": rest}, settings("kafka-consumer")))
     parts = urlsplit(text)
     if not colon or kind not in _SERVERS or not parts.hostname:
         raise ConfigError("--to: expected sqlite:FILE or mysql://USER@HOST:PORT (also mariadb://, tidb://)")
@@ -120,8 +117,7 @@ def _destination(text: str, options: ProtocolOptions) -> Destination:
         raise ConfigError(f"--to {kind}: {error}") from None
     password = unquote(parts.password) if parts.password is not None else os.environ.get("MYSQL_PWD", "")
     server = {"host": parts.hostname, "port": port, "user": unquote(parts.username or "root"), "password": password}
-    section = MySQLSection.model_validate(server)
-    return ReplayDestination(make(section, settings(name, zone=options.time_zone)))
+    return ReplayDestination(replayer(kind, server, settings(name, zone=options.time_zone)))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         replay="drainer.sink.sqlite.replay:make",
     ),
     "jsonl": Kind(
-        "drainer.sink.file.section:JsonlSection", "drainer.sink.file.jsonl:make", ("drainer.sink.file.slot_writer",)
+        "drainer.sink.file.section:JsonlSection", "drainer.sink.file.jsonl:make", ("drainer.sink.file.parts",)
     ),
     "file": Kind("drainer.sink.file.section:FileSection", "drainer.sink.file.make:make"),
     "kafka": Kind(

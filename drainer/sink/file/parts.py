@@ -1,11 +1,13 @@
-"""Parts: what executors write of a batch. The driver commits those that the receipts name, and they get a file's name;
-all others are removed."""
+"""Parts: files of their own in which executors write the lines of a batch. The driver commits those that the receipts
+name, and they get a file's name; all others are removed."""
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,11 +15,34 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import sync_directory
 from binlog.runtime.log import get_logger
 
+from drainer.changes.change_segment import ChangeSegment
+from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.file.lines import lines_in_order
 
 _SUFFIX: Final = ".part"
 
 _log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LineSlotWriter:
+    """See base.SlotWriter. Every attempt has its own file names, so that attempts, also of an older driver, do not
+    conflict. A receipt's `detail`: the parts and their lengths."""
+
+    directory: Path
+    epoch: int
+    intent: Intent
+    rotate_bytes: int
+
+    @property
+    def stem(self) -> str:
+        """Return the text that is in the names of all parts of this batch by this driver."""
+        return f"{self.intent.until_ts}-{self.epoch}"
+
+    def write(self, slot: int, segment: ChangeSegment) -> Receipt:
+        parts = write_parts(self.directory, f"{slot:03d}-{self.stem}", lines_in_order(segment), self.rotate_bytes)
+        return Receipt(slot, segment.change_count, len(parts), 0, json.dumps(parts))
 
 
 def write_parts(directory: Path, stem: str, lines: Iterable[bytes], rotate_bytes: int) -> list[tuple[str, int]]:

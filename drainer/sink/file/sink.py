@@ -40,8 +40,7 @@ from drainer.sink.file.fenced_directory import Also, FencedDirectory, nothing
 from drainer.sink.file.files import Appender, Current, Files, Notes, Rotation
 from drainer.sink.file.format import ByTable, FileFormat
 from drainer.sink.file.housekeeping import Housekeeping
-from drainer.sink.file.parts import check_part, remove_parts, rename_parts
-from drainer.sink.file.slot_writer import LineSlotWriter
+from drainer.sink.file.parts import LineSlotWriter, check_part, remove_parts, rename_parts
 from drainer.sink.position import DONE, JobMark, purge_old_jobs
 
 

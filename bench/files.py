@@ -30,7 +30,7 @@ from bench.rowcodec import SBTEST, WIDE, binlogs, sbtest_row, wide_row
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.stream import StreamDecoder
 from drainer.sink.base import Identity
-from drainer.sink.file.appender import Rotation
+from drainer.sink.file.files import Rotation
 from drainer.sink.file.format import FileFormat
 from drainer.sink.file.parquet import ParquetFormat
 from drainer.sink.file.pb import PbFormat
@@ -80,7 +80,7 @@ def copied_s(source: Path, into: Path) -> float:
 
 
 def converted_s(form: ParquetFormat, directory: Path) -> float:
-    (staged,) = form.records_directory(directory).glob("binlog-*")
+    (staged,) = form.files_directory(directory).glob("binlog-*")
     begin = time.perf_counter()
     form.complete(directory, staged, lambda: False)
     return time.perf_counter() - begin
@@ -97,7 +97,7 @@ def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes], r
             wall_s, cpu_s = written_s(directory, form, segments)
             ours.append(wall_s)
             cpu.append(cpu_s)
-            (file,) = form.records_directory(directory).glob("binlog-*")
+            (file,) = form.files_directory(directory).glob("binlog-*")
             size = file.stat().st_size
             copies.append(copied_s(file, scratch / "copy"))
             if isinstance(form, ParquetFormat):

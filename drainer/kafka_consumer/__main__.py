@@ -15,22 +15,18 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import log
 
-from drainer.kafka_consumer.destination import Destination
+from drainer.kafka_consumer.destination import Destination, ReplayDestination, settings
 from drainer.kafka_consumer.run import Stop, consume, print_events
-from drainer.kafka_consumer.server import ServerDestination
-from drainer.kafka_consumer.sqlite import SqliteDestination
 from drainer.kafka_reading.address import kafka_address
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
-from drainer.sink.mysql.section import MySQLSection
-from drainer.sink.settings import SyncerSettings
+from drainer.sink.registry import replayer
 
 _log = log.get_logger("kafka-consumer")
 _SERVERS: Final = ("mysql", "mariadb", "tidb")
@@ -101,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
 def _destination(text: str, options: ProtocolOptions) -> Destination:
     kind, colon, rest = text.partition(":")
     if kind == "sqlite" and rest:
-        return SqliteDestination(Path(rest))
+        return ReplayDestination(replayer("sqlite", {"path": rest}, settings("kafka-consumer")))
     parts = urlsplit(text)
     if not colon or kind not in _SERVERS or not parts.hostname:
         raise ConfigError("--to: expected sqlite:FILE or mysql://USER@HOST:PORT (also mariadb://, tidb://)")
@@ -121,8 +117,7 @@ def _destination(text: str, options: ProtocolOptions) -> Destination:
         raise ConfigError(f"--to {kind}: {error}") from None
     password = unquote(parts.password) if parts.password is not None else os.environ.get("MYSQL_PWD", "")
     server = {"host": parts.hostname, "port": port, "user": unquote(parts.username or "root"), "password": password}
-    section = MySQLSection.model_validate(server)
-    return ServerDestination(section.server(SyncerSettings()), name, options.time_zone)
+    return ReplayDestination(replayer(kind, server, settings(name, zone=options.time_zone)))
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ from typing import Final
 
 from binlog.errors import BinlogError
 
-from drainer.kafka_consumer.repeats import Repeats, key_of
+from drainer.kafka_consumer.repeats import Repeats
 from drainer.kafka_reading.records import Place
-from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent
+from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent, key_of
 from drainer.schema.filter import OWN_SCHEMA
 
 DdlName = tuple[int, int, str, int]  # commit_ts, start_ts, statement, number among those of one job

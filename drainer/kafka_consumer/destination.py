@@ -1,14 +1,20 @@
-"""The interface of a destination of `kafka-consumer`, and the stored form of a `Resume`."""
+"""The interface of a destination of `kafka-consumer`, the stored form of a `Resume`, and a replayer's destination as
+one."""
 
 from __future__ import annotations
 
 import json
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
+from drainer.ddl.lexer import statements, tokens
 from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
 from drainer.kafka_reading.records import Place
-from drainer.protocol.event import Image, RowEvent
-from drainer.protocol.table import ColumnFlag
+from drainer.protocol.event import DdlEvent
+from drainer.sink.errors import DestinationDown, DestinationError
+from drainer.sink.replay import Replayed, ReplayedDdl, Replayer, ReplayFailed, ReplaySettings
+
+_T = TypeVar("_T")
 
 
 class Destination(Protocol):
@@ -42,28 +48,50 @@ def resume_of(text: str) -> Resume:
         raise ConsumeError(f"the stored position is damaged: {error}") from None
 
 
-def key_of(event: RowEvent, image: Image) -> tuple[str, ...]:
-    """Return the names of the row's key columns; empty if its table has no key, or its protocol does not name one."""
-    if event.key is not None:
-        return tuple(event.key)
-    return tuple(name for name, column in image.items() if column.flags & ColumnFlag.HANDLE_KEY)
+def settings(name: str, **more: Any) -> ReplaySettings:
+    """Return those of a consumer of this name."""
+    return ReplaySettings("consumer", "kafka_consumer", name, safe=True, names_only=True, **more)
 
 
-def removed(event: RowEvent) -> tuple[dict[str, object], bool]:
-    """Return the columns and values that identify the removed row, and whether they are a key. Empty: no row is
-    removed."""
-    new = event.new or {}
-    if event.new is not None and event.old is None:  # an insert, which may be repeated
-        keys = key_of(event, new)
-        return {name: new[name].value for name in keys if name in new}, True
-    old = {**new, **(event.old or {})}
-    keys = key_of(event, old)
-    if not keys:
-        return {name: column.value for name, column in old.items()}, False
-    of_key = event.key if event.key is not None and not event.old else old
-    return {name: of_key[name].value for name in keys if name in of_key}, True
+class ReplayDestination:
+    """A destination that replays parts."""
+
+    def __init__(self, to: Replayer) -> None:
+        self._to = to
+
+    def open(self) -> Resume:
+        text = _tried(self._to.open)
+        return resume_of(text) if text else Resume()
+
+    def apply(self, part: Part) -> None:
+        rows = [Replayed(part.resume.applied_ts, part.rows)] if part.rows else []
+        ddl = None if part.ddl is None else _replayed(part.ddl)
+        _tried(lambda: self._to.apply(rows, resume_text(part.resume), ddl))
+
+    def close(self) -> None:
+        self._to.close()
 
 
-def added(event: RowEvent) -> dict[str, object]:
-    """Return the columns and values of the added row; empty: no row is added."""
-    return {name: column.value for name, column in (event.new or {}).items()}
+def _tried(work: Callable[[], _T]) -> _T:
+    """Raises ConsumeError, and DestinationDown if the destination stays unreachable."""
+    try:
+        return work()
+    except DestinationDown:
+        raise
+    except ReplayFailed as error:
+        place = f"rows up to commit_ts {error.commit_ts}: " if error.table else ""
+        raise ConsumeError(f"{place}{error}") from error
+    except DestinationError as error:
+        raise ConsumeError(str(error)) from error
+
+
+def _replayed(event: DdlEvent) -> ReplayedDdl:
+    every = tuple(one for one in statements(event.query) if not _is_of_temporary_table(one))
+    return ReplayedDdl(event.commit_ts, every, event.schema, event.schema, event.table)
+
+
+def _is_of_temporary_table(query: str) -> bool:
+    """Return whether the statement creates or drops a GLOBAL TEMPORARY table, which only TiDB has. It has no rows in
+    topics."""
+    words = list(tokens(query))[:3]
+    return len(words) == 3 and words[0].is_word("CREATE", "DROP") and words[1].is_word("GLOBAL")

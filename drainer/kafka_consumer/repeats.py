@@ -12,18 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 
-from drainer.protocol.event import Image, RowEvent
-from drainer.protocol.table import ColumnFlag
+from drainer.protocol.event import Image, RowEvent, key_of
 
 _Table = tuple[str, str, int]
-
-
-def key_of(event: RowEvent) -> Image | None:
-    """Return the columns that identify the row, None if its table has no key."""
-    if event.key is not None:
-        return event.key
-    image = event.new if event.new is not None else event.old
-    return {name: one for name, one in (image or {}).items() if one.flags & ColumnFlag.HANDLE_KEY} or None
 
 
 class Repeats:

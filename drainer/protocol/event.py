@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from drainer.protocol.table import ColumnFlag
+
 # int, float, str (text, decimals, dates and times, JSON), bytes (binary strings), None. An ENUM or SET is its number if
 # the protocol has numbers, else its names. A BIT is its number.
 Value = int | float | str | bytes | None
@@ -53,6 +55,14 @@ class RowEvent:
     partition_id: int = 0
     handle_only: bool = False
     claim: str = ""
+
+
+def key_of(event: RowEvent) -> Image | None:
+    """Return the columns that identify the row, None if its table has no key, or its protocol does not name one."""
+    if event.key is not None:
+        return event.key
+    image = event.new if event.new is not None else event.old
+    return {name: one for name, one in (image or {}).items() if one.flags & ColumnFlag.HANDLE_KEY} or None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from drainer.reparo.config import FLAGS, PRINT, PROGRAM, ReparoConfig
-from drainer.reparo.replaying import Counts, print_all, replay
-from drainer.reparo.stream import Advanced, Range, Stream
+from drainer.reparo.replaying import Chosen, Counts, print_all, replay
+from drainer.reparo.stream import Advanced, FilePosition, Range, Stream
 from drainer.sink.registry import replayer
-from drainer.sink.replay import ReplayPosition
 
 _log = log.get_logger("reparo")
 _INTERRUPTED = 130  # the exit code of shells for an interrupted command
@@ -56,23 +55,24 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(config: ReparoConfig) -> Counts:
     """Raises BinlogError."""
-    wanted, filter_ = Range(config.start_ts, config.stop_ts), config.filter()
+    wanted = Range(config.start_ts, config.stop_ts)
+    chosen = Chosen(config.filter(), config.ignore_txn_commit_ts, config.start_ts)
     if config.dest_type == PRINT:
         with _stream(config, wanted, None) as stream:
-            return print_all(stream, filter_, config.ignore_txn_commit_ts, sys.stdout.write)
+            return print_all(stream, chosen, sys.stdout.write)
     to = replayer(config.dest_type, config.dest_db.model_dump(by_alias=True), config.replay())
     try:
-        position = to.open()
+        position = FilePosition.parse(to.open(chosen.is_left_out))
         if position is not None:
             _log.info("going on where the destination stands", destination=to.name, commit_ts=position.commit_ts)
         with _stream(config, wanted, position) as stream:
-            return replay(stream, to, filter_, config.ignore_txn_commit_ts, config.txn_batch)
+            return replay(stream, to, chosen, config.txn_batch, may_exist=config.safe_mode)
     finally:
         to.close()
 
 
 @contextmanager
-def _stream(config: ReparoConfig, wanted: Range, position: ReplayPosition | None) -> Iterator[Stream]:
+def _stream(config: ReparoConfig, wanted: Range, position: FilePosition | None) -> Iterator[Stream]:
     """Return the stream, with a progress bar if standard error is a terminal and nothing else is written to that
     terminal."""
     console = Console(stderr=True)

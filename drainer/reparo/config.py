@@ -102,7 +102,14 @@ class ReparoConfig(Section):
         )
 
     def replay(self) -> ReplaySettings:
-        return ReplaySettings(self.name, safe=self.safe_mode, zone=self.time_zone)
+        return ReplaySettings(
+            "reparo",
+            "reparo_position",
+            self.name,
+            safe=self.safe_mode,
+            zone=self.time_zone,
+            remedy="put {commit_ts} into ignore-txn-commit-ts",
+        )
 
 
 def _ts(name: str, text: str) -> int:

@@ -8,7 +8,6 @@ from functools import partial
 
 from binlog.errors import BinlogError
 
-from drainer.ddl.repetition import named_tables
 from drainer.protocol.errors import MessageError
 from drainer.protocol.pb_file.decoder import FileEvent
 from drainer.reparo.errors import ReparoError
@@ -16,7 +15,7 @@ from drainer.reparo.printing import lines
 from drainer.reparo.statement import Statement, parse
 from drainer.reparo.stream import Entry, Stream
 from drainer.schema.filter import Filter
-from drainer.sink.replay import Replayed, Replayer, ReplayFailed, ReplayPosition
+from drainer.sink.replay import Replayed, ReplayedDdl, Replayer, ReplayFailed
 
 ROWS_MAX = 10_000  # of a destination's transaction that contains several of upstream's
 
@@ -30,12 +29,19 @@ class Counts:
     ddls: int = 0
 
 
-class _Chosen:
-    """Selects the wanted rows and DDLs."""
+class Chosen:
+    """Selects the wanted rows and DDLs. `start_ts`: commit_ts of the first one, 0: from the beginning."""
 
-    def __init__(self, filter_: Filter, ignored: Collection[int]) -> None:
+    def __init__(self, filter_: Filter, ignored: Collection[int], start_ts: int = 0) -> None:
         self._filter = filter_
         self._ignored = frozenset(ignored)
+        self._start_ts = start_ts
+
+    def is_left_out(self, ddl: ReplayedDdl) -> bool:
+        """Return whether a DDL that an earlier run has begun is not wanted by this one."""
+        if ddl.commit_ts in self._ignored or ddl.commit_ts < self._start_ts:
+            return True
+        return not self._filter.allows(ddl.schema, ddl.table)
 
     def events(self, entry: Entry) -> list[FileEvent]:
         """Raises ReparoError naming file and offset."""
@@ -61,9 +67,9 @@ class _Chosen:
         return found if self._filter.allows(found.schema, found.table) else None
 
 
-def print_all(stream: Stream, filter_: Filter, ignored: Collection[int], write: Callable[[str], object]) -> Counts:
+def print_all(stream: Stream, chosen: Chosen, write: Callable[[str], object]) -> Counts:
     """Raises ReparoError."""
-    counts, chosen = Counts(), _Chosen(filter_, ignored)
+    counts = Counts()
     for entry in stream:
         if entry.binlog.query is not None:
             if chosen.ddl(entry) is None:
@@ -81,12 +87,12 @@ def print_all(stream: Stream, filter_: Filter, ignored: Collection[int], write: 
     return counts
 
 
-def replay(stream: Stream, to: Replayer, filter_: Filter, ignored: Collection[int], batch_max: int) -> Counts:
+def replay(stream: Stream, to: Replayer, chosen: Chosen, batch_max: int, *, may_exist: bool) -> Counts:
     """Apply everything in commit order; `to` is open. One transaction of the destination has at most `batch_max` of
-    upstream's.
+    upstream's. `may_exist`: see ReplayedDdl.
 
     Raises ReparoError naming file, offset and table, and DestinationErrors; what was applied before stays applied."""
-    counts, chosen = Counts(), _Chosen(filter_, ignored)
+    counts = Counts()
     held: list[tuple[Entry, Replayed]] = []
     last: Entry | None = None
 
@@ -107,14 +113,16 @@ def replay(stream: Stream, to: Replayer, filter_: Filter, ignored: Collection[in
             rows = 0
             statement = chosen.ddl(entry)
             if statement is not None:
-                run = partial(
-                    to.ddl,
-                    statement.use,
-                    statement.text,
-                    tables=named_tables(statement.text, statement.schema, statement.table),
-                    repeated=entry.repeated,
+                ddl = ReplayedDdl(
+                    commit_ts=entry.binlog.commit_ts,
+                    statements=(statement.text,),
+                    use=statement.use,
+                    schema=statement.schema,
+                    table=statement.table,
+                    may_exist=may_exist,
+                    where=entry.where,
                 )
-                _named([], entry, run)
+                _named([], entry, partial(to.apply, (), ddl=ddl))
                 counts.ddls += 1
             continue
         events = chosen.events(entry)
@@ -129,11 +137,13 @@ def replay(stream: Stream, to: Replayer, filter_: Filter, ignored: Collection[in
     return counts
 
 
-def _named(held: list[tuple[Entry, Replayed]], last: Entry, work: Callable[[ReplayPosition], None]) -> None:
+def _named(held: list[tuple[Entry, Replayed]], last: Entry, work: Callable[[str], None]) -> None:
     """Run `work`. Raises ReparoError with the place of the record that was refused."""
     try:
-        work(last.position)
+        work(last.position.text())
     except ReplayFailed as error:
+        if not error.table:
+            raise ReparoError(str(error)) from error  # a DDL's error has its place
         found = [entry.where for entry, one in held if one.commit_ts == error.commit_ts]
         raise ReparoError(f"{found[0] if found else last.where}, commit_ts {error.commit_ts}: {error}") from error
     except BinlogError as error:

@@ -15,8 +15,8 @@ _KINDS: Final = ("TABLE", "VIEW", "SEQUENCE")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A DDL. `schema`: its database; `use`: the database in which it must run, "" for a statement that creates or drops
-    a database, or if the record names none; `table`: its first table, "" for a statement about a database."""
+    """A DDL. `schema`: its database; `use`: the database in which it must run, "" if the record names none; `table`:
+    its first table, "" for a statement about a database."""
 
     schema: str
     use: str
@@ -34,26 +34,25 @@ def parse(query: str) -> Statement:
             use, found = words[1].value, found[1:]
     if len(found) != 1:
         raise ReparoError(f"{len(found)} statements where one is expected: {query!r:.300}")
-    words = list(tokens(found[0]))
-    schema, table, is_database = _names(words)
-    return Statement(schema or use, "" if is_database else use, table, found[0])
+    schema, table = _names(list(tokens(found[0])))
+    return Statement(schema or use, use, table, found[0])
 
 
-def _names(words: Sequence[Token]) -> tuple[str, str, bool]:
-    """Return (database if the statement names one, table, whether it is about a database)."""
+def _names(words: Sequence[Token]) -> tuple[str, str]:
+    """Return (database if the statement names one, table)."""
     verb = words[0].value.upper() if words else ""
     at = 1
     if verb == "TRUNCATE":
-        return (*_qualified(words, 2 if _is(words, 1, "TABLE") else 1), False)
+        return _qualified(words, 2 if _is(words, 1, "TABLE") else 1)
     while at < len(words) and not _is(words, at, *_KINDS, "DATABASE", "SCHEMA", "INDEX"):
         at += 1
     if _is(words, at, "DATABASE", "SCHEMA"):
-        return _name(words, _behind(words, at + 1)), "", True
+        return _name(words, _behind(words, at + 1)), ""
     if _is(words, at, "INDEX"):
         while at < len(words) and not _is(words, at, "ON"):
             at += 1
-        return (*_qualified(words, at + 1), False)
-    return (*_qualified(words, _behind(words, at + 1)), False)
+        return _qualified(words, at + 1)
+    return _qualified(words, _behind(words, at + 1))
 
 
 def _is(words: Sequence[Token], at: int, *values: str) -> bool:

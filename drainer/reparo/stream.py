@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from binlog.runtime.log import get_logger
@@ -17,7 +18,6 @@ from drainer.protocol.pb_file.records import OVERHEAD, FileName, parse_name
 from drainer.reparo.errors import ReparoError
 from drainer.reparo.repeats import Repeats
 from drainer.sink.document_position import POSITION
-from drainer.sink.replay import ReplayPosition
 
 _PARQUET_STAGE = "stage"  # the directory that db-type = "file" with format = "parquet" has beside its tables
 
@@ -25,14 +25,36 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class FilePosition:
+    """The last record that was applied: its file, its begin and end offset in that file (before compression), the
+    CRC-32C of its payload, and its commit_ts."""
+
+    file_number: int
+    begin: int
+    end: int
+    crc: int
+    commit_ts: int
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> FilePosition | None:
+        """Parse what `text` returned; "" is no position. Raises ReparoError."""
+        try:
+            return cls(**json.loads(text)) if text else None
+        except (ValueError, TypeError) as error:
+            raise ReparoError(f"the stored position is damaged: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A record that is wanted. `where`: file and offset, for errors; `position`: the destination's position after it is
-    applied; `repeated`: a DDL that was begun before."""
+    applied."""
 
     binlog: FileBinlog
     where: str
-    position: ReplayPosition
-    repeated: bool = False
+    position: FilePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +82,7 @@ class Stream:
         self,
         directory: Path,
         wanted: Range,
-        position: ReplayPosition | None = None,
+        position: FilePosition | None = None,
         *,
         skips_damage: bool = False,
         advanced: Advanced = _ignore,
@@ -178,7 +200,7 @@ class Stream:
                 yield one
         self._expect(name, position, found=found)
 
-    def _expect(self, name: FileName, position: ReplayPosition, *, found: bool) -> None:
+    def _expect(self, name: FileName, position: FilePosition, *, found: bool) -> None:
         if not found:
             raise ReparoError(
                 f"{self._directory / name.text} does not have, at byte {position.begin}, the record of commit_ts "
@@ -204,9 +226,7 @@ class Stream:
             return None
         where = f"{self._directory / name.text}, record at byte {one.offset}"
         end = one.offset + len(one.payload) + OVERHEAD
-        begun = self._position
-        repeated = begun is not None and begun.in_ddl and (name.number, one.offset) == (begun.file_number, begun.begin)
-        return Entry(binlog, where, ReplayPosition(name.number, one.offset, end, crc, binlog.commit_ts), repeated)
+        return Entry(binlog, where, FilePosition(name.number, one.offset, end, crc, binlog.commit_ts))
 
     def _is_repeated(self, commit_ts: int, crc: int) -> bool:
         return self._repeats is not None and self._repeats.is_repeat(commit_ts, crc)

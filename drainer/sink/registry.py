@@ -55,9 +55,9 @@ KINDS: Final[Mapping[str, Kind]] = {
         replay="drainer.sink.sqlite.replay:make",
     ),
     "jsonl": Kind(
-        "drainer.sink.jsonl.section:JsonlSection", "drainer.sink.jsonl.sink:make", ("drainer.sink.jsonl.slot_writer",)
+        "drainer.sink.file.section:JsonlSection", "drainer.sink.file.jsonl:make", ("drainer.sink.file.parts",)
     ),
-    "file": Kind("drainer.sink.file.section:FileSection", "drainer.sink.file.sink:make"),
+    "file": Kind("drainer.sink.file.section:FileSection", "drainer.sink.file.make:make"),
     "kafka": Kind(
         "drainer.sink.kafka.settings.section:KafkaSection",
         "drainer.sink.kafka.sink:make",

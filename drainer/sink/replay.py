@@ -1,38 +1,34 @@
-"""The interface between reparo and a destination: apply transactions in order, and store the position."""
+"""The interface between a program that replays changes (reparo, kafka-consumer) and a destination: apply transactions
+and DDLs in order, and store the position. A position is a text that only the program understands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from drainer.protocol.event import RowEvent
 from drainer.protocol.pb_file.decoder import FileEvent
 from drainer.sink.errors import DestinationError
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayPosition:
-    """The last record that was applied: its file, its begin and end offset in that file (before compression), the
-    CRC-32C of its payload, and its commit_ts. `in_ddl`: it is a DDL that was started and may be incomplete."""
-
-    file_number: int
-    begin: int
-    end: int
-    crc: int
-    commit_ts: int
-    in_ddl: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """`name`: name of the replay, because several replays may share a destination. `safe`: rows may already exist or be
-    missing (`D-LD-11`), so inserts replace, and updates delete and replace. `wait_s`: how long to wait for a server
-    that does not answer. `zone`: time zone of TIMESTAMPs in the files."""
+    """`program`: what replays, for errors; `table`: the destination's table of positions; `name`: name of the replay,
+    because several replays may share a destination. `safe`: rows may already exist or be missing (`D-LD-11`), so
+    inserts replace, and updates delete and replace. `wait_s`: how long to wait for a server that does not answer.
+    `zone`: time zone of TIMESTAMPs. `remedy`: how an operator leaves a DDL out, with {commit_ts}; "": by a statement in
+    the destination, which errors have. `names_only`: rows bring the columns of their tables, so a SQLite file needs of
+    a DDL what concerns names and whole tables; without it, what may change values is refused there."""
 
+    program: str
+    table: str
     name: str
     safe: bool = False
     wait_s: float = 60.0
     zone: str = "UTC"
+    remedy: str = ""
+    names_only: bool = False
 
 
 class ReplayFailed(DestinationError):
@@ -54,38 +50,48 @@ class Replayed:
     """One transaction's rows."""
 
     commit_ts: int
-    events: Sequence[FileEvent]
+    events: Sequence[FileEvent | RowEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedDdl:
+    """A DDL. `use`: the database in which its statements run, "": in none; `schema` and `table`: the first table that
+    it names; `may_exist`: errors such as "table exists" (D-LD-14) count as success. `where`: its place, for errors."""
+
+    commit_ts: int
+    statements: tuple[str, ...]
+    use: str
+    schema: str
+    table: str
+    may_exist: bool = False
+    where: str = ""
+
+    def failed(self, why: str) -> ReplayFailed:
+        place = f"{self.where}: " if self.where else ""
+        return ReplayFailed(f"{place}the DDL at commit_ts {self.commit_ts}: {why}", commit_ts=self.commit_ts)
+
+
+def never(ddl: ReplayedDdl) -> bool:
+    return False
 
 
 class Replayer(Protocol):
-    """A destination of reparo. One thread uses it; all methods block."""
+    """A destination. One thread uses it; all methods block."""
 
     @property
     def name(self) -> str:
         """The kind and address of the destination, without a password, for logs and errors."""
         ...
 
-    def open(self) -> ReplayPosition | None:
-        """Return the stored position, None if nothing has been applied. Raises DestinationError."""
+    def open(self, is_left_out: Callable[[ReplayedDdl], bool] = never) -> str:
+        """Continue a DDL that was interrupted or refused, unless it is to be left out, and return the stored position,
+        "" if nothing has been applied. Raises DestinationError."""
         ...
 
-    def apply(self, transactions: Sequence[Replayed], position: ReplayPosition) -> None:
-        """Apply the transactions, in order, in one transaction that also stores the position. Raises ReplayFailed and
-        other DestinationErrors; then nothing was written."""
-        ...
-
-    def ddl(
-        self,
-        schema: str,
-        statement: str,
-        position: ReplayPosition,
-        *,
-        tables: Sequence[tuple[str, str]],
-        repeated: bool,
-    ) -> None:
-        """Run a statement in the database `schema` ("": in none), and store the position. `tables`: those that it
-        names, by schema and name; `repeated`: the statement was started before, so it may already have taken effect.
-        Raises ReplayFailed."""
+    def apply(self, transactions: Sequence[Replayed], position: str, ddl: ReplayedDdl | None = None) -> None:
+        """Apply the transactions, in order, in one transaction that also stores the position; then run the DDL, exactly
+        once. Raises ReplayFailed and other DestinationErrors; then nothing was written, or the next `open` continues
+        the DDL."""
         ...
 
     def close(self) -> None: ...

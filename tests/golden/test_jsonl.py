@@ -30,10 +30,10 @@ from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows
 from drainer.schema.view import SchemaView
 from drainer.sink.base import Identity
-from drainer.sink.jsonl.sink import JsonlSink
 from drainer.sink.sqlite.layout import quote, table_name
 from drainer.sink.sqlite.sink import SQLiteSink
 from tests.golden.test_ddl import replay
+from tests.support import jsonl_case
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.jsonl_case import Line, place
 
@@ -114,7 +114,7 @@ def replayed(capture: CaptureSet, directory: Path) -> tuple[sqlite3.Connection, 
     begin_ts = int(capture.meta["scenario_start_ts"])
     who = Identity(capture.meta["cluster_id"], "golden", "golden")
     lines, tables = (
-        JsonlSink(directory / "lines", rotate_bytes=50_000),
+        jsonl_case.sink(directory / "lines", rotate_bytes=50_000),
         SQLiteSink(directory / "replayed"),
     )
     for destination in (lines, tables):

@@ -17,6 +17,7 @@ from drainer.changes.stream import StreamDecoder
 from drainer.protocol.pb_file.decoder import FileBinlog, decode
 from drainer.protocol.pb_file.reader import records, sorted_files
 from drainer.protocol.pb_file.records import parse_name
+from drainer.protocol.pb_file.records import record as record_parts
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history.file import FileSource
 from drainer.schema.job_policy import Policy
@@ -24,17 +25,20 @@ from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows
 from drainer.sink.base import ChangeSink, Identity
-from drainer.sink.file.appender import Rotation
+from drainer.sink.file.files import Rotation
+from drainer.sink.file.format import FileFormat
+from drainer.sink.file.jsonl import JsonlFormat
 from drainer.sink.file.parquet import ParquetFormat
 from drainer.sink.file.pb import PbFormat
 from drainer.sink.file.sink import FileSink
 from tests.support.capture import CaptureSet
 from tests.support.change_replay import WHO, replay_changes
 
-FORMATS = {
+FORMATS: dict[str, FileFormat] = {
     "pb": PbFormat(UTC, held_bytes_max=300),
     "pb-gzip": PbFormat(UTC, compresses=True, held_bytes_max=300),
     "parquet": ParquetFormat(),
+    "jsonl": JsonlFormat(1),
 }
 
 
@@ -74,6 +78,11 @@ def payloads(directory: Path) -> list[bytes]:
         for at, name in enumerate(names)
         for one in records(directory / name.text, is_last=at == len(names) - 1)
     ]
+
+
+def framed(*parts: bytes) -> bytes:
+    """A record with this payload."""
+    return b"".join(record_parts(parts, sum(map(len, parts))))
 
 
 def binlogs(directory: Path) -> list[FileBinlog]:

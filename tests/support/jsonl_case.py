@@ -7,17 +7,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drainer.sink.jsonl.sink import POSITION, JsonlSink
+from drainer.sink.document_position import POSITION
+from drainer.sink.file.files import Rotation
+from drainer.sink.file.jsonl import JsonlFormat
+from drainer.sink.file.sink import FileSink
 from tests.support.change_replay import WHO, commits, replay_changes
 
-__all__ = ["WHO", "commits", "in_order", "lines_of", "place", "recorded", "run"]
+__all__ = ["WHO", "commits", "in_order", "lines_of", "place", "recorded", "run", "sink"]
 
 Line = dict[str, Any]
 
 
+def sink(directory: Path, *, files: int = 4, rotate_bytes: int = 1 << 20, spread: bool = True) -> FileSink:
+    return FileSink(directory, JsonlFormat(files), rotation=Rotation(rotate_bytes), spread=spread)
+
+
 def run(directory: Path, edges: Sequence[int], *, parts: int = 2, rotate_bytes: int = 4000, files: int = 3) -> None:
     """See change_replay.replay_changes."""
-    replay_changes(JsonlSink(directory, files=files, rotate_bytes=rotate_bytes), edges, parts=parts)
+    replay_changes(sink(directory, files=files, rotate_bytes=rotate_bytes), edges, parts=parts)
 
 
 def lines_of(directory: Path) -> dict[str, list[Line]]:

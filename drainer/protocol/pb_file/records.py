@@ -6,7 +6,7 @@ magic u32 | size of the payload i64 | payload | CRC-32C of the payload u32      
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from struct import Struct
@@ -53,12 +53,11 @@ def compressed_name(text: str, first_ts: int) -> str:
     return f"{text}-{first_ts}{GZIP}"
 
 
-def record(parts: Iterable[bytes]) -> bytes:
-    """Return the bytes of a record from the parts of its payload."""
-    payload = b"".join(parts)
-    return b"".join((head(len(payload)), payload, TAIL.pack(extend(0, payload))))
-
-
-def head(length: int) -> bytes:
-    """Return what precedes a payload of `length` bytes."""
-    return HEAD.pack(MAGIC, length)
+def record(parts: Iterable[bytes], length: int) -> Iterator[bytes]:
+    """Yield the bytes of a record whose payload has these parts, of `length` bytes together."""
+    yield HEAD.pack(MAGIC, length)
+    crc = 0
+    for part in parts:
+        yield part
+        crc = extend(crc, part)
+    yield TAIL.pack(crc)

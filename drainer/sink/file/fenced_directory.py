@@ -4,13 +4,22 @@ every write."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from drainer.sink.base import FirstStart, Identity, Position, TableName
+from drainer.sink.base import FirstStart, Identity, Intent, Position, TableName
 from drainer.sink.document_position import POSITION, DocumentPositionStore, PositionFile
-from drainer.sink.errors import DestinationRefused
+from drainer.sink.errors import DestinationRefused, PositionMoved
 from drainer.sink.position import Stored, refusal
+
+_STAGE: Final = "write"
+
+Also = Callable[[DocumentPositionStore], None]
+
+
+def nothing(store: DocumentPositionStore) -> None:
+    """Record nothing else."""
 
 
 class FencedDirectory:
@@ -39,7 +48,7 @@ class FencedDirectory:
                     missing = first.missing(())
                     stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
                     store.create(stored.commit_ts)
-                self._epoch = store.take_epoch(stored.epoch, identity.node_id)
+                self.epoch = store.take_epoch(stored.epoch, identity.node_id)
                 self.notes: dict[str, Any] = store.document.notes
         except BaseException:
             self.close()
@@ -47,14 +56,17 @@ class FencedDirectory:
         self.position = Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
         self.commit_ts = stored.commit_ts
 
+    def transaction(self) -> AbstractContextManager[DocumentPositionStore]:
+        return self._file.transaction()
+
     def check(self, after_ts: int, until_ts: int) -> None:
         """Check epoch and position before anything is written, so that another drainer's files are not changed. Raises
         Fenced and PositionMoved."""
-        with self._file.transaction() as store:
+        with self.transaction() as store:
             stored = store.read()
-            wanted = (self._epoch, after_ts, None)
+            wanted = (self.epoch, after_ts, None)
             if stored is None or (stored.epoch, stored.commit_ts, stored.intent) != wanted:
-                raise refusal(store, epoch=self._epoch, after_ts=after_ts, until_ts=until_ts)
+                raise refusal(store, epoch=self.epoch, after_ts=after_ts, until_ts=until_ts)
 
     def record(
         self,
@@ -62,17 +74,45 @@ class FencedDirectory:
         after_ts: int,
         until_ts: int,
         schema_version: int,
-        also: Callable[[DocumentPositionStore], None] = lambda store: None,
+        also: Also = nothing,
     ) -> None:
         """Record position and notes together."""
-        with self._file.transaction() as store:
-            store.move(epoch=self._epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version)
+        with self.transaction() as store:
+            store.move(epoch=self.epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version)
             also(store)
             store.document.notes = notes
         self.notes, self.commit_ts = notes, until_ts
 
+    def note(self, notes: dict[str, Any], work: Callable[[], None]) -> None:
+        """Record the notes after `work`, which runs only if nobody has taken over. Raises Fenced, and what `work`
+        raises."""
+        with self.transaction() as store:
+            store.hold(self.epoch)
+            work()
+            store.document.notes = notes
+        self.notes = notes
+
+    def begin(self, intent: Intent) -> None:
+        """Record the intent, or continue with the open one. See base.ParallelSink."""
+        with self.transaction() as store:
+            stored = store.read()
+            if stored is not None and stored.intent not in (None, intent):
+                raise PositionMoved(
+                    f"{store.label}: range {stored.intent} is open and must be finished as it was cut, not {intent}"
+                )
+            store.write_intent(epoch=self.epoch, intent=intent, stage=_STAGE)
+
+    def commit(self, notes: dict[str, Any], intent: Intent, schema_version: int, work: Callable[[], None]) -> None:
+        """Close the intent, and record position and notes together, after `work`, which runs only if this drainer's
+        intent is open. Raises Fenced, PositionMoved, and what `work` raises."""
+        with self.transaction() as store:
+            store.clear_intent(epoch=self.epoch, intent=intent, schema_version=schema_version)
+            work()
+            store.document.notes = notes
+        self.notes, self.commit_ts = notes, intent.until_ts
+
     def job_done(self, job_id: int) -> bool:
-        with self._file.transaction() as store:
+        with self.transaction() as store:
             return store.job(job_id) is not None
 
     def close(self) -> None:

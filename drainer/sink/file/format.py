@@ -1,52 +1,101 @@
-"""The interface of the formats of record payloads."""
+"""The interface of the formats of files: their names, their contents, and what becomes of complete files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+from zlib import crc32
+
+import numpy as np
 
 from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.decode import Changes
+from drainer.changes.vector import Ints
 from drainer.schema.steps import Ddl
+from drainer.sink.file.files import FileNames, Notes
 
-Put = Callable[[Iterable[bytes], int], None]  # the parts of one payload, and how many bytes they have
+Put = Callable[[int, Iterable[bytes]], None]  # a slot, and parts of bytes that follow one another in one file
 
 
-class RecordWriter(Protocol):
-    """Turns the changes of one step into records."""
+@dataclass(frozen=True, slots=True)
+class ByTable:
+    """See base.Slotting: all changes of a table are in the same slot."""
+
+    count: int
+    version: int = 1
+    is_fixed: bool = True
+
+    def slots_of(self, changes: Changes, slots: int) -> tuple[Ints]:
+        shape = changes.shape
+        return (np.full(len(changes), slot_of_table(shape.schema, shape.table, slots), np.int64),)
+
+
+def slot_of_table(schema: str, table: str, slots: int) -> int:
+    return crc32(f"{schema}\0{table}".encode()) % slots
+
+
+def table_of(step: Ddl) -> tuple[str, str]:
+    """Return (database, table) under which a DDL is filed: the first table that it touches, or (database, "") for a DDL
+    on a database."""
+    return next(iter(step.touched_names), (step.schema, ""))
+
+
+class RecordWriter:
+    """Turns the changes of one step into bytes of files."""
 
     def add(self, segment: ChangeSegment) -> None:
         """Write the changes of a segment. Segments are passed in upstream's order; a large transaction may be in
         several."""
-        ...
+        raise NotImplementedError
 
     def finish(self) -> None:
         """Write the data that is held back. Called after the last segment."""
-        ...
 
     def abandon(self) -> None:
         """Discard the data that is held back; what was written is discarded, too. May be called after `finish`."""
+
+
+class FileFormat(FileNames, Protocol):
+    """One kind of files."""
+
+    @property
+    def kind(self) -> str:
+        """Return the db-type."""
         ...
 
-
-class FileFormat(Protocol):
-    """One kind of payload, and what is done with complete files."""
+    @property
+    def slotting(self) -> ByTable: ...
 
     @property
     def stored_generated(self) -> bool:
         """See base.ChangeSink."""
         ...
 
-    def records_directory(self, directory: Path) -> Path:
-        """Return the directory of record files, under the destination's directory."""
+    @property
+    def is_tended(self) -> bool:
+        """Return whether `complete` and `kept` are to be called."""
+        ...
+
+    def files_directory(self, directory: Path) -> Path:
+        """Return the directory of the files, under the destination's directory."""
+        ...
+
+    def notes_of(self, value: Mapping[str, Any]) -> Notes:
+        """Return what `notes_value` returned; of an empty mapping, Notes()."""
+        ...
+
+    def notes_value(self, notes: Notes) -> dict[str, Any]:
+        """Return what is stored with the position, as JSON."""
         ...
 
     def writer(self, scratch: Path, put: Put) -> RecordWriter:
-        """Return a writer that passes payloads to `put`. `scratch`: a directory for unnamed temporary files."""
+        """Return a writer that passes bytes to `put`. `scratch`: a directory for unnamed temporary files."""
         ...
 
-    def ddl(self, step: Ddl) -> list[bytes]:
-        """Return the payloads of a DDL."""
+    def ddl(self, step: Ddl, place: int, put: Put) -> None:
+        """Pass the bytes of a DDL to `put`. `place`: the number of earlier DDLs with the same commit_ts."""
         ...
 
     def complete(self, directory: Path, file: Path, stopped: Callable[[], bool]) -> None:

@@ -58,7 +58,7 @@ class Housekeeping:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _tidy(self, current_number: int) -> None:
-        records = self._format.records_directory(self._directory)
+        records = self._format.files_directory(self._directory)
         for path in sorted(records.iterdir()):
             name = parse_name(path.name)
             if name is not None and name.number < current_number and not self._stop.is_set():

@@ -23,10 +23,11 @@ from binlog.runtime.directories import make_directory, sync_directory
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.protocol.pb_file.reader import records
-from drainer.protocol.pb_file.records import parse_name
+from drainer.protocol.pb_file.records import parse_name, record
 from drainer.schema.steps import Ddl
-from drainer.sink.file.format import Put
+from drainer.sink.file.format import Put, RecordWriter, table_of
 from drainer.sink.file.parquet_columns import DDL_SCHEMA, tables_of
+from drainer.sink.file.record_files import RecordFiles
 
 HELD_ROWS_MAX: Final = 1 << 16
 HELD_BYTES_MAX: Final = 128 << 20
@@ -34,21 +35,21 @@ _TEMPORARY: Final = ".tmp"
 _KEPT = re.compile(r"[^0-9A-Za-z_\-\u0080-\U0010ffff]")
 
 
-class ParquetFormat:
+class ParquetFormat(RecordFiles):
     """See format.FileFormat."""
 
     @property
     def stored_generated(self) -> bool:
         return True
 
-    def records_directory(self, directory: Path) -> Path:
+    def files_directory(self, directory: Path) -> Path:
         return directory / "stage"
 
     def writer(self, scratch: Path, put: Put) -> TableWriter:
         return TableWriter(put)
 
-    def ddl(self, step: Ddl) -> list[bytes]:
-        schema, table = next(iter(step.touched_names), (step.schema, ""))
+    def ddl(self, step: Ddl, place: int, put: Put) -> None:
+        schema, table = table_of(step)
         row = {
             "commit_ts": step.commit_ts,
             "start_ts": step.job.start_ts,
@@ -59,7 +60,7 @@ class ParquetFormat:
             "sql": list(step.sql),
             "early": step.early,
         }
-        return [_stream(pa.Table.from_pylist([row], DDL_SCHEMA))]
+        _put_table(put, pa.Table.from_pylist([row], DDL_SCHEMA))
 
     def complete(self, directory: Path, file: Path, stopped: Callable[[], bool]) -> None:
         name = parse_name(file.name)
@@ -82,29 +83,24 @@ class ParquetFormat:
         return sorted(directory.rglob("*.parquet"))
 
 
-class TableWriter:
-    """See format.RecordWriter. Each segment's changes of a table are one record."""
+class TableWriter(RecordWriter):
+    """Holds nothing back. Each segment's changes of a table are one record."""
 
     def __init__(self, put: Put) -> None:
         self._put = put
 
     def add(self, segment: ChangeSegment) -> None:
         for table in tables_of(segment):
-            payload = _stream(table)
-            self._put((payload,), len(payload))
-
-    def finish(self) -> None:
-        """Nothing is held back."""
-
-    def abandon(self) -> None:
-        """Nothing is held back."""
+            _put_table(self._put, table)
 
 
-def _stream(table: pa.Table) -> bytes:
+def _put_table(put: Put, table: pa.Table) -> None:
+    """Write a record: an Arrow IPC stream of the table."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    return bytes(sink.getvalue())
+    payload = bytes(sink.getvalue())
+    put(0, record((payload,), len(payload)))
 
 
 def path_of(name: str) -> str:

@@ -23,10 +23,11 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.pb_file.decoder import decode
 from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, ddl_text, dml_head
 from drainer.protocol.pb_file.reader import PAYLOAD_BYTES_MAX, RecordDamaged, records
-from drainer.protocol.pb_file.records import compressed_name, parse_name
+from drainer.protocol.pb_file.records import compressed_name, parse_name, record
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.file.format import Put
+from drainer.sink.file.format import Put, RecordWriter
+from drainer.sink.file.record_files import RecordFiles
 
 # The most bytes of a transaction's events that are held in memory; the others are in a temporary file.
 HELD_BYTES_MAX: Final = 64 << 20
@@ -34,7 +35,7 @@ _STEP: Final = 1 << 20
 _TEMPORARY: Final = ".tmp"
 
 
-class PbFormat:
+class PbFormat(RecordFiles):
     """See format.FileFormat. `zone`: in which TIMESTAMPs are shown."""
 
     def __init__(self, zone: tzinfo, *, compresses: bool = False, held_bytes_max: int = HELD_BYTES_MAX) -> None:
@@ -48,18 +49,20 @@ class PbFormat:
         and its reparo ignores them."""
         return False
 
-    def records_directory(self, directory: Path) -> Path:
+    def files_directory(self, directory: Path) -> Path:
         return directory
 
     def writer(self, scratch: Path, put: Put) -> TransactionWriter:
         return TransactionWriter(scratch, put, self._zone, self._held_bytes_max)
 
-    def ddl(self, step: Ddl) -> list[bytes]:
-        """Return the payloads of the statements that would run downstream. If there are none, it is upstream's text,
-        unless an operator's rule removed the statements."""
+    def ddl(self, step: Ddl, place: int, put: Put) -> None:
+        """Write the statements that would run downstream. If there are none, write upstream's text, unless an
+        operator's rule removed the statements."""
         statements = step.sql if step.sql or step.rewritten else (step.query,)
         schema = step.use or step.schema
-        return [ddl_binlog(step.commit_ts, ddl_text(schema, text, step.job.type)) for text in statements]
+        for text in statements:
+            payload = ddl_binlog(step.commit_ts, ddl_text(schema, text, step.job.type))
+            put(0, record((payload,), len(payload)))
 
     def complete(self, directory: Path, file: Path, stopped: Callable[[], bool]) -> None:
         if not self._compresses:
@@ -108,8 +111,8 @@ def _compress(file: Path, into: Path, stopped: Callable[[], bool]) -> bool:
     return True
 
 
-class TransactionWriter:
-    """See format.RecordWriter. A transaction is written when the next one begins, so that a transaction in several
+class TransactionWriter(RecordWriter):
+    """A transaction is written when the next one begins, so that a transaction in several
     segments becomes one record."""
 
     def __init__(self, scratch: Path, put: Put, zone: tzinfo, held_bytes_max: int) -> None:
@@ -159,7 +162,8 @@ class TransactionWriter:
                 f"the transaction of commit_ts {self._which[0]} has {length:,} bytes of rows, and a record of a file "
                 f"holds at most {PAYLOAD_BYTES_MAX:,}: put {self._which[0]} into syncer.ignore-txn-commit-ts"
             )
-        self._put(chain((before,), self._spilled_parts(), self._held), len(before) + length)
+        parts = chain((before,), self._spilled_parts(), self._held)
+        self._put(0, record(parts, len(before) + length))
         self.abandon()
 
     def _spilled_parts(self) -> Iterator[bytes]:

@@ -1,63 +1,51 @@
 """A directory of files, exactly once. The methods are in the order of drainer/sink/base.py.
 
-Records are appended and synced first; then the position and the current file's length are recorded together. Bytes that
-a crash leaves after that length are truncated at the next start. Records are in the order of the stream, so one writer,
-the driver, writes all of them.
+Bytes are appended and synced first; then the position and the current files' lengths are recorded together. Bytes that
+a crash leaves after that length are truncated at the next start. What executors write of a batch is in files of their
+own (parts.py), which become files of the directory when the batch is committed.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
-from zoneinfo import ZoneInfo
 
-import numpy as np
+from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import make_directory
 
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
-from drainer.changes.decode import Changes
-from drainer.changes.vector import Ints
-from drainer.protocol.pb_file.records import parse_name
 from drainer.schema.steps import Ddl
-from drainer.sink.base import ADVANCE_EVERY_S, NO_QUESTION, Applied, ChangeSink, FirstStart, Identity, Position, Wants
+from drainer.schema.view import SchemaView
+from drainer.sink.base import (
+    ADVANCE_EVERY_S,
+    NO_QUESTION,
+    Applied,
+    Examination,
+    FirstStart,
+    Identity,
+    Intent,
+    Position,
+    Receipt,
+    Wants,
+)
 from drainer.sink.document_position import DocumentPositionStore
 from drainer.sink.errors import DestinationDown
-from drainer.sink.file.appender import Appender, Current, Rotation, repair
-from drainer.sink.file.fenced_directory import FencedDirectory
-from drainer.sink.file.format import FileFormat
+from drainer.sink.file.fenced_directory import Also, FencedDirectory, nothing
+from drainer.sink.file.files import Appender, Current, Files, Notes, Rotation
+from drainer.sink.file.format import ByTable, FileFormat
 from drainer.sink.file.housekeeping import Housekeeping
-from drainer.sink.file.parquet import ParquetFormat
-from drainer.sink.file.pb import PbFormat
-from drainer.sink.file.section import FileSection
+from drainer.sink.file.parts import LineSlotWriter, check_part, remove_parts, rename_parts
 from drainer.sink.position import DONE, JobMark, purge_old_jobs
-from drainer.sink.settings import SyncerSettings
-
-
-def make(to: FileSection, syncer: SyncerSettings) -> ChangeSink:
-    """Return the sink, not opened yet."""
-    zone = UTC if to.time_zone == "UTC" else ZoneInfo(to.time_zone)
-    format_: FileFormat = PbFormat(zone, compresses=to.compression == "gzip") if to.format == "pb" else ParquetFormat()
-    rotation = Rotation(to.rotate_bytes, int(to.rotate_interval / timedelta(milliseconds=1)))
-    return FileSink(Path(to.dir), format_, rotation=rotation, retention=to.retention_time)
-
-
-class OneSlot:
-    """See base.Slotting. All changes are one stream."""
-
-    version = 1
-    count = 1
-    is_fixed = True
-
-    def slots_of(self, changes: Changes, slots: int) -> Sequence[Ints]:
-        return (np.zeros(len(changes), np.int64),)
 
 
 class FileSink:
-    """See base.ChangeSink. Closed until `open`."""
+    """See base.ChangeSink and base.ParallelSink. Closed until `open`. `spread`: executors write lines, too."""
 
     wants: Final = Wants.CHANGES
     advance_s: Final = ADVANCE_EVERY_S
@@ -69,34 +57,36 @@ class FileSink:
         *,
         rotation: Rotation,
         retention: timedelta = timedelta(0),
+        spread: bool = False,
         clock_s: Callable[[], float] = time.time,
     ) -> None:
         self._directory = directory.absolute()
-        self._records = format_.records_directory(self._directory)
         self._format = format_
+        self._files = Files(format_.files_directory(self._directory), format_)
         self._rotation = rotation
         self._retention = retention
+        self._spread = spread
         self._clock_s = clock_s
         self._fence: FencedDirectory | None = None
         self._housekeeping: Housekeeping | None = None
+        self._notes = Notes()
         self._commit_ts = 0
 
     @property
     def name(self) -> str:
-        return f"file:{self._directory}"
+        return f"{self._format.kind}:{self._directory}"
 
     @property
-    def slotting(self) -> OneSlot:
-        return OneSlot()
+    def slotting(self) -> ByTable:
+        return self._format.slotting
 
     @property
     def stored_generated(self) -> bool:
         return self._format.stored_generated
 
     @property
-    def parallel(self) -> None:
-        """Return None: files are one ordered stream, which only the driver writes."""
-        return None
+    def parallel(self) -> FileSink | None:
+        return self if self._spread else None
 
     @property
     def commit_ts(self) -> int:
@@ -104,70 +94,114 @@ class FileSink:
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         try:
-            self._fence = FencedDirectory(self._directory, identity, initial_ts, first, self._occupied)
-            make_directory(self._records)
-            repair(self._records, Current.of(self._fence.notes))
+            fence = self._fence = FencedDirectory(self._directory, identity, initial_ts, first, self._occupied)
+            self._notes = self._format.notes_of(fence.notes)
+            make_directory(self._files.directory)
+            rename_parts(self._directory, self._notes.renames)
+            self._files.repair(self._notes.current)
+            self._rename()
         except OSError as error:
             self.close(clean=False)
-            raise DestinationDown(f"{self._directory}: {error}") from error
+            raise self._down(error) from error
         except BaseException:
             self.close(clean=False)
             raise
-        self._housekeeping = Housekeeping(self._directory, self._format, self._retention, self._clock_s)
+        remove_parts(self._directory)
+        if self._format.is_tended:
+            self._housekeeping = Housekeeping(self._directory, self._format, self._retention, self._clock_s)
         self._tidy()
-        return self._fence.position
+        return fence.position
 
     def _occupied(self) -> Path | None:
-        if not self._records.is_dir():
+        if not self._files.directory.is_dir():
             return None
-        return next((path for path in sorted(self._records.iterdir()) if parse_name(path.name) is not None), None)
+        return next((path for path, _, _ in self._files.found()), None)
 
     def apply(self, segment: ChangeSegment, schema_version: int) -> Applied:
         return self.apply_pieces(Pieces(segment.after_ts, segment.until_ts, lambda: (segment,)), schema_version)
 
     def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> Applied:
-        fence = self._opened()
-        fence.check(pieces.after_ts, pieces.until_ts)
+        self._check(pieces.after_ts, pieces.until_ts)
         rows = 0
         with self._appender() as appender:
-            writer = self._format.writer(self._records, appender.put)
+            writer = self._format.writer(self._files.directory, appender.put)
             try:
                 for segment in pieces.works():
                     writer.add(segment)
                     rows += segment.change_count
                 writer.finish()
             except OSError as error:
-                raise DestinationDown(f"{self._directory}: {error}") from error
+                raise self._down(error) from error
             finally:
                 writer.abandon()
-            notes = self._noted(appender.finish())
-        fence.record(notes, pieces.after_ts, pieces.until_ts, schema_version)
-        self._tidy()
+            notes = replace(self._notes, current=appender.finish())
+        self._record(notes, pieces.after_ts, pieces.until_ts, schema_version)
         return Applied(rows, rows)
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
-        fence = self._opened()
-        fence.check(fence.commit_ts, step.commit_ts)
+        self._check(self.commit_ts, step.commit_ts)
+        commit_ts, count = self._notes.ddls
+        place = count if commit_ts == step.commit_ts else 0
 
         def mark(store: DocumentPositionStore) -> None:
             store.mark_job(JobMark(step.job.id, DONE, step.commit_ts))
             purge_old_jobs(store, step.job.id, step.commit_ts)
 
         with self._appender() as appender:
-            for payload in self._format.ddl(step):
-                appender.put((payload,), len(payload))
-            notes = self._noted(appender.finish())
-        fence.record(notes, fence.commit_ts, step.commit_ts, step.job.schema_version, mark)
-        self._tidy()
+            self._format.ddl(step, place, appender.put)
+            notes = replace(self._notes, current=appender.finish(), ddls=(step.commit_ts, place + 1))
+        self._record(notes, self.commit_ts, step.commit_ts, step.job.schema_version, mark)
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
-        fence = self._opened()
-        if commit_ts != fence.commit_ts:
-            fence.record(fence.notes, fence.commit_ts, commit_ts, schema_version)
-        self._tidy()
+        if commit_ts != self.commit_ts:
+            self._record(self._notes, self.commit_ts, commit_ts, schema_version)
+        else:
+            self._tidy()
 
     def job_done(self, job_id: int) -> bool:
         return self._opened().job_done(job_id)
+
+    def examination(self, view: SchemaView) -> Examination | None:
+        """None: this destination refuses no row."""
+        return None
+
+    def begin(self, intent: Intent, ahead: ChangeSegment | None = None) -> LineSlotWriter:
+        assert ahead is None, "nothing goes ahead of a batch that nothing refuses"
+        self._rename()
+        self._opened().begin(intent)
+        return self._slot_writer(intent)
+
+    def _slot_writer(self, intent: Intent) -> LineSlotWriter:
+        return LineSlotWriter(self._directory, self._opened().epoch, intent, self._rotation.file_bytes)
+
+    def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
+        """Commit the parts that the receipts name, after the current files."""
+        current = dict(self._notes.current)
+        renames: list[tuple[str, str]] = []
+        for receipt in sorted(receipts, key=lambda one: one.slot):
+            for part, length in json.loads(receipt.detail or "[]"):
+                check_part(self._directory, part, length)
+                before = current.get(receipt.slot, Current())
+                number = before.number + 1 if before.name else before.number
+                name = self._format.name(receipt.slot, number, datetime.fromtimestamp(self._clock_s()).astimezone())
+                renames.append((part, name))
+                current[receipt.slot] = Current(number, name, length)
+        notes = replace(self._notes, current=current, renames=tuple(renames))
+
+        def cut_back() -> None:
+            """Files that are complete now may have bytes of an earlier attempt."""
+            for slot, before in self._notes.current.items():
+                if current[slot].number > before.number:
+                    self._files.cut_back(before)
+
+        try:
+            self._opened().commit(self._format.notes_value(notes), intent, schema_version, cut_back)
+        except OSError as error:
+            raise self._down(error) from error
+        self._notes = notes
+        crash_point("file.committed")
+        self._rename()
+        remove_parts(self._directory, self._slot_writer(intent).stem)
 
     def interrupt(self) -> None:
         """Do nothing: this destination never waits."""
@@ -186,23 +220,47 @@ class FileSink:
         if self._housekeeping is not None:
             self._housekeeping.settle()
 
-    def _appender(self) -> Appender:
-        return Appender(self._records, Current.of(self._opened().notes), self._rotation, self._clock_s)
+    def _check(self, after_ts: int, until_ts: int) -> None:
+        """Check that nobody has taken over, before anything is appended."""
+        self._opened().check(after_ts, until_ts)
+        self._rename()
 
-    def _noted(self, current: Current) -> dict[str, object]:
-        return {"current": current.value()}
+    def _rename(self) -> None:
+        """Rename committed parts, then remove the record of the renames: complete files may be moved away afterwards,
+        and a start must not look for them. Raises Fenced."""
+        if self._notes.renames:
+            renamed = replace(self._notes, renames=())
+            self._opened().note(
+                self._format.notes_value(renamed), lambda: rename_parts(self._directory, self._notes.renames)
+            )
+            self._notes = renamed
+
+    def _appender(self) -> Appender:
+        return Appender(self._files, self._notes.current, self._rotation, self._clock_s)
+
+    def _record(self, notes: Notes, after_ts: int, until_ts: int, schema_version: int, also: Also = nothing) -> None:
+        """Record position and lengths together."""
+        self._opened().record(self._format.notes_value(notes), after_ts, until_ts, schema_version, also)
+        self._notes = notes
+        self._tidy()
 
     def _tidy(self) -> None:
-        """Complete the current file if the next one is due, although no record has arrived for the next one yet."""
+        """Complete the current file if the next one is due, although nothing has arrived for the next one yet."""
+        if self._housekeeping is None:
+            return
         fence = self._opened()
-        current = Current.of(fence.notes)
+        current = self._notes.current.get(0, Current())
         if self._rotation.is_due(current, int(self._clock_s() * 1000)):
-            repair(self._records, current)
+            self._files.repair({0: current})
             current = Current(current.number + 1)
+            notes = replace(self._notes, current={0: current})
             version = fence.position.schema_version  # not above the recorded one, which never goes back
-            fence.record(self._noted(current), fence.commit_ts, fence.commit_ts, version)
-        assert self._housekeeping is not None, "open() comes first"
+            fence.record(self._format.notes_value(notes), fence.commit_ts, fence.commit_ts, version)
+            self._notes = notes
         self._housekeeping.wake(current.number)
+
+    def _down(self, error: OSError) -> DestinationDown:
+        return DestinationDown(f"{self._directory}: {error}")
 
     def _opened(self) -> FencedDirectory:
         assert self._fence is not None, "open() comes first"

@@ -1,4 +1,5 @@
-"""Ensures one driver per changefeed by the server's named lock, which the connection that runs DDL holds (rule 15).
+"""Ensures one driver per changefeed, and one replayer of a name that runs a DDL, by the server's named lock, which the
+connection that runs DDL holds (rule 15).
 
 The server releases the lock when the connection ends, and a connection ends only after its statement. So a driver that
 gets the lock knows that no DDL of its predecessor is running. Row transactions do not rely on the lock; they are fenced
@@ -10,19 +11,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
+from collections.abc import Iterator
 from typing import Final
 
 from binlog.runtime.log import get_logger
 
 from drainer.sink.base import Identity
-from drainer.sink.errors import LockHeld
+from drainer.sink.errors import DestinationError, LockHeld
 from drainer.sink.mysql import position
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ServerError, Session
+from drainer.sink.mysql.connection import Retry, ServerError, Session
 from drainer.sink.mysql.position import Changefeed
 
 _log = get_logger(__name__)
 
+STATEMENT_WAIT_S: Final = 5
 _NAME_CHARACTERS_MAX: Final = 64
 _NO_SUCH_TABLE: Final = frozenset({1049, 1146})
 _AGAIN_S: Final = 10
@@ -30,12 +33,31 @@ _UNKNOWN_THREAD: Final = 1094
 _NO_SUCH_FUNCTION: Final = 1305
 
 
-def lock_name(identity: Identity) -> str:
+def lock_name(*parts: object) -> str:
     """At most 64 characters, the servers' limit."""
-    name = f"tidb_binlog/{identity.cluster_id}/{identity.changefeed}"
+    name = "/".join(("tidb_binlog", *map(str, parts)))
     if len(name) <= _NAME_CHARACTERS_MAX:
         return name
     return "tidb_binlog/" + hashlib.blake2b(name.encode(), digest_size=24).hexdigest()
+
+
+def _of(identity: Identity) -> str:
+    return lock_name(identity.cluster_id, identity.changefeed)
+
+
+@contextlib.contextmanager
+def statement_lock(session: Session, name: str, busy: str) -> Iterator[None]:
+    """Hold a lock of the session's connection while a DDL runs. So the statement of a process that was killed has ended
+    before the next process checks whether it has run. Raises Retry with the text `busy` if another connection keeps the
+    lock."""
+    quoted = session.literal(name)
+    if not _get(session, quoted, STATEMENT_WAIT_S):
+        raise Retry(busy)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(DestinationError):  # a lost connection has released the lock
+            session.query(b"SELECT RELEASE_LOCK(%s)" % quoted)
 
 
 def acquire(
@@ -45,7 +67,7 @@ def acquire(
 
     A holder that is in the middle of a statement is waited for, as long as it takes: an ALTER TABLE of hours that
     outlived its drainer must not begin again from nothing. Only `force` ends that too."""
-    name = session.literal(lock_name(identity))
+    name = session.literal(_of(identity))
     ended = False
     wait_s = config.lock_wait_s
     while not _get(session, name, wait_s):
@@ -159,7 +181,7 @@ def _process(session: Session, connection: int) -> list[tuple[str, str]]:
 def release(session: Session, identity: Identity) -> None:
     """Give the lock back. Closing the connection does the same."""
     with contextlib.suppress(ServerError):
-        session.query(b"SELECT RELEASE_LOCK(%s)" % session.literal(lock_name(identity)))
+        session.query(b"SELECT RELEASE_LOCK(%s)" % session.literal(_of(identity)))
 
 
 def _get(session: Session, name: bytes, wait_s: int) -> bool:

@@ -1,40 +1,28 @@
-"""A SQLite file as reparo's destination: rows, DDL and position of a step share one transaction.
+"""A SQLite file as a replayer's destination: rows, DDL and position of a step share one transaction.
 
-The files contain the values of rows but no table definitions. So a table is created with its first row, has no keys,
-and stores values as they are in the files: an ENUM or SET is its number. A row is found by the values of all its
-columns.
+Files and messages contain the values of rows but no table definitions. So a table is created with its first row, has no
+types, and stores values as they are: an ENUM or SET may be its number. A row is found by its key, if its message names
+one, or by the values of all its columns. Rows of messages bring new columns; those of files must have the table's.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
 from zoneinfo import ZoneInfo
 
 from binlog.runtime.crashpoint import crash_point
-from binlog.tidb.types import Tp
 
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Change
-from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
-from drainer.row.scalar import small_int
-from drainer.sink.replay import Replayed, ReplayFailed, ReplayPosition, ReplaySettings
-from drainer.sink.replay_time import to_utc
+from drainer.protocol.event import RowEvent
+from drainer.protocol.pb_file.decoder import FileEvent
+from drainer.sink.replay import Replayed, ReplayedDdl, ReplayFailed, ReplaySettings, never
 from drainer.sink.sqlite.file import SQLiteFile
 from drainer.sink.sqlite.layout import quote, rowid_name, table_name
 from drainer.sink.sqlite.replay_ddl import CannotRun, columns_of, make_table, run
+from drainer.sink.sqlite.replay_rows import Cells, RowChange, of_file, of_message
 from drainer.sink.sqlite.section import SQLiteSection
-
-_POSITION: Final = quote(table_name("tidb_binlog", "reparo_position"))
-_CREATE: Final = (
-    f"CREATE TABLE IF NOT EXISTS {_POSITION} (name TEXT PRIMARY KEY, file_number INTEGER, begin_at INTEGER, "
-    "end_at INTEGER, crc INTEGER, commit_ts INTEGER, in_ddl INTEGER)"
-)
-
-Cells = Mapping[str, int | float | str | bytes | None]
 
 
 def make(to: SQLiteSection, settings: ReplaySettings) -> SQLiteReplayer:
@@ -48,107 +36,94 @@ class SQLiteReplayer:
     def __init__(self, path: Path, settings: ReplaySettings) -> None:
         self._path = path
         self._settings = settings
-        self._zone = ZoneInfo(settings.zone)
+        self._table = quote(table_name("tidb_binlog", settings.table))
+        self._zone = None if settings.zone == "UTC" else ZoneInfo(settings.zone)
+        self._columns: dict[str, list[str]] = {}  # of tables that rows of this transaction have
         self._file: SQLiteFile | None = None
 
     @property
     def name(self) -> str:
         return f"sqlite:{self._path}"
 
-    def open(self) -> ReplayPosition | None:
+    def open(self, is_left_out: Callable[[ReplayedDdl], bool] = never) -> str:
+        """Return the position. A DDL is in one transaction with it, so none is ever continued."""
         self._file = SQLiteFile(self._path)
         with self._file.transaction() as connection:
-            connection.execute(_CREATE)
-            query = f"SELECT file_number, begin_at, end_at, crc, commit_ts, in_ddl FROM {_POSITION} WHERE name=?"
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {self._table} (name TEXT PRIMARY KEY, position TEXT)")
+            query = f"SELECT position FROM {self._table} WHERE name=?"
             row = connection.execute(query, (self._settings.name,)).fetchone()
-        if row is None:
-            return None
-        number, begin, end, crc, commit_ts, in_ddl = row
-        return ReplayPosition(number, begin, end, crc, commit_ts, bool(in_ddl))
+        return "" if row is None else str(row[0])
 
-    def apply(self, transactions: Sequence[Replayed], position: ReplayPosition) -> None:
+    def apply(self, transactions: Sequence[Replayed], position: str, ddl: ReplayedDdl | None = None) -> None:
+        self._columns.clear()
         with self._opened().transaction() as connection:
             for one in transactions:
                 for event in one.events:
                     self._write(connection, event, one.commit_ts)
-            self._store(connection, position)
-            crash_point("reparo.before_commit")
-        crash_point("reparo.after_commit")
+            if ddl is not None:
+                self._run(connection, ddl)
+            connection.execute(f"REPLACE INTO {self._table} VALUES (?,?)", (self._settings.name, position))
+            crash_point("replay.before_commit")
+        crash_point("replay.after_commit")
 
-    def _write(self, connection: sqlite3.Connection, event: FileEvent, commit_ts: int) -> None:
+    def _write(self, connection: sqlite3.Connection, event: FileEvent | RowEvent, commit_ts: int) -> None:
         place = f"`{event.schema}`.`{event.table}`"
         table = table_name(event.schema, event.table)
         try:
-            old = self._cells(event.columns, changed=False)
-            new = self._cells(event.columns, changed=event.change is Change.UPDATE)
-            there = columns_of(connection, table)
-            if not there:
-                make_table(connection, table, list(old))
-            elif set(there) != set(old):
-                raise MessageError(f"the table here has the columns {sorted(there)}, and the row {sorted(old)}")
-            if event.change is not Change.INSERT:
-                self._remove(connection, table, old, required=not self._settings.safe)
-            if event.change is not Change.DELETE:
-                if self._settings.safe:
-                    self._remove(connection, table, new, required=False)
-                marks = ",".join("?" * len(new))
-                names = ",".join(map(quote, new))
-                connection.execute(f"INSERT INTO {quote(table)} ({names}) VALUES ({marks})", list(new.values()))
+            if isinstance(event, RowEvent):
+                row = of_message(event)
+            else:
+                row = of_file(event, self._zone, safe=self._settings.safe)
+            self._prepare(connection, table, row)
+            for image in row.removed:
+                self._remove(connection, table, image, row)
+            if row.added:
+                marks = ",".join("?" * len(row.added))
+                names = ",".join(map(quote, row.added))
+                connection.execute(f"INSERT INTO {quote(table)} ({names}) VALUES ({marks})", list(row.added.values()))
         except (MessageError, sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
             raise ReplayFailed(f"{place}: {error}", commit_ts=commit_ts, table=place) from error
 
-    def _remove(self, connection: sqlite3.Connection, table: str, image: Cells, *, required: bool) -> None:
+    def _prepare(self, connection: sqlite3.Connection, table: str, row: RowChange) -> None:
+        """Create the table, and add the columns that it lacks. Raises MessageError if a file's row has others."""
+        there = self._columns.get(table)
+        if there is None:
+            there = self._columns[table] = columns_of(connection, table)
+        wanted = list(dict.fromkeys(name for image in (*row.removed, row.added) for name in image))
+        if not there and wanted:
+            make_table(connection, table, wanted, row.key or (wanted[:1] if row.is_whole else ()))
+            there += wanted
+        elif row.is_whole and set(there) != set(wanted):
+            raise MessageError(f"the table here has the columns {sorted(there)}, and the row {sorted(wanted)}")
+        else:
+            known = {name.lower() for name in there}
+            for name in wanted:
+                if name.lower() not in known:
+                    connection.execute(f"ALTER TABLE {quote(table)} ADD COLUMN {quote(name)}")
+                    there.append(name)
+
+    def _remove(self, connection: sqlite3.Connection, table: str, image: Cells, row: RowChange) -> None:
         found = " AND ".join(f"{quote(name)} IS ?" for name in image)
-        rowid = rowid_name(image)
-        row = f"SELECT {rowid} FROM {quote(table)} WHERE {found} LIMIT 1"
-        count = connection.execute(f"DELETE FROM {quote(table)} WHERE {rowid}=({row})", list(image.values())).rowcount
-        if required and count != 1:
+        if not row.key:
+            rowid = rowid_name(self._columns[table])
+            found = f"{rowid}=(SELECT {rowid} FROM {quote(table)} WHERE {found} LIMIT 1)"
+        count = connection.execute(f"DELETE FROM {quote(table)} WHERE {found}", list(image.values())).rowcount
+        if count != 1 and not self._settings.safe:
             raise MessageError(
                 f"no such row, so the destination is not what it was upstream at that time; -safe-mode goes over it: "
                 f"{dict(image)!r:.300}"
             )
 
-    def _cells(self, columns: Sequence[FileColumn], *, changed: bool) -> Cells:
-        return {c.name: self._cell(c, c.changed if changed else c.value) for c in columns}
-
-    def _cell(self, column: FileColumn, value: PlainValue) -> int | float | str | bytes | None:
-        if isinstance(value, bool | int):
-            return small_int(int(value))
-        if not isinstance(value, bytes):
-            return value
-        if "blob" in column.type_name or "binary" in column.type_name:
-            return value
-        if column.type_code == Tp.TIMESTAMP and self._settings.zone != "UTC":
-            value = to_utc(value, self._zone)
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value
-
-    def ddl(
-        self,
-        schema: str,
-        statement: str,
-        position: ReplayPosition,
-        *,
-        tables: Sequence[tuple[str, str]],
-        repeated: bool,
-    ) -> None:
-        with self._opened().transaction() as connection:
+    def _run(self, connection: sqlite3.Connection, ddl: ReplayedDdl) -> None:
+        remedy = self._settings.remedy.format(commit_ts=ddl.commit_ts)
+        by_hand = f"; after having done it by hand, {remedy}" if remedy else ""
+        for statement in ddl.statements:
             try:
-                run(connection, schema, statement)
+                run(connection, ddl.use, statement, names_only=self._settings.names_only)
             except (CannotRun, sqlite3.Error) as error:
-                raise ReplayFailed(
-                    f"SQLite cannot do what this does: {error}; after having done it by hand, put {position.commit_ts} "
-                    f"into ignore-txn-commit-ts. The statement: {statement}",
-                    commit_ts=position.commit_ts,
+                raise ddl.failed(
+                    f"SQLite cannot do what this does: {error}{by_hand}. The statement: {statement}"
                 ) from error
-            self._store(connection, position)
-
-    def _store(self, connection: sqlite3.Connection, position: ReplayPosition) -> None:
-        connection.execute(
-            f"REPLACE INTO {_POSITION} VALUES (?,?,?,?,?,?,?)", (self._settings.name, *astuple(position))
-        )
 
     def close(self) -> None:
         if self._file is not None:

@@ -50,20 +50,43 @@ class CannotRun(Exception):
     """A statement is not understood, or its effect on rows is not known."""
 
 
+class TakesRows(CannotRun):
+    """A statement removes rows, and its text does not say which."""
+
+
 def columns_of(connection: sqlite3.Connection, table: str) -> list[str]:
     """Return the table's columns; empty if the table does not exist."""
     return [str(row[1]) for row in connection.execute(f"PRAGMA table_info({quote(table)})")]
 
 
-def make_table(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> None:
-    """The first column, which mostly is the key, is indexed, so that rows are found."""
+def make_table(connection: sqlite3.Connection, table: str, columns: Sequence[str], indexed: Sequence[str]) -> None:
+    """`indexed`: columns by which rows are found; empty: no index."""
     connection.execute(f"CREATE TABLE {quote(table)} ({', '.join(map(quote, columns))})")
-    connection.execute(f"CREATE INDEX {quote(f'{table} first')} ON {quote(table)} ({quote(columns[0])})")
+    if indexed:
+        _index(connection, table, indexed)
 
 
-def run(connection: sqlite3.Connection, schema: str, statement: str) -> None:
-    """Raises CannotRun."""
+def _index(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> None:
+    connection.execute(f"CREATE INDEX {quote(f'{table} key')} ON {quote(table)} ({', '.join(map(quote, columns))})")
+
+
+def _drop_index(connection: sqlite3.Connection, table: str) -> None:
+    connection.execute(f"DROP INDEX IF EXISTS {quote(f'{table} key')}")
+
+
+def run(connection: sqlite3.Connection, schema: str, statement: str, *, names_only: bool = False) -> None:
+    """`names_only`: see ReplaySettings; everything else is then ignored. Raises CannotRun."""
     words = _Words(list(tokens(statement)), schema)
+    try:
+        _run(connection, words, names_only=names_only)
+    except TakesRows:
+        raise
+    except CannotRun:
+        if not names_only:
+            raise
+
+
+def _run(connection: sqlite3.Connection, words: _Words, *, names_only: bool) -> None:
     if words.take("CREATE"):
         words.skip("OR", "REPLACE", "UNIQUE", "GLOBAL", "TEMPORARY", "ALGORITHM", "DEFINER", "SQL", "FULLTEXT")
         if words.take("TABLE") and any(word.is_word("SELECT") for word in words.left):
@@ -79,7 +102,7 @@ def run(connection: sqlite3.Connection, schema: str, statement: str) -> None:
             part.expect("TO")
             _rename(connection, old, part.table())
     elif words.take("ALTER"):
-        _alter(connection, words)
+        _alter(connection, words, names_only=names_only)
     else:
         raise CannotRun("it is no DDL that is known here")
 
@@ -117,6 +140,14 @@ class _Words:
             self.left.pop(0)
             return table_name(first, self.name())
         return table_name(self._schema, first)
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether this part of an ALTER TABLE removes the rows of a partition."""
+        first = self.left[0] if self.left else None
+        if first is None or not first.is_word("TRUNCATE", "EXCHANGE", "DROP"):
+            return False
+        return not first.is_word("DROP") or (len(self.left) > 1 and self.left[1].is_word("PARTITION"))
 
     def parts(self) -> list[_Words]:
         """Split at commas outside brackets."""
@@ -156,28 +187,52 @@ def _for_table(connection: sqlite3.Connection, table: str, text: str) -> None:
 def _rename(connection: sqlite3.Connection, old: str, new: str) -> None:
     columns = columns_of(connection, old)
     if columns:
-        connection.execute(f"DROP INDEX IF EXISTS {quote(f'{old} first')}")
+        _drop_index(connection, old)
         connection.execute(f"ALTER TABLE {quote(old)} RENAME TO {quote(new)}")
-        connection.execute(f"CREATE INDEX {quote(f'{new} first')} ON {quote(new)} ({quote(columns[0])})")
+        _index(connection, new, columns[:1])
 
 
-def _alter(connection: sqlite3.Connection, words: _Words) -> None:
+def _rename_column(connection: sqlite3.Connection, table: str, old: str, new: str) -> None:
+    if old.lower() != new.lower():
+        _expect_column(connection, table, old)
+        connection.execute(f"ALTER TABLE {quote(table)} RENAME COLUMN {quote(old)} TO {quote(new)}")
+
+
+def _alter(connection: sqlite3.Connection, words: _Words, *, names_only: bool) -> None:
     words.skip("IGNORE")
     if words.take(*_NO_ROWS):
         return
     words.expect("TABLE")
-    table = words.table()
-    if not columns_of(connection, table):
-        return  # it has had no row
-    for part in words.parts():
-        if part.take("ADD"):
+    table, parts = words.table(), words.parts()
+    has_rows = bool(columns_of(connection, table))
+    if (has_rows or names_only) and any(part.takes_rows for part in parts):
+        raise TakesRows("rows of a partition are taken away, and a SQLite file has no partitions")
+    if not has_rows:
+        return
+    for part in parts:
+        try:
+            table = _alter_part(connection, table, part, names_only=names_only)
+        except CannotRun:
+            if not names_only:
+                raise
+
+
+def _alter_part(connection: sqlite3.Connection, table: str, part: _Words, *, names_only: bool) -> str:
+    """Return the table's name from then on."""
+    if part.take("ADD"):
+        if not names_only:
             _add(connection, table, part)
-        elif part.take("DROP"):
-            _drop_part(connection, table, part)
-        elif part.take("RENAME"):
-            table = _rename_part(connection, table, part)
-        elif not part.take(*_OPTIONS):
-            raise CannotRun(f"{part.left[0].value if part.left else 'ALTER TABLE'} may change rows")
+    elif part.take("DROP"):
+        _drop_part(connection, table, part)
+    elif part.take("RENAME"):
+        return _rename_part(connection, table, part)
+    elif names_only and part.take("CHANGE"):
+        part.take("COLUMN")
+        part.skip("IF", "EXISTS")
+        _rename_column(connection, table, part.name(), part.name())
+    elif not part.take(*_OPTIONS):
+        raise CannotRun(f"{part.left[0].value if part.left else 'ALTER TABLE'} may change rows")
+    return table
 
 
 def _add(connection: sqlite3.Connection, table: str, words: _Words) -> None:
@@ -226,15 +281,18 @@ def _default(words: _Words) -> str | int | None:
 def _drop_part(connection: sqlite3.Connection, table: str, words: _Words) -> None:
     if words.take(*_KEYS):
         return
-    if words.take("PARTITION"):
-        raise CannotRun("DROP PARTITION takes rows away, and the text does not say which")
     words.take("COLUMN")
     words.skip("IF", "EXISTS")
     name = words.name()
-    connection.execute(f"DROP INDEX IF EXISTS {quote(f'{table} first')}")
+    _expect_column(connection, table, name)
+    _drop_index(connection, table)
     connection.execute(f"ALTER TABLE {quote(table)} DROP COLUMN {quote(name)}")
-    first = columns_of(connection, table)[0]
-    connection.execute(f"CREATE INDEX {quote(f'{table} first')} ON {quote(table)} ({quote(first)})")
+    _index(connection, table, columns_of(connection, table)[:1])
+
+
+def _expect_column(connection: sqlite3.Connection, table: str, name: str) -> None:
+    if name.lower() not in {column.lower() for column in columns_of(connection, table)}:
+        raise CannotRun(f"the table has no column {name}")
 
 
 def _rename_part(connection: sqlite3.Connection, table: str, words: _Words) -> str:
@@ -243,7 +301,7 @@ def _rename_part(connection: sqlite3.Connection, table: str, words: _Words) -> s
     if words.take("COLUMN"):
         old = words.name()
         words.expect("TO")
-        connection.execute(f"ALTER TABLE {quote(table)} RENAME COLUMN {quote(old)} TO {quote(words.name())}")
+        _rename_column(connection, table, old, words.name())
         return table
     words.skip("TO", "AS")
     if words.left and words.left[0].value == "=":

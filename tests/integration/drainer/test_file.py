@@ -114,7 +114,7 @@ def test_spark_reads_what_is_written_as_parquet(world: World) -> None:
     world.writer.write(10)
     parquet.drain()
     form = ParquetFormat()
-    for path in sorted(form.records_directory(parquet.files).iterdir()):  # what it did not put away before it ended
+    for path in sorted(form.files_directory(parquet.files).iterdir()):  # what it did not put away before it ended
         form.complete(parquet.files, path, lambda: False)
     world.drain()
     images = [

@@ -83,8 +83,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def test_every_line_is_there_once_although_an_executor_and_the_drainer_die(world: World) -> None:
     """Every other place where they may die: tests/integration/sink/test_jsonl.py."""
-    world.die_among_rows(["jsonl.part_written:2"])
-    world.die_around_ddl(["jsonl.synced:2"], before=40)
+    world.die_among_rows(["file.part_written:2"])
+    world.die_around_ddl(["file.synced:2"], before=40)
     world.drain_and_check()
     assert len(list(world.lines.glob("*.jsonl"))) > 4
     assert set(lines_of(world.lines)) == {"000", "002", "003"}

@@ -41,7 +41,7 @@ def contents(path: Path) -> dict[str, list[str]]:
     connection = sqlite3.connect(path)
     try:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")]
-        tables = [name for name in names if name != "kafka_consumer_state"]
+        tables = [name for name in names if not name.startswith("tidb_binlog.")]
         return {name: sorted(map(repr, connection.execute(f'SELECT * FROM "{name}"'))) for name in tables}
     finally:
         connection.close()

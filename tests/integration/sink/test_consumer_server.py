@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from drainer.kafka_consumer import server, server_ddl
 from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
-from drainer.kafka_consumer.server import ServerDestination
+from drainer.kafka_consumer.destination import ReplayDestination, settings
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.errors import DestinationDown
+from drainer.sink.mysql import lock
 from drainer.sink.mysql.connection import ConnectionLost
-from drainer.sink.mysql.ddl import interrupted
+from drainer.sink.mysql.ddl import fingerprint
+from drainer.sink.mysql.replay.destination import make
 from drainer.sink.mysql.section import MySQLSection
-from drainer.sink.settings import SyncerSettings
 from tests.golden.compare import differences
 from tests.golden.test_files import policy
 from tests.integration.sink.forks import children
@@ -35,12 +34,12 @@ OPTIONS = {
     "simple": ProtocolOptions("simple", time_zone="Asia/Kolkata"),
 }
 POINTS = [
-    "consumer.before_ddl",
-    "consumer.after_ddl:3",
-    "consumer.before_commit:2",
-    "consumer.after_commit:3",
-    "consumer.before_ddl:2",
-    "consumer.after_commit",
+    "sink.ddl_before_mark",
+    "sink.ddl_after_exec:3",
+    "replay.before_commit:2",
+    "replay.after_commit:3",
+    "sink.ddl_before_mark:2",
+    "replay.after_commit",
 ]
 
 
@@ -51,9 +50,9 @@ def mariadb() -> Iterator[MariaDB]:
         yield server
 
 
-def destination(port: int, name: str, zone: str = "UTC") -> ServerDestination:
+def destination(port: int, name: str, zone: str = "UTC", wait_s: float = 60.0) -> ReplayDestination:
     section = MySQLSection.model_validate({"port": port, "user": "lab", "password": "lab"})
-    return ServerDestination(section.server(SyncerSettings()), name, zone)
+    return ReplayDestination(make(section, settings(name, wait_s=wait_s, zone=zone)))
 
 
 def life(pairs: Pairs, protocol: str, port: int) -> None:
@@ -93,7 +92,7 @@ def insert(table: str, **values: int | str) -> RowEvent:
 
 
 @pytest.fixture
-def opened(db: MariaDB) -> Iterator[ServerDestination]:
+def opened(db: MariaDB) -> Iterator[ReplayDestination]:
     db.query("DROP TABLE IF EXISTS tidb_binlog.kafka_consumer")
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE, v VARCHAR(3))")
     made = destination(db.port, "test")
@@ -102,7 +101,7 @@ def opened(db: MariaDB) -> Iterator[ServerDestination]:
     made.close()
 
 
-def test_values_of_a_unique_key_are_exchanged(opened: ServerDestination, db: MariaDB) -> None:
+def test_values_of_a_unique_key_are_exchanged(opened: ReplayDestination, db: MariaDB) -> None:
     opened.apply(part(1, insert("t", id=1, u=1, v="a"), insert("t", id=2, u=2, v="b")))
     moved = [
         RowEvent(Change.UPDATE, 6, "d", "t", old=insert("t", id=n, u=n).new, new=insert("t", id=n, u=3 - n, v="c").new)
@@ -122,7 +121,7 @@ def test_values_of_a_unique_key_are_exchanged(opened: ServerDestination, db: Mar
     ],
 )
 def test_what_the_server_does_not_take_is_an_error(
-    opened: ServerDestination, db: MariaDB, row: RowEvent, words: str
+    opened: ReplayDestination, db: MariaDB, row: RowEvent, words: str
 ) -> None:
     """And nothing of its part is written."""
     with pytest.raises(ConsumeError, match=words):
@@ -133,7 +132,7 @@ def test_what_the_server_does_not_take_is_an_error(
     assert opened.open() == part(7).resume
 
 
-def test_a_ddl_that_fails_is_tried_again(opened: ServerDestination, db: MariaDB) -> None:
+def test_a_ddl_that_fails_is_tried_again(opened: ReplayDestination, db: MariaDB) -> None:
     ddl = DdlEvent(5, "d", "t", "ALTER TABLE t ADD COLUMN w INT, DROP COLUMN nosuch")
     with pytest.raises(ConsumeError, match=r"the DDL at commit_ts 5: .*nosuch.*; the statement: ALTER TABLE t ADD"):
         opened.apply(part(5, insert("t", id=1), ddl=ddl))
@@ -144,7 +143,7 @@ def test_a_ddl_that_fails_is_tried_again(opened: ServerDestination, db: MariaDB)
     assert sorted(db.query("SELECT id, w FROM d.t")) == [(1, None), (2, 2)]
 
 
-def test_a_database_without_a_character_set_has_tidbs(opened: ServerDestination, db: MariaDB) -> None:
+def test_a_database_without_a_character_set_has_tidbs(opened: ReplayDestination, db: MariaDB) -> None:
     opened.apply(part(5, ddl=DdlEvent(5, "new", "", "CREATE DATABASE new")))
     opened.apply(part(6, ddl=DdlEvent(6, "new", "t", "CREATE TABLE t (v VARCHAR(3))")))
     found = db.query("SELECT table_collation FROM information_schema.tables WHERE table_schema = 'new'")
@@ -152,7 +151,7 @@ def test_a_database_without_a_character_set_has_tidbs(opened: ServerDestination,
     assert found == [("utf8mb4_bin",)]
 
 
-def test_a_ddl_of_a_temporary_table_is_passed(opened: ServerDestination, db: MariaDB) -> None:
+def test_a_ddl_of_a_temporary_table_is_passed(opened: ReplayDestination, db: MariaDB) -> None:
     for at, verb in enumerate(("CREATE", "DROP"), 5):
         columns = "(id INT) ON COMMIT DELETE ROWS" if verb == "CREATE" else ""
         opened.apply(part(at, ddl=DdlEvent(at, "d", "tmp", f"{verb} GLOBAL TEMPORARY TABLE tmp {columns}")))
@@ -169,7 +168,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, point: str, error: Exception) -> 
         if name == point and passed.count(name) == 1:
             raise error
 
-    monkeypatch.setattr("drainer.kafka_consumer.server_ddl.crash_point", crash_point)
+    monkeypatch.setattr("drainer.sink.mysql.ddl.once.crash_point", crash_point)
     return passed
 
 
@@ -181,7 +180,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, point: str, error: Exception) -> 
         ("ALTER TABLE nowhere ADD COLUMN w INT", "doesn't exist"),
     ],
 )
-def test_the_way_past_a_ddl_that_is_refused(opened: ServerDestination, db: MariaDB, query: str, why: str) -> None:
+def test_the_way_past_a_ddl_that_is_refused(opened: ReplayDestination, db: MariaDB, query: str, why: str) -> None:
     """No start is past it by itself: it has not run, whatever the error says."""
     ddl = DdlEvent(5, "d", "t", query)
     with pytest.raises(ConsumeError, match="it is removed: ") as refused:
@@ -198,17 +197,17 @@ def test_the_way_past_a_ddl_that_is_refused(opened: ServerDestination, db: Maria
 
 
 def test_a_connection_is_lost_behind_a_ddl(
-    opened: ServerDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
+    opened: ReplayDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passed = fail_once(monkeypatch, "consumer.after_ddl", ConnectionLost("gone"))
+    passed = fail_once(monkeypatch, "sink.ddl_after_exec", ConnectionLost("gone"))
     opened.apply(part(5, ddl=DdlEvent(5, "d", "t", "ALTER TABLE t ADD COLUMN w INT")))
-    assert passed.count("consumer.before_ddl") == 1, "it had run"
+    assert passed.count("sink.ddl_before_mark") == 1, "it had run"
     opened.apply(part(6, insert("t", id=1, w=2)))
     assert list(db.query("SELECT id, w FROM d.t")) == [(1, 2)]
 
 
 @pytest.mark.parametrize("error", [ConnectionLost("gone"), KeyError("killed")])
-@pytest.mark.parametrize("point", ["consumer.before_ddl", "consumer.ddl_noted", "consumer.after_ddl"])
+@pytest.mark.parametrize("point", ["sink.ddl_before_mark", "sink.ddl_marked", "sink.ddl_after_exec"])
 @pytest.mark.parametrize(
     ("query", "check", "found"),
     [
@@ -225,7 +224,7 @@ def test_a_connection_is_lost_behind_a_ddl(
     ],
 )
 def test_a_ddl_runs_once_wherever_it_is_interrupted(
-    opened: ServerDestination,
+    opened: ReplayDestination,
     db: MariaDB,
     monkeypatch: pytest.MonkeyPatch,
     query: str,
@@ -254,38 +253,36 @@ def test_a_ddl_runs_once_wherever_it_is_interrupted(
     assert list(db.query("SELECT ddl FROM tidb_binlog.kafka_consumer WHERE name='test'")) == [(None,)]
 
 
-def test_a_ddl_that_ran_before_its_effect_was_noted_is_somebody_s_to_look_at(
-    opened: ServerDestination, db: MariaDB
+def test_a_ddl_that_may_undo_itself_is_not_run_where_nothing_shows_whether_it_has_run(
+    opened: ReplayDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an earlier version stored it: only where it would take itself back."""
-    for query in ("RENAME TABLE t TO x, u TO t, x TO u", "ALTER TABLE t ADD COLUMN w INT"):
+    """Without the right to read table ids."""
+    db.query("CREATE TABLE d.w LIKE d.t")
+    db.query("INSERT INTO d.t VALUES (1, 1, 'a')")
+    monkeypatch.setattr(fingerprint, "_ids", lambda *_: None)
+    fail_once(monkeypatch, "sink.ddl_after_exec", KeyError("killed"))
+    with pytest.raises(KeyError):
+        opened.apply(part(5, ddl=DdlEvent(5, "d", "t", "RENAME TABLE t TO x, w TO t, x TO w")))
+    for _ in range(2):
         opened.close()
-        text = json.dumps([5, "d", query]).replace("'", "''")
-        db.query(f"UPDATE tidb_binlog.kafka_consumer SET ddl='{text}' WHERE name='test'")
-        if "RENAME" in query:
-            with pytest.raises(
-                ConsumeError, match=r"commit_ts 5 was interrupted.*then UPDATE `tidb_binlog`.*='test'; .* RENAME"
-            ):
-                opened.open()
-        else:
-            db.query("ALTER TABLE d.t ADD COLUMN w INT")
+        with pytest.raises(ConsumeError, match=r"commit_ts 5: it was interrupted.*then UPDATE `tidb_binlog`.*RENAME"):
             opened.open()
+    assert len(db.query("SELECT * FROM d.w")) == 1
 
 
 def test_a_ddl_of_a_consumer_that_was_killed_is_waited_for(
-    opened: ServerDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
+    opened: ReplayDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its statement goes on in the server; until that has ended nothing says whether it ran."""
-    fail_once(monkeypatch, "consumer.ddl_noted", KeyError("killed"))
+    fail_once(monkeypatch, "sink.ddl_marked", KeyError("killed"))
     with pytest.raises(KeyError):
         opened.apply(part(5, ddl=DdlEvent(5, "d", "t", "ALTER TABLE t ADD INDEX (v)")))
     opened.close()
-    monkeypatch.setattr(interrupted, "LOCK_WAIT_S", 0)
+    monkeypatch.setattr(lock, "STATEMENT_WAIT_S", 0)
     with db.connect() as connection, connection.cursor() as cursor:
-        name = server_ddl.lock_name("test")
+        name = lock.lock_name("kafka_consumer", "test")
         cursor.execute(f"SELECT GET_LOCK('{name}', 0)")
-        monkeypatch.setattr(server, "_WAIT_S", 0.0)
-        impatient = destination(db.port, "test")
+        impatient = destination(db.port, "test", wait_s=0.0)
         with pytest.raises(DestinationDown, match="a DDL of a consumer of this name is still running"):
             impatient.open()
         impatient.close()
@@ -294,7 +291,7 @@ def test_a_ddl_of_a_consumer_that_was_killed_is_waited_for(
     assert len(db.query("SHOW INDEX FROM d.t WHERE Column_name = 'v'")) == 1
 
 
-def test_two_consumers_of_one_name(opened: ServerDestination, db: MariaDB) -> None:
+def test_two_consumers_of_one_name(opened: ReplayDestination, db: MariaDB) -> None:
     other = destination(db.port, "test")
     other.open()
     opened.apply(part(1, insert("t", id=1)))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import pytest
 
 from drainer.sink.document_position import POSITION
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.file.appender import Current, repair
+from drainer.sink.file.files import Files
 from tests.integration.sink.forks import children
 from tests.support import file_case
 from tests.support.change_replay import WHO, commits
-from tests.support.file_case import binlogs, finish, parquet_rows, payloads, sink
+from tests.support.file_case import FORMATS, binlogs, finish, parquet_rows, payloads, sink
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -123,7 +124,8 @@ def test_a_transaction_is_one_record_however_it_came(whole: Path) -> None:
 def test_files_of_any_length_are_cut_back_or_refused(whole: Path, tmp_path: Path) -> None:
     """What a machine's crash may leave of the current file: every length from nothing to a record too much."""
     directory = shutil.copytree(whole, tmp_path / "files")
-    current = Current.of(recorded(directory)["notes"])
+    current = FORMATS["pb"].notes_of(recorded(directory)["notes"]).current[0]
+    repair = partial(Files(directory, FORMATS["pb"]).repair, {0: current})
     path = directory / current.name
     committed = path.read_bytes()
     assert len(committed) == current.length > 100
@@ -132,9 +134,9 @@ def test_files_of_any_length_are_cut_back_or_refused(whole: Path, tmp_path: Path
         path.write_bytes(written[:size])
         if size < current.length:
             with pytest.raises(DestinationRefused, match=f"has {size} bytes, and {current.length} are committed"):
-                repair(directory, current)
+                repair()
         else:
-            repair(directory, current)
+            repair()
             assert path.read_bytes() == committed
     (directory / f"binlog-{current.number + 1:016d}-20240101000000").write_bytes(b"never committed")
     destination = sink(directory, "pb")

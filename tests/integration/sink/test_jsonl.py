@@ -12,8 +12,9 @@ import pytest
 
 from drainer.sink.document_position import POSITION
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.jsonl.files import Notes, repair
-from drainer.sink.jsonl.sink import JsonlSink
+from drainer.sink.file.files import Files
+from drainer.sink.file.jsonl import JsonlFormat
+from drainer.sink.file.sink import FileSink
 from tests.integration.sink.forks import children
 from tests.support import jsonl_case
 from tests.support.jsonl_case import WHO, commits, in_order, lines_of, recorded
@@ -22,21 +23,21 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 EDGES = commits()[4:160:6]
 POINTS = [
-    "jsonl.appended:9",
-    "jsonl.synced:9",
+    "file.appended:9",
+    "file.synced:9",
     "sink.before_commit:30",
     "sink.position_written:30",
     "sink.after_commit:30",
-    "jsonl.part_written:2",
-    "jsonl.committed",
-    "jsonl.committed:2",
-    "jsonl.renamed",
-    "jsonl.renamed:4",
+    "file.part_written:2",
+    "file.committed",
+    "file.committed:2",
+    "file.renamed",
+    "file.renamed:4",
     "drainer.after_intent",
     "drainer.before_commit:2",
     "drainer.mid_large:5",
 ]
-AGAIN = ["jsonl.synced:2", "jsonl.part_written", "sink.position_written:7", "jsonl.committed", "jsonl.renamed"]
+AGAIN = ["file.synced:2", "file.part_written", "sink.position_written:7", "file.committed", "file.renamed"]
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +74,11 @@ def test_a_driver_that_dies_again_and_again(whole: Path, tmp_path: Path) -> None
     directory = tmp_path / "lines"
     died = 0
     for point in (
-        "jsonl.synced:2",
-        "jsonl.part_written",
+        "file.synced:2",
+        "file.part_written",
         "sink.position_written:7",
-        "jsonl.committed",
-        "jsonl.renamed",
+        "file.committed",
+        "file.renamed",
     ):
         died += life(directory, point) == -signal.SIGKILL
     assert died == len(AGAIN)
@@ -85,16 +86,17 @@ def test_a_driver_that_dies_again_and_again(whole: Path, tmp_path: Path) -> None
     assert in_order(directory) == in_order(whole)
 
 
-def opened(directory: Path) -> JsonlSink:
-    destination = JsonlSink(directory, files=3, rotate_bytes=4000)
+def opened(directory: Path) -> FileSink:
+    destination = jsonl_case.sink(directory, files=3, rotate_bytes=4000)
     destination.open(WHO, 1)
     return destination
 
 
-def repaired(directory: Path) -> JsonlSink:
+def repaired(directory: Path) -> FileSink:
     """The part of a start that looks at files."""
-    repair(directory, Notes.of(recorded(directory)["notes"]))
-    return JsonlSink(directory)
+    form = JsonlFormat(3)
+    Files(directory, form).repair(form.notes_of(recorded(directory)["notes"]).current)
+    return jsonl_case.sink(directory)
 
 
 def current_files(directory: Path) -> dict[Path, int]:
@@ -149,7 +151,7 @@ def test_a_position_cut_anywhere_stops_the_start(whole: Path, tmp_path: Path) ->
 
 def test_a_part_that_is_committed_and_lost_is_not_passed_over(whole: Path, tmp_path: Path) -> None:
     directory = tmp_path / "lines"
-    assert life(directory, "jsonl.committed") == -signal.SIGKILL
+    assert life(directory, "file.committed") == -signal.SIGKILL
     part, name = recorded(directory)["notes"]["renames"][0]
     data = (directory / part).read_bytes()
     (directory / part).unlink()

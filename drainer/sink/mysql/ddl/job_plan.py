@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from binlog.runtime.log import get_logger
@@ -56,6 +56,9 @@ class Plan:
     def may_repeat(self) -> bool:
         """Emptying a table or dropping it again does no harm."""
         return bool(_HARMLESS.match(self.sql[self.statement]))
+
+    def begun(self, before: Fingerprint) -> Plan:
+        return replace(self, before=before)
 
     def text(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)

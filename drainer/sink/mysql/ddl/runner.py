@@ -1,4 +1,4 @@
-"""Runs DDL exactly once: a mark before, the statement, a mark after (rule 18, architecture "Exactly once").
+"""Runs the drainer's DDL exactly once: a mark before, the statement, a mark after (once.py; rule 18).
 
     (nothing) ──mark──► running ──statement──► running ──mark and position, one transaction──► done
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from binlog.runtime.crashpoint import crash_point
@@ -21,7 +22,7 @@ from binlog.tidb.job import ActionType
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, DdlUndecided
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
-from drainer.sink.mysql.ddl import destination_partitions, fingerprint, recycle_plan, session_context
+from drainer.sink.mysql.ddl import destination_partitions, once, recycle_plan, session_context
 from drainer.sink.mysql.ddl.job_plan import Plan, plan_of
 from drainer.sink.mysql.ddl.recycle_bin import RecycleBin
 from drainer.sink.mysql.ddl.server import Server
@@ -48,26 +49,6 @@ _ALREADY: Final[Mapping[int, frozenset[int]]] = {
     ActionType.DROP_COLUMN: frozenset({1091}),
     ActionType.DROP_FOREIGN_KEY: frozenset({1091}),
 }
-
-
-def execute_text(session: Session, schema: str, statement: str, *, commit_ts: int, may_have_run: bool) -> None:
-    """Execute the text of a DDL. `schema`: the default database, "" for none. `may_have_run`: whether an earlier
-    attempt may have executed it; then IGNORABLE errors count as success and are logged with `commit_ts`. Raises
-    ServerError for all other errors."""
-    try:
-        if schema:
-            session.execute(b"USE " + quote(schema))
-        session.execute(statement.encode())
-    except ServerError as error:
-        if error.code not in IGNORABLE or not may_have_run:
-            raise
-        _log.warning(
-            "the server refused a DDL that may have run before an interruption, because its effect exists already; it "
-            "counts as executed",
-            commit_ts=commit_ts,
-            statement=statement,
-            error=str(error),
-        )
 
 
 class DdlRunner:
@@ -126,17 +107,12 @@ class DdlRunner:
         return tuple(settled)
 
     def _happened(self, session: Session, plan: Plan) -> bool:
-        before = plan.before
-        if before is None or plan.may_repeat:
+        if plan.before is None or plan.may_repeat:
             return False
-        now = fingerprint.take(session, plan.schemas, plan.tables)
-        if now["shown"] != before["shown"]:
-            return True
-        if now["ids"] is None or before["ids"] is None:
-            if plan.kind in _TRAVELLING:
-                raise self._undecided(plan)
-            return False
-        return now["ids"] != before["ids"]
+        found = once.has_run(session, plan, undoes_itself=plan.kind in _TRAVELLING)
+        if found is None:
+            raise self._undecided(plan)
+        return found
 
     def _undecided(self, plan: Plan) -> DdlUndecided:
         place = (
@@ -181,17 +157,14 @@ class DdlRunner:
                 self._change_rows(session, replace(plan, instead=None, before=None))
                 plan = replace(plan, statement=plan.statement + 1)
                 continue
-            marked = replace(plan, before=fingerprint.take(session, plan.schemas, plan.tables))
-            crash_point("sink.ddl_before_mark")
-            self._mark(session, marked)
-            crash_point("sink.ddl_marked")
-            if self._execute(session, marked):
-                plan = replace(plan, statement=plan.statement + 1)
-            else:
-                plan = replace(plan, sql=plan.instead or (), instead=None, instead_codes=(), statement=0)
-            crash_point("sink.ddl_after_exec")
+            plan = once.run_marked(session, plan, partial(self._mark, session), partial(self._step, session))
         self._finish(plan)
         crash_point("sink.after_mark")
+
+    def _step(self, session: Session, plan: Plan) -> Plan:
+        if self._execute(session, plan):
+            return replace(plan, statement=plan.statement + 1)
+        return replace(plan, sql=plan.instead or (), instead=None, instead_codes=(), statement=0)
 
     def _change_rows(self, session: Session, plan: Plan) -> None:
         """A statement on rows, from an operator's ddl-rewrite: no table definition shows whether it ran, but it can

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Final
+from zoneinfo import ZoneInfo
 
 from binlog.errors import DecodeError
 
 from drainer.protocol.errors import MessageError
+from drainer.protocol.event import RowEvent
 from drainer.protocol.pb_file.decoder import FileEvent
 from drainer.sink.mysql.connection import ServerError, Session
+from drainer.sink.mysql.replay.row_events import file_event, in_utc
 from drainer.sink.mysql.replay.statements import RowStatement, TableThere, statements
 from drainer.sink.mysql.rows.row_warnings import stored_exactly
 from drainer.sink.mysql.rows.unique_keys import read
@@ -21,30 +24,34 @@ _AT_ROW: Final = re.compile(r"column '?(?:[^']*\.)*`?([^'`]+)`?'? at row (\d+)$"
 
 
 class RowWriter:
-    """`safe`: rows may be there already, or be missing (`D-LD-11`). Tables are asked for once, until `forget`."""
+    """`safe`: rows may be there already, or be missing (`D-LD-11`); `zone`: that of TIMESTAMPs in events, the session's
+    is UTC. Tables are asked for once, until `forget`."""
 
-    def __init__(self, *, safe: bool) -> None:
+    def __init__(self, *, safe: bool, zone: str) -> None:
         self._safe = safe
+        self._zone = None if zone == "UTC" else ZoneInfo(zone)
         self._tables: dict[tuple[str, str], TableThere] = {}
 
     def forget(self) -> None:
         """Tables may have changed."""
         self._tables.clear()
 
-    def write(self, session: Session, commit_ts: int, events: Sequence[FileEvent]) -> None:
+    def write(self, session: Session, commit_ts: int, events: Sequence[FileEvent | RowEvent]) -> None:
         """In order, in the session's transaction. `commit_ts`: for errors. Raises ReplayFailed."""
-        place = ""
+        place, found = "", list[FileEvent]()
         try:
             for event in events:
                 place = f"`{event.schema}`.`{event.table}`"
-                self.table(session, event.schema, event.table)
-            for statement in statements(events, self._tables, session.flavour, safe=self._safe):
+                there = self._table(session, event.schema, event.table)
+                made = file_event(event, there) if isinstance(event, RowEvent) else event
+                found.append(made if self._zone is None else in_utc(made, self._zone))
+            for statement in statements(found, self._tables, session.flavour, safe=self._safe):
                 place = f"`{statement.schema}`.`{statement.table}`"
                 self._run(session, statement, commit_ts)
         except (ServerError, MessageError, DecodeError) as error:
             raise ReplayFailed(f"{place}: {error}", commit_ts=commit_ts, table=place) from error
 
-    def table(self, session: Session, schema: str, table: str) -> TableThere:
+    def _table(self, session: Session, schema: str, table: str) -> TableThere:
         """How the destination has it. Raises MessageError where it does not."""
         found = self._tables.get((schema, table))
         if found is None:

@@ -15,7 +15,7 @@ from drainer.dispatch.rules import Router
 from drainer.dispatch.slotting import PartitionSlotting
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.base import Wants
-from drainer.sink.file.sink import OneSlot
+from drainer.sink.file.format import ByTable
 
 PLAN = Plan(1, 2, Mode.SPREAD, (), 10)
 
@@ -55,5 +55,5 @@ def test_a_sink_with_partitions_has_slots_for_the_tasks_and_no_more_than_its_own
 
 
 def test_a_sink_whose_slots_are_places_has_them_all() -> None:
-    assert slots(OneSlot(), tasks=8) == 1
-    assert slots(OneSlot(), tasks=8, configured=5) == 1
+    assert slots(ByTable(1), tasks=8) == 1
+    assert slots(ByTable(1), tasks=8, configured=5) == 1

@@ -22,7 +22,6 @@ from drainer.kafka_check.__main__ import main
 from drainer.kafka_consumer.__main__ import main as consumer_main
 from drainer.kafka_consumer.core import ConsumerCore, Resume
 from drainer.kafka_consumer.run import Progress, Stop, consume, print_events
-from drainer.kafka_consumer.sqlite import SqliteDestination
 from drainer.kafka_reading.address import kafka_address
 from drainer.kafka_reading.records import (
     Place,
@@ -37,6 +36,7 @@ from drainer.protocol.encoder import Ddl, Message
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
 from tests.support.row_changes import make_changes, make_table
+from tests.unit.drainer.kafka_consumer.test_sqlite import consumer
 
 URI = "kafka://unused/topic?protocol=open-protocol"
 INT = FieldType(Tp.LONG, flen=11, decimal=0)
@@ -146,7 +146,7 @@ def test_a_consumer_that_is_stopped_before_brokers_answer_ends_well(
     stop = Stop()
     stop.set()
     address = kafka_address(URI, "test", {})
-    consume(address, ["t"], SqliteDestination(tmp_path / "rows.db"), stop)
+    consume(address, ["t"], consumer(tmp_path / "rows.db"), stop)
     print_events(address, ["t"], lambda _: pytest.fail("nothing was read"), stop)
     assert not (tmp_path / "rows.db").exists()
 

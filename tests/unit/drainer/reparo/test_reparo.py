@@ -16,12 +16,12 @@ from structlog.testing import capture_logs
 
 from drainer.batch.work import Kind
 from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, dml_head
-from drainer.protocol.pb_file.records import record
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
 from drainer.reparo.__main__ import main
 from drainer.reparo.config import ReparoConfig
 from tests.support.any_changes import KINDS
+from tests.support.file_case import framed
 from tests.support.row_changes import make_changes, make_table
 
 T = make_table("shop", "orders", [("id", KINDS["big"]), ("state", KINDS["varchar"])], primary=["id"])
@@ -37,7 +37,7 @@ def events(one: RowChanges) -> bytes:
 
 def transaction(commit_ts: int, *rows: bytes) -> bytes:
     data = b"".join(rows)
-    return record([dml_head(commit_ts, len(data)), data])
+    return framed(dml_head(commit_ts, len(data)), data)
 
 
 def insert(table: Table, *rows: tuple[Any, ...]) -> bytes:
@@ -53,7 +53,7 @@ def delete(table: Table, row: tuple[Any, ...]) -> bytes:
 
 
 def ddl(commit_ts: int, query: str) -> bytes:
-    return record([ddl_binlog(commit_ts, query)])
+    return framed(ddl_binlog(commit_ts, query))
 
 
 RECORDS = [

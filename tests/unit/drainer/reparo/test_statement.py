@@ -18,7 +18,7 @@ from drainer.reparo.statement import parse
         ("use `d`; create table if not exists `a;b`.`t``x` (id int);", ("a;b", "d", "t`x")),
         ("use `d;``e`; alter table t add c int comment ';';", ("d;`e", "d;`e", "t")),
         ("create database if not exists `d`;", ("d", "", "")),
-        ("use `d`; drop database `d`;", ("d", "", "")),
+        ("use `d`; drop database `d`;", ("d", "d", "")),
         ("use `d`; drop table if exists a, b;", ("d", "d", "a")),
         ("use `d`; drop view v;", ("d", "d", "v")),
         ("use `d`; create or replace view v as select 1;", ("d", "d", "v")),

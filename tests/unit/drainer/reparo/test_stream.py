@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from drainer.protocol.pb_file.encoder import ddl_binlog, dml_head
-from drainer.protocol.pb_file.records import record
 from drainer.reparo.errors import ReparoError
-from drainer.reparo.stream import Entry, Range, Stream
-from drainer.sink.replay import ReplayPosition
+from drainer.reparo.stream import FilePosition, Range, Stream
+from tests.support.file_case import framed
 
 
 def write(directory: Path, *files: Sequence[int | bytes]) -> list[Path]:
@@ -19,12 +18,12 @@ def write(directory: Path, *files: Sequence[int | bytes]) -> list[Path]:
     paths = []
     for number, content in enumerate(files):
         path = directory / f"binlog-{number:016d}-20240101000000"
-        path.write_bytes(b"".join(record([one if isinstance(one, bytes) else dml_head(one, 0)]) for one in content))
+        path.write_bytes(b"".join(framed(one if isinstance(one, bytes) else dml_head(one, 0)) for one in content))
         paths.append(path)
     return paths
 
 
-def stamps(directory: Path, start: int = 0, stop: int = 0, position: ReplayPosition | None = None) -> list[int]:
+def stamps(directory: Path, start: int = 0, stop: int = 0, position: FilePosition | None = None) -> list[int]:
     return [one.binlog.commit_ts for one in Stream(directory, Range(start, stop), position)]
 
 
@@ -78,7 +77,7 @@ def test_records_of_one_commit_ts_that_were_written_again_are_read_once(
         one if isinstance(one, int) else one[-1:].decode() for one in wanted
     ]
     for n, entry in enumerate(entries):
-        assert list(Stream(tmp_path, Range(), resumed(entry))) == entries[n + 1 :]
+        assert list(Stream(tmp_path, Range(), entry.position)) == entries[n + 1 :]
 
 
 def test_equal_records_of_this_projects_drainer_are_all_read(tmp_path: Path) -> None:
@@ -89,21 +88,12 @@ def test_equal_records_of_this_projects_drainer_are_all_read(tmp_path: Path) -> 
     assert stamps(tmp_path) == [5, 5, 6, 6]
 
 
-def resumed(entry: Entry, *, in_ddl: bool = False) -> ReplayPosition:
-    at = entry.position
-    end = at.begin if in_ddl else at.end
-    return ReplayPosition(at.file_number, at.begin, end, at.crc, at.commit_ts, in_ddl)
-
-
 def test_reading_goes_on_behind_every_record(tmp_path: Path) -> None:
     write(tmp_path, [1, 2, ddl_binlog(2, "x")], [3], [ddl_binlog(4, "y"), 5])
     entries = list(Stream(tmp_path, Range()))
     for n, entry in enumerate(entries):
-        rest = [one.position for one in Stream(tmp_path, Range(), resumed(entry))]
+        rest = [one.position for one in Stream(tmp_path, Range(), FilePosition.parse(entry.position.text()))]
         assert rest == [one.position for one in entries[n + 1 :]]
-        again = list(Stream(tmp_path, Range(), resumed(entry, in_ddl=True)))
-        assert [one.position for one in again] == [one.position for one in entries[n:]]
-        assert [one.repeated for one in again] == [True] + [False] * (len(again) - 1)
 
 
 def test_a_position_of_other_files_is_refused(tmp_path: Path) -> None:
@@ -111,11 +101,13 @@ def test_a_position_of_other_files_is_refused(tmp_path: Path) -> None:
     entry = list(Stream(tmp_path, Range()))[1]
     write(tmp_path, [1, 9], [10])
     with pytest.raises(ReparoError, match=r"does not have, at byte \d+, the record of commit_ts 2 .*-name"):
-        stamps(tmp_path, position=resumed(entry))
+        stamps(tmp_path, position=entry.position)
     with pytest.raises(ReparoError, match="position is in file 7, which is not in"):
-        stamps(tmp_path, position=ReplayPosition(7, 0, 20, 1, 1))
+        stamps(tmp_path, position=FilePosition(7, 0, 20, 1, 1))
     with pytest.raises(ReparoError, match="does not have, at byte 5000"):
-        stamps(tmp_path, position=ReplayPosition(0, 5000, 5020, 1, 1))
+        stamps(tmp_path, position=FilePosition(0, 5000, 5020, 1, 1))
+    with pytest.raises(ReparoError, match="the stored position is damaged"):
+        FilePosition.parse('{"file_number": 1}')
 
 
 def test_a_file_that_is_missing_and_a_directory_without_any(tmp_path: Path) -> None:
@@ -139,7 +131,7 @@ def test_a_file_that_is_missing_and_a_directory_without_any(tmp_path: Path) -> N
 def test_damage_names_file_and_offset_and_may_be_skipped(tmp_path: Path) -> None:
     paths = write(tmp_path, [1, 2, 3], [4])
     data = bytearray(paths[0].read_bytes())
-    size = len(record([dml_head(1, 0)]))
+    size = len(framed(dml_head(1, 0)))
     data[size + 13] ^= 1
     paths[0].write_bytes(data)
     with pytest.raises(ReparoError, match=rf"binlog-0+-\d+: damaged at byte {size}: CRC-32C .*-skip-damaged"):

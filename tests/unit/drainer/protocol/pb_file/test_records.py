@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.protocol.pb_file.reader import RecordDamaged, records, sorted_files
-from drainer.protocol.pb_file.records import MAGIC_BYTES, OVERHEAD, compressed_name, file_name, parse_name, record
+from drainer.protocol.pb_file.records import MAGIC_BYTES, OVERHEAD, compressed_name, file_name, parse_name
+from tests.support.file_case import framed
 
 PAYLOADS = [b"first", b"", b"x" * 300, MAGIC_BYTES * 3, b"last one"]
-WHOLE = b"".join(record([payload]) for payload in PAYLOADS)
+WHOLE = b"".join(map(framed, PAYLOADS))
 ENDS = [sum(len(payload) + OVERHEAD for payload in PAYLOADS[: n + 1]) for n in range(len(PAYLOADS))]
 
 
@@ -29,9 +30,9 @@ def read(path: Path, data: bytes, *, is_last: bool = False) -> tuple[list[bytes]
 
 
 def test_a_record_is_laid_out_as_upstream_has_it() -> None:
-    assert record([b"pay", b"load"])[:19] == bytes.fromhex("04051b1c 0700000000000000 7061796c6f6164")
+    assert framed(b"pay", b"load")[:19] == bytes.fromhex("04051b1c 0700000000000000 7061796c6f6164")
     # CRC-32C of "123456789" is the check value of the polynomial.
-    assert record([b"123456789"])[-4:] == (0xE3069283).to_bytes(4, "little")
+    assert framed(b"123456789")[-4:] == (0xE3069283).to_bytes(4, "little")
 
 
 def test_names_of_every_age_are_taken() -> None:

@@ -14,7 +14,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.changes.stream import StreamDecoder
 from drainer.sink.base import Identity
-from drainer.sink.file.appender import Appender, Rotation
+from drainer.sink.file.files import Appender, Rotation
 from drainer.sink.file.format import FileFormat
 from drainer.sink.file.parquet import ParquetFormat
 from drainer.sink.file.pb import PbFormat
@@ -46,9 +46,9 @@ def test_a_batch_takes_a_few_times_its_binlogs_and_leaves_nothing(
     in_columns = [0]
     put = Appender.put
 
-    def watched(self: Appender, parts: Iterable[bytes], length: int) -> None:
+    def watched(self: Appender, slot: int, parts: Iterable[bytes]) -> None:
         in_columns.append(pa.total_allocated_bytes() - before)
-        put(self, parts, length)
+        put(self, slot, parts)
 
     before = pa.total_allocated_bytes()
     monkeypatch.setattr(Appender, "put", watched)

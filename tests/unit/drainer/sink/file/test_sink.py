@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,33 +19,69 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.stream import StreamDecoder
 from drainer.protocol.pb_file.reader import records
 from drainer.schema.steps import Ddl
-from drainer.sink.base import Wants
+from drainer.sink.base import FirstStart, Intent, Wants
+from drainer.sink.document_position import POSITION
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced, LockHeld, PositionMoved
+from drainer.sink.file.make import make
 from drainer.sink.file.pb import PbFormat, TransactionWriter
 from drainer.sink.file.section import FileSection
-from drainer.sink.file.sink import FileSink, make
+from drainer.sink.file.sink import FileSink
 from drainer.sink.registry import section
 from drainer.sink.registry import sink as made_sink
 from drainer.sink.settings import SyncerSettings
 from tests.support.change_replay import WHO
 from tests.support.file_case import binlogs, parquet_rows, sink
+from tests.support.jsonl_case import in_order
 from tests.support.row_case import BEGIN_TS, INT, table, transaction, view_of
-from tests.unit.drainer.sink.jsonl.test_sink import full_disk
 
 INFO = table([("id", INT)], handle="id")
 
+with_lines = pytest.mark.parametrize("form", ["pb", "jsonl"])
 
-def segment(after: int, until: int, *transactions: tuple[int, ...]) -> ChangeSegment:
-    """Each transaction inserts its keys."""
+
+def segment(after: int, until: int, *transactions: int | tuple[int, ...]) -> ChangeSegment:
+    """Each transaction inserts its keys, or its key."""
     builder = StreamDecoder(view_of(INFO)).builder()
     for n, keys in enumerate(transactions):
-        rows = [(INFO, ("insert", {}, {1: key})) for key in keys]
+        rows = [(INFO, ("insert", {}, {1: key})) for key in ((keys,) if isinstance(keys, int) else keys)]
         builder.add_all([transaction(rows, commit_ts=BEGIN_TS + after + 1 + n)])
     return builder.finish(BEGIN_TS + after, BEGIN_TS + until)
 
 
 def keys_of(directory: Path) -> list[list[Any]]:
+    """Of each transaction; of lines, of each line."""
+    lines = [[line["new"]["id"]] for line in in_order(directory) if line["kind"] != "ddl"]
+    if lines:
+        return lines
     return [[event.new["id"] for event in one.events()] for one in binlogs(directory) if one.query is None]
+
+
+def files_of(directory: Path) -> list[Path]:
+    return [path for path in sorted(directory.iterdir()) if path.suffix == ".jsonl" or path.name.startswith("binlog-")]
+
+
+@contextmanager
+def full_disk(file_bytes: int) -> Iterator[None]:
+    """A file takes so many bytes and no more, which the kernel tells as a write's error as it does of a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def torn_behind(
+    *whole: ChangeSegment, then: Callable[[], None] = lambda: None
+) -> Callable[..., Iterator[ChangeSegment]]:
+    """Pieces of a transaction whose pump is lost."""
+
+    def works(*_: object) -> Iterator[ChangeSegment]:
+        yield from whole
+        then()
+        raise DestinationDown("the pump is gone")
+
+    return works
 
 
 class Clock:
@@ -128,11 +166,8 @@ def test_a_file_that_is_due_after_a_failed_attempt_has_nothing_of_it(
     destination = opened(tmp_path, form, interval_ms=60_000, clock_s=clock)
     destination.apply(segment(0, 10, (1,)), 1)
 
-    def torn() -> Iterator[ChangeSegment]:
-        yield segment(10, 12, (2,), (3,))
-        raise DestinationDown("the pump is gone")
-
     with pytest.raises(DestinationDown):
+        torn = torn_behind(segment(10, 12, 2, 3))
         destination.apply_pieces(Pieces(BEGIN_TS + 10, BEGIN_TS + 20, torn), 1)
     clock.now += 61
     if not by_next_attempt:
@@ -148,62 +183,109 @@ def test_a_file_that_is_due_after_a_failed_attempt_has_nothing_of_it(
         assert len(parquet_rows(tmp_path)) == 3
 
 
-def test_what_raises_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
-    """And what it wrote is overwritten by the next attempt, also where it had begun another file."""
+@with_lines
+def test_what_raises_in_the_middle_leaves_nothing(tmp_path: Path, form: str) -> None:
+    """And what it wrote is overwritten by the next attempt of the same life, also where it had begun another file."""
     clock = Clock()
-    destination = opened(tmp_path, rotate_bytes=100, clock_s=clock)
-    destination.apply(segment(0, 10, (1,)), 1)
+    destination = opened(tmp_path, form, rotate_bytes=100, clock_s=clock)
+    destination.apply(segment(0, 10, 1), 1)
 
-    def torn() -> Iterator[ChangeSegment]:
-        yield segment(10, 12, (77,), (78,), (79,), (80,))
+    def later() -> None:
         clock.now += 5
-        raise DestinationDown("the pump is gone")
 
     with pytest.raises(DestinationDown):
+        torn = torn_behind(segment(10, 12, 77, 78), segment(12, 14, 79, 80), then=later)
         destination.apply_pieces(Pieces(BEGIN_TS + 10, BEGIN_TS + 20, torn), 1)
     assert destination.commit_ts == BEGIN_TS + 10
     clock.now += 5
-    destination.apply(segment(10, 20, (2,), (3,), (4,), (5,)), 1)
-    assert keys_of(tmp_path) == [[1], [2], [3], [4], [5]]
-    numbers = [path.name[:23] for path in sorted(tmp_path.glob("binlog-*"))]
+    whole = Pieces(BEGIN_TS + 10, BEGIN_TS + 20, lambda: (segment(10, 12, 2, 3), segment(12, 20, 4, 5)))
+    assert destination.apply_pieces(whole, 1).rows == 4
+    assert (keys_of(tmp_path), destination.commit_ts) == ([[1], [2], [3], [4], [5]], BEGIN_TS + 20)
+    numbers = [path.name[:23] for path in files_of(tmp_path)]
     assert len(numbers) == len(set(numbers)) >= 3
 
 
-def test_a_batch_that_does_not_begin_at_the_position_writes_nothing(tmp_path: Path) -> None:
-    destination = opened(tmp_path)
+@with_lines
+def test_a_batch_that_does_not_begin_at_the_position_writes_nothing(tmp_path: Path, form: str) -> None:
+    destination = opened(tmp_path, form)
     for attempt in (
-        lambda: destination.apply(segment(5, 10, (1,)), 1),
+        lambda: destination.apply(segment(5, 10, 1), 1),
         lambda: destination.apply_pieces(Pieces(BEGIN_TS + 5, BEGIN_TS + 10, lambda: ()), 1),
     ):
         with pytest.raises(PositionMoved):
             attempt()
-    assert not list(tmp_path.glob("binlog-*"))
+    assert not files_of(tmp_path)
 
 
-def test_an_old_driver_that_wakes_touches_no_file(tmp_path: Path) -> None:
+@with_lines
+def test_an_old_driver_that_wakes_touches_no_file(tmp_path: Path, form: str) -> None:
     """Where the lock did not hold, the epoch does."""
-    old = opened(tmp_path)
-    old.apply(segment(0, 10, (1,)), 1)
+    old = opened(tmp_path, form)
+    old.apply(segment(0, 10, 1), 1)
     with pytest.raises(LockHeld):
-        opened(tmp_path)
+        opened(tmp_path, form)
     old._opened().close()
-    opened(tmp_path)
+    new = opened(tmp_path, form)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for attempt in (
-        lambda: old.apply(segment(10, 20, (2,)), 1),
+        lambda: old.apply(segment(10, 20, 2), 1),
         lambda: old.ddl(ddl(15, "x")),
         lambda: old.advance(BEGIN_TS + 20, 1),
+        lambda: old.begin(Intent(BEGIN_TS + 10, BEGIN_TS + 20, 1, 10, 1, "d")),
     ):
-        with pytest.raises(Fenced):
+        with pytest.raises(Fenced, match="has taken over"):
             attempt()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    new.apply(segment(10, 20, 3), 1)
+    assert keys_of(tmp_path) == [[1], [3]]
 
 
-def test_files_follow_one_another_by_size(tmp_path: Path) -> None:
-    destination = opened(tmp_path, rotate_bytes=150)
+@with_lines
+def test_jobs_are_remembered(tmp_path: Path, form: str) -> None:
+    destination = opened(tmp_path, form)
+    destination.ddl(ddl(5, "x"))
+    destination.close(clean=True)
+    again = sink(tmp_path, form)
+    position = again.open(WHO, 1)
+    assert (position.commit_ts, position.schema_version, position.fresh) == (BEGIN_TS + 5, 5, False)
+    assert (again.job_done(5), again.job_done(6)) == (True, False)
+
+
+@with_lines
+def test_a_job_that_ran_early_is_known_at_its_own_binlog(tmp_path: Path, form: str) -> None:
+    """Ids are shared with tables and partitions: one CREATE TABLE in between takes thousands."""
+    destination = opened(tmp_path, form)
+    for job_id, commit_ts, early in ((5, BEGIN_TS + 5, True), (9000, BEGIN_TS + 6, False)):
+        job = Job(job_id, ActionType.CREATE_TABLE, schema_version=9)
+        destination.ddl(Ddl(job, commit_ts, early, "d", "d", ("x",), "x", 0, ()))
+    assert destination.job_done(5)
+
+
+@with_lines
+def test_a_first_start(tmp_path: Path, form: str) -> None:
+    """Nothing is there, so it begins at the beginning where that is offered."""
+    destination = sink(tmp_path / "new" / "directory", form)
+    position = destination.open(WHO, 7, FirstStart((("d", "t"),), 3))
+    assert (position.commit_ts, position.fresh, position.missing) == (3, True, (("d", "t"),))
+    destination.close(clean=True)
+    assert (tmp_path / "new" / "directory" / POSITION).exists()
+
+
+@pytest.mark.parametrize(("form", "name"), [("pb", "binlog-0-x"), ("jsonl", "000-000000000.jsonl")])
+def test_what_cannot_be_opened_holds_no_lock(tmp_path: Path, form: str, name: str) -> None:
+    (tmp_path / name).write_text("of another time\n")
+    for _ in range(2):
+        with pytest.raises(DestinationRefused, match=r"exists, and position\.json does not"):
+            opened(tmp_path, form)
+    assert (tmp_path / name).read_text() == "of another time\n"
+
+
+@with_lines
+def test_files_follow_one_another_by_size(tmp_path: Path, form: str) -> None:
+    destination = opened(tmp_path, form, rotate_bytes=150)
     for n in range(8):
-        destination.apply(segment(10 * n, 10 * n + 10, (n,), (100 + n,)), 1)
-    sizes = [path.stat().st_size for path in sorted(tmp_path.glob("binlog-*"))]
+        destination.apply(segment(10 * n, 10 * n + 10, n, 100 + n), 1)
+    sizes = [path.stat().st_size for path in files_of(tmp_path)]
     assert len(sizes) > 4
     assert all(size >= 150 for size in sizes[:-1])
     assert keys_of(tmp_path) == [[key] for n in range(8) for key in (n, 100 + n)]
@@ -234,12 +316,22 @@ def test_files_follow_one_another_by_age_and_complete_ones_may_go(tmp_path: Path
     assert keys_of(tmp_path) == [[1], [2], [3]]
 
 
-def test_a_file_that_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
-    destination = opened(tmp_path)
-    destination.apply(segment(0, 10, (1,)), 1)
-    next(tmp_path.glob("binlog-*")).unlink()
-    with pytest.raises(DestinationRefused, match="bytes of it are committed"):
-        destination.apply(segment(10, 20, (2,)), 1)
+@with_lines
+def test_a_current_file_that_is_gone_is_not_begun_anew(tmp_path: Path, form: str) -> None:
+    """Moved away or cut while the drainer runs: zeros in its place would be rows lost in silence."""
+    destination = opened(tmp_path, form)
+    destination.apply(segment(0, 10, 1), 1)
+    (path,) = files_of(tmp_path)
+    data = path.read_bytes()
+    path.unlink()
+    with pytest.raises(DestinationRefused, match=f"has 0 bytes, and {len(data)} are committed"):
+        destination.apply(segment(10, 20, 2), 1)
+    path.write_bytes(data[:-1])
+    with pytest.raises(DestinationRefused, match=f"has {len(data) - 1} bytes, and {len(data)} are committed"):
+        destination.apply(segment(10, 20, 2), 1)
+    path.write_bytes(data)
+    destination.apply(segment(10, 20, 2), 1)
+    assert keys_of(tmp_path) == [[1], [2]]
 
 
 def test_complete_files_are_compressed_and_old_ones_removed(tmp_path: Path) -> None:
@@ -300,14 +392,19 @@ def test_what_cannot_be_compressed_stays(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(list(tmp_path.glob("binlog-*.gz"))) == 2
 
 
-def test_a_disk_that_is_full_says_so_and_loses_nothing(tmp_path: Path) -> None:
-    destination = opened(tmp_path)
-    destination.apply(segment(0, 10, (1,)), 1)
+@with_lines
+def test_a_disk_that_is_full_says_so_and_loses_nothing(tmp_path: Path, form: str) -> None:
+    """Not even what the driver could not flush hides the error."""
+    destination = opened(tmp_path, form)
+    destination.apply(segment(0, 10, 1), 1)
     with full_disk(2000), pytest.raises(DestinationDown, match="File too large"):
         destination.apply(segment(10, 20, tuple(range(200))), 1)
+    with full_disk(2000), pytest.raises(DestinationDown, match="the pump is gone"):
+        torn = torn_behind(segment(10, 20, *range(2, 200)))
+        destination.apply_pieces(Pieces(BEGIN_TS + 10, BEGIN_TS + 20, torn), 1)
     assert destination.commit_ts == BEGIN_TS + 10
-    destination.apply(segment(10, 20, (2,)), 1)
-    assert keys_of(tmp_path) == [[1], [2]]
+    destination.apply(segment(10, 20, 2, 3), 1)
+    assert keys_of(tmp_path) == [[1], [2], [3]]
 
 
 def test_parquet_files_appear_when_they_are_whole(tmp_path: Path) -> None:
@@ -348,7 +445,7 @@ def test_the_section_makes_the_sink() -> None:
     assert (to.place(), to.retention_time, to.rotate_bytes) == ("file:/x", timedelta(days=7), 512 << 20)
     made = made_sink("file", to, SyncerSettings())
     assert isinstance(made, FileSink) and made.name == "file:/x"
-    assert make(to.model_copy(update={"format": "parquet"}), SyncerSettings())._records == Path("/x/stage")
+    assert make(to.model_copy(update={"format": "parquet"}), SyncerSettings())._files.directory == Path("/x/stage")
 
 
 @pytest.mark.parametrize(
@@ -371,7 +468,7 @@ def test_a_zone_that_is_none_is_refused() -> None:
 
 def test_a_writer_that_is_abandoned_gives_nothing(tmp_path: Path) -> None:
     given: list[int] = []
-    writer = TransactionWriter(tmp_path, lambda parts, length: given.append(length), UTC, 10)
+    writer = TransactionWriter(tmp_path, lambda slot, parts: given.append(slot), UTC, 10)
     writer.add(segment(0, 10, (1, 2)))
     writer.abandon()
     writer.finish()

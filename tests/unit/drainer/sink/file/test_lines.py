@@ -25,7 +25,8 @@ from drainer.changes.stream import StreamDecoder
 from drainer.row.family import Family, family_of
 from drainer.row.scalar import enum_name, set_names
 from drainer.schema.steps import Ddl, Located, TableChange
-from drainer.sink.jsonl.lines import ByTable, ddl_line, lines_by_slot, lines_in_order, slot_of_table, texts_of
+from drainer.sink.file.format import ByTable, slot_of_table
+from drainer.sink.file.lines import ddl_line, lines_by_slot, lines_in_order, texts_of
 from tests.support.examples import FEW
 from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction, view_of
 from tests.unit.drainer.changes.cases import KINDS, datums, tables, values_of
@@ -156,7 +157,7 @@ def test_lines_of_a_table_share_a_slot_and_keep_their_order() -> None:
 
 
 def test_slots_are_as_version_1_cut_them() -> None:
-    """Part of a batch's recorded cut: another answer needs another SLOTTING_VERSION."""
+    """Part of a batch's recorded cut: another answer needs another version."""
     assert [slot_of_table("shop", name, 16) for name in ("orders", "lines", "", "ü")] == [2, 6, 5, 5]
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from math import isfinite
-from typing import Any, Final
-from zlib import crc32
+from typing import Any
 
-import numpy as np
 from binlog.errors import DecodeError
 from binlog.tidb.time import date_text, datetime_text, duration_text
 from binlog.tidb.types import FieldType, Tp
@@ -20,31 +17,12 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.json_texts import json_texts
 from drainer.changes.stream import in_order
-from drainer.changes.vector import Ints
 from drainer.row.family import Family
 from drainer.row.scalar import enum_name, float_text, set_names
 from drainer.schema.steps import Ddl
-
-SLOTTING_VERSION: Final = 1
+from drainer.sink.file.format import ByTable, table_of
 
 Text = Callable[[Any], str]  # of a carrier that is not NULL: its JSON
-
-
-@dataclass(frozen=True, slots=True)
-class ByTable:
-    """See base.Slotting: all lines of a table are in the same slot."""
-
-    count: int
-    version: int = SLOTTING_VERSION
-    is_fixed: bool = True
-
-    def slots_of(self, changes: Changes, slots: int) -> tuple[Ints]:
-        shape = changes.shape
-        return (np.full(len(changes), slot_of_table(shape.schema, shape.table, slots), np.int64),)
-
-
-def slot_of_table(schema: str, table: str, slots: int) -> int:
-    return crc32(f"{schema}\0{table}".encode()) % slots
 
 
 def lines_by_slot(segment: ChangeSegment, slotting: ByTable) -> dict[int, list[bytes]]:
@@ -66,7 +44,7 @@ def lines_in_order(segment: ChangeSegment) -> Iterator[bytes]:
 
 def ddl_line(step: Ddl, place: int) -> bytes:
     """`place`: the number of earlier DDLs with the same commit_ts; DDLs that run early share a commit_ts."""
-    schema, table = place_of(step)
+    schema, table = table_of(step)
     line = {
         "commit_ts": step.commit_ts,
         "start_ts": step.job.start_ts,
@@ -80,12 +58,6 @@ def ddl_line(step: Ddl, place: int) -> bytes:
         "sql": list(step.sql),
     }
     return (json.dumps(line) + "\n").encode()
-
-
-def place_of(step: Ddl) -> tuple[str, str]:
-    """(database, table) under which a DDL is filed: the first table that it touches, or (database, "") for a DDL on a
-    database."""
-    return next(iter(step.touched_names), (step.schema, ""))
 
 
 def _lines(changes: Changes) -> list[bytes]:

@@ -1,0 +1,239 @@
+"""The files of a directory: appending, starting the next file, and truncating to the recorded length.
+
+Of each slot one file is current: its name and length are recorded with the position. Bytes after that length and files
+of higher numbers are not committed. Files of lower numbers are complete.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.directories import sync_directory
+from binlog.runtime.log import get_logger
+
+from drainer.sink.errors import DestinationDown, DestinationRefused
+
+_BUFFER: Final = 1 << 20
+
+_log = get_logger(__name__)
+
+
+class FileNames(Protocol):
+    """The names of a directory's files."""
+
+    @property
+    def mode(self) -> int:
+        """Return the permissions of a file."""
+        ...
+
+    def name(self, slot: int, number: int, now: datetime) -> str:
+        """Return the name of a new file. `now`: local time."""
+        ...
+
+    def parse(self, name: str) -> tuple[int, int] | None:
+        """Return (slot, number) of a file. Return None for a name that no file has."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """A slot's current file. `length`: its committed bytes; `begun_ms`: when it was begun, ms since 1970; `name` "": it
+    is not begun yet. All files of lower numbers are complete."""
+
+    number: int = 0
+    name: str = ""
+    length: int = 0
+    begun_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """Data stored with the position. `current`: by slot; `renames`: committed parts (parts.py), and the names of the
+    files that they become; `ddls`: commit_ts of the last DDL, and how many DDLs were written with it."""
+
+    current: Mapping[int, Current] = field(default_factory=dict)
+    renames: tuple[tuple[str, str], ...] = ()
+    ddls: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """When the next file is started. `interval_ms` 0: never because of a file's age."""
+
+    file_bytes: int
+    interval_ms: int = 0
+
+    def is_due(self, current: Current, now_ms: int) -> bool:
+        if not current.length:
+            return False
+        return current.length >= self.file_bytes or 0 < self.interval_ms <= now_ms - current.begun_ms
+
+
+class Files:
+    """The files in a directory, as a crash or a failed attempt may have left them."""
+
+    def __init__(self, directory: Path, names: FileNames) -> None:
+        self.directory = directory
+        self.names = names
+
+    def found(self) -> Iterator[tuple[Path, int, int]]:
+        """Yield path, slot and number of each file, ordered by name."""
+        for path in sorted(self.directory.iterdir()):
+            place = self.names.parse(path.name)
+            if place is not None:
+                yield path, *place
+
+    def repair(self, current: Mapping[int, Current]) -> None:
+        """Truncate current files to their recorded length, and remove the files after them. Raises DestinationRefused
+        for a file that is shorter than its committed length, and DestinationDown for an error of the disk."""
+        try:
+            for one in current.values():
+                self.cut_back(one)
+            for path, slot, number in list(self.found()):
+                one = current.get(slot, Current())
+                if number > one.number or (number == one.number and not one.name):
+                    _remove(path)
+        except OSError as error:
+            raise DestinationDown(f"{self.directory}: {error}") from error
+
+    def cut_back(self, current: Current) -> None:
+        """Truncate a current file to its recorded length and sync it, before it is continued or complete. Raises
+        DestinationRefused as `repair`, and OSError."""
+        if not current.name:
+            return
+        path = self.directory / current.name
+        length = path.stat().st_size if path.exists() else 0
+        check_length(path, length, current)
+        if length > current.length:
+            _log.warning("bytes that were not committed are truncated", file=str(path), bytes=length - current.length)
+            with path.open("r+b") as file:
+                file.truncate(current.length)
+                os.fsync(file.fileno())
+
+    def begin(self, slot: int, number: int, now_s: float) -> tuple[Current, BinaryIO]:
+        """Make and open the file `number`; files of an earlier attempt are removed. Raises OSError."""
+        for path, of_slot, found in list(self.found()):
+            if of_slot == slot and found >= number:
+                _remove(path)
+        name = self.names.name(slot, number, datetime.fromtimestamp(now_s).astimezone())
+        return Current(number, name, 0, int(now_s * 1000)), self._opened(name, os.O_CREAT | os.O_EXCL)
+
+    def reopen(self, current: Current) -> BinaryIO:
+        """Open a current file at its recorded length; bytes of an earlier attempt are truncated. Raises
+        DestinationRefused if committed bytes are missing, and OSError."""
+        try:
+            file = self._opened(current.name)
+        except FileNotFoundError:
+            check_length(self.directory / current.name, 0, current)
+            raise
+        try:
+            check_length(self.directory / current.name, os.fstat(file.fileno()).st_size, current)
+            file.truncate(current.length)
+            file.seek(current.length)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _opened(self, name: str, flags: int = 0) -> BinaryIO:
+        handle = os.open(self.directory / name, os.O_RDWR | os.O_CLOEXEC | flags, self.names.mode)
+        return os.fdopen(handle, "r+b", _BUFFER)
+
+
+class Appender:
+    """Append after the recorded lengths of current files. `finish` syncs the files and returns what to record; nothing
+    is committed before it is recorded."""
+
+    def __init__(
+        self, files: Files, current: Mapping[int, Current], rotation: Rotation, clock_s: Callable[[], float]
+    ) -> None:
+        """`clock_s`: seconds since 1970."""
+        self._files = files
+        self._current = dict(current)
+        self._rotation = rotation
+        self._clock_s = clock_s
+        self._open: dict[int, BinaryIO] = {}
+        self._made = False
+
+    def __enter__(self) -> Appender:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the files. Data that `finish` has not synced is not needed, so an error while closing must not hide
+        another error."""
+        for file in self._open.values():
+            with suppress(OSError):
+                file.close()
+
+    def put(self, slot: int, parts: Iterable[bytes]) -> None:
+        """Append the parts to one file. Raises DestinationDown for an error of the disk, and DestinationRefused if
+        committed bytes are missing."""
+        try:
+            current, file = self._ready(slot)
+            length = 0
+            for part in parts:
+                file.write(part)
+                length += len(part)
+        except OSError as error:
+            raise DestinationDown(f"{self._files.directory}: {error}") from error
+        self._current[slot] = replace(current, length=current.length + length)
+
+    def _ready(self, slot: int) -> tuple[Current, BinaryIO]:
+        """Return the slot's file, open; start a new one if it is due."""
+        now_s = self._clock_s()
+        current = self._current.get(slot, Current())
+        if self._rotation.is_due(current, int(now_s * 1000)):
+            if slot not in self._open:
+                self._files.cut_back(current)
+            self._sync(slot)
+            current = Current(current.number + 1)
+        file = self._open.get(slot)
+        if file is None:
+            if current.name:
+                file = self._files.reopen(current)
+            else:
+                current, file = self._files.begin(slot, current.number, now_s)
+                self._made = True
+            self._open[slot] = file
+        return current, file
+
+    def _sync(self, slot: int) -> None:
+        file = self._open.get(slot)
+        if file is not None:
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            del self._open[slot]
+
+    def finish(self) -> Mapping[int, Current]:
+        crash_point("file.appended")
+        try:
+            for slot in list(self._open):
+                self._sync(slot)
+            if self._made:
+                sync_directory(self._files.directory)
+        except OSError as error:
+            raise DestinationDown(f"{self._files.directory}: {error}") from error
+        crash_point("file.synced")
+        return self._current
+
+
+def check_length(path: Path, length: int, current: Current) -> None:
+    """Raise DestinationRefused if committed bytes are missing."""
+    if length < current.length:
+        raise DestinationRefused(
+            f"{path} has {length} bytes, and {current.length} are committed: restore it, or empty the directory and "
+            f"start anew"
+        )
+
+
+def _remove(path: Path) -> None:
+    _log.warning("a file that was not committed is removed", file=str(path))
+    path.unlink(missing_ok=True)

@@ -1,0 +1,88 @@
+"""Changes as lines of JSON (docs/jsonl.md). `000-000000012.jsonl` is file 12 of slot 0."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from drainer.changes.change_segment import ChangeSegment
+from drainer.schema.steps import Ddl
+from drainer.sink.file.files import Current, Notes, Rotation
+from drainer.sink.file.format import ByTable, Put, RecordWriter, slot_of_table, table_of
+from drainer.sink.file.lines import ddl_line, lines_by_slot
+from drainer.sink.file.section import JsonlSection
+from drainer.sink.file.sink import FileSink
+from drainer.sink.settings import SyncerSettings
+
+_NAME: Final = re.compile(r"(\d{3})-(\d{9,})\.jsonl")
+
+
+def make(to: JsonlSection, syncer: SyncerSettings) -> FileSink:
+    """Return the sink, not opened yet."""
+    return FileSink(Path(to.path), JsonlFormat(to.files), rotation=Rotation(to.rotate_bytes), spread=syncer.spread)
+
+
+def _name(slot: int, number: int) -> str:
+    return f"{slot:03d}-{number:09d}.jsonl"
+
+
+class JsonlFormat:
+    """See format.FileFormat. `files`: how many are written at the same time."""
+
+    kind: Final = "jsonl"
+    mode: Final = 0o644
+    stored_generated: Final = False
+    is_tended: Final = False
+
+    def __init__(self, files: int) -> None:
+        self.slotting = ByTable(files)
+
+    def files_directory(self, directory: Path) -> Path:
+        return directory
+
+    def name(self, slot: int, number: int, now: datetime) -> str:
+        return _name(slot, number)
+
+    def parse(self, name: str) -> tuple[int, int] | None:
+        found = _NAME.fullmatch(name)
+        return None if found is None else (int(found[1]), int(found[2]))
+
+    def notes_of(self, value: Mapping[str, Any]) -> Notes:
+        current = {
+            int(slot): Current(number, _name(int(slot), number) if length else "", length)
+            for slot, (number, length) in value.get("current", {}).items()
+        }
+        commit_ts, count = value.get("ddls", (0, 0))
+        return Notes(current, tuple((part, name) for part, name in value.get("renames", [])), (commit_ts, count))
+
+    def notes_value(self, notes: Notes) -> dict[str, Any]:
+        current = {str(slot): [found.number, found.length] for slot, found in sorted(notes.current.items())}
+        return {"current": current, "renames": [list(pair) for pair in notes.renames], "ddls": list(notes.ddls)}
+
+    def writer(self, scratch: Path, put: Put) -> LineWriter:
+        return LineWriter(put, self.slotting)
+
+    def ddl(self, step: Ddl, place: int, put: Put) -> None:
+        put(slot_of_table(*table_of(step), self.slotting.count), (ddl_line(step, place),))
+
+    def complete(self, directory: Path, file: Path, stopped: Callable[[], bool]) -> None:
+        """Leave the file as it is."""
+
+    def kept(self, directory: Path) -> Iterable[Path]:
+        """Return nothing: files are never removed."""
+        return ()
+
+
+class LineWriter(RecordWriter):
+    """Holds nothing back."""
+
+    def __init__(self, put: Put, slotting: ByTable) -> None:
+        self._put = put
+        self._slotting = slotting
+
+    def add(self, segment: ChangeSegment) -> None:
+        for slot, lines in lines_by_slot(segment, self._slotting).items():
+            self._put(slot, (b"".join(lines),))

@@ -102,7 +102,8 @@ def _alarms(own: Mapping[str, Any], oldest_s: float, full: bool) -> list[Alarm]:
             )
         )
     if full:
-        found.append(Alarm("No available space: writes are refused. storage.stop-write-at-available-space is the limit."))
+        limit = "storage.stop-write-at-available-space"
+        found.append(Alarm(f"No available space: writes are refused. {limit} is the limit."))
     if own["lateCommitCount"]:
         found.append(Alarm(f"Commits arrived at or below the resolved ts: {', '.join(map(str, own['lateCommitTS']))}"))
     found += [Alarm(f"Damage in the value log: {text}") for text in own["damage"]]

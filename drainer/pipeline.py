@@ -61,7 +61,7 @@ class Pipeline:
         self._inline_from: tuple[SchemaView, int | None] | None = None
         self.progress = Progress(position_ts=position_ts)
         self._inline = Inline(destination, schema, self.progress, self._stop, piece_bytes_max=piece_bytes_max)
-        self._spreading = Spreading(destination, schema, self.progress, cut, intent, pull_large)
+        self._spreading = Spreading(destination, schema, self.progress, cut, intent, pull_large, stop=self._stop)
 
     @property
     def position_ts(self) -> int:

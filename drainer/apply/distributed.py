@@ -10,8 +10,11 @@ stops exactly before the refused transaction.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from binlog.errors import BinlogError
 from binlog.runtime.crashpoint import crash_point
@@ -22,14 +25,17 @@ from drainer.apply.fold_order import PackedView, ReadOrder
 from drainer.apply.inline import SchemaSupply
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import ExamineJob, MicroBatch, SpreadJob, binlogs
-from drainer.apply.progress import Progress
+from drainer.apply.progress import Progress, Stopped
 from drainer.apply.segments import segments_for
 from drainer.batch.binlog import ServedBinlog
 from drainer.pumps.range_count import together
 from drainer.schema.errors import TableUnverified, UnknownColumn
 from drainer.schema.view import SchemaView
-from drainer.sink.base import AnySink, Examination, Intent, ParallelSink, SlotWriter
-from drainer.sink.errors import CommitRefused, DataError
+from drainer.sink.base import AnySink, Examination, Intent, ParallelSink, Receipt, SlotWriter
+from drainer.sink.errors import CommitRefused, DataError, DestinationDown
+from drainer.sink.retry import TASK_RETRY_S, TASK_RETRY_S_MAX, Patience
+
+T = TypeVar("T")
 
 _log = get_logger(__name__)
 
@@ -72,9 +78,15 @@ class Spreading:
         cut: Cut,
         intent: Intent | None,
         pull: PullLarge | None = None,
+        *,
+        stop: threading.Event | None = None,
+        task_retry_s: float = TASK_RETRY_S,
     ) -> None:
-        """`pull`: pulls binlogs to the driver without Spark."""
+        """`pull`: pulls binlogs to the driver without Spark. `stop`: when it is set, no job is repeated any more.
+        `task_retry_s`: for how long a task retries before it gives up and the job is repeated."""
         self._pull = pull
+        self._stop = stop or threading.Event()
+        self._task_retry_s = task_retry_s
         self._sink = destination
         self._segments = segments_for(destination)
         self._supply = supply
@@ -139,7 +151,7 @@ class Spreading:
         while writer is not None:
             job = SpreadJob(order, intent, writer, plan.fold is not None, together(plan.planned.values()))
             try:
-                receipts = micro_batch.spread(job)
+                receipts = self._repeated(partial(_written, micro_batch, job))
             except DataError as error:
                 self._name(error, plan, micro_batch)
                 raise
@@ -151,6 +163,28 @@ class Spreading:
         self._progress.rows += rows
         return True
 
+    def _repeated(self, job: Callable[[float], T]) -> T:
+        """Run a job, again and again while its tasks give up because the destination fails. What they have committed
+        stays committed, and the next run skips it. `job` is called with the time after which a task gives up.
+
+        Raises Stopped, and DestinationDown if it fails for as long as the sink retries."""
+        patience = Patience("batch", self._parallel().retry_for_s, self._stop)
+        task_s = self._task_retry_s
+        while True:
+            try:
+                found = job(task_s)
+            except DestinationDown as error:
+                if not self._parallel().retry_for_s:
+                    raise
+                try:
+                    patience.failed(error)
+                except DestinationDown as last:
+                    raise (Stopped("stopped while slots failed") if self._stop.is_set() else last) from error
+                task_s = min(2 * task_s, TASK_RETRY_S_MAX)
+            else:
+                patience.over()
+                return found
+
     def _begun(self, plan: Plan, micro_batch: MicroBatch, intent: Intent, order: ReadOrder) -> SlotWriter[Any] | None:
         """Record the intent, together with the rows that are written before the slots; None if nothing was done."""
         if plan.intent is None and order.cut_version != self._segments.cut_version:
@@ -161,7 +195,8 @@ class Spreading:
         if not order.examined or examination is None:
             return self._parallel().begin(intent)
         planned = together(plan.planned.values())
-        found = micro_batch.examine(ExamineJob(order, intent, examination.examiner, plan.fold is not None, planned))
+        job = ExamineJob(order, intent, examination.examiner, plan.fold is not None, planned)
+        found = self._repeated(lambda _: micro_batch.examine(job))
         why = found.conflict
         crash_point("drainer.before_intent")
         if not why:
@@ -272,3 +307,7 @@ class Spreading:
                 self._supply.schema.skip_column(error.table_id, error.column_id, error.schema_version)
             else:
                 return True
+
+
+def _written(micro_batch: MicroBatch, job: SpreadJob, task_s: float) -> Sequence[Receipt]:
+    return micro_batch.spread(replace(job, retry_for_s=task_s))

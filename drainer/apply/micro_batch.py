@@ -13,18 +13,21 @@ from drainer.batch.binlog import ServedBinlog
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.range_count import Counted
 from drainer.sink.base import Examiner, Intent, Receipt, Segment, SlotWriter
+from drainer.sink.retry import TASK_RETRY_S
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadJob:
     """Parameters of the tasks that apply slots. Picklable. `folded`: the tasks that read the batch have carried out
-    `order`; `planned`: what all of them together must have read, where it is known (rule 22)."""
+    `order`; `planned`: what all of them together must have read, where it is known (rule 22); `retry_for_s`: for how
+    long a task retries before it gives up."""
 
     order: ReadOrder
     intent: Intent
     writer: SlotWriter[Any]
     folded: bool
     planned: Counted | None = None
+    retry_for_s: float = TASK_RETRY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ class MicroBatch(Protocol):
         ...
 
     def spread(self, job: SpreadJob) -> Sequence[Receipt]:
-        """Fold on executors, shuffle by slot, and run `job.writer` on every slot."""
+        """Fold on executors, shuffle by slot, and run `job.writer` on every slot. Raises DestinationDown if the writer
+        of a slot did, after all slots have been tried."""
         ...
 
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from drainer.apply.batch_planner import Plan
-    from drainer.spark.failure_listener import FailureListener
     from drainer.spark.query import Query, SparkBatch
     from drainer.spark.source.planner_server import PlannerServer
     from drainer.spark.startup.session_opening import Opening
@@ -66,7 +65,6 @@ class SparkRun:
         self._session: SparkSession | None = None
         self._planner: PlannerServer | None = None
         self._query: Query | None = None
-        self._reports: FailureListener | None = None
         self._pause_s = pause_s
         self._tasks = 0
         self._lacks: BaseException | None = None
@@ -101,13 +99,11 @@ class SparkRun:
         await asyncio.to_thread(self._stop_rest)
 
     def _start(self) -> None:
-        from drainer.spark.failure_listener import listener_for
         from drainer.spark.startup.node_requirements import warn_of_loopback
 
         for setting, host in self._config.syncer.to.hosts().items():
             warn_of_loopback(self._config.spark.master, setting, host)
         self._session = self._opening.session()
-        self._reports = listener_for(self._session)
         self._follow_executors()
         self._start_query()
 
@@ -130,8 +126,7 @@ class SparkRun:
             "ssl-key": security.ssl_key,
         }
         one_machine = self._session.sparkContext.master.startswith("local")
-        reports = self._reports.address if self._reports else None
-        self._query = Query(self._session, options=options, one_machine=one_machine, reports=reports)
+        self._query = Query(self._session, options=options, one_machine=one_machine)
         self._query.start(self._batch, self._query_ended)
 
     def _batch(self, micro_batch: SparkBatch) -> None:
@@ -270,6 +265,4 @@ class SparkRun:
 
     def _stop_rest(self) -> None:
         self._close_planner()
-        if self._reports is not None:
-            self._reports.close()
         self._opening.close()

@@ -31,6 +31,7 @@ with the writer and committer of stream processors, writers store no position an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -152,11 +153,11 @@ S_contra = TypeVar("S_contra", contravariant=True)
 class SlotWriter(Protocol[S_contra]):
     """Writes one slot, in the driver or in an executor. Picklable; holds no connection."""
 
-    def write(self, slot: int, segment: S_contra) -> Receipt:
+    def write(self, slot: int, segment: S_contra, retry_for_s: float = math.inf) -> Receipt:
         """Write one slot's part of the intent's range. Any attempt may be repeated or killed.
 
-        Raises Fenced if another driver has taken over, DestinationDown if the server does not answer for as long as
-        the configuration allows, and the DataErrors of `apply`."""
+        Raises Fenced if another driver has taken over, DestinationDown if the server does not answer for `retry_for_s`
+        seconds or for as long as the configuration allows, and the DataErrors of `apply`."""
         ...
 
 
@@ -273,6 +274,11 @@ class Sink(Protocol[S_contra]):
 
 class ParallelSink(Protocol[S_contra]):
     """The methods of a sink that executors can write to."""
+
+    @property
+    def retry_for_s(self) -> float:
+        """For how many seconds slots that raise DestinationDown are written again; 0: they are not."""
+        ...
 
     def examination(self, view: SchemaView) -> Examination | None:
         """Return what must be examined before rows of these tables are spread. None: nothing."""

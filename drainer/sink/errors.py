@@ -6,7 +6,10 @@ from binlog.errors import BinlogError
 
 
 class DestinationError(BinlogError):
-    """Root of this package's errors."""
+    """Root of this package's errors. `failing_s`: for how long an operation had failed when it gave up with this
+    error."""
+
+    failing_s = 0.0
 
 
 class DestinationDown(DestinationError):

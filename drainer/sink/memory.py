@@ -6,6 +6,7 @@ test can drop a destination in the middle and open the next.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -131,7 +132,7 @@ class MemorySlotWriter:
     epoch: int
     intent: Intent
 
-    def write(self, slot: int, segment: SegmentWork) -> Receipt:
+    def write(self, slot: int, segment: SegmentWork, retry_for_s: float = math.inf) -> Receipt:
         position = self.store.position
         position.hold(self.epoch)
         found = position.chunk(intent=self.intent, stage=_STAGE, slot=slot)
@@ -156,8 +157,16 @@ class MemorySink:
 
     wants: Final = Wants.NET
 
-    def __init__(self, store: Store | None = None, *, format_: Format = SQL_TEXT, spreads: bool = True) -> None:
+    def __init__(
+        self,
+        store: Store | None = None,
+        *,
+        format_: Format = SQL_TEXT,
+        spreads: bool = True,
+        retry_for_s: float = 600.0,
+    ) -> None:
         self.store = store or Store()
+        self.retry_for_s = retry_for_s
         self._format = format_
         self._spreads = spreads
         self._epoch = 0

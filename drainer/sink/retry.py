@@ -23,13 +23,20 @@ _QUIET_FAILURES: Final = 5
 # A try may take long, as that of a client library which looks for brokers itself: five would be a silent minute.
 _QUIET_S: Final = 5.0
 
+# The driver learns of a task's failures only when the task ends. So a task gives up after the first of these times, and
+# the driver repeats the batch. Every repetition may take twice as long as the one before, up to the second: work that
+# fails only because a loaded destination is slow must not begin anew for ever.
+TASK_RETRY_S: Final = 10.0
+TASK_RETRY_S_MAX: Final = 60.0
+
 _RETRIES = metrics.counter("drainer_destination_retries_total", "transactions and connections tried again", ["error"])
 _WAITING = metrics.gauge("drainer_destination_waiting_seconds", "how long the work at hand has been failing")
 
 
 class Patience:
     """Counts failures of one piece of work. `failed` waits before the next try, or raises when time is up or
-    `stop` is set. Time runs from the first failure: a large transaction may take longer than that before it fails."""
+    `stop` is set. Time runs from the first failure since the last success (`over`): a large transaction may take longer
+    than that before it fails."""
 
     def __init__(self, what: str, wait_s: float, stop: threading.Event | None = None) -> None:
         self.what = what
@@ -44,15 +51,18 @@ class Patience:
     def failed(self, error: DestinationError) -> None:
         """Raises DestinationDown."""
         if not self.failures:
-            self._failing_since_s = time.monotonic()
+            self._failing_since_s = time.monotonic() - error.failing_s
         self.failures += 1
         waited = time.monotonic() - self._failing_since_s
         _RETRIES.labels(type(error).__name__).inc()
         _WAITING.set(waited)
-        is_slow = time.monotonic() - self._begun_s >= _QUIET_S
-        FAILURES.failed(self.what, error, tries=max(1, TRIES_REPORTED - self.failures + 1) if is_slow else 1)
+        is_slow = max(waited, time.monotonic() - self._begun_s) >= _QUIET_S
+        tries = max(1, TRIES_REPORTED - self.failures + 1) if is_slow else 1
+        FAILURES.failed(self.what, error, tries=tries, failing_s=error.failing_s)
         if waited >= self._wait_s:
-            raise DestinationDown(f"{self.what}: gave up after {waited:.0f} s: {error}") from error
+            last = DestinationDown(f"{self.what}: gave up after {waited:.0f} s: {error}")
+            last.failing_s = waited
+            raise last from error
         if self.failures >= _QUIET_FAILURES or is_slow:
             self._outage.failed(what=self.what, failures=self.failures, error=str(error))
         if self._stop.wait(min(self._pause_s * random.uniform(0.5, 1.5), self._wait_s - waited)):
@@ -60,8 +70,10 @@ class Patience:
         self._pause_s = min(self._pause_s * 2, _PAUSE_S_MAX)
 
     def over(self) -> None:
-        """The work has succeeded."""
+        """The work, or a part of it that need not be repeated, has succeeded."""
         if self.failures:
             self._outage.over(what=self.what, failures=self.failures)
             _WAITING.set(0)
             FAILURES.clear(self.what)
+        self.failures = 0
+        self._begun_s, self._pause_s = time.monotonic(), _PAUSE_S_FIRST

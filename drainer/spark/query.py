@@ -19,7 +19,6 @@ from drainer.apply.micro_batch import Examined, ExamineJob, SpreadJob
 from drainer.sink.base import Receipt
 from drainer.spark import blob_files, shuffle_apply, shuffle_examine
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
-from drainer.spark.failure_reports import ReportAddress
 
 _log = get_logger(__name__)
 
@@ -27,15 +26,11 @@ _log = get_logger(__name__)
 class SparkBatch:
     """One micro-batch of packed rows (MicroBatch). Usable after Spark has gone on to the next one."""
 
-    def __init__(
-        self, packed: DataFrame, errors: ErrorSeal, files: str = "", reports: ReportAddress | None = None
-    ) -> None:
-        """`files`: the query's folder of files (blob_files.py), empty if there is none. `reports`: the address to which
-        tasks that write report failures that are retried."""
+    def __init__(self, packed: DataFrame, errors: ErrorSeal, files: str = "") -> None:
+        """`files`: the query's folder of files (blob_files.py), empty if there is none."""
         self._packed = packed
         self._errors = errors
         self._files = files
-        self._reports = reports
         self._by_slot: DataFrame | None = None
 
     def covers(self, after_ts: int, until_ts: int) -> None:
@@ -59,10 +54,10 @@ class SparkBatch:
         self._read(order, folded)
 
     def examine(self, job: ExamineJob) -> Examined:
-        return shuffle_examine.examine(self._read(job.order, job.folded), job, self._errors, self._reports)
+        return shuffle_examine.examine(self._read(job.order, job.folded), job, self._errors)
 
     def spread(self, job: SpreadJob) -> Sequence[Receipt]:
-        return shuffle_apply.spread(self._read(job.order, job.folded), job, self._errors, self._reports)
+        return shuffle_apply.spread(self._read(job.order, job.folded), job, self._errors)
 
     def _read(self, order: ReadOrder, folded: bool) -> DataFrame:
         """Read the batch once. All its jobs have the same order."""
@@ -75,17 +70,9 @@ class Query:
     """Runs from `start` until `stop` or until a batch raises. Spark's own checkpoint is a new folder at every start,
     because only the destination's position counts (correctness rule 17)."""
 
-    def __init__(
-        self,
-        session: SparkSession,
-        *,
-        options: dict[str, str],
-        one_machine: bool = False,
-        reports: ReportAddress | None = None,
-    ) -> None:
-        """`one_machine`: all tasks run on this machine and pass large values on in files. `reports`: see SparkBatch."""
+    def __init__(self, session: SparkSession, *, options: dict[str, str], one_machine: bool = False) -> None:
+        """`one_machine`: all tasks run on this machine and pass large values on in files."""
         self._session = session
-        self._reports = reports
         self._errors = ErrorSeal.new()
         self._files = str(Path(tempfile.gettempdir(), "drainer-blobs", secrets.token_hex(4))) if one_machine else ""
         files = {"blob-folder": self._files} if self._files else {}
@@ -101,7 +88,7 @@ class Query:
         frame = self._session.readStream.format("binlog").options(**self._options).load()
 
         def each(packed: DataFrame, _batch_id: int) -> None:
-            batch(SparkBatch(packed, self._errors, self._files, self._reports))
+            batch(SparkBatch(packed, self._errors, self._files))
 
         # As a URL, because a path alone belongs to the cluster's default file system, which may not be on this machine.
         writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", self._checkpoint.as_uri())

@@ -26,11 +26,10 @@ from drainer.order.blob import split_totals, with_totals
 from drainer.order.blob_pieces import join_blobs
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.range_count import Counted, RangeDiffers, check
-from drainer.sink.base import Intent, Receipt, SlotWriter
-from drainer.sink.errors import DataError
+from drainer.sink.base import Intent, Receipt
+from drainer.sink.errors import DataError, DestinationDown
 from drainer.spark import blob_files
-from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
-from drainer.spark.failure_reports import ReportAddress, reporting
+from drainer.spark.errors import SPARK_ERRORS, ErrorInTask, ErrorSeal
 from drainer.spark.source.executor import decoder_for, slotted
 
 Batches = Iterator[pa.RecordBatch]
@@ -40,7 +39,7 @@ Batches = Iterator[pa.RecordBatch]
 SLOT = "seq"
 SLOTTED = pa.schema([(SLOT, pa.int32()), ("blob", pa.binary())])
 SLOTTED_DDL = f"{SLOT} int, blob binary"
-# The fields of a Receipt.
+# The fields of a Receipt, and the error with which the slot's writer gave up.
 RESULT = pa.schema(
     [
         ("slot", pa.int32()),
@@ -48,22 +47,18 @@ RESULT = pa.schema(
         ("chunks", pa.int32()),
         ("skipped", pa.int32()),
         ("detail", pa.string()),
+        ("gave_up", pa.string()),
     ]
 )
-RESULT_DDL = "slot int, row_count long, chunks int, skipped int, detail string"
+RESULT_DDL = "slot int, row_count long, chunks int, skipped int, detail string, gave_up string"
 
 
-def carried(
-    work: Callable[[Batches], Batches], errors: ErrorSeal, reports: ReportAddress | None = None
-) -> Callable[[Batches], Batches]:
-    """Convert errors of the drainer so that they reach the driver as values. Failures that are retried are reported to
-    `reports`.
-    """
+def carried(work: Callable[[Batches], Batches], errors: ErrorSeal) -> Callable[[Batches], Batches]:
+    """Convert errors of the drainer so that they reach the driver as values."""
 
     def carried(batches: Batches) -> Batches:
         try:
-            with reporting(reports):
-                yield from work(batches)
+            yield from work(batches)
         except BinlogError as error:
             raise errors.carry(error) from error
 
@@ -94,26 +89,29 @@ class Fold:
 @dataclass(frozen=True, slots=True)
 class Apply:
     """Task: the blobs of one slot in, its result out. Every part of the batch has a blob in every slot, with the part's
-    totals. Unless the sum of the totals equals `planned`, nothing of the slot is applied (rule 22)."""
+    totals. Unless the sum of the totals equals `planned`, nothing of the slot is applied (rule 22).
 
-    order: ReadOrder
-    intent: Intent
-    writer: SlotWriter[Any]
-    planned: Counted | None = None
+    If the writer gives up, the task ends with this result: Spark would repeat a task that fails three times before the
+    driver learns why."""
+
+    job: SpreadJob
+    errors: ErrorSeal
 
     def __call__(self, batches: Batches) -> Batches:
-        intent = self.intent
+        order, intent = self.job.order, self.job.intent
         results = []
         for slot, pieces in sorted(pieces_by_slot(batches).items()):
-            blobs = complete(slot, pieces, intent, self.planned)
+            blobs = complete(slot, pieces, intent, self.job.planned)
             if not blobs:
-                results.append(astuple(Receipt(slot, 0, 0, 0)))
+                results.append((*astuple(Receipt(slot, 0, 0, 0)), ""))
                 continue
-            segment = self.order.merge(partial(decoder_for, self.order), blobs, intent.after_ts, intent.until_ts)
+            segment = order.merge(partial(decoder_for, order), blobs, intent.after_ts, intent.until_ts)
             try:
-                results.append(astuple(self.writer.write(slot, segment)))
+                results.append((*astuple(self.job.writer.write(slot, segment, self.job.retry_for_s)), ""))
+            except DestinationDown as error:
+                results.append((*astuple(Receipt(slot, 0, 0, 0)), str(self.errors.carry(error))))
             except DataError as error:
-                error.commit_ts = error.commit_ts or self.order.last_change(blobs, error.table_id, error.identity)
+                error.commit_ts = error.commit_ts or order.last_change(blobs, error.table_id, error.identity)
                 raise
             crash_point("drainer.mid_spread")
         if results:
@@ -186,20 +184,25 @@ def _last_shuffle(rdd: Any, gateway: Any) -> Any:
         rdd = dependency.rdd()
 
 
-def spread(
-    by_slot: DataFrame, job: SpreadJob, errors: ErrorSeal, reports: ReportAddress | None = None
-) -> Sequence[Receipt]:
+def spread(by_slot: DataFrame, job: SpreadJob, errors: ErrorSeal) -> Sequence[Receipt]:
     """Apply the blobs that `read_by_slot` returned. Return one result for each slot that had rows. Raises RangeDiffers
-    if a slot has not reported."""
+    if a slot has not reported, and DestinationDown if one has given up."""
     rows = by_slot.where(f"{SLOT} < {job.intent.slots}") if job.order.examined else by_slot
-    task = Apply(job.order, job.intent, job.writer, job.planned)
-    results = rows.mapInArrow(carried(task, errors, reports), RESULT_DDL)
+    results = rows.mapInArrow(carried(Apply(job, errors), errors), RESULT_DDL)
     try:
         table = results.toArrow()
     except SPARK_ERRORS as error:
         raise errors.unwrap(error) from error
-    found = [Receipt(*fields) for fields in zip(*table.to_pydict().values(), strict=True)]
-    return of_all_slots(found, job.intent, job.planned)
+    return receipts_of(table, job, errors)
+
+
+def receipts_of(results: pa.Table, job: SpreadJob, errors: ErrorSeal) -> list[Receipt]:
+    """Return the receipts of all tasks. Raises what `spread` raises."""
+    rows = list(zip(*results.to_pydict().values(), strict=True))
+    for *_, gave_up in rows:
+        if gave_up:
+            raise errors.unwrap(ErrorInTask(gave_up))
+    return of_all_slots([Receipt(*fields) for *fields, _ in rows], job.intent, job.planned)
 
 
 def of_all_slots(found: Sequence[Receipt], intent: Intent, planned: Counted | None = None) -> list[Receipt]:

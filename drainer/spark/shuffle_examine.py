@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame
 from drainer.apply.micro_batch import Examined, ExamineJob
 from drainer.order.blob_pieces import cut_blob, join_blobs
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
-from drainer.spark.failure_reports import ReportAddress
 from drainer.spark.shuffle_apply import SLOT, Batches, carried, complete, pieces_by_slot, unheard
 from drainer.spark.source.executor import decoder_for
 
@@ -53,11 +52,11 @@ class Examine:
         return found
 
 
-def examine(by_slot: DataFrame, job: ExamineJob, errors: ErrorSeal, reports: ReportAddress | None = None) -> Examined:
+def examine(by_slot: DataFrame, job: ExamineJob, errors: ErrorSeal) -> Examined:
     """Check the blobs that `shuffle_apply.read_by_slot` returned. Raises RangeDiffers if a slot has not reported."""
     first, last = job.order.slots, job.order.blobs
     claims = by_slot.where(f"{SLOT} >= {first}").selectExpr(f"{SLOT} - {first} AS {SLOT}", "blob")
-    found = claims.mapInArrow(carried(Examine(job), errors, reports), FOUND_DDL)
+    found = claims.mapInArrow(carried(Examine(job), errors), FOUND_DDL)
     try:
         rows = found.toArrow().to_pylist()
     except SPARK_ERRORS as error:

@@ -60,7 +60,7 @@ class LocalBatch:
     def _applied(self, job: SpreadJob, slot: int, blobs: list[bytes]) -> Receipt:
         try:
             segment = job.order.merge(job.order.decoder, blobs, job.intent.after_ts, job.intent.until_ts)
-            return job.writer.write(slot, segment)
+            return job.writer.write(slot, segment, job.retry_for_s)
         except DataError as error:
             error.commit_ts = error.commit_ts or job.order.last_change(blobs, error.table_id, error.identity)
             raise

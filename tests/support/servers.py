@@ -39,8 +39,11 @@ def missing(reason: str) -> None:
     pytest.skip(reason)
 
 
-def wait_until(condition: Callable[[], T], *, deadline_s: float = 120.0, what: str = "condition") -> T:
-    """Poll `condition` until it is truthy and return its value; fail with `what` after `deadline_s`."""
+def wait_until(
+    condition: Callable[[], T], *, deadline_s: float = 120.0, what: str | Callable[[], str] = "condition"
+) -> T:
+    """Poll `condition` until it is truthy and return its value; fail with `what` after `deadline_s`. A function is
+    called only then, for a text that tells how things are at the end."""
     end = time.monotonic() + deadline_s
     pause = 0.01
     last: BaseException | None = None
@@ -52,7 +55,8 @@ def wait_until(condition: Callable[[], T], *, deadline_s: float = 120.0, what: s
         except (OSError, AssertionError, pymysql.err.Error) as error:
             last = error
         if time.monotonic() > end:
-            pytest.fail(f"not within {deadline_s} s: {what}" + (f" (last: {last!r})" if last else ""))
+            text = what if isinstance(what, str) else what()
+            pytest.fail(f"not within {deadline_s} s: {text}" + (f" (last: {last!r})" if last else ""))
         time.sleep(pause)
         pause = min(pause * 1.5, 0.25)
 
@@ -164,7 +168,7 @@ class Server:
                 pytest.fail(f"exited before {text!r}: {' '.join(self.argv)}\n{self.tail()}")
             return False
 
-        wait_until(seen, deadline_s=deadline_s, what=f"{text!r} in the output of {self.argv[0]}\n{self.tail()}")
+        wait_until(seen, deadline_s=deadline_s, what=lambda: f"{text!r} in the output of {self.argv[0]}\n{self.tail()}")
 
 
 def python_module(module: str, *args: str, output: Path, **env: str) -> Server:

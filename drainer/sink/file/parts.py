@@ -4,6 +4,7 @@ name, and they get a file's name; all others are removed."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +41,7 @@ class LineSlotWriter:
         """Return the text that is in the names of all parts of this batch by this driver."""
         return f"{self.intent.until_ts}-{self.epoch}"
 
-    def write(self, slot: int, segment: ChangeSegment) -> Receipt:
+    def write(self, slot: int, segment: ChangeSegment, retry_for_s: float = math.inf) -> Receipt:
         parts = write_parts(self.directory, f"{slot:03d}-{self.stem}", lines_in_order(segment), self.rotate_bytes)
         return Receipt(slot, segment.change_count, len(parts), 0, json.dumps(parts))
 

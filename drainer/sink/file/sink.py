@@ -49,6 +49,7 @@ class FileSink:
 
     wants: Final = Wants.CHANGES
     advance_s: Final = ADVANCE_EVERY_S
+    retry_for_s: Final = 0.0
 
     def __init__(
         self,

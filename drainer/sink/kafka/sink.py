@@ -109,6 +109,10 @@ class KafkaSink:
         return self if self._config.spread else None
 
     @property
+    def retry_for_s(self) -> float:
+        return self._config.retry_for_s
+
+    @property
     def commit_ts(self) -> int:
         return self._commit_ts
 

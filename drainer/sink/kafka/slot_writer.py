@@ -8,6 +8,7 @@ the kept producer off. A new producer is initialised first, and reads claims and
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -78,8 +79,8 @@ class KafkaSlotWriter:
     owner: Owner | None = None
     claim_id: str = ""
 
-    def write(self, slot: int, segment: ChangeSegment) -> Receipt:
-        patience = Patience(f"{self.label}: slot {slot}", self.config.retry_for_s)
+    def write(self, slot: int, segment: ChangeSegment, retry_for_s: float = math.inf) -> Receipt:
+        patience = Patience(f"{self.label}: slot {slot}", min(self.config.retry_for_s, retry_for_s))
         while True:
             kept = self._taken(slot)
             if kept is not None and self._is_overtaken(kept, slot):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from binlog.runtime.log import get_logger
@@ -44,6 +45,7 @@ from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer, tables_
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.mysql.server_limits import explained
 from drainer.sink.position import Stored
+from drainer.sink.retry import TASK_RETRY_S
 from drainer.sink.settings import SyncerSettings
 
 _log = get_logger(__name__)
@@ -84,6 +86,10 @@ class MySQLSink:
     @property
     def parallel(self) -> MySQLSink | None:
         return self if self._config.spread else None
+
+    @property
+    def retry_for_s(self) -> float:
+        return self._config.retry_for_s
 
     @property
     def commit_ts(self) -> int:
@@ -206,7 +212,9 @@ class MySQLSink:
         self._moved(commit_ts, schema_version)
 
     def examination(self, view: SchemaView) -> Examination | None:
-        return strict(view, MySQLExaminer(self._config))
+        # A task that examines gives up soon, as one that writes does.
+        config = replace(self._config, retry_for_s=min(self._config.retry_for_s, TASK_RETRY_S))
+        return strict(view, MySQLExaminer(config))
 
     def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> MySQLSlotWriter:
         driver = self._open()

@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -70,7 +70,10 @@ class World(Killed):
                 pytest.fail(f"the drainer ended\n{self.said(drainer)}")
             return bool(self.mariadb.query(sql))
 
-        wait_until(there, deadline_s=300, what=f"{sql}\n{self.said(drainer)}")
+        self.wait(there, drainer, sql)
+
+    def wait(self, condition: Callable[[], bool], drainer: Server, what: str) -> None:
+        wait_until(condition, deadline_s=300, what=lambda: f"{what}\n{self.said(drainer)}")
 
     def failing(self, drainer: Server, reason: str) -> None:
         """Wait until the driver says, in its status and its log, that a slot fails by this."""
@@ -80,10 +83,10 @@ class World(Killed):
             if not drainer.alive:
                 pytest.fail(f"the drainer ended\n{self.said(drainer)}")
             error = str(status(port)["Error"])
-            return re.match(r"slot \d+ of ", error) is not None and reason in error
+            return re.match(r"batch: slot \d+ of ", error) is not None and reason in error
 
-        wait_until(told, deadline_s=300, what=f"a slot fails by {reason!r}\n{self.said(drainer)}")
-        drainer.wait_for_output("operations in Spark tasks fail and are retried", deadline_s=180)
+        self.wait(told, drainer, f"a slot fails by {reason!r}")
+        drainer.wait_for_output('["destination: trying again"] [component=drainer.sink.retry] [what=batch]')
 
     def said(self, drainer: Server) -> str:
         log = self.driver / "data" / "spark.log"
@@ -128,7 +131,7 @@ def running(world: World) -> Server:
         writer.write(1)
         return BOTH_NODES in drainer.text()
 
-    wait_until(on_both, deadline_s=300, what=f"executors on both nodes\n{world.said(drainer)}")
+    world.wait(on_both, drainer, "executors on both nodes")
     world.reached(drainer, f"SELECT 1 FROM k.keyed HAVING COUNT(*) = {len(writer.keyed)}")
     # Slots of a batch that is spread commit one after another; nothing of it may be counted.
     world.reached(drainer, "SELECT 1 FROM tidb_binlog.drainer_position WHERE intent IS NULL")
@@ -163,7 +166,9 @@ def test_an_executor_and_a_node_die_in_the_middle_of_a_batch(world: World) -> No
             nodes["node-2"].kill()
         world.failing(drainer, "only slots fail")
         mariadb.query("DROP TRIGGER k.deadlock")
-        drainer.wait_for_output("operations in Spark tasks no longer fail", deadline_s=120)
+        drainer.wait_for_output(
+            '["destination: it works again"] [component=drainer.sink.retry] [what=batch]', deadline_s=120
+        )
         world.reached(drainer, f"SELECT 1 FROM k.keyed HAVING COUNT(*) = {first + TRANSACTIONS}")
         assert drainer.stop(deadline_s=180) == 0, world.said(drainer)
     finally:

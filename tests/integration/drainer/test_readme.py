@@ -19,7 +19,6 @@ README = (ROOT / "README.md").read_text()
 # Warnings of what fails and is retried, which a slow machine may cause; all others are about the settings.
 RETRIED = (
     "the batch failed and is retried",
-    "operations in Spark tasks fail and are retried",
     "destination: trying again",
     "heartbeat failed",
     "cannot renew an etcd lease",

@@ -51,7 +51,7 @@ class Refusing:
     plain: bool = False
     phase: Phase = field(default=Phase.DIRECT)
 
-    def write(self, slot: int, segment: SegmentWork) -> Receipt:
+    def write(self, slot: int, segment: SegmentWork, retry_for_s: float) -> Receipt:
         if self.plain:
             raise OSError(f"file {self.name}")
         if self.name:

@@ -52,7 +52,7 @@ class Counting:
 
     phase: Phase = field(default=Phase.DIRECT)
 
-    def write(self, slot: int, segment: SegmentWork) -> Receipt:
+    def write(self, slot: int, segment: SegmentWork, retry_for_s: float) -> Receipt:
         work = segment
         rows = sum(len(folded.rows) for folded in work.folded)
         names = {folded.shape.table for folded in work.folded} | {c.shape.table for c in work.ordered.changes}

@@ -148,7 +148,7 @@ class SQLiteSlots:
     destination: SQLiteSpread
     phase: Phase = Phase.DIRECT
 
-    def write(self, slot: int, segment: SegmentWork) -> Receipt:
+    def write(self, slot: int, segment: SegmentWork, retry_for_s: float) -> Receipt:
         work = segment
         unique = tuple(folded for folded in work.folded if folded.shape.may_collide)
         if self.phase is Phase.DIRECT:
@@ -203,6 +203,8 @@ class SQLiteSpread(SQLiteSink):
         super().__init__(path)
         self.file = path
         self.begun: list[Intent] = []
+
+    retry_for_s = 0.0
 
     @property
     def parallel(self) -> ParallelSink[SegmentWork]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -43,15 +44,16 @@ class MySQLSlotWriter:
     phase: Phase
     triggers: frozenset[Name] = frozenset()
 
-    def write(self, slot: int, segment: SegmentWork) -> Receipt:
+    def write(self, slot: int, segment: SegmentWork, retry_for_s: float = math.inf) -> Receipt:
         chunks = cut(segment, self.phase, self.intent.chunk_rows)
-        return _SlotRun(self, slot, chunks).run() if chunks else Receipt(slot, 0, 0, 0)
+        retry_for_s = min(retry_for_s, self.config.retry_for_s)
+        return _SlotRun(self, slot, chunks, retry_for_s).run() if chunks else Receipt(slot, 0, 0, 0)
 
 
 class _SlotRun:
     """One attempt to write one slot: a session, which is replaced if lost, and the number of the next chunk."""
 
-    def __init__(self, target: MySQLSlotWriter, slot: int, chunks: list[Chunk]) -> None:
+    def __init__(self, target: MySQLSlotWriter, slot: int, chunks: list[Chunk], retry_for_s: float) -> None:
         self._target = target
         self._slot = slot
         self._chunks = chunks
@@ -60,9 +62,9 @@ class _SlotRun:
         self._range = f"({target.intent.after_ts}, {target.intent.until_ts}] in {target.config.address}"
         self._missing = MissingRows()
         self._keys = UniqueKeys()  # a spread range contains no DDL
+        self._patience = Patience(f"slot {slot} of {self._range}", retry_for_s)
 
     def run(self) -> Receipt:
-        patience = Patience(f"slot {self._slot} of {self._range}", self._target.config.retry_for_s)
         skipped: int | None = None
         try:
             while True:
@@ -71,7 +73,7 @@ class _SlotRun:
                     skipped = done if skipped is None else skipped
                     self._from(done)
                     self._keep()
-                    patience.over()
+                    self._patience.over()
                     return Receipt(self._slot, self._rows, len(self._chunks), skipped)
                 except UniqueSurprise as surprise:
                     place = f"{surprise.schema}.{surprise.table} {surprise.key}"
@@ -79,10 +81,10 @@ class _SlotRun:
                 except _NotNext:
                     continue
                 except Retry as error:
-                    patience.failed(error)
+                    self._patience.failed(error)
                 except ConnectionLost as error:
                     self._close()
-                    patience.failed(error)
+                    self._patience.failed(error)
         finally:
             self._close()
 
@@ -113,6 +115,7 @@ class _SlotRun:
                     blame(error, chunk, partial(self._fails, kind=type(error)))
                 raise
             self._rows += chunk.rows
+            self._patience.over()
 
     def _fails(self, chunk: Chunk, kind: type[DataError]) -> bool:
         """Whether writing these rows alone fails with that error. The attempt is rolled back."""

@@ -1,21 +1,29 @@
-"""A spread batch with what is not as it should be: keys twice, columns that nobody knows any more."""
+"""A spread batch with what is not as it should be: keys twice, columns that nobody knows any more, slots that give
+up."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
+from structlog.testing import capture_logs
 
 from drainer.apply.batch_planner import Mode, Plan
 from drainer.apply.distributed import Cut, NotSpread
+from drainer.apply.micro_batch import SpreadJob
+from drainer.apply.progress import Stopped
+from drainer.failures import Failure, Failures
 from drainer.order.slot import HASH_VERSION
 from drainer.pipeline import Pipeline
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history.base import JobHistory
 from drainer.schema.state import Schema
-from drainer.sink.base import Identity, Intent
+from drainer.sink import retry
+from drainer.sink.base import Identity, Intent, Receipt
+from drainer.sink.errors import DestinationDown
 from drainer.sink.memory import MemorySink, Store
 from tests.support.local_batch import LocalBatch
 from tests.support.row_case import INT, Step, table, transaction
@@ -34,7 +42,7 @@ class Life:
     supply: Supply
 
 
-def life(store: Store, *, complete: bool = True) -> Life:
+def life(store: Store, *, complete: bool = True, retry_for_s: float = 600.0) -> Life:
     jobs = [
         Job(id=1, type=ActionType.CREATE_SCHEMA, schema_version=1, schema_id=2, db_info=DBInfo(2, "d"), finished_ts=1),
         Job(
@@ -42,7 +50,7 @@ def life(store: Store, *, complete: bool = True) -> Life:
             finished_ts=2,
         ),
     ]  # fmt: skip
-    destination = MemorySink(store)
+    destination = MemorySink(store, retry_for_s=retry_for_s)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
     schema = Schema.open(JobHistory(jobs), position_ts=position.commit_ts, schema_version=2, complete=complete)
     supply = Supply(schema)
@@ -173,3 +181,82 @@ def test_a_batch_that_was_cut_otherwise_is_planned_again(monkeypatch: pytest.Mon
     monkeypatch.undo()
     made.pipeline.run(replace(plan, fold=made.pipeline.fold_order(plan)), LocalBatch([payloads], BEGIN_TS, UNTIL))
     assert store.commit_ts == UNTIL
+
+
+# --- the destination fails while slots are written --------------------------------------------------------------------
+
+
+@dataclass
+class GivingUp(LocalBatch):
+    """Its tasks write all slots, and then one of them gives up `times` times. `seen`: what was shown at each try."""
+
+    times: int = 3
+    failures: Failures = field(default_factory=Failures)
+    seen: list[Failure | None] = field(default_factory=list)
+
+    def spread(self, job: SpreadJob) -> Sequence[Receipt]:
+        self.seen.append(self.failures.now)
+        found = super().spread(job)
+        if len(self.spreads) <= self.times:
+            error = DestinationDown(f"slot 3: gave up: refused {len(self.spreads)}")
+            error.failing_s = 30.0
+            raise error
+        return found
+
+
+@pytest.fixture
+def failures(monkeypatch: pytest.MonkeyPatch) -> Failures:
+    shown = Failures()
+    monkeypatch.setattr(retry, "FAILURES", shown)
+    return shown
+
+
+PUTS = [rows(*(put(key, key) for key in range(9)))]
+
+
+def test_a_batch_whose_slots_give_up_is_written_until_they_succeed_and_tells_why(failures: Failures) -> None:
+    """Slots that are committed are skipped, and a task may fail for longer each time."""
+    store, feed = Store(), GivingUp(PUTS, BEGIN_TS, UNTIL, failures=failures)
+    with capture_logs() as lines:
+        life(store).pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), feed)
+    assert standing(store) == [(key, key) for key in range(9)] and (store.intent, store.commit_ts) == (None, UNTIL)
+    assert [job.retry_for_s for job in feed.spreads] == [10, 20, 40, 60]
+    told = [f"slot 3: gave up: refused {n}" for n in (1, 2, 3)]
+    assert [now.error if now else "" for now in feed.seen] == ["", *told]
+    last = feed.seen[-1]
+    assert last is not None and last.what == "batch" and 30 <= last.last_s - last.since_s < 300
+    assert failures.now is None and failures.last is not None
+    events = [(line["event"], line["what"]) for line in lines if line["event"].startswith("destination")]
+    assert events == [("destination: trying again", "batch"), ("destination: it works again", "batch")]
+
+
+def test_a_batch_whose_slots_give_up_for_as_long_as_the_sink_retries_is_left_open() -> None:
+    store = Store()
+    made = life(store, retry_for_s=20.0)
+    with pytest.raises(DestinationDown, match="batch: gave up after 30 s: slot 3: gave up: refused 1"):
+        made.pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), GivingUp(PUTS, BEGIN_TS, UNTIL))
+    assert store.intent == made.pipeline.open_intent is not None
+    plan = Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, store.intent)
+    life(store).pipeline.run(plan, LocalBatch(PUTS, BEGIN_TS, UNTIL))
+    assert standing(store) == [(key, key) for key in range(9)] and store.intent is None
+
+
+def test_a_sink_that_does_not_retry_raises_the_error_of_its_slot() -> None:
+    with pytest.raises(DestinationDown, match=r"^slot 3: gave up: refused 1$"):
+        life(Store(), retry_for_s=0.0).pipeline.run(
+            Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), GivingUp(PUTS, BEGIN_TS, UNTIL)
+        )
+
+
+def test_a_batch_whose_slots_give_up_ends_when_the_drainer_stops() -> None:
+    made = life(Store())
+
+    class StoppedMeanwhile(GivingUp):
+        def spread(self, job: SpreadJob) -> Sequence[Receipt]:
+            made.pipeline.stop()
+            return super().spread(job)
+
+    feed = StoppedMeanwhile(PUTS, BEGIN_TS, UNTIL, times=1 << 30)
+    with pytest.raises(Stopped):
+        made.pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), feed)
+    assert len(feed.spreads) == 1

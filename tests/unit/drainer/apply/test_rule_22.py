@@ -32,10 +32,11 @@ from drainer.pumps.survey import PumpSet, dial_with
 from drainer.pumps.watermark import Limits
 from drainer.service.scheduler import Scheduler
 from drainer.sink.base import Intent, Receipt
+from drainer.sink.errors import DestinationDown
 from drainer.sink.memory import Store
 from drainer.sink.position import Stored
 from drainer.spark.errors import ErrorInTask, ErrorSeal
-from drainer.spark.shuffle_apply import SLOT, Apply, Fold, of_all_slots
+from drainer.spark.shuffle_apply import RESULT, SLOT, Apply, Fold, of_all_slots, receipts_of
 from drainer.spark.source.executor import read_task
 from drainer.spark.source.planned_reader import PullTask
 from tests.support.row_case import transaction
@@ -82,10 +83,9 @@ class TaskBatch:
             numbers = batch.column(SLOT).to_pylist()
             for slot, blob in zip(numbers, batch.column("blob").to_pylist(), strict=True):
                 slots[slot].append(blob)
-        apply = Apply(job.order, job.intent, job.writer, job.planned)
-        results = [list(apply(iter([_slotted(slot, blobs)]))) for slot, blobs in slots.items()]
-        found = [Receipt(*row.values()) for batches in results for batch in batches for row in batch.to_pylist()]
-        return of_all_slots(found, job.intent, job.planned)
+        apply = Apply(job, SEAL)
+        results = [batch for slot, blobs in slots.items() for batch in apply(iter([_slotted(slot, blobs)]))]
+        return receipts_of(pa.Table.from_batches(results, RESULT), job, SEAL)
 
     def _read(self) -> list[pa.RecordBatch]:
         tasks = [PullTask(ranges, 1, Security(), True, self.plan.fold, SEAL) for ranges in self.plan.tasks]
@@ -293,6 +293,31 @@ def test_a_slot_that_no_task_reported_is_missed() -> None:
     assert of_all_slots([some, *empty], intent) == [some]
     with pytest.raises(RangeDiffers, match=r"slots \[2\] of the batch \(10, 20\]"):
         of_all_slots([some, empty[0]], intent)
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """A writer whose slot 2 gives up."""
+
+    def write(self, slot: int, segment: object, retry_for_s: float) -> Receipt:
+        if slot == 2:
+            error = DestinationDown(f"slot {slot}: gave up after {retry_for_s:.0f} s: refused")
+            error.failing_s = retry_for_s
+            raise error
+        return Receipt(slot, 1, 1, 0)
+
+
+async def test_a_task_whose_slot_gives_up_ends_and_its_result_says_why() -> None:
+    """Spark repeats no task, and the other slots of the batch are written."""
+    async with drainer(SPREAD) as made:
+        await made.add("a", *map(row, range(1, 11)))
+        plan, _ = await made.plan()
+        assert plan.fold is not None
+        intent = Intent(BEGIN_TS, ts(900), SLOTS, 100, HASH_VERSION, "d")
+        job = SpreadJob(plan.fold, intent, Unreachable(), folded=True, retry_for_s=12.0)
+        with pytest.raises(DestinationDown, match=r"^slot 2: gave up after 12 s: refused$") as found:
+            await asyncio.to_thread(TaskBatch(plan).spread, job)
+        assert found.value.failing_s == 12.0
 
 
 def test_totals_of_a_part_reach_every_slot_or_are_refused() -> None:

@@ -27,6 +27,25 @@ def test_time_runs_from_the_first_failure() -> None:
             patience.failed(DestinationError("again"))
 
 
+def test_a_success_in_between_begins_the_time_anew() -> None:
+    """A slot whose chunks are committed, and which meets a deadlock now and then, is not failing."""
+    patience = Patience("the test", 0.05)
+    for _ in range(3):
+        patience.failed(DestinationError("a deadlock"))
+        deadline_s = time.monotonic() + 0.1
+        while time.monotonic() < deadline_s:
+            pass
+        patience.over()
+
+
+def test_work_that_gives_up_says_for_how_long_it_has_failed() -> None:
+    first = DestinationError("refused")
+    first.failing_s = 10.0
+    with pytest.raises(DestinationDown, match="gave up after 10 s") as found:
+        Patience("the test", 5.0).failed(first)
+    assert 10.0 <= found.value.failing_s < 300
+
+
 def test_without_patience_the_first_failure_is_the_end() -> None:
     with pytest.raises(DestinationDown):
         Patience("the test", 0.0).failed(DestinationError("once"))

@@ -11,9 +11,10 @@ import pytest
 from drainer.changes.change_segment import ChangeSegment
 from drainer.protocol.encoder import Message
 from drainer.sink.base import Identity, Intent
-from drainer.sink.errors import Fenced
+from drainer.sink.errors import DestinationDown, Fenced
 from drainer.sink.kafka import slot_writer
 from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import Outgoing
 from drainer.sink.kafka.reader import Record
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter
@@ -30,6 +31,7 @@ class Sending:
     """A producer; `log` has what every one did."""
 
     tells_flushes = False
+    lost = False  # every producer loses its transaction
 
     def __init__(self, log: list[tuple[str, Any]]) -> None:
         self.name = "control-0"
@@ -45,6 +47,8 @@ class Sending:
         return len(list(messages))
 
     def flush(self, patience: Patience) -> None:
+        if Sending.lost:
+            raise ProducerLost("refused")
         if self.tells_flushes:
             self._log.append(("flush", None))
 
@@ -89,12 +93,22 @@ class Rows:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Any]]]:
     done: list[tuple[str, Any]] = []
-    Unchanged.made = []
+    Unchanged.made, Sending.lost = [], False
     monkeypatch.setattr(slot_writer, "Reader", Unchanged)
     monkeypatch.setattr(slot_writer, "new_producer", lambda *_: Sending(done))
     slot_writer.forget_producers()
     yield done
     slot_writer.forget_producers()
+
+
+def test_a_slot_gives_up_after_the_time_that_it_was_given(log: list[tuple[str, Any]]) -> None:
+    """A later attempt writes the slot with a new producer."""
+    Sending.lost = True
+    with pytest.raises(DestinationDown, match=r"slot 0: gave up after 0 s: refused"):
+        writer().write(0, NO_CHANGES, 0.01)
+    Sending.lost = False
+    assert writer().write(0, NO_CHANGES, 0.01).chunks == 1
+    assert log[-1][0] == "commit"
 
 
 def writer(epoch: int = 3) -> KafkaSlotWriter:

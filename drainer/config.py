@@ -259,10 +259,6 @@ class Config(UpstreamSection):
         "", description="Pushgateway to which metrics are pushed in addition, host:port or a URL; empty: none"
     )
     metrics_interval: int = Field(15, ge=0, description="seconds between two pushes; 0: none")
-    enable_debug: bool = Field(
-        False,
-        description="serve profiles of the driver below /debug/pprof/: stacks, CPU, memory",
-    )
     initial_commit_ts: Tso = Field(
         -1,
         ge=-1,
@@ -331,7 +327,6 @@ FLAGS = (
     Flag("log-level"),
     Flag("metrics-addr"),
     Flag("metrics-interval"),
-    Flag("enable-debug"),
     Flag("initial-commit-ts"),
     Flag("synced-check-time"),
     Flag("go-pump-silence-max"),

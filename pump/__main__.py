@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import faulthandler
 import gc
 import os
 import signal
@@ -74,8 +73,6 @@ def main() -> None:
     # traverse them again and again, which takes a fifth of the time of a write.
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
-    if config.enable_debug:  # works also if the event loop is blocked
-        faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
         log.setup(config.log_level, config.log_file)
     except ConfigError as error:

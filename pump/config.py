@@ -141,10 +141,7 @@ class PumpConfig(UpstreamSection):
         description="Pushgateway to which metrics are pushed in addition, host:port or a URL; empty: none",
     )
     metrics_interval: int = Field(15, ge=0, description="seconds between two pushes; 0: none")
-    enable_debug: bool = Field(
-        False,
-        description="serve profiles below /debug/pprof/: stacks, CPU, memory; and SIGUSR1 prints all stacks to stderr",
-    )
+    enable_debug: bool = Field(False, description="accepted, without effect: py-spy shows what the pump does")
     transaction_bytes_max: ByteSize = Field(
         1 << 30,
         ge=1 << 20,

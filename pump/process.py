@@ -251,7 +251,6 @@ class Pump:
             self._requested.put_nowait,
             measures=lambda: self.measuring.measures,
             tikv=self._upstream.tikv if self._upstream is not None else None,
-            debug=self._config.enable_debug,
         )
         server = StatusServer(
             self._config.status_listen,

@@ -25,7 +25,7 @@ from binlog.cluster.node import Event
 from binlog.cluster.registry import Registry
 from binlog.cluster.timestamp import connect_timestamps
 from binlog.errors import BinlogError
-from binlog.runtime import metrics, profiling
+from binlog.runtime import metrics
 from binlog.runtime.fields import reachable
 from binlog.runtime.http import StatusServer
 from binlog.runtime.log import get_logger
@@ -313,8 +313,7 @@ async def _serving(config: Config, pages: PageSwitch) -> AsyncIterator[None]:
     beginning, because a Go pump that starts while the destination is down queries this drainer if it finds it online in
     the registry, as a killed drainer is."""
     security = config.security.security()
-    actions = {**pages.actions(), **profiling.actions(enabled=config.enable_debug)}
-    server = StatusServer(config.status_address(), pages.routes(), actions=actions, security=security)
+    server = StatusServer(config.status_address(), pages.routes(), actions=pages.actions(), security=security)
     cistern = CisternServer(config.addr, security, server)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(server.close)

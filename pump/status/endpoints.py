@@ -14,7 +14,6 @@ from binlog.cluster.tikv import TiKV
 from binlog.envelope import scan
 from binlog.errors import BinlogError
 from binlog.pb import binlog_pb2
-from binlog.runtime import profiling
 from binlog.runtime.history import History
 from binlog.runtime.http import (
     Action,
@@ -46,7 +45,7 @@ OK, WRONG, FAILED = 200, 1, 3  # result codes of the original, in the JSON body
 
 class StatusPages:
     """Handlers for binlog.runtime.http. `stop` is called with "pause" or "close". `tikv`: None if the cluster has no
-    TiKV. `debug`: whether profiles are served."""
+    TiKV."""
 
     def __init__(
         self,
@@ -59,7 +58,6 @@ class StatusPages:
         *,
         measures: Callable[[], Measures],
         tikv: TiKV | None = None,
-        debug: bool = False,
     ) -> None:
         self._store = store
         self._node = node
@@ -71,7 +69,6 @@ class StatusPages:
         self._history = History()
         self._measures = measures
         self._tikv = tikv
-        self._debug = debug
 
     def routes(self) -> dict[str, Page]:
         return {"/": self.home, "/status": self.status, "/ready": self.ready, "/drainers": self.drainers}
@@ -81,7 +78,6 @@ class StatusPages:
             "PUT /state/{node_id}/{action}": self.change_state,
             "GET /debug/binlog/{ts}": self.show_binlog,
             "POST /debug/gc/trigger": self.trigger_gc,
-            **profiling.actions(enabled=self._debug),
         }
 
     async def status(self) -> Response:

@@ -1,4 +1,4 @@
-"""What the original's drainer has beside its pages: metrics that are pushed, and profiles. Without Spark."""
+"""What the original's drainer has beside its pages: metrics that are pushed. Without Spark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
 import pytest
 from aiohttp import web
 from binlog.runtime.config import load
@@ -63,16 +62,3 @@ async def test_metrics_are_pushed_while_the_destination_is_not_open(tmp_path: Pa
 async def test_nothing_is_pushed_where_nobody_asks_for_it(tmp_path: Path, argv: tuple[str, ...]) -> None:
     async with serving(tmp_path, *argv):
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "metrics"]
-
-
-async def test_profiles_are_served_where_they_are_wanted(tmp_path: Path) -> None:
-    async with aiohttp.ClientSession() as http:
-        async with (
-            serving(tmp_path, "-enable-debug") as addr,
-            http.get(f"http://{addr}/debug/pprof/stacks") as answer,
-        ):
-            assert answer.status == 200
-            assert "test_profiles_are_served_where_they_are_wanted" in await answer.text()
-        async with serving(tmp_path) as addr, http.get(f"http://{addr}/debug/pprof/stacks") as answer:
-            assert answer.status == 404
-            assert await answer.text() == "profiling is off: start with -enable-debug\n"

@@ -384,19 +384,14 @@ def test_a_status_port(tmp_path: Path, etcd: Etcd) -> None:
         server.kill()
 
 
-def test_a_pump_that_is_debugged_prints_its_stacks(tmp_path: Path, etcd: Etcd) -> None:
-    """By SIGUSR1, which needs no event loop; and what has no effect in its file is named at the start."""
+def test_settings_of_the_original_without_effect_are_named_at_the_start(tmp_path: Path, etcd: Etcd) -> None:
     file = tmp_path / "pump.toml"
     file.write_text("[storage]\nkv_chan_cap = 100\n")
-    server = pump(tmp_path, etcd, "p1", free_port(), "-enable-debug", "-config", str(file)).start()
+    server = pump(tmp_path, etcd, "p1", free_port(), "-config", str(file)).start()
     try:
         server.wait_for_output("pump is serving")
         assert "no effect here" in server.text()
         assert "storage.kv_chan_cap" in server.text()
-        assert server.process is not None
-        server.process.send_signal(signal.SIGUSR1)
-        server.wait_for_output("Current thread")
-        wait_until(lambda: "disk_thread.py" in server.text(), what="the stack of the writer's thread")
         assert server.stop() == 0
     finally:
         server.kill()

@@ -82,7 +82,6 @@ PATHS = {
     "PUT /state/{node_id}/{action}",
     "GET /debug/binlog/{ts}",
     "POST /debug/gc/trigger",
-    "GET /debug/pprof/{name}",
 }
 
 

@@ -104,23 +104,6 @@ async def test_a_disk_that_fills_and_empties_again(
     assert pump.node.state is State.PAUSED
 
 
-async def test_profiles_are_served_where_they_are_wanted(
-    tmp_path: Path, etcd: MemoryEtcd, pd: StubPD, http: aiohttp.ClientSession
-) -> None:
-    settings: Settings = {"enable-debug": True}
-    async with running(tmp_path, etcd, pd, "p1", **settings) as pump:
-        status, text = await text_of(http, f"http://{pump.addr}/debug/pprof/stacks")
-        assert status == 200
-        assert "thread pump-writer:" in text
-        assert "task heartbeat:" in text
-        status, text = await text_of(http, f"http://{pump.addr}/debug/pprof/profile?seconds=0.1")
-        assert status == 200
-    async with running(tmp_path, etcd, pd) as pump:
-        for path in ("", "profile", "heap"):
-            status, text = await text_of(http, f"http://{pump.addr}/debug/pprof/{path}")
-            assert (status, text) == (404, "profiling is off: start with -enable-debug\n")
-
-
 async def test_a_binlog_is_shown_with_what_tikv_has(
     tmp_path: Path, etcd: MemoryEtcd, http: aiohttp.ClientSession
 ) -> None:

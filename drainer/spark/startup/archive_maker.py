@@ -26,7 +26,7 @@ _log = get_logger(__name__)
 async def make_where_missing(after_s: float = AFTER_S, make: Sequence[str] = MAKE) -> None:
     """Create the archive after `after_s` seconds; a failure is only logged. On cancellation the process is killed."""
     try:
-        place = archive_of(check_java())
+        place = archive_of(await asyncio.to_thread(check_java))
     except SparkUnavailable:
         return
     if place.exists():

@@ -5,9 +5,7 @@ Neither this module nor its imports need pyspark, because the JVM is started bef
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -49,13 +47,7 @@ def check_java() -> str:
 
 
 def java_of(java: Path) -> tuple[str, str]:
-    """(version, names of its modules); ("", "") if unknown. Read from Java's `release` file if possible, because
-    starting a JVM takes as long as half of the drainer's imports."""
-    release = java.resolve().parent.parent / "release"
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        entries = dict(re.findall(r'^(JAVA_VERSION|MODULES)="(.*)"$', release.read_text(), re.MULTILINE))
-        if len(entries) == 2:
-            return entries["JAVA_VERSION"], entries["MODULES"]
+    """(version, names of its modules); ("", "") if unknown."""
     modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=False).stdout
     version = next((line.partition("@")[2] for line in modules.splitlines() if line.startswith("java.base@")), "")
     return version, modules

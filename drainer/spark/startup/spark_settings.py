@@ -11,7 +11,7 @@ from pathlib import Path
 from binlog.runtime.log import get_logger
 
 from drainer.spark.startup import node_requirements
-from drainer.spark.startup.java import JAVA_OPTIONS, java_options
+from drainer.spark.startup.java import java_options
 from drainer.spark.startup.master import KUBERNETES
 from drainer.spark.startup.spark_folder import lean_home
 
@@ -115,11 +115,6 @@ def environment() -> dict[str, str]:
     """Environment variables for the start of the JVM.
 
     A driver Python that does not exist keeps Spark from searching every installed package for data sources, which takes
-    two processes and a second of CPU; the drainer registers its source itself. SPARK_HOME and the launcher's options
-    save a Python process and half of a first, short-lived JVM.
+    two processes and a second of CPU; the drainer registers its source itself. SPARK_HOME saves a Python process.
     """
-    return {
-        "PYSPARK_DRIVER_PYTHON": "no-look-up-of-data-sources",
-        "SPARK_HOME": str(lean_home()),
-        "SPARK_LAUNCHER_OPTS": f"{os.environ.get('SPARK_LAUNCHER_OPTS', '')} {JAVA_OPTIONS}".strip(),
-    }
+    return {"PYSPARK_DRIVER_PYTHON": "no-look-up-of-data-sources", "SPARK_HOME": str(lean_home())}

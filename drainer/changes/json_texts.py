@@ -24,7 +24,10 @@ RARE_SHAPES_MAX: Final = 3
 _RARE: Final = 16  # fewer than one document in this many
 # Texts that are longer than this on average are copied one by one: an index for each of their bytes costs more.
 _SHORT_BYTES_MAX: Final = 32
-_LITERALS: Final = pa.array([b"null", b"true", b"false"], pa.binary())
+# From buffers: pyarrow would import pandas, for a second of CPU, at an array of Python values.
+_LITERALS: Final = pa.Array.from_buffers(
+    pa.binary(), 3, [None, pa.py_buffer(np.array([0, 4, 8, 13], np.int32)), pa.py_buffer(b"nulltruefalse")]
+)
 _ESCAPED_REGEX: Final = '["\\\\\x00-\x1f<>&\u2028\u2029]'
 _ESCAPED: Final = b'"\\<>&' + bytes(range(32))
 _SEPARATORS: Final = b"\xe2\x80"  # the first bytes of U+2028 and U+2029

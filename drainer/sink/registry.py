@@ -16,7 +16,6 @@ from binlog.errors import ConfigError
 from drainer.extras import KAFKA, ExtraMissing, install
 
 if TYPE_CHECKING:
-    from drainer.row.format import Format
     from drainer.sink.base import AnySink
     from drainer.sink.replay import Replayer, ReplaySettings
     from drainer.sink.settings import SyncerSettings, ToSection
@@ -25,22 +24,20 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of destination. `section`: the model of `[syncer.to]`, a ToSection; `make`: a function that takes the
-    section and SyncerSettings and returns the sink; `format`: the row format (row.format.Format); each as module:name.
-    `writer`: modules that executors need to write. `replay`: a function that takes the section and ReplaySettings and
-    returns reparo's Replayer, as module:name; "" if reparo does not support this kind."""
+    section and SyncerSettings and returns the sink; each as module:name. `writer`: modules that executors need to
+    write. `replay`: a function that takes the section and ReplaySettings and returns reparo's Replayer, as module:name;
+    "" if reparo does not support this kind."""
 
     section: str
     make: str
     writer: tuple[str, ...] = ()
-    format: str = ""
     replay: str = ""
 
 
 _SERVER: Final = Kind(
     "drainer.sink.mysql.section:MySQLSection",
     "drainer.sink.mysql.sink:make",
-    ("drainer.sink.mysql.rows.slot_writer", "drainer.sink.mysql.rows.examine"),
-    "drainer.sink.mysql.rows.format:SQL_TEXT",
+    ("drainer.sink.mysql.rows.slot_writer", "drainer.sink.mysql.rows.examine", "drainer.sink.mysql.rows.format"),
     "drainer.sink.mysql.replay.destination:make",
 )
 
@@ -113,11 +110,6 @@ def import_writers() -> None:
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("drainer"):
                 raise
-
-
-def formats() -> list[Format]:
-    """The formats with which executors write rows, to run them once before there are rows (changes.warm)."""
-    return [_named(place) for place in dict.fromkeys(one.format for one in KINDS.values()) if place]
 
 
 def _named(place: str) -> Any:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
-from drainer.changes import warm
-from drainer.sink.registry import formats
 from drainer.spark.shuffle_apply import SLOT, shuffled
 from drainer.spark.startup.node_requirements import watched
 
@@ -53,7 +51,5 @@ def warm_up(session: SparkSession, tasks: int) -> None:
         with watched(session.sparkContext.master):
             numbers = session.range(0, 8 * tasks, numPartitions=tasks)
             run_both_modes(numbers.mapInArrow(_packed, PACKED_DDL), tasks)
-        for format_ in formats():
-            warm.warm_up(format_)
 
     threading.Thread(target=run, name="warm up", daemon=True).start()

@@ -5,7 +5,7 @@ collection that Spark runs after every task skips it (5 ms of CPU instead of 50)
 on import; grpc opens its channels in the workers only.
 
 pandas is hidden: pyspark requires it, but mapInArrow does not use it, and pyarrow would import it at the first array
-made from a list, for a second of CPU in every worker.
+made from a list, for a second of CPU.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _MALLOC_OPTIONS = {-3: 32 << 20, -1: 128 << 20}  # M_MMAP_THRESHOLD, at its maxi
 # each row and keeps them until they are sent. With the default they are examined again and again, for 0.3 µs a row and
 # more. Spark collects garbage after every task.
 _COLLECT_AFTER = 100_000
-# The modules of tasks and of the programs that make the source, plan its tasks and query its reader, and those that
-# they import only at first use, by a channel or by a connection to a named host.
+# The modules of tasks and of the programs that make the source, plan its tasks and query its reader.
 MODULES = (
     "grpc",
     "pyarrow",
@@ -43,7 +42,6 @@ MODULES = (
     "drainer.spark.startup.node_requirements",
     "drainer.spark.startup.warmup",
 )
-LATE_MODULES = ("grpc._channel", "grpc._simple_stubs", "grpc.experimental", "encodings.idna", "pyspark.sql.conversion")
 
 
 class WithoutPandas(MetaPathFinder):
@@ -67,18 +65,12 @@ def load() -> None:
     from binlog.runtime import grpc_environment as _before_grpc  # noqa: F401
 
     _keep_memory()
+    sys.meta_path.insert(0, WithoutPandas())
     for name in MODULES:
         importlib.import_module(name)
-    sys.meta_path.insert(0, WithoutPandas())
-    from drainer.changes.warm import warm_up
-    from drainer.sink.registry import formats, import_writers
+    from drainer.sink.registry import import_writers
 
     import_writers()
-    for name in LATE_MODULES:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    for format_ in formats():
-        warm_up(format_)
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])

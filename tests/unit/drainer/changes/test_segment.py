@@ -22,7 +22,6 @@ from drainer.batch.work import NetRow, SegmentWork
 from drainer.changes.net_rows import NetColumns, live_rows, stale_keys
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
-from drainer.changes.warm import warm_up
 from drainer.order.errors import BlobError
 from drainer.order.slot import slot_of
 from drainer.schema.errors import TableUnknown, TableUnverified
@@ -465,10 +464,6 @@ def test_rows_for_sqlite_go_either_way(rows_min: int) -> None:
         b"c": (None, (("c  ",),)),
         b"\xff": ((b"\xff", None), ()),
     }
-
-
-def test_warming_up_meets_no_error() -> None:
-    warm_up(SQL_TEXT)
 
 
 def test_binlogs_that_do_not_lie_behind_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

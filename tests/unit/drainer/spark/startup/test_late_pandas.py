@@ -6,10 +6,7 @@ import subprocess
 import sys
 
 BEGIN = "import sys\nfrom drainer.spark.startup import late_pandas\nlate_pandas.install()\n"
-WARM = (
-    "from drainer.changes.warm import warm_up\nfrom drainer.sink.registry import formats\n"
-    "for one in formats():\n    warm_up(one)\n"
-)
+ARRAY = "import pyarrow as pa\npa.array([1, 2])\n"
 LOADED = "print('loaded' if 'pandas._libs' in sys.modules else 'not loaded')"
 
 
@@ -45,12 +42,27 @@ def test_who_uses_it_gets_the_real_one() -> None:
 
 def test_rows_that_become_columns_do_not_load_it() -> None:
     """The first batch would take a second longer."""
-    assert run(f"{BEGIN}{WARM}{LOADED}") == "not loaded"
+    assert run(f"{BEGIN}{ARRAY}{LOADED}") == "not loaded"
+
+
+def test_the_modules_of_the_driver_and_of_tasks_do_not_load_it() -> None:
+    """The driver installs the placeholder after most imports: an array of Python values in a module would load it."""
+    imports = (
+        "import drainer.service.daemon, drainer.spark.query, drainer.spark.source.planner_server\n"
+        "import drainer.spark.source.executor, drainer.spark.startup.session\n"
+        "from drainer.sink.registry import KINDS, import_writers, sink\nimport_writers()\n"
+        "from importlib import import_module\n"
+        "for kind in KINDS.values():\n    import_module(kind.make.partition(':')[0])\n"
+    )
+    assert run(f"import sys\n{imports}{LOADED}") == "not loaded"
+    assert run(f"import sys\nfrom drainer.spark.startup import worker_imports\nworker_imports.load()\n{LOADED}") == (
+        "not loaded"
+    )
 
 
 def test_columns_by_themselves_load_it() -> None:
     """Else pyarrow need not be told."""
-    assert run(f"import sys\n{WARM}{LOADED}") == "loaded"
+    assert run(f"import sys\n{ARRAY}{LOADED}") == "loaded"
 
 
 def test_one_that_was_imported_before_stays() -> None:

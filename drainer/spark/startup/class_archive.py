@@ -55,19 +55,17 @@ def _make(place: Path) -> None:
 
 def _exercise(session: SparkSession, folder: Path) -> None:
     """Run a few batches of a stream, inline and distributed."""
-    from drainer.spark.startup.idle_source import IdleSource
-    from drainer.spark.startup.warmup import run_both_modes, warm_up
+    from drainer.spark.startup.warmup import packed_rows, run_both_modes, warm_up
 
     warm_up(session, 2)
-    session.dataSource.register(IdleSource)
     enough = threading.Event()
 
     def each(rows: DataFrame, number: int) -> None:
-        run_both_modes(rows, 2)
+        run_both_modes(packed_rows(rows), 2)
         if number + 1 >= BATCHES:
             enough.set()
 
-    stream = session.readStream.format(IdleSource.name()).option("tasks", "2").load()
+    stream = session.readStream.format("rate").option("numPartitions", "2").load().select("value")
     query = stream.writeStream.foreachBatch(each).option("checkpointLocation", str(folder / "checkpoint")).start()
     while query.isActive and not enough.wait(0.2):
         pass

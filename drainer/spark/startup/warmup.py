@@ -37,6 +37,11 @@ def _results(batches: Batches) -> Batches:
         yield batch.select(["blob"]).rename_columns(["result"])
 
 
+def packed_rows(numbers: DataFrame) -> DataFrame:
+    """Return a packed dummy row for each number."""
+    return numbers.mapInArrow(_packed, PACKED_DDL)
+
+
 def run_both_modes(rows: DataFrame, tasks: int) -> None:
     """Run the Spark jobs of an inline batch and of a distributed one."""
     rows.toArrow()
@@ -49,7 +54,6 @@ def warm_up(session: SparkSession, tasks: int) -> None:
 
     def run() -> None:
         with watched(session.sparkContext.master):
-            numbers = session.range(0, 8 * tasks, numPartitions=tasks)
-            run_both_modes(numbers.mapInArrow(_packed, PACKED_DDL), tasks)
+            run_both_modes(packed_rows(session.range(0, 8 * tasks, numPartitions=tasks)), tasks)
 
     threading.Thread(target=run, name="warm up", daemon=True).start()

@@ -172,15 +172,12 @@ class Appender:
             with suppress(OSError):
                 file.close()
 
-    def put(self, slot: int, parts: Iterable[bytes]) -> None:
-        """Append the parts to one file. Raises DestinationDown for an error of the disk, and DestinationRefused if
-        committed bytes are missing."""
+    def put(self, slot: int, parts: Iterable[bytes], length: int) -> None:
+        """Append the parts, of `length` bytes together, to one file. Raises DestinationDown for an error of the disk,
+        and DestinationRefused if committed bytes are missing."""
         try:
             current, file = self._ready(slot)
-            length = 0
-            for part in parts:
-                file.write(part)
-                length += len(part)
+            file.writelines(parts)
         except OSError as error:
             raise DestinationDown(f"{self._files.directory}: {error}") from error
         self._current[slot] = replace(current, length=current.length + length)

@@ -16,7 +16,8 @@ from drainer.changes.vector import Ints
 from drainer.schema.steps import Ddl
 from drainer.sink.file.files import FileNames, Notes
 
-Put = Callable[[int, Iterable[bytes]], None]  # a slot, and parts of bytes that follow one another in one file
+# A slot, parts of bytes that follow one another in one file, and how many bytes they have.
+Put = Callable[[int, Iterable[bytes], int], None]
 
 
 @dataclass(frozen=True, slots=True)

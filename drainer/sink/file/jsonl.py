@@ -66,7 +66,8 @@ class JsonlFormat:
         return LineWriter(put, self.slotting)
 
     def ddl(self, step: Ddl, place: int, put: Put) -> None:
-        put(slot_of_table(*table_of(step), self.slotting.count), (ddl_line(step, place),))
+        line = ddl_line(step, place)
+        put(slot_of_table(*table_of(step), self.slotting.count), (line,), len(line))
 
     def complete(self, directory: Path, file: Path, stopped: Callable[[], bool]) -> None:
         """Leave the file as it is."""
@@ -85,4 +86,5 @@ class LineWriter(RecordWriter):
 
     def add(self, segment: ChangeSegment) -> None:
         for slot, lines in lines_by_slot(segment, self._slotting).items():
-            self._put(slot, (b"".join(lines),))
+            data = b"".join(lines)
+            self._put(slot, (data,), len(data))

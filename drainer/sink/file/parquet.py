@@ -23,11 +23,11 @@ from binlog.runtime.directories import make_directory, sync_directory
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.protocol.pb_file.reader import records
-from drainer.protocol.pb_file.records import parse_name, record
+from drainer.protocol.pb_file.records import parse_name
 from drainer.schema.steps import Ddl
 from drainer.sink.file.format import Put, RecordWriter, table_of
 from drainer.sink.file.parquet_columns import DDL_SCHEMA, tables_of
-from drainer.sink.file.record_files import RecordFiles
+from drainer.sink.file.record_files import RecordFiles, put_record
 
 HELD_ROWS_MAX: Final = 1 << 16
 HELD_BYTES_MAX: Final = 128 << 20
@@ -100,7 +100,7 @@ def _put_table(put: Put, table: pa.Table) -> None:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     payload = bytes(sink.getvalue())
-    put(0, record((payload,), len(payload)))
+    put_record(put, (payload,), len(payload))
 
 
 def path_of(name: str) -> str:

@@ -23,11 +23,11 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.pb_file.decoder import decode
 from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, ddl_text, dml_head
 from drainer.protocol.pb_file.reader import PAYLOAD_BYTES_MAX, RecordDamaged, records
-from drainer.protocol.pb_file.records import compressed_name, parse_name, record
+from drainer.protocol.pb_file.records import compressed_name, parse_name
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.file.format import Put, RecordWriter
-from drainer.sink.file.record_files import RecordFiles
+from drainer.sink.file.record_files import RecordFiles, put_record
 
 # The most bytes of a transaction's events that are held in memory; the others are in a temporary file.
 HELD_BYTES_MAX: Final = 64 << 20
@@ -62,7 +62,7 @@ class PbFormat(RecordFiles):
         schema = step.use or step.schema
         for text in statements:
             payload = ddl_binlog(step.commit_ts, ddl_text(schema, text, step.job.type))
-            put(0, record((payload,), len(payload)))
+            put_record(put, (payload,), len(payload))
 
     def complete(self, directory: Path, file: Path, stopped: Callable[[], bool]) -> None:
         if not self._compresses:
@@ -163,7 +163,7 @@ class TransactionWriter(RecordWriter):
                 f"holds at most {PAYLOAD_BYTES_MAX:,}: put {self._which[0]} into syncer.ignore-txn-commit-ts"
             )
         parts = chain((before,), self._spilled_parts(), self._held)
-        self._put(0, record(parts, len(before) + length))
+        put_record(self._put, parts, len(before) + length)
         self.abandon()
 
     def _spilled_parts(self) -> Iterator[bytes]:

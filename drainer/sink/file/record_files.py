@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from drainer.protocol.pb_file.records import file_name, parse_name
+from drainer.protocol.pb_file.records import OVERHEAD, file_name, parse_name, record
 from drainer.sink.file.files import Current, Notes
-from drainer.sink.file.format import ByTable
+from drainer.sink.file.format import ByTable, Put
 
 
 class RecordFiles:
@@ -32,3 +32,8 @@ class RecordFiles:
     def notes_value(self, notes: Notes) -> dict[str, Any]:
         one = notes.current.get(0, Current())
         return {"current": [one.number, one.name, one.length, one.begun_ms]}
+
+
+def put_record(put: Put, parts: Iterable[bytes], length: int) -> None:
+    """Write a record whose payload has these parts, of `length` bytes together."""
+    put(0, record(parts, length), length + OVERHEAD)

@@ -46,9 +46,9 @@ def test_a_batch_takes_a_few_times_its_binlogs_and_leaves_nothing(
     in_columns = [0]
     put = Appender.put
 
-    def watched(self: Appender, slot: int, parts: Iterable[bytes]) -> None:
+    def watched(self: Appender, slot: int, parts: Iterable[bytes], length: int) -> None:
         in_columns.append(pa.total_allocated_bytes() - before)
-        put(self, slot, parts)
+        put(self, slot, parts, length)
 
     before = pa.total_allocated_bytes()
     monkeypatch.setattr(Appender, "put", watched)

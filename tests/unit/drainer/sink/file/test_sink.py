@@ -468,7 +468,7 @@ def test_a_zone_that_is_none_is_refused() -> None:
 
 def test_a_writer_that_is_abandoned_gives_nothing(tmp_path: Path) -> None:
     given: list[int] = []
-    writer = TransactionWriter(tmp_path, lambda slot, parts: given.append(slot), UTC, 10)
+    writer = TransactionWriter(tmp_path, lambda slot, parts, length: given.append(length), UTC, 10)
     writer.add(segment(0, 10, (1, 2)))
     writer.abandon()
     writer.finish()

@@ -46,7 +46,7 @@ class Leaving:
             await self._leave_broken()
             return
         await self._node.move(event)
-        if not await self._store.drained(self._drain_wait_s):
+        if not await self._store.writes.drained(self._drain_wait_s):
             _log.warning(
                 "prewrites are still pending: the pump keeps its state and holds drainers back",
                 state=self._node.state,
@@ -59,7 +59,7 @@ class Leaving:
             return
         with suppress(TimestampUnavailable):  # a Go pump that opens this directory serves up to this ts
             await self._store.resolver.refresh()
-        final_ts = await self._store.seal("the pump is stopping", SEAL_S)
+        final_ts = await self._store.writes.seal("the pump is stopping", SEAL_S)
         if final_ts is None:
             _log.warning("a write has not finished: drainers wait until this pump is started again")
         else:
@@ -94,7 +94,7 @@ class Leaving:
         ts = 0
         while not self._node.usurped:  # a usurped record must not be changed by this pump
             try:
-                fake_ts = await self._store.write_fake()
+                fake_ts = await self._store.writes.write_fake()
                 ts = ts or fake_ts
                 drainers = await drainers_of(self._registry)
                 outage.over()

@@ -159,7 +159,7 @@ class ExtService:
         message, whose bytes count as in flight, as in PullBinlogs."""
         large: list[bytes] = []
         async with contextlib.AsyncExitStack() as held:
-            async for piece in self._store.pull_as(
+            async for piece in self._store.reads.pull_as(
                 partial(range_messages, message_bytes_max=bytes_max, in_parts=bool(part_bytes_max)),
                 after_ts,
                 until_ts,
@@ -184,7 +184,7 @@ class ExtService:
     async def count(self, data: Buffer) -> bytes:
         request: Any = _parse(pb.CountReq.FromString, "CountReq", data)
         self._gate.check(request.cluster_id)
-        plan = await self._store.count(request.after_ts, request.until_ts)
+        plan = await self._store.reads.count(request.after_ts, request.until_ts)
         response = pb.CountResp(count=plan.count, bytes=plan.bytes, bytes_exact=plan.bytes_exact)
         encoded: bytes = response.SerializeToString()
         return encoded
@@ -209,7 +209,7 @@ class ExtService:
                 request.schema_version,
                 request.large_bytes_min,
             )
-            plan = await self._store.plan(request.after_ts, resolved_ts, limits)
+            plan = await self._store.reads.plan(request.after_ts, resolved_ts, limits)
             response.batch_end_ts = plan.end_ts
             response.batch_bytes = plan.bytes
             response.batch_count = plan.count
@@ -223,7 +223,7 @@ class ExtService:
                 response.split_count.append(split.count)
                 response.split_bytes.append(split.bytes)
             response.stop_bytes = plan.stop_bytes
-        response.purged_ts = self._store.purged_ts
+        response.purged_ts = self._store.reads.purged_ts
         self._tell_oldest(response)
         encoded: bytes = response.SerializeToString()
         return encoded
@@ -248,10 +248,10 @@ class ExtService:
             state=self._state(),
             resolved_ts=store.resolved_ts,
             max_commit_ts=store.index.largest_complete(),
-            purged_ts=store.purged_ts,
+            purged_ts=store.reads.purged_ts,
             pending_count=store.pending_count,
-            late_commit_count=store.counters.late_commits,
-            late_commit_ts=store.counters.late_ts,
+            late_commit_count=store.writes.counters.late_commits,
+            late_commit_ts=store.writes.counters.late_ts,
             version=release(),
         )
         for entry in store.pending(min(request.pending_max, PENDING_MAX)):
@@ -269,14 +269,14 @@ class ExtService:
     async def settle(self, data: Buffer) -> bytes:
         request: Any = _parse(pb.SettleReq.FromString, "SettleReq", data)
         self._gate.check(request.cluster_id)
-        await self._store.settle(request.start_ts, request.commit_ts)
+        await self._store.writes.settle(request.start_ts, request.commit_ts)
         encoded: bytes = pb.SettleResp(commit_ts=request.commit_ts).SerializeToString()
         return encoded
 
     async def pass_over(self, data: Buffer) -> bytes:
         request: Any = _parse(pb.PassOverReq.FromString, "PassOverReq", data)
         self._gate.check(request.cluster_id)
-        binlog = await self._store.pass_over(request.commit_ts, dry_run=request.dry_run)
+        binlog = await self._store.reads.pass_over(request.commit_ts, dry_run=request.dry_run)
         response = pb.PassOverResp(start_ts=binlog.start_ts, ddl_job_id=binlog.ddl_job_id, why=binlog.why)
         encoded: bytes = response.SerializeToString()
         return encoded
@@ -287,6 +287,6 @@ class ExtService:
         if len(request.start_ts) > PENDING_MAX:
             raise TooManyItems("start_ts", PENDING_MAX)
         # In a thread, because parts of the index may have to be read from the disk.
-        outcomes = await asyncio.to_thread(lambda: list(map(self._store.outcome, request.start_ts)))
+        outcomes = await asyncio.to_thread(lambda: list(map(self._store.reads.outcome, request.start_ts)))
         encoded: bytes = pb.OutcomeResp(commit_ts=outcomes).SerializeToString()
         return encoded

@@ -24,7 +24,7 @@ from pump.rpc.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write
 from pump.rpc.methods import Service
 from pump.rpc.write_groups import Callers, TurnWriter
 from pump.store.store import Store
-from pump.store.writes import Done
+from pump.store.write_path import Done
 
 PULL_BYTES_MAX = 1 << 20
 TOGETHER_BYTES = 32 << 10
@@ -56,7 +56,7 @@ class Gate:
         try:
             self.check(cluster_id)
             began_s = time.monotonic()
-            results = await store.write(payloads, refuse_prewrites=self.refuses_prewrites())
+            results = await store.writes.write(payloads, refuse_prewrites=self.refuses_prewrites())
         except BinlogError:
             call_metrics.lost(payloads)
             raise
@@ -64,7 +64,7 @@ class Gate:
         return results
 
     def submit(self, store: Store, method: str, payloads: Sequence[bytes], done: Done) -> None:
-        """Write binlogs for this cluster like `write`, but report to `done`; see Writing.submit."""
+        """Write binlogs for this cluster like `write`, but report to `done`; see WritePath.submit."""
         began_s = time.monotonic()
 
         def count(results: list[BinlogError | None], left: Sequence[int]) -> None:
@@ -79,7 +79,7 @@ class Gate:
 
         try:
             self.check(self.cluster_id)
-            store.submit(payloads, count, refuse_prewrites=self.refuses_prewrites())
+            store.writes.submit(payloads, count, refuse_prewrites=self.refuses_prewrites())
         except BinlogError:
             call_metrics.lost(payloads)
             raise
@@ -209,7 +209,7 @@ class PumpService:
             raise DecodeError("PullBinlogReq", offset=0, detail=str(error)) from error
         self._gate.check(request.clusterID)
         last_ts = max(0, request.startFrom.offset)
-        self._store.reader.check_position(last_ts)
+        self._store.reads.check_position(last_ts)
         self.pullers += 1
         try:
             with call_metrics.pulling("PullBinlogs"), self._in_flight.pull(pull_bytes(PULL_BYTES_MAX)):
@@ -224,7 +224,7 @@ class PumpService:
         async with contextlib.AsyncExitStack() as held:
             while not self._gate.closed:
                 until_ts = await self._store.resolver.passed(last_ts)
-                async for chunk in self._store.pull(
+                async for chunk in self._store.reads.pull(
                     last_ts, until_ts, bytes_max=PULL_BYTES_MAX, fakes=True, part_bytes_max=LARGE_BYTES_MIN
                 ):
                     if not isinstance(chunk, Part):

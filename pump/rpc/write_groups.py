@@ -17,7 +17,7 @@ from binlog.errors import BinlogError
 from binlog.rpc.method import Asker
 from binlog.runtime.log import get_logger
 
-from pump.store.writes import Done
+from pump.store.write_path import Done
 
 GROUP_MAX = 256  # so that the loop is never held for milliseconds
 GROUPED_BYTES_MAX = 64 << 10  # a larger payload is written alone

@@ -145,7 +145,7 @@ class StatusPages:
             "usurped": self._node.usurped,
             "version": release(),
             "resolvedTS": store.resolved_ts,
-            "purgedTS": store.purged_ts,
+            "purgedTS": store.reads.purged_ts,
             "score": measures.score,
             "writeSeconds": round(measures.write_s, 6),
             "diskRoom": round(measures.room, 4),
@@ -166,8 +166,8 @@ class StatusPages:
                 for entry in store.pending(PENDING_SHOWN)
             ],
             "belowGCSafePointCount": len(store.pending_below_safepoint()),
-            "lateCommitCount": store.counters.late_commits,
-            "lateCommitTS": list(store.counters.late_ts),
+            "lateCommitCount": store.writes.counters.late_commits,
+            "lateCommitTS": list(store.writes.counters.late_ts),
         }
 
     async def drainers(self) -> Response:
@@ -196,7 +196,7 @@ class StatusPages:
         if not text.isdigit() or int(text) >= 1 << 63:
             return text_response(f"invalid parameter ts: {text}")
         try:
-            payload = self._store.read_at(int(text))
+            payload = self._store.reads.read_at(int(text))
         except BinlogError as error:
             return text_response(str(error))
         if payload is None:

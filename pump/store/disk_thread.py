@@ -1,8 +1,8 @@
 """A thread for jobs that wait for the disk. The event loop gives it one job at a time.
 
 Waking the loop through its selector takes longer than a quick disk takes for a small write. While both threads run
-Python, they take the interpreter from each other. So the loop itself may wait for a short job, at most PATIENCE_S. It
-does not wait if a recent job took longer than that.
+Python, they take the interpreter from each other. So the loop itself may wait for a short job, by default at most
+WAIT_MAX_S. It does not wait if a recent job took longer than that.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import threading
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 0.002
+WAIT_MAX_S = 0.002
 _FORGETTING = 0.8  # factor by which the duration of the slowest recent job decays with each job
 
 
 class DiskThread:
     """A thread that runs jobs. Call `run` only on the event loop on which it was started, and only when no job is under
-    way. A job must not raise."""
+    way. A job must not raise. `wait_max_s`: the longest time for which the loop waits for a job."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, wait_max_s: float = WAIT_MAX_S) -> None:
+        self._wait_max_s = wait_max_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._job: Callable[[], None] | None = None
         self._done: Callable[[], object] | None = None
@@ -42,12 +43,12 @@ class DiskThread:
         """Run a job. Return True if it has already ended. Otherwise return False, and `done` is called on the loop when
         it has ended. `short`: the job may be worth waiting for."""
         self._job, self._done = job, done
-        waits = short and self._slowest_s < PATIENCE_S
+        waits = short and self._slowest_s < self._wait_max_s
         self._is_ended, self._tells_loop = False, not waits
         self._go.release()
         if not waits:
             return False
-        if self._ended.acquire(timeout=PATIENCE_S):
+        if self._ended.acquire(timeout=self._wait_max_s):
             return True
         with self._telling:
             self._tells_loop = not self._is_ended

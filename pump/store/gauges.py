@@ -37,13 +37,13 @@ def _oldest_age_s(store: Store) -> float:
 def expose(store: Store) -> None:
     """Let the gauges read this store when they are scraped."""
     _MAX_COMMIT.set_function(lambda: tso.physical_ms(store.resolved_ts))
-    _GC.set_function(lambda: tso.physical_ms(store.purged_ts))
+    _GC.set_function(lambda: tso.physical_ms(store.reads.purged_ts))
     _SIZE.labels("capacity").set_function(lambda: store.space.capacity_bytes)
     _SIZE.labels("available").set_function(lambda: store.space.available_bytes)
     _PENDING.set_function(lambda: store.pending_count)
     _PENDING_AGE.set_function(lambda: _oldest_age_s(store))
     _UNDECIDED.set_function(lambda: len(store.pending_below_safepoint()))
-    _LATE.set_function(lambda: store.counters.late_commits)
+    _LATE.set_function(lambda: store.writes.counters.late_commits)
     _DAMAGE.set_function(lambda: len(store.damage))
     _BROKEN.set_function(lambda: 1 if store.log.broken else 0)
 

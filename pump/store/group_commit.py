@@ -24,18 +24,27 @@ from pump.errors import Stopping
 from pump.index.leveldb import Index
 from pump.log.record import HEADER_BYTES, Pointer
 from pump.log.value_log import Head, ValueLog
-from pump.store.disk_thread import DiskThread
-from pump.store.matcher import Fate, Matcher, Place, Verdict, Written, enter
+from pump.store.disk_thread import WAIT_MAX_S, DiskThread
+from pump.store.matcher import RECENT_MAX, Fate, Matcher, Place, Verdict, Written, enter
 from pump.store.progress import Progress, Reached
 from pump.store.usual_binlogs import Usual, enter_usual
 
 BATCH_BYTES_MAX = 8 << 20
 QUEUE_BYTES_MAX = 64 << 20
-PROGRESS_INTERVAL_S = 1.0
-LOOP_BYTES_MAX = 1 << 20  # a batch of more bytes is judged in the thread
 SHORT_MAX = 64  # the loop may wait for the write of a batch of at most this many binlogs
 
 _log = get_logger("pump.store.group_commit")
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """`loop_bytes_max`: a batch of more bytes is judged in the thread. `wait_max_s`: see DiskThread.
+    `progress_interval_s`: the shortest time between two times that progress is saved. `recent_max`: see Matcher."""
+
+    loop_bytes_max: int = 1 << 20
+    wait_max_s: float = WAIT_MAX_S
+    progress_interval_s: float = 1.0
+    recent_max: int = RECENT_MAX
 
 
 @dataclass(slots=True, eq=False)
@@ -72,26 +81,37 @@ class Writer:
     is saved (correctness rule 3)."""
 
     def __init__(
-        self, log: ValueLog, index: Index, matcher: Matcher, progress: Progress, *, resolved_ts: Callable[[], int]
+        self,
+        log: ValueLog,
+        index: Index,
+        matcher: Matcher,
+        progress: Progress,
+        *,
+        resolved_ts: Callable[[], int],
+        options: WriterOptions | None = None,
     ) -> None:
-        self._log = log
-        self._index = index
-        self._matcher = matcher  # used only by the thread that works on the current batch
-        self._progress = progress
-        self._resolved_ts = resolved_ts
-        self._disk = DiskThread("pump-writer")
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._queue: deque[Submission] = deque()
-        self._queued_bytes = 0
-        self._batch: _Batch | None = None  # the current batch
-        self._scheduled = self._is_beginning = False
-        self._stopping = False
-        self._idle = asyncio.Event()
-        self._room = asyncio.Event()
+        self._options = options or WriterOptions()  # constant
+        # Parts of the store. "The batch's thread" is the one that works on the current batch: the event loop's, or the
+        # disk thread.
+        self._log = log  # the batch's thread appends; any thread reads
+        self._index = index  # the batch's thread writes; any thread reads
+        self._matcher = matcher  # the batch's thread
+        self._progress = progress  # event loop
+        self._resolved_ts = resolved_ts  # event loop
+        # Owned by this object
+        self._disk = DiskThread("pump-writer", wait_max_s=self._options.wait_max_s)  # event loop
+        self._loop: asyncio.AbstractEventLoop | None = None  # event loop; set by `start`
+        self._queue: deque[Submission] = deque()  # event loop
+        self._queued_bytes = 0  # event loop
+        self._batch: _Batch | None = None  # the current batch; event loop; what is in it: the batch's thread
+        self._scheduled = self._is_beginning = False  # event loop
+        self._stopping = False  # event loop
+        self._idle = asyncio.Event()  # event loop; set when the queue is empty
+        self._room = asyncio.Event()  # event loop; set while the queue accepts more bytes
         self._room.set()
-        self._saved_s = 0.0
-        self._head: Head | None = None
-        self._written_bytes = 0
+        self._saved_s = 0.0  # event loop; when progress was last offered
+        self._head: Head | None = None  # event loop; the end of the last written batch
+        self._written_bytes = 0  # event loop
 
     def start(self, head: Head | None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -187,7 +207,7 @@ class Writer:
         count = sum(len(submission.payloads) for submission in batch.submissions)
         if not self._log.fits(size, count):
             return lambda: self._guarded(batch, lambda: self._write(batch))
-        if size > LOOP_BYTES_MAX:
+        if size > self._options.loop_bytes_max:
             return lambda: self._guarded(batch, lambda: self._enter_and_commit(batch))
         entered: list[tuple[Head, Any]] = []
         self._guarded(batch, lambda: entered.append(self._enter(batch)))
@@ -310,7 +330,11 @@ class Writer:
     def _save_progress(self, *, now: bool) -> None:
         """Have the progress saved, at most once a second and at the end, like upstream (`P-ST-08`)."""
         clock_s = time.monotonic()
-        if self._head is None or self._log.broken or (not now and clock_s - self._saved_s < PROGRESS_INTERVAL_S):
+        if (
+            self._head is None
+            or self._log.broken
+            or (not now and clock_s - self._saved_s < self._options.progress_interval_s)
+        ):
             return
         head = self._head
         handle = min(self._matcher.oldest_pointer() or head.pointer, head.pointer)

@@ -80,7 +80,7 @@ class Place:
 
 COMPARED_BYTES_MIN = 4 << 20  # a larger payload is compared with the log piece by piece
 
-RECENT_MAX = 1 << 15  # the size at which a set of remembered ts is replaced; two sets are kept
+RECENT_MAX = 1 << 15
 
 WRITE_PENDING = Verdict(Fate.PENDING, True)
 WRITE_SETTLED = Verdict(Fate.SETTLED, True)
@@ -153,6 +153,7 @@ class Matcher:
     unmatched: dict[int, Prewrite] = field(default_factory=dict)  # in log order
     holds: Callable[[Pointer, bytes], bool] = lambda _pointer, _payload: False  # whether a record has that payload
     lost: Callable[[], Pointer | None] = lambda: None  # position of lost records, whose ts are unknown
+    recent_max: int = RECENT_MAX  # the size at which a set of remembered ts is replaced; two sets are kept
     # Entries of the current batch, not yet in the index:
     prewrites: dict[int, bytes] = field(default_factory=dict)
     outcomes: dict[int, int] = field(default_factory=dict)
@@ -341,7 +342,7 @@ class Matcher:
         self.outcomes.clear()
         self._overtaken.clear()
         self.used.clear()
-        if len(self._recent) >= RECENT_MAX:
+        if len(self._recent) >= self.recent_max:
             self._floor_ts = max(self._floor_ts, self._older_largest_ts)
             self._older, self._older_largest_ts = self._recent, self.largest_ts
             self._recent = set()

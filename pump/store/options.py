@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pump.index.leveldb import IndexOptions
+from pump.store.group_commit import WriterOptions
 from pump.store.progress import CHECKPOINT_BYTES
 from pump.store.ts_limit import AHEAD_MAX_S
 
@@ -21,3 +22,4 @@ class StoreOptions:
     checkpoint_bytes: int = CHECKPOINT_BYTES
     ts_ahead_max_s: int = AHEAD_MAX_S
     index: IndexOptions = field(default_factory=IndexOptions)
+    writer: WriterOptions = field(default_factory=WriterOptions)

@@ -42,8 +42,16 @@ class Resolver:
         """The resolved ts that was returned last."""
         return self._resolved.ts
 
+    def is_late(self, commit_ts: int) -> bool:
+        """See Resolved.is_late."""
+        return self._resolved.is_late(commit_ts)
+
+    async def fetch(self) -> int:
+        """Fetch T, for `advance`. Raises TimestampUnavailable."""
+        return await self._timestamps.get()
+
     async def refresh(self) -> int:
-        """Fetch T, advance and return the resolved ts. Raises TimestampUnavailable if no T can be fetched."""
+        """Fetch T, advance and return the resolved ts. Raises TimestampUnavailable."""
         return self.advance(await self._timestamps.get())
 
     def advance(self, fetched_ts: int) -> int:

@@ -1,8 +1,8 @@
 """Fast path for usual binlogs: binlogs of rows in the shape that TiDB writes, converted in one pass.
 
 The pass converts the bytes of a group of binlogs to log records and index entries, without an object for each binlog.
-The rules are those of binlog.envelope, pump.store.matcher and pump.store.store, repeated here for this one shape. If a
-binlog has any other shape, `scan_usual` returns None. A binlog whose ts is not new, and a commit without a waiting
+The rules are those of binlog.envelope, pump.store.matcher and pump.store.write_path, repeated here for this one shape.
+If a binlog has any other shape, `scan_usual` returns None. A binlog whose ts is not new, and a commit without a waiting
 prewrite, are judged by the matcher.
 """
 

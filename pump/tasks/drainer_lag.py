@@ -57,7 +57,7 @@ class DrainerLag:
 
     async def look(self) -> list[NodeStatus]:
         """Count, log and return the drainers that are far behind. Raises EtcdError, DrainerUnreadable."""
-        purged_ts = self._store.purged_ts
+        purged_ts = self._store.reads.purged_ts
         found = far_behind(await drainers_of(self._registry), purged_ts=purged_ts, retention=self._retention)
         for drainer in found:
             DRAINER_FAR_BEHIND.labels(drainer.node_id).inc()

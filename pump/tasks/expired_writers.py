@@ -82,7 +82,7 @@ class ExpiredWriters:
     async def _settle(self, entry: Pending, published: Mapping[int, int]) -> str:
         commit_ts = published.get(entry.ddl_job_id, 0) if entry.ddl_job_id else 0
         try:
-            await self._store.settle(entry.start_ts, commit_ts)
+            await self._store.writes.settle(entry.start_ts, commit_ts)
         except (NoSuchPrewrite, Conflict):  # its commit or rollback arrived meanwhile
             return "settled meanwhile"
         outcome = "committed" if commit_ts else "rolled back"

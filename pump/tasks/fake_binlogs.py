@@ -18,16 +18,16 @@ async def write_fakes(store: Store, interval_s: float) -> None:
 
     Returns when the log is broken and accepts nothing more.
     """
-    seen = store.activity
+    seen = store.writes.activity
     outage = Outage(_log, "no fake binlog", "fake binlogs are written again")
     while True:
         await asyncio.sleep(interval_s)
-        if store.activity == seen:
+        if store.writes.activity == seen:
             try:
-                await store.write_fake()
+                await store.writes.write_fake()
                 outage.over()
             except LogBroken:
                 return
             except BinlogError as error:
                 outage.failed(error=error)
-        seen = store.activity
+        seen = store.writes.activity

@@ -146,7 +146,7 @@ class Orphans:
             commit_ts=commit_ts,
             pump=status.node_id,
         )
-        await self._store.settle(entry.start_ts, 0)
+        await self._store.writes.settle(entry.start_ts, 0)
 
     async def _ask_upstream(self, upstream: Upstream, old: Sequence[Pending]) -> None:
         """Query TiKV, even if some pumps have not answered: TiKV's answer is final, and a drainer applies a transaction
@@ -184,7 +184,7 @@ class Orphans:
                 ddl_job_id=entry.ddl_job_id,
                 age_s=int(age_s),
             )
-            await self._store.settle(entry.start_ts, commit_ts)
+            await self._store.writes.settle(entry.start_ts, commit_ts)
 
     def _log_remaining(self, remaining: Sequence[Pending]) -> None:
         now_s = time.monotonic()

@@ -46,12 +46,12 @@ async def _write(store: Store, journal: Journal, batch: list[int]) -> None:
     for each in batch:
         if each > 0:
             sent = journal.begin(each)
-            assert await store.write([sent.prewrite]) == [None]
+            assert await store.writes.write([sent.prewrite]) == [None]
             sent.prewrite_acked = True
             continue
         sent = journal.sent.get(-each) or await _begun(store, journal, -each)
         sent.commit_ts = 0 if each == -14 else COMMIT_AFTER - each
-        assert await store.write([sent.outcome]) == [None]
+        assert await store.writes.write([sent.outcome]) == [None]
         sent.outcome_acked = True
 
 
@@ -113,5 +113,5 @@ async def _read(store: Store) -> tuple[list[Served], list[str]]:
 
 
 async def _pulled(store: Store, after_ts: int, until_ts: int) -> list[Served]:
-    chunks = store.pull(after_ts, until_ts, bytes_max=1000, fakes=False)
+    chunks = store.reads.pull(after_ts, until_ts, bytes_max=1000, fakes=False)
     return [Served.of(each.payload) async for chunk in chunks for each in chunk]

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from binlog.http2 import frames
+from binlog.http2.brief import BriefRequests
 from binlog.http2.control import ControlFrames
-from binlog.http2.events import Data, Event, Failed, Request
-from binlog.http2.frames import FRAME, FRAME_BYTES, PREFACE, STREAM_MAX, Code, ProtocolError, Setting, StreamError
-from binlog.http2.headers import Malformed, check_trailers
-from binlog.http2.limits import COST_FRAME, Limits
-from binlog.http2.stream import State, Step, Stream
+from binlog.http2.events import Event, Failed, Request
+from binlog.http2.frame_reader import FrameReader
+from binlog.http2.frames import Code, ProtocolError, Setting
+from binlog.http2.headers import HeaderDecoder
+from binlog.http2.limits import EARNED_BY_DATA, EARNED_BY_STREAM, Budget, Limits
+from binlog.http2.outgoing import Outgoing
+from binlog.http2.receive_window import ReceiveWindow
+from binlog.http2.requests import RequestFrames
+from binlog.http2.stream import Stream
+from binlog.http2.streams import Streams
 
-_CLOSED = State.CLOSED
 
-
-class Connection(ControlFrames):
+class Connection:
     """A connection: feed bytes to `receive`, handle the returned events, call the methods that answer, and send the
     bytes of `take_output`.
 
     It waits for the preface, then for SETTINGS, is open, drains after `drain`, and is dead after a `Failed` event.
-    Nothing that a peer does raises an exception.
+    Nothing that a peer does raises an exception. Calls for a stream that no longer exists do nothing.
     """
 
     def __init__(
@@ -31,17 +35,27 @@ class Connection(ControlFrames):
         `brief`: deliver a request of two simple frames as a single event (`Whole`), when both have arrived or
         `open_fresh` is called.
         """
-        super().__init__(limits or Limits(), varying, now_s)
-        self._is_brief = brief
-        self._rest = b""
-        self._preface = len(PREFACE)  # bytes of it that have not arrived
-        self._block = bytearray()
-        self._block_of: tuple[int, int] | None = None  # stream and flags of a header block that is not complete
-        self._block_frames = 0
-        self._greet()
+        limits = limits or Limits()
+        self._dead = False
+        # The state that its parts share
+        self._events = events = list[Event]()
+        self._outgoing = outgoing = Outgoing(limits)
+        self._budget = budget = Budget(limits, now_s)
+        self._window = window = ReceiveWindow(limits.connection_window_bytes, outgoing)
+        self._streams = streams = Streams(limits, outgoing, window, budget, events)
+        self._decoder = decoder = HeaderDecoder(limits, varying)
+        # Calls that concern nothing but the streams; see there
+        self.credit = streams.credit
+        self.finished = streams.finished
+        self.reset = streams.reset
+        # What handles a peer's frames
+        self._requests = RequestFrames(limits, decoder, streams, window, outgoing, budget, events)
+        self._control = ControlFrames(decoder, streams, outgoing, budget, events)
+        self._brief = BriefRequests(limits, decoder, streams, window, budget, events) if brief else None
+        self._reader = FrameReader(self._requests, self._control, self._brief, streams, budget)
+        self._greet(limits)
 
-    def _greet(self) -> None:
-        limits = self._limits
+    def _greet(self, limits: Limits) -> None:
         self._outgoing.write(
             frames.settings(
                 {
@@ -52,225 +66,174 @@ class Connection(ControlFrames):
                 }
             )
         )
-        self._grant(limits.connection_window_bytes - frames.WINDOW_DEFAULT)
+        self._window.grant(limits.connection_window_bytes - frames.WINDOW_DEFAULT)
+
+    # Receiving
 
     def receive(self, data: bytes, now_s: float) -> list[Event]:
         """Process bytes from the peer, in pieces of any size. Return the events."""
         if self._dead:
             return []
-        self._now_s = now_s
+        self._budget.now_s = now_s
         try:
-            self._parse(self._rest + data if self._rest else data)
+            self._reader.read(data)
         except ProtocolError as error:
             self._fail(error.code, error.reason)
-        events, self._events = self._events, []
-        return events
+        events = self._events
+        found = events[:]
+        events.clear()
+        return found
 
     def _fail(self, code: Code, reason: str) -> None:
-        self._outgoing.write(frames.goaway(self._last_id, code, reason))
+        self._outgoing.write(frames.goaway(self._streams.last_id, code, reason))
         self._dead = True
-        self._rest = b""
-        self._block.clear()
-        for stream in list(self._streams.values()):
-            self._outgoing.forget(stream)
-        self._streams.clear()
-        self._fresh.clear()
-        self._under_way.update(self._whole)  # handlers work for them
-        self._whole.clear()
+        self._reader.clear()
+        self._streams.fail()
         self._events.append(Failed(code, reason))
 
-    def _parse(self, buffer: bytes) -> None:
-        at = 0
-        if self._preface:
-            at = min(self._preface, len(buffer))
-            begin = len(PREFACE) - self._preface
-            if buffer[:at] != PREFACE[begin : begin + at]:
-                raise ProtocolError(Code.PROTOCOL_ERROR, "this is no HTTP/2 connection preface")
-            self._preface -= at
-        size = len(buffer)
-        unpack = FRAME.unpack_from
-        brief, is_brief = self._brief, self._is_brief
-        while size - at >= FRAME_BYTES:
-            word, flags, stream_id = unpack(buffer, at)
-            length, kind = word >> 8, word & 0xFF
-            if length > frames.FRAME_SIZE_MIN:
-                raise ProtocolError(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
-            begin = at + FRAME_BYTES
-            end = begin + length
-            if end > size:
-                break
-            at = end
-            stream_id &= STREAM_MAX
-            if (
-                kind <= frames.HEADERS
-                and is_brief
-                and self._block_of is None
-                and brief(kind, flags, stream_id, buffer, begin, end)
-            ):
-                continue
-            self._frame(kind, flags, stream_id, buffer, begin, end)
-        self._rest = buffer[at:] if at < size else b""
+    def open_fresh(self) -> list[Request]:
+        """Turn requests whose data has not arrived into general requests."""
+        return [self._streams.open_fresh(stream_id) for stream_id in list(self._streams.fresh)]
 
-    def _frame(self, kind: int, flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> None:
-        if not self._settled and (kind != frames.SETTINGS or flags & frames.ACK):
-            raise ProtocolError(Code.PROTOCOL_ERROR, "the first frame is no SETTINGS")
-        if self._block_of is not None and (kind != frames.CONTINUATION or stream_id != self._block_of[0]):
-            raise ProtocolError(Code.PROTOCOL_ERROR, "a header block is not continued")
-        handler = _HANDLERS.get(kind)
-        if handler is None:
-            self._pay(COST_FRAME)  # a frame of an extension, which must be ignored
-            return
-        try:
-            handler(self, flags, stream_id, buffer, begin, end)
-        except StreamError as error:
-            self._pay(COST_FRAME)
-            self._cut_off(error.stream_id, error.code, error.reason)
+    def generally(self, stream_id: int, size: int) -> None:
+        """Turn a complete request with `size` bytes of data into a general one, whose data must be credited."""
+        stream = self._streams.find(stream_id)
+        if stream is not None:
+            stream.uncredited = size
+            self._window.credit -= size
 
-    def _on_data(self, flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> None:
-        size = end - begin
-        self._window -= size
-        if self._window < 0:
-            raise ProtocolError(Code.FLOW_CONTROL_ERROR, "more data than the connection's window allows")
-        stream = self._find(stream_id)
-        if stream is None or not stream.may_receive:
-            self._grant(size)
-            self._refuse_late_data(stream_id, stream, size)
-            return
-        stream.receive_window -= size
-        stream.uncredited += size
-        if stream.receive_window < 0:
-            raise StreamError(stream_id, Code.FLOW_CONTROL_ERROR, "more data than its window allows")
-        begin, end = _without_padding(flags, buffer, begin, end)
-        if size != end - begin:
-            self.credit(stream_id, size - (end - begin))
-        if begin == end and not flags & frames.END_STREAM:
-            self._pay(COST_FRAME)
-        stream.received += end - begin
-        if flags & frames.END_STREAM:
-            self._received_end(stream)
-        self._events.append(Data(stream_id, buffer[begin:end], bool(flags & frames.END_STREAM)))
+    # Output
 
-    def _refuse_late_data(self, stream_id: int, stream: Stream | None, size: int) -> None:
-        """Handle data for a stream that expects none."""
-        if stream_id == 0 or stream_id > self._last_id or not stream_id & 1:
-            raise ProtocolError(Code.PROTOCOL_ERROR, f"data of stream {stream_id}, which is idle")
-        if self._closed.was_cut_off(stream_id):
-            if not self._closed.expected(stream_id, size):
-                self._pay(COST_FRAME)
-            return
-        self._pay(COST_FRAME)
-        if stream is None:
-            self._outgoing.write(frames.rst_stream(stream_id, Code.STREAM_CLOSED))
-            self._closed.add(stream_id, cut_off=True)
-            return
-        raise StreamError(stream_id, Code.STREAM_CLOSED, "data after its end")
-
-    def _on_headers(self, flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> None:
-        if not stream_id & 1:
-            raise ProtocolError(Code.PROTOCOL_ERROR, f"a header block on stream {stream_id}")
-        begin, end = _without_padding(flags, buffer, begin, end)
-        depends_on = None
-        if flags & frames.PRIORITIZED:
-            if end - begin < 5:
-                raise ProtocolError(Code.FRAME_SIZE_ERROR, "HEADERS too short for its priority")
-            depends_on = frames.WORD.unpack_from(buffer, begin)[0] & STREAM_MAX
-            begin += 5
-        if end - begin > self._limits.header_block_bytes_max:
-            raise ProtocolError(Code.ENHANCE_YOUR_CALM, "a header block is too large")
-        flags |= frames.PRIORITY << 8 if depends_on == stream_id else 0  # kept until the block is decoded
-        if flags & frames.END_HEADERS:
-            self._on_block(flags, stream_id, buffer[begin:end])
-            return
-        self._block_of = (stream_id, flags)
-        self._block_frames = 0
-        self._block += buffer[begin:end]
-
-    def _on_continuation(self, flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> None:
-        if self._block_of is None:
-            raise ProtocolError(Code.PROTOCOL_ERROR, "CONTINUATION without a header block")
-        self._block += buffer[begin:end]
-        self._block_frames += 1
-        limits = self._limits
-        if len(self._block) > limits.header_block_bytes_max or self._block_frames > limits.continuations_max:
-            raise ProtocolError(Code.ENHANCE_YOUR_CALM, "a header block is too large, or in too many frames")
-        if flags & frames.END_HEADERS:
-            block, first_flags = bytes(self._block), self._block_of[1]
-            self._block_of = None
-            self._block.clear()
-            self._on_block(first_flags, stream_id, block)
-
-    def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
-        """Handle a complete header block. It is always decoded, because the decoder must follow the state of the peer's
-        encoder.
+    def take_output(self, data_bytes_max: int) -> list[bytes | memoryview]:
+        """Return the bytes to send: all frames except data, and about `data_bytes_max` bytes of data, if windows allow
+        it.
         """
-        if stream_id <= self._last_id:
-            self._on_trailers(flags, stream_id, self._decoder.fields(block))
-            return
-        self._last_id = stream_id
-        try:
-            head, varying = self._decoder.request(block)
-        except Malformed as error:
-            raise StreamError(stream_id, Code.PROTOCOL_ERROR, str(error)) from error
-        if flags >> 8:
-            raise StreamError(stream_id, Code.PROTOCOL_ERROR, "it depends on itself")
-        if self._draining or self._open_count >= self._limits.streams_max:
-            self._closed.add(stream_id, cut_off=True, window=self._limits.stream_window_bytes)
-            raise StreamError(stream_id, Code.REFUSED_STREAM, "too many streams, or the server is stopping")
-        stream = Stream(stream_id, self._now_s, self._limits.stream_window_bytes, head.content_length)
-        self._streams[stream_id] = stream
-        end = bool(flags & frames.END_STREAM)
-        if end:
-            self._received_end(stream)
-        self._under_way.add(stream_id)
-        self._events.append(Request(stream_id, head, varying, end))
+        outgoing = self._outgoing
+        before = outgoing.data_frames
+        for stream in outgoing.flush(data_bytes_max):
+            if stream.last is not None:
+                self._send_last(stream, data_ended=stream.last == b"")
+        self._budget.earn(EARNED_BY_DATA * (outgoing.data_frames - before))
+        return outgoing.take()
 
-    def _on_trailers(self, flags: int, stream_id: int, fields: list[tuple[bytes, bytes]]) -> None:
-        stream = self._find(stream_id)
+    @property
+    def has_data_ready(self) -> bool:
+        """Whether `take_output` would return data."""
+        return self._outgoing.has_ready
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether there is more to send than answers to pings. Those may be sent together with the next answer to a
+        call.
+        """
+        return self._outgoing.is_urgent or self._outgoing.has_ready
+
+    def ping(self, payload: bytes) -> None:
+        """Send a ping with eight bytes. An `Acknowledged` event returns them."""
+        self._outgoing.write(frames.ping(payload, ack=False))
+
+    def drain(self) -> None:
+        """Accept no new streams. Open streams continue."""
+        if not self._streams.draining:
+            self._streams.draining = True
+            self._outgoing.write(frames.goaway(self._streams.last_id, Code.NO_ERROR, "the server is stopping"))
+
+    # Responses
+
+    def send_head(self, stream_id: int, block: bytes, *, end: bool = False) -> None:
+        """Send the first header block of the response."""
+        stream = self._streams.sending(stream_id)
+        if stream is not None:
+            self._outgoing.write(frames.headers(stream_id, block, end=end))
+            if end:
+                self._streams.sent_end(stream)
+
+    def send_data(self, stream_id: int, data: bytes | memoryview) -> None:
+        """Queue data. `data` must not be changed until it is sent."""
+        stream = self._streams.sending(stream_id)
+        if stream is not None:
+            self._outgoing.queue(stream, data)
+
+    def send_end(self, stream_id: int, trailers: bytes = b"") -> None:
+        """End the response after the queued data, with or without trailers."""
+        stream = self._streams.sending(stream_id)
+        if stream is not None:
+            stream.last = trailers
+            if not stream.waiting:
+                self._send_last(stream, data_ended=False)
+
+    def send_answer(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
+        """Send a complete response, in one piece if windows allow it."""
+        stream = self._streams.sending(stream_id)
         if stream is None:
-            if self._closed.was_cut_off(stream_id):
-                self._pay(COST_FRAME)
-                return
-            known = stream_id in self._closed
-            raise ProtocolError(
-                Code.STREAM_CLOSED if known else Code.PROTOCOL_ERROR,
-                f"a header block on stream {stream_id}, which was closed or passed over",
+            return
+        if not self._outgoing.fits_now(stream, len(data)):
+            self.send_head(stream_id, head)
+            self.send_data(stream_id, data)
+            self.send_end(stream_id, trailers)
+            return
+        self._outgoing.spend(stream, len(data))
+        self._outgoing.write(
+            b"".join(
+                (
+                    frames.headers(stream_id, head, end=False),
+                    frames.data_header(stream_id, len(data), end=False),
+                    data,
+                    frames.headers(stream_id, trailers, end=True),
+                )
             )
-        if not stream.may_receive:
-            raise StreamError(stream_id, Code.STREAM_CLOSED, "a header block after its end")
-        if not flags & frames.END_STREAM:
-            raise StreamError(stream_id, Code.PROTOCOL_ERROR, "a second header block that does not end it")
-        try:
-            check_trailers(fields)
-        except Malformed as error:
-            raise StreamError(stream_id, Code.PROTOCOL_ERROR, str(error)) from error
-        self._received_end(stream)
-        self._events.append(Data(stream_id, b"", True))
+        )
+        self._streams.sent_end(stream)
 
-    def _received_end(self, stream: Stream) -> None:
-        if stream.content_length is not None and stream.content_length != stream.received:
-            raise StreamError(stream.stream_id, Code.PROTOCOL_ERROR, "its data is not as long as content-length says")
-        if stream.step(Step.RECEIVED_END) is _CLOSED:
-            self._drop(stream, cut_off=False)
+    def answer(self, stream_ids: Sequence[int], head: bytes, data: bytes, trailers: bytes) -> int:
+        """Send the same complete response on each stream, and mark each as finished. Return how many could still be
+        answered.
+        """
+        whole, outgoing = self._streams.whole, self._outgoing
+        size = len(data)
+        count = 0
+        if size <= min(outgoing.frame_bytes_max, outgoing.initial_window):
+            pack, begin, head_frame, between, after = frames.response_packer(head, data, trailers)
+            closed = self._streams.closed.add
+            responses: list[bytes] = []
+            rest: list[int] = []
+            for stream_id in stream_ids:
+                if outgoing.window >= size and whole.pop(stream_id, None) is not None:
+                    outgoing.window -= size
+                    responses.append(pack(begin, stream_id, head_frame, stream_id, between, stream_id, after))
+                    closed(stream_id, cut_off=False)
+                else:
+                    rest.append(stream_id)
+            count = len(responses)
+            if responses:
+                outgoing.write(b"".join(responses))
+                outgoing.data_frames += count
+                self._budget.earn((EARNED_BY_STREAM + EARNED_BY_DATA) * count)
+            stream_ids = rest
+        for stream_id in stream_ids:
+            if self.is_waiting(stream_id):
+                self.send_answer(stream_id, head, data, trailers)
+                count += 1
+            self.finished(stream_id)
+        return count
 
+    def is_waiting(self, stream_id: int) -> bool:
+        """Return whether something can be sent on a stream."""
+        return self._streams.sending(stream_id) is not None
 
-def _without_padding(flags: int, buffer: bytes, begin: int, end: int) -> tuple[int, int]:
-    if not flags & frames.PADDED:
-        return begin, end
-    if begin == end or buffer[begin] >= end - begin:
-        raise ProtocolError(Code.PROTOCOL_ERROR, "more padding than frame")
-    return begin + 1, end - buffer[begin]
+    def waiting_bytes(self, stream_id: int) -> int:
+        """Return the number of bytes of a stream that are queued and not yet sent."""
+        stream = self._streams.general.get(stream_id)  # streams in other forms have nothing queued
+        return stream.waiting_bytes if stream is not None else 0
 
+    @property
+    def under_way(self) -> int:
+        """The number of streams that handlers work for, or will work for."""
+        return self._streams.under_way
 
-_Handler = Callable[[Connection, int, int, bytes, int, int], None]
-_HANDLERS: dict[int, _Handler] = {
-    frames.DATA: Connection._on_data,
-    frames.HEADERS: Connection._on_headers,
-    frames.PRIORITY: Connection._on_priority,
-    frames.RST_STREAM: Connection._on_rst_stream,
-    frames.SETTINGS: Connection._on_settings,
-    frames.PUSH_PROMISE: Connection._on_push_promise,
-    frames.PING: Connection._on_ping,
-    frames.GOAWAY: Connection._on_goaway,
-    frames.WINDOW_UPDATE: Connection._on_window_update,
-    frames.CONTINUATION: Connection._on_continuation,
-}
+    def _send_last(self, stream: Stream, *, data_ended: bool) -> None:
+        if stream.last:
+            self._outgoing.write(frames.headers(stream.stream_id, stream.last, end=True))
+        elif not data_ended:
+            self._outgoing.write(frames.data_header(stream.stream_id, 0, end=True))
+        self._streams.sent_end(stream)

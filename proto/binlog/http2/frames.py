@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
+from functools import lru_cache
 from struct import Struct
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -15,6 +16,7 @@ WINDOW_MAX = (1 << 31) - 1
 STREAM_MAX = (1 << 31) - 1
 FRAME_SIZE_MIN, FRAME_SIZE_MAX = 1 << 14, (1 << 24) - 1  # allowed values of SETTINGS_MAX_FRAME_SIZE
 WINDOW_DEFAULT = (1 << 16) - 1
+_BEFORE_STREAM = 5  # bytes of a frame's header in front of the stream id
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 
@@ -110,3 +112,20 @@ def headers(stream_id: int, block: bytes, *, end: bool) -> bytes:
 def data_header(stream_id: int, size: int, *, end: bool) -> bytes:
     """Encode the frame header for `size` bytes of data."""
     return frame_header(size, DATA, END_STREAM if end else 0, stream_id)
+
+
+@lru_cache(maxsize=64)
+def response_packer(
+    head: bytes, data: bytes, trailers: bytes
+) -> tuple[Callable[..., bytes], bytes, bytes, bytes, bytes]:
+    """Return a function that packs the frames of a complete response, and its constant arguments around the stream id,
+    which it takes three times.
+    """
+    first, second, third = (
+        frame_header(len(head), HEADERS, END_HEADERS, 0)[:_BEFORE_STREAM],
+        frame_header(len(data), DATA, 0, 0)[:_BEFORE_STREAM],
+        frame_header(len(trailers), HEADERS, END_HEADERS | END_STREAM, 0)[:_BEFORE_STREAM],
+    )
+    sizes = (len(head) + _BEFORE_STREAM, len(data) + _BEFORE_STREAM, len(trailers))
+    layout = Struct(">5sI{}sI{}sI{}s".format(*sizes))
+    return layout.pack, first, head + second, data + third, trailers

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from binlog.http2.frames import Code, ProtocolError
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -38,25 +40,27 @@ class Budget:
     """A budget for frames such as PING, SETTINGS, RST_STREAM, WINDOW_UPDATE and empty DATA. Time and progress refill
     it.
 
-    A peer that floods us with such frames exhausts it (CVE-2019-9511 to -9518, CVE-2023-44487).
+    A peer that floods us with such frames exhausts it (CVE-2019-9511 to -9518, CVE-2023-44487). `now_s`: the time;
+    the connection sets it whenever bytes arrive, also for its other parts.
     """
 
-    __slots__ = ("_left", "_max", "_per_s", "_seen_s")
+    __slots__ = ("_left", "_max", "_per_s", "_seen_s", "now_s")
 
     def __init__(self, limits: Limits, now_s: float) -> None:
         self._max = limits.budget_max
         self._per_s = limits.budget_per_s
         self._left = limits.budget_max
-        self._seen_s = now_s
+        self._seen_s = self.now_s = now_s
 
-    def pay(self, cost: float, now_s: float) -> bool:
-        """Spend `cost`. Return False if the budget is exhausted."""
+    def pay(self, cost: float) -> None:
+        """Spend `cost`. Raises ProtocolError if the budget is exhausted."""
         self._left -= cost
         if self._left >= 0:
-            return True
-        self._left = min(self._max, self._left + (now_s - self._seen_s) * self._per_s)
-        self._seen_s = now_s
-        return self._left >= 0
+            return
+        self._left = min(self._max, self._left + (self.now_s - self._seen_s) * self._per_s)
+        self._seen_s = self.now_s
+        if self._left < 0:
+            raise ProtocolError(Code.ENHANCE_YOUR_CALM, "too many frames that make no progress")
 
     def earn(self, amount: float) -> None:
         left = self._left + amount

@@ -127,7 +127,7 @@ async def test_a_deadline_passes_while_answers_wait_for_their_reader() -> None:
         writer.write(headers(1, (*path("Many"), ("grpc-timeout", "1S"))) + data(1, prefixed(b"4 9000000"), end=True))
         await asyncio.wait_for(server.handlers.ended.wait(), WAIT_S)
         (session,) = server.server._sessions
-        await until(lambda: not session._connection._streams)
+        await until(lambda: not session._connection._streams.general)
         assert session._connection.waiting_bytes(1) == 0
         found = b""
         while rst(1, Code.CANCEL) not in found:

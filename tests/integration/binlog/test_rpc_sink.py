@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from binlog.errors import BinlogError
 from binlog.http2.frames import PING, RST_STREAM
+from binlog.http2.limits import Limits
 from binlog.rpc.session import Timing
 from grpc import Compression, StatusCode, aio
 
@@ -83,7 +84,8 @@ async def test_who_does_not_wait_any_more(leave: Callable[[Any, Running], None],
         await taken(server, 1)
         (session,) = server.server._sessions
         leave(call, server)
-        await until(lambda: not session._connection._whole and all(each.over for each in session._calls.values()))
+        whole = session._connection._streams.whole
+        await until(lambda: not whole and all(each.over for each in session._calls.values()))
         assert server.room.bytes == 1000 and not session.is_idle
         assert not server.handlers.taken[0][1](found)
         assert server.room.bytes == 0 and session.is_idle
@@ -286,4 +288,4 @@ async def test_plain_http_whose_head_is_known() -> None:
             found += piece
         await until(lambda: not connection.under_way)
         assert session._no_grpc == {} and server.handlers.taken == []
-        assert connection._window + connection._credit == connection._limits.connection_window_bytes
+        assert connection._window.left + connection._window.credit == Limits().connection_window_bytes

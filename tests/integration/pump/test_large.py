@@ -20,7 +20,7 @@ from pump.rpc.admission import InFlight
 from pump.rpc.extension_service import ExtService
 from pump.rpc.methods import Edge
 from pump.rpc.original_service import Gate, PumpService
-from pump.store.writes import Done
+from pump.store.write_path import Done
 from pumpclient.answer import Outcome, classify
 from tests.integration.pump.rpc import connected, running, take, until
 from tests.unit.pump.build import commit, merged, prewrite
@@ -85,9 +85,10 @@ async def test_a_large_one_is_written_planned_and_served(tmp_path: Path, pd: Stu
 
 
 class SlowStore:
-    """A store whose writes end when the test says so."""
+    """A store, and its write path: writes end when the test says so."""
 
     def __init__(self) -> None:
+        self.writes = self
         self.go_on = asyncio.Event()
         self.begun = 0
 

@@ -110,11 +110,11 @@ def test_a_head_without_its_data() -> None:
 
 def test_whoever_is_not_answered_in_this_way() -> None:
     connection, _ = talk(call(3))
-    announced = Limits().connection_window_bytes
+    announced, window = Limits().connection_window_bytes, connection._window
     connection.generally(3, 4)
-    assert connection._window + connection._credit == announced - 4, "as much as the peer may send, now or soon"
+    assert window.left + window.credit == announced - 4, "as much as the peer may send, now or soon"
     connection.credit(3, 4)
-    assert connection._window + connection._credit == announced
+    assert window.left + window.credit == announced
     connection.send_head(3, HEAD, end=True)
     connection.finished(3)
     assert [(each.kind, each.stream_id) for each in parse(sent(connection))] == [(frames.HEADERS, 3)]
@@ -134,7 +134,7 @@ def test_what_is_received_is_given_back_to_the_peer() -> None:
             if each.kind == frames.WINDOW_UPDATE:
                 granted += int.from_bytes(each.payload, "big")
     assert 3000 * len(body) - granted <= limits.connection_window_bytes // 4
-    assert connection._window <= limits.connection_window_bytes, "never more than was announced"
+    assert connection._window.left <= limits.connection_window_bytes, "never more than was announced"
 
 
 def test_limits_hold_as_on_the_general_way() -> None:

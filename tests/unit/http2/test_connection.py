@@ -135,9 +135,9 @@ def test_an_answer_before_the_request_has_ended() -> None:
     talk.say(headers(1))
     talk.connection.send_head(1, HEAD, end=True)
     assert [(f.kind, f.payload) for f in talk.heard()][1:] == [(frames.RST_STREAM, bytes(4))]
-    window = talk.connection._window + talk.connection._credit
+    window = talk.connection._window.left + talk.connection._window.credit
     assert talk.say(data(1, b"late"), headers(1, (("x", "y"),), end=True), window_update(1, 5), rst(1)) == []
-    assert talk.connection._window + talk.connection._credit == window
+    assert talk.connection._window.left + talk.connection._window.credit == window
     assert talk.heard() == []
 
 

@@ -58,8 +58,9 @@ def play_one(pieces: list[bytes], *, is_brief: bool) -> list[Event]:
                 connection.finished(event.stream_id)
         output += b"".join(connection.take_output(1 << 16))
     list(parse(output))
-    assert len(connection._rest) <= 16384 + 9 and len(connection._block) <= LIMITS.header_block_bytes_max + 16384
-    assert len(connection._streams) <= LIMITS.streams_max
+    assert len(connection._reader._rest) <= 16384 + 9
+    assert len(connection._requests._block) <= LIMITS.header_block_bytes_max + 16384
+    assert len(connection._streams.general) <= LIMITS.streams_max
     return found
 
 

@@ -131,7 +131,7 @@ def test_a_header_block_without_end(size: int) -> None:
         count += 1
     found = failed(talk)
     assert found is not None and found.code is Code.ENHANCE_YOUR_CALM
-    assert count <= 16 and not talk.connection._block
+    assert count <= 16 and not talk.connection._requests._block
 
 
 def test_a_header_bomb() -> None:

@@ -127,12 +127,12 @@ async def opened(directory: Path, clock: SetClock | None = None, **options: obje
 
 async def write(store: Store, *payloads: bytes) -> None:
     """Written together, and nothing refused."""
-    assert await store.write(payloads) == [None] * len(payloads)
+    assert await store.writes.write(payloads) == [None] * len(payloads)
 
 
 async def refused(store: Store, payload: bytes) -> BaseException | None:
     """Why it was refused; None when it was not."""
-    (error,) = await store.write([payload])
+    (error,) = await store.writes.write([payload])
     return error
 
 
@@ -143,7 +143,7 @@ async def binlogs_of(
     until_ts = store.resolved_ts if until_ts is None else until_ts
     return [
         served.payload
-        async for chunk in store.pull(after_ts, until_ts, bytes_max=1000, fakes=fakes)
+        async for chunk in store.reads.pull(after_ts, until_ts, bytes_max=1000, fakes=fakes)
         for served in chunk
     ]
 

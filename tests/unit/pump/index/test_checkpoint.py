@@ -24,6 +24,7 @@ from pump.index.leveldb import Index, IndexFailed
 from pump.index.manifest import unbroken
 from pump.log.record import Pointer, encode_record
 from pump.log.value_log import Head
+from pump.store.group_commit import WriterOptions
 from pump.store.store import Store
 from tests.unit.pump.build import (
     SetClock,
@@ -209,10 +210,10 @@ async def test_a_start_reads_what_follows_the_checkpoint_alone(tmp_path: Path) -
         assert trusted.start == trusted.head.pointer  # type: ignore[union-attr]
 
 
-async def test_checkpoints_follow_the_bytes_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_checkpoints_follow_the_bytes_of_the_log(tmp_path: Path) -> None:
     """Without a stop, too: what a crash makes a start read again is bounded."""
-    monkeypatch.setattr("pump.store.group_commit.PROGRESS_INTERVAL_S", 0.0)
-    async with opened(tmp_path, SetClock(1), checkpoint_bytes=1000) as store:
+    options = WriterOptions(progress_interval_s=0.0)
+    async with opened(tmp_path, SetClock(1), checkpoint_bytes=1000, writer=options) as store:
         wanted = store.checkpoints._last.number + 3
         number = 0
         async with asyncio.timeout(60):
@@ -232,7 +233,7 @@ async def test_a_purge_point_is_never_lost(tmp_path: Path) -> None:
         copy_running(tmp_path / "a", tmp_path / "b")
     shutil.rmtree(tmp_path / "b" / "kv")
     async with opened(tmp_path / "b", SetClock(FAR)) as store:
-        assert store.purged_ts == 25
+        assert store.reads.purged_ts == 25
         store._resolved.ts = FAR
         with pytest.raises(PurgedPosition):
             await binlogs_of(store)

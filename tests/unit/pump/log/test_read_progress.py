@@ -100,7 +100,7 @@ def store_bytes(directory: Path) -> int:
 async def test_reading_from_the_middle_is_measured_from_there(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100_000)) as store:
         await write(store, *(prewrite(ts) for ts in range(1, 1000)))
-        await store.settle(1, 2000)
+        await store.writes.settle(1, 2000)
         head = store.log.tail.size
         await write(store, prewrite(3000))
     store = Store(tmp_path, SetClock(100_000))

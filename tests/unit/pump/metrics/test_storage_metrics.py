@@ -149,7 +149,7 @@ async def test_failures_are_counted_by_where_they_were(tmp_path: Path, monkeypat
         path.write_bytes(data)
         await store.resolver.refresh()
         with pytest.raises(DamagedRecord):
-            _ = [chunk async for chunk in store.pull(0, store.resolved_ts, bytes_max=1 << 20)]
+            _ = [chunk async for chunk in store.reads.pull(0, store.resolved_ts, bytes_max=1 << 20)]
 
         def failing(_fd: int) -> None:
             raise OSError(5, "Input/output error")
@@ -178,7 +178,7 @@ async def test_an_index_that_fails_is_counted(tmp_path: Path, monkeypatch: pytes
                 raise plyvel.IOError("no space left")
 
         monkeypatch.setattr(store.index, "batch", lambda: (found()[0], Failing()))
-        (error,) = await store.write([prewrite(10)])
+        (error,) = await store.writes.write([prewrite(10)])
         assert error is not None
     assert value("pump_storage_error_count", "batch_write_kv") - before == 1
 

@@ -34,7 +34,7 @@ def large_prewrite(start_ts: int, rows: bytes = ROWS) -> bytes:
 async def pulled(store: Store, part_bytes_max: int = PART, bytes_max: int = 1 << 20) -> list[bytes | list[Part]]:
     """Small binlogs as they are, a large one as the list of its parts."""
     found: list[bytes | list[Part]] = []
-    async for chunk in store.pull(0, store.resolved_ts, bytes_max=bytes_max, part_bytes_max=part_bytes_max):
+    async for chunk in store.reads.pull(0, store.resolved_ts, bytes_max=bytes_max, part_bytes_max=part_bytes_max):
         if not isinstance(chunk, Part):
             found += [served.payload for served in chunk]
         elif chunk.offset == 0:
@@ -102,7 +102,7 @@ async def test_a_damaged_one_is_never_given_whole(tmp_path: Path, at: int) -> No
         file.path.write_bytes(damaged)
         seen = 0
         with pytest.raises(DamagedRecord):
-            async for part in store.pull(0, store.resolved_ts, bytes_max=100, part_bytes_max=PART):
+            async for part in store.reads.pull(0, store.resolved_ts, bytes_max=100, part_bytes_max=PART):
                 assert isinstance(part, Part)
                 seen = part.offset + len(part.data)
         assert seen < complete.served_bytes
@@ -115,7 +115,7 @@ async def test_serving_takes_parts_of_memory(tmp_path: Path) -> None:
         await store.resolver.refresh()
         tracemalloc.start()
         total = 0
-        async for part in store.pull(0, store.resolved_ts, bytes_max=1 << 20, part_bytes_max=1 << 20):
+        async for part in store.reads.pull(0, store.resolved_ts, bytes_max=1 << 20, part_bytes_max=1 << 20):
             assert isinstance(part, Part)
             total += len(part.data)
         peak = tracemalloc.get_traced_memory()[1]
@@ -129,9 +129,9 @@ async def test_a_batch_ends_before_a_large_transaction(tmp_path: Path) -> None:
         await write(store, prewrite(10), commit(10, 11), large_prewrite(30), commit(30, 31))
         await store.resolver.refresh()
         limits = Limits(1 << 30, large_bytes_min=PART)
-        first = await store.plan(0, store.resolved_ts, limits)
-        second = await store.plan(30, store.resolved_ts, limits)
-        either = await store.plan(0, store.resolved_ts, Limits(1 << 30))
+        first = await store.reads.plan(0, store.resolved_ts, limits)
+        second = await store.reads.plan(30, store.resolved_ts, limits)
+        either = await store.reads.plan(0, store.resolved_ts, Limits(1 << 30))
     size = len(merge(large_prewrite(30), commit(30, 31)))
     assert (first.end_ts, first.count, first.stop, first.stop_ts, first.stop_bytes) == (30, 1, Stop.LARGE, 31, size)
     assert (second.end_ts, second.count, second.stop, second.stop_bytes) == (30, 0, Stop.LARGE, size)
@@ -143,7 +143,7 @@ async def test_a_transaction_above_the_limit_is_refused_by_name(tmp_path: Path) 
     limit = len(large_prewrite(30))
     async with opened(tmp_path, transaction_bytes_max=limit) as store:
         await write(store, large_prewrite(30))
-        (error,) = await store.write([large_prewrite(40, ROWS + b"x")])
+        (error,) = await store.writes.write([large_prewrite(40, ROWS + b"x")])
         assert isinstance(error, TooLarge)
         assert (error.start_ts, error.size, error.limit) == (40, limit + 1, limit)
         assert "transaction-bytes-max" in str(error)
@@ -216,18 +216,18 @@ async def test_a_repetition_of_a_large_binlog_is_compared_and_not_read_back(tmp_
         await write(store, payload)
         tracemalloc.start()
         try:
-            assert await store.write([payload]) == [None]
+            assert await store.writes.write([payload]) == [None]
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
         assert peak < 12 << 20 < 2 * len(payload)
         for place in (50, len(payload) // 2, len(payload) - 20):
             other = payload[:place] + bytes((payload[place] ^ 1,)) + payload[place + 1 :]
-            (refused,) = await store.write([other])
+            (refused,) = await store.writes.write([other])
             assert isinstance(refused, Conflict)
-        assert isinstance((await store.write([large_prewrite(30, rows[:-1])]))[0], Conflict)
+        assert isinstance((await store.writes.write([large_prewrite(30, rows[:-1])]))[0], Conflict)
         path = next((tmp_path / "value").glob("*.vlog"))
         damaged = bytearray(path.read_bytes())
         damaged[len(damaged) // 2] ^= 1
         path.write_bytes(damaged)
-        assert isinstance((await store.write([payload]))[0], DamagedRecord)
+        assert isinstance((await store.writes.write([payload]))[0], DamagedRecord)

@@ -40,15 +40,15 @@ async def test_a_damaged_binlog_is_named_and_passed_over(tmp_path: Path) -> None
     for start in range(3):
         async with opened(directory, SetClock(FAR)) as store:
             store._resolved.ts = FAR
-            plan = await store.count(0, FAR)
+            plan = await store.reads.count(0, FAR)
             if not start:
                 with pytest.raises(DamagedRecord, match=r"byte \d+: .*the binlog of commit_ts 40 needs it"):
                     await binlogs_of(store)
-                shown = await store.pass_over(40, dry_run=True)
+                shown = await store.reads.pass_over(40, dry_run=True)
                 with pytest.raises(DamagedRecord):
                     await binlogs_of(store)
                 with structlog.testing.capture_logs() as lines:
-                    assert await store.pass_over(40, dry_run=False) == shown
+                    assert await store.reads.pass_over(40, dry_run=False) == shown
                 assert [(line["log_level"], line["commit_ts"]) for line in lines] == [("error", 40)]
                 assert (shown.start_ts, shown.ddl_job_id) == (30, 0)
                 assert "byte" in shown.why
@@ -56,20 +56,22 @@ async def test_a_damaged_binlog_is_named_and_passed_over(tmp_path: Path) -> None
             assert (served[0], served[2]) == (merged(10, 20), merged(50, 60))
             empty = scan(served[1])
             assert (empty.start_ts, empty.commit_ts, empty.value_end - empty.value_at) == (30, 40, 0)
-            assert plan.count == (await store.count(0, FAR)).count == 3, "what was planned of the range stays right"
-            assert (await store.count(0, FAR)).bytes == sum(map(len, served))
-            assert store.outcome(30) == 0, "no evidence for other pumps: they may have its rows"
-            assert store.outcome(10) == 20
+            assert plan.count == (await store.reads.count(0, FAR)).count == 3, (
+                "what was planned of the range stays right"
+            )
+            assert (await store.reads.count(0, FAR)).bytes == sum(map(len, served))
+            assert store.reads.outcome(30) == 0, "no evidence for other pumps: they may have its rows"
+            assert store.reads.outcome(10) == 20
     assert counted() == before + 1
     async with opened(directory, SetClock(FAR)) as store:
-        assert (await store.pass_over(40, dry_run=False)).why == "", "done already"
+        assert (await store.reads.pass_over(40, dry_run=False)).why == "", "done already"
 
 
 async def test_a_ddl_keeps_its_job(tmp_path: Path) -> None:
     async with opened(await three(tmp_path, job=7), SetClock(FAR)) as store:
         store._resolved.ts = FAR
-        assert (await store.pass_over(40, dry_run=False)).ddl_job_id == 7
-        plan = await store.plan(0, FAR, Limits(1 << 20, stop_at_schema=True, schema_version=99))
+        assert (await store.reads.pass_over(40, dry_run=False)).ddl_job_id == 7
+        plan = await store.reads.plan(0, FAR, Limits(1 << 20, stop_at_schema=True, schema_version=99))
         assert (plan.stop, plan.stop_ts) == (Stop.DDL, 40), "a batch still ends before it"
         found = scan((await binlogs_of(store))[1])
         assert (found.ddl_job_id, found.commit_ts) == (7, 40)
@@ -80,15 +82,15 @@ async def test_nothing_else_is_passed_over(tmp_path: Path) -> None:
         store._resolved.ts = FAR
         for commit_ts in (20, 60):
             with pytest.raises(NotDamaged, match=f"commit_ts {commit_ts} is readable.*ignore-txn-commit-ts"):
-                await store.pass_over(commit_ts, dry_run=False)
-        for ts in (30, 41, await store.write_fake()):
+                await store.reads.pass_over(commit_ts, dry_run=False)
+        for ts in (30, 41, await store.writes.write_fake()):
             with pytest.raises(NoSuchBinlog, match=f"commit_ts {ts} "):
-                await store.pass_over(ts, dry_run=False)
+                await store.reads.pass_over(ts, dry_run=False)
         with pytest.raises(DamagedRecord):
             await binlogs_of(store)
         store.index.save_purged(50)
         with pytest.raises(PurgedPosition):
-            await store.pass_over(40, dry_run=False)
+            await store.reads.pass_over(40, dry_run=False)
 
 
 async def test_one_whose_prewrite_is_lost_and_nobody_knows_where(tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ async def test_one_whose_prewrite_is_lost_and_nobody_knows_where(tmp_path: Path)
     for _ in range(2):
         async with opened(here, SetClock(FAR)) as store:
             store._resolved.ts = FAR
-            await store.pass_over(40, dry_run=False)
+            await store.reads.pass_over(40, dry_run=False)
             assert [scan(payload).commit_ts for payload in await binlogs_of(store)] == [20, 40]
     shutil.rmtree(here / "kv")
     async with opened(here, SetClock(FAR)) as store:
@@ -112,13 +114,13 @@ async def test_both_its_records_are_damaged(tmp_path: Path) -> None:
     damage(directory, commit(30, 40))
     async with opened(directory, SetClock(FAR)) as store:
         store._resolved.ts = FAR
-        await store.pass_over(40, dry_run=False)
+        await store.reads.pass_over(40, dry_run=False)
         assert [scan(payload).start_ts for payload in await binlogs_of(store)] == [10, 30, 50]
 
 
 async def parts(store: Store) -> list[int]:
     found: list[int] = []
-    async for chunk in store.pull(0, FAR, bytes_max=1000, part_bytes_max=64):
+    async for chunk in store.reads.pull(0, FAR, bytes_max=1000, part_bytes_max=64):
         found += [chunk.commit_ts] if isinstance(chunk, Part) else [served.commit_ts for served in chunk]
     return list(dict.fromkeys(found))
 
@@ -131,5 +133,5 @@ async def test_one_that_is_served_in_parts(tmp_path: Path) -> None:
         store._resolved.ts = FAR
         with pytest.raises(DamagedRecord, match="commit_ts 40 needs it"):
             await parts(store)
-        await store.pass_over(40, dry_run=False)
+        await store.reads.pass_over(40, dry_run=False)
         assert await parts(store) == [20, 40]

@@ -22,6 +22,7 @@ from pump.pull.ranges import ENTRIES_MAX, Reader, pull_bytes
 from pump.rpc.admission import InFlight
 from pump.rpc.extension_service import MESSAGE_BYTES, MESSAGE_BYTES_CAP, ExtService
 from pump.rpc.original_service import Gate, PumpService
+from pump.store.read_path import ReadPath
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, write
 from tests.unit.pump.pull.test_binlog_parts import large_prewrite
@@ -44,7 +45,7 @@ async def test_rows_behind_a_long_run_of_fakes_are_served(tmp_path: Path, count:
         fakes_in_the_index(store, 100, count)
         await write(store, prewrite(50_000), commit(50_000, 50_001))
         resolved_ts = await store.resolver.refresh()
-        assert (await store.plan(0, resolved_ts, Limits(1))).count == 1
+        assert (await store.reads.plan(0, resolved_ts, Limits(1))).count == 1
         assert await binlogs_of(store) == [merged(50_000, 50_001)]
 
 
@@ -107,7 +108,7 @@ def test_any_mixture_in_any_chunks_is_served_whole(
             )
             assert [s.payload for chunk in chunks for s in chunk] == (wanted if fakes else rows)
             assert all(1 <= len(chunk) <= entries_max for chunk in chunks)
-            check_plan(await store.count(after_ts, until_ts), rows)
+            check_plan(await store.reads.count(after_ts, until_ts), rows)
 
     asyncio.run(run())
 
@@ -127,7 +128,7 @@ async def test_splits_say_what_lies_before_them(tmp_path: Path) -> None:
         for ts in range(10, 6010, 10):
             await write(store, prewrite(ts - 1, row=row), commit(ts - 1, ts), encode_fake(ts + 3))
         await store.resolver.refresh()
-        plan = await store.count(0, 6000)
+        plan = await store.reads.count(0, 6000)
         assert len(plan.splits) == 3 and plan.bytes_exact
         for split in plan.splits:
             part = await binlogs_of(store, 0, split.ts)
@@ -139,10 +140,10 @@ async def test_where_lengths_are_not_known_bytes_are_not_said_to_be_exact(tmp_pa
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20))
         await store.resolver.refresh()
-        assert (await store.count(0, 20)).bytes_exact
+        assert (await store.reads.count(0, 20)).bytes_exact
         await write(store, commit(30, 40), prewrite(30))
         await store.resolver.refresh()
-        plan = await store.count(0, 40)
+        plan = await store.reads.count(0, 40)
         assert (plan.count, plan.bytes_exact) == (2, False)
 
 
@@ -165,7 +166,7 @@ async def purging(store: Store) -> None:
     index = PurgedWhileLooking.__new__(PurgedWhileLooking)
     vars(index).update(vars(store.index))  # the same database: LevelDB opens one only once
     index.purge_ts = 25
-    store.index, store.reader = index, Reader(index, store.log)
+    store.reads = ReadPath(index, store.log, store._resolved)
 
 
 async def test_a_purge_between_two_looks_is_no_empty_pull(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ async def test_a_purge_between_two_looks_is_no_empty_pull(tmp_path: Path) -> Non
         with pytest.raises(PurgedPosition):
             await binlogs_of(store, 0)
         with pytest.raises(PurgedPosition):
-            await store.count(0, 40)
+            await store.reads.count(0, 40)
         assert await binlogs_of(store, 25) == [merged(30, 40)]
 
 
@@ -182,8 +183,8 @@ async def test_a_purge_between_two_looks_is_no_smaller_count(tmp_path: Path) -> 
     async with opened(tmp_path, SetClock(100)) as store:
         await purging(store)
         with pytest.raises(PurgedPosition):
-            await store.count(0, 40)
-        assert (await store.count(25, 40)).count == 1
+            await store.reads.count(0, 40)
+        assert (await store.reads.count(25, 40)).count == 1
 
 
 def test_a_damaged_block_of_the_index_is_no_end(tmp_path: Path) -> None:

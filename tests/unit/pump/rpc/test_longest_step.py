@@ -128,10 +128,10 @@ async def steps(directory: Path, loop: CountingLoop) -> list[tuple[str, int, str
         methods = {f"/{each.name}/{name}" for each in services for name in (*each.unary, *each.streaming, *each.bidi)}
         assert methods == set(COSTLIEST), "a method whose costliest message nobody wrote down"
         await edge.start("127.0.0.1:0")
-        await store.write([prewrite(BASE + n) for n in range(COMMITTED)])
-        await store.write([commit(BASE + n, BASE + COMMITTED + n) for n in range(COMMITTED)])
+        await store.writes.write([prewrite(BASE + n) for n in range(COMMITTED)])
+        await store.writes.write([commit(BASE + n, BASE + COMMITTED + n) for n in range(COMMITTED)])
         await store.resolver.refresh()
-        await store.write([prewrite(BASE + (1 << 20) + n) for n in range(PENDING_MAX)])
+        await store.writes.write([prewrite(BASE + (1 << 20) + n) for n in range(PENDING_MAX)])
         sys.setprofile(loop.count)
         try:
             with grpc.insecure_channel(f"127.0.0.1:{edge.port}", [("grpc.max_receive_message_length", -1)]) as channel:

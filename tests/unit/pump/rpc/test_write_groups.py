@@ -12,7 +12,7 @@ from binlog.errors import BinlogError, LogBroken
 from pump.errors import InvalidBinlog, Stopping
 from pump.rpc import write_groups as turn_module
 from pump.rpc.write_groups import GROUP_MAX, GROUPED_BYTES_MAX, IDLE_TURNS_MAX, SMALL_MAX, Callers, TurnWriter
-from pump.store.writes import Done
+from pump.store.write_path import Done
 from tests.unit.pump.build import SetClock, commit, opened, prewrite
 
 FAR_TS = 1 << 61
@@ -181,7 +181,7 @@ async def test_through_a_store(tmp_path: Path) -> None:
     """Pairs, a refusal, a probe and a ts that nobody gave out, in one turn; the source does not answer."""
     clock = SetClock(100)
     async with opened(tmp_path, clock) as store:
-        turn = TurnWriter(store.submit, store.write, tell)
+        turn = TurnWriter(store.writes.submit, store.writes.write, tell)
         clock.down = True
         written = asyncio.gather(
             *(
@@ -363,12 +363,12 @@ async def test_a_mistake_behind_the_write_holds_nobody_back(
 ) -> None:
     """Whoever wrote is told that it is not known, and the calls that came meanwhile are not held back for ever."""
     async with opened(tmp_path, SetClock(BASE + 100)) as store:
-        turn = TurnWriter(store.submit, store.write, tell)
+        turn = TurnWriter(store.writes.submit, store.writes.write, tell)
         with monkeypatch.context() as patch:
             patch.setattr(store.resolver, "request_refresh", mistake)
-            patch.setattr(store, "_settle_down", mistake)
+            patch.setattr(store.writes, "_settle_down", mistake)
             writes = [write(turn, p) for p in (prewrite(BASE), *([wrong] if wrong else []))]
-            batch = store.write([prewrite(BASE + 1)])
+            batch = store.writes.write([prewrite(BASE + 1)])
             answers = await asyncio.wait_for(asyncio.gather(*writes, batch), 60)
         assert isinstance(answers[0], LogBroken) and isinstance(answers[-1][0], LogBroken)
         assert await asyncio.wait_for(write(turn, prewrite(BASE + 2)), 60) is None

@@ -88,7 +88,7 @@ async def test_a_damaged_prewrite_that_was_not_indexed_with_its_commit_intact(tm
     for _ in range(3):
         async with opened(here, SetClock(FAR)) as store:
             assert [each.offset for each in store.damage] == [at]
-            assert store.outcome(30) == 0
+            assert store.reads.outcome(30) == 0
             counted = prewrites_not_found()
             await all_but(store, 40, f"000000.vlog at byte {at}", wanted=[merged(10, 20), merged(50, 60)])
             assert prewrites_not_found() == counted + 1
@@ -105,7 +105,7 @@ async def test_a_damaged_prewrite_that_was_indexed_and_its_commit_was_not(tmp_pa
     for _ in range(2):
         async with opened(here, SetClock(FAR)) as store:
             assert store.pending_count == 0
-            assert store.outcome(30) == 0
+            assert store.reads.outcome(30) == 0
             await all_but(store, 40, f"byte {at}", wanted=[merged(10, 20)])
 
 
@@ -120,10 +120,10 @@ async def test_a_damaged_prewrite_that_the_index_knows_stays_pending(tmp_path: P
     shutil.copytree(here, tmp_path / "committed")
     async with opened(tmp_path / "committed", SetClock(FAR)) as store:
         await write(store, commit(30, 40), commit(50, 60))
-        assert store.counters.late_commits == 0
+        assert store.writes.counters.late_commits == 0
         await all_but(store, 40, f"byte {at}", wanted=[merged(10, 20), merged(50, 60)])
     async with opened(here, SetClock(FAR)) as store:
-        await store.settle(30, 0)
+        await store.writes.settle(30, 0)
         await write(store, commit(50, 60))
         store._resolved.ts = FAR
         assert await binlogs_of(store) == [merged(10, 20), merged(50, 60)], "an operator may say that it is nothing"
@@ -140,7 +140,7 @@ async def test_a_commit_that_comes_after_its_unindexed_prewrite_was_damaged(tmp_
     async with opened(here, SetClock(FAR)) as store:
         assert [each.offset for each in store.damage] == [at]
         await write(store, commit(30, 40))
-        assert list(store.counters.late_ts) == [40], "it was passed already: an alarm"
+        assert list(store.writes.counters.late_ts) == [40], "it was passed already: an alarm"
         await all_but(store, 40, f"byte {at}", wanted=[merged(10, 20), merged(50, 60)])
 
 
@@ -235,5 +235,5 @@ async def test_a_damaged_prewrite_below_the_resolved_ts_stays_pending(tmp_path: 
         assert [entry.start_ts for entry in store.pending(9)] == [50]
         assert store.resolved_ts == 102
         await write(store, commit(50, 250))
-        assert store.counters.late_commits == 0
+        assert store.writes.counters.late_commits == 0
         await all_but(store, 250, f"byte {at}", wanted=[merged(10, 20), merged(200, 201)])

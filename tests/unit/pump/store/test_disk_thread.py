@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 
-import pytest
-
-from pump.store import disk_thread
 from pump.store.disk_thread import DiskThread
 
 WAIT_S = 60.0
@@ -16,8 +13,8 @@ WAIT_S = 60.0
 class Running:
     """A started thread, and what its jobs did."""
 
-    def __init__(self) -> None:
-        self.thread = DiskThread("test-disk")
+    def __init__(self, *, wait_max_s: float) -> None:
+        self.thread = DiskThread("test-disk", wait_max_s=wait_max_s)
         self.thread.start()
         self.told = asyncio.Event()
         self.ran: list[int] = []
@@ -31,9 +28,8 @@ class Running:
         return self.thread.run(job, self.told.set, short=short)
 
 
-async def test_a_short_job_is_done_when_run_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_thread, "PATIENCE_S", WAIT_S)
-    running = Running()
+async def test_a_short_job_is_done_when_run_returns() -> None:
+    running = Running(wait_max_s=WAIT_S)
     for number in range(100):
         assert running.run(number)
         assert running.ran[-1] == number
@@ -41,9 +37,8 @@ async def test_a_short_job_is_done_when_run_returns(monkeypatch: pytest.MonkeyPa
     assert not running.told.is_set() and not running.thread._thread.is_alive()
 
 
-async def test_who_takes_longer_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_thread, "PATIENCE_S", 0.001)
-    running, gate = Running(), threading.Event()
+async def test_who_takes_longer_is_told_of() -> None:
+    running, gate = Running(wait_max_s=0.001), threading.Event()
     assert not running.run(1, gate)
     await asyncio.sleep(0)
     assert running.ran == [] and not running.told.is_set()
@@ -57,9 +52,8 @@ async def test_who_takes_longer_is_told_of(monkeypatch: pytest.MonkeyPatch) -> N
     await running.thread.stop()
 
 
-async def test_a_long_job_is_never_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_thread, "PATIENCE_S", WAIT_S)
-    running = Running()
+async def test_a_long_job_is_never_waited_for() -> None:
+    running = Running(wait_max_s=WAIT_S)
     for number in range(100):
         running.told.clear()
         assert not running.run(number, short=False)
@@ -70,10 +64,9 @@ async def test_a_long_job_is_never_waited_for(monkeypatch: pytest.MonkeyPatch) -
     await running.thread.stop()
 
 
-async def test_a_job_that_ends_just_when_patience_does(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_that_ends_just_when_patience_does() -> None:
     """Told in one of the two ways, never in both or neither."""
-    monkeypatch.setattr(disk_thread, "PATIENCE_S", 0.0)
-    running = Running()
+    running = Running(wait_max_s=0.0)
     for number in range(500):
         running.told.clear()
         running.thread._slowest_s = -1.0

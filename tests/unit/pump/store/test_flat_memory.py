@@ -30,11 +30,11 @@ async def test_nothing_is_kept_of_what_is_stored(tmp_path: Path, usual: bool) ->
                 begin = clock.ts + 100
                 starts = range(begin, begin + 4 * BATCH, 4)
                 for payloads in ([prewrite(ts) for ts in starts], [commit(ts, ts + 2) for ts in starts]):
-                    assert not any(await store.write(payloads))
+                    assert not any(await store.writes.write(payloads))
                 clock.ts = starts[-1] + 10  # commits come before the source has passed them
                 await store.resolver.refresh()
                 count = 0
-                async for chunk in store.pull(last, starts[-1] + 2, bytes_max=1 << 20):
+                async for chunk in store.reads.pull(last, starts[-1] + 2, bytes_max=1 << 20):
                     count += len(list(chunk))
                 assert count == BATCH
                 last = starts[-1] + 2

@@ -53,7 +53,7 @@ async def test_what_we_add_is_where_the_original_looks(data_dir: Path) -> None:
     """`ts:` keys and pointers of the original's shape; head and handle name records of the log."""
     base = 1 << 59
     async with opened(data_dir, SetClock(base - 10)) as store:
-        assert await store.write([prewrite(base), commit(base, base + 1)]) == [None, None]
+        assert await store.writes.write([prewrite(base), commit(base, base + 1)]) == [None, None]
         store.resolver.advance(base + 5)
         assert (await binlogs_of(store))[-1] == merged(base, base + 1)
         assert store.log.tail.fid >= 1, "a file with a footer is never written again"
@@ -69,7 +69,7 @@ async def test_what_we_add_is_where_the_original_looks(data_dir: Path) -> None:
 async def test_the_recording_written_anew_makes_the_same_log(tmp_path: Path) -> None:
     """What TiDB sent, through our writer: the same records, hence the same bytes, as far as the set goes."""
     async with opened(tmp_path, SetClock(1), ts_ahead_max_s=0) as store:
-        assert set(await store.write(TYPES.writes)) == {None}
+        assert set(await store.writes.write(TYPES.writes)) == {None}
         found = [found.payload for found in store.log.scan(Pointer(0, 0))]
         assert found == TYPES.writes
         store.resolver.advance(1 << 60)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from binlog.errors import BinlogError
 
-from pump.store.group_commit import LOOP_BYTES_MAX
+from pump.store.group_commit import WriterOptions
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, opened, prewrite
 
@@ -29,18 +29,18 @@ def _no_collector() -> Iterator[None]:
 
 
 async def _written(store: Store, payloads: Sequence[bytes]) -> list[BinlogError | None]:
-    return await store.write(payloads)
+    return await store.writes.write(payloads)
 
 
 async def _submitted(store: Store, payloads: Sequence[bytes]) -> list[BinlogError | None]:
     answer: asyncio.Future[list[BinlogError | None]] = asyncio.get_running_loop().create_future()
-    store.submit(payloads, lambda results, _left: answer.set_result(results))
+    store.writes.submit(payloads, lambda results, _left: answer.set_result(results))
     return await answer
 
 
 @pytest.mark.parametrize("way", [_written, _submitted])
 @pytest.mark.parametrize("first_ts", [USUAL_TS, 1 << 20])
-@pytest.mark.parametrize("row_bytes", [100, LOOP_BYTES_MAX])
+@pytest.mark.parametrize("row_bytes", [100, WriterOptions().loop_bytes_max])
 async def test_no_payload_is_kept_that_was_stored(tmp_path: Path, way: Way, first_ts: int, row_bytes: int) -> None:
     async with opened(tmp_path, SetClock(first_ts)) as store:
         payloads = [prewrite(first_ts + 4 * n, row=bytes(row_bytes)) for n in range(3)]

@@ -43,7 +43,7 @@ PAIRS = {2: merged(10, 20), 7: merged(31, 40)}  # step → what it makes visible
 async def write_all(directory: Path, *, one_batch: bool = False) -> None:
     async with opened(directory, SetClock(1)) as store:
         for batch in [STEPS] if one_batch else [[step] for step in STEPS]:
-            assert await store.write(batch) == [None] * len(batch)
+            assert await store.writes.write(batch) == [None] * len(batch)
 
 
 def state_after(steps: int) -> tuple[list[bytes], list[int]]:
@@ -105,7 +105,7 @@ async def test_the_last_record_cut_at_every_byte_with_its_index(tmp_path: Path) 
         async with opened(here, SetClock(100)) as store:
             whole = cut == len(last)
             assert [entry.start_ts for entry in store.pending(9)] == ([] if whole else [30])
-            assert store.outcome(30) == (50 if whole else 0)
+            assert store.reads.outcome(30) == (50 if whole else 0)
             assert store.damage == []
         shutil.rmtree(here)
 
@@ -116,7 +116,7 @@ async def test_a_lost_end_of_the_index(tmp_path: Path) -> None:
     copies = []
     async with opened(directory, SetClock(1)) as store:
         for number, step in enumerate(STEPS):
-            assert await store.write([step]) == [None]
+            assert await store.writes.write([step]) == [None]
             copies.append(tmp_path / f"after{number}")
             copy_running(directory / "kv", copies[-1])
     for copy in copies:
@@ -189,7 +189,7 @@ async def test_rotated_files(tmp_path: Path, limit: int) -> None:
     """Every file boundary between a prewrite and its commit."""
     async with opened(tmp_path / "a", SetClock(1), file_bytes_max=limit) as store:
         for step in STEPS:
-            assert await store.write([step]) == [None]
+            assert await store.writes.write([step]) == [None]
         assert (store.index.needs() != {}) == (limit < 1000)
     await check(tmp_path / "a", len(STEPS))
     await check(without_index(tmp_path / "a", tmp_path / "b"), len(STEPS))
@@ -204,14 +204,14 @@ async def test_garbage_with_a_right_checksum(tmp_path: Path) -> None:
         log.write(encode_record(commit(30, 60)))
     async with opened(here, SetClock(100)) as store:
         assert "is not a binlog" in str(store.damage[0])
-        assert store.outcome(30) == 60
+        assert store.reads.outcome(30) == 60
 
 
 async def test_a_long_recovery_says_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(tmp_path / "a", SetClock(100)) as store:
-        assert await store.write([prewrite(ts) for ts in range(1, 5)]) == [None] * 4
+        assert await store.writes.write([prewrite(ts) for ts in range(1, 5)]) == [None] * 4
     monkeypatch.setattr(read_progress, "LOG_INTERVAL_S", 0.0)
     monkeypatch.setattr(read_progress, "LOOK_RECORDS", 1)
     caplog.set_level("INFO")

@@ -55,7 +55,7 @@ async def test_sequences_of_the_sorter(tmp_path: Path, steps: list[bytes], serve
         for step in steps:
             await write(store, step)
         await store.resolver.refresh()
-        got = [s.commit_ts async for c in store.pull(0, store.resolved_ts, bytes_max=100) for s in c]
+        got = [s.commit_ts async for c in store.reads.pull(0, store.resolved_ts, bytes_max=100) for s in c]
         assert got == served
 
 
@@ -89,7 +89,7 @@ async def test_a_commit_without_its_prewrite_is_not_served(tmp_path: Path) -> No
         await write(store, commit(10, 20))
         await store.resolver.refresh()
         assert await binlogs_of(store) == []
-        assert store.outcome(10) == 0
+        assert store.reads.outcome(10) == 0
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -103,7 +103,7 @@ async def test_a_prewrite_behind_its_commit_completes_it(tmp_path: Path, togethe
         assert store.pending_count == 0
         store.resolver.advance(100)
         assert await binlogs_of(store) == [merged(10, 20)]
-        assert store.outcome(10) == 20
+        assert store.reads.outcome(10) == 20
 
 
 async def test_repetitions_within_one_batch(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ async def test_repetitions_within_one_batch(tmp_path: Path) -> None:
         await write(store, prewrite(10), prewrite(10), commit(10, 20), commit(10, 20), prewrite(10))
         await store.resolver.refresh()
         assert await binlogs_of(store) == [merged(10, 20)]
-        assert store.counters.written == 2
+        assert store.writes.counters.written == 2
 
 
 async def test_nothing_is_served_before_t_is_fetched(tmp_path: Path) -> None:
@@ -161,10 +161,10 @@ async def test_plan_over_a_store(tmp_path: Path) -> None:
         for ts in range(10, 1210, 2):
             await write(store, prewrite(ts), commit(ts, ts + 1))
         resolved_ts = await store.resolver.refresh()
-        plan = await store.plan(0, resolved_ts, Limits(1 << 20))
+        plan = await store.reads.plan(0, resolved_ts, Limits(1 << 20))
         assert (plan.count, plan.stop, plan.end_ts) == (600, Stop.RESOLVED, resolved_ts)
         assert plan.bytes == sum(map(len, await binlogs_of(store)))
-        plan = await store.plan(0, resolved_ts, Limits(1 << 20, count_max=7))
+        plan = await store.reads.plan(0, resolved_ts, Limits(1 << 20, count_max=7))
         assert (plan.count, plan.stop, plan.end_ts, plan.stop_ts) == (7, Stop.LIMIT, 23, 25)
 
 

@@ -40,7 +40,7 @@ from tests.unit.pump.build import (
 async def test_bad_binlogs_are_refused_alone(tmp_path: Path, payload: bytes, kind: type[Exception]) -> None:
     """One bad binlog of a batch has an error; the others are stored; nothing is left pending by it."""
     async with opened(tmp_path, SetClock(100)) as store:
-        results = await store.write([prewrite(30), payload, commit(30, 40)])
+        results = await store.writes.write([prewrite(30), payload, commit(30, 40)])
         assert [type(r) for r in results] == [type(None), kind, type(None)]
         assert store.pending_count == 0
 
@@ -49,7 +49,7 @@ async def test_prewrites_of_a_pump_that_takes_none(tmp_path: Path) -> None:
     """P-RPC-03: commits and rollbacks in any state."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10))
-        results = await store.write([prewrite(11), commit(10, 20)], refuse_prewrites="paused")
+        results = await store.writes.write([prewrite(11), commit(10, 20)], refuse_prewrites="paused")
         assert str(results[0]) == "no online: paused"
         assert results[1] is None
         assert store.pending_count == 0
@@ -110,15 +110,15 @@ async def test_rule_23_a_repetition_fails_with_its_original(tmp_path: Path, batc
     async with opened(tmp_path, clock := SetClock(1)) as store:
         await write(store, prewrite(90))
         store.log._sync = failing_sync
-        for error in await store.write(batch):
+        for error in await store.writes.write(batch):
             assert isinstance(error, LogBroken)
-        for error in await store.write(batch):
+        for error in await store.writes.write(batch):
             assert isinstance(error, LogBroken | NotOnline)
         assert 90 in [entry.start_ts for entry in store.pending(9)]
         clock.ts = 500
         assert await store.resolver.refresh() == 89
-        assert (store.outcome(90), store.outcome(95), store.counters.commits) == (0, 0, 0)
-        assert store.read_at(95) is None and store.read_at(96) is None
+        assert (store.reads.outcome(90), store.reads.outcome(95), store.writes.counters.commits) == (0, 0, 0)
+        assert store.reads.read_at(95) is None and store.reads.read_at(96) is None
         assert store.index.outcome(80) is None and store.index.outcome(90) is None
 
 
@@ -127,17 +127,17 @@ async def test_rule_23_a_repetition_of_what_was_stored_before_stays_settled(tmp_
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20))
         store.log._sync = failing_sync
-        for error in await store.write([prewrite(30), prewrite(10), commit(10, 20)]):
+        for error in await store.writes.write([prewrite(30), prewrite(10), commit(10, 20)]):
             assert isinstance(error, LogBroken)
         assert [entry.start_ts for entry in store.pending(9)] == [30]
-        assert store.outcome(10) == 20
+        assert store.reads.outcome(10) == 20
 
 
 async def test_rule_23_a_fake_that_was_not_stored_is_an_error(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         store.log._sync = failing_sync
         with pytest.raises(LogBroken):
-            await store.write_fake()
+            await store.writes.write_fake()
         assert store.pending_count == 0
         await asyncio.wait_for(write_fakes(store, 0.001), 60)  # it ends: the log takes nothing more
 
@@ -174,7 +174,7 @@ async def test_an_index_that_cannot_be_read_leaves_nobody_waiting(
 
         monkeypatch.setattr(store.index, "pointer", fail)
         groups = ([prewrite(95)], [prewrite(96), prewrite(10), prewrite(97)], [prewrite(98)])
-        calls = [asyncio.create_task(store.write(group)) for group in groups]
+        calls = [asyncio.create_task(store.writes.write(group)) for group in groups]
         done, waiting = await asyncio.wait(calls, timeout=60)
         for call in waiting:
             call.cancel()
@@ -189,7 +189,7 @@ async def test_an_index_that_cannot_be_read_leaves_nobody_waiting(
 async def test_a_cancelled_caller_leaves_a_true_pending_set(tmp_path: Path) -> None:
     """The report of the writer counts, whoever still waits for it."""
     async with opened(tmp_path, SetClock(100)) as store:
-        task = asyncio.create_task(store.write([prewrite(10)]))
+        task = asyncio.create_task(store.writes.write([prewrite(10)]))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -10,6 +10,7 @@ from binlog.envelope import encode_binlog
 from binlog.errors import NotOnline
 
 from pump.errors import Conflict, NoSuchPrewrite, NotResolved, Stopping
+from pump.store.group_commit import WriterOptions
 from pump.store.store import Store
 from tests.unit.pump.build import (
     SetClock,
@@ -74,10 +75,10 @@ async def test_rule_3_one_outcome_also_when_it_overtook_its_prewrite(tmp_path: P
     async with opened(tmp_path, SetClock(100)) as store:
         for start_ts, again in ((10, commit(10, 20)), (30, commit(30, 41)), (50, rollback(50))):
             await write(store, commit(start_ts, start_ts + 10))
-            prewritten, repeated = await store.write([prewrite(start_ts), again])
+            prewritten, repeated = await store.writes.write([prewrite(start_ts), again])
             assert prewritten is None
             assert (repeated is None) == (start_ts == 10)
-            assert store.outcome(start_ts) == start_ts + 10
+            assert store.reads.outcome(start_ts) == start_ts + 10
         await store.resolver.refresh()
         assert await binlogs_of(store) == [merged(10, 20), merged(30, 40), merged(50, 60)]
 
@@ -98,13 +99,13 @@ async def test_rule_4_another_prewrite_under_the_same_ts(tmp_path: Path) -> None
 
 async def test_rule_4_a_fake_skips_an_occupied_key(tmp_path: Path) -> None:
     """A held clock gives one ts again and again."""
-    async with opened(tmp_path, SetClock(20, held=True)) as store:
+    async with opened(tmp_path, clock := SetClock(20, held=True)) as store:
         await write(store, prewrite(10), commit(10, 20))
-        await store.write_fake()
+        await store.writes.write_fake()
         assert await binlogs_of(store, fakes=True) == [merged(10, 20)]
-        store._timestamps.ts = 30  # type: ignore[attr-defined]
-        await store.write_fake()
-        await store.write_fake()
+        clock.ts = 30
+        await store.writes.write_fake()
+        await store.writes.write_fake()
         assert await binlogs_of(store, fakes=True) == [merged(10, 20), encode_fake(30)]
         assert await binlogs_of(store) == [merged(10, 20)]
 
@@ -116,7 +117,7 @@ async def test_rule_4_a_fake_at_the_ts_of_a_pending_prewrite_does_not_end_it(tmp
         assert store.is_pending(50)
         assert store.resolver.advance(100) == 49
         await write(store, commit(50, 60))
-        assert store.counters.late_commits == 0
+        assert store.writes.counters.late_commits == 0
 
 
 async def test_rule_4_t_is_fetched_before_the_pending_set_is_read(tmp_path: Path) -> None:
@@ -135,7 +136,7 @@ async def test_rule_4_t_is_fetched_before_the_pending_set_is_read(tmp_path: Path
         assert await store.resolver.refresh() == 499
         seen.clear()
         await write(store, commit(500, 900))
-        assert store.counters.late_commits == 0
+        assert store.writes.counters.late_commits == 0
 
 
 async def test_rule_4_a_fakes_place_is_reserved_before_its_ts_is_fetched(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ async def test_rule_4_a_fakes_place_is_reserved_before_its_ts_is_fetched(tmp_pat
     async with opened(tmp_path, clock) as store:
         before = store.resolved_ts
         clock.gate = gate = asyncio.Event()
-        fake = asyncio.create_task(store.write_fake())
+        fake = asyncio.create_task(store.writes.write_fake())
         await clock.taken.wait()
         assert await store.resolver.refresh() == before
         gate.set()
@@ -181,20 +182,19 @@ async def test_rule_4_a_prewrite_at_the_ts_reserved_for_a_fake_keeps_its_writer_
     clock = Slow(100)
     async with opened(tmp_path, clock) as store:
         clock.arrived, start_ts = store, store.resolved_ts + 1
-        await store.write_fake()
+        await store.writes.write_fake()
         (entry,) = store.pending(1)
         assert (entry.start_ts, entry.ddl_job_id, entry.prewrite_key) == (start_ts, 7, b"key")
         assert entry.writer == b"w" * 16
 
 
 async def test_rule_4_what_a_kill_takes_back_is_given_out_again_before_anything_can_come_below_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """maxCommitTS is saved now and then, so a killed pump may begin below what it had given out. Whatever is pending
     then and was not at that time was acknowledged after it, and commits above it."""
-    monkeypatch.setattr("pump.store.group_commit.PROGRESS_INTERVAL_S", 1e12)
     clock = SetClock(5)
-    async with opened(tmp_path / "a", clock) as store:
+    async with opened(tmp_path / "a", clock, writer=WriterOptions(progress_interval_s=1e12)) as store:
         await write(store, prewrite(10), commit(10, 20))
         clock.ts = 2000
         given_out = await store.resolver.refresh()
@@ -207,7 +207,7 @@ async def test_rule_4_what_a_kill_takes_back_is_given_out_again_before_anything_
         await write(store, commit(1500, 3100))
         await store.resolver.refresh()
         assert await binlogs_of(store, 20, given_out) == []
-        assert store.counters.late_commits == 0
+        assert store.writes.counters.late_commits == 0
 
 
 async def test_rule_4_the_probe_is_never_pending(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ async def test_rule_4_the_probe_is_never_pending(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, b"", encode_binlog(tp=0, start_ts=0))
         assert (store.pending_count, store.log.size) == (0, 0)
-        assert isinstance((await store.write([b""], refuse_prewrites="paused"))[0], NotOnline)
+        assert isinstance((await store.writes.write([b""], refuse_prewrites="paused"))[0], NotOnline)
 
 
 async def test_a_late_commit_is_an_alarm_and_is_kept(tmp_path: Path) -> None:
@@ -223,10 +223,10 @@ async def test_a_late_commit_is_an_alarm_and_is_kept(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         assert await store.resolver.refresh() > 100
         await write(store, prewrite(10), commit(10, 20))
-        assert (store.counters.late_commits, list(store.counters.late_ts)) == (1, [20])
+        assert (store.writes.counters.late_commits, list(store.writes.counters.late_ts)) == (1, [20])
         assert await binlogs_of(store) == [merged(10, 20)]
         await write(store, commit(10, 20))
-        assert store.counters.late_commits == 1
+        assert store.writes.counters.late_commits == 1
 
 
 # Rollbacks of copies (rule 5)
@@ -242,7 +242,7 @@ async def test_rule_5_a_rollback_may_overtake_its_prewrite(tmp_path: Path) -> No
     async with opened(tmp_path, SetClock(100)) as store:
         assert isinstance(await refused(store, prewrite(10)), Conflict)
         await write(store, rollback(10))
-        assert store.outcome(10) == 0
+        assert store.reads.outcome(10) == 0
 
 
 async def test_rule_5_a_rollback_after_the_commit_is_refused(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ async def test_rule_5_a_rollback_after_the_commit_is_refused(tmp_path: Path) -> 
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20))
         assert isinstance(await refused(store, rollback(10)), Conflict)
-        assert store.outcome(10) == 20
+        assert store.reads.outcome(10) == 20
 
 
 # A last word before pausing (rule 1)
@@ -259,8 +259,8 @@ async def test_rule_5_a_rollback_after_the_commit_is_refused(tmp_path: Path) -> 
 async def test_rule_1_drained_waits_for_the_commits(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(50))
-        assert not await store.drained(0.01)
-        waiting = asyncio.create_task(store.drained(10))
+        assert not await store.writes.drained(0.01)
+        waiting = asyncio.create_task(store.writes.drained(10))
         await asyncio.sleep(0)
         await write(store, commit(50, 60))
         assert await waiting
@@ -271,49 +271,49 @@ async def test_rule_1_sealed_with_nothing_pending_is_a_last_word(tmp_path: Path)
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20), prewrite(30))
         await write(store, commit(30, 40))
-        await store.write_fake()
+        await store.writes.write_fake()
         assert store.index.largest_complete() > 40
-        assert await store.seal("stopping", 1) == 40
+        assert await store.writes.seal("stopping", 1) == 40
         for late in (prewrite(200), commit(10, 20), rollback(300)):
             with pytest.raises(Stopping, match="stopping"):
-                await store.write([late])
+                await store.writes.write([late])
 
 
 async def test_rule_1_an_empty_pump_is_final_at_0(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
-        assert await store.seal("stopping", 1) == 0
+        assert await store.writes.seal("stopping", 1) == 0
 
 
 async def test_rule_1_sealed_with_a_prewrite_pending_is_none(tmp_path: Path) -> None:
     """Its commit follows it to this pump, after the restart, at a ts that drainers must not have passed by then."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10))
-        assert await store.seal("stopping", 0.01) is None
+        assert await store.writes.seal("stopping", 0.01) is None
 
 
 async def test_rule_1_sealing_waits_for_what_was_taken_before(tmp_path: Path) -> None:
     """A commit that is being written has no prewrite in the set it could be seen by: it is waited for by itself."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10))
-        writing = asyncio.create_task(store.write([commit(10, 20)]))
+        writing = asyncio.create_task(store.writes.write([commit(10, 20)]))
         await asyncio.sleep(0)
-        assert await store.seal("stopping", 5) == 20
+        assert await store.writes.seal("stopping", 5) == 20
         assert await writing == [None]
 
 
 async def test_rule_1_a_broken_log_has_no_last_word(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         store.log.give_up("the disk is gone")
-        assert await store.seal("stopping", 1) is None
+        assert await store.writes.seal("stopping", 1) is None
 
 
 async def test_settle(tmp_path: Path) -> None:
     """An operator's commit and rollback; the key of the prewrite is served."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), prewrite(11))
-        await store.settle(10, 20)
-        await store.settle(11, 0)
+        await store.writes.settle(10, 20)
+        await store.writes.settle(11, 0)
         with pytest.raises(NoSuchPrewrite):
-            await store.settle(11, 0)
+            await store.writes.settle(11, 0)
         await store.resolver.refresh()
         assert await binlogs_of(store) == [merged(10, 20)]

@@ -89,10 +89,10 @@ async def test_refused_by_name(tmp_path: Path, payload: bytes) -> None:
 
 async def test_the_others_of_its_batch_are_written(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(NOW)) as store:
-        results = await store.write([prewrite(NOW + 10), prewrite(NEAR_THE_END), commit(NOW + 10, NOW + 11)])
+        results = await store.writes.write([prewrite(NOW + 10), prewrite(NEAR_THE_END), commit(NOW + 10, NOW + 11)])
         assert [type(error) for error in results] == [type(None), TooFarAhead, type(None)]
         await store.resolver.refresh()
-        assert store.counters.refused == 1
+        assert store.writes.counters.refused == 1
 
 
 async def test_a_source_whose_clock_was_set_forward_is_asked_before_anything_is_refused(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ async def test_one_that_is_in_the_log_already_is_ended_by_a_rollback(tmp_path: P
         assert store.largest_ts == NEAR_THE_END
         assert store.largest_ts_until(NOW + HOUR) == NOW + 3
         with pytest.raises(TooFarAhead):
-            await store.settle(NOW + 3, NOW + HOUR)
-        await store.settle(NEAR_THE_END, 0)
+            await store.writes.settle(NOW + 3, NOW + HOUR)
+        await store.writes.settle(NEAR_THE_END, 0)
         assert [entry.start_ts for entry in store.pending(9)] == [NOW + 3]
         assert isinstance(await refused(store, rollback(NEAR_THE_END - 1)), TooFarAhead), "of nothing that is pending"

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pump.errors import Conflict, Stopping, TooLarge
-from pump.store import disk_thread, group_commit, matcher, writes
+from pump.store import disk_thread, group_commit, write_path
+from pump.store.group_commit import WriterOptions
 from pump.store.store import Store
 from pump.store.usual_binlogs import scan_usual, usual_prewrites
 from tests.support.examples import FEW
@@ -156,7 +157,7 @@ async def submitted(store: Store, payloads: Sequence[bytes]) -> list[BinlogError
         assert not left
         found.set_result(results)
 
-    store.submit(payloads, done)
+    store.writes.submit(payloads, done)
     return await asyncio.wait_for(found, 60)
 
 
@@ -166,7 +167,12 @@ def contents(store: Store) -> list[tuple[bytes, bytes]]:
 
 
 def written(store: Store, payloads: Sequence[bytes]) -> Awaitable[list[BinlogError | None]]:
-    return store.write(payloads)
+    return store.writes.write(payloads)
+
+
+async def written_as_any(store: Store, payloads: Sequence[bytes]) -> list[BinlogError | None]:
+    """With a probe, which is nothing but unusual, so that none of them is handled as usual."""
+    return (await store.writes.write([*payloads, b""]))[:-1]
 
 
 async def play(directory: Path, groups: Sequence[Sequence[bytes]], way: Way, **options: object) -> list[object]:
@@ -177,8 +183,10 @@ async def play(directory: Path, groups: Sequence[Sequence[bytes]], way: Way, **o
             said += [None if error is None else type(error) for error in results]
         said.append([entry.start_ts for entry in store.pending(100)])
         said.append([(entry.size, entry.prewrite_key, entry.held, entry.in_flight) for entry in store.pending(100)])
-        counters = store.counters
-        said.append((counters.written, counters.refused, counters.commits, counters.late_commits, store.activity))
+        counters = store.writes.counters
+        said.append(
+            (counters.written, counters.refused, counters.commits, counters.late_commits, store.writes.activity)
+        )
         await store.resolver.refresh()
         said.append((store.resolved_ts, await binlogs_of(store, fakes=True)))
         head = store.index.own_head()
@@ -200,20 +208,21 @@ def test_the_same_is_stored_and_answered(groups: list[list[bytes]], remembered: 
     or by the thread; with much remembered of what was stored lately, or next to nothing."""
     directory = Path(tempfile.mkdtemp(prefix="usual-"))
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(matcher, "RECENT_MAX", remembered)
-            patch.setattr(group_commit, "LOOP_BYTES_MAX", on_loop)
-            first = asyncio.run(play(directory / "a", groups, submitted))
-            second = asyncio.run(play(directory / "b", groups, written))
-            patch.setattr(writes, "scan_usual", lambda _payloads: None)
-            third = asyncio.run(play(directory / "c", groups, written))
-            fourth = asyncio.run(play(directory / "d", [[step] for group in groups for step in group], written))
+        writer = WriterOptions(recent_max=remembered, loop_bytes_max=on_loop)
+        alone = [[step] for group in groups for step in group]
+        first = asyncio.run(play(directory / "a", groups, submitted, writer=writer))
+        second = asyncio.run(play(directory / "b", groups, written, writer=writer))
+        third = asyncio.run(play(directory / "c", groups, written_as_any, writer=writer))
+        fourth = asyncio.run(play(directory / "d", alone, written_as_any, writer=writer))
     finally:
         shutil.rmtree(directory)
     assert first == second == third == fourth
 
 
-async def test_usual_batches_need_no_object_for_each_binlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("on_loop", [0, 1 << 20])
+async def test_usual_batches_need_no_object_for_each_binlog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_loop: int
+) -> None:
     """Neither on the loop nor in the thread; what is unusual among them has every one scanned."""
     scanned: list[bytes] = []
 
@@ -221,19 +230,17 @@ async def test_usual_batches_need_no_object_for_each_binlog(tmp_path: Path, monk
         scanned.append(payload)
         return scan(payload)
 
-    monkeypatch.setattr(writes, "scan", scan_one)
+    monkeypatch.setattr(write_path, "scan", scan_one)
     monkeypatch.setattr(group_commit, "scan", scan_one)
-    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
-        for begin, limit in ((BASE, 1 << 20), (BASE + 200, 0)):
-            monkeypatch.setattr(group_commit, "LOOP_BYTES_MAX", limit)
-            starts = range(begin, begin + 200, 2)
-            batches = [prewrite(ts) for ts in starts], [commit(ts, ts + 1) for ts in starts]
-            assert await asyncio.gather(*map(store.write, batches)) == [[None] * 100] * 2
+    async with opened(tmp_path, SetClock(BASE + 1000), writer=WriterOptions(loop_bytes_max=on_loop)) as store:
+        starts = range(BASE, BASE + 200, 2)
+        batches = [prewrite(ts) for ts in starts], [commit(ts, ts + 1) for ts in starts]
+        assert await asyncio.gather(*map(store.writes.write, batches)) == [[None] * 100] * 2
         assert not scanned
-        assert await store.write([prewrite(BASE + 400), rollback(BASE + 400)]) == [None] * 2
+        assert await store.writes.write([prewrite(BASE + 400), rollback(BASE + 400)]) == [None] * 2
         assert len(scanned) == 2
         await store.resolver.refresh()
-        assert len(await binlogs_of(store)) == 200 and not store.pending_count
+        assert len(await binlogs_of(store)) == 100 and not store.pending_count
 
 
 @pytest.mark.parametrize("way", [submitted, written])
@@ -245,30 +252,27 @@ async def test_a_usual_binlog_may_be_too_large_or_too_far_ahead(tmp_path: Path, 
         assert [type(error) for error in results] == [type(None), TooLarge, type(None)]
         assert [entry.start_ts for entry in store.pending(9)] == [BASE + 1, BASE + 2]
         far = 1 << 62
-        (error,) = await store.write([prewrite(far)])
+        (error,) = await store.writes.write([prewrite(far)])
         assert isinstance(error, BinlogError) and not store.is_pending(far)
 
 
-async def test_a_usual_batch_that_waits_for_room_may_be_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_usual_batch_that_waits_for_room_may_be_given_up(tmp_path: Path) -> None:
     """Before it is queued nothing of it is left; afterwards it is written, and only nobody is told."""
-    monkeypatch.setattr(disk_thread, "PATIENCE_S", 0.0)
-    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
+    async with opened(tmp_path, SetClock(BASE + 1000), writer=WriterOptions(wait_max_s=0.0)) as store:
         store._writer._room.clear()
-        waiting = asyncio.create_task(store.write([prewrite(BASE), prewrite(BASE + 1)]))
+        waiting = asyncio.create_task(store.writes.write([prewrite(BASE), prewrite(BASE + 1)]))
         await asyncio.sleep(0)
         assert store.is_pending(BASE) and not waiting.done()
         waiting.cancel()
         await asyncio.wait([waiting])
-        assert not store.is_pending(BASE) and not store._under_way
+        assert not store.is_pending(BASE) and not store.writes._under_way
         store._writer._room.set()
-        queued = asyncio.create_task(store.write([prewrite(BASE + 2)]))
+        queued = asyncio.create_task(store.writes.write([prewrite(BASE + 2)]))
         await asyncio.sleep(0)
         assert store.is_pending(BASE + 2)
         queued.cancel()
         await asyncio.wait([queued])
-        assert await store.write([commit(BASE + 2, BASE + 3)]) == [None]
+        assert await store.writes.write([commit(BASE + 2, BASE + 3)]) == [None]
         assert queued.cancelled() and not store.pending_count and store.index.outcome(BASE + 2) == BASE + 3
 
 
@@ -289,18 +293,15 @@ FIRST: dict[str, bytes] = {
 
 @pytest.mark.parametrize("first", FIRST)
 @pytest.mark.parametrize("file_bytes_max", [70, 1 << 20])
-async def test_a_usual_commit_of_any_prewrite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, file_bytes_max: int
-) -> None:
+async def test_a_usual_commit_of_any_prewrite(tmp_path: Path, first: str, file_bytes_max: int) -> None:
     """Also of one in an earlier file, which must stay for as long as the commit; and again, with another ts."""
     groups = [[FIRST[first]], [commit(BASE, BASE + 5)], [commit(BASE, BASE + 5)], [commit(BASE, BASE + 7)],
               [prewrite(BASE + 1), commit(BASE + 1, BASE + 5)], [prewrite(BASE + 5)]]  # fmt: skip
     said = []
-    for usual in (True, False):
-        directory = tmp_path / str(usual)
-        if not usual:
-            monkeypatch.setattr(writes, "scan_usual", lambda _payloads: None)
-        said.append(await play(directory, groups, submitted if usual else written, file_bytes_max=file_bytes_max))
+    ways: list[Way] = [submitted, written_as_any]
+    for way in ways:
+        directory = tmp_path / way.__name__
+        said.append(await play(directory, groups, way, file_bytes_max=file_bytes_max))
         async with opened(directory, SetClock(BASE + 1000, held=True)) as store:
             said[-1].append(store.index.needs())
             said[-1].append([value for key, value in contents(store) if key.startswith(b"cm:")])
@@ -326,7 +327,7 @@ async def test_what_a_late_commit_and_a_full_disk_are_told(tmp_path: Path) -> No
         assert await submitted(store, [prewrite(BASE)]) == [None]
         store._resolved.ts = BASE + 5
         assert await submitted(store, [commit(BASE, BASE + 3)]) == [None]
-        assert list(store.counters.late_ts) == [BASE + 3]
+        assert list(store.writes.counters.late_ts) == [BASE + 3]
         store.space._stop_bytes = 1 << 62
         (error,) = await submitted(store, [prewrite(BASE + 20)])
         assert "space" in str(error) and not store.is_pending(BASE + 20)
@@ -355,8 +356,8 @@ async def test_what_is_judged_is_worth_nothing_before_the_disk_has_it(
     """While a group's sync is under way: nobody is answered, neither its callers nor those who repeat its binlogs; the
     resolved ts stays below its prewrites and a commit of its own is not served. If the sync fails, none of them hears
     of success."""
-    monkeypatch.setattr(disk_thread, "PATIENCE_S", 0.0)
-    async with opened(tmp_path, clock := SetClock(BASE - 1000, held=True)) as store:
+    options = WriterOptions(wait_max_s=0.0)
+    async with opened(tmp_path, clock := SetClock(BASE - 1000, held=True), writer=options) as store:
         assert await submitted(store, [prewrite(BASE)]) == [None]
         under_way, gate = threading.Event(), threading.Event()
 
@@ -392,12 +393,10 @@ async def test_what_is_judged_is_worth_nothing_before_the_disk_has_it(
 
 
 @pytest.mark.parametrize("remembered", [1, 1 << 15])
-async def test_a_ts_that_a_usual_commit_took_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remembered: int
-) -> None:
+async def test_a_ts_that_a_usual_commit_took_is_taken(tmp_path: Path, remembered: int) -> None:
     """By a later group, one with the set of recent ts changed in between, and after many changes."""
-    monkeypatch.setattr(matcher, "RECENT_MAX", remembered)
-    async with opened(tmp_path, SetClock(BASE + 1000, held=True)) as store:
+    options = WriterOptions(recent_max=remembered)
+    async with opened(tmp_path, SetClock(BASE + 1000, held=True), writer=options) as store:
         assert await submitted(store, [prewrite(BASE), prewrite(BASE + 1)]) == [None] * 2
         assert await submitted(store, [commit(BASE, BASE + 9)]) == [None]
         for number in range(3):
@@ -410,12 +409,10 @@ async def test_a_ts_that_a_usual_commit_took_is_taken(
         assert store.is_pending(BASE + 1) and not store.is_pending(BASE + 9)
 
 
-async def test_a_report_that_submits_does_not_overtake_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_report_that_submits_does_not_overtake_the_others(tmp_path: Path) -> None:
     """Where a commit was reported before its prewrite, the prewrite would stay pending for ever."""
-    monkeypatch.setattr(disk_thread, "PATIENCE_S", 60.0)  # a short write is done when `submit` returns
-    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
+    options = WriterOptions(wait_max_s=60.0)  # a short write is done when `submit` returns
+    async with opened(tmp_path, SetClock(BASE + 1000), writer=options) as store:
         told: list[str] = []
         ended = asyncio.Event()
 
@@ -425,12 +422,12 @@ async def test_a_report_that_submits_does_not_overtake_the_others(
 
         def first(_results: list[BinlogError | None], _left: Sequence[int]) -> None:
             told.append("many")
-            store.submit([commit(BASE, BASE + 1)], third)
+            store.writes.submit([commit(BASE, BASE + 1)], third)
 
         many = [prewrite(BASE + 100 + number) for number in range(100)]  # too many to be waited for
-        store.submit(many, lambda *_: told.append("under way"))
-        store.submit([prewrite(BASE + 300 + number) for number in range(100)], first)
-        store.submit([prewrite(BASE)], lambda *_: told.append("prewrite"))
+        store.writes.submit(many, lambda *_: told.append("under way"))
+        store.writes.submit([prewrite(BASE + 300 + number) for number in range(100)], first)
+        store.writes.submit([prewrite(BASE)], lambda *_: told.append("prewrite"))
         await asyncio.wait_for(ended.wait(), 60)
         assert told == ["under way", "many", "prewrite", "commit"]
         assert not store.is_pending(BASE)
@@ -439,12 +436,12 @@ async def test_a_report_that_submits_does_not_overtake_the_others(
 async def test_who_seals_the_store_waits_for_what_was_submitted(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(BASE + 1000)) as store:
         told: list[list[BinlogError | None]] = []
-        store.submit([prewrite(BASE)], lambda results, _left: told.append(results))
-        store.submit([commit(BASE, BASE + 1)], lambda results, _left: told.append(results))
-        assert await store.seal("the test seals it", 60) == BASE + 1
+        store.writes.submit([prewrite(BASE)], lambda results, _left: told.append(results))
+        store.writes.submit([commit(BASE, BASE + 1)], lambda results, _left: told.append(results))
+        assert await store.writes.seal("the test seals it", 60) == BASE + 1
         assert told == [[None], [None]]
         with pytest.raises(Stopping, match="the test seals it"):
-            store.submit([prewrite(BASE + 9)], lambda results, _left: told.append(results))
+            store.writes.submit([prewrite(BASE + 9)], lambda results, _left: told.append(results))
 
 
 async def test_the_loop_waits_for_short_writes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -461,24 +458,23 @@ async def test_the_loop_waits_for_short_writes_alone(tmp_path: Path, monkeypatch
     monkeypatch.setattr(disk_thread.DiskThread, "run", watched)
     async with opened(tmp_path, SetClock(BASE + 1000), file_bytes_max=1 << 16) as store:
         for count in (1, group_commit.SHORT_MAX, group_commit.SHORT_MAX + 1):
-            assert not any(await store.write([prewrite(BASE + 100 * len(waited) + at) for at in range(count)]))
+            assert not any(await store.writes.write([prewrite(BASE + 100 * len(waited) + at) for at in range(count)]))
         assert waited == [True, True, False]
-        with monkeypatch.context() as patch:
-            patch.setattr(group_commit, "LOOP_BYTES_MAX", 0)
-            assert await store.write([prewrite(BASE + 500)]) == [None]
-        assert await store.write([prewrite(BASE + 501, row=bytes(1 << 16))]) == [None]
-        assert waited[3:] == [False, False]
+        assert await store.writes.write([prewrite(BASE + 501, row=bytes(1 << 16))]) == [None]
+    async with opened(tmp_path, SetClock(BASE + 1000), writer=WriterOptions(loop_bytes_max=0)) as store:
+        assert await store.writes.write([prewrite(BASE + 502)]) == [None]
+    assert waited[3:] == [False, False]
 
 
 async def test_a_pump_that_takes_no_prewrites_takes_no_usual_one(tmp_path: Path) -> None:
     """P-RPC-03, by either way: commits of what is pending are taken."""
     async with opened(tmp_path, SetClock(BASE + 1000)) as store:
-        assert await store.write([prewrite(BASE), prewrite(BASE + 1)]) == [None] * 2
+        assert await store.writes.write([prewrite(BASE), prewrite(BASE + 1)]) == [None] * 2
         found: asyncio.Future[list[BinlogError | None]] = asyncio.get_running_loop().create_future()
         group = [prewrite(BASE + 2), commit(BASE, BASE + 5)]
-        store.submit(group, lambda results, _left: found.set_result(results), refuse_prewrites="pausing")
+        store.writes.submit(group, lambda results, _left: found.set_result(results), refuse_prewrites="pausing")
         group = [prewrite(BASE + 3), commit(BASE + 1, BASE + 6)]
-        for results in (await asyncio.wait_for(found, 60), await store.write(group, refuse_prewrites="pausing")):
+        for results in (await asyncio.wait_for(found, 60), await store.writes.write(group, refuse_prewrites="pausing")):
             assert [type(error) for error in results] == [NotOnline, type(None)]
         await store.resolver.refresh()
         assert not store.pending_count and len(await binlogs_of(store)) == 2
@@ -496,15 +492,12 @@ async def test_a_broken_log_refuses_usual_prewrites_as_a_pump_that_takes_none(tm
 
 
 @pytest.mark.parametrize("on_loop", [0, 1 << 20])
-async def test_a_batch_of_repetitions_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_loop: int
-) -> None:
+async def test_a_batch_of_repetitions_writes_nothing(tmp_path: Path, on_loop: int) -> None:
     """Nor does it move the head, from which the next start reads."""
-    monkeypatch.setattr(group_commit, "LOOP_BYTES_MAX", on_loop)
     batch = [prewrite(BASE), commit(BASE, BASE + 1)]
-    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
-        assert await store.write(batch) == [None] * 2
+    async with opened(tmp_path, SetClock(BASE + 1000), writer=WriterOptions(loop_bytes_max=on_loop)) as store:
+        assert await store.writes.write(batch) == [None] * 2
         before, size = store.index.own_head(), store.log.tail.size
         assert before is not None and before.end == size
-        assert await store.write(batch) == [None] * 2
+        assert await store.writes.write(batch) == [None] * 2
         assert (store.index.own_head(), store.log.tail.size) == (before, size)

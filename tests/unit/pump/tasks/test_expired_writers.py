@@ -127,7 +127,7 @@ async def test_a_commit_at_that_very_moment_wins(tmp_path: Path) -> None:
 
         etcd.happens = wakes  # type: ignore[method-assign]
         assert await looking(store, etcd).look() == 1, "the other one"
-        assert store.outcome(10) == 30
+        assert store.reads.outcome(10) == 30
         assert store.pending_count == 0
 
 
@@ -137,12 +137,12 @@ async def test_commit_and_rollback_in_one_batch_have_one_outcome(tmp_path: Path)
         for number in range(20):
             start_ts, commit_ts = 100 + 10 * number, 105 + 10 * number
             await write(store, prewrite(start_ts, writer=secrets.token_bytes(16)))
-            ends = [store.write([commit(start_ts, commit_ts)]), store.settle(start_ts, 0)]
+            ends = [store.writes.write([commit(start_ts, commit_ts)]), store.writes.settle(start_ts, 0)]
             ends = ends if number % 2 else ends[::-1]
             results = await asyncio.gather(*ends, return_exceptions=True)
             errors = [e for r in results for e in (r if isinstance(r, list) else [r]) if isinstance(e, BaseException)]
             assert len(errors) == 1, results
-            assert (store.outcome(start_ts) == commit_ts) is not isinstance(errors[0], RolledBack)
+            assert (store.reads.outcome(start_ts) == commit_ts) is not isinstance(errors[0], RolledBack)
             assert not store.is_pending(start_ts)
 
 
@@ -158,7 +158,7 @@ async def test_of_a_ddl_the_published_job_decides(tmp_path: Path, published: boo
     async with opened(tmp_path, SetClock(1000)) as store:
         await write(store, prewrite(10, job=7, writer=secrets.token_bytes(16)))
         assert await looking(store, etcd).look() == 1
-        assert store.outcome(10) == (15 if published else 0)
+        assert store.reads.outcome(10) == (15 if published else 0)
         assert store.pending_count == 0
         await store.resolver.refresh()
         assert [scan(payload).ddl_job_id for payload in await binlogs_of(store)] == [7] * published

@@ -54,26 +54,26 @@ async def test_a_clock_that_jumps_forward_removes_nothing(tmp_path: Path, monkey
     clock_ms = time.time_ns() // 1_000_000
     start_ts, commit_ts = compose(clock_ms - 1000), compose(clock_ms - 999)
     async with opened(tmp_path, SetClock(compose(clock_ms))) as store:
-        await store.write([prewrite(start_ts), commit(start_ts, commit_ts)])
+        await store.writes.write([prewrite(start_ts), commit(start_ts, commit_ts)])
         await store.resolver.refresh()
         monkeypatch.setattr(time, "time", lambda: clock_ms / 1000 + 30 * 86_400)
         await GarbageCollector(store, Registry(MemoryEtcd()), DAY).collect()
-        assert store.purged_ts < start_ts
+        assert store.reads.purged_ts < start_ts
         monkeypatch.setattr(time, "time", lambda: clock_ms / 1000 - 30 * 86_400)
         await GarbageCollector(store, Registry(MemoryEtcd()), DAY).collect()
-        assert store.purged_ts < start_ts
+        assert store.reads.purged_ts < start_ts
 
 
 async def test_rule_20_nothing_goes_while_a_drainers_record_cannot_be_read(tmp_path: Path) -> None:
     etcd = MemoryEtcd()
     registry = Registry(etcd)
     async with opened(tmp_path, SetClock(1)) as store:
-        assert await store.write([prewrite(10), commit(10, 20)]) == [None, None]
+        assert await store.writes.write([prewrite(10), commit(10, 20)]) == [None, None]
         store.resolver.advance(30)
         await etcd.put(f"{ROOT}/drainers/d", b"{")
         with pytest.raises(DrainerUnreadable, match="drainers/d"):
             await collector(store, registry).collect()
-        assert store.purged_ts == 0
+        assert store.reads.purged_ts == 0
         await etcd.delete(f"{ROOT}/drainers/d")
         assert await collector(store, registry).collect() == 30
 
@@ -84,12 +84,12 @@ async def test_files_go_when_nobody_needs_them(tmp_path: Path) -> None:
     registry = Registry(MemoryEtcd())
     async with opened(tmp_path, SetClock(1), file_bytes_max=1, ts_ahead_max_s=0) as store:
         for payload in (prewrite(10), prewrite(20), commit(20, 30), commit(10, late)):
-            assert await store.write([payload]) == [None]
+            assert await store.writes.write([payload]) == [None]
         store.resolver.advance(all_)
         await registry.create("drainers", drainer(State.ONLINE, passed))
         collecting = collector(store, registry)
         assert await collecting.collect() == passed
-        assert store.purged_ts == passed
+        assert store.reads.purged_ts == passed
         assert [file.fid for file in store.log.files()] == [0, 3, 4]
         assert await binlogs_of(store, passed) == [merged(10, late)]
         assert store.index.pointer(20) is None
@@ -99,7 +99,7 @@ async def test_files_go_when_nobody_needs_them(tmp_path: Path) -> None:
         await collecting.collect()
         assert [file.fid for file in store.log.files()] == [4]
     async with opened(tmp_path, SetClock(1)) as store:
-        assert store.purged_ts == all_
+        assert store.reads.purged_ts == all_
         assert store.damage == []
         assert store.pending_count == 0
 
@@ -111,9 +111,9 @@ async def test_a_file_stays_for_the_largest_commit_that_needs_it(tmp_path: Path)
     await registry.create("drainers", drainer(State.ONLINE, passed))
     size = len(prewrite(10)) + len(prewrite(20))
     async with opened(tmp_path, SetClock(1), file_bytes_max=size, ts_ahead_max_s=0) as store:
-        assert await store.write([prewrite(10), prewrite(20)]) == [None, None]
-        assert await store.write([commit(10, late)]) == [None]
-        assert await store.write([commit(20, 30)]) == [None]
+        assert await store.writes.write([prewrite(10), prewrite(20)]) == [None, None]
+        assert await store.writes.write([commit(10, late)]) == [None]
+        assert await store.writes.write([commit(20, 30)]) == [None]
         assert [file.fid for file in store.log.files()][:2] == [0, 1]
         store.resolver.advance(all_)
         await collector(store, registry).collect()
@@ -138,13 +138,13 @@ async def test_what_ended_before_the_purge_is_not_pending_in_an_index_that_is_ma
     await registry.create("drainers", drainer(State.ONLINE, point))
     size = 2 * len(prewrite(old))
     async with opened(tmp_path, SetClock(1), file_bytes_max=size, ts_ahead_max_s=0) as store:
-        assert await store.write([prewrite(old), prewrite(young)]) == [None, None]
-        assert await store.write([rollback(old), rollback(old + 1), rollback(old + 2)]) == [None] * 3
-        assert await store.write([commit(young, young + 5)]) == [None]
+        assert await store.writes.write([prewrite(old), prewrite(young)]) == [None, None]
+        assert await store.writes.write([rollback(old), rollback(old + 1), rollback(old + 2)]) == [None] * 3
+        assert await store.writes.write([commit(young, young + 5)]) == [None]
         store.resolver.advance(all_)
         assert await collector(store, registry).collect() == point
         assert (store.log.has(0), store.log.has(1)) == (True, False)
-        assert await store.write([prewrite(slow), prewrite(all_ + 1)]) == [None, None]
+        assert await store.writes.write([prewrite(slow), prewrite(all_ + 1)]) == [None, None]
     async with opened(tmp_path, SetClock(all_ + 2), ts_ahead_max_s=0) as store:
         assert [entry.start_ts for entry in store.pending(9)] == [slow, all_ + 1], "its index knows them"
     shutil.rmtree(tmp_path / "kv")
@@ -157,11 +157,11 @@ async def test_what_ended_before_the_purge_is_not_pending_in_an_index_that_is_ma
             shutil.rmtree(copy, ignore_errors=True)
             copy_running(tmp_path, copy)
     async with opened(tmp_path, SetClock(all_ + 2), ts_ahead_max_s=0) as store:
-        assert await store.write([prewrite(old + 9)]) == [None]
+        assert await store.writes.write([prewrite(old + 9)]) == [None]
     async with opened(tmp_path, SetClock(all_ + 2), ts_ahead_max_s=0) as store:
         assert old + 9 in [entry.start_ts for entry in store.pending(9)], "it came after the log was read as a whole"
     async with opened(copy, SetClock(all_ + 9), ts_ahead_max_s=0) as store:
-        assert await store.write([commit(slow, all_ + 8), commit(all_ + 1, all_ + 9)]) == [None, None]
+        assert await store.writes.write([commit(slow, all_ + 8), commit(all_ + 1, all_ + 9)]) == [None, None]
         store.resolver.advance(all_ + 20)
         assert await binlogs_of(store, all_) == [merged(slow, all_ + 8), merged(all_ + 1, all_ + 9)]
 
@@ -170,7 +170,7 @@ async def test_damage_in_a_file_that_is_gone_is_no_damage_any_more(tmp_path: Pat
     """A commit without a prewrite, of another pump's transaction, is not taken for one that was lost there."""
     async with opened(tmp_path, SetClock(1), file_bytes_max=1, ts_ahead_max_s=0) as store:
         for payload in (prewrite(10), commit(10, 20), prewrite(30), commit(30, 40)):
-            assert await store.write([payload]) == [None]
+            assert await store.writes.write([payload]) == [None]
     damage(tmp_path, prewrite(10))
     shutil.rmtree(tmp_path / "kv")
     point = compose(SLACK_MS + 1)
@@ -184,8 +184,8 @@ async def test_damage_in_a_file_that_is_gone_is_no_damage_any_more(tmp_path: Pat
         batch, raw = store.index.batch()
         batch.damage(Pointer(0, 0), 9)  # as it is until the collector comes to its key
         store.index.write(raw)
-        assert await store.write([commit(point + 1, point + 102), prewrite(point + 101)]) == [None, None]
-        assert await store.write([commit(point + 101, point + 103)]) == [None]
+        assert await store.writes.write([commit(point + 1, point + 102), prewrite(point + 101)]) == [None, None]
+        assert await store.writes.write([commit(point + 101, point + 103)]) == [None]
         store.resolver.advance(point + 200)
         assert await binlogs_of(store, point) == [merged(point + 101, point + 103)]
 

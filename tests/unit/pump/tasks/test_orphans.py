@@ -73,7 +73,7 @@ async def test_what_tikv_says_settles(
         await write(store, prewrite(START, key=b"t\x80key"))
         assert await looking(store, tikv, trace_wait_s=-1 if given_up else 60).look() == left
         committed = writes[0][1:] == (START, COMMIT) if writes else False
-        assert store.outcome(START) == (COMMIT if committed and not left else 0)
+        assert store.reads.outcome(START) == (COMMIT if committed and not left else 0)
         if tikv.asked_status:
             assert tikv.asked_status[0].rollback_if_not_exist == given_up
     assert tikv.keys[0].startswith(b"t\x80key\x00\x00\x00")  # PD keeps keys in their memcomparable form
@@ -106,7 +106,7 @@ async def test_below_the_gc_safepoint_nothing_is_rolled_back(
         asked = len(tikv.keys)
         assert await orphans.look() == 1
         assert len(tikv.keys) == asked, "what TiKV has forgotten stays so, and others wait to be asked about"
-        await store.settle(START, COMMIT)
+        await store.writes.settle(START, COMMIT)
         assert not store.pending_below_safepoint()
 
 
@@ -116,13 +116,13 @@ async def test_above_the_gc_safepoint_and_committed_below_it(tmp_path: Path, tik
     async with opened(tmp_path) as store:
         await write(store, prewrite(START))
         assert await looking(store, tikv, trace_wait_s=-1).look() == 0
-        assert store.outcome(START) == 0
+        assert store.reads.outcome(START) == 0
     tikv.safepoint_ts = COMMIT + 1
     tikv.writes = [(PUT, START + 2, COMMIT)]
     async with opened(tmp_path) as store:
         await write(store, prewrite(START + 2))
         assert await looking(store, tikv, trace_wait_s=-1).look() == 0
-        assert store.outcome(START + 2) == COMMIT
+        assert store.reads.outcome(START + 2) == COMMIT
 
 
 async def test_a_pd_that_tells_no_safepoint_leaves_it_pending(tmp_path: Path, tikv: StubTiKV) -> None:
@@ -148,7 +148,7 @@ async def test_a_pump_that_does_not_answer_holds_up_nothing(tmp_path: Path, tikv
     async with opened(tmp_path) as store:
         await write(store, prewrite(START))
         assert await looking(store, tikv, etcd=etcd).look() == 0
-        assert store.outcome(START) == COMMIT
+        assert store.reads.outcome(START) == COMMIT
 
 
 async def test_a_store_that_does_not_answer_leaves_it_pending(tmp_path: Path, tikv: StubTiKV) -> None:

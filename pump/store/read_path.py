@@ -1,4 +1,4 @@
-"""Reads from a store: for pulls, for drainers' plans, and for queries of single binlogs."""
+"""The read path of a store: for pulls, for drainers' plans, and for queries of single binlogs."""
 
 from __future__ import annotations
 
@@ -23,25 +23,28 @@ PLAN_INLINE_ENTRIES = 512  # a batch of fewer entries is planned without a threa
 _T = TypeVar("_T")
 
 
-class Serving:
-    """The reading half of a Store. The Store creates the attributes."""
+class ReadPath:
+    """Reads what a store serves. Nothing here writes but `pass_over`, which marks one damaged binlog in the index."""
 
-    index: Index
-    log: ValueLog
-    reader: Reader
-    _resolved: Resolved
-
-    @property
-    def resolved_ts(self) -> int:
-        return self._resolved.ts
+    def __init__(self, index: Index, log: ValueLog, resolved: Resolved) -> None:
+        # Parts of the store
+        self._index = index  # any thread
+        self._log = log  # any thread: only reads
+        self._resolved = resolved  # event loop: only reads
+        # Owned by this object
+        self._reader = Reader(index, log)  # any thread
 
     async def plan(self, after_ts: int, resolved_ts: int, limits: Limits) -> BatchPlan:
         """Plan a batch that begins after `after_ts`. `resolved_ts` must have been resolved before this call."""
-        entries = iter(self.index.completes(after_ts, resolved_ts))
+        entries = iter(self._index.completes(after_ts, resolved_ts))
         first = list(islice(entries, PLAN_INLINE_ENTRIES))
         if len(first) < PLAN_INLINE_ENTRIES:
             return plan_batch(first, resolved_ts, limits)
         return await asyncio.to_thread(plan_batch, chain(first, entries), resolved_ts, limits)
+
+    def check_position(self, after_ts: int) -> None:
+        """Raise PurgedPosition if binlogs after `after_ts` may have been removed."""
+        self._reader.check_position(after_ts)
 
     async def count(self, after_ts: int, until_ts: int) -> BatchPlan:
         """Return what a pull of (after_ts, until_ts] must return: `count` and `bytes`. Raises NotResolved,
@@ -49,7 +52,7 @@ class Serving:
         if until_ts > self._resolved.ts:
             raise NotResolved(until_ts, self._resolved.ts)
         plan = await self.plan(after_ts, until_ts, Limits(0))
-        self.reader.check_position(after_ts)  # after the index was read, as in a pull
+        self._reader.check_position(after_ts)  # after the index was read, as in a pull
         return plan
 
     def pull(
@@ -74,7 +77,7 @@ class Serving:
         The next piece is made while the caller sends the current one."""
         if until_ts > self._resolved.ts:
             raise NotResolved(until_ts, self._resolved.ts)
-        chunks = self.reader.pull(after_ts, until_ts, bytes_max=bytes_max, fakes=fakes, part_bytes_max=part_bytes_max)
+        chunks = self._reader.pull(after_ts, until_ts, bytes_max=bytes_max, fakes=fakes, part_bytes_max=part_bytes_max)
         shaped = shape(chunks)
         step: Callable[[], _T | None] = lambda: next(shaped, None)  # noqa: E731
         ahead = asyncio.ensure_future(asyncio.to_thread(step))
@@ -87,21 +90,21 @@ class Serving:
 
     def read_at(self, ts: int) -> bytes | None:
         """Return the payload stored under a `ts:` key, or None (`/debug/binlog/{ts}`)."""
-        pointer: Pointer | None = self.index.pointer(ts)
-        return None if pointer is None else self.log.read(pointer)
+        pointer: Pointer | None = self._index.pointer(ts)
+        return None if pointer is None else self._log.read(pointer)
 
     def outcome(self, start_ts: int) -> int:
         """Return the commit_ts of a start_ts if this pump serves its binlog, else 0. A rollback proves nothing (rule
         5)."""
-        commit_ts = self.index.outcome(start_ts) or 0
-        complete = self.index.complete(commit_ts) if commit_ts else None
+        commit_ts = self._index.outcome(start_ts) or 0
+        complete = self._index.complete(commit_ts) if commit_ts else None
         return commit_ts if complete is not None and not complete.flags & (FLAG_DAMAGED | FLAG_PASSED) else 0
 
     async def pass_over(self, commit_ts: int, *, dry_run: bool) -> Passed:
         """See passing.pass_over."""
-        return await asyncio.to_thread(pass_over, self.index, self.reader, commit_ts, dry_run=dry_run)
+        return await asyncio.to_thread(pass_over, self._index, self._reader, commit_ts, dry_run=dry_run)
 
     @property
     def purged_ts(self) -> int:
         """Binlogs at or below this ts may have been removed."""
-        return self.index.purged_ts()
+        return self._index.purged_ts()

@@ -118,7 +118,7 @@ def three_keys(report: Report, payloads: list[bytes], count: int) -> None:
         assert not builder.hides_conflict()
 
     def cut(builder: SegmentBuilder | FoldBuilder) -> Parts:
-        return builder.parts(4, goes_ahead=lambda _: False)
+        return builder.parts(4)
 
     def merge_columns(blobs: list[bytes]) -> Questions:
         return merge_claims(blobs, SQL_TEXT)

@@ -3,9 +3,8 @@
 
 Whatever could stop a batch of TiDB's rows is found before the batch is started, because a committed chunk cannot be
 undone and a started batch must be completed (rule 21). Values of secondary unique keys are compared with one another
-and with the destination's rows. Tables whose conflicts show only when rows are written are written in the transaction
-that records the intent. If either finds a conflict, nothing has been applied, and the batch is applied inline, which
-stops exactly before the refused transaction.
+and with the destination's rows. If there is a conflict, nothing has been applied, and the batch is applied inline,
+which stops exactly before the refused transaction.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from drainer.pumps.range_count import together
 from drainer.schema.errors import TableUnverified, UnknownColumn
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Examination, Intent, ParallelSink, SlotWriter
-from drainer.sink.errors import CommitRefused, DataError
+from drainer.sink.errors import DataError
 
 _log = get_logger(__name__)
 
@@ -152,10 +151,10 @@ class Spreading:
         return True
 
     def _begun(self, plan: Plan, micro_batch: MicroBatch, intent: Intent, order: ReadOrder) -> SlotWriter[Any] | None:
-        """Record the intent, together with the rows that are written before the slots; None if nothing was done."""
+        """Record the intent; None if nothing was done."""
         if plan.intent is None and order.cut_version != self._segments.cut_version:
             raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: it is to be cut otherwise now")
-        examination = self._examined.get(order.view.token)  # it determined which rows go ahead
+        examination = self._examined.get(order.view.token)
         if order.examined and examination is None:
             raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: the schema has changed")
         if not order.examined or examination is None:
@@ -165,10 +164,7 @@ class Spreading:
         why = found.conflict
         crash_point("drainer.before_intent")
         if not why:
-            try:
-                return self._parallel().begin(intent, found.ahead)
-            except (DataError, CommitRefused) as error:
-                why = str(error)
+            return self._parallel().begin(intent)
         place = {"after_ts": plan.after_ts, "until_ts": plan.until_ts}
         _log.warning(
             "the batch is applied by the driver alone: the destination may refuse a change in it", why=why, **place
@@ -179,10 +175,12 @@ class Spreading:
         return None
 
     def _name(self, error: DataError, plan: Plan, micro_batch: MicroBatch) -> None:
-        """Add to an error which transaction was refused, for example because the destination cannot store a value."""
-        commit_ts = error.commit_ts
-        if not commit_ts:
-            return
+        """Add to an error which batch it is, and which transaction of it was refused, if that is known."""
+        start_ts = self._start_ts(plan, micro_batch, error.commit_ts) if error.commit_ts else 0
+        error.name_in_batch(start_ts, plan.after_ts, plan.until_ts)
+
+    def _start_ts(self, plan: Plan, micro_batch: MicroBatch, commit_ts: int) -> int:
+        """The start_ts of a transaction of the batch, 0 if it cannot be determined."""
         merged: list[ServedBinlog] = []
         try:
             if plan.fold is None:
@@ -194,8 +192,7 @@ class Spreading:
             _log.warning(
                 "cannot determine which transaction the destination refused", commit_ts=commit_ts, why=str(failed)
             )
-        start_ts = next((one.start_ts for one in merged if one.commit_ts == commit_ts), 0)
-        error.name_in_batch(start_ts, plan.after_ts, plan.until_ts)
+        return next((one.start_ts for one in merged if one.commit_ts == commit_ts), 0)
 
     def _leaves_out(self, plan: Plan) -> bool:
         """Whether a transaction of the batch is to be skipped (ignore-txn-commit-ts), which only an inline batch

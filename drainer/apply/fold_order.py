@@ -67,8 +67,8 @@ class ReadOrder(Protocol):
 
     @property
     def examined(self) -> bool:
-        """The blobs of the slots are followed by as many with claims, and one with the rows that are written first;
-        these are examined before anything is applied (rule 21)."""
+        """The blobs of the slots are followed by as many with claims, which are examined before anything is applied
+        (rule 21)."""
         ...
 
     @property
@@ -99,18 +99,17 @@ class ReadOrder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FoldOrder:
-    """Decode with `view` for a destination that writes rows in `format`, fold, and divide into `slots`. `ahead`: ids of
-    the tables that are written before the slots, and are in none of them. `examined`: see ReadOrder."""
+    """Decode with `view` for a destination that writes rows in `format`, fold, and divide into `slots`. `examined`: see
+    ReadOrder."""
 
     view: PackedView
     format: Format
     slots: int
-    ahead: frozenset[int] = frozenset()
     examined: bool = False
 
     @property
     def blobs(self) -> int:
-        return 2 * self.slots + 1 if self.examined else self.slots
+        return 2 * self.slots if self.examined else self.slots
 
     @property
     def cut_version(self) -> int:
@@ -127,11 +126,10 @@ class FoldOrder:
         return SegmentBuilder(decoder, follows_values=self.examined)
 
     def cut(self, builder: SegmentBuilder) -> dict[int, bytes]:
-        parts = builder.parts(self.slots, goes_ahead=self.ahead.__contains__)
+        parts = builder.parts(self.slots)
         if not self.examined:
             return parts.slots
-        claims = {self.slots + slot: blob for slot, blob in parts.claims.items()}
-        return {**parts.slots, **claims, **({2 * self.slots: parts.ahead} if parts.ahead else {})}
+        return {**parts.slots, **{self.slots + slot: blob for slot, blob in parts.claims.items()}}
 
     def merge(
         self, decoder: Callable[[], SegmentDecoder], blobs: Iterable[bytes], after_ts: int, until_ts: int

@@ -12,7 +12,7 @@ from drainer.apply.fold_order import ReadOrder
 from drainer.batch.binlog import ServedBinlog
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.range_count import Counted
-from drainer.sink.base import Examiner, Intent, Receipt, Segment, SlotWriter
+from drainer.sink.base import Examiner, Intent, Receipt, SlotWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,9 @@ class ExamineJob:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """`conflict`: why the batch must be applied transaction by transaction, '' if it need not; `ahead`: rows that are
-    written before all slots."""
+    """`conflict`: why the batch must be applied transaction by transaction, '' if it need not."""
 
     conflict: str
-    ahead: Segment | None
 
 
 class MicroBatch(Protocol):
@@ -65,8 +63,7 @@ class MicroBatch(Protocol):
         ...
 
     def examine(self, job: ExamineJob) -> Examined:
-        """Fold on executors, check for conflicts by value, and collect the rows that are written first in the
-        driver."""
+        """Fold on executors, and check for conflicts by value."""
         ...
 
     def spread(self, job: SpreadJob) -> Sequence[Receipt]:

@@ -112,8 +112,7 @@ class NetSegments:
         return _NetDecoder(SegmentDecoder(view, self.format))
 
     def order(self, view: PackedView, slots: int, examination: Examination | None, *, examined: bool) -> ReadOrder:
-        ahead = examination.ahead if examination is not None else frozenset()
-        return FoldOrder(view, self.format, slots, ahead, examined and examination is not None)
+        return FoldOrder(view, self.format, slots, examined and examination is not None)
 
     def shown_keys(self, segment: SegmentWork, schema: str, table: str) -> str:
         return shown_keys(segment, schema, table)

@@ -8,7 +8,7 @@ and claims of both forms are merged (changes.slots, changes.claim_slots).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -237,24 +237,18 @@ class SegmentBuilder:
     def slots(self, count: int) -> dict[int, bytes]:
         """Return slot → blob for `slots.merge_slot`, for slots that have rows. Raises as `finish`. The binlogs may be
         any part of a segment."""
-        return self.parts(count, goes_ahead=lambda table_id: False).slots
+        return self.parts(count).slots
 
-    def parts(self, count: int, *, goes_ahead: Callable[[int], bool]) -> Parts:
-        """Return the blobs as `slots` does, with a blob of their own for the tables that are written before the others
-        (by TableShape.table_id), and with the claims on unique values that must be checked before anything is applied
-        (rule 21)."""
+    def parts(self, count: int) -> Parts:
+        """Return the blobs as `slots` does, and the claims on unique values that must be checked before anything is
+        applied (rule 21)."""
         for payloads in _shares(self._payloads):
             self._fold(self._scan(payloads), payloads, in_order=bool(self._folded_ts))
-        rest = self._rest.parts(count, goes_ahead=goes_ahead)
-        first: dict[int, tuple[TableShape, States]] = {}
-        others: dict[int, tuple[TableShape, States]] = {}
-        for table_id, table in self._tables.items():
-            if table.states:
-                (first if goes_ahead(table_id) else others)[table_id] = table.shape, merge(table.states)
-        ahead = pack({0: rest.ahead} if rest.ahead else {}, first, 1, 0, 0)
-        slots = pack(rest.slots, others, count, self._change_count, self._source_bytes)
-        followed = [found for id_, table in self._tables.items() if not goes_ahead(id_) for found in table.claimed()]
-        return Parts(slots, pack_claims(rest.claims, followed, count), ahead.get(0, b""))
+        rest = self._rest.parts(count)
+        tables = {id_: (table.shape, merge(table.states)) for id_, table in self._tables.items() if table.states}
+        slots = pack(rest.slots, tables, count, self._change_count, self._source_bytes)
+        followed = [found for table in self._tables.values() for found in table.claimed()]
+        return Parts(slots, pack_claims(rest.claims, followed, count))
 
     def _scan(self, payloads: list[bytes]) -> Scanned:
         try:

@@ -44,6 +44,6 @@ def warm_up(format_: Format) -> None:
     builder.hides_conflict()
     builder = SegmentBuilder(decoder)
     builder.add_all(payloads)
-    parts = builder.parts(2, goes_ahead=lambda _: False)
+    parts = builder.parts(2)
     merge_slot(parts.slots.values(), format_)
     merge_claims(parts.claims.values(), format_)

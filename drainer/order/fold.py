@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from drainer.batch.work import Change, Folded, Kind, Literals, Ordered, SegmentWork, TableShape
+from drainer.batch.work import Change, Folded, Kind, Literals, Ordered, SegmentWork
 from drainer.order.blob import pack_slots
 from drainer.order.claims import ClaimedFold
 from drainer.order.collector import collector_paused
-from drainer.order.key_states import NetState, TableFold
+from drainer.order.key_states import TableFold
 from drainer.order.probes import pack_claims
 from drainer.row.claimed import other_keys
 from drainer.row.codec import Codec
@@ -18,17 +18,15 @@ from drainer.row.format import Format, written_literals
 from drainer.row.transaction import INSERTED, KIND_OF_TAG, UPDATED, Scanned, rows, scan, start_ts_of
 
 Lane = tuple[Codec, TableFold | None]
-Table = tuple[TableShape, list[NetState]]
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """A part of a spread batch, as blobs. `slots`: what the slots apply, by slot; `claims`: claims on unique values
-    (drainer.order.probes), by slot; `ahead`: rows that are applied before all slots."""
+    (drainer.order.probes), by slot."""
 
     slots: dict[int, bytes]
     claims: dict[int, bytes]
-    ahead: bytes
 
 
 class FoldBuilder:
@@ -126,31 +124,22 @@ class FoldBuilder:
     def slots(self, count: int) -> dict[int, bytes]:
         """Slot → blob for `blob.merge_slot`, for slots that have rows. Raises as `finish`. The binlogs may be any part
         of a segment."""
-        return self.parts(count, goes_ahead=lambda table_id: False).slots
+        return self.parts(count).slots
 
-    def parts(self, count: int, *, goes_ahead: Callable[[int], bool]) -> Parts:
-        """As `slots`, with the tables that are written before the others (by TableShape.table_id) in a blob of their
-        own, and the claims on unique values that must be checked before anything is applied (rule 21)."""
+    def parts(self, count: int) -> Parts:
+        """As `slots`, with the claims on unique values that must be checked before anything is applied (rule 21)."""
         with collector_paused():
-            return self._parts(count, goes_ahead)
+            return self._parts(count)
 
-    def _parts(self, count: int, goes_ahead: Callable[[int], bool]) -> Parts:
+    def _parts(self, count: int) -> Parts:
         self._fold(in_order(self._found))
         self._write()
         self._ordered.sort(key=lambda entry: entry[:2])
         ordered = [(start_ts_of(payload), change) for _, _, change, payload in self._ordered]
-        first: tuple[list[Table], list[tuple[int, Change]]] = ([], [])
-        rest: tuple[list[Table], list[tuple[int, Change]]] = ([], [])
-        for table_id, fold in sorted(self._folds.items()):
-            (first if goes_ahead(table_id) else rest)[0].append((fold.shape, fold.net_states()))
-        for entry in ordered:
-            (first if goes_ahead(entry[1].shape.table_id) else rest)[1].append(entry)
-        followed = [fold for id_, fold in self._folds.items() if isinstance(fold, ClaimedFold) and not goes_ahead(id_)]
-        return Parts(
-            slots=pack_slots(count, *rest, self._change_count, self._source_bytes),
-            claims=pack_claims(count, followed),
-            ahead=pack_slots(1, *first, 0, 0).get(0, b"") if any(first) else b"",
-        )
+        tables = [(fold.shape, fold.net_states()) for _, fold in sorted(self._folds.items())]
+        followed = [fold for fold in self._folds.values() if isinstance(fold, ClaimedFold)]
+        slots = pack_slots(count, tables, ordered, self._change_count, self._source_bytes)
+        return Parts(slots, pack_claims(count, followed))
 
     def _ordered_changes(self) -> Ordered:
         self._ordered.sort(key=lambda entry: entry[:2])

@@ -18,7 +18,7 @@ first, divided exactly as it was recorded, and the pipeline continues with `begi
 
 A spread batch is written as follows:
 
-    writer = sink.begin(intent, ahead)
+    writer = sink.begin(intent)
     while writer is not None:
         receipts = [writer.write(slot, segment) for each slot]        # in executors
         writer = sink.commit(intent, receipts, schema_version)
@@ -174,10 +174,8 @@ class Examiner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What a sink requires before an intent is recorded (rule 21). Rows of the tables `ahead` (ids) are passed to
-    `begin` and are in no slot. `examiner` checks the unique values of the rows of all other tables."""
+    """What a sink requires before an intent is recorded (rule 21): `examiner` checks unique values."""
 
-    ahead: frozenset[int]
     examiner: Examiner
 
 
@@ -278,11 +276,8 @@ class ParallelSink(Protocol[S_contra]):
         """Return what must be examined before rows of these tables are spread. None: nothing."""
         ...
 
-    def begin(self, intent: Intent, ahead: S_contra | None = None) -> SlotWriter[S_contra]:
-        """Record the intent, or continue with the open one, which must be equal to it, and create its marks.
-
-        `ahead`: rows to write in the transaction that records the intent; an intent that is already open includes them.
-        Raises the DataErrors of `apply`; then nothing was written and no intent is open."""
+    def begin(self, intent: Intent) -> SlotWriter[S_contra]:
+        """Record the intent, or continue with the open one, which must be equal to it, and create its marks."""
         ...
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> SlotWriter[S_contra] | None:

@@ -207,12 +207,10 @@ class MemorySink:
     def examination(self, view: SchemaView) -> Examination | None:
         return strict(view, NothingInTheWay())
 
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SlotWriter[SegmentWork]:
+    def begin(self, intent: Intent) -> SlotWriter[SegmentWork]:
         position = self.store.position
         if self.store.intent is None:
             self._check(intent.after_ts)
-            if ahead is not None:
-                self.store.write(ahead)
             position.write_intent(epoch=self._epoch, intent=intent, stage=_STAGE)
         elif self.store.intent != intent:
             raise PositionMoved(f"range {self.store.intent} is open and must be finished as it was cut, not {intent}")

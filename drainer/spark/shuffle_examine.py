@@ -1,50 +1,38 @@
 """Check a spread batch on executors before it begins: claims are collected by value, and the questions that they leave
-open are put to the destination (rule 21). The rows that are written before the others are sent to the driver.
+open are put to the destination (rule 21).
 
-    pull ─ fold ─► (seq, blob) ─ repartition by slot ─► merge claims, ask ─► (conflict, blob)
+    pull ─ fold ─► (seq, blob) ─ repartition by slot ─► merge claims, ask ─► (slot, conflict)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import pyarrow as pa
 from binlog.runtime.crashpoint import crash_point
 from pyspark.sql import DataFrame
 
 from drainer.apply.micro_batch import Examined, ExamineJob
-from drainer.order.blob_pieces import cut_blob, join_blobs
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 from drainer.spark.failure_reports import ReportAddress
 from drainer.spark.shuffle_apply import SLOT, Batches, carried, complete, pieces_by_slot, unheard
-from drainer.spark.source.executor import decoder_for
 
-FOUND = pa.schema([("slot", pa.int32()), ("conflict", pa.string()), ("blob", pa.binary())])
-FOUND_DDL = "slot int, conflict string, blob binary"
+FOUND = pa.schema([("slot", pa.int32()), ("conflict", pa.string())])
+FOUND_DDL = "slot int, conflict string"
 
 
 @dataclass(frozen=True, slots=True)
 class Examine:
-    """Task: the claims of one slot in, the reason of a conflict out. For the rows that are written before the others,
-    their blobs out. Slots are numbered from the first one with claims."""
+    """Task: the claims of one slot in, the reason of a conflict out. Slots are numbered from the first one with
+    claims."""
 
     job: ExamineJob
 
     def __call__(self, batches: Batches) -> Batches:
         for slot, pieces in sorted(pieces_by_slot(batches).items()):
             blobs = complete(self.job.order.slots + slot, pieces, self.job.intent, self.job.planned)
-            for conflict, blob in self._found(slot, blobs):
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([slot], pa.int32()), pa.array([conflict]), pa.array([blob], pa.binary())], schema=FOUND
-                )
-
-    def _found(self, slot: int, blobs: list[bytes]) -> Iterator[tuple[str, bytes | None]]:
-        yield self._conflict(blobs) if slot < self.job.intent.slots else "", None
-        if slot == self.job.intent.slots:
-            for blob in blobs:
-                yield from (("", piece) for piece in cut_blob(blob))
+            found = [pa.array([slot], pa.int32()), pa.array([self._conflict(blobs)])]
+            yield pa.RecordBatch.from_arrays(found, schema=FOUND)
 
     def _conflict(self, blobs: list[bytes]) -> str:
         open_questions = self.job.order.questions(blobs)
@@ -64,10 +52,4 @@ def examine(by_slot: DataFrame, job: ExamineJob, errors: ErrorSeal, reports: Rep
         raise errors.unwrap(error) from error
     unheard({row["slot"] for row in rows}, last - first, job.intent, job.planned)
     conflict = next((row["conflict"] for row in rows if row["conflict"]), "")
-    blobs = join_blobs(row["blob"] for row in rows if row["blob"] is not None)
-    ahead = (
-        job.order.merge(partial(decoder_for, job.order), blobs, job.intent.after_ts, job.intent.until_ts)
-        if blobs
-        else None
-    )
-    return Examined(conflict, ahead)
+    return Examined(conflict)

@@ -92,11 +92,11 @@ def test_the_same_is_asked_of_unique_values(capture: CaptureSet) -> None:
     for step, payloads in segments(capture):
         rows = FoldBuilder(Decoder(step.view), SQL_TEXT)
         rows.add_all(payloads)
-        expected = asked([merge_noted(rows.parts(1, goes_ahead=lambda _: False).claims.values())])
+        expected = asked([merge_noted(rows.parts(1).claims.values())])
         for least in ((0, 0), (0, 1 << 40), (1 << 40, 0)):
             half = len(payloads) // 2
             blobs: list[bytes] = []
             for some, rows_min in zip((payloads[:half], payloads[half:]), least, strict=True):
-                parts = by_columns(step.view, some, rows_min).parts(1, goes_ahead=lambda _: False)
+                parts = by_columns(step.view, some, rows_min).parts(1)
                 blobs += parts.claims.values()
             assert asked([merge_claims(blobs, SQL_TEXT)]) == expected

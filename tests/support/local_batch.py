@@ -43,14 +43,12 @@ class LocalBatch:
     def examine(self, job: ExamineJob) -> Examined:
         self.examined.append(job)
         slots = job.order.slots
-        conflict, ahead = "", None
+        conflict = ""
         for slot, blobs in sorted(self._slots(job.order).items()):
-            if slot == 2 * slots:
-                ahead = job.order.merge(job.order.decoder, blobs, job.intent.after_ts, job.intent.until_ts)
-            elif slot >= slots:
+            if slot >= slots:
                 asked = job.order.questions(blobs)
                 conflict = conflict or asked.conflict or pickle.loads(pickle.dumps(job.examiner)).conflict(asked.probes)
-        return Examined(conflict, ahead)
+        return Examined(conflict)
 
     def spread(self, job: SpreadJob) -> Sequence[Receipt]:
         self.spreads.append(job)

@@ -165,8 +165,7 @@ class FileSink:
         """None: this destination refuses no row."""
         return None
 
-    def begin(self, intent: Intent, ahead: ChangeSegment | None = None) -> LineSlotWriter:
-        assert ahead is None, "nothing goes ahead of a batch that nothing refuses"
+    def begin(self, intent: Intent) -> LineSlotWriter:
         self._rename()
         self._opened().begin(intent)
         return self._slot_writer(intent)

@@ -234,8 +234,7 @@ class KafkaSink:
             self._viewed = tables
         return None
 
-    def begin(self, intent: Intent, ahead: ChangeSegment | None = None) -> KafkaSlotWriter:
-        assert ahead is None, "nothing goes ahead of a batch that nothing refuses"
+    def begin(self, intent: Intent) -> KafkaSlotWriter:
         driver, topics = self._opened()
         stored = driver.document.stored
         if stored is None or stored.intent not in (None, intent):

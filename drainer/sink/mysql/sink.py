@@ -208,7 +208,7 @@ class MySQLSink:
     def examination(self, view: SchemaView) -> Examination | None:
         return strict(view, MySQLExaminer(self._config))
 
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> MySQLSlotWriter:
+    def begin(self, intent: Intent) -> MySQLSlotWriter:
         driver = self._open()
         stored = driver.patiently("open range", lambda session: driver.store(session).read())
         phase = Phase.DIRECT
@@ -218,22 +218,18 @@ class MySQLSink:
                     f"{driver.changefeed.label}: range {stored.intent} is open and must be finished as it was cut, "
                     f"not {intent}"
                 )
-            phase, ahead = phase_of(stored, driver.changefeed.label), None  # an open intent has them
-        return self._open_phase(intent, phase, ahead)
+            phase = phase_of(stored, driver.changefeed.label)
+        return self._open_phase(intent, phase)
 
-    def _open_phase(self, intent: Intent, phase: Phase, ahead: SegmentWork | None = None) -> MySQLSlotWriter:
+    def _open_phase(self, intent: Intent, phase: Phase) -> MySQLSlotWriter:
         driver = self._open()
 
         def body(session: Session) -> None:
             store = driver.store(session)
             store.write_intent(epoch=driver.epoch, intent=intent, stage=phase)
             store.open_chunks(epoch=driver.epoch, intent=intent, stage=phase)
-            if ahead is not None:
-                self._write(self._writer(session, intent.until_ts), ahead, thorough=False)
 
-        # Without rows the transaction may be repeated. With rows it must run once; if its answer was lost, the stored
-        # intent shows that it was committed.
-        driver.transact(f"intent {intent} {phase}", body, lambda stored: ahead is not None and stored.intent == intent)
+        driver.transact(f"intent {intent} {phase}", body, lambda stored: False)  # it may be repeated
         return MySQLSlotWriter(self._config, driver.changefeed, driver.epoch, intent, phase, self._triggers)
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> MySQLSlotWriter | None:

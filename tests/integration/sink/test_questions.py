@@ -111,8 +111,7 @@ def asked(info: TableInfo, steps: list[Step]) -> Questions:
     payloads = [transaction([(info, step)], commit_ts=100 + n) for n, step in enumerate(steps)]
     view = view_of(info)
     noted, found = (
-        builder.parts(1, goes_ahead=lambda _: False).claims.values()
-        for builder in (by_rows(view, payloads), by_columns(view, payloads))
+        builder.parts(1).claims.values() for builder in (by_rows(view, payloads), by_columns(view, payloads))
     )
     questions = merge_claims(found, SQL_TEXT)
     assert unordered([questions]) == unordered([merge_noted(noted)])

@@ -1,5 +1,5 @@
-"""Random streams over tables of every kind of key, also ones that break the rules, and what they leave when they are
-cut into batches somewhere (rule 21)."""
+"""Random streams over tables of every kind of key, sound ones and ones that break their keys, and what they leave when
+they are cut into batches somewhere (rule 21)."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ WITH_SECONDARY = (SECONDARY, NULLABLE)
 BEGUN = ts(9)
 
 Row = dict[int, Datum]
+Values = tuple[int, int | None, int]
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class Op:
 
     kind: str
     info: TableInfo
-    old: tuple[int, int | None, int]
-    new: tuple[int, int | None, int]
+    old: Values
+    new: Values
 
 
 def ops(tables: Sequence[TableInfo]) -> st.SearchStrategy[Op]:
@@ -81,7 +82,7 @@ def gone(info: TableInfo, k: int, u: int | None, v: int = 1) -> list[Op]:
     return [Op("delete", info, (k, u, v), (k, u, v))]
 
 
-def change(info: TableInfo, old: tuple[int, int | None, int], new: tuple[int, int | None, int]) -> list[Op]:
+def change(info: TableInfo, old: Values, new: Values) -> list[Op]:
     return [Op("update", info, old, new)]
 
 
@@ -89,11 +90,59 @@ def streams(tables: Sequence[TableInfo]) -> st.SearchStrategy[list[list[Op]]]:
     return st.lists(st.lists(ops(tables), min_size=1, max_size=3), min_size=1, max_size=9)
 
 
-def row_of(info: TableInfo, values: tuple[int, int | None, int]) -> Row:
+def stored(info: TableInfo, values: Values) -> Values:
+    """The values that a table holds: 1 in place of a NULL that it does not take."""
     k, u, v = values
     nulls = info not in (COMPOSITE, ONE_UNIQUE, SECONDARY)
+    return k, u if u is not None or nulls else 1, v
+
+
+def row_of(info: TableInfo, values: Values) -> Row:
+    k, u, v = stored(info, values)
     key: Datum = f"k{k}".encode() if info is COMPOSITE else k
-    return {1: key, 2: u if u is not None or nulls else 1, 3: v}
+    return {1: key, 2: u, 3: v}
+
+
+def sound(drawn: Sequence[Sequence[Op]]) -> tuple[list[list[Op]], dict[int, list[Values]]]:
+    """The drawn changes as a TiDB would write them: without those that its keys refuse, and with an update or delete of
+    a row that it has. Also its rows at the end, by table id."""
+    rows: dict[int, list[Values]] = {}
+    found: list[list[Op]] = []
+    for transaction_ in drawn:
+        taken: list[Op] = []
+        for op in transaction_:
+            there, new = rows.setdefault(op.info.id, []), stored(op.info, op.new)
+            others = list(there)
+            if op.kind != "insert":
+                if not there:
+                    continue
+                others.pop((op.old[0] - 1) % len(there))
+            if op.kind != "delete" and any(_collide(op.info, new, other) for other in others):
+                continue
+            old = there[(op.old[0] - 1) % len(there)] if op.kind != "insert" else new
+            taken.append(Op(op.kind, op.info, old, new))
+            rows[op.info.id] = others if op.kind == "delete" else [*others, new]
+        if taken:
+            found.append(taken)
+    return found, rows
+
+
+def _collide(info: TableInfo, one: Values, other: Values) -> bool:
+    """Whether two rows have the same value of a unique key."""
+    keys = [[column.offset for column in info.index_columns(index)] for index in info.unique_indexes()]
+    return any(all(one[at] is not None and one[at] == other[at] for at in key) for key in keys)
+
+
+def expected_of(tables: Sequence[TableInfo], rows: Mapping[int, Sequence[Values]]) -> Outcome:
+    """What a destination has that took a sound stream."""
+    return Outcome(
+        {
+            info.name: sorted(
+                [(f"k{k}" if info is COMPOSITE else k, u, v) for k, u, v in rows.get(info.id, [])], key=repr
+            )
+            for info in tables
+        }
+    )
 
 
 def payloads(stream: Sequence[Sequence[Op]], *, upserts: bool) -> list[bytes]:
@@ -211,10 +260,7 @@ class SQLiteSpread(SQLiteSink):
     def examination(self, view: SchemaView) -> Examination | None:
         return strict(view, SQLiteExaminer(self.file))
 
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SlotWriter[SegmentWork]:
-        if ahead is not None:
-            with self._opened().transaction() as connection:
-                sqlite_rows.write(connection, replace(ahead, commits=2))
+    def begin(self, intent: Intent) -> SlotWriter[SegmentWork]:
         self.begun.append(intent)
         self._phase = Phase.DIRECT
         return SQLiteSlots(self)

@@ -88,9 +88,9 @@ def test_parts_leave_the_same_questions_open(
             if in_order:
                 builder.add_in_order(share[:2], sum(map(len, share[:2])))
                 builder.add_in_order(share[2:], sum(map(len, share[2:])))
-            for slot, blob in builder.parts(slots, goes_ahead=nothing).claims.items():
+            for slot, blob in builder.parts(slots).claims.items():
                 blobs[slot].append(blob)
-    expected = asked([merge_noted(by_rows(view, payloads).parts(1, goes_ahead=nothing).claims.values())])
+    expected = asked([merge_noted(by_rows(view, payloads).parts(1).claims.values())])
     conflicts, probes = asked(merge_claims(dice.sample(found, len(found)), SQL_TEXT) for found in blobs)
     assert bool(conflicts) == bool(expected[0])
     if not conflicts:
@@ -209,7 +209,7 @@ def test_transactions_of_one_commit_ts_are_in_order_of_their_start() -> None:
             builder.finish(0, 1)
             assert builder.hides_conflict() == hides
         noted, found = (
-            builder.parts(1, goes_ahead=nothing).claims.values()
+            builder.parts(1).claims.values()
             for builder in (by_rows(view_of(SHOP), payloads), by_columns(view_of(SHOP), payloads))
         )
         assert asked([merge_claims(found, SQL_TEXT)]) == asked(
@@ -227,13 +227,13 @@ def test_a_value_is_asked_for_in_all_its_spellings() -> None:
         ("delete", {1: 3, 2: b"gone"}, {}),
     ]
     payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
-    blobs = by_columns(view_of(info), payloads).parts(1, goes_ahead=nothing).claims.values()
+    blobs = by_columns(view_of(info), payloads).parts(1).claims.values()
     probes = merge_claims(blobs, SQL_TEXT).probes
     assert {(frozenset(probe.values), probe.key) for probe in probes} == {
         (frozenset(["('Ré ')".encode(), b"('RE')"]), b"(1)"),
         (frozenset([b"('it\\'s')"]), b"(2)"),
     }
-    noted = by_rows(view_of(info), payloads).parts(1, goes_ahead=nothing).claims.values()
+    noted = by_rows(view_of(info), payloads).parts(1).claims.values()
     assert asked([merge_claims(blobs, SQL_TEXT)]) == asked([merge_noted(noted)])
 
 
@@ -338,7 +338,7 @@ def test_nothing_is_noted_where_nobody_asks() -> None:
     payloads = [transaction([(TIMES, step)], commit_ts=BEGIN_TS + n) for n in range(3)]
     builder = SegmentBuilder(in_step(view_of(TIMES)), follows_values=False)
     builder.add_all(payloads)
-    parts = builder.parts(2, goes_ahead=nothing)
+    parts = builder.parts(2)
     assert not parts.claims and builder._tables
     assert [
         row for blob in parts.slots.values() for one in merge_slot([blob], SQL_TEXT).folded for row in one.rows
@@ -380,7 +380,7 @@ def refused_alike(info: TableInfo, payloads: list[bytes], commit_ts: int) -> Non
             builder.finish(0, 1)
         texts.add(str(error.value))
     with pytest.raises(DecodeError) as error:
-        by_columns(view_of(info), payloads).parts(2, goes_ahead=nothing)
+        by_columns(view_of(info), payloads).parts(2)
     assert {str(error.value)} == texts
 
 
@@ -401,11 +401,11 @@ def test_a_number_that_becomes_unsigned_is_the_same_value() -> None:
         for n, (info, step) in enumerate(steps)
     ]
     view = altered(old, new)
-    expected = asked([merge_noted(by_rows(view, payloads).parts(1, goes_ahead=nothing).claims.values())])
+    expected = asked([merge_noted(by_rows(view, payloads).parts(1).claims.values())])
     assert not expected[0] and len(expected[1]) == 3
     for least in ((0, 0), (0, 1 << 40), (1 << 40, 0)):
         blobs = [
-            by_columns(view, some, one).parts(1, goes_ahead=nothing).claims[0]
+            by_columns(view, some, one).parts(1).claims[0]
             for some, one in zip((payloads[:3], payloads[3:]), least, strict=True)
         ]
         assert asked([merge_claims(blobs, SQL_TEXT)]) == expected
@@ -427,12 +427,12 @@ def test_rows_that_fit_no_columns_are_noted_one_by_one(flush: int, monkeypatch: 
     steps[31] = ("update", {1: 25, 2: 25, 3: Uint(3)}, {1: 25, 2: 3, 3: Uint(3)})
     payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
     view = view_of(info)
-    expected = asked([merge_noted(by_rows(view, payloads).parts(1, goes_ahead=nothing).claims.values())])
+    expected = asked([merge_noted(by_rows(view, payloads).parts(1).claims.values())])
     assert not expected[0]
     builder = by_columns(view, [])
     for at in range(0, len(payloads), 3):
         builder.add_in_order(payloads[at : at + 3], sum(map(len, payloads[at : at + 3])))
-    assert asked([merge_claims(builder.parts(1, goes_ahead=nothing).claims.values(), SQL_TEXT)]) == expected
+    assert asked([merge_claims(builder.parts(1).claims.values(), SQL_TEXT)]) == expected
     for some in (payloads, [*payloads[:20], *payloads[21:]]):
         for more in ([], [transaction([(info, steps[8])], commit_ts=BEGIN_TS + 99)]):
             rows, columns = by_rows(view, [*some, *more]), by_columns(view, [*some, *more])
@@ -458,7 +458,7 @@ def test_keys_that_cannot_be_followed_are_not() -> None:
 def test_claims_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """An array has no more than 2 GiB."""
     payloads = shop([[put(n, n)] for n in range(9)] + [[gone(3, 3)], [put(8, 9), gone(4, 4)], [put(4, 3)]])
-    expected = asked([merge_noted(by_rows(view_of(SHOP), payloads).parts(1, goes_ahead=nothing).claims.values())])
+    expected = asked([merge_noted(by_rows(view_of(SHOP), payloads).parts(1).claims.values())])
     assert len(expected[1]) == 10
     whole = by_columns(view_of(SHOP), payloads)
     whole.finish(0, 1)
@@ -467,7 +467,7 @@ def test_claims_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drainer.changes.claims.BLOCK_BYTES_MAX", 8)
     assert len(concat_claims(blocks)) == len(blocks) > 1
     found = by_columns(view_of(SHOP), payloads[:6]), by_columns(view_of(SHOP), payloads[6:])
-    assert asked([merge_claims([one.parts(1, goes_ahead=nothing).claims[0] for one in found], SQL_TEXT)]) == expected
+    assert asked([merge_claims([one.parts(1).claims[0] for one in found], SQL_TEXT)]) == expected
 
 
 def test_blocks_of_another_type_between_do_not_let_an_array_grow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,15 +481,9 @@ def test_blocks_of_another_type_between_do_not_let_an_array_grow(monkeypatch: py
     assert [len(one) for one in concat_claims([signed, unsigned, signed, unsigned])] == [6, 6, 2]
 
 
-def test_a_table_that_goes_ahead_is_not_followed() -> None:
-    payloads = shop([[put(n, n)] for n in range(9)])
-    parts = by_columns(view_of(SHOP), payloads).parts(2, goes_ahead=lambda table_id: table_id == SHOP.id)
-    assert not parts.claims and not parts.slots and parts.ahead
-
-
 def test_damaged_claims() -> None:
     payloads = shop([[put(n, n)] for n in range(9)])
-    blob = by_columns(view_of(SHOP), payloads).parts(1, goes_ahead=nothing).claims[0]
+    blob = by_columns(view_of(SHOP), payloads).parts(1).claims[0]
     assert len(merge_claims([blob], SQL_TEXT).probes) == 9
     for size in range(len(blob)):
         with pytest.raises(BlobError):
@@ -498,7 +492,7 @@ def test_damaged_claims() -> None:
         merge_claims([b"\x63" + blob[1:]], SQL_TEXT)
     with pytest.raises(BlobError):
         merge_claims([blob + b"\0"], SQL_TEXT)
-    rest = by_columns(view_of(SHOP), payloads, 1 << 40).parts(1, goes_ahead=nothing).claims[0]
+    rest = by_columns(view_of(SHOP), payloads, 1 << 40).parts(1).claims[0]
     assert len(merge_claims([rest], SQL_TEXT).probes) == 9
     for size in range(len(rest)):
         with pytest.raises(BlobError):

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.order.blob import merge_slot
 from drainer.order.claims import Claim, ClaimedFold, first_holder, two_holders
 from drainer.order.errors import BlobError
 from drainer.order.fold import FoldBuilder, Parts
@@ -69,7 +68,7 @@ def parts_of(binlogs: Sequence[bytes], parts: int, slots: int) -> list[Parts]:
     for n in range(parts):
         builder = FoldBuilder(decoder_of(SHOP), SQL_TEXT)
         builder.add_all(binlogs[n::parts])
-        found.append(builder.parts(slots, goes_ahead=lambda table_id: False))
+        found.append(builder.parts(slots))
     return found
 
 
@@ -165,20 +164,6 @@ def test_whose_a_value_may_be_before_the_batch(transactions: list[list[Step]], h
     assert [probe.key for probe in found.probes if probe.values == (b"(5)",)] == [b"(%d)" % holder]
 
 
-def test_a_table_that_goes_ahead_is_not_in_slots_nor_followed() -> None:
-    """Its rows would come twice, and its values are tried, not asked for."""
-    other = replace(SHOP, id=SHOP.id + 1, name="other")
-    builder = FoldBuilder(decoder_of(SHOP, other), SQL_TEXT)
-    builder.add_all([transaction([(SHOP, put(n, n)), (other, put(n, n))], commit_ts=100 + n) for n in range(9)])
-    parts = builder.parts(2, goes_ahead=lambda table_id: table_id == other.id)
-    first = merge_slot([parts.ahead])
-    assert [(folded.shape.table, len(folded.rows)) for folded in first.folded] == [("other", 9)]
-    rest = [folded for blob in parts.slots.values() for folded in merge_slot([blob]).folded]
-    assert {folded.shape.table for folded in rest} == {"t"} and sum(len(folded.rows) for folded in rest) == 9
-    probes = [probe for blob in parts.claims.values() for probe in merge_claims([blob]).probes]
-    assert {probe.shape.table for probe in probes} == {"t"} and len(probes) == 9
-
-
 few = st.integers(1, 3)
 values = st.one_of(st.none(), few)
 steps = st.one_of(
@@ -235,7 +220,7 @@ def test_a_value_is_asked_for_as_it_is() -> None:
     row: dict[int, Datum] = {1: 1, 2: 4, 3: b"x  ", 4: "Ré".encode(), 5: None}
     builder = FoldBuilder(decoder_of(MANY), SQL_TEXT)
     builder.add_all([transaction([(MANY, ("insert", {}, row))], commit_ts=10)])
-    (blob,) = builder.parts(1, goes_ahead=lambda _: False).claims.values()
+    (blob,) = builder.parts(1).claims.values()
     assert {probe.places: probe.values for probe in merge_claims([blob]).probes} == {
         (1, 2): (b"(4,'x')",),
         (3,): ("('Ré')".encode(),),

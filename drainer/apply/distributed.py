@@ -1,10 +1,10 @@
 """Applies a spread batch: a large batch without DDL, folded and applied on executors under a recorded intent (rules 15,
 16).
 
-Whatever could stop a batch of TiDB's rows is found before the batch is started, because a committed chunk cannot be
-undone and a started batch must be completed (rule 21). Values of secondary unique keys are compared with one another
-and with the destination's rows. If there is a conflict, nothing has been applied, and the batch is applied inline,
-which stops exactly before the refused transaction.
+A stream that keeps its unique keys is never refused (rules 12 and 21). If the destination refuses a row, the batch
+stays open, because a committed chunk cannot be undone: the error names the row, its transaction and the range. Rows of
+a sound stream may violate a key that a DDL is dropping; from the start of such a DDL batches are inline
+(Pipeline.inline_from).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from drainer.apply.batch_planner import Mode, Plan, only
 from drainer.apply.fold_order import PackedView, ReadOrder
 from drainer.apply.inline import SchemaSupply
 from drainer.apply.large_transaction import PullLarge
-from drainer.apply.micro_batch import ExamineJob, MicroBatch, SpreadJob, binlogs
+from drainer.apply.micro_batch import MicroBatch, SpreadJob, binlogs
 from drainer.apply.progress import Progress
 from drainer.apply.segments import segments_for
 from drainer.batch.binlog import ServedBinlog
 from drainer.pumps.range_count import together
 from drainer.schema.errors import TableUnverified, UnknownColumn
 from drainer.schema.view import SchemaView
-from drainer.sink.base import AnySink, Examination, Intent, ParallelSink, SlotWriter
+from drainer.sink.base import AnySink, Intent, ParallelSink, SlotWriter
 from drainer.sink.errors import DataError
 
 _log = get_logger(__name__)
@@ -35,8 +35,6 @@ _log = get_logger(__name__)
 # While a slot is applied it uses a connection to the destination, and a server writes fewer rows per second over many
 # connections than over a few (bench.planner). With a server of many processors, set worker-count higher.
 SLOTS_MAX = 16
-# More than the two batches that can be in progress at a time.
-VIEWS_KEPT = 8
 
 
 class NotSpread(BinlogError):
@@ -82,10 +80,7 @@ class Spreading:
         self._slots = self._segments.slots or self._at_most(cut.slots)
         self.open_intent = intent
         self.inline_until = 0
-        self._packed: tuple[SchemaView, PackedView, Examination | None] | None = None
-        # By the token of the view. A batch is applied with the view that it was planned with, and the next batch may
-        # already be planned with another.
-        self._examined: dict[str, Examination | None] = {}
+        self._packed: tuple[SchemaView, PackedView] | None = None
 
     def use_parallelism(self, tasks: int) -> None:
         """The number of concurrent tasks, which is known after Spark's start and changes with its executors."""
@@ -102,7 +97,7 @@ class Spreading:
         open_and_unsure = plan.intent is not None and not self._supply.complete
         if plan.mode is not Mode.SPREAD or open_and_unsure or self._leaves_out(plan):
             return None
-        return self._order(self._intent(plan).slots, fresh=plan.intent is None)
+        return self._order(self._intent(plan).slots)
 
     def read(self, plan: Plan, micro_batch: MicroBatch) -> None:
         """Pull and fold a batch that has a `fold`. This changes nothing, so the previous batch may be applied at the
@@ -128,10 +123,10 @@ class Spreading:
             self.read(plan, micro_batch)
         elif not self._supply.complete and not self._decodable(plan, micro_batch, intent):
             return False
-        order = plan.fold or self._order(intent.slots, fresh=plan.intent is None)
-        writer = self._begun(plan, micro_batch, intent, order)
-        if writer is None:
-            return False
+        order = plan.fold or self._order(intent.slots)
+        if plan.intent is None and order.cut_version != self._segments.cut_version:
+            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: it is to be cut otherwise now")
+        writer: SlotWriter[Any] | None = self._parallel().begin(intent)
         self.open_intent = intent
         crash_point("drainer.after_intent")
         rows = 0
@@ -149,30 +144,6 @@ class Spreading:
         self._progress.position_ts = intent.until_ts
         self._progress.rows += rows
         return True
-
-    def _begun(self, plan: Plan, micro_batch: MicroBatch, intent: Intent, order: ReadOrder) -> SlotWriter[Any] | None:
-        """Record the intent; None if nothing was done."""
-        if plan.intent is None and order.cut_version != self._segments.cut_version:
-            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: it is to be cut otherwise now")
-        examination = self._examined.get(order.view.token)
-        if order.examined and examination is None:
-            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: the schema has changed")
-        if not order.examined or examination is None:
-            return self._parallel().begin(intent)
-        planned = together(plan.planned.values())
-        found = micro_batch.examine(ExamineJob(order, intent, examination.examiner, plan.fold is not None, planned))
-        why = found.conflict
-        crash_point("drainer.before_intent")
-        if not why:
-            return self._parallel().begin(intent)
-        place = {"after_ts": plan.after_ts, "until_ts": plan.until_ts}
-        _log.warning(
-            "the batch is applied by the driver alone: the destination may refuse a change in it", why=why, **place
-        )
-        self.inline_until = plan.until_ts
-        if plan.fold is not None:
-            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] must be applied by the driver alone: {why}")
-        return None
 
     def _name(self, error: DataError, plan: Plan, micro_batch: MicroBatch) -> None:
         """Add to an error which batch it is, and which transaction of it was refused, if that is known."""
@@ -226,22 +197,15 @@ class Spreading:
             )
         return plan.intent
 
-    def _order(self, slots: int, *, fresh: bool = False) -> ReadOrder:
-        """`fresh`: the batch has not been started; an open one has been examined."""
-        packed, examination = self._viewed()
-        return self._segments.order(packed, slots, examination, examined=fresh and examination is not None)
+    def _order(self, slots: int) -> ReadOrder:
+        return self._segments.order(self._packed_view(), slots)
 
-    def _viewed(self) -> tuple[PackedView, Examination | None]:
-        """The current schema, packed, and the examination that the sink requires before its rows are spread."""
+    def _packed_view(self) -> PackedView:
+        """The current schema, packed."""
         view = self._supply.schema.view()
-        viewed = self._packed
-        if viewed is None or viewed[0] is not view:
-            packed, examination = PackedView.of(view), self._parallel().examination(view)
-            viewed = self._packed = view, packed, examination
-            self._examined[packed.token] = examination
-            while len(self._examined) > VIEWS_KEPT:
-                del self._examined[next(iter(self._examined))]
-        return viewed[1:]
+        if self._packed is None or self._packed[0] is not view:
+            self._packed = view, PackedView.of(view)
+        return self._packed[1]
 
     def _parallel(self) -> ParallelSink[Any]:
         parallel = self._sink.parallel

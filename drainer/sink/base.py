@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from drainer.batch.work import Pieces, Probe, SegmentWork
+from drainer.batch.work import Pieces, SegmentWork
 from drainer.changes.change_segment import ChangeSegment
 
 if TYPE_CHECKING:
@@ -160,25 +160,6 @@ class SlotWriter(Protocol[S_contra]):
         ...
 
 
-class Examiner(Protocol):
-    """Reads the destination before a spread batch is begun, in the driver or in an executor. Picklable; holds no
-    connection; writes nothing."""
-
-    def conflict(self, probes: Sequence[Probe]) -> str:
-        """Describe a row of the destination that holds a unique value which the batch writes to another row; '' if
-        there is none (rule 21).
-
-        Raises DestinationDown if the server does not answer for as long as the configuration allows."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Examination:
-    """What a sink requires before an intent is recorded (rule 21): `examiner` checks unique values."""
-
-    examiner: Examiner
-
-
 class Slotting(Protocol):
     """Assigns changes to slots, for a sink that wants every change. Picklable. The assignment is part of a recorded
     intent: it must depend on nothing but the change, and a different assignment needs a different `version` (rule 16).
@@ -271,10 +252,6 @@ class Sink(Protocol[S_contra]):
 
 class ParallelSink(Protocol[S_contra]):
     """The methods of a sink that executors can write to."""
-
-    def examination(self, view: SchemaView) -> Examination | None:
-        """Return what must be examined before rows of these tables are spread. None: nothing."""
-        ...
 
     def begin(self, intent: Intent) -> SlotWriter[S_contra]:
         """Record the intent, or continue with the open one, which must be equal to it, and create its marks."""

@@ -10,15 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from drainer.batch.work import Change, Kind, Literals, Pieces, Probe, SegmentWork
+from drainer.batch.work import Change, Kind, Literals, Pieces, SegmentWork
 from drainer.order.upsert import upsert
 from drainer.row.format import Format
 from drainer.schema.steps import Ddl
-from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
     Applied,
-    Examination,
     FirstStart,
     Identity,
     Intent,
@@ -30,7 +28,6 @@ from drainer.sink.base import (
 )
 from drainer.sink.document_position import Document, DocumentPositionStore
 from drainer.sink.errors import PositionMoved, RowMissing
-from drainer.sink.examination import strict
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.position import DONE, JobMark, PositionStore, Stored, expect, refusal
 
@@ -143,14 +140,6 @@ class MemorySlotWriter:
         return Receipt(slot, rows, 1, 0)
 
 
-@dataclass(frozen=True)
-class NothingInTheWay:
-    """There are no unique keys here but those by which rows fold."""
-
-    def conflict(self, probes: Sequence[Probe]) -> str:
-        return ""
-
-
 class MemorySink:
     """See base.NetSink and base.ParallelSink."""
 
@@ -203,9 +192,6 @@ class MemorySink:
         self._move(pieces.after_ts, pieces.until_ts, schema_version)
         self.store.log.append(("pieces", pieces.after_ts, pieces.until_ts))
         return Applied(rows, rows)
-
-    def examination(self, view: SchemaView) -> Examination | None:
-        return strict(view, NothingInTheWay())
 
     def begin(self, intent: Intent) -> SlotWriter[SegmentWork]:
         position = self.store.position

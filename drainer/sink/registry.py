@@ -39,7 +39,7 @@ class Kind:
 _SERVER: Final = Kind(
     "drainer.sink.mysql.section:MySQLSection",
     "drainer.sink.mysql.sink:make",
-    ("drainer.sink.mysql.rows.slot_writer", "drainer.sink.mysql.rows.examine"),
+    ("drainer.sink.mysql.rows.slot_writer",),
     "drainer.sink.mysql.rows.format:SQL_TEXT",
     "drainer.sink.mysql.replay.destination:make",
 )

@@ -21,12 +21,10 @@ from binlog.runtime.directories import make_directory
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
 from drainer.schema.steps import Ddl
-from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     ADVANCE_EVERY_S,
     NO_QUESTION,
     Applied,
-    Examination,
     FirstStart,
     Identity,
     Intent,
@@ -160,10 +158,6 @@ class FileSink:
 
     def job_done(self, job_id: int) -> bool:
         return self._opened().job_done(job_id)
-
-    def examination(self, view: SchemaView) -> Examination | None:
-        """None: this destination refuses no row."""
-        return None
 
     def begin(self, intent: Intent) -> LineSlotWriter:
         self._rename()

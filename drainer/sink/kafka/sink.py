@@ -24,7 +24,7 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.errors import DispatchError
 from drainer.dispatch.piece_order import Part, PartsOf
 from drainer.dispatch.slotting import PartitionSlotting
-from drainer.dispatch.table_check import check_ddl, check_view, unfit_table, unpublished
+from drainer.dispatch.table_check import check_ddl, check_view, unpublished
 from drainer.protocol.encoder import RegisteringEncoder
 from drainer.protocol.simple.bootstrap import BootstrapSchedule
 from drainer.schema.steps import Ddl
@@ -32,7 +32,6 @@ from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
     Applied,
-    Examination,
     FirstStart,
     Identity,
     Intent,
@@ -218,21 +217,6 @@ class KafkaSink:
 
     def job_done(self, job_id: int) -> bool:
         return job_id in self._opened()[0].document.jobs
-
-    def examination(self, view: SchemaView) -> Examination | None:
-        """Return None, because Kafka refuses no row. Topics and schemas are looked up here, because topics must be
-        known before rows are cut by their partitions. Called while another thread writes: that range is finished, so a
-        table that does not fit the settings is an error of `begin`."""
-        topics = self._opened()[1]
-        self._unfit = unfit_table(view, self._planning.router)
-        self._keyless.warn(view)
-        names = [(one.schema, one.name) for one in view.tables.values() if one.current.has_rows]
-        topics.know(self._publication.router.topics(names))
-        if self._describes and self._unfit is None:
-            tables = self._planning.tables_of(view)
-            topics.prepare(tables)
-            self._viewed = tables
-        return None
 
     def begin(self, intent: Intent) -> KafkaSlotWriter:
         driver, topics = self._opened()

@@ -11,11 +11,9 @@ from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Pieces, SegmentWork
 from drainer.schema.steps import Ddl
-from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
     Applied,
-    Examination,
     FirstStart,
     Identity,
     Intent,
@@ -25,7 +23,6 @@ from drainer.sink.base import (
     Wants,
 )
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
-from drainer.sink.examination import strict
 from drainer.sink.missing_rows import MissingRows
 from drainer.sink.mysql import position, tls
 from drainer.sink.mysql.config import ServerConfig
@@ -36,7 +33,6 @@ from drainer.sink.mysql.ddl.runner import DdlRunner
 from drainer.sink.mysql.fenced_session import Driver
 from drainer.sink.mysql.phase import Phase, phase_of
 from drainer.sink.mysql.rows import loader
-from drainer.sink.mysql.rows.examine import MySQLExaminer
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
@@ -204,9 +200,6 @@ class MySQLSink:
             lambda stored: stored.commit_ts == commit_ts,
         )
         self._moved(commit_ts, schema_version)
-
-    def examination(self, view: SchemaView) -> Examination | None:
-        return strict(view, MySQLExaminer(self._config))
 
     def begin(self, intent: Intent) -> MySQLSlotWriter:
         driver = self._open()

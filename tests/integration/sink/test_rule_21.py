@@ -209,7 +209,7 @@ def test_a_broken_stream_inline_stops_at_the_transaction(db: MariaDB, broken: Br
     assert (6, 6, 1) in standing(db, stream)["int_key"]
 
 
-@pytest.mark.parametrize("broken", BROKEN[1:])
+@pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("nth", [0, *range(2, 14, 2)])
 def test_a_broken_stream_spread_stops_with_its_batch_open(db: MariaDB, broken: Broken, nth: int) -> None:
     """The error names row and range, in each life, killed on the way or not. When the destination takes the row, the

@@ -3,10 +3,9 @@ they are cut into batches somewhere (rule 21)."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,17 +16,15 @@ from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import Mode, Plan
 from drainer.apply.distributed import Cut
-from drainer.batch.work import Folded, Kind, NetRow, Ordered, Probe, SegmentWork
+from drainer.batch.work import Folded, Kind, NetRow, Ordered, SegmentWork
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.mysql_tables import create_table
 from drainer.pipeline import Pipeline
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.state import Schema
-from drainer.schema.view import SchemaView
-from drainer.sink.base import AnySink, Examination, Identity, Intent, ParallelSink, Receipt, SlotWriter
+from drainer.sink.base import AnySink, Identity, Intent, ParallelSink, Receipt, SlotWriter
 from drainer.sink.errors import DataError, UniqueConflict
-from drainer.sink.examination import strict
 from drainer.sink.mysql.phase import Phase
 from drainer.sink.sqlite import rows as sqlite_rows
 from drainer.sink.sqlite.layout import quote, table_name
@@ -225,26 +222,6 @@ class SQLiteSlots:
         return replace(folded, rows=tuple(gone))
 
 
-@dataclass(frozen=True)
-class SQLiteExaminer:
-    """Looks into the file over a connection of its own, as an executor does."""
-
-    path: Path
-
-    def conflict(self, probes: Sequence[Probe]) -> str:
-        with contextlib.closing(sqlite3.connect(self.path)) as connection:
-            return next((why for probe in probes for why in self._found(connection, probe)), "")
-
-    def _found(self, connection: sqlite3.Connection, probe: Probe) -> Iterator[str]:
-        shape = probe.shape
-        value = " AND ".join(f"{quote(shape.columns[at])}=?" for at in probe.places)
-        own = " AND ".join(f"{quote(shape.columns[at])}=?" for at in shape.key)
-        sql = f"SELECT 1 FROM {quote(table_name(shape.schema, shape.table))} WHERE {value} AND NOT ({own})"
-        for one in probe.values:
-            if connection.execute(sql, (*tuple(one), *tuple(probe.key))).fetchone():
-                yield f"{one!r} is taken"
-
-
 class SQLiteSpread(SQLiteSink):
     """As a server is: its batches may be spread."""
 
@@ -256,9 +233,6 @@ class SQLiteSpread(SQLiteSink):
     @property
     def parallel(self) -> ParallelSink[SegmentWork]:
         return self
-
-    def examination(self, view: SchemaView) -> Examination | None:
-        return strict(view, SQLiteExaminer(self.file))
 
     def begin(self, intent: Intent) -> SlotWriter[SegmentWork]:
         self.begun.append(intent)

@@ -227,12 +227,19 @@ def test_a_key_that_no_job_drops_stops_the_drainer_with_its_name(tmp_path: Path)
 
 
 def test_no_batch_is_spread_while_a_key_is_loose(tmp_path: Path) -> None:
-    """Rule 12: from the start of the job that drops a key, not of one that adds a column or drops a plain index."""
+    """Rule 12: from the start of the job that drops a key, or a partition whose rows hold values of a key; not of one
+    that adds a column or drops a plain index."""
     found = Schema.open(JobHistory(jobs(WITH, WITHOUT, ActionType.DROP_INDEX)), position_ts=ts(2), schema_version=2)
     assert found.unenforced_from == DROP_START
-    for kind, after in ((ActionType.ADD_COLUMN, WITHOUT), (ActionType.DROP_INDEX, WITH)):
-        other = Schema.open(JobHistory(jobs(WITH, after, kind)), position_ts=ts(2), schema_version=2)
-        assert other.unenforced_from is None
+    for before, kind, after, expected in (
+        (WITH, ActionType.ADD_COLUMN, WITHOUT, None),
+        (WITH, ActionType.DROP_INDEX, WITH, None),
+        (WITH, ActionType.DROP_TABLE_PARTITION, WITH, DROP_START),
+        (WITHOUT, ActionType.DROP_TABLE_PARTITION, WITHOUT, None),
+        (KEYED, ActionType.DROP_TABLE_PARTITION, KEYED, None),
+    ):
+        other = Schema.open(JobHistory(jobs(before, after, kind)), position_ts=ts(2), schema_version=2)
+        assert other.unenforced_from == expected
 
 
 def test_the_rows_of_this_file_are_what_they_say() -> None:

@@ -182,7 +182,7 @@ def test_streams_of_tidb_that_break_their_keys(
         assert f"put {at} into syncer.ignore-txn-commit-ts" in found.text
 
 
-@pytest.mark.parametrize(("info", "drawn", "error"), BROKEN[-1:])
+@pytest.mark.parametrize(("info", "drawn", "error"), BROKEN)
 def test_a_spread_batch_that_breaks_its_keys_stays_open(
     tmp_path: Path, info: TableInfo, drawn: list[list[Op]], error: str
 ) -> None:

@@ -25,7 +25,7 @@ from drainer.apply.progress import Progress
 from drainer.apply.segments import segments_for
 from drainer.batch.binlog import ServedBinlog
 from drainer.pumps.range_count import together
-from drainer.schema.errors import TableUnverified, UnknownColumn
+from drainer.schema.errors import ColumnGoing, TableUnverified, UnknownColumn
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Intent, ParallelSink, SlotWriter
 from drainer.sink.errors import DataError
@@ -126,6 +126,10 @@ class Spreading:
         order = plan.fold or self._order(intent.slots)
         if plan.intent is None and order.cut_version != self._segments.cut_version:
             raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: it is to be cut otherwise now")
+        if self._may_be_refused(plan):
+            if plan.fold is None:
+                return False
+            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: a DDL is dropping a key")
         writer: SlotWriter[Any] | None = self._parallel().begin(intent)
         self.open_intent = intent
         crash_point("drainer.after_intent")
@@ -170,6 +174,11 @@ class Spreading:
         does."""
         ignored = self._supply.schema.policy.ignored_ts
         return plan.intent is None and any(plan.after_ts < ts <= plan.until_ts for ts in ignored)
+
+    def _may_be_refused(self, plan: Plan) -> bool:
+        """Whether a job has become known since the batch was planned because of which it must be inline (rule 12)."""
+        since = self._supply.schema.unenforced_from
+        return plan.intent is None and since is not None and since < plan.until_ts
 
     def _intent(self, plan: Plan) -> Intent:
         if plan.intent is None:
@@ -226,10 +235,12 @@ class Spreading:
                 elif not self._supply.verify(error):
                     _log.info("the batch is applied by the driver alone", why=str(error))
                     return False
-            except UnknownColumn as error:
+            except (ColumnGoing, UnknownColumn) as error:
                 if plan.intent is None:
                     _log.info("the batch is applied by the driver alone", why=str(error))
                     return False
+                if isinstance(error, ColumnGoing):
+                    raise
                 self._supply.schema.skip_column(error.table_id, error.column_id, error.schema_version)
             else:
                 return True

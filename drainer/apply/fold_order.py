@@ -101,7 +101,7 @@ class FoldOrder:
     def builder(self, decoder: SegmentDecoder) -> SegmentBuilder:
         from drainer.changes.segment import SegmentBuilder
 
-        return SegmentBuilder(decoder, follows_values=False)
+        return SegmentBuilder(decoder)
 
     def cut(self, builder: SegmentBuilder) -> dict[int, bytes]:
         return builder.slots(self.slots)

@@ -27,8 +27,6 @@ class Builder(Protocol):
 
     def finish(self, after_ts: int, until_ts: int) -> Segment: ...
 
-    def hides_conflict(self) -> bool: ...
-
 
 class RowDecoder(Protocol):
     """Decodes with one view. Not thread-safe."""

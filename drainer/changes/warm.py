@@ -6,10 +6,9 @@ from binlog.envelope import encode_binlog
 from binlog.tidb.datum import Datum
 from binlog.tidb.mutation import PrewriteValue
 from binlog.tidb.row import encode_delete, encode_insert, encode_update
-from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, TableInfo
+from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.changes.claim_slots import merge_claims
 from drainer.changes.decode import ColumnDecoder, view_of_table
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
@@ -25,8 +24,7 @@ _COLUMNS = (
 def warm_up(format_: Format) -> None:
     """Convert rows of a table that does not exist from binlogs to slots and back."""
     columns = tuple(ColumnInfo(id=n + 1, name=f"c{n}", offset=n, type=kind) for n, kind in enumerate(_COLUMNS))
-    unique = IndexInfo(id=1, name="u", columns=(IndexColumn("c1", 1), IndexColumn("c0", 0)), unique=True, primary=False)
-    info = TableInfo(id=1, name="t", columns=columns, indexes=(unique,), pk_is_handle=True)
+    info = TableInfo(id=1, name="t", columns=columns, pk_is_handle=True)
     decoder = SegmentDecoder(view_of_table(info, "d"), format_, columns_bytes_min=0, columns_rows_min=0)
     payloads = []
     decoder.columns = ColumnDecoder(decoder.view, vector_rows_min=1, decoder=decoder.rows)
@@ -41,9 +39,6 @@ def warm_up(format_: Format) -> None:
     builder = SegmentBuilder(decoder)
     builder.add_all(payloads)
     builder.finish(0, 1)
-    builder.hides_conflict()
     builder = SegmentBuilder(decoder)
     builder.add_all(payloads)
-    parts = builder.parts(2)
-    merge_slot(parts.slots.values(), format_)
-    merge_claims(parts.claims.values(), format_)
+    merge_slot(builder.slots(2).values(), format_)

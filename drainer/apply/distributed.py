@@ -213,6 +213,7 @@ class Spreading:
         """The current schema, packed."""
         view = self._supply.schema.view()
         if self._packed is None or self._packed[0] is not view:
+            self._parallel().prepare(view)
             self._packed = view, PackedView.of(view)
         return self._packed[1]
 

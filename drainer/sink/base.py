@@ -253,6 +253,11 @@ class Sink(Protocol[S_contra]):
 class ParallelSink(Protocol[S_contra]):
     """The methods of a sink that executors can write to."""
 
+    def prepare(self, view: SchemaView) -> None:
+        """Called with each new view before rows of its tables are divided into slots, while another thread may be
+        writing the batch before."""
+        ...
+
     def begin(self, intent: Intent) -> SlotWriter[S_contra]:
         """Record the intent, or continue with the open one, which must be equal to it, and create its marks."""
         ...

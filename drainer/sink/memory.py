@@ -14,6 +14,7 @@ from drainer.batch.work import Change, Kind, Literals, Pieces, SegmentWork
 from drainer.order.upsert import upsert
 from drainer.row.format import Format
 from drainer.schema.steps import Ddl
+from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
     Applied,
@@ -192,6 +193,9 @@ class MemorySink:
         self._move(pieces.after_ts, pieces.until_ts, schema_version)
         self.store.log.append(("pieces", pieces.after_ts, pieces.until_ts))
         return Applied(rows, rows)
+
+    def prepare(self, view: SchemaView) -> None:
+        """Nothing depends on the tables."""
 
     def begin(self, intent: Intent) -> SlotWriter[SegmentWork]:
         position = self.store.position

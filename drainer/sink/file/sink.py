@@ -21,6 +21,7 @@ from binlog.runtime.directories import make_directory
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
 from drainer.schema.steps import Ddl
+from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     ADVANCE_EVERY_S,
     NO_QUESTION,
@@ -158,6 +159,9 @@ class FileSink:
 
     def job_done(self, job_id: int) -> bool:
         return self._opened().job_done(job_id)
+
+    def prepare(self, view: SchemaView) -> None:
+        """Nothing depends on the tables."""
 
     def begin(self, intent: Intent) -> LineSlotWriter:
         self._rename()

@@ -24,7 +24,7 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.errors import DispatchError
 from drainer.dispatch.piece_order import Part, PartsOf
 from drainer.dispatch.slotting import PartitionSlotting
-from drainer.dispatch.table_check import check_ddl, check_view, unpublished
+from drainer.dispatch.table_check import check_ddl, check_view, unfit_table, unpublished
 from drainer.protocol.encoder import RegisteringEncoder
 from drainer.protocol.simple.bootstrap import BootstrapSchedule
 from drainer.schema.steps import Ddl
@@ -89,7 +89,7 @@ class KafkaSink:
         self._planning = publication.with_topics({}, {})
         self._describes = isinstance(publication.encoder, RegisteringEncoder) or publication.sends_bootstraps
         self._viewed: Sequence[TopicTable] = ()
-        self._unfit: DispatchError | None = None  # of the last view that was examined
+        self._unfit: DispatchError | None = None  # of the last view that was prepared
         self._schedule = BootstrapSchedule(publication.options)
         self._keyless = KeylessTables(publication)
 
@@ -217,6 +217,19 @@ class KafkaSink:
 
     def job_done(self, job_id: int) -> bool:
         return job_id in self._opened()[0].document.jobs
+
+    def prepare(self, view: SchemaView) -> None:
+        """Look up topics and schemas, because topics must be known before rows are cut by their partitions. A table
+        that does not fit the settings is an error of `begin`: the range that another thread is writing is finished."""
+        topics = self._opened()[1]
+        self._unfit = unfit_table(view, self._planning.router)
+        self._keyless.warn(view)
+        names = [(one.schema, one.name) for one in view.tables.values() if one.current.has_rows]
+        topics.know(self._publication.router.topics(names))
+        if self._describes and self._unfit is None:
+            tables = self._planning.tables_of(view)
+            topics.prepare(tables)
+            self._viewed = tables
 
     def begin(self, intent: Intent) -> KafkaSlotWriter:
         driver, topics = self._opened()

@@ -11,6 +11,7 @@ from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Pieces, SegmentWork
 from drainer.schema.steps import Ddl
+from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
     Applied,
@@ -200,6 +201,9 @@ class MySQLSink:
             lambda stored: stored.commit_ts == commit_ts,
         )
         self._moved(commit_ts, schema_version)
+
+    def prepare(self, view: SchemaView) -> None:
+        """Nothing depends on the tables."""
 
     def begin(self, intent: Intent) -> MySQLSlotWriter:
         driver = self._open()

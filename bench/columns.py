@@ -3,11 +3,8 @@
     python -m bench.columns [--rows 50000] [--typed]
 
 `sbtest` is pumpload's table: 70 % inserts, 20 % updates, 10 % deletes, with 1 or 20 rows a transaction. `wide` has ten
-columns of ten types. `three keys` has three unique keys besides its primary key: a number, a text, and a number with a
-text of a collation that is not computed. Their values are followed (rule 21): inline until it is known that folding
-hides no conflict, and spread with the claims of every value, which are then merged. Batches of few rows show from which
-number of rows arrays are worth it. The record batches of the typed change stream come first; `--typed` measures only
-these. Each figure is the least of several runs.
+columns of ten types. Batches of few rows show from which number of rows arrays are worth it. The record batches of the
+typed change stream come first; `--typed` measures only these. Each figure is the least of several runs.
 """
 
 from __future__ import annotations
@@ -16,21 +13,16 @@ import argparse
 import random
 from collections.abc import Callable
 
-from binlog.tidb.datum import Datum
 from binlog.tidb.table import TableInfo
-from binlog.tidb.types import FieldType, Tp
 
 from bench.report import Report
-from bench.rowcodec import CHAR, SBTEST, WIDE, binlogs, least_us, sbtest_row, unique_row, wide_row
-from drainer.changes.claim_slots import merge_claims
+from bench.rowcodec import SBTEST, WIDE, binlogs, least_us, sbtest_row, wide_row
 from drainer.changes.decode import VECTOR_ROWS_MIN, ColumnDecoder
 from drainer.changes.scan import scan_all
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.order.blob import merge_slot as merge_rows
-from drainer.order.fold import FoldBuilder, Parts
-from drainer.order.probes import Questions
-from drainer.order.probes import merge_claims as merge_noted
+from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
 from drainer.row.transaction import scan
 from drainer.schema.table_versions import Watched, Written
@@ -38,21 +30,9 @@ from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.spark.typed.fields import fields_of
 from drainer.spark.typed.reading import Reading
 from drainer.spark.typed.rows import Changes
-from tests.support.row_case import BEGIN_TS, INT, Step, not_null, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, Step, transaction, view_of
 
-LOOSE = FieldType(Tp.VARCHAR, 0, 80, 0, "utf8mb4", "utf8mb4_general_ci")
-KEYED = table(
-    [("id", INT), ("k", not_null(INT)), ("c", CHAR), ("pad", CHAR), ("shop", INT), ("email", LOOSE)],
-    handle="id",
-    unique={"uk": ["k"], "uc": ["c"], "ue": ["shop", "email"]},
-    name="keyed",
-)
 SMALL = (1, 10, 30, 100, 250, 1000)
-
-
-def keyed_row(number: int, dice: random.Random) -> dict[int, Datum]:
-    """Return values that no other row has."""
-    return {**unique_row(number, dice), 5: number % 100, 6: b"Customer.%d@Example.com" % number}
 
 
 def wide_binlogs(count: int, rows_each: int) -> list[bytes]:
@@ -107,61 +87,25 @@ def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes], c
     both("merging slots", lambda: [merge_slot([b], SQL_TEXT) for b in ours], lambda: [merge_rows([b]) for b in theirs])
 
 
-def three_keys(report: Report, payloads: list[bytes], count: int) -> None:
-    """Measure an inline batch of such a table until it is known that folding hides no conflict, and a spread one until
-    the questions to the destination are known."""
-    columns = SegmentDecoder(view_of(KEYED), SQL_TEXT, columns_bytes_min=0, columns_rows_min=0)
-    rows = Decoder(view_of(KEYED))
-
-    def checked(builder: SegmentBuilder | FoldBuilder) -> None:
-        builder.finish(0, 1)
-        assert not builder.hides_conflict()
-
-    def cut(builder: SegmentBuilder | FoldBuilder) -> Parts:
-        return builder.parts(4, goes_ahead=lambda _: False)
-
-    def merge_columns(blobs: list[bytes]) -> Questions:
-        return merge_claims(blobs, SQL_TEXT)
-
-    def merged(merge: Callable[[list[bytes]], Questions], claims: dict[int, bytes]) -> None:
-        assert all(not merge([blob]).conflict for blob in claims.values())
-
-    ours, theirs = cut(by_columns(columns, payloads)).claims, cut(by_rows(rows, payloads)).claims
-    for what, own, other in (
-        ("inline", lambda: checked(by_columns(columns, payloads)), lambda: checked(by_rows(rows, payloads))),
-        ("to 4 slots", lambda: cut(by_columns(columns, payloads)), lambda: cut(by_rows(rows, payloads))),
-        ("merging claims", lambda: merged(merge_columns, ours), lambda: merged(merge_noted, theirs)),
-    ):
-        name = f"three keys {what}"
-        report.add(f"{name}, by columns", least_us(own, count), "µs/row")
-        report.add(f"{name}, one by one", least_us(other, count), "µs/row")
-        report.ratio(f"{name}, one by one", f"{name}, by columns")
-
-
 def small(report: Report, info: TableInfo, payloads: list[bytes]) -> None:
     columns, rows = (
         SegmentDecoder(view_of(info), SQL_TEXT, columns_bytes_min=0, columns_rows_min=0),
         Decoder(view_of(info)),
     )
-    name = "three keys, " if info is KEYED else ""
     for count in SMALL:
         some = payloads[:count]
         repeats = max(1, 2000 // count)
 
         def ours(some: list[bytes] = some, repeats: int = repeats) -> None:
             for _ in range(repeats):
-                builder = by_columns(columns, some)
-                builder.finish(0, 1)
-                builder.hides_conflict()
+                by_columns(columns, some).finish(0, 1)
 
         def theirs(some: list[bytes] = some, repeats: int = repeats) -> None:
             for _ in range(repeats):
-                builder = by_rows(rows, some)
-                builder.finish(0, 1)
-                builder.hides_conflict()
+                by_rows(rows, some).finish(0, 1)
 
-        report.add(f"{name}{count} rows by columns", least_us(ours, count * repeats) * count, "µs a batch")
-        report.add(f"{name}{count} rows one by one", least_us(theirs, count * repeats) * count, "µs a batch")
+        report.add(f"{count} rows by columns", least_us(ours, count * repeats) * count, "µs a batch")
+        report.add(f"{count} rows one by one", least_us(theirs, count * repeats) * count, "µs a batch")
 
 
 def typed(report: Report, name: str, info: TableInfo, payloads: list[bytes], count: int) -> None:
@@ -204,9 +148,7 @@ def main() -> None:
     report = Report(f"folding {count:,} rows")
     for name, info, payloads, rows in inputs:
         measure(report, name, info, payloads, rows)
-    three_keys(report, binlogs(KEYED, keyed_row, count), count)
     small(report, SBTEST, single)
-    small(report, KEYED, binlogs(KEYED, keyed_row, max(SMALL)))
 
 
 if __name__ == "__main__":

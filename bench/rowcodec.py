@@ -129,13 +129,6 @@ def fold(decoder: Decoder, payloads: list[bytes]) -> FoldBuilder:
     return builder
 
 
-def inline(decoder: Decoder, payloads: list[bytes]) -> None:
-    """Fold as drainer.apply.inline does before anything is written."""
-    builder = fold(decoder, payloads)
-    builder.finish(0, 1)
-    assert not builder.hides_conflict()
-
-
 def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes]) -> None:
     count = len(payloads)
     decoder = decoder_of(info)
@@ -156,11 +149,6 @@ def main() -> None:
     measure(report, "sbtest", SBTEST, binlogs(SBTEST, sbtest_row, count))
     report.ratio("sbtest to net rows", "formatting alone")
     measure(report, "unique", UNIQUE, binlogs(UNIQUE, unique_row, count))
-    for name, info, row in (("sbtest", SBTEST, sbtest_row), ("unique", UNIQUE, unique_row)):
-        payloads, decoder = binlogs(info, row, count), decoder_of(info)
-        spent = least_us(lambda p=payloads, d=decoder: inline(d, p), count)  # type: ignore[misc]
-        report.add(f"{name} inline, checked", spent, "µs/row")
-    report.ratio("unique inline, checked", "sbtest inline, checked")
     measure(report, "wide", WIDE, binlogs(WIDE, wide_row, count // 5))
 
 

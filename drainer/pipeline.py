@@ -3,8 +3,8 @@
     plan ─► inline:  messages ─► binlogs in commit order ─► walk ─┬► Rows ─► fold ─► destination.apply
                                                                   └► Ddl ─────────► destination.ddl
          ├► large:   spool ─► as inline, the large transaction in pieces: destination.apply_pieces
-         └► spread:  executors: fold ─► by slot ─► examine ─► begin(intent) ─► write ─► commit
-                     └──── read ─────────────┘     └──── run, after the batch before ───┘
+         └► spread:  executors: fold ─► by slot ─► begin(intent) ─► write ─► commit
+                     └──── read ─────────────┘     └─ run, after the batch before ─┘
 
 Only the destination's position counts: a batch that fails is continued from there.
 """
@@ -83,7 +83,8 @@ class Pipeline:
     @property
     def inline_from(self) -> int | None:
         """From this ts on batches must be inline: TiDB may not enforce a unique key (rule 12), and only inline batches
-        can run the drop of the key early; or a later change may be refused (rule 21). None: no such ts."""
+        can run the drop of the key early; or rows before it need a schema that is not known (rule 14). None: no such
+        ts."""
         if self.position_ts < self._spreading.inline_until:
             return self.position_ts
         schema = self._supply.schema

@@ -1,11 +1,10 @@
 """Applies a spread batch: a large batch without DDL, folded and applied on executors under a recorded intent (rules 15,
 16).
 
-Whatever could stop a batch of TiDB's rows is found before the batch is started, because a committed chunk cannot be
-undone and a started batch must be completed (rule 21). Values of secondary unique keys are compared with one another
-and with the destination's rows. Tables whose conflicts show only when rows are written are written in the transaction
-that records the intent. If either finds a conflict, nothing has been applied, and the batch is applied inline, which
-stops exactly before the refused transaction.
+A stream that keeps its unique keys is never refused (rules 12 and 21). If the destination refuses a row, the batch
+stays open, because a committed chunk cannot be undone: the error names the row, its transaction and the range. Rows of
+a sound stream may violate a key that a DDL is dropping; from the start of such a DDL batches are inline
+(Pipeline.inline_from).
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from drainer.apply.batch_planner import Mode, Plan, only
 from drainer.apply.fold_order import PackedView, ReadOrder
 from drainer.apply.inline import SchemaSupply
 from drainer.apply.large_transaction import PullLarge
-from drainer.apply.micro_batch import ExamineJob, MicroBatch, SpreadJob, binlogs
+from drainer.apply.micro_batch import MicroBatch, SpreadJob, binlogs
 from drainer.apply.progress import Progress, Stopped
 from drainer.apply.segments import segments_for
 from drainer.batch.binlog import ServedBinlog
 from drainer.pumps.range_count import together
-from drainer.schema.errors import TableUnverified, UnknownColumn
+from drainer.schema.errors import ColumnGoing, TableUnverified, UnknownColumn
 from drainer.schema.view import SchemaView
-from drainer.sink.base import AnySink, Examination, Intent, ParallelSink, Receipt, SlotWriter
-from drainer.sink.errors import CommitRefused, DataError, DestinationDown
+from drainer.sink.base import AnySink, Intent, ParallelSink, Receipt, SlotWriter
+from drainer.sink.errors import DataError, DestinationDown
 from drainer.sink.retry import TASK_RETRY_S, TASK_RETRY_S_MAX, Patience
 
 T = TypeVar("T")
@@ -42,8 +41,6 @@ _log = get_logger(__name__)
 # While a slot is applied it uses a connection to the destination, and a server writes fewer rows per second over many
 # connections than over a few (bench.planner). With a server of many processors, set worker-count higher.
 SLOTS_MAX = 16
-# More than the two batches that can be in progress at a time.
-VIEWS_KEPT = 8
 
 
 class NotSpread(BinlogError):
@@ -95,10 +92,7 @@ class Spreading:
         self._slots = self._segments.slots or self._at_most(cut.slots)
         self.open_intent = intent
         self.inline_until = 0
-        self._packed: tuple[SchemaView, PackedView, Examination | None] | None = None
-        # By the token of the view. A batch is applied with the view that it was planned with, and the next batch may
-        # already be planned with another.
-        self._examined: dict[str, Examination | None] = {}
+        self._packed: tuple[SchemaView, PackedView] | None = None
 
     def use_parallelism(self, tasks: int) -> None:
         """The number of concurrent tasks, which is known after Spark's start and changes with its executors."""
@@ -115,7 +109,7 @@ class Spreading:
         open_and_unsure = plan.intent is not None and not self._supply.complete
         if plan.mode is not Mode.SPREAD or open_and_unsure or self._leaves_out(plan):
             return None
-        return self._order(self._intent(plan).slots, fresh=plan.intent is None)
+        return self._order(self._intent(plan).slots)
 
     def read(self, plan: Plan, micro_batch: MicroBatch) -> None:
         """Pull and fold a batch that has a `fold`. This changes nothing, so the previous batch may be applied at the
@@ -141,10 +135,14 @@ class Spreading:
             self.read(plan, micro_batch)
         elif not self._supply.complete and not self._decodable(plan, micro_batch, intent):
             return False
-        order = plan.fold or self._order(intent.slots, fresh=plan.intent is None)
-        writer = self._begun(plan, micro_batch, intent, order)
-        if writer is None:
-            return False
+        order = plan.fold or self._order(intent.slots)
+        if plan.intent is None and order.cut_version != self._segments.cut_version:
+            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: it is to be cut otherwise now")
+        if self._may_be_refused(plan):
+            if plan.fold is None:
+                return False
+            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: a DDL is dropping a key")
+        writer: SlotWriter[Any] | None = self._parallel().begin(intent)
         self.open_intent = intent
         crash_point("drainer.after_intent")
         rows = 0
@@ -185,39 +183,13 @@ class Spreading:
                 patience.over()
                 return found
 
-    def _begun(self, plan: Plan, micro_batch: MicroBatch, intent: Intent, order: ReadOrder) -> SlotWriter[Any] | None:
-        """Record the intent, together with the rows that are written before the slots; None if nothing was done."""
-        if plan.intent is None and order.cut_version != self._segments.cut_version:
-            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: it is to be cut otherwise now")
-        examination = self._examined.get(order.view.token)  # it determined which rows go ahead
-        if order.examined and examination is None:
-            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: the schema has changed")
-        if not order.examined or examination is None:
-            return self._parallel().begin(intent)
-        planned = together(plan.planned.values())
-        job = ExamineJob(order, intent, examination.examiner, plan.fold is not None, planned)
-        found = self._repeated(lambda _: micro_batch.examine(job))
-        why = found.conflict
-        crash_point("drainer.before_intent")
-        if not why:
-            try:
-                return self._parallel().begin(intent, found.ahead)
-            except (DataError, CommitRefused) as error:
-                why = str(error)
-        place = {"after_ts": plan.after_ts, "until_ts": plan.until_ts}
-        _log.warning(
-            "the batch is applied by the driver alone: the destination may refuse a change in it", why=why, **place
-        )
-        self.inline_until = plan.until_ts
-        if plan.fold is not None:
-            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] must be applied by the driver alone: {why}")
-        return None
-
     def _name(self, error: DataError, plan: Plan, micro_batch: MicroBatch) -> None:
-        """Add to an error which transaction was refused, for example because the destination cannot store a value."""
-        commit_ts = error.commit_ts
-        if not commit_ts:
-            return
+        """Add to an error which batch it is, and which transaction of it was refused, if that is known."""
+        start_ts = self._start_ts(plan, micro_batch, error.commit_ts) if error.commit_ts else 0
+        error.name_in_batch(start_ts, plan.after_ts, plan.until_ts)
+
+    def _start_ts(self, plan: Plan, micro_batch: MicroBatch, commit_ts: int) -> int:
+        """The start_ts of a transaction of the batch, 0 if it cannot be determined."""
         merged: list[ServedBinlog] = []
         try:
             if plan.fold is None:
@@ -229,14 +201,18 @@ class Spreading:
             _log.warning(
                 "cannot determine which transaction the destination refused", commit_ts=commit_ts, why=str(failed)
             )
-        start_ts = next((one.start_ts for one in merged if one.commit_ts == commit_ts), 0)
-        error.name_in_batch(start_ts, plan.after_ts, plan.until_ts)
+        return next((one.start_ts for one in merged if one.commit_ts == commit_ts), 0)
 
     def _leaves_out(self, plan: Plan) -> bool:
         """Whether a transaction of the batch is to be skipped (ignore-txn-commit-ts), which only an inline batch
         does."""
         ignored = self._supply.schema.policy.ignored_ts
         return plan.intent is None and any(plan.after_ts < ts <= plan.until_ts for ts in ignored)
+
+    def _may_be_refused(self, plan: Plan) -> bool:
+        """Whether a job has become known since the batch was planned because of which it must be inline (rule 12)."""
+        since = self._supply.schema.unenforced_from
+        return plan.intent is None and since is not None and since < plan.until_ts
 
     def _intent(self, plan: Plan) -> Intent:
         if plan.intent is None:
@@ -264,22 +240,16 @@ class Spreading:
             )
         return plan.intent
 
-    def _order(self, slots: int, *, fresh: bool = False) -> ReadOrder:
-        """`fresh`: the batch has not been started; an open one has been examined."""
-        packed, examination = self._viewed()
-        return self._segments.order(packed, slots, examination, examined=fresh and examination is not None)
+    def _order(self, slots: int) -> ReadOrder:
+        return self._segments.order(self._packed_view(), slots)
 
-    def _viewed(self) -> tuple[PackedView, Examination | None]:
-        """The current schema, packed, and the examination that the sink requires before its rows are spread."""
+    def _packed_view(self) -> PackedView:
+        """The current schema, packed."""
         view = self._supply.schema.view()
-        viewed = self._packed
-        if viewed is None or viewed[0] is not view:
-            packed, examination = PackedView.of(view), self._parallel().examination(view)
-            viewed = self._packed = view, packed, examination
-            self._examined[packed.token] = examination
-            while len(self._examined) > VIEWS_KEPT:
-                del self._examined[next(iter(self._examined))]
-        return viewed[1:]
+        if self._packed is None or self._packed[0] is not view:
+            self._parallel().prepare(view)
+            self._packed = view, PackedView.of(view)
+        return self._packed[1]
 
     def _parallel(self) -> ParallelSink[Any]:
         parallel = self._sink.parallel
@@ -300,10 +270,12 @@ class Spreading:
                 elif not self._supply.verify(error):
                     _log.info("the batch is applied by the driver alone", why=str(error))
                     return False
-            except UnknownColumn as error:
+            except (ColumnGoing, UnknownColumn) as error:
                 if plan.intent is None:
                     _log.info("the batch is applied by the driver alone", why=str(error))
                     return False
+                if isinstance(error, ColumnGoing):
+                    raise
                 self._supply.schema.skip_column(error.table_id, error.column_id, error.schema_version)
             else:
                 return True

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from drainer.batch.work import SegmentWork
 from drainer.changes.change_segment import ChangeSegment
-from drainer.order.probes import Questions
 from drainer.order.slot import HASH_VERSION
 from drainer.row.format import Format
 from drainer.schema.view import SchemaView
@@ -61,17 +60,6 @@ class ReadOrder(Protocol):
     def slots(self) -> int: ...
 
     @property
-    def blobs(self) -> int:
-        """The number of blobs of a part: first one for each slot, then those of `examined`."""
-        ...
-
-    @property
-    def examined(self) -> bool:
-        """The blobs of the slots are followed by as many with claims, and one with the rows that are written first;
-        these are examined before anything is applied (rule 21)."""
-        ...
-
-    @property
     def cut_version(self) -> int:
         """The version of the assignment of changes to slots (rule 16)."""
         ...
@@ -88,10 +76,6 @@ class ReadOrder(Protocol):
         """Return one slot's segment, from the blobs of all parts."""
         ...
 
-    def questions(self, blobs: Iterable[bytes]) -> Questions:
-        """The questions that follow from the claims of a slot, from the blobs of all parts."""
-        ...
-
     def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
         """Return the commit_ts of the last change of a key in a slot's blobs; 0: not known."""
         ...
@@ -99,18 +83,11 @@ class ReadOrder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FoldOrder:
-    """Decode with `view` for a destination that writes rows in `format`, fold, and divide into `slots`. `ahead`: ids of
-    the tables that are written before the slots, and are in none of them. `examined`: see ReadOrder."""
+    """Decode with `view` for a destination that writes rows in `format`, fold, and divide into `slots`."""
 
     view: PackedView
     format: Format
     slots: int
-    ahead: frozenset[int] = frozenset()
-    examined: bool = False
-
-    @property
-    def blobs(self) -> int:
-        return 2 * self.slots + 1 if self.examined else self.slots
 
     @property
     def cut_version(self) -> int:
@@ -124,14 +101,10 @@ class FoldOrder:
     def builder(self, decoder: SegmentDecoder) -> SegmentBuilder:
         from drainer.changes.segment import SegmentBuilder
 
-        return SegmentBuilder(decoder, follows_values=self.examined)
+        return SegmentBuilder(decoder)
 
     def cut(self, builder: SegmentBuilder) -> dict[int, bytes]:
-        parts = builder.parts(self.slots, goes_ahead=self.ahead.__contains__)
-        if not self.examined:
-            return parts.slots
-        claims = {self.slots + slot: blob for slot, blob in parts.claims.items()}
-        return {**parts.slots, **claims, **({2 * self.slots: parts.ahead} if parts.ahead else {})}
+        return builder.slots(self.slots)
 
     def merge(
         self, decoder: Callable[[], SegmentDecoder], blobs: Iterable[bytes], after_ts: int, until_ts: int
@@ -139,11 +112,6 @@ class FoldOrder:
         from drainer.changes.slots import merge_slot
 
         return merge_slot(blobs, self.format, after_ts, until_ts)
-
-    def questions(self, blobs: Iterable[bytes]) -> Questions:
-        from drainer.changes.claim_slots import merge_claims
-
-        return merge_claims(blobs, self.format)
 
     def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
         from drainer.changes.slots import last_change
@@ -159,12 +127,7 @@ class ChangesOrder:
     view: PackedView
     slots: int
     slotting: Slotting
-    examined: bool = False
     stored_generated: bool = False
-
-    @property
-    def blobs(self) -> int:
-        return self.slots
 
     @property
     def cut_version(self) -> int:
@@ -187,9 +150,6 @@ class ChangesOrder:
         from drainer.changes.stream import merge
 
         return merge(decoder(), blobs, after_ts, until_ts)
-
-    def questions(self, blobs: Iterable[bytes]) -> Questions:
-        return Questions("", ())  # changes are not examined
 
     def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
         return 0

@@ -158,22 +158,18 @@ class Inline:
                 self._progress.position_ts = step.until_ts
 
     def _apply_rows(self, section: Section, decoder: RowDecoder, version: int) -> None:
-        """Apply a section in one downstream transaction. If the destination refuses it, or if folding could hide that
-        one of its transactions would be refused, apply its transactions one by one. So an error always concerns the
-        same transaction, however upstream's transactions were divided into batches, and everything before it has been
-        applied (rule 21)."""
+        """Apply a section in one downstream transaction. If the destination refuses it, apply its transactions one by
+        one: the error then names the transaction, and everything before it has been applied (rule 21)."""
         builder = decoder.builder()
         builder.add_all(small_payloads(section.binlogs))
         work = builder.finish(section.after_ts, section.until_ts)
-        if builder.hides_conflict():
-            self._apply_each(section, decoder, version)
-            return
         try:
             self._destination.apply(work, version)
         except DataError as error:
             if work.commits > 1:
                 _log.warning("a batch is applied transaction by transaction", why=str(error))
-                self._apply_each(section, decoder, version)
+                for one in each_commit(section):
+                    self._apply_rows(one, decoder, version)
                 return
             first = section.binlogs[0]
             error.name_transaction(
@@ -181,10 +177,6 @@ class Inline:
             )
             raise
         self._applied(section, work.change_count)
-
-    def _apply_each(self, section: Section, decoder: RowDecoder, version: int) -> None:
-        for one in each_commit(section):
-            self._apply_rows(one, decoder, version)
 
     def _apply_large(self, section: Section, decoder: RowDecoder, version: int) -> None:
         """Apply one large transaction in pieces, in one downstream transaction."""

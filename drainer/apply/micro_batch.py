@@ -12,7 +12,7 @@ from drainer.apply.fold_order import ReadOrder
 from drainer.batch.binlog import ServedBinlog
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.range_count import Counted
-from drainer.sink.base import Examiner, Intent, Receipt, Segment, SlotWriter
+from drainer.sink.base import Intent, Receipt, SlotWriter
 from drainer.sink.retry import TASK_RETRY_S
 
 
@@ -30,27 +30,6 @@ class SpreadJob:
     retry_for_s: float = TASK_RETRY_S
 
 
-@dataclass(frozen=True, slots=True)
-class ExamineJob:
-    """Parameters of the tasks that examine a batch before it is started (rule 21). Picklable; fields as in
-    SpreadJob."""
-
-    order: ReadOrder
-    intent: Intent
-    examiner: Examiner
-    folded: bool
-    planned: Counted | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """`conflict`: why the batch must be applied transaction by transaction, '' if it need not; `ahead`: rows that are
-    written before all slots."""
-
-    conflict: str
-    ahead: Segment | None
-
-
 class MicroBatch(Protocol):
     """A batch of the Spark query."""
 
@@ -65,11 +44,6 @@ class MicroBatch(Protocol):
     def read(self, order: ReadOrder, *, folded: bool) -> None:
         """Pull and fold the whole batch now; later calls use the result. Changes nothing in the destination. Raises
         what pulling and decoding raise."""
-        ...
-
-    def examine(self, job: ExamineJob) -> Examined:
-        """Fold on executors, check for conflicts by value, and collect the rows that are written first in the
-        driver."""
         ...
 
     def spread(self, job: SpreadJob) -> Sequence[Receipt]:

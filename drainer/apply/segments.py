@@ -15,7 +15,7 @@ from drainer.changes.stream import StreamDecoder
 from drainer.order.slot import HASH_VERSION
 from drainer.row.format import Format
 from drainer.schema.view import SchemaView
-from drainer.sink.base import AnySink, ChangeSink, Examination, Segment, Wants
+from drainer.sink.base import AnySink, ChangeSink, Segment, Wants
 
 Piece = Callable[[bytes, int, int], Segment]  # a piece of a transaction, after_ts and until_ts to its segment
 
@@ -26,8 +26,6 @@ class Builder(Protocol):
     def add_all(self, payloads: Iterable[bytes]) -> None: ...
 
     def finish(self, after_ts: int, until_ts: int) -> Segment: ...
-
-    def hides_conflict(self) -> bool: ...
 
 
 class RowDecoder(Protocol):
@@ -61,9 +59,8 @@ class Segments(Protocol):
 
     def decoder(self, view: SchemaView) -> RowDecoder: ...
 
-    def order(self, view: PackedView, slots: int, examination: Examination | None, *, examined: bool) -> ReadOrder:
-        """Return the order for executors. `examined`: the batch is examined before it is started; an open one has
-        been."""
+    def order(self, view: PackedView, slots: int) -> ReadOrder:
+        """Return the order for executors."""
         ...
 
     def shown_keys(self, segment: Any, schema: str, table: str) -> str:
@@ -111,9 +108,8 @@ class NetSegments:
     def decoder(self, view: SchemaView) -> RowDecoder:
         return _NetDecoder(SegmentDecoder(view, self.format))
 
-    def order(self, view: PackedView, slots: int, examination: Examination | None, *, examined: bool) -> ReadOrder:
-        ahead = examination.ahead if examination is not None else frozenset()
-        return FoldOrder(view, self.format, slots, ahead, examined and examination is not None)
+    def order(self, view: PackedView, slots: int) -> ReadOrder:
+        return FoldOrder(view, self.format, slots)
 
     def shown_keys(self, segment: SegmentWork, schema: str, table: str) -> str:
         return shown_keys(segment, schema, table)
@@ -142,8 +138,7 @@ class ChangeSegments:
     def decoder(self, view: SchemaView) -> RowDecoder:
         return StreamDecoder(view, stored_generated=self.sink.stored_generated)
 
-    def order(self, view: PackedView, slots: int, examination: Examination | None, *, examined: bool) -> ReadOrder:
-        assert examination is None, "unique values are tracked only for net rows"
+    def order(self, view: PackedView, slots: int) -> ReadOrder:
         return ChangesOrder(view, slots, self.sink.slotting, stored_generated=self.sink.stored_generated)
 
     def shown_keys(self, segment: ChangeSegment, schema: str, table: str) -> str:

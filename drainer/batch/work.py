@@ -115,18 +115,6 @@ class Folded:
     rows: Sequence[NetRow]
 
 
-class Probe(NamedTuple):
-    """A value of a unique key that a batch gives to rows (rule 21). Before the batch nobody may hold it but the row
-    `key`, a fold key as in `NetRow.stale`. `places`: the unique key's columns in the shape's; `values`: the value,
-    likewise written; several where they are one by a comparison that is coarser than upstream's. As many as a batch has
-    values, so a NamedTuple, as NetRow."""
-
-    shape: TableShape
-    places: tuple[int, ...]
-    values: tuple[Row, ...]
-    key: Key
-
-
 @dataclass(frozen=True, slots=True)
 class Ordered:
     """Changes that must be applied one after another, in this order."""

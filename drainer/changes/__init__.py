@@ -1,1 +1,1 @@
-"""Decode rows to Arrow columns, and compute from these the last state of each key and the holders of unique values."""
+"""Decode rows to Arrow columns, and compute from these the last state of each key."""

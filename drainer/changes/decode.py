@@ -140,13 +140,11 @@ class ColumnDecoder:
         commit_ts = int(group.commit_ts[np.argmin(group.order)])
         return self.decoder.codec(int(group.table_id[0]), int(group.version[0]), commit_ts)
 
-    def decode_group(
-        self, codec: Codec, group: Rows, *, whole: bool = True, beside: Sequence[int] = ()
-    ) -> Iterator[Changes]:
-        """Decode the rows of one codec, by kind. `beside`: further columns of old images to decode without `whole`."""
+    def decode_group(self, codec: Codec, group: Rows, *, whole: bool = True) -> Iterator[Changes]:
+        """Decode the rows of one codec, by kind. Without `whole`, of old images only the key's columns are decoded."""
         every = tuple(range(len(codec.layout.targets)))
         key = codec.layout.key.columns
-        wanted_old = every if whole or not key else tuple(sorted({*key, *beside}))
+        wanted_old = every if whole or not key else tuple(sorted(key))
         for kind in Kind:
             of_kind = group.kind == int(kind)
             rows = group if of_kind.all() else group.take(of_kind)

@@ -3,12 +3,12 @@ them.
 
 order.fold.FoldBuilder folds the tables that have no key by which rows may be folded, those whose rows must be placed
 one by one, and input that is too small to be worth arrays. Each part of a spread batch decides this for itself; states
-and claims of both forms are merged (changes.slots, changes.claim_slots).
+of both forms are merged (changes.slots).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,17 +18,13 @@ from binlog.errors import DecodeError
 from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Folded, SegmentWork, TableShape
-from drainer.changes.claim_slots import Claimed, pack_claims
-from drainer.changes.claims import Claims, claims_of, old_places
 from drainer.changes.decode import Changes, ColumnDecoder
-from drainer.changes.holders import hides_conflict
 from drainer.changes.net import States, merge, net_of
 from drainer.changes.net_rows import NetColumns
 from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.slots import pack
 from drainer.changes.vector import Mask
-from drainer.order.fold import FoldBuilder, Parts
-from drainer.row.claimed import OtherKey, check_values, needed_of, other_keys
+from drainer.order.fold import FoldBuilder
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
 from drainer.row.format import Format, check_row
@@ -72,20 +68,12 @@ class SegmentDecoder:
         self.columns_bytes_min = columns_bytes_min
         self.columns_rows_min = columns_rows_min
         self._covered: dict[int, bool] = {}
-        self._followed: dict[int, tuple[OtherKey, ...]] = {}
 
     def covers(self, table_id: int) -> bool:
         """Return whether rows that have this table id can become columns."""
         found = self._covered.get(table_id)
         if found is None:
             found = self._covered[table_id] = self._covers(table_id)
-        return found
-
-    def followed(self, table_id: int) -> tuple[OtherKey, ...]:
-        """Return the unique keys of a table whose values can be checked for conflicts (rule 21)."""
-        found = self._followed.get(table_id)
-        if found is None:
-            found = self._followed[table_id] = other_keys(self.view.tables[table_id].current).followed
         return found
 
     def _covers(self, table_id: int) -> bool:
@@ -98,23 +86,10 @@ class SegmentDecoder:
 
 @dataclass
 class _Table:
-    """The folded part of one table. `claims`: blocks of claims on values of each key in `keys`."""
+    """The folded part of one table."""
 
-    codec: Codec
-    keys: tuple[OtherKey, ...]
+    shape: TableShape
     states: list[States] = field(default_factory=list)
-    claims: list[list[Claims]] = field(default_factory=list)
-
-    @property
-    def shape(self) -> TableShape:
-        return self.codec.shape
-
-    def claimed(self) -> Iterator[tuple[Claimed, list[Claims]]]:
-        families = tuple(target.form.family for target in self.codec.layout.targets)
-        of_key = tuple(families[at] for at in self.shape.key)
-        for key, blocks in zip(self.keys, self.claims, strict=True):
-            if blocks:
-                yield Claimed(self.shape, key.places, tuple(families[at] for at in key.places), of_key), blocks
 
 
 class SegmentBuilder:
@@ -125,10 +100,8 @@ class SegmentBuilder:
     (`add_in_order`) are folded after every few MiB and not kept. If two rows have one key, the later one remains (rule
     21), as if a batch had ended between them."""
 
-    def __init__(self, decoder: SegmentDecoder, *, follows_values: bool = True) -> None:
-        """`follows_values`: as in FoldBuilder."""
+    def __init__(self, decoder: SegmentDecoder) -> None:
         self._decoder = decoder
-        self._follows_values = follows_values
         self._payloads: list[bytes] = []
         self._bytes = 0
         # Table id in rows → whether its rows are decoded as columns; decided when the id first occurs. The callback
@@ -138,14 +111,12 @@ class SegmentBuilder:
         self._rest = FoldBuilder(
             decoder.rows,
             decoder.format,
-            follows_values=follows_values,
             is_folded_elsewhere=lambda table_id: ways.get(table_id, False),
         )
         self._tables: dict[int, _Table] = {}
         self._change_count = 0
         self._source_bytes = 0
         self._folded_ts = 0
-        self._commits = 0
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
         """Add served binlogs in any order."""
@@ -196,20 +167,17 @@ class SegmentBuilder:
     def _finish_rows(self, after_ts: int, until_ts: int) -> SegmentWork:
         """Fold row by row."""
         self._tables.clear()
-        self._rest = FoldBuilder(self._decoder.rows, self._decoder.format, follows_values=self._follows_values)
+        self._rest = FoldBuilder(self._decoder.rows, self._decoder.format)
         self._rest.add_all(self._payloads)
         return self._rest.finish(after_ts, until_ts)
 
     def _finish(self, after_ts: int, until_ts: int) -> SegmentWork:
         commit_ts = []
-        shares = list(_shares(self._payloads))
-        for payloads in shares:
+        for payloads in _shares(self._payloads):
             scanned = self._scan(payloads)
-            if len(shares) == 1 and scanned.commit_ts.min() == scanned.commit_ts.max():
-                self._follows_values = False  # a single transaction: no other can conflict with it
             self._fold(scanned, payloads, in_order=False, for_slots=False)
             commit_ts.append(scanned.commit_ts)
-        commits = self._commits = len(np.unique(np.concatenate(commit_ts)))
+        commits = len(np.unique(np.concatenate(commit_ts)))
         rest = self._rest.finish(after_ts, until_ts)
         folded = [*rest.folded]
         for table in self._tables.values():
@@ -219,42 +187,13 @@ class SegmentBuilder:
         count, size = rest.change_count + self._change_count, rest.source_bytes + self._source_bytes
         return SegmentWork(after_ts, until_ts, tuple(folded), rest.ordered, count, size, commits)
 
-    def hides_conflict(self) -> bool:
-        """Return whether the work that `finish` returned may hide a conflict that would occur if its transactions were
-        applied one by one."""
-        if self._rest.hides_conflict():
-            return True
-        claims = [blocks for table in self._tables.values() for blocks in table.claims] if self._commits > 1 else []
-        try:
-            return any(map(hides_conflict, claims))
-        except pa.ArrowException as error:
-            _log.warning(
-                "unique values of the batch are too large to check for conflicts: transactions are applied one by one",
-                why=str(error),
-            )
-            return True
-
     def slots(self, count: int) -> dict[int, bytes]:
         """Return slot → blob for `slots.merge_slot`, for slots that have rows. Raises as `finish`. The binlogs may be
         any part of a segment."""
-        return self.parts(count, goes_ahead=lambda table_id: False).slots
-
-    def parts(self, count: int, *, goes_ahead: Callable[[int], bool]) -> Parts:
-        """Return the blobs as `slots` does, with a blob of their own for the tables that are written before the others
-        (by TableShape.table_id), and with the claims on unique values that must be checked before anything is applied
-        (rule 21)."""
         for payloads in _shares(self._payloads):
             self._fold(self._scan(payloads), payloads, in_order=bool(self._folded_ts))
-        rest = self._rest.parts(count, goes_ahead=goes_ahead)
-        first: dict[int, tuple[TableShape, States]] = {}
-        others: dict[int, tuple[TableShape, States]] = {}
-        for table_id, table in self._tables.items():
-            if table.states:
-                (first if goes_ahead(table_id) else others)[table_id] = table.shape, merge(table.states)
-        ahead = pack({0: rest.ahead} if rest.ahead else {}, first, 1, 0, 0)
-        slots = pack(rest.slots, others, count, self._change_count, self._source_bytes)
-        followed = [found for id_, table in self._tables.items() if not goes_ahead(id_) for found in table.claimed()]
-        return Parts(slots, pack_claims(rest.claims, followed, count), ahead.get(0, b""))
+        tables = {id_: (table.shape, merge(table.states)) for id_, table in self._tables.items() if table.states}
+        return pack(self._rest.slots(count), tables, count, self._change_count, self._source_bytes)
 
     def _scan(self, payloads: list[bytes]) -> Scanned:
         try:
@@ -314,43 +253,23 @@ class SegmentBuilder:
                 count += len(group)
                 codecs.setdefault(codec.shape.table_id, codec)
                 some = changes.setdefault(codec.shape.table_id, [])
-                beside = old_places(self._keys_of(codec))
-                some += decoder.decode_group(codec, group, whole=False, beside=beside)
-        found = []
-        for table_id, codec in codecs.items():
-            key, some = codec.layout.key, changes[table_id]
-            found.append((codec, net_of(key, some, self._decoder.format), claims_of(key, self._keys_of(codec), some)))
-        for codec, states, claims in found:
+                some += decoder.decode_group(codec, group, whole=False)
+        found = [
+            (codec.shape, net_of(codec.layout.key, changes[table_id], self._decoder.format))
+            for table_id, codec in codecs.items()
+        ]
+        for shape, states in found:
             if states is not None:
-                table = self._table(codec)
-                table.states.append(states)
-                for blocks, more in zip(table.claims, claims, strict=True):
-                    blocks += more
+                self._tables.setdefault(shape.table_id, _Table(shape)).states.append(states)
         self._change_count += count
         return covered
-
-    def _keys_of(self, codec: Codec) -> tuple[OtherKey, ...]:
-        """Return the unique keys of a table whose values are followed."""
-        return self._decoder.followed(codec.shape.table_id) if self._follows_values else ()
-
-    def _needed(self, codec: Codec) -> Collection[int]:
-        """Return the indexes of the columns of old images to decode."""
-        return needed_of(codec.needed, self._keys_of(codec))
-
-    def _table(self, codec: Codec) -> _Table:
-        found = self._tables.get(codec.shape.table_id)
-        if found is None:
-            keys = self._keys_of(codec)
-            found = self._tables[codec.shape.table_id] = _Table(codec, keys, claims=[[] for _ in keys])
-        return found
 
     def _raise_first(self, payloads: list[bytes], error: Exception) -> None:
         """Decode row by row, and raise the error of the first row that has one."""
         decoder = Decoder(self._decoder.view)
         try:
-            for row in decoder.rows(payloads, lambda codec: codec.asking_for(self._needed(codec))):
+            for row in decoder.rows(payloads):
                 check_row(self._decoder.format, *row[:5])
-                check_values(self._keys_of(row.codec), row.codec, (row.old, row.new), row.commit_ts)
             decoder.check_verified()
         except (DecodeError, SchemaError) as first:
             raise first from error

@@ -182,10 +182,6 @@ class StreamBuilder:
         scanned = _scanned(self._payloads)
         return self._decoder._segment([scanned.rows], self._payloads, scanned.source_bytes, after_ts, until_ts)
 
-    def hides_conflict(self) -> bool:
-        """Return False: without folding no conflict is hidden."""
-        return False
-
 
 class StreamCutter:
     """Collects binlogs and divides their changes for a shuffle, once. Binlogs that are added in order are decoded and

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
-from drainer.batch.work import Change, Folded, Kind, Literals, Ordered, SegmentWork, TableShape
+from drainer.batch.work import Change, Folded, Kind, Literals, Ordered, SegmentWork
 from drainer.order.blob import pack_slots
-from drainer.order.claims import ClaimedFold
 from drainer.order.collector import collector_paused
-from drainer.order.key_states import NetState, TableFold
-from drainer.order.probes import pack_claims
-from drainer.row.claimed import other_keys
+from drainer.order.key_states import TableFold
 from drainer.row.codec import Codec
 from drainer.row.decode import DecodedRow, Decoder, in_order
 from drainer.row.format import Format, written_literals
 from drainer.row.transaction import INSERTED, KIND_OF_TAG, UPDATED, Scanned, rows, scan, start_ts_of
 
 Lane = tuple[Codec, TableFold | None]
-Table = tuple[TableShape, list[NetState]]
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """A part of a spread batch, as blobs. `slots`: what the slots apply, by slot; `claims`: claims on unique values
-    (drainer.order.probes), by slot; `ahead`: rows that are applied before all slots."""
-
-    slots: dict[int, bytes]
-    claims: dict[int, bytes]
-    ahead: bytes
 
 
 class FoldBuilder:
@@ -45,11 +30,9 @@ class FoldBuilder:
         decoder: Decoder,
         format_: Format,
         *,
-        follows_values: bool = True,
         is_folded_elsewhere: Callable[[int], bool] = lambda table_id: False,
     ) -> None:
-        """`follows_values`: record claims on the values of secondary unique keys, if they may conflict (rule 21).
-        `is_folded_elsewhere`: whether drainer.changes.segment folds the rows of a table id."""
+        """`is_folded_elsewhere`: whether drainer.changes.segment folds the rows of a table id."""
         self._decoder = decoder
         self._format = format_
         self._is_folded_elsewhere = is_folded_elsewhere
@@ -64,7 +47,6 @@ class FoldBuilder:
         self._places = 0
         self._source_bytes = 0
         self._folded_ts = 0
-        self._follows_values = follows_values
 
     def add(self, payload: bytes) -> None:
         """Add one served binlog. DecodeError for an invalid one."""
@@ -111,46 +93,22 @@ class FoldBuilder:
         assert not self._folded_ts, "what was added in order can only be cut into slots"
         transactions = in_order(self._found)
         commits = len({one[0] for one in transactions})
-        self._follows_values = self._follows_values and commits > 1
         self._fold(transactions)
         folded = tuple(Folded(fold.shape, tuple(fold.net_rows())) for _, fold in sorted(self._folds.items()))
         self._write()
         ordered = self._ordered_changes()
         return SegmentWork(after_ts, until_ts, folded, ordered, self._change_count, self._source_bytes, commits)
 
-    def hides_conflict(self) -> bool:
-        """Whether the work that `finish` returned may hide a conflict that its transactions have if applied one by
-        one."""
-        return any(isinstance(fold, ClaimedFold) and fold.hides_conflict() for fold in self._folds.values())
-
     def slots(self, count: int) -> dict[int, bytes]:
         """Slot → blob for `blob.merge_slot`, for slots that have rows. Raises as `finish`. The binlogs may be any part
         of a segment."""
-        return self.parts(count, goes_ahead=lambda table_id: False).slots
-
-    def parts(self, count: int, *, goes_ahead: Callable[[int], bool]) -> Parts:
-        """As `slots`, with the tables that are written before the others (by TableShape.table_id) in a blob of their
-        own, and the claims on unique values that must be checked before anything is applied (rule 21)."""
         with collector_paused():
-            return self._parts(count, goes_ahead)
-
-    def _parts(self, count: int, goes_ahead: Callable[[int], bool]) -> Parts:
-        self._fold(in_order(self._found))
-        self._write()
-        self._ordered.sort(key=lambda entry: entry[:2])
-        ordered = [(start_ts_of(payload), change) for _, _, change, payload in self._ordered]
-        first: tuple[list[Table], list[tuple[int, Change]]] = ([], [])
-        rest: tuple[list[Table], list[tuple[int, Change]]] = ([], [])
-        for table_id, fold in sorted(self._folds.items()):
-            (first if goes_ahead(table_id) else rest)[0].append((fold.shape, fold.net_states()))
-        for entry in ordered:
-            (first if goes_ahead(entry[1].shape.table_id) else rest)[1].append(entry)
-        followed = [fold for id_, fold in self._folds.items() if isinstance(fold, ClaimedFold) and not goes_ahead(id_)]
-        return Parts(
-            slots=pack_slots(count, *rest, self._change_count, self._source_bytes),
-            claims=pack_claims(count, followed),
-            ahead=pack_slots(1, *first, 0, 0).get(0, b"") if any(first) else b"",
-        )
+            self._fold(in_order(self._found))
+            self._write()
+            self._ordered.sort(key=lambda entry: entry[:2])
+            ordered = [(start_ts_of(payload), change) for _, _, change, payload in self._ordered]
+            tables = [(fold.shape, fold.net_states()) for _, fold in sorted(self._folds.items())]
+            return pack_slots(count, tables, ordered, self._change_count, self._source_bytes)
 
     def _ordered_changes(self) -> Ordered:
         self._ordered.sort(key=lambda entry: entry[:2])
@@ -170,14 +128,8 @@ class FoldBuilder:
         if codec.shape.foldable:
             fold = self._folds.get(codec.shape.table_id)
             if fold is None:
-                fold = self._folds[codec.shape.table_id] = self._fold_of(codec)
+                fold = self._folds[codec.shape.table_id] = TableFold(codec, self._format)
         return codec, fold
-
-    def _fold_of(self, codec: Codec) -> TableFold:
-        keys = other_keys(self._decoder.view.tables[codec.shape.table_id].current).followed
-        if keys and self._follows_values:
-            return ClaimedFold(codec, self._format, keys)
-        return TableFold(codec, self._format)
 
     def _fold(self, transactions: list[Scanned]) -> None:
         """Fold transactions in order; they come after those folded before."""

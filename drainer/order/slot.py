@@ -8,9 +8,8 @@ from zlib import crc32
 
 # 2: tables with text keys are cut with those that have secondary unique keys (sink/mysql/chunks.py).
 # 3: tables that upsert and have several unique keys stay in order (row/key.py).
-# 4: what could refuse a batch of TiDB's goes ahead with the intent, and slots have none of it
-#    (drainer/apply/distributed.py).
-HASH_VERSION = 4
+# 5: the ordered slot has the changes of all tables without a key (4: those of TiDB's tables came with the intent).
+HASH_VERSION = 5
 
 # Changes that must stay in order go to one slot whole, the same for every partition of a batch.
 ORDERED_SLOT = 0

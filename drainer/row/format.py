@@ -13,7 +13,6 @@ from binlog.errors import DecodeError
 
 from drainer.batch.work import Key, Kind, Literals, Row
 from drainer.row.codec import Codec
-from drainer.row.family import Family
 from drainer.row.form import Form
 from drainer.row.usual import Cells
 
@@ -47,11 +46,6 @@ class Format(Protocol):
 
     def compared_key(self, forms: Sequence[Form], compared: Sequence[object]) -> Key:
         """Return a key from the compared forms of its columns' values (row.key.compared_as)."""
-        ...
-
-    def compared_keys(self, families: Sequence[Family], columns: Sequence[Any]) -> Sequence[Key]:
-        """Like `compared_key`, from Arrow arrays without NULLs: integers, or binary (changes.key.compared). Called only
-        for destinations that executors write to."""
         ...
 
     def pack(self, row: Row) -> bytes: ...

@@ -50,9 +50,17 @@ def unenforced_from(pending: Iterable[Job], catalog: Catalog) -> int | None:
     starts = [
         job.start_ts
         for job in pending
-        if job.type in _DROPS_KEYS and (_dropped_keys_of(job, catalog) or lost_columns(job, catalog) or guessed(job))
+        if (job.type in _DROPS_KEYS and (_dropped_keys_of(job, catalog) or lost_columns(job, catalog) or guessed(job)))
+        or _frees_values(job, catalog)
     ]
     return min(starts, default=None)
+
+
+def _frees_values(job: Job, catalog: Catalog) -> bool:
+    """Whether a job drops a partition of a table with a unique key beside the primary key: rows that are written before
+    the DDL's binlog may have the values of rows in that partition."""
+    at = catalog.tables.get(job.table_id) if job.type == ActionType.DROP_TABLE_PARTITION else None
+    return at is not None and any(not index.primary for index in at.current.unique_indexes())
 
 
 def lost_columns(job: Job, catalog: Catalog) -> frozenset[int]:

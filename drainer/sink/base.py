@@ -18,7 +18,7 @@ first, divided exactly as it was recorded, and the pipeline continues with `begi
 
 A spread batch is written as follows:
 
-    writer = sink.begin(intent, ahead)
+    writer = sink.begin(intent)
     while writer is not None:
         receipts = [writer.write(slot, segment) for each slot]        # in executors
         writer = sink.commit(intent, receipts, schema_version)
@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from drainer.batch.work import Pieces, Probe, SegmentWork
+from drainer.batch.work import Pieces, SegmentWork
 from drainer.changes.change_segment import ChangeSegment
 
 if TYPE_CHECKING:
@@ -161,27 +161,6 @@ class SlotWriter(Protocol[S_contra]):
         ...
 
 
-class Examiner(Protocol):
-    """Reads the destination before a spread batch is begun, in the driver or in an executor. Picklable; holds no
-    connection; writes nothing."""
-
-    def conflict(self, probes: Sequence[Probe]) -> str:
-        """Describe a row of the destination that holds a unique value which the batch writes to another row; '' if
-        there is none (rule 21).
-
-        Raises DestinationDown if the server does not answer for as long as the configuration allows."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Examination:
-    """What a sink requires before an intent is recorded (rule 21). Rows of the tables `ahead` (ids) are passed to
-    `begin` and are in no slot. `examiner` checks the unique values of the rows of all other tables."""
-
-    ahead: frozenset[int]
-    examiner: Examiner
-
-
 class Slotting(Protocol):
     """Assigns changes to slots, for a sink that wants every change. Picklable. The assignment is part of a recorded
     intent: it must depend on nothing but the change, and a different assignment needs a different `version` (rule 16).
@@ -280,15 +259,13 @@ class ParallelSink(Protocol[S_contra]):
         """For how many seconds slots that raise DestinationDown are written again; 0: they are not."""
         ...
 
-    def examination(self, view: SchemaView) -> Examination | None:
-        """Return what must be examined before rows of these tables are spread. None: nothing."""
+    def prepare(self, view: SchemaView) -> None:
+        """Called with each new view before rows of its tables are divided into slots, while another thread may be
+        writing the batch before."""
         ...
 
-    def begin(self, intent: Intent, ahead: S_contra | None = None) -> SlotWriter[S_contra]:
-        """Record the intent, or continue with the open one, which must be equal to it, and create its marks.
-
-        `ahead`: rows to write in the transaction that records the intent; an intent that is already open includes them.
-        Raises the DataErrors of `apply`; then nothing was written and no intent is open."""
+    def begin(self, intent: Intent) -> SlotWriter[S_contra]:
+        """Record the intent, or continue with the open one, which must be equal to it, and create its marks."""
         ...
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> SlotWriter[S_contra] | None:

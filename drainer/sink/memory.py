@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from drainer.batch.work import Change, Kind, Literals, Pieces, Probe, SegmentWork
+from drainer.batch.work import Change, Kind, Literals, Pieces, SegmentWork
 from drainer.order.upsert import upsert
 from drainer.row.format import Format
 from drainer.schema.steps import Ddl
@@ -19,7 +19,6 @@ from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
     Applied,
-    Examination,
     FirstStart,
     Identity,
     Intent,
@@ -31,7 +30,6 @@ from drainer.sink.base import (
 )
 from drainer.sink.document_position import Document, DocumentPositionStore
 from drainer.sink.errors import PositionMoved, RowMissing
-from drainer.sink.examination import strict
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.position import DONE, JobMark, PositionStore, Stored, expect, refusal
 
@@ -144,14 +142,6 @@ class MemorySlotWriter:
         return Receipt(slot, rows, 1, 0)
 
 
-@dataclass(frozen=True)
-class NothingInTheWay:
-    """There are no unique keys here but those by which rows fold."""
-
-    def conflict(self, probes: Sequence[Probe]) -> str:
-        return ""
-
-
 class MemorySink:
     """See base.NetSink and base.ParallelSink."""
 
@@ -213,15 +203,13 @@ class MemorySink:
         self.store.log.append(("pieces", pieces.after_ts, pieces.until_ts))
         return Applied(rows, rows)
 
-    def examination(self, view: SchemaView) -> Examination | None:
-        return strict(view, NothingInTheWay())
+    def prepare(self, view: SchemaView) -> None:
+        """Nothing depends on the tables."""
 
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SlotWriter[SegmentWork]:
+    def begin(self, intent: Intent) -> SlotWriter[SegmentWork]:
         position = self.store.position
         if self.store.intent is None:
             self._check(intent.after_ts)
-            if ahead is not None:
-                self.store.write(ahead)
             position.write_intent(epoch=self._epoch, intent=intent, stage=_STAGE)
         elif self.store.intent != intent:
             raise PositionMoved(f"range {self.store.intent} is open and must be finished as it was cut, not {intent}")

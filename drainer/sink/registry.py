@@ -37,7 +37,7 @@ class Kind:
 _SERVER: Final = Kind(
     "drainer.sink.mysql.section:MySQLSection",
     "drainer.sink.mysql.sink:make",
-    ("drainer.sink.mysql.rows.slot_writer", "drainer.sink.mysql.rows.examine", "drainer.sink.mysql.rows.format"),
+    ("drainer.sink.mysql.rows.slot_writer", "drainer.sink.mysql.rows.format"),
     "drainer.sink.mysql.replay.destination:make",
 )
 

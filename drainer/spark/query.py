@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from drainer.apply.fold_order import ReadOrder
-from drainer.apply.micro_batch import Examined, ExamineJob, SpreadJob
+from drainer.apply.micro_batch import SpreadJob
 from drainer.sink.base import Receipt
-from drainer.spark import blob_files, shuffle_apply, shuffle_examine
+from drainer.spark import blob_files, shuffle_apply
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 
 _log = get_logger(__name__)
@@ -52,9 +52,6 @@ class SparkBatch:
 
     def read(self, order: ReadOrder, *, folded: bool) -> None:
         self._read(order, folded)
-
-    def examine(self, job: ExamineJob) -> Examined:
-        return shuffle_examine.examine(self._read(job.order, job.folded), job, self._errors)
 
     def spread(self, job: SpreadJob) -> Sequence[Receipt]:
         return shuffle_apply.spread(self._read(job.order, job.folded), job, self._errors)

@@ -1,7 +1,6 @@
 """Apply a spread batch on executors: rows are folded where they were pulled, then each slot is collected and applied.
 
-    pull ─ fold ─► (seq, blob) ─ repartition by slot ──┬► merge, apply with marks ─► (result)
-                                                       └► claims, before anything is written: shuffle_examine
+    pull ─ fold ─► (seq, blob) ─ repartition by slot ─► merge, apply with marks ─► (result)
 
 `seq` is the slot. A slot is one partition and is applied by one task, so its chunks are applied in order. The stages
 before and after the shuffle are two jobs, so that a batch can be read while the preceding one is applied.
@@ -82,7 +81,7 @@ class Fold:
                 size += sum(map(len, found))
                 builder.add_all(found)
         joiner.end()
-        for batch in slotted(with_totals(self.order.cut(builder), self.order.blobs, count=count, size=size)):
+        for batch in slotted(with_totals(self.order.cut(builder), self.order.slots, count=count, size=size)):
             yield batch.select(SLOTTED.names)
 
 
@@ -152,7 +151,7 @@ def read_by_slot(packed: DataFrame, order: ReadOrder, folded: bool, errors: Erro
     `order`."""
     rows = packed if folded else packed.mapInArrow(carried(Fold(order), errors), SLOTTED_DDL)
     try:
-        return shuffled(rows.repartitionById(order.blobs, SLOT))
+        return shuffled(rows.repartitionById(order.slots, SLOT))
     except SPARK_ERRORS as error:
         raise errors.unwrap(error) from error
 
@@ -187,8 +186,7 @@ def _last_shuffle(rdd: Any, gateway: Any) -> Any:
 def spread(by_slot: DataFrame, job: SpreadJob, errors: ErrorSeal) -> Sequence[Receipt]:
     """Apply the blobs that `read_by_slot` returned. Return one result for each slot that had rows. Raises RangeDiffers
     if a slot has not reported, and DestinationDown if one has given up."""
-    rows = by_slot.where(f"{SLOT} < {job.intent.slots}") if job.order.examined else by_slot
-    results = rows.mapInArrow(carried(Apply(job, errors), errors), RESULT_DDL)
+    results = by_slot.mapInArrow(carried(Apply(job, errors), errors), RESULT_DDL)
     try:
         table = results.toArrow()
     except SPARK_ERRORS as error:

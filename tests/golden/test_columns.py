@@ -11,13 +11,11 @@ from binlog import envelope
 from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import read_batch
 from drainer.batch.work import SegmentWork
-from drainer.changes.claim_slots import merge_claims
 from drainer.changes.decode import ColumnDecoder
 from drainer.changes.scan import scan_all
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.order.fold import FoldBuilder
-from drainer.order.probes import merge_claims as merge_noted
 from drainer.row.decode import Decoder
 from drainer.schema.history.base import JobHistory
 from drainer.schema.history.file import parse_jobs
@@ -28,7 +26,6 @@ from drainer.schema.steps import Rows
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.unit.drainer.changes.cases import images
-from tests.unit.drainer.changes.keyed import asked, by_columns
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -79,24 +76,8 @@ def test_folding_gives_the_same_text(capture: CaptureSet) -> None:
         builder = SegmentBuilder(decoder)
         builder.add_all(payloads[::-1])
         assert shown(builder.finish(step.after_ts, step.until_ts)) == shown(work)
-        assert builder.hides_conflict() == expected.hides_conflict()
         builder = SegmentBuilder(decoder)
         builder.add_all(payloads)
         assert shown(merge_slot(builder.slots(1).values(), SQL_TEXT)) == shown(work)
         folded += sum(decoder.covers(one.shape.table_id) for one in work.folded)
     assert folded > 5
-
-
-def test_the_same_is_asked_of_unique_values(capture: CaptureSet) -> None:
-    """Rule 21, of a batch in two parts that are noted in two ways, too."""
-    for step, payloads in segments(capture):
-        rows = FoldBuilder(Decoder(step.view), SQL_TEXT)
-        rows.add_all(payloads)
-        expected = asked([merge_noted(rows.parts(1, goes_ahead=lambda _: False).claims.values())])
-        for least in ((0, 0), (0, 1 << 40), (1 << 40, 0)):
-            half = len(payloads) // 2
-            blobs: list[bytes] = []
-            for some, rows_min in zip((payloads[:half], payloads[half:]), least, strict=True):
-                parts = by_columns(step.view, some, rows_min).parts(1, goes_ahead=lambda _: False)
-                blobs += parts.claims.values()
-            assert asked([merge_claims(blobs, SQL_TEXT)]) == expected

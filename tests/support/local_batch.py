@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,7 +9,7 @@ from binlog import envelope
 from binlog.pb import pump_ext_pb2 as ext
 
 from drainer.apply.fold_order import ReadOrder
-from drainer.apply.micro_batch import Examined, ExamineJob, SpreadJob
+from drainer.apply.micro_batch import SpreadJob
 from drainer.sink.base import Receipt
 from drainer.sink.errors import DataError
 
@@ -25,7 +24,6 @@ class LocalBatch:
     checks: int = 0
     reads: int = 0
     spreads: list[SpreadJob] = field(default_factory=list)
-    examined: list[ExamineJob] = field(default_factory=list)
 
     def messages(self) -> Iterable[tuple[str, bytes]]:
         for number, part in enumerate(self.parts):
@@ -40,22 +38,9 @@ class LocalBatch:
         self.reads += 1
         self._fold(order)
 
-    def examine(self, job: ExamineJob) -> Examined:
-        self.examined.append(job)
-        slots = job.order.slots
-        conflict, ahead = "", None
-        for slot, blobs in sorted(self._slots(job.order).items()):
-            if slot == 2 * slots:
-                ahead = job.order.merge(job.order.decoder, blobs, job.intent.after_ts, job.intent.until_ts)
-            elif slot >= slots:
-                asked = job.order.questions(blobs)
-                conflict = conflict or asked.conflict or pickle.loads(pickle.dumps(job.examiner)).conflict(asked.probes)
-        return Examined(conflict, ahead)
-
     def spread(self, job: SpreadJob) -> Sequence[Receipt]:
         self.spreads.append(job)
-        slots = [(slot, blobs) for slot, blobs in sorted(self._slots(job.order).items()) if slot < job.order.slots]
-        return [self._applied(job, slot, blobs) for slot, blobs in slots]
+        return [self._applied(job, slot, blobs) for slot, blobs in sorted(self._slots(job.order).items())]
 
     def _applied(self, job: SpreadJob, slot: int, blobs: list[bytes]) -> Receipt:
         try:

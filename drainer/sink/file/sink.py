@@ -26,7 +26,6 @@ from drainer.sink.base import (
     ADVANCE_EVERY_S,
     NO_QUESTION,
     Applied,
-    Examination,
     FirstStart,
     Identity,
     Intent,
@@ -162,12 +161,10 @@ class FileSink:
     def job_done(self, job_id: int) -> bool:
         return self._opened().job_done(job_id)
 
-    def examination(self, view: SchemaView) -> Examination | None:
-        """None: this destination refuses no row."""
-        return None
+    def prepare(self, view: SchemaView) -> None:
+        """Nothing depends on the tables."""
 
-    def begin(self, intent: Intent, ahead: ChangeSegment | None = None) -> LineSlotWriter:
-        assert ahead is None, "nothing goes ahead of a batch that nothing refuses"
+    def begin(self, intent: Intent) -> LineSlotWriter:
         self._rename()
         self._opened().begin(intent)
         return self._slot_writer(intent)

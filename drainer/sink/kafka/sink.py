@@ -32,7 +32,6 @@ from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
     Applied,
-    Examination,
     FirstStart,
     Identity,
     Intent,
@@ -90,7 +89,7 @@ class KafkaSink:
         self._planning = publication.with_topics({}, {})
         self._describes = isinstance(publication.encoder, RegisteringEncoder) or publication.sends_bootstraps
         self._viewed: Sequence[TopicTable] = ()
-        self._unfit: DispatchError | None = None  # of the last view that was examined
+        self._unfit: DispatchError | None = None  # of the last view that was prepared
         self._schedule = BootstrapSchedule(publication.options)
         self._keyless = KeylessTables(publication)
 
@@ -223,10 +222,9 @@ class KafkaSink:
     def job_done(self, job_id: int) -> bool:
         return job_id in self._opened()[0].document.jobs
 
-    def examination(self, view: SchemaView) -> Examination | None:
-        """Return None, because Kafka refuses no row. Topics and schemas are looked up here, because topics must be
-        known before rows are cut by their partitions. Called while another thread writes: that range is finished, so a
-        table that does not fit the settings is an error of `begin`."""
+    def prepare(self, view: SchemaView) -> None:
+        """Look up topics and schemas, because topics must be known before rows are cut by their partitions. A table
+        that does not fit the settings is an error of `begin`: the range that another thread is writing is finished."""
         topics = self._opened()[1]
         self._unfit = unfit_table(view, self._planning.router)
         self._keyless.warn(view)
@@ -236,10 +234,8 @@ class KafkaSink:
             tables = self._planning.tables_of(view)
             topics.prepare(tables)
             self._viewed = tables
-        return None
 
-    def begin(self, intent: Intent, ahead: ChangeSegment | None = None) -> KafkaSlotWriter:
-        assert ahead is None, "nothing goes ahead of a batch that nothing refuses"
+    def begin(self, intent: Intent) -> KafkaSlotWriter:
         driver, topics = self._opened()
         stored = driver.document.stored
         if stored is None or stored.intent not in (None, intent):

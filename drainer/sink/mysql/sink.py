@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from binlog.runtime.log import get_logger
@@ -16,7 +15,6 @@ from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
     Applied,
-    Examination,
     FirstStart,
     Identity,
     Intent,
@@ -26,7 +24,6 @@ from drainer.sink.base import (
     Wants,
 )
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
-from drainer.sink.examination import strict
 from drainer.sink.missing_rows import MissingRows
 from drainer.sink.mysql import position, tls
 from drainer.sink.mysql.config import ServerConfig
@@ -37,7 +34,6 @@ from drainer.sink.mysql.ddl.runner import DdlRunner
 from drainer.sink.mysql.fenced_session import Driver
 from drainer.sink.mysql.phase import Phase, phase_of
 from drainer.sink.mysql.rows import loader
-from drainer.sink.mysql.rows.examine import MySQLExaminer
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
@@ -45,7 +41,6 @@ from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer, tables_
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.mysql.server_limits import explained
 from drainer.sink.position import Stored
-from drainer.sink.retry import TASK_RETRY_S
 from drainer.sink.settings import SyncerSettings
 
 _log = get_logger(__name__)
@@ -211,12 +206,10 @@ class MySQLSink:
         )
         self._moved(commit_ts, schema_version)
 
-    def examination(self, view: SchemaView) -> Examination | None:
-        # A task that examines gives up soon, as one that writes does.
-        config = replace(self._config, retry_for_s=min(self._config.retry_for_s, TASK_RETRY_S))
-        return strict(view, MySQLExaminer(config))
+    def prepare(self, view: SchemaView) -> None:
+        """Nothing depends on the tables."""
 
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> MySQLSlotWriter:
+    def begin(self, intent: Intent) -> MySQLSlotWriter:
         driver = self._open()
         stored = driver.patiently("open range", lambda session: driver.store(session).read())
         phase = Phase.DIRECT
@@ -226,22 +219,18 @@ class MySQLSink:
                     f"{driver.changefeed.label}: range {stored.intent} is open and must be finished as it was cut, "
                     f"not {intent}"
                 )
-            phase, ahead = phase_of(stored, driver.changefeed.label), None  # an open intent has them
-        return self._open_phase(intent, phase, ahead)
+            phase = phase_of(stored, driver.changefeed.label)
+        return self._open_phase(intent, phase)
 
-    def _open_phase(self, intent: Intent, phase: Phase, ahead: SegmentWork | None = None) -> MySQLSlotWriter:
+    def _open_phase(self, intent: Intent, phase: Phase) -> MySQLSlotWriter:
         driver = self._open()
 
         def body(session: Session) -> None:
             store = driver.store(session)
             store.write_intent(epoch=driver.epoch, intent=intent, stage=phase)
             store.open_chunks(epoch=driver.epoch, intent=intent, stage=phase)
-            if ahead is not None:
-                self._write(self._writer(session, intent.until_ts), ahead, thorough=False)
 
-        # Without rows the transaction may be repeated. With rows it must run once; if its answer was lost, the stored
-        # intent shows that it was committed.
-        driver.transact(f"intent {intent} {phase}", body, lambda stored: ahead is not None and stored.intent == intent)
+        driver.transact(f"intent {intent} {phase}", body, lambda stored: False)  # it may be repeated
         return MySQLSlotWriter(self._config, driver.changefeed, driver.epoch, intent, phase, self._triggers)
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> MySQLSlotWriter | None:

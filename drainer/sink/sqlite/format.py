@@ -52,9 +52,6 @@ class SQLiteValues:
     def compared_key(self, forms: Sequence[Form], compared: Sequence[object]) -> Key:
         return tuple([_of_text(form, cell) for form, cell in zip(forms, compared, strict=True)])
 
-    def compared_keys(self, families: Sequence[Family], columns: Sequence[Any]) -> Sequence[Key]:
-        raise NotImplementedError("a SQLite file is written by the driver, and asked nothing before")
-
     def pack(self, row: Row) -> bytes:
         return marshal.dumps(row, _MARSHAL_VERSION)  # type: ignore[arg-type]
 

@@ -78,11 +78,11 @@ def _folded(task: PullTask, order: ReadOrder) -> Iterator[pa.RecordBatch]:
                 builder.add_all(binlogs)
     blobs = order.cut(builder)
     if task.folder:
-        every = {slot: blobs.get(slot, b"") for slot in range(order.blobs)}
+        every = {slot: blobs.get(slot, b"") for slot in range(order.slots)}
         references = blob_files.write(task.folder, every, packed_totals(count, size))
         yield packed("", list(references), list(references.values()))
     else:
-        yield from slotted(with_totals(blobs, order.blobs, count=count, size=size))
+        yield from slotted(with_totals(blobs, order.slots, count=count, size=size))
 
 
 def slotted(slots: Mapping[int, bytes]) -> Iterator[pa.RecordBatch]:

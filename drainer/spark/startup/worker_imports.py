@@ -35,7 +35,6 @@ MODULES = (
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.sql.streaming.python_streaming_source_runner",
     "drainer.spark.shuffle_apply",
-    "drainer.spark.shuffle_examine",
     "drainer.spark.source.data_source",
     "drainer.spark.source.executor",
     "drainer.spark.source.planned_reader",

@@ -10,8 +10,8 @@ import pytest
 
 from tests.integration.drainer.stubs import Stubs
 from tests.integration.drainer.test_daemon import reached
-from tests.integration.drainer.test_not_spread import COUNT, GOOD, after, drainer, serve, standing
 from tests.integration.drainer.test_signals import gone, name
+from tests.integration.drainer.three_tables import COUNT, GOOD, after, drainer, serve, standing
 from tests.support.processes import descendants
 from tests.support.schema_case import ts
 from tests.support.servers import MariaDB, Server, free_port, wait_until

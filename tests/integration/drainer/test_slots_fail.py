@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.drainer.stubs import Stubs
 from tests.integration.drainer.test_daemon import metric, reached, status
-from tests.integration.drainer.test_not_spread import COUNT, GOOD, after, drainer, serve, standing
+from tests.integration.drainer.three_tables import COUNT, GOOD, after, drainer, serve, standing
 from tests.support.schema_case import ts
 from tests.support.servers import MariaDB, free_port, running_mariadb, wait_until
 

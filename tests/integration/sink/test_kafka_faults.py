@@ -226,7 +226,7 @@ def test_topics_and_partitions_that_an_operator_makes_elsewhere(cluster: Cluster
         assert made.keys() == [*KEYS, *range(20, 40), *range(50, 70)]
         destination.close(clean=True)
         moved = made.opened(dispatchers=[{**rules[0], "topic": other}])
-        moved.examination(view_of(INFO))  # as the planner does, by which topics become known
+        moved.prepare(view_of(INFO))  # as the planner does, by which topics become known
         spread(moved, 90, 120, *range(70, 90))
         assert all(of.rows for of in seen(cluster, other))
         assert sorted(key(row) for of in seen(cluster, other) for row in of.rows) == list(range(70, 90))

@@ -198,7 +198,7 @@ def test_column_selectors_count_for_the_driver_and_for_executors(world: World) -
     destination = world.opened(column_selectors=selectors)
     destination.check_tables(view_of(INFO))
     destination.apply(segment(0, 10, 1, 2, 3), 1)
-    destination.examination(view_of(INFO))
+    destination.prepare(view_of(INFO))
     spread(destination, 10, 40, *range(4, 12))
     rows = [row for partition in world.seen() for row in partition.rows]
     assert sorted(map(key, rows)) == list(range(1, 12))
@@ -716,7 +716,7 @@ def test_topics_by_table_are_made_and_resolved(world: World) -> None:
     assert sorted(key(row) for of in found for row in of.rows) == list(KEYS)
     assert {of.resolved - BEGIN_TS for of in (*found, *world.seen()[:2])} == {10}
     assert world.seen()[2].resolved == 0, "partition-num leaves it out"
-    destination.examination(view_of(INFO))
+    destination.prepare(view_of(INFO))
     spread(destination, 10, 30, *range(20, 32))
     assert sorted(key(row) for of in seen(world.broker, made) for row in of.rows) == sorted([*KEYS, *range(20, 32)])
 

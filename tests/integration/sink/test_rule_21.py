@@ -1,8 +1,10 @@
-"""Rule 21 on a real server: one outcome wherever a stream is cut, inline and spread, also through kills."""
+"""Rule 21 on a real server: a sound stream has one outcome wherever it is cut, inline and spread, also through kills;
+one that breaks its keys stops, and what is applied of it is applied once."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass, replace
 from unittest import mock
 
@@ -20,6 +22,7 @@ from tests.support.schema_case import ts
 from tests.support.servers import MariaDB
 from tests.unit.drainer.cut_case import (
     BARE,
+    BEGUN,
     COMPOSITE,
     INT_KEY,
     LOOSE,
@@ -31,9 +34,11 @@ from tests.unit.drainer.cut_case import (
     Stream,
     cuts,
     drain,
+    expected_of,
     gone,
     outcome,
     put,
+    sound,
     stream_of,
     streams,
 )
@@ -83,13 +88,14 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("info", [COMPOSITE, SECONDARY, NULLABLE, BARE], ids=lambda info: info.name)
+@pytest.mark.parametrize("info", [COMPOSITE, SECONDARY, NULLABLE, LOOSE, BARE], ids=lambda info: info.name)
 @EXAMPLES
 @given(data=st.data())
 def test_a_stream_of_tidb(db: MariaDB, way: str, info: TableInfo, data: st.DataObject) -> None:
-    stream = stream_of([info], data.draw(streams([info])), upserts=False)
+    drawn, rows = sound(data.draw(streams([info])))
+    stream = stream_of([info], drawn, upserts=False)
     how = data.draw(cuts(len(stream.binlogs), spread=True))
-    assert into_server(db, stream, how) == into_server(db, stream, EACH)
+    assert into_server(db, stream, how) == expected_of([info], rows)
 
 
 class Killed(BaseException):
@@ -131,59 +137,119 @@ def killed(db: MariaDB, stream: Stream, how: Cuts, killer: Killer) -> None:
 @EXAMPLES
 @given(data=st.data())
 def test_killed_anywhere_a_stream_of_tidb_has_one_outcome(db: MariaDB, info: TableInfo, data: st.DataObject) -> None:
-    """Before and behind the commit of the intent with the rows that go ahead, of a chunk, of the end: the next life
-    goes on, and stops where a life would have that nobody killed."""
+    """Before and behind the commit of the intent, of a chunk, of a phase, of the end: the next life goes on."""
     tables = [info, INT_KEY]
-    stream = stream_of(tables, data.draw(streams(tables)), upserts=False)
+    drawn, rows = sound(data.draw(streams(tables)))
+    stream = stream_of(tables, drawn, upserts=False)
     how = replace(data.draw(cuts(len(stream.binlogs), spread=True)), spread=(True,))
-    expected = into_server(db, stream, EACH)
     reset(db)
     for n in data.draw(st.lists(st.integers(1, 25), min_size=1, max_size=3)):
         killed(db, stream, how, Killer(n))
     error = drain(MySQLSink(server_config(db, takeover="force")), stream, how)
-    assert outcome(standing(db, stream), error) == expected
+    assert outcome(standing(db, stream), error) == expected_of(tables, rows)
 
 
-BREAKS = [
-    pytest.param(SECONDARY, [put(SECONDARY, 1, 1), put(INT_KEY, 5, 5), put(SECONDARY, 2, 1)], id="in the batch"),
-    pytest.param(BARE, [put(BARE, 1, 1), put(INT_KEY, 5, 5), gone(BARE, 2, 2)], id="a row that is not there"),
-]
+@dataclass(frozen=True)
+class Broken:
+    """A stream that breaks its keys with its last transaction but one, what an error of it says, and a statement after
+    which the destination takes it, with the rows that it has in the end."""
+
+    info: TableInfo
+    drawn: list[list[Op]]
+    says: str
+    mend: str
+    rows: list[tuple[object, ...]]
 
 
-@pytest.mark.parametrize(("info", "drawn"), BREAKS)
-@pytest.mark.parametrize("nth", range(1, 9))
-def test_killed_on_the_way_to_a_refusal(db: MariaDB, info: TableInfo, drawn: list[list[Op]], nth: int) -> None:
-    """Each place in turn, among them the one between looking at the batch and the intent."""
-    stream = stream_of([info, INT_KEY], drawn, upserts=False)
-    how = Cuts(frozenset(), (True,), 2)
+BROKEN = [
+    pytest.param(
+        Broken(
+            SECONDARY,
+            [put(SECONDARY, 1, 1), put(SECONDARY, 2, 1)],
+            r"d\.secondary: unique key 'uu' .*Duplicate entry '1' for key",
+            "ALTER TABLE d.secondary DROP KEY uu",
+            [(1, 1, 1), (2, 1, 1)],
+        ),
+        id="a value of two rows",
+    ),
+    pytest.param(
+        Broken(
+            BARE,
+            [put(BARE, 1, 1), gone(BARE, 2, 2)],
+            r"d\.bare: DELETE of commit_ts .* the destination has no row \(2,2,1\)",
+            "INSERT INTO d.bare VALUES (2, 2, 1)",
+            [(1, 1, 1), (9, 9, 1)],
+        ),
+        id="a row that is not there",
+    ),
+]  # fmt: skip
+
+
+def broken_stream(broken: Broken) -> Stream:
+    """Its transactions between those of another table and one behind them."""
+    last = put(broken.info, 9, 9) if broken.info is BARE else put(INT_KEY, 9, 9)
+    drawn = [put(INT_KEY, 5, 5), *broken.drawn, [*put(INT_KEY, 6, 6), *last]]
+    return stream_of([broken.info, INT_KEY], drawn, upserts=False)
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_stream_inline_stops_at_the_transaction(db: MariaDB, broken: Broken) -> None:
+    """All before it is applied and nothing else; passed over, all the rest comes."""
+    stream = broken_stream(broken)
+    at = ts(12)
     reset(db)
-    killed(db, stream, how, Killer(nth))
-    error = drain(MySQLSink(server_config(db, takeover="force")), stream, how)
-    found = outcome(standing(db, stream), error)
-    assert (found.commit_ts, found.rows["int_key"], found.rows[info.name]) == (ts(12), [(5, 5, 1)], [(1, 1, 1)])
-    assert f"commit_ts {ts(12)}, start_ts {ts(12) - 3}, table d.{info.name}, rows (" in found.text
-    assert f"put {ts(12)} into syncer.ignore-txn-commit-ts" in found.text
-    assert db.query("SELECT intent FROM tidb_binlog.drainer_position") == [(None,)]
+    for _ in range(2):
+        error = drain(MySQLSink(server_config(db, takeover="force")), stream, Cuts())
+        found = outcome(standing(db, stream), error)
+        assert found.rows == {broken.info.name: [(1, 1, 1)], "int_key": [(5, 5, 1)]}
+        assert re.search(broken.says, found.text)
+        assert f"commit_ts {at}, start_ts {at - 3}, table d.{broken.info.name}, rows (2," in found.text
+        assert f"put {at} into syncer.ignore-txn-commit-ts" in found.text
+    assert drain(MySQLSink(server_config(db, takeover="force")), replace(stream, ignored=at), Cuts()) is None
+    assert (6, 6, 1) in standing(db, stream)["int_key"]
 
 
-@pytest.mark.parametrize("stands", [True, False])
-def test_a_row_of_the_destination_in_the_way_of_a_spread_batch(db: MariaDB, stands: bool) -> None:
-    """It was there before the batch, so that nothing in the batch tells of it."""
+@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("nth", [0, *range(2, 14, 2)])
+def test_a_broken_stream_spread_stops_with_its_batch_open(db: MariaDB, broken: Broken, nth: int) -> None:
+    """The error names row and range, in each life, killed on the way or not. When the destination takes the row, the
+    batch is finished, and everything is there once: a table without a key would show a repetition."""
+    stream = broken_stream(broken)
+    reset(db)
+    how = Cuts(frozenset(), (True,), 2)
+    if nth:
+        killed(db, stream, how, Killer(nth))
+    for _ in range(2):
+        error = drain(MySQLSink(server_config(db, takeover="force")), stream, how)
+        assert error is not None and re.search(broken.says, str(error))
+        named = re.search(rf"commit_ts (\d+), start_ts (\d+), table d\.{broken.info.name}, rows \(\d", str(error))
+        assert named is not None and int(named[2]) == int(named[1]) - 3
+        assert f"Its batch ({BEGUN}, {ts(13)}] was begun" in str(error)
+        assert db.query("SELECT commit_ts FROM tidb_binlog.drainer_position") == [(BEGUN,)]
+    db.query(broken.mend)
+    assert drain(MySQLSink(server_config(db, takeover="force")), stream, how) is None
+    more = [] if broken.info is BARE else [(9, 9, 1)]
+    expected = {broken.info.name: broken.rows, "int_key": [(5, 5, 1), (6, 6, 1), *more]}
+    assert standing(db, stream) == expected
+
+
+def test_a_row_of_the_destination_in_the_way_of_a_spread_batch(db: MariaDB) -> None:
+    """It was there before the batch and upstream has it not: it is never evicted (rule 12)."""
     stream = stream_of(
         [SECONDARY, INT_KEY], [put(INT_KEY, 5, 5), put(SECONDARY, 2, 1), put(INT_KEY, 6, 6)], upserts=False
     )
     reset(db)
     first = replace(stream, binlogs=stream.binlogs[:1])
     assert drain(MySQLSink(server_config(db, takeover="force")), first, Cuts()) is None
-    if stands:
-        db.query("INSERT INTO d.secondary VALUES (9, 1, 9)")
-    error = drain(MySQLSink(server_config(db, takeover="force")), stream, Cuts(frozenset({0}), (True,)))
+    db.query("INSERT INTO d.secondary VALUES (9, 1, 9)")
+    how = Cuts(frozenset({0}), (True,))
+    error = drain(MySQLSink(server_config(db, takeover="force")), stream, how)
     found = outcome(standing(db, stream), error)
-    if stands:
-        assert (found.error, found.commit_ts) == ("UniqueConflict", ts(11))
-        assert found.rows == {"secondary": [(9, 1, 9)], "int_key": [(5, 5, 1)]}
-    else:
-        assert found.rows == {"secondary": [(2, 1, 1)], "int_key": [(5, 5, 1), (6, 6, 1)]}
+    assert (found.error, found.commit_ts, found.rows["secondary"]) == ("UniqueConflict", ts(11), [(9, 1, 9)])
+    assert f"commit_ts {ts(11)}, start_ts {ts(11) - 3}, table d.secondary, rows (2,1,1)" in found.text
+    db.query("DELETE FROM d.secondary WHERE k = 9")
+    assert drain(MySQLSink(server_config(db, takeover="force")), stream, how) is None
+    assert standing(db, stream) == {"secondary": [(2, 1, 1)], "int_key": [(5, 5, 1), (6, 6, 1)]}
 
 
 def test_what_the_server_cannot_store_is_named_in_a_spread_batch(db: MariaDB) -> None:
@@ -212,17 +278,17 @@ class AnswerLost:
     left: int
 
     def __call__(self, place: str) -> None:
-        if place == "sink.after_commit":
+        if place in ("sink.after_commit", "sink.after_chunk_commit"):
             self.left -= 1
             if self.left == 0:
                 raise ConnectionLost(place)
 
 
 @pytest.mark.parametrize("nth", range(1, 9))
-def test_rows_that_go_ahead_come_once_although_the_answer_is_lost(db: MariaDB, nth: int) -> None:
-    """The transaction that records the intent holds them, and is not done again where it was committed."""
-    stream = stream_of([BARE], [put(BARE, 1, 1), put(BARE, 1, 1), gone(BARE, 1, 1)], upserts=False)
+def test_rows_without_a_key_come_once_although_an_answer_is_lost(db: MariaDB, nth: int) -> None:
+    """Rule 11: executors write them, in one slot, in marked chunks."""
+    stream = stream_of([BARE], [put(BARE, 1, 1), put(BARE, 1, 1), put(BARE, 1, 1), gone(BARE, 1, 1)], upserts=False)
     reset(db)
     with mock.patch("drainer.sink.mysql.fenced_session.crash_point", AnswerLost(nth)):
         error = drain(MySQLSink(server_config(db, takeover="force")), stream, Cuts(frozenset(), (True,)))
-    assert error is None and standing(db, stream) == {"bare": [(1, 1, 1)]}
+    assert error is None and standing(db, stream) == {"bare": [(1, 1, 1), (1, 1, 1)]}

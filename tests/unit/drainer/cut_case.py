@@ -1,12 +1,11 @@
-"""Random streams over tables of every kind of key, also ones that break the rules, and what they leave when they are
-cut into batches somewhere (rule 21)."""
+"""Random streams over tables of every kind of key, sound ones and ones that break their keys, and what they leave when
+they are cut into batches somewhere (rule 21)."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,17 +16,15 @@ from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import Mode, Plan
 from drainer.apply.distributed import Cut
-from drainer.batch.work import Folded, Kind, NetRow, Ordered, Probe, SegmentWork
+from drainer.batch.work import Folded, Kind, NetRow, Ordered, SegmentWork
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.mysql_tables import create_table
 from drainer.pipeline import Pipeline
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.state import Schema
-from drainer.schema.view import SchemaView
-from drainer.sink.base import AnySink, Examination, Identity, Intent, ParallelSink, Receipt, SlotWriter
+from drainer.sink.base import AnySink, Identity, Intent, ParallelSink, Receipt, SlotWriter
 from drainer.sink.errors import DataError, UniqueConflict
-from drainer.sink.examination import strict
 from drainer.sink.mysql.phase import Phase
 from drainer.sink.sqlite import rows as sqlite_rows
 from drainer.sink.sqlite.layout import quote, table_name
@@ -54,6 +51,7 @@ WITH_SECONDARY = (SECONDARY, NULLABLE)
 BEGUN = ts(9)
 
 Row = dict[int, Datum]
+Values = tuple[int, int | None, int]
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,8 @@ class Op:
 
     kind: str
     info: TableInfo
-    old: tuple[int, int | None, int]
-    new: tuple[int, int | None, int]
+    old: Values
+    new: Values
 
 
 def ops(tables: Sequence[TableInfo]) -> st.SearchStrategy[Op]:
@@ -81,7 +79,7 @@ def gone(info: TableInfo, k: int, u: int | None, v: int = 1) -> list[Op]:
     return [Op("delete", info, (k, u, v), (k, u, v))]
 
 
-def change(info: TableInfo, old: tuple[int, int | None, int], new: tuple[int, int | None, int]) -> list[Op]:
+def change(info: TableInfo, old: Values, new: Values) -> list[Op]:
     return [Op("update", info, old, new)]
 
 
@@ -89,11 +87,59 @@ def streams(tables: Sequence[TableInfo]) -> st.SearchStrategy[list[list[Op]]]:
     return st.lists(st.lists(ops(tables), min_size=1, max_size=3), min_size=1, max_size=9)
 
 
-def row_of(info: TableInfo, values: tuple[int, int | None, int]) -> Row:
+def stored(info: TableInfo, values: Values) -> Values:
+    """The values that a table holds: 1 in place of a NULL that it does not take."""
     k, u, v = values
     nulls = info not in (COMPOSITE, ONE_UNIQUE, SECONDARY)
+    return k, u if u is not None or nulls else 1, v
+
+
+def row_of(info: TableInfo, values: Values) -> Row:
+    k, u, v = stored(info, values)
     key: Datum = f"k{k}".encode() if info is COMPOSITE else k
-    return {1: key, 2: u if u is not None or nulls else 1, 3: v}
+    return {1: key, 2: u, 3: v}
+
+
+def sound(drawn: Sequence[Sequence[Op]]) -> tuple[list[list[Op]], dict[int, list[Values]]]:
+    """The drawn changes as a TiDB would write them: without those that its keys refuse, and with an update or delete of
+    a row that it has. Also its rows at the end, by table id."""
+    rows: dict[int, list[Values]] = {}
+    found: list[list[Op]] = []
+    for transaction_ in drawn:
+        taken: list[Op] = []
+        for op in transaction_:
+            there, new = rows.setdefault(op.info.id, []), stored(op.info, op.new)
+            others = list(there)
+            if op.kind != "insert":
+                if not there:
+                    continue
+                others.pop((op.old[0] - 1) % len(there))
+            if op.kind != "delete" and any(_collide(op.info, new, other) for other in others):
+                continue
+            old = there[(op.old[0] - 1) % len(there)] if op.kind != "insert" else new
+            taken.append(Op(op.kind, op.info, old, new))
+            rows[op.info.id] = others if op.kind == "delete" else [*others, new]
+        if taken:
+            found.append(taken)
+    return found, rows
+
+
+def _collide(info: TableInfo, one: Values, other: Values) -> bool:
+    """Whether two rows have the same value of a unique key."""
+    keys = [[column.offset for column in info.index_columns(index)] for index in info.unique_indexes()]
+    return any(all(one[at] is not None and one[at] == other[at] for at in key) for key in keys)
+
+
+def expected_of(tables: Sequence[TableInfo], rows: Mapping[int, Sequence[Values]]) -> Outcome:
+    """What a destination has that took a sound stream."""
+    return Outcome(
+        {
+            info.name: sorted(
+                [(f"k{k}" if info is COMPOSITE else k, u, v) for k, u, v in rows.get(info.id, [])], key=repr
+            )
+            for info in tables
+        }
+    )
 
 
 def payloads(stream: Sequence[Sequence[Op]], *, upserts: bool) -> list[bytes]:
@@ -176,26 +222,6 @@ class SQLiteSlots:
         return replace(folded, rows=tuple(gone))
 
 
-@dataclass(frozen=True)
-class SQLiteExaminer:
-    """Looks into the file over a connection of its own, as an executor does."""
-
-    path: Path
-
-    def conflict(self, probes: Sequence[Probe]) -> str:
-        with contextlib.closing(sqlite3.connect(self.path)) as connection:
-            return next((why for probe in probes for why in self._found(connection, probe)), "")
-
-    def _found(self, connection: sqlite3.Connection, probe: Probe) -> Iterator[str]:
-        shape = probe.shape
-        value = " AND ".join(f"{quote(shape.columns[at])}=?" for at in probe.places)
-        own = " AND ".join(f"{quote(shape.columns[at])}=?" for at in shape.key)
-        sql = f"SELECT 1 FROM {quote(table_name(shape.schema, shape.table))} WHERE {value} AND NOT ({own})"
-        for one in probe.values:
-            if connection.execute(sql, (*tuple(one), *tuple(probe.key))).fetchone():
-                yield f"{one!r} is taken"
-
-
 class SQLiteSpread(SQLiteSink):
     """As a server is: its batches may be spread."""
 
@@ -210,13 +236,7 @@ class SQLiteSpread(SQLiteSink):
     def parallel(self) -> ParallelSink[SegmentWork]:
         return self
 
-    def examination(self, view: SchemaView) -> Examination | None:
-        return strict(view, SQLiteExaminer(self.file))
-
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SlotWriter[SegmentWork]:
-        if ahead is not None:
-            with self._opened().transaction() as connection:
-                sqlite_rows.write(connection, replace(ahead, commits=2))
+    def begin(self, intent: Intent) -> SlotWriter[SegmentWork]:
         self.begun.append(intent)
         self._phase = Phase.DIRECT
         return SQLiteSlots(self)

@@ -54,17 +54,6 @@ class SQLText:
             b"(" + b",".join([literal_of_text(form.family, c) for form, c in zip(forms, compared, strict=True)]) + b")"
         )
 
-    def compared_keys(self, families: Sequence[Family], columns: Sequence[Any]) -> list[Key]:
-        parts: list[Any] = []
-        constant = b"("
-        for number, (family, column) in enumerate(zip(families, columns, strict=True)):
-            text = column if column.type == pa.binary() else pc.cast(pc.cast(column, pa.string()), pa.binary())
-            before, text, after = _quoted(family, text)
-            parts += [pa.scalar(constant + (b"," if number else b"") + before, pa.binary()), text]
-            constant = after
-        found: list[Key] = _joined(parts, constant + b")").to_pylist()
-        return found
-
     def pack(self, row: Row) -> bytes:
         return _bytes(row) + b","
 

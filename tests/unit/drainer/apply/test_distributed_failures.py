@@ -183,6 +183,20 @@ def test_a_batch_that_was_cut_otherwise_is_planned_again(monkeypatch: pytest.Mon
     assert store.commit_ts == UNTIL
 
 
+def test_a_sink_is_told_of_each_view_before_rows_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's topics must be known by then; a view that it knows is not told again."""
+    now = life(Store())
+    told: list[object] = []
+    monkeypatch.setattr(MemorySink, "prepare", lambda _, view: told.append(view))
+    first = folded(now)
+    assert first.fold is not None and told == [now.supply.schema.view()]
+    folded(now)
+    assert len(told) == 1
+    now.supply.schema.settle(9)
+    folded(now)
+    assert told == [told[0], now.supply.schema.view()] and told[0] is not told[1]
+
+
 # --- the destination fails while slots are written --------------------------------------------------------------------
 
 

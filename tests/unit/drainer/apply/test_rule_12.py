@@ -14,7 +14,7 @@ from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import SchemaState
 
 from drainer.apply.batch_planner import Mode, Plan
-from drainer.apply.distributed import Cut
+from drainer.apply.distributed import Cut, NotSpread
 from drainer.pipeline import Pipeline
 from drainer.schema.constraint_drops import dropped_keys
 from drainer.schema.history.base import JobHistory
@@ -28,6 +28,7 @@ from tests.support.live_supply import LiveSupply
 from tests.support.local_batch import LocalBatch
 from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction
 from tests.support.schema_case import BEGIN_TS, ddl, ts
+from tests.unit.drainer.cut_case import SQLiteSpread
 from tests.unit.drainer.test_pipeline import Supply
 
 COLUMNS = [("id", INT), ("u", INT)]
@@ -227,12 +228,46 @@ def test_a_key_that_no_job_drops_stops_the_drainer_with_its_name(tmp_path: Path)
 
 
 def test_no_batch_is_spread_while_a_key_is_loose(tmp_path: Path) -> None:
-    """Rule 12: from the start of the job that drops a key, not of one that adds a column or drops a plain index."""
+    """Rule 12: from the start of the job that drops a key, or a partition whose rows hold values of a key; not of one
+    that adds a column or drops a plain index."""
     found = Schema.open(JobHistory(jobs(WITH, WITHOUT, ActionType.DROP_INDEX)), position_ts=ts(2), schema_version=2)
     assert found.unenforced_from == DROP_START
-    for kind, after in ((ActionType.ADD_COLUMN, WITHOUT), (ActionType.DROP_INDEX, WITH)):
-        other = Schema.open(JobHistory(jobs(WITH, after, kind)), position_ts=ts(2), schema_version=2)
-        assert other.unenforced_from is None
+    for before, kind, after, expected in (
+        (WITH, ActionType.ADD_COLUMN, WITHOUT, None),
+        (WITH, ActionType.DROP_INDEX, WITH, None),
+        (WITH, ActionType.DROP_TABLE_PARTITION, WITH, DROP_START),
+        (WITHOUT, ActionType.DROP_TABLE_PARTITION, WITHOUT, None),
+        (KEYED, ActionType.DROP_TABLE_PARTITION, KEYED, None),
+    ):
+        other = Schema.open(JobHistory(jobs(before, after, kind)), position_ts=ts(2), schema_version=2)
+        assert other.unenforced_from == expected
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_drop_that_becomes_known_after_planning_keeps_its_batch_from_being_spread(
+    tmp_path: Path, folded: bool
+) -> None:
+    """Rule 12: an open batch could not run the job early, and would not be finished."""
+    path = tmp_path / "down.sqlite"
+    *known, drop = jobs(WITH, WITHOUT, ActionType.DROP_INDEX)
+    payloads = binlogs(WITH, WITHOUT, ((1, 5), (2, 5)))
+    destination = SQLiteSpread(path)
+    position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
+    supply = Supply(Schema.open(JobHistory(known), position_ts=position.commit_ts, job_done=destination.job_done))
+    pipeline = Pipeline(destination, supply, Cut(4, 100, "d"), position_ts=position.commit_ts)
+    first, second = (LocalBatch([payloads], after, until) for after, until in ((BEGIN_TS, ts(4)), (ts(4), ts(15))))
+    pipeline.run(Plan(BEGIN_TS, ts(4), Mode.INLINE, (), 1), first)
+    plan = Plan(ts(4), ts(15), Mode.SPREAD, (), 1)
+    plan = replace(plan, fold=pipeline.fold_order(plan)) if folded else plan
+    supply.schema.learn([drop])
+    if folded:
+        with pytest.raises(NotSpread, match="a DDL is dropping a key"):
+            pipeline.run(plan, second)
+        assert (pipeline.position_ts, pipeline.inline_from) == (ts(4), DROP_START)
+        plan = replace(plan, mode=Mode.INLINE, fold=None)
+    pipeline.run(plan, second)
+    destination.close(clean=False)
+    assert (rows_of(path), destination.begun) == ([(1, 5), (2, 5)], [])
 
 
 def test_the_rows_of_this_file_are_what_they_say() -> None:

@@ -119,18 +119,3 @@ def test_lock_names_fit_and_differ() -> None:
     names = {lock_name(1, "f" * 90 + end) for end in "ab"} | {lock_name(2, "f")}
     assert len(names) == 3
     assert all(len(name) <= 64 for name in names)
-
-
-def test_what_goes_ahead_is_there_with_the_intent_or_not_at_all() -> None:
-    store = Store()
-    one = MemorySink(store)
-    one.open(IDENTITY, INTENT.after_ts)
-    come = Change(KEYLESS, Kind.INSERT, None, (b"1",), 201, 0)
-    missing = Change(KEYLESS, Kind.DELETE, (b"2",), None, 202, 0)
-    with pytest.raises(RowMissing):
-        one.begin(INTENT, SegmentWork(INTENT.after_ts, INTENT.until_ts, (), Ordered((come, missing)), 2, 0))
-    assert (store.intent, store.bags.get(("d", "k"), [])) == (None, [])
-    ahead = SegmentWork(INTENT.after_ts, INTENT.until_ts, (), Ordered((come,)), 1, 0)
-    one.begin(INTENT, ahead)
-    one.begin(INTENT, ahead)  # an open intent has them
-    assert (store.intent, store.bags["d", "k"]) == (INTENT, [(b"1",)])

@@ -164,7 +164,7 @@ class Order:
     """What a reading task does with binlogs, for two slots: all of them go into the first one."""
 
     view = SimpleNamespace(token="a view of nothing")
-    blobs = 2
+    slots = 2
 
     def decoder(self) -> object:
         return object()

@@ -75,15 +75,15 @@ def test_a_range_of_an_unfit_table_is_not_begun(
     settings: dict[str, Any], protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = opened({**settings, "protocol": protocol}, monkeypatch)
-    sink.examination(view_of(FITS))
+    sink.prepare(view_of(FITS))
     with pytest.raises(Recorded):
         sink.begin(NEXT)
-    assert sink.examination(view_of(UNFIT)) is None, "the range before may still be written: it is not disturbed"
+    sink.prepare(view_of(UNFIT))  # the range before may still be written: it is not disturbed
     with pytest.raises(DispatchError) as refused:
         sink.begin(NEXT)
     assert str(refused.value).startswith("rows after commit_ts 5 are not published: table `db`.`t`: ")
     assert str(refused.value).endswith("To continue, use settings that fit the table both before and after its change")
-    sink.examination(view_of(FITS))
+    sink.prepare(view_of(FITS))
     with pytest.raises(Recorded):
         sink.begin(NEXT)
 
@@ -91,7 +91,7 @@ def test_a_range_of_an_unfit_table_is_not_begun(
 def test_a_range_that_was_begun_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was begun when its tables fitted; a later table does not keep it open."""
     sink = opened(SELECTORS, monkeypatch, NEXT)
-    sink.examination(view_of(UNFIT))
+    sink.prepare(view_of(UNFIT))
     assert sink.begin(NEXT) == "a writer"  # type: ignore[comparison-overlap]
 
 

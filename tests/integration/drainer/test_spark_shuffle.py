@@ -1,4 +1,4 @@
-"""A spread batch's jobs in a real Spark: what is looked at before it is begun (rule 21), and what each of them runs."""
+"""A spread batch's jobs in a real Spark: what each of them runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from binlog.pb import pump_ext_pb2 as ext
 
 from drainer.apply.fold_order import FoldOrder, PackedView
-from drainer.apply.micro_batch import ExamineJob, SpreadJob
-from drainer.batch.work import Probe, SegmentWork
+from drainer.apply.micro_batch import SpreadJob
+from drainer.batch.work import SegmentWork
 from drainer.order.slot import HASH_VERSION
 from drainer.pumps.range_count import Counted, RangeDiffers
 from drainer.sink.base import Intent, Receipt
@@ -31,19 +31,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 SLOTS = 4
 UNIQUE = table([("k", INT), ("u", not_null(INT))], handle="k", unique={"uu": ["u"]}, table_id=71, name="unique")
 BARE = table([("a", INT)], table_id=72, name="bare")
-ORDER = FoldOrder(PackedView.of(view_of(UNIQUE, BARE)), SQL_TEXT, SLOTS, frozenset({BARE.id}), True)
+ORDER = FoldOrder(PackedView.of(view_of(UNIQUE, BARE)), SQL_TEXT, SLOTS)
 INTENT = Intent(0, 1 << 40, SLOTS, 100, HASH_VERSION, "")
-
-
-@dataclass(frozen=True)
-class Holding:
-    """A destination in which rows of other keys hold these values."""
-
-    values: tuple[bytes, ...] = ()
-
-    def conflict(self, probes: Sequence[Probe]) -> str:
-        taken = [value for probe in probes for value in probe.values if value in self.values]
-        return f"{taken[0]!r} is taken" if taken else ""
 
 
 @dataclass(frozen=True)
@@ -68,7 +57,6 @@ def of_both(n: int) -> bytes:
 
 
 PARTS = ([of_both(n) for n in range(0, 40, 2)], [of_both(n) for n in range(1, 40, 2)])
-TWICE = ([*PARTS[0]], [*PARTS[1], transaction([(UNIQUE, put(99, 110))], commit_ts=90)])
 
 
 def messages(part: Sequence[bytes]) -> bytes:
@@ -96,38 +84,19 @@ def planned(parts: Sequence[Sequence[bytes]]) -> Counted:
 
 
 @pytest.mark.parametrize("folded", [False, True])
-def test_a_batch_that_keeps_its_keys(spark: Any, folded: bool) -> None:
-    """Nothing speaks against it; rows that go ahead come to the driver in their order, and slots get none of them."""
-    with_all = planned(PARTS)
-    feed = feed_of(spark, PARTS, folded=folded)
-    found = feed.examine(ExamineJob(ORDER, INTENT, Holding(), folded, with_all))
-    assert found.conflict == ""
-    assert found.ahead is not None and not found.ahead.folded
-    assert [change.new for change in found.ahead.ordered.changes] == [(b"%d" % n,) for n in range(40)]
-    results = feed.spread(SpreadJob(ORDER, INTENT, Counting(), folded, with_all))
+def test_each_slot_gets_its_rows(spark: Any, folded: bool) -> None:
+    """Rule 11: those of a table without a key are in one slot."""
+    results = feed_of(spark, PARTS, folded=folded).spread(SpreadJob(ORDER, INTENT, Counting(), folded, planned(PARTS)))
     assert sum(result.rows for result in results) == 40
-    assert {result.detail for result in results} == {"unique"} and len(results) > 1
-
-
-@pytest.mark.parametrize("folded", [False, True])
-def test_a_value_that_two_parts_give_to_two_rows(spark: Any, folded: bool) -> None:
-    feed = feed_of(spark, TWICE, folded=folded)
-    found = feed.examine(ExamineJob(ORDER, INTENT, Holding(), folded, planned(TWICE)))
-    assert found.conflict == "two rows of db.unique hold one value of (u)"
-
-
-def test_a_value_that_the_destination_holds(spark: Any) -> None:
-    feed = feed_of(spark, PARTS, folded=True)
-    found = feed.examine(ExamineJob(ORDER, INTENT, Holding((b"(117)",)), True, planned(PARTS)))
-    assert found.conflict == "b'(117)' is taken"
+    assert sorted(result.detail for result in results) == ["bare,unique", *["unique"] * (SLOTS - 1)]
 
 
 def test_rows_that_do_not_come_are_missed(spark: Any) -> None:
-    """Rule 22: with less than all of the batch it is not known whether something speaks against it."""
+    """Rule 22: with less than all of the batch nothing of a slot is applied."""
     one_more = replace(planned(PARTS), count=planned(PARTS).count + 1)
     feed = feed_of(spark, PARTS, folded=True)
     with pytest.raises(RangeDiffers, match="through Spark to slot"):
-        feed.examine(ExamineJob(ORDER, INTENT, Holding(), True, one_more))
+        feed.spread(SpreadJob(ORDER, INTENT, Counting(), True, one_more))
 
 
 def test_a_batch_is_read_once_by_a_stage_of_its_own(spark: Any, tmp_path: Path) -> None:
@@ -164,7 +133,7 @@ def test_a_batch_of_another_way_to_run_queries_is_read_too(spark: Any) -> None:
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     try:
         feed = feed_of(spark, PARTS, folded=False)
-        results = feed.spread(SpreadJob(replace(ORDER, examined=False), INTENT, Counting(), False, planned(PARTS)))
+        results = feed.spread(SpreadJob(ORDER, INTENT, Counting(), False, planned(PARTS)))
         assert sum(result.rows for result in results) == 40
         empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), PACKED_SCHEMA)
         assert shuffled(empty.repartitionById(SLOTS, "seq")).count() == 0
@@ -185,7 +154,6 @@ def test_a_query_s_log_has_no_files_of_checksums(spark: Any, tmp_path: Path) -> 
 
     def apply(ticks: Any, _number: int) -> None:
         feed = SparkBatch(ticks.coalesce(1).mapInArrow(pulled, PACKED_SCHEMA), ErrorSeal.new())
-        feed.examine(ExamineJob(ORDER, INTENT, Holding(), False, planned(PARTS)))
         rows.append(sum(found.rows for found in feed.spread(SpreadJob(ORDER, INTENT, Counting(), False))))
 
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()

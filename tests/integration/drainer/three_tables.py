@@ -1,22 +1,18 @@
-"""A batch of TiDB's that was read to be spread and may not be (rule 21), through the whole daemon: the query begins
-again, the batch goes inline, and the error names the transaction."""
+"""A sound stream over tables with a key, a secondary unique key and none, in two pumps, for a drainer that spreads its
+batches."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 
-import pytest
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo
 
 from tests.integration.drainer.stubs import Stubs
-from tests.integration.drainer.test_daemon import reached
 from tests.support.schema_case import BEGIN_TS, ts
-from tests.support.servers import MariaDB, Server, free_port
+from tests.support.servers import MariaDB, Server
 from tests.unit.drainer.cut_case import BARE, INT_KEY, SECONDARY, Op, beginning, change, gone, jobs, payloads, put
-
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 TABLES = (SECONDARY, INT_KEY, BARE)
 COUNT = 40
@@ -47,12 +43,12 @@ def serve(stubs: Stubs, stream: Sequence[Sequence[Op]], *, first: int | None = N
     return end
 
 
-def drainer(stubs: Stubs, db: MariaDB, port: int, *, syncer: str = "") -> Server:
+def drainer(stubs: Stubs, db: MariaDB, port: int) -> Server:
     config = (
         f'initial-commit-ts = {BEGIN_TS}\nstatus-addr = "127.0.0.1:{port}"\n'
         "inline-bytes-max = 1024\nspread-bytes-min = 1\n"
         f'[schema]\nhistory-file = "{stubs.directory}/history.json"\n'
-        f'[syncer]\ndb-type = "mariadb"\ntxn-rows-max = 7\nworker-count = 3\n{syncer}\n'
+        '[syncer]\ndb-type = "mariadb"\ntxn-rows-max = 7\nworker-count = 3\n'
         f'[syncer.to]\nhost = "{db.host}"\nport = {db.port}\nuser = "{db.user}"\npassword = "{db.password}"\n'
     )
     return stubs.drainer(config).start()
@@ -73,37 +69,3 @@ def after(count: int) -> dict[str, list[tuple[object, ...]]]:
     bare += [(1, 1, 1)] * (count - max(count - 4, 0))
     found = {"secondary": list(secondary.values()), "int_key": [(n, n, 1) for n in range(count)], "bare": bare}
     return {name: sorted([tuple(row) for row in rows], key=repr) for name, rows in found.items()}
-
-
-BREAKS = [
-    pytest.param([*put(INT_KEY, 77, 77), *put(SECONDARY, 77, 1017)], "another row|two rows", id="a value"),
-    pytest.param([*put(INT_KEY, 77, 77), *gone(BARE, 78, 78)], "d.bare", id="a keyless row"),
-]
-
-
-@pytest.mark.parametrize(("bad", "why"), BREAKS)
-def test_a_transaction_that_is_refused(stubs: Stubs, mariadb: MariaDB, bad: list[Op], why: str) -> None:
-    """It is named with everything before it applied and nothing behind it, in every life; passed over, all the rest
-    comes, and once: a table without a key would show a repetition."""
-    mariadb.reset()
-    at = 25
-    stream = [*GOOD[:at], bad, *GOOD[at:]]
-    end = serve(stubs, stream)
-    refused = ts(10 + at)
-    for life in range(2):
-        stopped = drainer(stubs, mariadb, free_port())
-        assert stopped.wait(deadline_s=300) not in (0, None), stopped.tail()
-        said = stopped.text()
-        assert f"commit_ts {refused}, start_ts {refused - 3}, table d." in said, said
-        assert f"put {refused} into syncer.ignore-txn-commit-ts" in said
-        assert life or (
-            "the batch is applied by the driver alone" in said and "the batch failed and is retried" in said
-        ), said
-        assert standing(mariadb) == after(at)
-        ((commit_ts, intent),) = mariadb.query("SELECT commit_ts, intent FROM tidb_binlog.drainer_position")
-        assert (commit_ts < refused, intent) == (True, None)
-    port = free_port()
-    running = drainer(stubs, mariadb, port, syncer=f"ignore-txn-commit-ts = [{refused}]")
-    reached(running, port, end)
-    assert running.stop(deadline_s=240) == 0, running.tail()
-    assert standing(mariadb) == after(COUNT)

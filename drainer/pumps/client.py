@@ -100,10 +100,9 @@ class Count:
 
 
 class Received:
-    """Counts what one PullRange received. `ends_pulls`: the pump ends it with the counts of what it sent."""
+    """Counts what one PullRange received, and compares it with the counts with which the pump ends it."""
 
-    def __init__(self, ends_pulls: bool) -> None:
-        self._ends_pulls = ends_pulls
+    def __init__(self) -> None:
         self._end: ext.PullEnd | None = None
         self.found = Counted()
 
@@ -120,21 +119,19 @@ class Received:
 
     def check(self, pump_name: str, *, after_ts: int, until_ts: int) -> None:
         """Check after the last message. RangeDiffers where the stream was incomplete."""
-        if self._end is not None:
-            sent = Counted(self._end.count, self._end.bytes)
-            check(
-                sent,
-                self.found,
-                pump_name=pump_name,
-                after_ts=after_ts,
-                until_ts=until_ts,
-                where="of what it says it has sent",
-            )
-        elif self._ends_pulls:
+        if self._end is None:
             raise RangeDiffers(
                 f"{pump_name}: the stream of the range ({after_ts}, {until_ts}] ended after {self.found} without its "
                 "final message; nothing of the batch was applied, it is planned again"
             )
+        check(
+            Counted(self._end.count, self._end.bytes),
+            self.found,
+            pump_name=pump_name,
+            after_ts=after_ts,
+            until_ts=until_ts,
+            where="of what it says it has sent",
+        )
 
 
 def aio_channel(host: str, security: Security, *more: tuple[str, int]) -> grpc.aio.Channel:
@@ -163,7 +160,6 @@ class ExtensionPump:
         self._cluster_id = cluster_id
         self._channel = aio_channel(host, security)
         self._stub = ext_grpc.PumpExtStub(self._channel)  # type: ignore[no-untyped-call]
-        self._ends_pulls = False
 
     async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark:
         """Return the pump's mark. Raises NoExtension, ClusterMismatch, PurgedPosition, PumpUnavailable."""
@@ -182,7 +178,6 @@ class ExtensionPump:
             raise translate(error, f"pump {self._node_id} ({self._host})", after_ts=after_ts) from error
         if 0 < after_ts < answer.purged_ts:
             raise PurgedPosition(after_ts, answer.purged_ts)
-        self._ends_pulls = answer.ends_pulls
         return PumpMark(
             node_id=self._node_id,
             host=self._host,
@@ -198,7 +193,6 @@ class ExtensionPump:
             last_ts=answer.last_ts,
             splits=tuple(map(Counted, answer.split_count, answer.split_bytes)),
             bytes_exact=answer.bytes_exact,
-            ends_pulls=answer.ends_pulls,
             stop_bytes=answer.stop_bytes,
             holding=_pending(answer.oldest_pending) if answer.HasField("oldest_pending") else None,
         )
@@ -230,7 +224,7 @@ class ExtensionPump:
         request = ext.PullRangeReq(
             cluster_id=self._cluster_id, after_ts=after_ts, until_ts=until_ts, part_bytes_max=PART_BYTES_MAX
         )
-        count, received = Count(), Received(self._ends_pulls)
+        count, received = Count(), Received()
         stream = self._stub.PullRange(request, timeout=MISSED_TIMEOUT_S)
         try:
             async for answer in stream:

@@ -263,7 +263,7 @@ class Scheduler:
         (rule 22)."""
 
         async def counted(part: PumpRange) -> PumpRange:
-            if part.planned is not None or (part.extension and not part.ends_pulls):
+            if part.planned is not None:
                 return part
             return replace(part, planned=await self._pumps.count(part))
 

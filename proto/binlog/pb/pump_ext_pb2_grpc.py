@@ -88,7 +88,7 @@ class PumpExtServicer:
 
     def PullRange(self, request, context):
         """All complete binlogs with commit_ts in (after_ts, until_ts], ascending, then one message with `end` and no payloads.
-        A stream that ends without it is not whole (pumps whose WatermarkResp says ends_pulls).
+        A stream that ends without it is not whole.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -230,13 +230,6 @@ def test_a_large_transaction_on_two_pumps_is_read_from_both() -> None:
     assert [r.node_id for r in found.large] == ["a", "b"]
 
 
-def test_an_open_intent_with_a_large_transaction_is_finished_as_it_was_begun() -> None:
-    """One of an older drainer, which did not know large batches: tasks pull it in parts and fold it."""
-    found = resume(seen(large("a", 70), mark("b")), Intent(50, 90, 4, 100, 1, "x", ("a", "b")), SIZES)
-    assert found is not None and (found.mode, found.until_ts, found.large) == (Mode.SPREAD, 90, ())
-    assert {r.node_id for task in found.tasks for r in task} == {"a", "b"}
-
-
 def test_a_large_transaction_waits_for_the_watermark_and_the_ceiling() -> None:
     slow = mark("b", resolved_ts=60, end_ts=60)
     found = planned(large("a", 70), slow)

@@ -200,7 +200,7 @@ def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
     that was excluded then and has returned adds nothing to it."""
     if watermark.ts < intent.until_ts:
         return None
-    marks = tuple(mark for mark in watermark.marks if not intent.pumps or mark.node_id in intent.pumps)
+    marks = tuple(mark for mark in watermark.marks if mark.node_id in intent.pumps)
     batch_bytes = sum(mark.bytes_until(intent.until_ts) for mark in marks)
     tasks = _tasks(marks, intent.after_ts, intent.until_ts, sizes, cut=True)
     return Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, tasks, batch_bytes, intent)
@@ -221,7 +221,7 @@ def altered(plan: Plan, given_up: Collection[str] = ()) -> tuple[str, int, int] 
     if plan.intent is None:
         return None
     now = plan.planned
-    for node_id, count in zip(plan.intent.pumps, plan.intent.counts, strict=False):
+    for node_id, count in zip(plan.intent.pumps, plan.intent.counts, strict=True):
         found = now.get(node_id)
         if count >= 0 and found is not None and found.count != count and node_id not in given_up:
             return node_id, count, found.count

@@ -180,8 +180,8 @@ def intent_of(text: str, label: str) -> tuple[Intent, str]:
             chunk_rows=int(plan["chunk_rows"]),
             hash_version=int(plan["hash_version"]),
             digest=str(plan["digest"]),
-            pumps=tuple(str(node_id) for node_id in plan.get("pumps", ())),
-            counts=tuple(int(count) for count in plan.get("counts", ())),
+            pumps=tuple(str(node_id) for node_id in plan["pumps"]),
+            counts=tuple(int(count) for count in plan["counts"]),
         )
         return opened, str(plan["phase"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -249,7 +249,7 @@ def test_an_unfinished_batch_goes_on_with_its_own_cut() -> None:
     ("version", "digest"), [(HASH_VERSION, "other filters"), (HASH_VERSION - 1, "d"), (HASH_VERSION + 1, "d")]
 )
 def test_an_unfinished_batch_of_another_cut_is_refused(version: int, digest: str) -> None:
-    """One of an earlier version has rows in its slots that this one takes for gone ahead: they would be lost."""
+    """Its rows are in other slots, or are other rows: some would be lost."""
     store = Store()
     run = start(store)
     intent = Intent(BEGIN, END, 2, 7, version, digest)

@@ -40,7 +40,6 @@ class Cleaner:
         self._owed: dict[str, deque[tuple[int, bytes]]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.answered = 0
-        self.abandoned = 0
 
     @property
     def owed(self) -> int:
@@ -85,7 +84,6 @@ class Cleaner:
         del self._owed[pump], self._tasks[pump]
 
     def _abandon(self, pump: str, start_ts: int, why: str) -> None:
-        self.abandoned += 1
         metrics.ROLLBACKS_OWED.dec()
         log.error(
             "clean-up rollback abandoned; settle the prewrite with binlogctl settle",

@@ -233,11 +233,6 @@ class SchemaView:
             return (table_id, column_id) not in self.upcoming_columns
         return schema_version <= self.column_verdicts.get((table_id, column_id), -1)
 
-    def belongs(self, schema_version: int) -> bool:
-        """Whether rows of this schema version may be decoded with this view."""
-        due = self.ddl_due_version
-        return schema_version <= self.settled_version and (not due or schema_version < due)
-
     def only(self, table_ids: Iterable[int]) -> SchemaView:
         """The view restricted to these tables, for a smaller pickle."""
         wanted = set(table_ids)

@@ -35,7 +35,7 @@ _log = get_logger(__name__)
 @dataclass(slots=True)
 class WatermarkState:
     """Watermark and progress, for the status page. `applied_ts`: everything at or below it is applied or empty; at or
-    above the destination's position. `held_since`, `watermark_at`: unix seconds."""
+    above the destination's position. `held_since`: unix seconds."""
 
     watermark_ts: int = 0
     applied_ts: int = 0
@@ -43,7 +43,6 @@ class WatermarkState:
     held_back: str = ""
     held_by: str = ""
     held_since: float | None = None
-    watermark_at: float = 0.0
 
 
 class QueryPlanner:
@@ -298,7 +297,7 @@ class Scheduler:
             self._held_outage.over()
             self._held_by_prewrite.over()
             watermark_state.held_back, watermark_state.held_by, watermark_state.held_since = "", "", None
-        watermark_state.watermark_ts, watermark_state.watermark_at = watermark.ts, time.time()
+        watermark_state.watermark_ts = watermark.ts
         watermark_state.pumps = max(1, len(watermark.marks))
         if self._until_now and self._ceiling_ts is None:
             self._ceiling_ts = watermark.ts

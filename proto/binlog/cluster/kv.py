@@ -1,6 +1,7 @@
 """The `Etcd` protocol and its values: the operations of etcd that the programs use.
 
-`binlog.cluster.etcd` implements it with a real etcd, `binlog.stub.etcd` in memory. The same tests run on both.
+`binlog.cluster.etcd` implements it with a real etcd, tests/support/memory_etcd.py in memory. The same tests run on
+both.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ import pytest
 from binlog.envelope import encode_binlog, encode_varint, merge
 from binlog.errors import BinlogError
 from binlog.pb import pump_ext_pb2 as pb
-from binlog.stub.etcd import MemoryEtcd
-from binlog.stub.pd import StubPD
 from grpc import aio
 
 from pump.rpc.admission import InFlight
@@ -23,6 +21,8 @@ from pump.rpc.original_service import Gate, PumpService
 from pump.store.writes import Done
 from pumpclient.answer import Outcome, classify
 from tests.integration.pump.rpc import connected, running, take, until
+from tests.support.memory_etcd import MemoryEtcd
+from tests.support.stub_pd import StubPD
 from tests.unit.pump.build import commit, merged, prewrite
 
 CLUSTER = 7

@@ -25,10 +25,10 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.history.file import parse_jobs
 from drainer.schema.state import Schema
 from drainer.sink.base import Identity, Intent
-from drainer.sink.memory import MemorySink, Store
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.examples import FEW
 from tests.support.local_batch import LocalBatch
+from tests.support.memory_sink import MemorySink, Store
 from tests.support.schema_case import BEGIN_TS, ddl, job, table, ts
 
 CAPTURE = CaptureSet(GOLDEN / "keys")

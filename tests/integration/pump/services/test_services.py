@@ -13,14 +13,14 @@ from binlog.pb import pump_ext_pb2 as pb
 from binlog.pb import pump_pb2
 from binlog.runtime.http import put
 from binlog.runtime.security import Security
-from binlog.stub.etcd import MemoryEtcd
-from binlog.stub.pd import StubPD
 from grpc import aio
 
 from pumpclient.answer import Outcome, classify
 from tests.integration.pump.rpc import Client, codes, connected, running, take
 from tests.integration.pump.services.conftest import CLUSTER
 from tests.support.certificates import Authority
+from tests.support.memory_etcd import MemoryEtcd
+from tests.support.stub_pd import StubPD
 from tests.unit.pump.build import commit, encode_fake, merged, prewrite, rollback
 
 

@@ -24,16 +24,16 @@ from drainer.pipeline import Pipeline
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, PartJoiner, cut_into_parts
 from drainer.pumps.pull import pull
 from drainer.pumps.spool import NotServed, Spool
-from drainer.pumps.stub import StubPump
 from drainer.pumps.watermark import PumpRange
 from drainer.schema.history.base import JobHistory
 from drainer.schema.history.file import parse_jobs
 from drainer.schema.state import Schema
 from drainer.schema.steps import Rows
-from drainer.sink.memory import MemorySink, Store
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.examples import FEW
 from tests.support.local_batch import LocalBatch
+from tests.support.memory_sink import MemorySink, Store
+from tests.support.stub_pump import StubPump
 from tests.unit.drainer.test_pipeline import CUT, WHO, Supply
 from tests.unit.tidb.damage import survives
 

@@ -17,7 +17,6 @@ from binlog import envelope
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.runtime.security import Security
-from binlog.stub.etcd import MemoryEtcd
 
 from drainer.apply.batch_planner import Mode, Plan, Sizes
 from drainer.apply.fold_order import ReadOrder
@@ -27,19 +26,20 @@ from drainer.order.errors import BlobError
 from drainer.order.slot import HASH_VERSION
 from drainer.pipeline import Pipeline
 from drainer.pumps.range_count import Counted, RangeDiffers
-from drainer.pumps.stub import StubPump
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.pumps.watermark import Limits
 from drainer.service.scheduler import Scheduler
 from drainer.sink.base import Intent, Receipt
-from drainer.sink.memory import Store
 from drainer.sink.position import Stored
 from drainer.spark.errors import ErrorInTask, ErrorSeal
 from drainer.spark.shuffle_apply import SLOT, Apply, Fold, of_all_slots
 from drainer.spark.source.executor import read_task
 from drainer.spark.source.planned_reader import PullTask
+from tests.support.memory_etcd import MemoryEtcd
+from tests.support.memory_sink import Store
 from tests.support.row_case import transaction
 from tests.support.schema_case import BEGIN_TS, ts
+from tests.support.stub_pump import StubPump
 from tests.unit.drainer.apply.test_distributed_failures import T, life, put, standing
 
 SLOTS = 4

@@ -11,7 +11,6 @@ from binlog.cluster.registry import Registry
 from binlog.envelope import encode_binlog, encode_fake, scan
 from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
 from binlog.runtime.security import Security
-from binlog.stub.etcd import MemoryEtcd
 
 from drainer.pumps.client import ExtensionPump, NoExtension
 from drainer.pumps.go_pump import GoPump
@@ -19,10 +18,11 @@ from drainer.pumps.health import HeldBack
 from drainer.pumps.left_pumps import Missed
 from drainer.pumps.pull import payloads, pull
 from drainer.pumps.range_count import Counted
-from drainer.pumps.stub import StubPump
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.pumps.watermark import Limits, PumpMark, PumpRange, Watermark
+from tests.support.memory_etcd import MemoryEtcd
 from tests.support.servers import free_port
+from tests.support.stub_pump import StubPump
 
 PLAIN = Security()
 BASE = 470_000_000_000_000_000

@@ -24,9 +24,9 @@ from drainer.pumps.client import ExtensionPump, Received
 from drainer.pumps.go_pump import GoPump
 from drainer.pumps.pull import payloads, pull, pull_binlogs
 from drainer.pumps.range_count import Counted, RangeDiffers
-from drainer.pumps.stub import StubPump
 from drainer.pumps.watermark import Limits, PumpRange
 from tests.support.servers import wait_until
+from tests.support.stub_pump import StubPump
 
 
 def binlog(ts: int) -> bytes:

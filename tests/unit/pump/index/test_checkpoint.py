@@ -22,7 +22,7 @@ from pump.index.checkpoint import (
 )
 from pump.index.leveldb import Index, IndexFailed
 from pump.index.manifest import unbroken
-from pump.log.record import Pointer, encode_record
+from pump.log.record import Pointer
 from pump.log.value_log import Head
 from pump.store.store import Store
 from tests.unit.pump.build import (
@@ -31,6 +31,7 @@ from tests.unit.pump.build import (
     commit,
     copy_running,
     encode_fake,
+    encode_record,
     merged,
     opened,
     prewrite,

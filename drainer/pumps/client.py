@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import grpc
 import grpc.aio
@@ -11,6 +12,7 @@ from binlog import envelope
 from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_ext_pb2_grpc as ext_grpc
+from binlog.pump_error import PumpError, name_in, pump_error
 from binlog.runtime.channel import keepalive
 from binlog.runtime.security import Security
 
@@ -261,7 +263,8 @@ def translate(error: grpc.RpcError, pump_name: str, *, after_ts: int = 0) -> Bin
         details = details.rpartition("Failed to connect to remote host: ")[2]  # without a list of every address tried
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return NoExtension(f"{pump_name} has no extension service")
-    if code is grpc.StatusCode.UNKNOWN and "cluster ID are mismatch" in details:
+    trailers = cast("Iterable[tuple[str, str | bytes]] | None", error.trailing_metadata())
+    if pump_error(name_in(trailers), code=code.value[0], text=details) is PumpError.CLUSTER_MISMATCH:
         return ClusterMismatchAt(f"{pump_name}: {details}")
     if code is grpc.StatusCode.OUT_OF_RANGE:
         return PurgedAt(f"{pump_name}: binlogs after ts {after_ts} may be gone: {details}")

@@ -22,7 +22,7 @@ from pump.pull.batch_end import Limits
 from pump.pull.ranges import pull_bytes
 from pump.rpc.admission import InFlight
 from pump.rpc.messages import parse_batch
-from pump.rpc.methods import Service, code_number
+from pump.rpc.methods import Service, code_number, kind_of
 from pump.rpc.original_service import Gate
 from pump.rpc.range_messages import range_messages, read_bytes
 from pump.store.store import Store
@@ -46,7 +46,8 @@ def _answer(batch_id: int, results: Sequence[BinlogError | None]) -> bytes:
     response = pb.WriteBatchResp(batch_id=batch_id)
     for place, error in enumerate(results):
         if error is not None:
-            response.errors.add(index=place, code=code_number(error), message=str(error))
+            code, kind = code_number(error), kind_of(error)
+            response.errors.add(index=place, code=code, message=str(error), kind=kind)
     encoded: bytes = response.SerializeToString()
     return encoded
 

@@ -12,6 +12,7 @@ from binlog import envelope
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_ext_pb2_grpc as ext_grpc
 from binlog.pb import pump_pb2, pump_pb2_grpc
+from binlog.pump_error import ERROR_TRAILER, PumpError
 
 from drainer.pumps.batch_end import Place, cut
 from drainer.pumps.binlog_parts import cut_into_parts
@@ -180,5 +181,6 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
 
     def _check(self, cluster_id: int, context: grpc.ServicerContext) -> None:
         if cluster_id != self._cluster_id:
+            context.set_trailing_metadata(((ERROR_TRAILER, PumpError.CLUSTER_MISMATCH),))
             text = f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}"
-            context.abort(grpc.StatusCode.UNKNOWN, text)
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)

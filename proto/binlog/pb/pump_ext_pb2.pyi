@@ -18,14 +18,16 @@ class WriteBatchReq(_message.Message):
     def __init__(self, cluster_id: _Optional[int] = ..., batch_id: _Optional[int] = ..., payloads: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class WriteError(_message.Message):
-    __slots__ = ("index", "code", "message")
+    __slots__ = ("index", "code", "message", "kind")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     index: int
     code: int
     message: str
-    def __init__(self, index: _Optional[int] = ..., code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    kind: str
+    def __init__(self, index: _Optional[int] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class WriteBatchResp(_message.Message):
     __slots__ = ("batch_id", "errors")

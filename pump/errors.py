@@ -119,4 +119,5 @@ class Stopping(BinlogError):
 
 
 class DrainerUnreadable(BinlogError):
-    """A drainer's record in the registry is damaged, so it is unknown which binlogs it still needs (rule 20)."""
+    """A drainer's record in the registry is damaged, so it is unknown which binlogs it still needs (rule 20: what pumps
+    must keep)."""

@@ -2,7 +2,7 @@
 
 The caller needs to know whether the pump may hold a copy of the prewrite. After a refusal with a known reason it holds
 none. After a lost connection, a timeout or another failure it may hold one, and a clean-up rollback is sent
-(correctness rule 5).
+(correctness rule 5: clean-up rollbacks).
 """
 
 from __future__ import annotations

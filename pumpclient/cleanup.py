@@ -1,4 +1,5 @@
-"""Rolls back copies of settled transactions on pumps that may hold one, until each has answered (correctness rule 5).
+"""Rolls back copies of settled transactions on pumps that may hold one, until each has answered (correctness rule 5:
+clean-up rollbacks).
 
 `tracker` decides which pumps get rollbacks; they are sent here. If a rollback overtakes the delayed prewrite, the pump
 stores it and refuses the prewrite when it arrives. There is one task per pump with unanswered rollbacks.
@@ -77,7 +78,8 @@ class Cleaner:
             self.answered += 1
             metrics.ROLLBACKS_OWED.dec()
             if answer.outcome is Outcome.CONFLICT:
-                # This pump has a commit of the transaction, too. The two differ; drainers drop the second (rule 19).
+                # This pump has a commit of the transaction, too. The two differ; drainers drop the second (rule 19: one
+                # transaction on several pumps).
                 log.error("a copy of a prewrite was committed instead of rolled back", pump=pump, start_ts=start_ts)
             elif not answer.acked:
                 log.warning("a pump refused a clean-up rollback", pump=pump, start_ts=start_ts, detail=answer.detail)

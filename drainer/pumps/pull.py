@@ -38,7 +38,8 @@ def pull(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[by
     parts (see drainer.pumps.binlog_parts).
 
     Raises PumpUnavailable, PurgedPosition, ClusterMismatch, and RangeDiffers at the end where the received binlogs
-    differ from the plan (correctness rule 22); then the yielded messages must not be applied.
+    differ from the plan (correctness rule 22: planned binlogs are pulled); then the yielded messages must not be
+    applied.
     """
     for one in _received(part, cluster_id, security):
         yield from _small(one.message, one.found)

@@ -52,8 +52,8 @@ class PumpMark:
     `purged_ts`: binlogs at or below may be purged; `extension`: False for a Go pump; `stop_bytes`: of the transaction
     at `stop_ts`, where `stop` is LARGE.
 
-    For rule 22: `last_ts` is the last binlog of the batch (0: none), `splits` the counts up to each of
-    `split_ts`, and `bytes_exact` whether bytes equal those of a pull.
+    For rule 22 (planned binlogs are pulled): `last_ts` is the last binlog of the batch (0: none), `splits` the counts
+    up to each of `split_ts`, and `bytes_exact` whether bytes equal those of a pull.
 
     `holding`: the prewrite that keeps `resolved_ts` where it is; None where there is none, or it is unknown."""
 

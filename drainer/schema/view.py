@@ -157,9 +157,9 @@ class UpcomingColumn:
 class SchemaView:
     """Snapshot of the schema at one position; immutable and picklable, its dictionaries are not shared.
 
-    `ddl_due_version`: rows at or above it need a DDL to run first, so they are not in this view's segment (rule 14); 0:
-    no pending job. `settled_version`: rows above it need the history to be read again first.
-    `column_verdicts`: (table id, column id) → the newest schema version up to which a row may carry that unknown
+    `ddl_due_version`: rows at or above it need a DDL to run first, so they are not in this view's segment (rule 14: DDL
+    before the rows that need it); 0: no pending job. `settled_version`: rows above it need the history to be read again
+    first. `column_verdicts`: (table id, column id) → the newest schema version up to which a row may carry that unknown
     column; None when the sources are complete and every unknown column may be left out. `relocations`: table id → DDLs
     after which late rows need their partition computed (`relocation`), by version; `relocated_ids`: the table id that
     holds the rows of a physical id since then, None where they were dropped. `known_version`: of the newest known job.

@@ -194,7 +194,7 @@ class Scheduler:
         """Return the batch after one that is being applied, if it may be read already. It must be spread, because then
         nothing between the two batches changes the schema. Return None if it must wait until that batch is applied: a
         DDL, a large transaction, a batch that is too small, or a question that can only be settled at the position
-        (rule 2)."""
+        (rule 2: pumps that return)."""
         if begun is self._waits_for:
             return None
         after_ts, asked = begun.until_ts, self._first_limits()
@@ -259,7 +259,7 @@ class Scheduler:
 
     async def _counted(self, plan: Plan) -> Plan:
         """Return the plan with the counts of each pull, requested from pumps whose batch end differs from the plan's
-        (rule 22)."""
+        (rule 22: planned binlogs are pulled)."""
 
         async def counted(part: PumpRange) -> PumpRange:
             if part.planned is not None:

@@ -170,8 +170,9 @@ class ExtService:
     async def watermark(self, data: Buffer) -> bytes:
         """Return the resolved ts and, if requested, the plan of a batch.
 
-        The order matters. The resolved ts is computed first, and the index is read after it (rule 4). The purge point
-        is read last: a binlog that it does not cover then was in the index when the index was read."""
+        The order matters. The resolved ts is computed first, and the index is read after it (rule 4: resolved never
+        decreases). The purge point is read last: a binlog that it does not cover then was in the index when the index
+        was read."""
         request: Any = _parse(pb.WatermarkReq.FromString, "WatermarkReq", data)
         self._gate.check(request.cluster_id)
         state = self._state()

@@ -69,7 +69,7 @@ class Store(Serving, Writing):
 
     async def open(self) -> None:
         """Recover (FORMAT.md). No timestamps are fetched: this pump may have to allocate them, and an allocator must
-        know its log first (rule 7). If the caller is cancelled, the reading stops."""
+        know its log first (rule 7: one allocator of timestamps). If the caller is cancelled, the reading stops."""
         self.space.refresh()
         with ExitStack() as undo:
             recovering = asyncio.create_task(asyncio.to_thread(self._recover, undo))
@@ -112,7 +112,8 @@ class Store(Serving, Writing):
         self.largest_ts = max(matcher.largest_ts, self._resolved.ts)
 
     async def serve(self) -> None:
-        """Fetch T and start to resolve. Nothing may be served before (correctness rule 3)."""
+        """Fetch T and start to resolve. Nothing may be served before (correctness rule 3: pending prewrites survive a
+        restart)."""
         await self.resolver.refresh()
         if self._horizon.beyond(self.largest_ts):
             _log.error(
@@ -171,8 +172,8 @@ class Store(Serving, Writing):
     # Writing
 
     async def write_fake(self) -> int:
-        """Write one fake binlog and return its ts. A ts below it is reserved before it is fetched (rule 4). Raises
-        LogBroken if the write fails."""
+        """Write one fake binlog and return its ts. A ts below it is reserved before it is fetched (rule 4: resolved
+        never decreases). Raises LogBroken if the write fails."""
         placeholder = self._resolved.ts + 1
         self._pending.reserve(placeholder)
         try:

@@ -150,7 +150,7 @@ class Orphans:
 
     async def _ask_upstream(self, upstream: Upstream, old: Sequence[Pending]) -> None:
         """Query TiKV, even if some pumps have not answered: TiKV's answer is final, and a drainer applies a transaction
-        that two pumps hold only once (rule 19)."""
+        that two pumps hold only once (rule 19: one transaction on several pumps)."""
         open_ones = [
             entry
             for entry in old

@@ -103,7 +103,7 @@ def test_the_map_has_every_room() -> None:
 
 
 def _route() -> list[str]:
-    start = README.index("One binlog from RPC to SQL")
+    start = README.index("One binlog from a call to its destination")
     return re.findall(r"`(\w+/[\w/]+\.py)`", README[start : README.index("\nMore: ", start)])
 
 
@@ -116,7 +116,8 @@ def _imports(path: str) -> set[str]:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-    return {name.replace(".", "/") + ".py" for name in found}
+    names = {f"proto.{name}" if name.startswith("binlog.") else name for name in found}
+    return {name.replace(".", "/") + ".py" for name in names}
 
 
 def test_the_route_of_a_binlog_is_one() -> None:
@@ -127,4 +128,4 @@ def test_the_route_of_a_binlog_is_one() -> None:
     alone = [s for s in route if not links[s] and not any(s in found for found in links.values())]
     assert not alone
     program = [station.split("/")[0] for station in route]
-    assert program == sorted(program, reverse=True)  # first the pump, then the drainer
+    assert program == sorted(program, key=["proto", "pump", "drainer"].index)

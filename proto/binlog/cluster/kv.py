@@ -69,7 +69,8 @@ class Lease(Protocol):
     async def keep_alive(self) -> int:
         """Renew the lease once. Return the seconds for which it is valid, counted from a moment after the call began.
 
-        Raises LeaseExpired if it has ended. To be safe, callers count from *before* the call (correctness rule 7).
+        Raises LeaseExpired if it has ended. To be safe, callers count from *before* the call (correctness rule 7: one
+        allocator of timestamps).
         """
         ...
 

@@ -130,7 +130,8 @@ class PumpExtServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Outcome(self, request, context):
-        """Does this pump hold and serve a commit for these start_ts? A rollback is no evidence (correctness rule 5).
+        """Does this pump hold and serve a commit for these start_ts? A rollback is no evidence (correctness rule 5:
+        clean-up rollbacks).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -84,7 +84,7 @@ class _Ready(grpc.GenericRpcHandler):
 
 def _mark(number: int, pumps: int, backlog: bool) -> bytes:
     """Make a mark: a share of a full batch with four pieces, or an empty one."""
-    answer = ext.WatermarkResp(resolved_ts=RESOLVED_TS, state="online", ends_pulls=True, bytes_exact=True)
+    answer = ext.WatermarkResp(resolved_ts=RESOLVED_TS, state="online", bytes_exact=True)
     if not backlog:
         answer.batch_end_ts = RESOLVED_TS
         return answer.SerializeToString()

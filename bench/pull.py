@@ -48,7 +48,7 @@ def measure_pull(server: Server, port: int, cluster: int, txns: int, report: Rep
     if planned != txns:
         raise SystemExit(f"{txns} transactions were written, and the pump plans {planned}")
     report.add("plan: CPU of the pump a binlog", (cpu_s(server) - before_s) / PLANS / planned * 1e6, "µs")
-    part = PumpRange("bench", f"127.0.0.1:{port}", True, after_ts, plan.batch_end_ts, ends_pulls=True)
+    part = PumpRange("bench", f"127.0.0.1:{port}", True, after_ts, plan.batch_end_ts)
     pulls = [_pull(server, part, cluster) for _ in range(PULLS)]
     seconds, pump_s, own_s, messages = (statistics.median(each) for each in zip(*pulls, strict=True))
     report.add("pull by range", planned / seconds, "binlogs/s")

@@ -38,7 +38,7 @@ def pulled(port: int, cluster: int, after_ts: int) -> tuple[int, int]:
         plan = stub.Watermark(asked, timeout=30)
     if not plan.batch_count:
         return 0, max(after_ts, plan.resolved_ts)
-    part = PumpRange("bench", f"127.0.0.1:{port}", True, after_ts, plan.batch_end_ts, ends_pulls=True)
+    part = PumpRange("bench", f"127.0.0.1:{port}", True, after_ts, plan.batch_end_ts)
     messages = pull(part, cluster_id=cluster, security=Security())
     count = sum(len(pump_ext_pb2.PullRangeResp.FromString(message).payloads) for message in messages)
     if count != plan.batch_count:

@@ -210,9 +210,8 @@ class SyncerSection(OriginalSyncerSection):
     def digest(self) -> str:
         """Return a digest of the filter settings. It is recorded with a batch, because an unfinished batch must be
         finished with the same filters."""
-        names = {"ignore_schemas", "ignore_table", "replicate_do_db", "replicate_do_table", "ignore_txn_commit_ts"}
-        # Without rules the digest is that of drainers which did not know them: a batch that they left is finished.
-        chosen = self.model_dump_json(include=names | ({"filter_"} if self.filter_.rules else set()))
+        names = {"ignore_schemas", "ignore_table", "replicate_do_db", "replicate_do_table", "filter_"}
+        chosen = self.model_dump_json(include={*names, "ignore_txn_commit_ts"})
         return hashlib.blake2b(chosen.encode(), digest_size=8).hexdigest()
 
 

@@ -66,9 +66,7 @@ class TooManyItems(BinlogError):
 
 
 class Overloaded(BinlogError):
-    """Too many bytes are in flight over all calls. The request may be accepted a little later, or by another pump.
-
-    Clients distinguish it from TooLarge by the first words of its text (pumpclient.answer)."""
+    """Too many bytes are in flight over all calls. The request may be accepted a little later, or by another pump."""
 
     def __init__(self, size: int, held: int, limit: int) -> None:
         super().__init__(
@@ -121,4 +119,5 @@ class Stopping(BinlogError):
 
 
 class DrainerUnreadable(BinlogError):
-    """A drainer's record in the registry is damaged, so it is unknown which binlogs it still needs (rule 20)."""
+    """A drainer's record in the registry is damaged, so it is unknown which binlogs it still needs (rule 20: what pumps
+    must keep)."""

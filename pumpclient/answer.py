@@ -2,13 +2,15 @@
 
 The caller needs to know whether the pump may hold a copy of the prewrite. After a refusal with a known reason it holds
 none. After a lost connection, a timeout or another failure it may hold one, and a clean-up rollback is sent
-(correctness rule 5).
+(correctness rule 5: clean-up rollbacks).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+
+from binlog.pump_error import PumpError, pump_error
 
 
 class Outcome(Enum):
@@ -34,10 +36,12 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of one try. `detail`: gRPC status and message, for display."""
+    """The outcome of one try. `detail`: gRPC status and message, for display; `refusal`: why the pump refused, if
+    that decides what is done next."""
 
     outcome: Outcome
     detail: str = ""
+    refusal: PumpError | None = None
 
     @property
     def acked(self) -> bool:
@@ -56,7 +60,7 @@ class Answer:
     @property
     def passes(self) -> bool:
         """Whether the pump refused for a temporary reason, so that it may accept the same binlog later."""
-        return self.outcome is Outcome.REFUSED and any(text in self.detail for text in PASSING_TEXTS)
+        return self.refusal in PASSING
 
 
 ACKED = Answer(Outcome.ACKED)
@@ -97,33 +101,19 @@ REFUSALS = frozenset(
     }
 )
 
-OURS_TOO_FAR = "ahead of the timestamp source"  # our pump's text, sent with UNKNOWN by its compatible service
-# Text of our pump when too many bytes are in flight. It, or another pump, may accept the binlog a moment later.
-BUSY_TEXT = "too many bytes in flight"
-
-# The Go pump answers every error with UNKNOWN. These are the beginnings of its refusals before the write (P-RPC-01,
-# P-RPC-03, P-RPC-06), in its spelling.
-REFUSAL_TEXTS = (
-    "cluster ID are mismatch",
-    "no online:",
-    "no available space",
-    "not online",
-    OURS_TOO_FAR,
-    BUSY_TEXT,
-)
+# The temporary ones of a pump's refusals: it is busy, full, or not online.
+PASSING = frozenset({PumpError.NOT_ONLINE, PumpError.NO_SPACE, PumpError.TOO_FAR_AHEAD, PumpError.OVERLOADED})
 
 
-# The temporary ones of these refusals: the pump is busy, full, or not online.
-PASSING_TEXTS = ("no online:", "no available space", "not online", OURS_TOO_FAR, BUSY_TEXT)
-
-
-def classify(code: int, message: str) -> Answer:
-    """Classify a gRPC status, or an errmsg (as code UNKNOWN, P-RPC-04)."""
+def classify(code: int, message: str, kind: str = "") -> Answer:
+    """Classify a gRPC status, or an errmsg (as code UNKNOWN, P-RPC-04). `kind`: what the pump calls the error, "" for
+    an error of a Go pump."""
     if code == OK:
         return ACKED
     detail = f"{CODE_NAMES.get(code, str(code))}: {message}"
-    if any(text in message for text in REFUSAL_TEXTS):
-        return Answer(Outcome.REFUSED, detail)
+    refusal = pump_error(kind, code=code, text=message)
+    if refusal is not None:
+        return Answer(Outcome.REFUSED, detail, refusal)
     if code == RESOURCE_EXHAUSTED:
         return Answer(Outcome.TOO_LARGE, detail)
     if code == ALREADY_EXISTS:

@@ -166,7 +166,7 @@ class BatchWriter:
     def _answered(self, response: pump_ext_pb2.WriteBatchResp) -> None:
         self._heard_s = time.monotonic()
         batch = self._in_flight.pop(response.batch_id, ())
-        errors = {error.index: classify(error.code, error.message) for error in response.errors}
+        errors = {error.index: classify(error.code, error.message, error.kind) for error in response.errors}
         for index, waiting in enumerate(batch):
             _give(waiting, errors.get(index, ACKED))
         self._wake.set()

@@ -1,4 +1,5 @@
-"""Rolls back copies of settled transactions on pumps that may hold one, until each has answered (correctness rule 5).
+"""Rolls back copies of settled transactions on pumps that may hold one, until each has answered (correctness rule 5:
+clean-up rollbacks).
 
 `tracker` decides which pumps get rollbacks; they are sent here. If a rollback overtakes the delayed prewrite, the pump
 stores it and refuses the prewrite when it arrives. There is one task per pump with unanswered rollbacks.
@@ -40,7 +41,6 @@ class Cleaner:
         self._owed: dict[str, deque[tuple[int, bytes]]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.answered = 0
-        self.abandoned = 0
 
     @property
     def owed(self) -> int:
@@ -78,14 +78,14 @@ class Cleaner:
             self.answered += 1
             metrics.ROLLBACKS_OWED.dec()
             if answer.outcome is Outcome.CONFLICT:
-                # This pump has a commit of the transaction, too. The two differ; drainers drop the second (rule 19).
+                # This pump has a commit of the transaction, too. The two differ; drainers drop the second (rule 19: one
+                # transaction on several pumps).
                 log.error("a copy of a prewrite was committed instead of rolled back", pump=pump, start_ts=start_ts)
             elif not answer.acked:
                 log.warning("a pump refused a clean-up rollback", pump=pump, start_ts=start_ts, detail=answer.detail)
         del self._owed[pump], self._tasks[pump]
 
     def _abandon(self, pump: str, start_ts: int, why: str) -> None:
-        self.abandoned += 1
         metrics.ROLLBACKS_OWED.dec()
         log.error(
             "clean-up rollback abandoned; settle the prewrite with binlogctl settle",

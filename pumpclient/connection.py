@@ -13,6 +13,7 @@ import time
 import grpc
 import grpc.aio
 from binlog.pb import pump_pb2, pump_pb2_grpc
+from binlog.pump_error import name_in
 from binlog.runtime.channel import keepalive, open_channel
 from binlog.runtime.security import Security
 
@@ -175,7 +176,8 @@ class Connection:
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 self._drop(channel)
-            return classify(int(error.code().value[0]), error.details() or "")
+            kind = name_in(error.trailing_metadata())
+            return classify(int(error.code().value[0]), error.details() or "", kind)
         except grpc.aio.UsageError as error:  # the channel was closed before this call began
             self._drop(channel)
             return not_sent(f"CANCELLED: {error}")

@@ -57,7 +57,8 @@ class TooManyTransactions(PumpClientError):
 
 
 class CommitTsChanged(PumpClientError):
-    """A commit names another commit_ts than an earlier attempt. A commit_ts that was sent never changes (rule 19)."""
+    """A commit names another commit_ts than an earlier attempt. A commit_ts that was sent never changes (rule 19: one
+    transaction on several pumps)."""
 
     def __init__(self, start_ts: int, *, sent: int, asked: int) -> None:
         super().__init__(f"transaction {start_ts}: commit_ts {sent} has been sent, it cannot become {asked}")

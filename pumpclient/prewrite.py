@@ -2,7 +2,7 @@
 
 If a pump has not answered within its `patience`, the try stays open, and another pump is tried in parallel. The first
 acknowledgement wins. Every pump whose answer is then no longer awaited may hold a copy. The tracker notes these pumps,
-and the copies are rolled back after the outcome is settled (correctness rule 5).
+and the copies are rolled back after the outcome is settled (correctness rule 5: clean-up rollbacks).
 """
 
 from __future__ import annotations

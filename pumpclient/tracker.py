@@ -1,4 +1,5 @@
-"""Tracks which pumps have, or may have, the prewrite of each open transaction (C-08, C-09, rules 5 and 19). Pure.
+"""Tracks which pumps have, or may have, the prewrite of each open transaction (C-08, C-09; rules 5:
+clean-up rollbacks, and 19: one transaction on several pumps). Pure.
 
     begin ─► unknown(pump)* ─► acked(pump) ─► ending(commit_ts) ─► settled   ─► clean up the others
                             └► failed                                       ─► clean up all

@@ -53,9 +53,9 @@ class Sizes:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One batch: (after_ts, until_ts] of all pumps, and the ranges that each task pulls. `intent`: an open one of an
-    earlier start, which determines the range and the cut (rule 17); `fold`: how the reading tasks decode and divide a
-    spread batch; `large`: the ranges that the driver pulls itself, in mode LARGE, and `holders`: the pumps that have
-    the large transaction."""
+    earlier start, which determines the range and the cut (rule 17: the destination's position decides); `fold`: how the
+    reading tasks decode and divide a spread batch; `large`: the ranges that the driver pulls itself, in mode LARGE, and
+    `holders`: the pumps that have the large transaction."""
 
     after_ts: int
     until_ts: int
@@ -69,7 +69,8 @@ class Plan:
 
     @property
     def planned(self) -> dict[str, Counted | None]:
-        """The number of binlogs and bytes that each pump must deliver, None if unknown (rule 22)."""
+        """The number of binlogs and bytes that each pump must deliver, None if unknown (rule 22: planned binlogs are
+        pulled)."""
         parts = [part for task in (*self.tasks, self.large) for part in task]
         return {
             node_id: together(part.planned for part in parts if part.node_id == node_id)
@@ -122,8 +123,9 @@ def decide(
 ) -> Decision:
     """The next batch after `after_ts`, never above `ceiling_ts`; None = nothing to do now.
 
-    `inline_from`: after it upstream may no longer check a unique key, and nothing is spread (rule 12);
-    `another_share`: the pumps may be asked again with another limit if their shares do not add up to a batch."""
+    `inline_from`: after it upstream may no longer check a unique key, and nothing is spread (rule 12: REPLACE evicts
+    only stale rows); `another_share`: the pumps may be asked again with another limit if their shares do not add up to
+    a batch."""
     until_ts = min(watermark.ts, watermark.end_ts)
     if ceiling_ts is not None:
         until_ts = min(until_ts, ceiling_ts)
@@ -169,7 +171,8 @@ def _another_share(watermark: Watermark, until_ts: int, batch_bytes: int, asked:
 
 def _large(watermark: Watermark, after_ts: int, until_ts: int, ceiling_ts: int | None) -> Plan | None:
     """A large transaction, if there are no binlogs before it. Its commit_ts ends the batch on every pump: another
-    pump may hold the same transaction (rule 19), or a small one of the same commit_ts (X-15)."""
+    pump may hold the same transaction (rule 19: one transaction on several pumps), or a small one of the same commit_ts
+    (X-15)."""
     large_ts = watermark.large_ts
     if large_ts is None or not after_ts < large_ts <= watermark.ts or until_ts < large_ts - 1:
         return None
@@ -180,7 +183,7 @@ def _large(watermark: Watermark, after_ts: int, until_ts: int, ceiling_ts: int |
         return None
     holders = tuple(mark for mark in marks if mark.stop is Stop.LARGE and mark.stop_ts == large_ts)
     ranges = tuple(
-        PumpRange(mark.node_id, mark.host, mark.extension, after_ts, large_ts, ends_pulls=mark.ends_pulls)
+        PumpRange(mark.node_id, mark.host, mark.extension, after_ts, large_ts)
         for mark in marks
         if mark.stop_ts == large_ts or mark.batch_count
     )
@@ -200,7 +203,7 @@ def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
     that was excluded then and has returned adds nothing to it."""
     if watermark.ts < intent.until_ts:
         return None
-    marks = tuple(mark for mark in watermark.marks if not intent.pumps or mark.node_id in intent.pumps)
+    marks = tuple(mark for mark in watermark.marks if mark.node_id in intent.pumps)
     batch_bytes = sum(mark.bytes_until(intent.until_ts) for mark in marks)
     tasks = _tasks(marks, intent.after_ts, intent.until_ts, sizes, cut=True)
     return Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, tasks, batch_bytes, intent)
@@ -217,11 +220,11 @@ def only(plan: Plan, commit_ts: int) -> Plan:
 
 def altered(plan: Plan, given_up: Collection[str] = ()) -> tuple[str, int, int] | None:
     """A pump that has more or fewer binlogs of an open batch than when the batch was started, with both numbers: the
-    rows would be cut differently from the finished chunks (rule 16). Pumps in `given_up` are ignored."""
+    rows would be cut differently from the finished chunks (rule 16: same chunks). Pumps in `given_up` are ignored."""
     if plan.intent is None:
         return None
     now = plan.planned
-    for node_id, count in zip(plan.intent.pumps, plan.intent.counts, strict=False):
+    for node_id, count in zip(plan.intent.pumps, plan.intent.counts, strict=True):
         found = now.get(node_id)
         if count >= 0 and found is not None and found.count != count and node_id not in given_up:
             return node_id, count, found.count
@@ -230,7 +233,7 @@ def altered(plan: Plan, given_up: Collection[str] = ()) -> tuple[str, int, int] 
 
 def absent(watermark: Watermark, intent: Intent) -> tuple[str, ...]:
     """Pumps with rows of an open batch that an operator has forced offline since. Without their rows the batch would be
-    cut differently from the finished chunks (rule 16)."""
+    cut differently from the finished chunks (rule 16: same chunks)."""
     there = {mark.node_id for mark in watermark.marks}
     return tuple(node_id for node_id in intent.pumps if node_id not in there)
 

@@ -1,4 +1,5 @@
-"""Splits a section of a batch into its transactions, for sections that must be applied one by one (rule 21). Pure."""
+"""Splits a section of a batch into its transactions, for sections that must be applied one by one (rule 21: one outcome
+wherever a stream is cut). Pure."""
 
 from __future__ import annotations
 

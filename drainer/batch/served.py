@@ -60,7 +60,8 @@ class Batch:
 
 
 def read_batch(binlogs: Iterable[ServedBinlog], *, after_ts: int, until_ts: int) -> Batch:
-    """Read a batch given in any order. A binlog served twice (one transaction on two pumps, rule 19) counts once.
+    """Read a batch given in any order. A binlog served twice counts once (rule 19: one transaction on several
+    pumps).
 
     Raises DecodeError naming the pump and commit_ts of a payload that is not a binlog.
     """

@@ -1,5 +1,5 @@
-"""The key by which rows are folded, as columns: the values that are compared (rules 9 and 10), and the same as bytes.
-Pure.
+"""The key by which rows are folded, as columns: the values that are compared (rules 9: what may be folded, and 10:
+equal keys), and the same as bytes. Pure.
 """
 
 from __future__ import annotations

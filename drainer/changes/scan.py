@@ -95,8 +95,8 @@ class Scanned:
 
 
 def scan_all(payloads: Sequence[bytes]) -> Scanned:
-    """Return every row of served binlogs, given in any order. Of a transaction that occurs twice (rule 19), one copy
-    counts.
+    """Return every row of served binlogs, given in any order. Of a transaction that occurs twice (rule 19: one
+    transaction on several pumps), one copy counts.
 
     Raises DecodeError for the first payload that is not a binlog, naming the commit_ts if it can be read."""
     single = _Singles(payloads)

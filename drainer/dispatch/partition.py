@@ -9,7 +9,7 @@ producers of the same topic do the same, and all producers must agree on a row's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import tzinfo
 from typing import Any, Final
 from zlib import crc32
@@ -32,14 +32,6 @@ Hashes = npt.NDArray[np.uint32]
 _NUMBERS = (Family.INT, Family.ENUM, Family.SET, Family.BIT)
 _ONES: Final = 0xFFFF_FFFF
 _POLYNOMIAL: Final = np.uint32(0xEDB8_8320)
-
-
-def hash_of(groups: Iterable[Iterable[bytes]]) -> int:
-    """Return the combined hash of groups of byte strings. The order of the groups does not matter."""
-    found = 0
-    for group in groups:
-        found ^= crc32(b"".join(group))
-    return found
 
 
 def hash_text(form: Form, zone: tzinfo) -> Callable[[Any], bytes]:

@@ -67,13 +67,12 @@ _NAMES: Final = tuple(_names())
 _OLD_VALUE: Final = {"open": "open.output-old-value", "debezium": "debezium.output-old-value"}
 
 URI_NAMES: Final = frozenset(name.name for name in _NAMES if name.in_uri)
-FILE_NAMES: Final = frozenset(name.name for name in _NAMES) | frozenset(_OLD_VALUE.values())
 
 
 def protocol_options(uri: Mapping[str, str], file: Mapping[str, str] | None = None) -> ProtocolOptions:
     """Parse the options. `uri`: parameters of the sink URI, which take precedence. `file`: keys of a changefeed's file
     below `sink`, with points (`open.output-old-value`, `kafka-config.large-message-handle.claim-check-storage-uri`);
-    options that a URI may set are also accepted under their plain name. Names that are not in URI_NAMES or FILE_NAMES
+    options that a URI may set are also accepted under their plain name. Other names
     are ignored: other code reads them. The default of `protocol` is open-protocol.
 
     Raises ProtocolConfigError naming the option, its value and the allowed values.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import grpc
 import grpc.aio
@@ -11,6 +12,7 @@ from binlog import envelope
 from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_ext_pb2_grpc as ext_grpc
+from binlog.pump_error import PumpError, name_in, pump_error
 from binlog.runtime.channel import keepalive
 from binlog.runtime.security import Security
 
@@ -100,10 +102,9 @@ class Count:
 
 
 class Received:
-    """Counts what one PullRange received. `ends_pulls`: the pump ends it with the counts of what it sent."""
+    """Counts what one PullRange received, and compares it with the counts with which the pump ends it."""
 
-    def __init__(self, ends_pulls: bool) -> None:
-        self._ends_pulls = ends_pulls
+    def __init__(self) -> None:
         self._end: ext.PullEnd | None = None
         self.found = Counted()
 
@@ -120,21 +121,19 @@ class Received:
 
     def check(self, pump_name: str, *, after_ts: int, until_ts: int) -> None:
         """Check after the last message. RangeDiffers where the stream was incomplete."""
-        if self._end is not None:
-            sent = Counted(self._end.count, self._end.bytes)
-            check(
-                sent,
-                self.found,
-                pump_name=pump_name,
-                after_ts=after_ts,
-                until_ts=until_ts,
-                where="of what it says it has sent",
-            )
-        elif self._ends_pulls:
+        if self._end is None:
             raise RangeDiffers(
                 f"{pump_name}: the stream of the range ({after_ts}, {until_ts}] ended after {self.found} without its "
                 "final message; nothing of the batch was applied, it is planned again"
             )
+        check(
+            Counted(self._end.count, self._end.bytes),
+            self.found,
+            pump_name=pump_name,
+            after_ts=after_ts,
+            until_ts=until_ts,
+            where="of what it says it has sent",
+        )
 
 
 def aio_channel(host: str, security: Security, *more: tuple[str, int]) -> grpc.aio.Channel:
@@ -163,7 +162,6 @@ class ExtensionPump:
         self._cluster_id = cluster_id
         self._channel = aio_channel(host, security)
         self._stub = ext_grpc.PumpExtStub(self._channel)  # type: ignore[no-untyped-call]
-        self._ends_pulls = False
 
     async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark:
         """Return the pump's mark. Raises NoExtension, ClusterMismatch, PurgedPosition, PumpUnavailable."""
@@ -182,7 +180,6 @@ class ExtensionPump:
             raise translate(error, f"pump {self._node_id} ({self._host})", after_ts=after_ts) from error
         if 0 < after_ts < answer.purged_ts:
             raise PurgedPosition(after_ts, answer.purged_ts)
-        self._ends_pulls = answer.ends_pulls
         return PumpMark(
             node_id=self._node_id,
             host=self._host,
@@ -198,7 +195,6 @@ class ExtensionPump:
             last_ts=answer.last_ts,
             splits=tuple(map(Counted, answer.split_count, answer.split_bytes)),
             bytes_exact=answer.bytes_exact,
-            ends_pulls=answer.ends_pulls,
             stop_bytes=answer.stop_bytes,
             holding=_pending(answer.oldest_pending) if answer.HasField("oldest_pending") else None,
         )
@@ -230,7 +226,7 @@ class ExtensionPump:
         request = ext.PullRangeReq(
             cluster_id=self._cluster_id, after_ts=after_ts, until_ts=until_ts, part_bytes_max=PART_BYTES_MAX
         )
-        count, received = Count(), Received(self._ends_pulls)
+        count, received = Count(), Received()
         stream = self._stub.PullRange(request, timeout=MISSED_TIMEOUT_S)
         try:
             async for answer in stream:
@@ -267,7 +263,8 @@ def translate(error: grpc.RpcError, pump_name: str, *, after_ts: int = 0) -> Bin
         details = details.rpartition("Failed to connect to remote host: ")[2]  # without a list of every address tried
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return NoExtension(f"{pump_name} has no extension service")
-    if code is grpc.StatusCode.UNKNOWN and "cluster ID are mismatch" in details:
+    trailers = cast("Iterable[tuple[str, str | bytes]] | None", error.trailing_metadata())
+    if pump_error(name_in(trailers), code=code.value[0], text=details) is PumpError.CLUSTER_MISMATCH:
         return ClusterMismatchAt(f"{pump_name}: {details}")
     if code is grpc.StatusCode.OUT_OF_RANGE:
         return PurgedAt(f"{pump_name}: binlogs after ts {after_ts} may be gone: {details}")

@@ -1,4 +1,4 @@
-"""Decides which pumps count for the watermark (correctness rule 8). Pure.
+"""Decides which pumps count for the watermark (correctness rule 8: which pumps count). Pure.
 
     list the pumps ──► ask every one that counts ──► list again ──► equal? ──► watermark
           ▲                                                          │ no
@@ -20,7 +20,8 @@ from binlog.cluster.node import State
 @dataclass(frozen=True, slots=True)
 class RegisteredPump:
     """One pump, from a linearizable read of the registry. `final`: the record of a `paused` pump states that
-    nothing is pending there and nothing newer than `max_commit_ts` is stored (rule 1); a Go pump never does."""
+    nothing is pending there and nothing newer than `max_commit_ts` is stored (rule 1: paused pumps); a Go pump never
+    does."""
 
     node_id: str
     host: str

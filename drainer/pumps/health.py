@@ -86,7 +86,6 @@ class PumpView:
     state: State = State.OFFLINE
     counts: bool = False
     resolved_ts: int = 0
-    pulled_ts: int = 0
     error: str = ""
     down_since: float | None = None
     inspection: Inspection | None = None

@@ -1,4 +1,4 @@
-"""Positions at which pumps stopped counting, stored in etcd (correctness rule 2).
+"""Positions at which pumps stopped counting, stored in etcd (correctness rule 2: pumps that return).
 
     counts ──► offline, or paused and final: the position is stored in etcd before any watermark without the pump
       ▲                                      is used

@@ -1,4 +1,5 @@
-"""Detects pumps that left or rejoined since the last survey (correctness rule 2); see left_pumps.py."""
+"""Detects pumps that left or rejoined since the last survey (correctness rule 2: pumps that return); see
+left_pumps.py."""
 
 from __future__ import annotations
 

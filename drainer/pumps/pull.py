@@ -38,7 +38,8 @@ def pull(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[by
     parts (see drainer.pumps.binlog_parts).
 
     Raises PumpUnavailable, PurgedPosition, ClusterMismatch, and RangeDiffers at the end where the received binlogs
-    differ from the plan (correctness rule 22); then the yielded messages must not be applied.
+    differ from the plan (correctness rule 22: planned binlogs are pulled); then the yielded messages must not be
+    applied.
     """
     for one in _received(part, cluster_id, security):
         yield from _small(one.message, one.found)
@@ -70,7 +71,7 @@ class _Received(NamedTuple):
 def _received(part: PumpRange, cluster_id: int, security: Security) -> Iterator[_Received]:
     """Yield each message that has payloads. Raises as `pull`."""
     pump_name = f"pump {part.node_id} ({part.host})"
-    received = Received(part.ends_pulls)
+    received = Received()
     try:
         for message in _translated(part, cluster_id, _connected(part, security)):
             found, before = ext.PullRangeResp.FromString(message), received.found
@@ -79,9 +80,10 @@ def _received(part: PumpRange, cluster_id: int, security: Security) -> Iterator[
                 yield _Received(message, found, payloads, received.found - before)
     except NoExtension:
         # Planned with a pump of this project; a Go pump has since been started on its data-dir.
-        yield from _received(replace(part, extension=False, ends_pulls=False), cluster_id, security)
+        yield from _received(replace(part, extension=False), cluster_id, security)
         return
-    received.check(pump_name, after_ts=part.after_ts, until_ts=part.until_ts)
+    if part.extension:
+        received.check(pump_name, after_ts=part.after_ts, until_ts=part.until_ts)
     came, until_ts = received.found, part.until_ts
     check(part.planned, came, pump_name=pump_name, after_ts=part.after_ts, until_ts=until_ts, where="from it")
 
@@ -99,8 +101,7 @@ def _translated(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iter
 
 
 def _small(message: bytes, found: ext.PullRangeResp) -> Iterator[bytes]:
-    """Yield the message, or several parts of it if it holds a large binlog complete. Older pumps serve every large
-    binlog this way, and every pump serves a DDL this way."""
+    """Yield the message, or several parts of it if it holds a large DDL, which a pump serves complete."""
     if found.whole_bytes or len(message) <= PART_BYTES_MAX:
         yield message
         return

@@ -1,4 +1,4 @@
-"""Compares the binlogs received for a range with those planned (correctness rule 22). Pure.
+"""Compares the binlogs received for a range with those planned (correctness rule 22: planned binlogs are pulled). Pure.
 
     plan: the pump counts its index ──► PumpRange.planned ──► pull: compared with what was received over gRPC
                                                          └──► apply: compared with what was received through Spark

@@ -1,4 +1,5 @@
-"""Computes the watermark from all pumps (correctness rule 8). The rules are in eligibility.py; the calls are here."""
+"""Computes the watermark from all pumps (correctness rule 8: which pumps count). The rules are in eligibility.py; the
+calls are here."""
 
 from __future__ import annotations
 

@@ -52,9 +52,8 @@ class PumpMark:
     `purged_ts`: binlogs at or below may be purged; `extension`: False for a Go pump; `stop_bytes`: of the transaction
     at `stop_ts`, where `stop` is LARGE.
 
-    For rule 22: `last_ts` is the last binlog of the batch (0: none or unknown), `splits` the counts up to each of
-    `split_ts` (empty: unknown), `bytes_exact` whether bytes equal those of a pull, and `ends_pulls` whether the pump
-    ends pulls with a count and supports Count; older pumps do not.
+    For rule 22 (planned binlogs are pulled): `last_ts` is the last binlog of the batch (0: none), `splits` the counts
+    up to each of `split_ts`, and `bytes_exact` whether bytes equal those of a pull.
 
     `holding`: the prewrite that keeps `resolved_ts` where it is; None where there is none, or it is unknown."""
 
@@ -72,7 +71,6 @@ class PumpMark:
     last_ts: int = 0
     splits: tuple[Counted, ...] = ()
     bytes_exact: bool = False
-    ends_pulls: bool = False
     stop_bytes: int = 0
     holding: Pending | None = None
 
@@ -126,8 +124,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class PumpRange:
-    """One pull: all binlogs of one pump in (after_ts, until_ts]. `planned`: their counts, None if unknown;
-    `ends_pulls`: the pump ends the pull with the counts of what it sent."""
+    """One pull: all binlogs of one pump in (after_ts, until_ts]. `planned`: their counts, None if unknown."""
 
     node_id: str
     host: str
@@ -135,7 +132,6 @@ class PumpRange:
     after_ts: int
     until_ts: int
     planned: Counted | None = None
-    ends_pulls: bool = False
 
 
 def watermark_of(marks: tuple[PumpMark, ...], *, floor_ts: int) -> Watermark:
@@ -151,7 +147,7 @@ def ranges_of(mark: PumpMark, *, after_ts: int, until_ts: int, pieces_max: int) 
     edges = [after_ts, *dict.fromkeys(cuts), until_ts]
     counted = [Counted(), *(mark.counted(ts) for ts in edges[1:])]
     return tuple(
-        PumpRange(mark.node_id, mark.host, mark.extension, low, high, _between(begin, end), mark.ends_pulls)
+        PumpRange(mark.node_id, mark.host, mark.extension, low, high, _between(begin, end))
         for (low, high), (begin, end) in zip(pairwise(edges), pairwise(counted), strict=True)
     )
 

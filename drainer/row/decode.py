@@ -90,8 +90,8 @@ class Decoder:
     def rows(
         self, payloads: Iterable[bytes], asking: Callable[[Codec], Codec] = lambda codec: codec
     ) -> Iterator[DecodedRow]:
-        """All rows ordered by (commit_ts, sequence), each transaction once (rule 19). `asking`: returns a codec that
-        decodes the columns of old images that the caller needs (Codec.asking_for).
+        """All rows ordered by (commit_ts, sequence), each transaction once (rule 19: one transaction on several pumps).
+        `asking`: returns a codec that decodes the columns of old images that the caller needs (Codec.asking_for).
 
         Raises DecodeError, TableUnknown or UnknownColumn, which name the table and commit_ts.
         """
@@ -107,7 +107,7 @@ class Decoder:
 
 def in_order(found: list[Scanned]) -> list[Scanned]:
     """Sorts transactions of several pumps into commit order and removes duplicates: a transaction that was sent to two
-    pumps has the same start_ts and commit_ts on both (rule 19)."""
+    pumps has the same start_ts and commit_ts on both (rule 19: one transaction on several pumps)."""
     found.sort()
     repeated = {one[0] for one, other in pairwise(found) if one[0] == other[0]}
     if not repeated:

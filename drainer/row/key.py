@@ -1,4 +1,5 @@
-"""Which key a table's changes may be folded by, and when two keys are the same (rules 9, 10 and 13). Pure."""
+"""Which key a table's changes may be folded by, and when two keys are the same (rules 9: what may be folded, 10: equal
+keys, and 13: what is switched off). Pure."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from binlog.errors import ConfigError
 class RewriteRule:
     """Replacement of one DDL, named by its job id or by the commit_ts of its binlog. Empty `sql`: the DDL is skipped.
 
-    A DDL that runs before its binlog (rule 14) has no commit_ts yet unless its binlog is in the same batch; a job id
-    always matches.
+    A DDL that runs before its binlog (rule 14: DDL before the rows that need it) has no commit_ts yet unless its binlog
+    is in the same batch; a job id always matches.
     """
 
     sql: tuple[str, ...]

@@ -1,4 +1,5 @@
-"""Decides whether a job's DDL runs downstream, and with which statements (correctness rule 14). Pure."""
+"""Decides whether a job's DDL runs downstream, and with which statements (correctness rule 14: DDL before the rows that
+need it). Pure."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ class PatternError(ConfigError):
 class Pattern:
     """One pattern of a list: for tables (database and table name) or for columns (column name).
 
-    Its `repr` is part of what determines how a batch is split (rule 16), so it has all names complete: Python's own
-    `repr` of a regular expression ends after 200 characters."""
+    Its `repr` is part of what determines how a batch is split (rule 16: same chunks), so it has all names complete:
+    Python's own `repr` of a regular expression ends after 200 characters."""
 
     is_positive: bool
     names: tuple[Name, ...]

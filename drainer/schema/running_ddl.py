@@ -1,9 +1,10 @@
 """Detects a running DDL that the job history does not show yet. Pure.
 
 A status port lists a job only when it has finished, but a DDL may affect rows some schema versions earlier: a unique
-key that is no longer enforced (rule 12), a type changed in place by one of several changes, a column missing in
-updates, a partition that is no longer written. So after a row of a new version has been seen, the current table is read
-from the status port: if it equals the known one in everything that affects rows, it did so for that row too.
+key that is no longer enforced (rule 12: REPLACE evicts only stale rows), a type changed in place by one of several
+changes, a column missing in updates, a partition that is no longer written. So after a row of a new version has been
+seen, the current table is read from the status port: if it equals the known one in everything that affects rows, it did
+so for that row too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Splits a batch into segments of rows and the DDLs between them (correctness rule 14).
+"""Splits a batch into segments of rows and the DDLs between them (correctness rule 14: DDL before the rows that need
+it).
 
 A DDL runs before the first row whose schema_version is at or above its job's version, and is skipped at its own binlog
 if it has run already. A DDL that drops a fold key runs before the first row after its job's start_ts, because TiDB may
-not enforce the key from then on (rule 12). See drainer.schema.steps for the values.
+not enforce the key from then on (rule 12: REPLACE evicts only stale rows). See drainer.schema.steps for the values.
 """
 
 from __future__ import annotations

@@ -46,12 +46,12 @@ class Rows:
 class Ddl:
     """One DDL to run alone.
 
-    `commit_ts`: the position after it has run: that of its binlog or, for an `early` one (rule 14), that before the
-    binlog that needs it. `schema`: its database. `use`: the current database its text needs ("": must run without
-    one). `sql`: the statements, in order. `query`: upstream's text, for logs. `own_ts`: commit_ts of its binlog, 0
-    where the binlog of an early one is not in the batch. `may_exist`: the job began before a first start, so its effect
-    may already be in the copy that was loaded into the destination. `rewritten`: `sql` comes from a `ddl-rewrite` rule
-    and runs unchanged.
+    `commit_ts`: the position after it has run: that of its binlog or, for an `early` one (rule 14: DDL before the rows
+    that need it), that before the binlog that needs it. `schema`: its database. `use`: the current database its text
+    needs ("": must run without one). `sql`: the statements, in order. `query`: upstream's text, for logs. `own_ts`:
+    commit_ts of its binlog, 0 where the binlog of an early one is not in the batch. `may_exist`: the job began before a
+    first start, so its effect may already be in the copy that was loaded into the destination. `rewritten`: `sql` comes
+    from a `ddl-rewrite` rule and runs unchanged.
     """
 
     job: Job

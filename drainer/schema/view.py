@@ -157,9 +157,9 @@ class UpcomingColumn:
 class SchemaView:
     """Snapshot of the schema at one position; immutable and picklable, its dictionaries are not shared.
 
-    `ddl_due_version`: rows at or above it need a DDL to run first, so they are not in this view's segment (rule 14); 0:
-    no pending job. `settled_version`: rows above it need the history to be read again first.
-    `column_verdicts`: (table id, column id) → the newest schema version up to which a row may carry that unknown
+    `ddl_due_version`: rows at or above it need a DDL to run first, so they are not in this view's segment (rule 14: DDL
+    before the rows that need it); 0: no pending job. `settled_version`: rows above it need the history to be read again
+    first. `column_verdicts`: (table id, column id) → the newest schema version up to which a row may carry that unknown
     column; None when the sources are complete and every unknown column may be left out. `relocations`: table id → DDLs
     after which late rows need their partition computed (`relocation`), by version; `relocated_ids`: the table id that
     holds the rows of a physical id since then, None where they were dropped. `known_version`: of the newest known job.
@@ -232,11 +232,6 @@ class SchemaView:
         if self.column_verdicts is None:
             return (table_id, column_id) not in self.upcoming_columns
         return schema_version <= self.column_verdicts.get((table_id, column_id), -1)
-
-    def belongs(self, schema_version: int) -> bool:
-        """Whether rows of this schema version may be decoded with this view."""
-        due = self.ddl_due_version
-        return schema_version <= self.settled_version and (not due or schema_version < due)
 
     def only(self, table_ids: Iterable[int]) -> SchemaView:
         """The view restricted to these tables, for a smaller pickle."""

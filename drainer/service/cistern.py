@@ -2,7 +2,7 @@
 
 A Go pump refuses to start unless every drainer answers Notify (P-LC-05), and the original's binlogctl requests a
 drainer over HTTP/1 at this address to pause or to close. Notify only answers: a survey lists the pumps every time
-(correctness rule 8), so no notification is needed.
+(correctness rule 8: which pumps count), so no notification is needed.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class DrainerNode:
     """The drainer's registry record: `online` after `register`, then refreshed by `heartbeats`, `pausing` or `closing`
     after `stopping`, `paused` or `offline` after `leave`.
 
-    `position` gives maxCommitTS: the destination's position, which pumps must not purge beyond (rule 20).
-    `status_addr`: host:port where binlogctl finds /state, stored in a label; "" for none.
+    `position` gives maxCommitTS: the destination's position, which pumps must not purge beyond (rule 20: what pumps
+    must keep). `status_addr`: host:port where binlogctl finds /state, stored in a label; "" for none.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ _log = get_logger(__name__)
 @dataclass(slots=True)
 class WatermarkState:
     """Watermark and progress, for the status page. `applied_ts`: everything at or below it is applied or empty; at or
-    above the destination's position. `held_since`, `watermark_at`: unix seconds."""
+    above the destination's position. `held_since`: unix seconds."""
 
     watermark_ts: int = 0
     applied_ts: int = 0
@@ -43,7 +43,6 @@ class WatermarkState:
     held_back: str = ""
     held_by: str = ""
     held_since: float | None = None
-    watermark_at: float = 0.0
 
 
 class QueryPlanner:
@@ -195,7 +194,7 @@ class Scheduler:
         """Return the batch after one that is being applied, if it may be read already. It must be spread, because then
         nothing between the two batches changes the schema. Return None if it must wait until that batch is applied: a
         DDL, a large transaction, a batch that is too small, or a question that can only be settled at the position
-        (rule 2)."""
+        (rule 2: pumps that return)."""
         if begun is self._waits_for:
             return None
         after_ts, asked = begun.until_ts, self._first_limits()
@@ -260,10 +259,10 @@ class Scheduler:
 
     async def _counted(self, plan: Plan) -> Plan:
         """Return the plan with the counts of each pull, requested from pumps whose batch end differs from the plan's
-        (rule 22)."""
+        (rule 22: planned binlogs are pulled)."""
 
         async def counted(part: PumpRange) -> PumpRange:
-            if part.planned is not None or (part.extension and not part.ends_pulls):
+            if part.planned is not None:
                 return part
             return replace(part, planned=await self._pumps.count(part))
 
@@ -298,7 +297,7 @@ class Scheduler:
             self._held_outage.over()
             self._held_by_prewrite.over()
             watermark_state.held_back, watermark_state.held_by, watermark_state.held_since = "", "", None
-        watermark_state.watermark_ts, watermark_state.watermark_at = watermark.ts, time.time()
+        watermark_state.watermark_ts = watermark.ts
         watermark_state.pumps = max(1, len(watermark.marks))
         if self._until_now and self._ceiling_ts is None:
             self._ceiling_ts = watermark.ts

@@ -1,8 +1,10 @@
 """The interface by which a destination stores a changefeed's position, epoch, intent, DDL marks and chunk marks.
 
-    position   commit_ts and schema version: everything up to there has been applied, nothing after it (rule 17)
+    position   commit_ts and schema version: everything up to there has been applied, nothing after it
+               (rule 17: the destination's position decides)
     epoch      increases by one at every start; every write names its epoch, and a write of an older epoch has no effect
-    intent     the range that is being spread, and how it is divided (rule 16); `stage`: the sink's progress with it
+    intent     the range that is being spread, and how it is divided (rule 16: same chunks); `stage`: the
+               sink's progress with it
     DDL jobs   which have been run, and which one a crash interrupted
     chunks     for each slot of the range, how many of its transactions have been committed
 
@@ -81,7 +83,7 @@ class PositionStore(Protocol):
         ...
 
     def take_epoch(self, epoch: int, node_id: str) -> int:
-        """Replace `epoch` by the next one (compare and swap, rule 15), and return that."""
+        """Replace `epoch` by the next one (compare and swap, rule 15: fencing), and return that."""
         ...
 
     def hold(self, epoch: int) -> None:
@@ -141,9 +143,9 @@ class PositionStore(Protocol):
 
 
 def purge_old_jobs(store: PositionStore, job_id: int, commit_ts: int) -> None:
-    """Remove old jobs after this one is done. A job that ran early (rule 14) must still be known when its own binlog
-    arrives soon afterwards. Ids alone do not tell which jobs are old, because tables and their partitions take ids from
-    the same counter, thousands at a time."""
+    """Remove old jobs after this one is done. A job that ran early (rule 14: DDL before the rows that need it) must
+    still be known when its own binlog arrives soon afterwards. Ids alone do not tell which jobs are old, because tables
+    and their partitions take ids from the same counter, thousands at a time."""
     before_ts = max(commit_ts - tso.compose(KEPT_JOBS_MS, 0), 0)
     store.purge_jobs(before=job_id - KEPT_JOBS, before_ts=before_ts)
 
@@ -180,8 +182,8 @@ def intent_of(text: str, label: str) -> tuple[Intent, str]:
             chunk_rows=int(plan["chunk_rows"]),
             hash_version=int(plan["hash_version"]),
             digest=str(plan["digest"]),
-            pumps=tuple(str(node_id) for node_id in plan.get("pumps", ())),
-            counts=tuple(int(count) for count in plan.get("counts", ())),
+            pumps=tuple(str(node_id) for node_id in plan["pumps"]),
+            counts=tuple(int(count) for count in plan["counts"]),
         )
         return opened, str(plan["phase"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -22,7 +22,7 @@ from drainer.sink.base import Identity
 SCHEMA: Final = OWN_SCHEMA  # beside our other tables: a destination has one schema that upstream has not
 KEEP_MS_DEFAULT: Final = 3_600_000
 
-_NAME: Final = re.compile(r"([0-9a-f]{8})_(\d+)_(\d+)_(\d+)_([a-z0-9_]*)(\$(?:new)?)?")  # `$new` was its end once
+_NAME: Final = re.compile(r"([0-9a-f]{8})_(\d+)_(\d+)_(\d+)_([a-z0-9_]*)(\$)?")
 _NAME_LENGTH_MAX: Final = 64
 _FRESH: Final = "$"  # ids of TiDB have up to 15 digits: there is room for no more
 

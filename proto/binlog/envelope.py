@@ -57,11 +57,6 @@ class Envelope(NamedTuple):
         """Whether this is a fake binlog, which carries no data and only advances the pump's position (`P-FAKE-01`)."""
         return self.start_ts == self.commit_ts and self.start_ts > 0
 
-    @property
-    def is_probe(self) -> bool:
-        """Whether this is a probe, which tests if the pump would accept a prewrite (`P-RPC-05`)."""
-        return self.start_ts == 0 and self.commit_ts == 0
-
 
 # Our writers add their id to a prewrite in field 100, which the original's programs skip (docs/formats.md). The field
 # is placed between the three leading scalars and field 4. A merged binlog begins with the commit's bytes, so it does

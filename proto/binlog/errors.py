@@ -160,7 +160,7 @@ class LeaseExpired(EtcdError):
 
 
 class RegistryConflict(BinlogError):
-    """Another process wrote this node's record since it was last read (correctness rule 2)."""
+    """Another process wrote this node's record since it was last read (correctness rule 2: pumps that return)."""
 
 
 class NodeNotFound(BinlogError):

@@ -1,6 +1,7 @@
 """Timestamp allocation without PD: which timestamps the elected pump may return, and until when. Pure.
 
-Invariant over processes, restarts and failovers: *a later request gets a larger timestamp* (correctness rule 7).
+Invariant over processes, restarts and failovers: *a later request gets a larger timestamp* (correctness rule 7: one
+allocator of timestamps).
 
 * Restarts and failovers: etcd holds an upper bound above every allocated timestamp. A successor starts at the bound, so
   it is above its predecessor whatever either clock says.

@@ -1,4 +1,4 @@
-"""This pump's record in the registry, and its state (correctness rules 1 and 2).
+"""This pump's record in the registry, and its state (correctness rules 1: paused pumps, and 2: pumps that return).
 
 Every write compares the revision with that of this pump's last write. A mismatch means that an operator forced the node
 offline, or that a second process uses its id: prewrites are refused at once, and the record is not written again.

@@ -14,7 +14,6 @@ from pump.errors import DamagedRecord
 RECORD_MAGIC = 0x823A56E8
 END_MAGIC = 0x123AB922
 MAGIC_BYTES = RECORD_MAGIC.to_bytes(4, "little")
-END_BYTES = END_MAGIC.to_bytes(4, "little")
 HEADER_BYTES = 16
 FOOTER_BYTES = 12
 POINTER_BYTES = 12
@@ -62,10 +61,6 @@ def _checksum(payload: bytes) -> int:
     for at in range(0, len(payload), CHECKSUM_PIECE_BYTES):
         found = extend(found, bytes(payload[at : at + CHECKSUM_PIECE_BYTES]))
     return found
-
-
-def encode_record(payload: bytes) -> bytes:
-    return encode_header(payload) + payload
 
 
 def encode_footer(max_ts: int) -> bytes:

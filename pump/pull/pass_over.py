@@ -1,7 +1,8 @@
 """Pass over one damaged binlog on an operator's request (`binlogctl pass-over`): serve it without its rows.
 
-The binlog keeps its commit_ts and still counts, so that existing plans of the range stay valid (correctness rule 22);
-other pumps do not take it as evidence that its transaction was committed. A readable binlog is not passed over.
+The binlog keeps its commit_ts and still counts, so that existing plans of the range stay valid (correctness rule 22:
+planned binlogs are pulled); other pumps do not take it as evidence that its transaction was committed. A readable
+binlog is not passed over.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
@@ -22,8 +21,8 @@ from pump.metrics import call_metrics
 from pump.pull.batch_end import Limits
 from pump.pull.ranges import pull_bytes
 from pump.rpc.admission import InFlight
-from pump.rpc.messages import Pulled, parse_batch, pulled
-from pump.rpc.methods import Service, code_number
+from pump.rpc.messages import parse_batch
+from pump.rpc.methods import Service, code_number, kind_of
 from pump.rpc.original_service import Gate
 from pump.rpc.range_messages import range_messages, read_bytes
 from pump.store.store import Store
@@ -47,7 +46,8 @@ def _answer(batch_id: int, results: Sequence[BinlogError | None]) -> bytes:
     response = pb.WriteBatchResp(batch_id=batch_id)
     for place, error in enumerate(results):
         if error is not None:
-            response.errors.add(index=place, code=code_number(error), message=str(error))
+            code, kind = code_number(error), kind_of(error)
+            response.errors.add(index=place, code=code, message=str(error), kind=kind)
     encoded: bytes = response.SerializeToString()
     return encoded
 
@@ -141,45 +141,23 @@ class ExtService:
         request: Any = _parse(pb.PullRangeReq.FromString, "PullRangeReq", data)
         self._gate.check(request.cluster_id)
         bytes_max = min(request.message_bytes_max or MESSAGE_BYTES, MESSAGE_BYTES_CAP)
-        part_bytes_max = min(request.part_bytes_max, MESSAGE_BYTES_CAP)
+        part_bytes_max = min(request.part_bytes_max or MESSAGE_BYTES_CAP, MESSAGE_BYTES_CAP)
         end = pb.PullEnd()
         with call_metrics.pulling("PullRange"), self._in_flight.pull(pull_bytes(max(bytes_max, part_bytes_max))):
-            async for message in self._messages(request.after_ts, request.until_ts, bytes_max, part_bytes_max):
+            async for message in self._store.reads.pull_as(
+                partial(range_messages, message_bytes_max=bytes_max),
+                request.after_ts,
+                request.until_ts,
+                bytes_max=read_bytes(bytes_max),
+                fakes=False,
+                part_bytes_max=part_bytes_max,
+            ):
                 end.count += message.binlogs
                 end.bytes += message.size
                 call_metrics.read("PullRange", count=message.binlogs, size=message.size)
                 yield message.data
                 del message
         yield pb.PullRangeResp(end=end).SerializeToString()
-
-    async def _messages(
-        self, after_ts: int, until_ts: int, bytes_max: int, part_bytes_max: int
-    ) -> AsyncIterator[Pulled]:
-        """Yield the messages of a range. A caller that accepts no parts (`part_bytes_max` 0) gets a large binlog in one
-        message, whose bytes count as in flight, as in PullBinlogs."""
-        large: list[bytes] = []
-        async with contextlib.AsyncExitStack() as held:
-            async for piece in self._store.reads.pull_as(
-                partial(range_messages, message_bytes_max=bytes_max, in_parts=bool(part_bytes_max)),
-                after_ts,
-                until_ts,
-                bytes_max=read_bytes(bytes_max),
-                fakes=False,
-                part_bytes_max=part_bytes_max or MESSAGE_BYTES_CAP,
-            ):
-                if isinstance(piece, Pulled):
-                    yield piece
-                    del piece
-                    continue
-                if not large:
-                    await held.enter_async_context(self._in_flight.answer(piece.whole_bytes))
-                large.append(piece.data)
-                if piece.offset + len(piece.data) == piece.whole_bytes:
-                    message = pulled([b"".join(large)], piece.commit_ts)
-                    large.clear()
-                    yield message
-                    del message
-                    await held.aclose()
 
     async def count(self, data: Buffer) -> bytes:
         request: Any = _parse(pb.CountReq.FromString, "CountReq", data)
@@ -192,15 +170,14 @@ class ExtService:
     async def watermark(self, data: Buffer) -> bytes:
         """Return the resolved ts and, if requested, the plan of a batch.
 
-        The order matters. The resolved ts is computed first, and the index is read after it (rule 4). The purge point
-        is read last: a binlog that it does not cover then was in the index when the index was read."""
+        The order matters. The resolved ts is computed first, and the index is read after it (rule 4: resolved never
+        decreases). The purge point is read last: a binlog that it does not cover then was in the index when the index
+        was read."""
         request: Any = _parse(pb.WatermarkReq.FromString, "WatermarkReq", data)
         self._gate.check(request.cluster_id)
         state = self._state()
         resolved_ts = await self._store.resolver.refresh()
-        response: Any = pb.WatermarkResp(
-            resolved_ts=resolved_ts, batch_end_ts=resolved_ts, state=state, ends_pulls=True
-        )
+        response: Any = pb.WatermarkResp(resolved_ts=resolved_ts, batch_end_ts=resolved_ts, state=state)
         if request.batch_bytes_max and request.after_ts < resolved_ts:
             limits = Limits(
                 request.batch_bytes_max,

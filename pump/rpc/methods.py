@@ -8,6 +8,7 @@ from typing import Any
 
 from binlog import errors
 from binlog.errors import BinlogError
+from binlog.pump_error import PumpError
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Method, Received, Sink
 from binlog.rpc.session import Settings
@@ -50,6 +51,14 @@ CODES: tuple[tuple[type[BinlogError], Status], ...] = (
     (errors.TimestampUnavailable, Status.UNAVAILABLE),
     (errors.EtcdError, Status.UNAVAILABLE),
 )
+# The errors by whose kind callers decide.
+KINDS: tuple[tuple[type[BinlogError], PumpError], ...] = (
+    (errors.ClusterMismatch, PumpError.CLUSTER_MISMATCH),
+    (errors.NotOnline, PumpError.NOT_ONLINE),
+    (errors.NoSpace, PumpError.NO_SPACE),
+    (own.TooFarAhead, PumpError.TOO_FAR_AHEAD),
+    (own.Overloaded, PumpError.OVERLOADED),
+)
 # The codes that upstream's service may return. For all other errors its clients expect UNKNOWN and a text (P-RPC-04).
 UPSTREAM_CODES = frozenset({Status.OUT_OF_RANGE, Status.DATA_LOSS, Status.UNAVAILABLE})
 
@@ -75,6 +84,11 @@ def code_of(error: BinlogError) -> Status:
 def code_number(error: BinlogError) -> int:
     """Return the status as a number, for errors that are sent inside a message."""
     return int(code_of(error))
+
+
+def kind_of(error: BinlogError) -> str:
+    """Return the kind of an error; "" if it is not in the table."""
+    return next((kind for one, kind in KINDS if isinstance(error, one)), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +200,11 @@ def _timed(name: str, handler: Streaming) -> Streaming:
 
 
 def _translate(error: Exception) -> RpcError | None:
-    return RpcError(code_of(error), str(error)) if isinstance(error, BinlogError) else None
+    return RpcError(code_of(error), str(error), kind_of(error)) if isinstance(error, BinlogError) else None
 
 
 def _translate_for_upstream(error: Exception) -> RpcError | None:
     found = _translate(error)
     if found is None or found.status in UPSTREAM_CODES or isinstance(error, UPSTREAM_FINAL):
         return found
-    return RpcError(Status.UNKNOWN, found.text)
+    return RpcError(Status.UNKNOWN, found.text, found.kind)

@@ -133,7 +133,6 @@ class PumpService:
         self._slow_write_s = slow_write_s
         self._turn = TurnWriter(self._submit, self._write, self._tell)
         self._refusing = Outage(_log, "write refused", "writes are taken again")
-        self.pullers = 0
 
     def service(self) -> Service:
         return Service(
@@ -210,13 +209,9 @@ class PumpService:
         self._gate.check(request.clusterID)
         last_ts = max(0, request.startFrom.offset)
         self._store.reads.check_position(last_ts)
-        self.pullers += 1
-        try:
-            with call_metrics.pulling("PullBinlogs"), self._in_flight.pull(pull_bytes(PULL_BYTES_MAX)):
-                async for message in self._entities(last_ts):
-                    yield message
-        finally:
-            self.pullers -= 1
+        with call_metrics.pulling("PullBinlogs"), self._in_flight.pull(pull_bytes(PULL_BYTES_MAX)):
+            async for message in self._entities(last_ts):
+                yield message
 
     async def _entities(self, last_ts: int) -> AsyncIterator[bytes | Sequence[bytes]]:
         """Yield messages until the pump closes. A large binlog is one message, assembled from its parts."""

@@ -23,12 +23,10 @@ def read_bytes(message_bytes_max: int) -> int:
     return min(message_bytes_max, READ_BYTES)
 
 
-def range_messages(
-    pieces: Iterable[Chunk | Part], *, message_bytes_max: int, in_parts: bool
-) -> Iterator[Pulled | Part]:
+def range_messages(pieces: Iterable[Chunk | Part], *, message_bytes_max: int) -> Iterator[Pulled]:
     """Collect chunks of `read_bytes` into messages of about `message_bytes_max` bytes. A message ends before a large
-    binlog. `in_parts`: each part of a large binlog is a message; otherwise parts are yielded unchanged. If `pieces`
-    raises, for example DamagedRecord, the collected message is yielded before the error is raised."""
+    binlog, each part of which is a message. If `pieces` raises, for example DamagedRecord, the collected message is
+    yielded before the error is raised."""
     chunks_max = message_bytes_max // read_bytes(message_bytes_max)
     gathered = _Gathered()
     try:
@@ -40,7 +38,7 @@ def range_messages(
                 continue
             if gathered.chunks:
                 yield gathered.take()
-            yield pulled_part(piece) if in_parts else piece
+            yield pulled_part(piece)
     except BinlogError:
         if gathered.chunks:
             yield gathered.take()

@@ -78,7 +78,7 @@ class _Batch:
 
 class Writer:
     """Writes submissions, as the module says. Use it only on the event loop. `resolved_ts` is called whenever progress
-    is saved (correctness rule 3)."""
+    is saved (correctness rule 3: pending prewrites survive a restart)."""
 
     def __init__(
         self,
@@ -343,7 +343,8 @@ class Writer:
 
 
 def _failed(submission: Submission, written: Written | None, error: BinlogError) -> Written:
-    """Return the results of a submission of a failed batch: every binlog gets the error (correctness rule 23).
+    """Return the results of a submission of a failed batch: every binlog gets the error (correctness rule 23: answers
+    about synced bytes).
 
     It is unknown whether the binlogs were written. A repetition or a refusal gets the error, too: it may have been
     judged by a binlog of this same batch. `write` is kept for the pending set: a prewrite that this request did not

@@ -163,7 +163,8 @@ class PendingSet:
 
 @dataclass(slots=True)
 class Resolved:
-    """The resolved ts that was returned last. It never decreases while the pump runs (correctness rule 4).
+    """The resolved ts that was returned last. It never decreases while the pump runs (correctness rule 4: resolved
+    never decreases).
 
     `ts` starts at the persisted value. After a kill that value may be up to a second old; the rule says why this is
     harmless."""

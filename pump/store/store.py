@@ -79,7 +79,7 @@ class Store:
 
     async def open(self) -> None:
         """Recover (FORMAT.md). No timestamps are fetched: this pump may have to allocate them, and an allocator must
-        know its log first (rule 7). If the caller is cancelled, the reading stops."""
+        know its log first (rule 7: one allocator of timestamps). If the caller is cancelled, the reading stops."""
         self.space.refresh()
         with ExitStack() as undo:
             recovering = asyncio.create_task(asyncio.to_thread(self._recover, undo))
@@ -151,7 +151,8 @@ class Store:
         )
 
     async def serve(self) -> None:
-        """Fetch T and start to resolve. Nothing may be served before (correctness rule 3)."""
+        """Fetch T and start to resolve. Nothing may be served before (correctness rule 3: pending prewrites survive a
+        restart)."""
         await self.resolver.refresh()
         horizon = self.resolver.horizon
         if horizon.beyond(self.largest_ts):

@@ -364,7 +364,7 @@ class WritePath:
 
     def _account(self, envelopes: Sequence[Envelope], written: Written) -> None:
         """Update the pending set with the writer's verdicts. The commits are already visible: a prewrite leaves the set
-        only after its commit is visible (correctness rule 3)."""
+        only after its commit is visible (correctness rule 3: pending prewrites survive a restart)."""
         pending = self._pending
         held_back = len(pending)
         for envelope, verdict in zip(envelopes, written.verdicts, strict=True):

@@ -1,4 +1,4 @@
-"""Settles pending prewrites of SDK writers whose etcd lease has expired (correctness rule 24).
+"""Settles pending prewrites of SDK writers whose etcd lease has expired (correctness rule 24: writers hold leases).
 
 A prewrite of the SDK names its writer; see cluster/writers.py. Once that writer's etcd key is absent, the prewrite is
 rolled back here. A DDL prewrite is committed if its job is published, else rolled back: without the key the job cannot

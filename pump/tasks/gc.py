@@ -1,4 +1,5 @@
-"""Garbage collection of old binlogs; keeps those that a registered drainer has not applied (correctness rule 20)."""
+"""Garbage collection of old binlogs; keeps those that a registered drainer has not applied (correctness rule 20: what
+pumps must keep)."""
 
 from __future__ import annotations
 

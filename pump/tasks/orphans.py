@@ -2,10 +2,11 @@
 
 A prewrite can be durable here although its answer was lost. The client then writes it to another pump, with its commit.
 If another pump serves that commit, the copy here is rolled back. A rollback on another pump proves nothing (correctness
-rule 5). If timestamps come from PD, TiKV is queried, too: it reports a commit or a rollback, and rolls back a
-transaction whose lock has outlived its writer. If TiKV has no trace of a TiDB's prewrite after a minute, the prewrite
-is rolled back in TiKV and here. A prewrite that began at or below PD's GC safepoint is not rolled back, because TiKV
-may have deleted the record of its commit. A prewrite without an answer stays pending until `binlogctl` settles it.
+rule 5: clean-up rollbacks). If timestamps come from PD, TiKV is queried, too: it reports a commit or a rollback, and
+rolls back a transaction whose lock has outlived its writer. If TiKV has no trace of a TiDB's prewrite after a minute,
+the prewrite is rolled back in TiKV and here. A prewrite that began at or below PD's GC safepoint is not rolled back,
+because TiKV may have deleted the record of its commit. A prewrite without an answer stays pending until `binlogctl`
+settles it.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class Orphans:
 
     async def _ask_upstream(self, upstream: Upstream, old: Sequence[Pending]) -> None:
         """Query TiKV, even if some pumps have not answered: TiKV's answer is final, and a drainer applies a transaction
-        that two pumps hold only once (rule 19)."""
+        that two pumps hold only once (rule 19: one transaction on several pumps)."""
         open_ones = [
             entry
             for entry in old

@@ -2,7 +2,7 @@
 
 While the lease is valid, only this service settles its transactions. The lease expires when the process has ended, was
 suspended for longer than its TTL, or could not reach etcd for so long: then the pumps roll back the pending prewrites
-of that id and refuse later commits (correctness rule 24).
+of that id and refuse later commits (correctness rule 24: writers hold leases).
 
 If no pump answers a commit, the service cannot settle that transaction. Then the id is retired: new transactions use a
 new id, and the old lease is revoked after the last transaction that uses it.

@@ -35,7 +35,6 @@ class Places:
                 raise BadDeclaration(f"{name}={value!r}: it must be a whole number of at least {least}")
         if not isinstance(queue_wait_s, int | float) or isinstance(queue_wait_s, bool) or not queue_wait_s >= 0:
             raise BadDeclaration(f"queue_wait_s={queue_wait_s!r}: it must be 0 seconds or more")
-        self._in_flight_max = in_flight_max
         self._queue_max = queue_max
         self._queue_wait_s = queue_wait_s
         self._free = asyncio.Semaphore(in_flight_max)

@@ -16,7 +16,6 @@ import structlog
 from binlog.cluster.tso import compose
 from binlog.cluster.upstream import BOUND_KEY
 from binlog.errors import ConfigError
-from binlog.stub.etcd import MemoryEtcd
 
 from pump.cluster.election import Election
 from pump.cluster.identity import check_same_node, node_id
@@ -24,6 +23,7 @@ from pump.index.leveldb import Index
 from tests.crash.damaged import Judged, judged, small_store
 from tests.crash.journal import Journal, check
 from tests.integration.pump.rpc import until
+from tests.support.memory_etcd import MemoryEtcd
 
 ALL = os.environ.get("CRASH_BYTES") == "all"
 PATTERNS = (0x01, 0x80, 0xFF) if ALL else (0,)  # 0: another bit at each byte

@@ -13,13 +13,13 @@ from binlog.cluster.pd import PDClient, ask_first
 from binlog.cluster.timestamp import BatchingSource
 from binlog.errors import BinlogError
 from binlog.pb import pdpb_pb2
-from binlog.stub.pd import StubPD
 
 from tests.crash.pumps import Life
 from tests.crash.through import going
 from tests.integration.pump.rpc import until
 from tests.peer.cluster import peer_bin
 from tests.support.servers import Etcd, Server, free_port
+from tests.support.stub_pd import StubPD
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from binlog.stub.pd import StubPD
 
 from tests.golden.compare import differences
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
@@ -26,6 +25,7 @@ from tests.support.replay import (
     temporary_directory,
 )
 from tests.support.servers import Etcd, MariaDB, wait_until
+from tests.support.stub_pd import StubPD
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -29,9 +29,10 @@ from binlog.tidb.row import (
 )
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import Tp
-from binlog.tidb.unflatten import Text, to_python, to_text
+from binlog.tidb.unflatten import Text, to_text
 
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
+from tests.support.tidb_codecs import to_python
 
 Values = dict[int, Datum]
 

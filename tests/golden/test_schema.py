@@ -24,6 +24,7 @@ from drainer.schema.state import Schema
 from drainer.schema.steps import Ddl, Fence, Rows
 from drainer.schema.view import SkipReason
 from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.schema_case import belongs
 
 EVERYTHING = Policy(filter=Filter.create(ignore_schemas=()))
 RESTARTS = 30
@@ -110,7 +111,7 @@ def test_every_row_finds_its_table(recording: Recording) -> None:
             assert step.after_ts < binlog.commit_ts <= step.until_ts
             value = binlog_pb2.PrewriteValue()
             value.ParseFromString(binlog_pb2.Binlog.FromString(binlog.payload).prewrite_value)
-            assert view.belongs(value.schema_version)
+            assert belongs(view, value.schema_version)
             for mutation in value.mutations:
                 mutations += 1
                 found = view.lookup(mutation.table_id, value.schema_version, binlog.commit_ts)

@@ -20,13 +20,15 @@ from binlog.tidb.decimal import Decimal, decimal_size, decode_decimal, decode_di
 from binlog.tidb.job import Job
 from binlog.tidb.json import BinaryJSON, cut_json, decode_text
 from binlog.tidb.json_encode import parse_json
-from binlog.tidb.row_v2 import decode_row_v2, encode_row_v2
+from binlog.tidb.row_v2 import decode_row_v2
 from binlog.tidb.time import Civil
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from tests.golden.vector_files import VECTORS, Vector, read, vectors_with
 from tests.golden.vector_json import json_from_text
 from tests.golden.vector_tables import VectorTable
+from tests.support import tidb_codecs
+from tests.support.tidb_codecs import encode_row_v2
 
 DEFAULT = [VECTORS / "tidb_codec_vectors.json.gz", VECTORS / "edge_tidb_vectors.json.gz"]
 
@@ -154,7 +156,6 @@ def check_datum(vector: Vector) -> None:
         assert encode(value) == data
         decoded, end = datum.decode_one(data + b"?")
         assert (type(decoded), decoded, end) == (type(value), value, len(data))
-        assert datum.cut_one(data + b"?") == len(data)
 
 
 def check_json(vector: Vector) -> None:
@@ -233,15 +234,17 @@ def check_key(vector: Vector) -> None:
         assert key.table_prefix(table_id) == data
     elif set(given) == {"table_id", "handle"}:
         assert key.record_key(table_id, handle) == data
-        assert key.decode_table_key(data) == key.RecordKey(table_id, handle)
+        assert tidb_codecs.decode_table_key(data) == tidb_codecs.RecordKey(table_id, handle)
     elif set(given) in ({"table_id", "index_id"}, {"table_id", "index_id", "handle"}):
         found = re.search(r"value (-?\w+)", vector["name"])
         assert found, vector["name"]
-        is_int = data[len(key.index_key(table_id, given["index_id"], [])) :].startswith(b"\x03")  # 7, or a text "7"
+        is_int = data[len(tidb_codecs.index_key(table_id, given["index_id"], [])) :].startswith(
+            b"\x03"
+        )  # 7, or a text "7"
         value = int(found[1]) if is_int else found[1].encode()
-        assert key.index_key(table_id, given["index_id"], [value], handle) == data
+        assert tidb_codecs.index_key(table_id, given["index_id"], [value], handle) == data
         values: tuple[Datum, ...] = (value,) if handle is None else (value, handle)
-        assert key.decode_table_key(data) == key.IndexKey(table_id, given["index_id"], values)
+        assert tidb_codecs.decode_table_key(data) == tidb_codecs.IndexKey(table_id, given["index_id"], values)
     else:
         raise AssertionError(f"no key this check can read: {given}")
 
@@ -250,8 +253,8 @@ def check_meta_key(vector: Vector) -> None:
     given, data = vector["input"], bytes.fromhex(vector["hex"])
     if "string" in given:
         name = only(given, "string").encode()
-        assert key.meta_string_key(name) == data
-        assert key.decode_meta_key(data) == key.MetaKey(name)
+        assert tidb_codecs.meta_string_key(name) == data
+        assert tidb_codecs.decode_meta_key(data) == tidb_codecs.MetaKey(name)
     else:
         member = next((member for member in _META_FIELDS if member in given), "field")
         name, field = only(given, "hash", member)
@@ -259,7 +262,7 @@ def check_meta_key(vector: Vector) -> None:
             member = "field_hex"
         field = _META_FIELDS[member](field)
         assert key.meta_hash_key(name.encode(), field) == data
-        assert key.decode_meta_key(data) == key.MetaKey(name.encode(), field)
+        assert tidb_codecs.decode_meta_key(data) == tidb_codecs.MetaKey(name.encode(), field)
 
 
 def _eight_bytes(job_id: int) -> bytes:
@@ -333,7 +336,7 @@ CHECKS: dict[str, tuple[Callable[[Vector], None], set[str]]] = {
     "comparable_int": (both(number.encode_int, number.decode_int), set()),
     "comparable_uint": (both(number.encode_uint, number.decode_uint), set()),
     "memcomparable_bytes": (both_bytes(memcomparable.encode_bytes, memcomparable.decode_bytes), set()),
-    "memcomparable_bytes_desc": (both_bytes(memcomparable.encode_bytes_desc, memcomparable.decode_bytes_desc), set()),
+    "memcomparable_bytes_desc": (both_bytes(tidb_codecs.encode_bytes_desc, tidb_codecs.decode_bytes_desc), set()),
     "memcomparable_bytes_error": (fails(memcomparable.decode_bytes), {"error"}),
     "compact_bytes": (both_bytes(varint.encode_compact_bytes, varint.decode_compact_bytes), set()),
     "comparable_float": (check_float, set()),

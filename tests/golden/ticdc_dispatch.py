@@ -13,7 +13,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from drainer.batch.work import Kind
 from drainer.dispatch.dispatcher import Dispatcher
 from drainer.dispatch.errors import DispatchConfigError, DispatchError
-from drainer.dispatch.partition import hash_of, hash_text, row_hashes
+from drainer.dispatch.partition import hash_text, row_hashes
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.dispatch.topic import TopicExpression
 from drainer.protocol.encoder import DdlScope
@@ -22,6 +22,7 @@ from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.protocol.table import Table
 from drainer.row.form import Form
 from tests.golden.vector_files import Vector, only
+from tests.support.dispatch_hash import hash_of
 from tests.support.row_changes import make_changes, make_table
 
 LONG: Final = FieldType(Tp.LONGLONG, flen=20, decimal=0)

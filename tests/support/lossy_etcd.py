@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from binlog.cluster.kv import Compare, Put
 from binlog.errors import EtcdError
-from binlog.stub.etcd import MemoryEtcd
+
+from tests.support.memory_etcd import MemoryEtcd
 
 
 class LossyEtcd(MemoryEtcd):

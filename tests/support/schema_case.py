@@ -24,9 +24,16 @@ from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Ddl, Rows, Step
-from drainer.schema.view import SkipReason
+from drainer.schema.view import SchemaView, SkipReason
 
 CASES = Path(__file__).resolve().parents[1] / "cases" / "schema"
+
+
+def belongs(view: SchemaView, schema_version: int) -> bool:
+    """Whether rows of this schema version may be decoded with this view."""
+    due = view.ddl_due_version
+    return schema_version <= view.settled_version and (not due or schema_version < due)
+
 
 # Positions below this are before every job of a case.
 BEGIN_TS = 1_000 << 18

@@ -18,9 +18,7 @@ from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Message
 from drainer.protocol.errors import MessageError
 
 VERSION: Final = (1).to_bytes(8, "big")
-# Bytes that framing adds to a row, and bytes that framing and record add to the only row of a message.
-ROW_OVERHEAD: Final = 16
-SINGLE_OVERHEAD: Final = RECORD_OVERHEAD + len(VERSION) + ROW_OVERHEAD
+ROW_OVERHEAD: Final = 16  # bytes that framing adds to a row
 _LENGTH: Final = struct.Struct(">Q")
 _length = _LENGTH.pack
 

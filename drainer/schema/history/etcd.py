@@ -20,7 +20,8 @@ class JobStore(Protocol):
 
 class PublishedSource:
     """Jobs published in etcd. Complete: a writer publishes a job before any row that needs it, so a read that begins
-    after a row was seen returns it. Their tables are written as upserts (TableInfo.upserts, rule 21)."""
+    after a row was seen returns it. Their tables are written as upserts (TableInfo.upserts, rule 21: one outcome
+    wherever a stream is cut)."""
 
     complete = True
 

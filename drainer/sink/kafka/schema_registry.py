@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import quote
 
-from binlog.errors import ConfigError
 from binlog.runtime.log import get_logger
 
 from drainer.protocol.schema_ids import RequiredSchema, SchemaId, SchemaIds, fingerprint, merged
@@ -126,18 +125,3 @@ class SchemaRegistry:
 
 def _member(answer: Any, name: str) -> Any:
     return answer.get(name) if isinstance(answer, dict) else None
-
-
-def glue_registry(registry_name: str, region: str, access_key: str = "", secret_access_key: str = "") -> None:
-    """AWS Glue as a registry. Its messages can be read and written (drainer.protocol.avro.envelope) if ids are given;
-    requests to AWS for ids are not implemented.
-
-    Always raises ConfigError: for settings that TiCDC refuses, and otherwise because there is no client for AWS."""
-    if not registry_name or not region:
-        raise ConfigError("glue-schema-registry-config: registry-name and region must be set")
-    if bool(access_key) != bool(secret_access_key):
-        raise ConfigError("glue-schema-registry-config: access-key and secret-access-key must be set together")
-    raise ConfigError(
-        f"glue-schema-registry-config: the registry {registry_name} in {region} cannot be used: AWS Glue is not "
-        "supported; use a registry with Confluent's API (schema-registry)"
-    )

@@ -124,10 +124,9 @@ def read_checkpoint(session: Session, changefeed: Changefeed) -> tuple[int, int,
     """Return the position that the original's drainer stored: (commit_ts, schema_version, consistent); None if there is
     no row, or if this drainer wrote it.
 
-    Rows of this drainer contain the changefeed's name, a key that the original neither reads nor writes. Rows of older
-    versions of this drainer lack it; they are recognised by an existing position of another changefeed. So a changefeed
-    whose position was deleted starts anew, and a second changefeed does not begin at the first one's position. Raises
-    DestinationRefused if the row is not the original's JSON."""
+    Rows of this drainer contain the changefeed's name, a key that the original neither reads nor writes. So a
+    changefeed whose position was deleted starts anew, and a second changefeed does not begin at the first one's
+    position. Raises DestinationRefused if the row is not the original's JSON."""
     rows = session.query(
         b"SELECT checkPoint FROM %s.%s WHERE clusterID=%d"
         % (changefeed.schema, changefeed.checkpoint, changefeed.cluster_id)
@@ -136,22 +135,13 @@ def read_checkpoint(session: Session, changefeed: Changefeed) -> tuple[int, int,
         return None
     try:
         value = json.loads(str(rows[0][0]))
-        if "changefeed" in value or _has_positions(session, changefeed):
+        if "changefeed" in value:
             return None
         return int(value["commitTS"]), int(value.get("schema-version", 0)), bool(value.get("consistent"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DestinationRefused(
             f"{changefeed.label}: the row of the table checkpoint is not upstream's JSON ({error!r}): {rows[0][0]!r}"
         ) from error
-
-
-def _has_positions(session: Session, changefeed: Changefeed) -> bool:
-    return bool(
-        session.query(
-            b"SELECT 1 FROM %s WHERE cluster_id=%d LIMIT 1"
-            % (changefeed.table("drainer_position"), changefeed.cluster_id)
-        )
-    )
 
 
 def write_checkpoint(

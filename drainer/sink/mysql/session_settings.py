@@ -19,7 +19,7 @@ SETTINGS: Final = (
     ("autocommit", "1"),
     ("sql_mode", f"'{SQL_MODE}'"),
     ("time_zone", "'+00:00'"),
-    ("foreign_key_checks", "0"),  # rule 13: upstream wrote cascaded rows itself
+    ("foreign_key_checks", "0"),  # rule 13 (what is switched off): upstream wrote cascaded rows itself
     ("unique_checks", "1"),
     ("sql_notes", "1"),  # a note is all that some changed values get
     ("max_error_count", str(WARNINGS_MAX)),  # every warning of a 500-row statement must be seen

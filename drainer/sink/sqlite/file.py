@@ -11,10 +11,8 @@ from typing import Final
 
 from binlog.runtime.crashpoint import crash_point
 
-from drainer.sink import recycle_names
 from drainer.sink.disk import lock
 from drainer.sink.errors import DestinationDown, DestinationRefused
-from drainer.sink.sqlite.layout import quote, table_name
 
 _BUSY_MS: Final = 30_000
 # Other processes may read the file at any time. Another writer is not waited for.
@@ -24,18 +22,6 @@ _SETTINGS: Final = (
     f"PRAGMA busy_timeout={_BUSY_MS}",
     "PRAGMA foreign_keys=OFF",
 )
-
-
-def refuse_old_names(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise DestinationRefused if an earlier version made a table for a name with a dot, which now has another one."""
-    for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'").fetchall():
-        if name.count(".") > 1 and not name.startswith(table_name(recycle_names.SCHEMA, "")):
-            schema, table = name.split(".", 1)
-            raise DestinationRefused(
-                f"{path}: an earlier version made the table {name!r}. A dot inside a name is now written as %2E, "
-                f"because `a.b`.`c` and `a`.`b.c` were one table. Start with a new file, or rename the table: for "
-                f"`{schema}`.`{table}`, ALTER TABLE {quote(name)} RENAME TO {quote(table_name(schema, table))}"
-            )
 
 
 class SQLiteFile:
@@ -48,13 +34,9 @@ class SQLiteFile:
             self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             for setting in _SETTINGS:
                 self.connection.execute(setting)
-            refuse_old_names(self.connection, path)
         except sqlite3.DatabaseError as error:
             os.close(self._lock)
             raise DestinationRefused(f"{path} cannot be used as an SQLite file: {error}") from error
-        except DestinationRefused:
-            self.close()
-            raise
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

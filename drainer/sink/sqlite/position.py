@@ -27,17 +27,8 @@ _TABLES: Final = (
     "epoch INTEGER NOT NULL, chunks_done INTEGER NOT NULL, chunks_total INTEGER NOT NULL, "
     "PRIMARY KEY (cluster_id, changefeed, until_ts, phase, slot))",
     f"CREATE TABLE IF NOT EXISTS {JOBS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
-    "job_id INTEGER NOT NULL, commit_ts INTEGER NOT NULL, state TEXT NOT NULL DEFAULT 'done', "
-    "schema_version INTEGER NOT NULL DEFAULT 0, statement INTEGER NOT NULL DEFAULT 0, plan TEXT NOT NULL DEFAULT '', "
-    "PRIMARY KEY (cluster_id, changefeed, job_id))",
-)
-# Columns that files of an earlier version lack.
-_ADDED: Final = (
-    (POSITION, "intent", "TEXT"),
-    (JOBS, "state", "TEXT NOT NULL DEFAULT 'done'"),
-    (JOBS, "schema_version", "INTEGER NOT NULL DEFAULT 0"),
-    (JOBS, "statement", "INTEGER NOT NULL DEFAULT 0"),
-    (JOBS, "plan", "TEXT NOT NULL DEFAULT ''"),
+    "job_id INTEGER NOT NULL, state TEXT NOT NULL, commit_ts INTEGER NOT NULL, schema_version INTEGER NOT NULL, "
+    "statement INTEGER NOT NULL, plan TEXT NOT NULL, PRIMARY KEY (cluster_id, changefeed, job_id))",
 )
 
 
@@ -74,9 +65,6 @@ def store(connection: sqlite3.Connection, identity: Identity) -> SqlPositionStor
 def create_tables(connection: sqlite3.Connection) -> None:
     for text in _TABLES:
         connection.execute(text)
-    for table, column, kind in _ADDED:
-        if column not in {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}:
-            connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
 
 
 def mark_done(store: PositionStore, job_id: int, commit_ts: int) -> None:

@@ -35,9 +35,10 @@ def write(connection: sqlite3.Connection, work: SegmentWork, missing: MissingRow
 
 def _net(connection: sqlite3.Connection, folded: Folded, *, known_absent: bool) -> None:
     """Delete every key of the segment, then insert the rows that exist at its end. So a row that the segment does not
-    change is never replaced (rule 12). Keys are compared byte for byte, even if the table was created with another
-    collation (rule 10). `known_absent`: in a table with further unique keys, keys that the segment creates are not
-    deleted first. If such a key exists, its row may conflict with another row (rule 21)."""
+    change is never replaced (rule 12: REPLACE evicts only stale rows). Keys are compared byte for byte, even if the
+    table was created with another collation (rule 10: equal keys). `known_absent`: in a table with further unique keys,
+    keys that the segment creates are not deleted first. If such a key exists, its row may conflict with another row
+    (rule 21: one outcome wherever a stream is cut)."""
     shape = folded.shape
     table = quote(table_name(shape.schema, shape.table))
     keys = [_tuple(key) for row in folded.rows for key in row.stale]
@@ -73,7 +74,8 @@ def _upsert(connection: sqlite3.Connection, change: Change, missing: MissingRows
 
 
 def _one_of(shape: TableShape) -> str:
-    """Return the condition that matches one row by the values of all its columns, NULL equal to NULL (rule 11)."""
+    """Return the condition that matches one row by the values of all its columns, NULL equal to NULL (rule 11: tables
+    without keys)."""
     rowid = rowid_name(shape.columns)
     match = " AND ".join(f"{quote(name)} IS ? COLLATE BINARY" for name in shape.columns)
     return f"{rowid} = (SELECT {rowid} FROM {quote(table_name(shape.schema, shape.table))} WHERE {match} LIMIT 1)"

@@ -63,7 +63,7 @@ class Pumps:
         """Return the range with the counts that its pull must return (rule 22), from a pump that answered the last
         survey. Raises HeldBack.
         """
-        if part.planned is not None or (part.extension and not part.ends_pulls):
+        if part.planned is not None:
             return part
         return replace(part, planned=self.run(self._set.count(part)))
 

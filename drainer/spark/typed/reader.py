@@ -121,7 +121,6 @@ class _Tables:
                     high,
                     # the counts of a mark begin where the survey began
                     mark.counted(high) if low == after_ts else None,
-                    mark.ends_pulls,
                 )
                 for mark in watermark.marks
             ]

@@ -1,6 +1,7 @@
 """The `Etcd` protocol and its values: the operations of etcd that the programs use.
 
-`binlog.cluster.etcd` implements it with a real etcd, `binlog.stub.etcd` in memory. The same tests run on both.
+`binlog.cluster.etcd` implements it with a real etcd, tests/support/memory_etcd.py in memory. The same tests run on
+both.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class Lease(Protocol):
     async def keep_alive(self) -> int:
         """Renew the lease once. Return the seconds for which it is valid, counted from a moment after the call began.
 
-        Raises LeaseExpired if it has ended. To be safe, callers count from *before* the call (correctness rule 7).
+        Raises LeaseExpired if it has ended. To be safe, callers count from *before* the call (correctness rule 7: one
+        allocator of timestamps).
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Writes a node's own registry record, only if no other process has written it since (rule 2).
+"""Writes a node's own registry record, only if no other process has written it since (rule 2: pumps that return).
 
 A write to etcd may take place although its answer is lost. Such a write is *open*: the record may hold the old value or
 the written one. All open writes are conditional on the same revision, so at most one of them took place. A record with

@@ -1,7 +1,8 @@
 """The registry: the records of pumps and drainers in etcd (`R-01` to `R-07`).
 
 The original's `Registry.UpdateNode` reads and then writes, so two processes with the same id overwrite each other. Here
-every write is conditional on the revision that the writer last saw (correctness rules 2 and 8).
+every write is conditional on the revision that the writer last saw (correctness rules 2: pumps that return, and 8:
+which pumps count).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ later gets more than T.
 
 Handing ranges of timestamps to processes would break the guarantee, even if every timestamp is unique. Example: a
 client holds 100–199; a pump requests, gets T = 200 and resolves 200; then the client commits at 101, below the pump's
-promise, and the transaction is lost (correctness rule 6).
+promise, and the transaction is lost (correctness rule 6: no timestamp for later callers).
 
 So timestamps are never kept in reserve. A request is made when callers wait, for exactly as many as wait at that
 moment. Callers that arrive while it is in flight wait for the next request. A timestamp whose caller has gone is

@@ -1,4 +1,4 @@
-"""Writers with a lease: services that use the SDK and have no TiKV (correctness rule 24).
+"""Writers with a lease: services that use the SDK and have no TiKV (correctness rule 24: writers hold leases).
 
 /tidb-binlog/v1/writers/<32 hex digits>   a JSON description for operators; removed with the writer's lease
 

@@ -18,14 +18,16 @@ class WriteBatchReq(_message.Message):
     def __init__(self, cluster_id: _Optional[int] = ..., batch_id: _Optional[int] = ..., payloads: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class WriteError(_message.Message):
-    __slots__ = ("index", "code", "message")
+    __slots__ = ("index", "code", "message", "kind")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     index: int
     code: int
     message: str
-    def __init__(self, index: _Optional[int] = ..., code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    kind: str
+    def __init__(self, index: _Optional[int] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class WriteBatchResp(_message.Message):
     __slots__ = ("batch_id", "errors")
@@ -110,7 +112,7 @@ class WatermarkReq(_message.Message):
     def __init__(self, cluster_id: _Optional[int] = ..., after_ts: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_count_max: _Optional[int] = ..., stop_at_schema: _Optional[bool] = ..., schema_version: _Optional[int] = ..., large_bytes_min: _Optional[int] = ...) -> None: ...
 
 class WatermarkResp(_message.Message):
-    __slots__ = ("resolved_ts", "batch_end_ts", "batch_bytes", "batch_count", "stop", "stop_ts", "stop_schema_version", "split_ts", "state", "purged_ts", "last_ts", "split_count", "split_bytes", "bytes_exact", "ends_pulls", "stop_bytes", "oldest_pending")
+    __slots__ = ("resolved_ts", "batch_end_ts", "batch_bytes", "batch_count", "stop", "stop_ts", "stop_schema_version", "split_ts", "state", "purged_ts", "last_ts", "split_count", "split_bytes", "bytes_exact", "stop_bytes", "oldest_pending")
     class Stop(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RESOLVED: _ClassVar[WatermarkResp.Stop]
@@ -137,7 +139,6 @@ class WatermarkResp(_message.Message):
     SPLIT_COUNT_FIELD_NUMBER: _ClassVar[int]
     SPLIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     BYTES_EXACT_FIELD_NUMBER: _ClassVar[int]
-    ENDS_PULLS_FIELD_NUMBER: _ClassVar[int]
     STOP_BYTES_FIELD_NUMBER: _ClassVar[int]
     OLDEST_PENDING_FIELD_NUMBER: _ClassVar[int]
     resolved_ts: int
@@ -154,10 +155,9 @@ class WatermarkResp(_message.Message):
     split_count: _containers.RepeatedScalarFieldContainer[int]
     split_bytes: _containers.RepeatedScalarFieldContainer[int]
     bytes_exact: bool
-    ends_pulls: bool
     stop_bytes: int
     oldest_pending: PendingPrewrite
-    def __init__(self, resolved_ts: _Optional[int] = ..., batch_end_ts: _Optional[int] = ..., batch_bytes: _Optional[int] = ..., batch_count: _Optional[int] = ..., stop: _Optional[_Union[WatermarkResp.Stop, str]] = ..., stop_ts: _Optional[int] = ..., stop_schema_version: _Optional[int] = ..., split_ts: _Optional[_Iterable[int]] = ..., state: _Optional[str] = ..., purged_ts: _Optional[int] = ..., last_ts: _Optional[int] = ..., split_count: _Optional[_Iterable[int]] = ..., split_bytes: _Optional[_Iterable[int]] = ..., bytes_exact: _Optional[bool] = ..., ends_pulls: _Optional[bool] = ..., stop_bytes: _Optional[int] = ..., oldest_pending: _Optional[_Union[PendingPrewrite, _Mapping]] = ...) -> None: ...
+    def __init__(self, resolved_ts: _Optional[int] = ..., batch_end_ts: _Optional[int] = ..., batch_bytes: _Optional[int] = ..., batch_count: _Optional[int] = ..., stop: _Optional[_Union[WatermarkResp.Stop, str]] = ..., stop_ts: _Optional[int] = ..., stop_schema_version: _Optional[int] = ..., split_ts: _Optional[_Iterable[int]] = ..., state: _Optional[str] = ..., purged_ts: _Optional[int] = ..., last_ts: _Optional[int] = ..., split_count: _Optional[_Iterable[int]] = ..., split_bytes: _Optional[_Iterable[int]] = ..., bytes_exact: _Optional[bool] = ..., stop_bytes: _Optional[int] = ..., oldest_pending: _Optional[_Union[PendingPrewrite, _Mapping]] = ...) -> None: ...
 
 class InspectReq(_message.Message):
     __slots__ = ("cluster_id", "pending_max")

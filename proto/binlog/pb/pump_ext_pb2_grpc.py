@@ -88,7 +88,7 @@ class PumpExtServicer:
 
     def PullRange(self, request, context):
         """All complete binlogs with commit_ts in (after_ts, until_ts], ascending, then one message with `end` and no payloads.
-        A stream that ends without it is not whole (pumps whose WatermarkResp says ends_pulls).
+        A stream that ends without it is not whole.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -130,7 +130,8 @@ class PumpExtServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Outcome(self, request, context):
-        """Does this pump hold and serve a commit for these start_ts? A rollback is no evidence (correctness rule 5).
+        """Does this pump hold and serve a commit for these start_ts? A rollback is no evidence (correctness rule 5:
+        clean-up rollbacks).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

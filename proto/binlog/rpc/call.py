@@ -158,15 +158,15 @@ class Call:
     def _refuse(self, error: Exception) -> None:
         """Send the status of an error."""
         found = status_of(error, self._method, self._path)
-        self._end(found.status, found.text)
+        self._end(found.status, found.text, found.kind)
 
-    def _end(self, code: Status, text: str = "") -> None:
+    def _end(self, code: Status, text: str = "", kind: str = "") -> None:
         if self.over:
             return
         if self._head_sent:
-            self._link.send_end(self.stream_id, status.trailers(code, text))
+            self._link.send_end(self.stream_id, status.trailers(code, text, kind))
         else:
-            self._link.send_head(self.stream_id, status.refusal(code, text), end=True)
+            self._link.send_head(self.stream_id, status.refusal(code, text, kind), end=True)
         self.over = True
 
     async def _send(self, message: bytes | Sequence[bytes]) -> None:

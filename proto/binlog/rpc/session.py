@@ -194,7 +194,7 @@ class Session(asyncio.Protocol):
             error = found.error
             if error is None or self._refusal is not None:
                 error = RpcError(Status.UNAUTHENTICATED, self._refusal or "")
-            connection.send_head(stream_id, status.refusal(error.status, error.text), end=True)
+            connection.send_head(stream_id, status.refusal(error.status, error.text, error.kind), end=True)
         elif end:
             connection.send_head(stream_id, encode_response(found.http_status, b"text/plain; charset=utf-8"))
             connection.send_data(stream_id, found.text.encode())

@@ -6,6 +6,7 @@ from enum import IntEnum
 from functools import lru_cache
 
 from binlog.http2.headers import encode_fields, encode_response
+from binlog.pump_error import ERROR_TRAILER
 
 MESSAGE_BYTES_MAX = 4096  # length of a status text; some peers refuse header lists above 8 KiB
 
@@ -33,12 +34,13 @@ class Status(IntEnum):
 
 
 class RpcError(Exception):
-    """An error that ends a call with a given status."""
+    """An error that ends a call with a given status. `kind`: what the trailer `binlog-error` says, "" for none."""
 
-    def __init__(self, status: Status, text: str) -> None:
+    def __init__(self, status: Status, text: str, kind: str = "") -> None:
         super().__init__(f"{status.name}: {text}")
         self.status = status
         self.text = text
+        self.kind = kind
 
 
 _ACCEPTED = (b"grpc-accept-encoding", b"identity,gzip")
@@ -61,20 +63,22 @@ def percent_encoded(text: str) -> bytes:
     return bytes(out)
 
 
-def _fields(status: Status, text: str) -> list[tuple[bytes, bytes]]:
+def _fields(status: Status, text: str, kind: str) -> list[tuple[bytes, bytes]]:
     fields = [(b"grpc-status", str(int(status)).encode())]
     if text:
         fields.append((b"grpc-message", percent_encoded(text)))
+    if kind:
+        fields.append((ERROR_TRAILER.encode(), kind.encode()))
     return fields
 
 
 @lru_cache(maxsize=256)
-def trailers(status: Status, text: str = "") -> bytes:
+def trailers(status: Status, text: str = "", kind: str = "") -> bytes:
     """Return the block that ends a response."""
-    return encode_fields(_fields(status, text))
+    return encode_fields(_fields(status, text, kind))
 
 
 @lru_cache(maxsize=256)
-def refusal(status: Status, text: str) -> bytes:
+def refusal(status: Status, text: str, kind: str = "") -> bytes:
     """Return the only block of a response without a message."""
-    return encode_response(200, b"application/grpc", [_ACCEPTED, *_fields(status, text)])
+    return encode_response(200, b"application/grpc", [_ACCEPTED, *_fields(status, text, kind)])

@@ -157,7 +157,7 @@ class SunkCalls:
         """Send the status of an error. Return whether the peer still waited."""
         if self._link.transport is None or not self._connection.is_waiting(number):
             return False
-        self._connection.send_head(number, status.refusal(error.status, error.text), end=True)
+        self._connection.send_head(number, status.refusal(error.status, error.text, error.kind), end=True)
         self._link.flush_answers()
         return True
 

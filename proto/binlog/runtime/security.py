@@ -54,19 +54,6 @@ class Security:
         pair = self._pair()
         return grpc.ssl_channel_credentials(_read("ssl-ca", self.ssl_ca), *(reversed(pair) if pair else (None, None)))
 
-    def grpc_server_credentials(self) -> grpc.ServerCredentials | None:
-        """Return the credentials for stubs, which use grpc's own server. They are not renewed, and client names are not
-        checked.
-        """
-        if not self.enabled:
-            return None
-        self.verify()
-        pair = self._pair()
-        if pair is None:
-            raise ConfigError("security: a server needs ssl-cert and ssl-key beside ssl-ca")
-        chain, key = pair
-        return grpc.ssl_server_credentials([(key, chain)])
-
     def ssl_context(self, *, server: bool, protocols: Sequence[str] = ()) -> ssl.SSLContext | None:
         """Return a context for HTTP, SQL and our own gRPC servers. A server's context reads the files again for every
         handshake.

@@ -20,9 +20,9 @@ from typing import TypeAlias
 
 from binlog.errors import DecodeError
 
-from .decimal import Decimal, cut_decimal, decode_decimal, encode_decimal
+from .decimal import Decimal, decode_decimal, encode_decimal
 from .json import BinaryJSON, cut_json
-from .memcomparable import cut_bytes, decode_bytes, encode_bytes
+from .memcomparable import decode_bytes, encode_bytes
 from .number import decode_float, decode_int, decode_uint, encode_float, encode_int, encode_uint
 from .varint import (
     decode_compact_bytes,
@@ -98,44 +98,6 @@ def _decode_key_form(buf: bytes, pos: int, flag: int) -> tuple[Datum, int]:
         number, end = decode_int(buf, pos)
         return Duration(number), end
     raise DecodeError("datum", offset=pos - 1, detail=f"invalid encoded key flag {flag}")
-
-
-def cut_one(buf: bytes, pos: int = 0) -> int:
-    """Return the position after the datum at `pos`, without decoding it. Raises DecodeError if it cannot be skipped."""
-    if pos >= len(buf):
-        raise DecodeError("datum", offset=pos, detail="invalid encoded key")
-    flag = buf[pos]
-    if flag in (VARINT, UVARINT):
-        return decode_uvarint(buf, pos + 1)[1]
-    if flag == NIL:
-        return pos + 1
-    if flag == COMPACT_BYTES:
-        raw, start = decode_uvarint(buf, pos + 1)
-        end = start + (raw >> 1)
-        if raw & 1:
-            decode_compact_bytes(buf, pos + 1)  # raises DecodeError for the negative length
-    elif flag in (FLOAT, INT, UINT, DURATION):
-        end = pos + 9
-    elif flag == DECIMAL:
-        return cut_decimal(buf, pos + 1)
-    elif flag == JSON:
-        return cut_json(buf, pos + 1)
-    elif flag == BYTES:
-        return cut_bytes(buf, pos + 1)
-    else:
-        raise DecodeError("datum", offset=pos, detail=f"invalid encoded key flag {flag}")
-    if end > len(buf):
-        raise DecodeError("datum", offset=pos, detail="insufficient bytes to decode value")
-    return end
-
-
-def decode_all(buf: bytes, pos: int = 0) -> list[Datum]:
-    """Decode every datum up to the end of the buffer."""
-    found: list[Datum] = []
-    while pos < len(buf):
-        value, pos = decode_one(buf, pos)
-        found.append(value)
-    return found
 
 
 def encode_value(value: Datum) -> bytes:

@@ -86,15 +86,6 @@ def _header(buf: bytes, pos: int) -> tuple[int, int]:
     return precision, frac
 
 
-def cut_decimal(buf: bytes, pos: int = 0) -> int:
-    """Return the position after a payload. Raises DecodeError if it is truncated."""
-    precision, frac = _header(buf, pos)
-    end = pos + 2 + _layout(precision, frac).size
-    if end > len(buf):
-        raise DecodeError("decimal", offset=pos, detail="insufficient bytes to decode value")
-    return end
-
-
 def decode_decimal(buf: bytes, pos: int = 0) -> tuple[Decimal, int]:
     """Decode a payload with its precision and frac. Raises DecodeError if it is truncated or invalid."""
     precision, frac = _header(buf, pos)

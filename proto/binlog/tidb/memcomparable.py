@@ -26,10 +26,6 @@ def encode_bytes(data: bytes) -> bytes:
     return bytes(out)
 
 
-def encode_bytes_desc(data: bytes) -> bytes:
-    return encode_bytes(data).translate(_COMPLEMENT)
-
-
 def cut_bytes(buf: bytes, pos: int = 0) -> int:
     """Return the position after the value. Groups are counted; their padding is not checked."""
     at = pos + GROUP
@@ -48,12 +44,6 @@ def decode_bytes(buf: bytes, pos: int = 0) -> tuple[bytes, int]:
     """Decode a value. Raises DecodeError for a truncated group, an invalid marker, or padding that is not zero."""
     end = cut_bytes(buf, pos)
     return _strip(buf[pos:end], pos), end
-
-
-def decode_bytes_desc(buf: bytes, pos: int = 0) -> tuple[bytes, int]:
-    plain = buf[pos:].translate(_COMPLEMENT)
-    end = cut_bytes(plain)
-    return _strip(plain[:end], pos), pos + end
 
 
 def _strip(groups: bytes, offset: int) -> bytes:

@@ -11,7 +11,6 @@ be lost silently.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import IntEnum
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
@@ -21,15 +20,6 @@ from google.protobuf.message import DecodeError as ProtobufError
 from binlog.errors import DecodeError
 
 from .varint import encode_uvarint
-
-
-class MutationKind(IntEnum):
-    """The entries of `sequence`. 2 and 3 are obsolete and refused."""
-
-    INSERT = 0
-    UPDATE = 1
-    DELETE = 4
-
 
 INSERT, UPDATE, DELETE = 0, 1, 4  # plain numbers, for loops that compare them for each row
 

@@ -31,14 +31,6 @@ def encode_int(value: int) -> bytes:
     return _uint64.pack(value + _SIGN)
 
 
-def encode_uint_desc(value: int) -> bytes:
-    return _uint64.pack(_uint64.unpack(encode_uint(value))[0] ^ UINT64_MAX)
-
-
-def encode_int_desc(value: int) -> bytes:
-    return _uint64.pack(_uint64.unpack(encode_int(value))[0] ^ UINT64_MAX)
-
-
 def encode_float(value: float, *, signed_zero: bool = False) -> bytes:
     """Encode a float. Non-negative: the sign bit is set; negative: all bits are flipped.
 
@@ -61,16 +53,6 @@ def decode_uint(buf: bytes, pos: int = 0) -> tuple[int, int]:
 def decode_int(buf: bytes, pos: int = 0) -> tuple[int, int]:
     value, end = decode_uint(buf, pos)
     return value - _SIGN, end
-
-
-def decode_uint_desc(buf: bytes, pos: int = 0) -> tuple[int, int]:
-    value, end = decode_uint(buf, pos)
-    return value ^ UINT64_MAX, end
-
-
-def decode_int_desc(buf: bytes, pos: int = 0) -> tuple[int, int]:
-    value, end = decode_uint(buf, pos)
-    return (value ^ UINT64_MAX) - _SIGN, end
 
 
 def decode_float(buf: bytes, pos: int = 0) -> tuple[float, int]:

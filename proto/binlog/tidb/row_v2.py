@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from binlog.errors import DecodeError
 
 from .datum import Datum, Uint
-from .decimal import Decimal, decode_decimal, encode_decimal
+from .decimal import decode_decimal
 from .json import BinaryJSON, cut_json
-from .number import decode_float, encode_float
+from .number import decode_float
 from .types import FLOATS, INTEGERS, STRINGS, FieldType, Tp
 
 VERSION_2 = 0x80
@@ -87,43 +87,3 @@ def _decode_value(data: bytes, kind: FieldType, offset: int) -> Datum:
 def _exactly(data: bytes, size: int, offset: int) -> None:
     if len(data) != size:
         raise DecodeError("row v2", offset=offset, detail=f"a value of {len(data)} bytes, not {size}")
-
-
-def encode_row_v2(values: Mapping[int, Datum]) -> bytes:
-    """Encode a row without checksums. Raises ValueError if it has more columns than the format allows."""
-    present = sorted(column_id for column_id, value in values.items() if value is not None)
-    absent = sorted(column_id for column_id, value in values.items() if value is None)
-    parts = [_encode_value(values[column_id]) for column_id in present]
-    ends: list[int] = []
-    at = 0
-    for part in parts:
-        at += len(part)
-        ends.append(at)
-    ids = [*present, *absent]
-    large = at > 0xFFFF or any(column_id > 0xFF for column_id in ids)
-    ids_format, ends_format = ("I", "I") if large else ("B", "H")
-    try:
-        index = struct.pack(f"<{len(ids)}{ids_format}{len(ends)}{ends_format}", *ids, *ends)
-        header = struct.pack("<BBHH", VERSION_2, int(large), len(present), len(absent))
-    except struct.error as err:
-        raise ValueError(f"the row does not fit format 2: {err}") from None
-    return header + index + b"".join(parts)
-
-
-def _encode_value(value: Datum) -> bytes:
-    if isinstance(value, float):
-        return encode_float(value)
-    if isinstance(value, Decimal):
-        return encode_decimal(value, value.precision, value.frac)
-    if isinstance(value, int):
-        signed = not isinstance(value, Uint)
-        size = next(n for n in _INT_SIZES if n == 8 or _fits(value, n, signed))
-        return int(value).to_bytes(size, "little", signed=signed)
-    if isinstance(value, bytes):
-        return bytes(value)
-    raise TypeError(f"{type(value).__name__} is not a datum")
-
-
-def _fits(value: int, size: int, signed: bool) -> bool:
-    bits = 8 * size
-    return -(1 << bits - 1) <= value < 1 << bits - 1 if signed else value < 1 << bits

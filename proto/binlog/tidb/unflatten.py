@@ -1,9 +1,7 @@
-"""Converts flattened datums to canonical text or to Python values (`flatten` is the reverse).
+"""Converts flattened datums to canonical text (`flatten` is the reverse).
 
 *Text* is what TiDB's MySQL text protocol shows: `str`, but `bytes` for binary strings and BIT, and None for NULL. Text
-that is not UTF-8 keeps its bytes as lone surrogates (`surrogateescape`). *Python values* differ from text only for
-numbers: integers and YEAR are int, FLOAT and DOUBLE are float, BIT is an int. Everything else stays text, because
-Python has no zero date, no 838 hours, and no decimal or JSON that every database reads back identically.
+that is not UTF-8 keeps its bytes as lone surrogates (`surrogateescape`).
 """
 
 from __future__ import annotations
@@ -20,10 +18,9 @@ from .datum import Datum
 from .decimal import Decimal
 from .json import BinaryJSON, plain_notation, shortest_digits
 from .time import date_text, datetime_text, duration_text, timestamp_text
-from .types import FLOATS, INTEGERS, STRINGS, FieldType, Tp
+from .types import INTEGERS, STRINGS, FieldType, Tp
 
 Text: TypeAlias = "str | bytes | None"
-PythonValue: TypeAlias = "int | float | str | bytes | None"
 
 _float32 = struct.Struct("<f")
 _FLOAT32_NORMAL_MIN = 2.0**-126
@@ -39,19 +36,6 @@ def to_text(value: Datum, kind: FieldType, zone: tzinfo | None = None) -> Text:
     if show is None:
         raise _unfit(value, kind)
     return show(value, kind, zone)
-
-
-def to_python(value: Datum, kind: FieldType, zone: tzinfo | None = None) -> PythonValue:
-    """Return the same as `to_text`, but numbers as numbers."""
-    if value is None:
-        return None
-    tp = kind.tp
-    if tp in INTEGERS or tp == Tp.BIT:
-        return int(_whole(value, kind))
-    if tp in FLOATS:
-        number = _float(value, kind)
-        return to_float32(number) if tp == Tp.FLOAT else number
-    return to_text(value, kind, zone)
 
 
 def _unfit(value: object, kind: FieldType) -> DecodeError:

@@ -12,9 +12,9 @@ from binlog.cluster.timestamp import connect_timestamps
 from binlog.cluster.upstream import LEADER_KEY
 from binlog.errors import TimestampSourceMismatch, TimestampUnavailable
 from binlog.runtime.config import UpstreamSection
-from binlog.stub.pd import StubPD
 
 from tests.support.servers import Etcd
+from tests.support.stub_pd import StubPD
 
 pytestmark = pytest.mark.integration
 

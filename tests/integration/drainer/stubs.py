@@ -15,8 +15,8 @@ from binlog.cluster.identity import CLUSTER_ID_KEY
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import ROOT
 
-from drainer.pumps.stub import StubPump
 from tests.support.servers import Etcd, Server, free_port, python_module
+from tests.support.stub_pump import StubPump
 
 CLUSTER = 1
 

@@ -19,10 +19,10 @@ from binlog.runtime.security import Security
 
 from drainer.pumps.go_pump import GoPump
 from drainer.pumps.pull import pull
-from drainer.pumps.stub import StubPump
 from drainer.pumps.watermark import Limits, PumpMark, PumpRange
 from tests.integration.drainer.vanishing_child import BASE
 from tests.support.servers import wait_until
+from tests.support.stub_pump import StubPump
 
 CHILD = Path(__file__).with_name("vanishing_child.py")
 ROOT = Path(__file__).parents[3]

@@ -7,7 +7,7 @@ import time
 
 from binlog.envelope import encode_binlog, encode_fake
 
-from drainer.pumps.stub import StubPump
+from tests.support.stub_pump import StubPump
 
 BASE = 470_000_000_000_000_000
 

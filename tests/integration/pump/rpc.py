@@ -12,12 +12,12 @@ import grpc
 import pytest
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.pb import pump_pb2
-from binlog.stub.etcd import MemoryEtcd
-from binlog.stub.pd import StubPD
 from grpc import aio
 
 from pump.config import PumpConfig
 from pump.process import Pump
+from tests.support.memory_etcd import MemoryEtcd
+from tests.support.stub_pd import StubPD
 
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 

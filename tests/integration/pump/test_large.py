@@ -12,8 +12,7 @@ import pytest
 from binlog.envelope import encode_binlog, encode_varint, merge
 from binlog.errors import BinlogError
 from binlog.pb import pump_ext_pb2 as pb
-from binlog.stub.etcd import MemoryEtcd
-from binlog.stub.pd import StubPD
+from binlog.pump_error import PumpError, name_in
 from grpc import aio
 
 from pump.rpc.admission import InFlight
@@ -21,8 +20,10 @@ from pump.rpc.extension_service import ExtService
 from pump.rpc.methods import Edge
 from pump.rpc.original_service import Gate, PumpService
 from pump.store.write_path import Done
-from pumpclient.answer import Outcome, classify
+from pumpclient.answer import classify
 from tests.integration.pump.rpc import connected, running, take, until
+from tests.support.memory_etcd import MemoryEtcd
+from tests.support.stub_pd import StubPD
 from tests.unit.pump.build import commit, merged, prewrite
 
 CLUSTER = 7
@@ -125,10 +126,10 @@ async def test_what_does_not_fit_in_flight_is_refused_and_may_be_repeated() -> N
             await client.write(large(20, 9 * MIB))
         assert refused.value.code() is grpc.StatusCode.UNKNOWN
         assert "too many bytes in flight" in (refused.value.details() or "")
-        assert classify(2, refused.value.details() or "").outcome is Outcome.REFUSED
+        assert classify(2, "", name_in(refused.value.trailing_metadata())).refusal is PumpError.OVERLOADED
         (answer,) = await client.write_batches([[large(30, 5 * MIB), large(40, 5 * MIB)]])
         assert [(e.index, e.code) for e in answer.errors] == [(0, 8), (1, 8)]
-        assert classify(8, answer.errors[0].message).outcome is Outcome.REFUSED
+        assert {error.kind for error in answer.errors} == {PumpError.OVERLOADED}
         small = asyncio.create_task(client.write(prewrite(50)))
         store.go_on.set()
         await asyncio.gather(first, small)

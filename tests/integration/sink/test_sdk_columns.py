@@ -18,7 +18,6 @@ from drainer.pipeline import Pipeline
 from drainer.schema.history.base import JobHistory
 from drainer.schema.state import Schema
 from drainer.sink.base import NetSink
-from drainer.sink.memory import MemorySink, Store
 from drainer.sink.mysql.sink import MySQLSink
 from drainer.sink.sqlite.sink import SQLiteSink
 from pumpclient.sdk import (
@@ -38,6 +37,7 @@ from pumpclient.sdk import (
 )
 from tests.integration.sink.case import IDENTITY, server_config
 from tests.support.local_batch import LocalBatch
+from tests.support.memory_sink import MemorySink, Store
 from tests.support.servers import MariaDB
 from tests.unit.drainer.test_pipeline import Supply
 from tests.unit.pumpclient.sdk.conftest import Shop

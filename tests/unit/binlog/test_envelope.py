@@ -152,7 +152,7 @@ def test_a_writer_leaves_the_fast_way_as_it_is() -> None:
 def test_empty_payload_is_a_probe() -> None:
     """It decodes as a prewrite with zeros (W-03), which asks and stores nothing (P-RPC-05)."""
     found = scan(b"")
-    assert found.is_probe
+    assert (found.start_ts, found.commit_ts) == (0, 0)
     assert not found.is_fake
     assert found.tp == BinlogType.PREWRITE
 

@@ -25,10 +25,10 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.history.file import parse_jobs
 from drainer.schema.state import Schema
 from drainer.sink.base import Identity, Intent
-from drainer.sink.memory import MemorySink, Store
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.examples import FEW
 from tests.support.local_batch import LocalBatch
+from tests.support.memory_sink import MemorySink, Store
 from tests.support.schema_case import BEGIN_TS, ddl, job, table, ts
 
 CAPTURE = CaptureSet(GOLDEN / "keys")
@@ -249,7 +249,7 @@ def test_an_unfinished_batch_goes_on_with_its_own_cut() -> None:
     ("version", "digest"), [(HASH_VERSION, "other filters"), (HASH_VERSION - 1, "d"), (HASH_VERSION + 1, "d")]
 )
 def test_an_unfinished_batch_of_another_cut_is_refused(version: int, digest: str) -> None:
-    """One of an earlier version has rows in its slots that this one takes for gone ahead: they would be lost."""
+    """Its rows are in other slots, or are other rows: some would be lost."""
     store = Store()
     run = start(store)
     intent = Intent(BEGIN, END, 2, 7, version, digest)

@@ -14,6 +14,7 @@ from binlog.errors import TimestampUnavailable
 
 from pump.index.leveldb import IndexOptions
 from pump.log.read_progress import LOOK_RECORDS, ReadingProgress
+from pump.log.record import encode_header
 from pump.store.options import StoreOptions
 from pump.store.store import Store
 
@@ -35,6 +36,10 @@ __all__ = [
 
 
 ROW = b"\x08\x01\x12\x03row"  # a TableMutation: table_id 1, one inserted row
+
+
+def encode_record(payload: bytes) -> bytes:
+    return encode_header(payload) + payload
 
 
 def prewrite(

@@ -6,8 +6,9 @@ from typing import Any
 
 import grpc
 from binlog.pb import pdpb_pb2, pdpb_pb2_grpc, tikv_pb2, tikv_pb2_grpc
-from binlog.stub.pd import StubPD
 from grpc import aio
+
+from tests.support.stub_pd import StubPD
 
 
 class StubTiKV(StubPD, tikv_pb2_grpc.TikvServicer):

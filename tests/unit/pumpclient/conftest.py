@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from binlog.cluster.registry import Registry
-from binlog.stub.etcd import MemoryEtcd
 
 from pumpclient.client import PumpsClient
 from pumpclient.writer import Limits
+from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pumpclient.stub_pump import CLUSTER_ID, StubPump
 
 FAST = Limits(

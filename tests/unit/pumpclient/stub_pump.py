@@ -17,6 +17,7 @@ import grpc.aio
 from binlog.cluster.node import NodeStatus, State
 from binlog.envelope import BinlogType, Envelope, scan
 from binlog.pb import binlog_pb2, pump_ext_pb2, pump_ext_pb2_grpc, pump_pb2, pump_pb2_grpc
+from binlog.pump_error import ERROR_TRAILER, PumpError
 
 from tests.support.servers import free_port
 
@@ -39,10 +40,11 @@ class Fault(Enum):
 
 
 class Refused(Exception):
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+    def __init__(self, code: grpc.StatusCode, message: str, kind: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.kind = kind
 
 
 @dataclass
@@ -112,13 +114,13 @@ class StubPump:
         self.on_write(envelope)
         fault = self.faults.popleft() if self.faults and self.only(envelope) else None
         if fault is Fault.REFUSE:
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "no online: paused")
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "no online: paused", PumpError.NOT_ONLINE)
         if fault is Fault.REFUSE_TEXT:
             raise Refused(grpc.StatusCode.UNKNOWN, "no online: pausing")
         if fault is Fault.BUSY:
-            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many bytes in flight: 9 are")
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many bytes in flight", PumpError.OVERLOADED)
         if fault is Fault.FULL:
-            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "no available space: 9 bytes")
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "no available space", PumpError.NO_SPACE)
         if fault is Fault.INVALID:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "no binlog")
         if fault is Fault.ERRMSG:
@@ -131,7 +133,7 @@ class StubPump:
             self.delayed.append(payload)
             raise Refused(grpc.StatusCode.UNAVAILABLE, "connection reset by peer")
         if self.state is not State.ONLINE and envelope.tp == BinlogType.PREWRITE:
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, f"no online: {self.state}")
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, f"no online: {self.state}", PumpError.NOT_ONLINE)
         self.store(payload)
         if fault is Fault.LOSE_ANSWER:
             raise Refused(grpc.StatusCode.UNAVAILABLE, "connection reset by peer")
@@ -181,7 +183,8 @@ class _Plain(pump_pb2_grpc.PumpServicer):
         try:
             return pump_pb2.WriteBinlogResp(errmsg=await self._pump.write(request.payload))
         except Refused as refused:
-            await context.abort(refused.code, refused.message)
+            trailers = ((ERROR_TRAILER, refused.kind),) if refused.kind else ()
+            await context.abort(refused.code, refused.message, trailers)
             raise
 
 
@@ -201,7 +204,7 @@ class _Extension(pump_ext_pb2_grpc.PumpExtServicer):
                 except Refused as refused:
                     if refused.code is grpc.StatusCode.UNAVAILABLE:
                         await context.abort(refused.code, refused.message)
-                    errors.append(_error(index, refused.code.value[0], refused.message))
+                    errors.append(_error(index, refused.code.value[0], refused.message, refused.kind))
                     continue
                 if errmsg:
                     errors.append(_error(index, 2, errmsg))
@@ -234,5 +237,5 @@ class _Extension(pump_ext_pb2_grpc.PumpExtServicer):
         return pump_ext_pb2.OutcomeResp(commit_ts=[self._pump.commits.get(ts, 0) for ts in request.start_ts])
 
 
-def _error(index: int, code: int, message: str) -> pump_ext_pb2.WriteError:
-    return pump_ext_pb2.WriteError(index=index, code=code, message=message)
+def _error(index: int, code: int, message: str, kind: str = "") -> pump_ext_pb2.WriteError:
+    return pump_ext_pb2.WriteError(index=index, code=code, message=message, kind=kind)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from binlog.errors import ClusterMismatch, NoSpace, NotOnline
+from binlog.pump_error import PumpError
 
-from pumpclient.answer import Outcome, classify, lost, not_sent
+from pumpclient.answer import Answer, Outcome, classify, lost, not_sent
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,6 @@ from pumpclient.answer import Outcome, classify, lost, not_sent
         (2, str(NotOnline("paused")), Outcome.REFUSED),
         (2, str(ClusterMismatch(1, 2)), Outcome.REFUSED),
         (2, str(NoSpace(1, 2)), Outcome.REFUSED),
-        (8, str(NoSpace(1, 2)), Outcome.REFUSED),  # one full disk is no reason to give up on the others
         (8, "Received message larger than max (9 vs. 4)", Outcome.TOO_LARGE),
         (9, "anything", Outcome.REFUSED),
         (6, "rolled back before", Outcome.CONFLICT),
@@ -42,7 +42,24 @@ def test_only_a_pump_that_heard_has_decided() -> None:
     assert classify(0, "").heard
 
 
-def test_a_pump_with_too_many_bytes_in_flight_stored_nothing_and_is_no_limit_of_size() -> None:
-    """Over the extension it is RESOURCE_EXHAUSTED, over upstream's service UNKNOWN: another try may be taken."""
-    text = "too many bytes in flight: 10 are in use, and a request of 9 bytes does not fit into in-flight-bytes-max 10"
-    assert {classify(code, text).outcome for code in (2, 8)} == {Outcome.REFUSED}
+@pytest.mark.parametrize("code", [2, 8, 9])
+@pytest.mark.parametrize("kind", PumpError)
+def test_what_our_pump_names_is_a_refusal_whatever_its_text(code: int, kind: PumpError) -> None:
+    """The codes of the original's service and of the extension. One full disk is no limit of a binlog's size."""
+    answer = classify(code, "in other words", kind)
+    assert (answer.outcome, answer.refusal) == (Outcome.REFUSED, kind)
+    assert answer.passes is (kind is not PumpError.CLUSTER_MISMATCH)
+
+
+def test_a_kind_of_a_later_pump_is_known_by_its_status() -> None:
+    assert classify(8, "no online: paused", "of-later") == Answer(
+        Outcome.TOO_LARGE, "RESOURCE_EXHAUSTED: no online: paused"
+    )
+
+
+def test_texts_of_a_go_pump_say_whether_it_may_accept_later() -> None:
+    """It answers every error with UNKNOWN."""
+    texts = {str(error): error for error in (NotOnline("paused"), NoSpace(1, 2), ClusterMismatch(1, 2))}
+    passing = [classify(2, text).passes for text in texts]
+    assert passing == [True, True, False]
+    assert not classify(2, "write failed: no such file").passes

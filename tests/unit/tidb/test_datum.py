@@ -8,8 +8,6 @@ from binlog.tidb.datum import (
     Datum,
     Duration,
     Uint,
-    cut_one,
-    decode_all,
     decode_one,
     encode_key,
     encode_value,
@@ -19,6 +17,7 @@ from binlog.tidb.json import BinaryJSON
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tidb_codecs import decode_all
 from tests.unit.tidb.damage import refuses_every_cut, survives
 from tests.unit.tidb.strategies import datums, int64, uint64
 
@@ -29,7 +28,6 @@ def test_round_trip(encode, value: Datum) -> None:  # type: ignore[no-untyped-de
     data = encode(value)
     decoded, end = decode_one(b"?" + data + b"?", 1)
     assert (type(decoded), decoded, end) == (type(value), value, 1 + len(data))
-    assert cut_one(b"?" + data + b"?", 1) == 1 + len(data)
     assert encode(decoded) == data
 
 
@@ -37,20 +35,12 @@ def test_round_trip(encode, value: Datum) -> None:  # type: ignore[no-untyped-de
 def test_damaged(value: Datum) -> None:
     for data in (encode_value(value), encode_key(value)):
         refuses_every_cut(decode_one, data)
-        refuses_every_cut(cut_one, data)
         survives(decode_one, data, rounds=20)
-        survives(cut_one, data, rounds=20)
 
 
 @given(st.binary(max_size=40))
 def test_any_bytes(data: bytes) -> None:
-    """What can be decoded is skipped to the same place."""
-    survives(cut_one, data, rounds=3)
-    try:
-        _, end = decode_one(data)
-    except DecodeError:
-        return
-    assert cut_one(data) == end
+    survives(decode_one, data, rounds=3)
 
 
 @given(st.lists(datums, max_size=5))
@@ -68,21 +58,19 @@ def test_key_form_compares_within_a_kind(pair: list[Datum]) -> None:
 
 @pytest.mark.parametrize("flag", [0x0B, 0x20, 0x80, 0xFA, 0xFF])
 def test_unknown_flags(flag: int) -> None:
-    for read in (decode_one, cut_one):
-        with pytest.raises(DecodeError, match=f"invalid encoded key flag {flag}") as caught:
-            read(b"\x00" + bytes((flag,)), 1)
-        assert caught.value.offset == 1
+    with pytest.raises(DecodeError, match=f"invalid encoded key flag {flag}") as caught:
+        decode_one(b"\x00" + bytes((flag,)), 1)
+    assert caught.value.offset == 1
 
 
 def test_nothing_there() -> None:
-    for read in (decode_one, cut_one):
-        with pytest.raises(DecodeError, match="invalid encoded key"):
-            read(b"", 0)
+    with pytest.raises(DecodeError, match="invalid encoded key"):
+        decode_one(b"", 0)
 
 
-def test_a_negative_length_is_not_skipped() -> None:
+def test_a_negative_length_is_refused() -> None:
     with pytest.raises(DecodeError, match="expected length: -1"):
-        cut_one(b"\x02\x01aaaa")
+        decode_one(b"\x02\x01aaaa")
 
 
 def test_what_is_no_datum() -> None:

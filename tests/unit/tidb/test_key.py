@@ -9,6 +9,7 @@ from binlog.tidb.datum import Datum
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import tidb_codecs
 from tests.unit.tidb.damage import survives
 from tests.unit.tidb.strategies import datums, int64
 
@@ -20,15 +21,15 @@ def test_int_handles(table_id: int, handle: int) -> None:
     data = key.record_key(table_id, handle)
     assert len(data) == 19
     assert data.startswith(key.table_prefix(table_id))
-    assert key.decode_table_key(data) == key.RecordKey(table_id, handle)
+    assert tidb_codecs.decode_table_key(data) == tidb_codecs.RecordKey(table_id, handle)
 
 
 @given(int64, handles)
 def test_common_handles(table_id: int, handle: tuple[Datum, ...]) -> None:
     """A short one is padded to nine bytes, which read back as NULLs."""
     data = key.record_key(table_id, handle)
-    decoded = key.decode_table_key(data)
-    assert isinstance(decoded, key.RecordKey)
+    decoded = tidb_codecs.decode_table_key(data)
+    assert isinstance(decoded, tidb_codecs.RecordKey)
     assert isinstance(decoded.handle, tuple)
     assert decoded.handle[: len(handle)] == handle
     assert not any(value is not None for value in decoded.handle[len(handle) :])
@@ -36,15 +37,15 @@ def test_common_handles(table_id: int, handle: tuple[Datum, ...]) -> None:
 
 @given(int64, int64, handles, st.none() | int64)
 def test_index_keys(table_id: int, index_id: int, values: tuple[Datum, ...], handle: int | None) -> None:
-    data = key.index_key(table_id, index_id, values, handle)
+    data = tidb_codecs.index_key(table_id, index_id, values, handle)
     expected = values if handle is None else (*values, handle)
-    assert key.decode_table_key(data) == key.IndexKey(table_id, index_id, expected)
+    assert tidb_codecs.decode_table_key(data) == tidb_codecs.IndexKey(table_id, index_id, expected)
 
 
 @given(st.binary(max_size=30), st.binary(max_size=30))
 def test_meta_keys(name: bytes, field: bytes) -> None:
-    assert key.decode_meta_key(key.meta_string_key(name)) == key.MetaKey(name)
-    assert key.decode_meta_key(key.meta_hash_key(name, field)) == key.MetaKey(name, field)
+    assert tidb_codecs.decode_meta_key(tidb_codecs.meta_string_key(name)) == tidb_codecs.MetaKey(name)
+    assert tidb_codecs.decode_meta_key(key.meta_hash_key(name, field)) == tidb_codecs.MetaKey(name, field)
 
 
 @pytest.mark.parametrize(
@@ -52,19 +53,19 @@ def test_meta_keys(name: bytes, field: bytes) -> None:
 )
 def test_no_table_key(data: bytes) -> None:
     with pytest.raises(DecodeError):
-        key.decode_table_key(data)
+        tidb_codecs.decode_table_key(data)
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"t", b"m", key.meta_string_key(b"a") + b"?", key.meta_hash_key(b"a", b"b") + b"?"]
+    "data", [b"", b"t", b"m", tidb_codecs.meta_string_key(b"a") + b"?", key.meta_hash_key(b"a", b"b") + b"?"]
 )
 def test_no_meta_key(data: bytes) -> None:
     with pytest.raises(DecodeError):
-        key.decode_meta_key(data)
+        tidb_codecs.decode_meta_key(data)
 
 
 @given(handles)
 def test_damaged(handle: tuple[Datum, ...]) -> None:
-    survives(key.decode_table_key, key.record_key(1, handle), rounds=20)
-    survives(key.decode_table_key, key.index_key(1, 2, handle), rounds=20)
-    survives(key.decode_meta_key, key.meta_hash_key(b"DBs", b"DB:12345678"), rounds=20)
+    survives(tidb_codecs.decode_table_key, key.record_key(1, handle), rounds=20)
+    survives(tidb_codecs.decode_table_key, tidb_codecs.index_key(1, 2, handle), rounds=20)
+    survives(tidb_codecs.decode_meta_key, key.meta_hash_key(b"DBs", b"DB:12345678"), rounds=20)

@@ -7,9 +7,7 @@ from binlog.errors import DecodeError
 from binlog.tidb.memcomparable import (
     cut_bytes,
     decode_bytes,
-    decode_bytes_desc,
     encode_bytes,
-    encode_bytes_desc,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,19 +24,11 @@ def test_round_trip(data: bytes) -> None:
     refuses_every_cut(decode_bytes, encoded)
 
 
-@given(st.binary(max_size=40))
-def test_round_trip_backwards(data: bytes) -> None:
-    encoded = encode_bytes_desc(data)
-    assert decode_bytes_desc(b"?" + encoded + b"?", 1) == (data, 1 + len(encoded))
-    refuses_every_cut(decode_bytes_desc, encoded)
-
-
 @given(st.binary(max_size=20), st.binary(max_size=20), st.binary(max_size=3), st.binary(max_size=3))
 def test_order_is_kept_whatever_follows(left: bytes, right: bytes, after: bytes, behind: bytes) -> None:
     a, b = encode_bytes(left) + after, encode_bytes(right) + behind
     if left != right:
         assert (a < b) == (left < right)
-        assert (encode_bytes_desc(left) > encode_bytes_desc(right)) == (left < right)
 
 
 @pytest.mark.parametrize(
@@ -58,4 +48,3 @@ def test_refused(data: str, complaint: str) -> None:
 @given(st.binary(max_size=30))
 def test_any_bytes(data: bytes) -> None:
     survives(decode_bytes, data, rounds=3)
-    survives(decode_bytes_desc, data, rounds=3)

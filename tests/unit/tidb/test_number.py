@@ -19,9 +19,7 @@ from tests.unit.tidb.strategies import finite, int64, uint64
 def test_ints_compare_as_bytes(left: int, right: int) -> None:
     a, b = number.encode_int(left), number.encode_int(right)
     assert (a < b, a == b) == (left < right, left == right)
-    assert (number.encode_int_desc(left) > number.encode_int_desc(right)) == (left < right)
     assert number.decode_int(b"?" + a, 1) == (left, 9)
-    assert number.decode_int_desc(number.encode_int_desc(left)) == (left, 8)
 
 
 @given(uint64, uint64)
@@ -29,7 +27,6 @@ def test_uints_compare_as_bytes(left: int, right: int) -> None:
     a, b = number.encode_uint(left), number.encode_uint(right)
     assert (a < b, a == b) == (left < right, left == right)
     assert number.decode_uint(a) == (left, 8)
-    assert number.decode_uint_desc(number.encode_uint_desc(left)) == (left, 8)
 
 
 @given(st.floats(allow_nan=False), st.floats(allow_nan=False))

@@ -20,12 +20,12 @@ from binlog.tidb.row import (
     needs_restored_data,
     sort_key,
 )
-from binlog.tidb.row_v2 import encode_row_v2
 from binlog.tidb.table import ROWID
 from binlog.tidb.types import FieldType, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tidb_codecs import encode_row_v2
 from tests.unit.tidb import tables
 from tests.unit.tidb.damage import survives
 from tests.unit.tidb.strategies import int64, rows

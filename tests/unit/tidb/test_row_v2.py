@@ -7,11 +7,12 @@ from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum, Uint
 from binlog.tidb.decimal import Decimal
 from binlog.tidb.json import BinaryJSON
-from binlog.tidb.row_v2 import decode_row_v2, encode_row_v2
+from binlog.tidb.row_v2 import decode_row_v2
 from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tidb_codecs import encode_row_v2
 from tests.unit.tidb.damage import survives
 from tests.unit.tidb.strategies import row_datums
 

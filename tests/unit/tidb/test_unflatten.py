@@ -13,10 +13,11 @@ from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum, Uint
 from binlog.tidb.flatten import flatten
 from binlog.tidb.types import FieldType, Flag, Tp
-from binlog.tidb.unflatten import double_text, float_text, to_float32, to_python, to_text
+from binlog.tidb.unflatten import double_text, float_text, to_float32, to_text
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tidb_codecs import to_python
 from tests.unit.tidb.strategies import datums, decimals, finite
 
 UNSIGNED = int(Flag.UNSIGNED)

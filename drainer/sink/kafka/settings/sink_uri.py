@@ -46,7 +46,7 @@ def parse_sink_uri(text: str) -> SinkUri:
     if not topic:
         raise ConfigError("sink-uri: no topic; it is the path, as in kafka://host:9092/topic")
     return SinkUri(
-        addresses=tuple(_address(address) for address in parts.netloc.split(",")),
+        addresses=tuple(_address(address, "sink-uri") for address in parts.netloc.split(",")),
         topic=checked_topic(topic, "sink-uri"),
         parameters=_parameters(parts.query),
         tls=parts.scheme.lower() == "kafka+ssl",
@@ -66,25 +66,23 @@ def checked_topic(name: str, where: str) -> str:
 def checked_addresses(addresses: tuple[str, ...], where: str) -> tuple[str, ...]:
     """Return each address as host:port, with the default port if it has none. `where`: the setting, for the error.
     Raises ConfigError."""
-    try:
-        return tuple(_address(address) for address in addresses)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {str(error).removeprefix('sink-uri: ')}") from None
+    return tuple(_address(address, where) for address in addresses)
 
 
-def _address(given: str) -> str:
-    """Return a broker's address as host:port. Raises ConfigError."""
+def _address(given: str, where: str) -> str:
+    """Return a broker's address as host:port. `where`: the setting, for the error. Raises
+    ConfigError."""
     text = given.strip()
     if not text:
-        raise ConfigError("sink-uri: a broker's address is empty; write host:port,host:port")
+        raise ConfigError(f"{where}: a broker's address is empty; write host:port,host:port")
     if ":" not in text or text.endswith("]"):
         text = f"{text}:{PORT_DEFAULT}"
     try:
         host, port = split_host_port(text)
     except ValueError as error:
-        raise ConfigError(f"sink-uri: {error}") from None
+        raise ConfigError(f"{where}: {error}") from None
     if not host or not port:
-        raise ConfigError(f"sink-uri: {given!r} does not have the form host:port")
+        raise ConfigError(f"{where}: {given!r} does not have the form host:port")
     return text
 
 

@@ -104,7 +104,7 @@ class TopicCounts:
             check_existing(self.admin, [topic for topic in recorded if there.get(topic)], self._config)
             sizes = {topic: self.admin.max_message_bytes(topic) for topic in recorded if there.get(topic)}
             self._set(recorded, {topic: sizes.get(topic, LIMIT_DEFAULT) for topic in recorded})
-            # A topic that was recorded without an id, by an earlier version, gets its present one.
+            # A topic that was recorded without an id, because its broker had none, gets its present one.
             self._ids = {
                 **self.admin.ids(recorded),
                 **{str(topic): str(id_) for topic, id_ in notes.get(_IDS, {}).items()},
@@ -220,11 +220,16 @@ class TopicCounts:
 
     def _rules(self) -> int:
         """Return a hash of the settings that decide, together with the numbers of partitions, where a row is sent and
-        which of its columns. Without column selectors it is the same as in versions that had none, because a range of
-        such a version may be open."""
+        which of its columns."""
         router, options = self._publication.router, self._publication.options
-        parts = (options.output_raw_change_event, options.time_zone, router.default_topic, router.rules)
-        return crc32(repr((*parts, router.selectors) if router.selectors else parts).encode())
+        parts = (
+            options.output_raw_change_event,
+            options.time_zone,
+            router.default_topic,
+            router.rules,
+            router.selectors,
+        )
+        return crc32(repr(parts).encode())
 
     def look(self, *, now: bool = False) -> list[Change]:
         """Return the topics that have another number of partitions than is recorded, or that were deleted and created

@@ -25,7 +25,7 @@ from drainer.sink.position import JobMark, Stored, intent_of, intent_text
 
 POSITION_PARTITION: Final = 0
 COUNTS_NOTE: Final = "topics"  # the number of partitions of each topic that are used
-CLAIM_KEY: Final = b"claim"  # without a changefeed: as earlier versions wrote it
+CLAIM_PREFIX: Final = b"claim/"
 MARK_KEY: Final = b"mark"
 _OF_EPOCH: Final = re.compile(rb"(\d+)/(position|job/(\d+))")
 
@@ -33,13 +33,13 @@ _OF_EPOCH: Final = re.compile(rb"(\d+)/(position|job/(\d+))")
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A driver that took the changefeed over. `id`: random, because a control topic that is deleted and created again
-    has the same offsets again; "" in claims of earlier versions."""
+    has the same offsets again."""
 
     epoch: int
     cluster_id: int
     changefeed: str
     node_id: str
-    id: str = ""
+    id: str
 
     @property
     def owner(self) -> Owner:
@@ -54,7 +54,7 @@ Place = tuple[str, int]  # topic and partition
 def claim_key(owner: Owner) -> bytes:
     """Return the key of a changefeed's claim. Each changefeed has its own key, so that two changefeeds that claim a new
     control topic at the same time do not overwrite each other's claim."""
-    return CLAIM_KEY + b"/" + json.dumps(owner).encode()
+    return CLAIM_PREFIX + json.dumps(owner).encode()
 
 
 def claim_value(identity: Identity, claim_id: str = "") -> bytes:
@@ -70,7 +70,7 @@ def newest_claim(records: Iterable[Record], label: str, owner: Owner | None = No
 def claims(records: Iterable[Record], label: str, owner: Owner | None = None) -> list[Claim]:
     """Return the last claim of each changefeed, without withdrawn ones. `owner`: only of this changefeed. Raises
     DestinationRefused for a claim that cannot be parsed."""
-    last = {record.key: record for record in records if record.key.partition(b"/")[0] == CLAIM_KEY}
+    last = {record.key: record for record in records if record.key.startswith(CLAIM_PREFIX)}
     found = [_claim(record, label) for record in last.values() if record.value is not None]
     return [claim for claim in found if owner is None or claim.owner == owner]
 
@@ -78,7 +78,7 @@ def claims(records: Iterable[Record], label: str, owner: Owner | None = None) ->
 def _claim(record: Record, label: str) -> Claim:
     body = _parsed(record.value, label)
     try:
-        id_ = str(body.get("id", ""))
+        id_ = str(body["id"])
         return Claim(record.offset, int(body["cluster_id"]), str(body["changefeed"]), str(body["node_id"]), id_)
     except (KeyError, TypeError, ValueError) as error:
         raise _foreign(label, repr(error)) from error

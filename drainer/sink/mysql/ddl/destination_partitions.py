@@ -1,7 +1,6 @@
 """Reads how the destination partitions a table, before rows are removed with a partition.
 
-A table that somebody made there, or an earlier release with LINEAR HASH, has partitions of the same names that hold
-other rows.
+A table that somebody made there may have partitions of the same names that hold other rows.
 """
 
 from __future__ import annotations

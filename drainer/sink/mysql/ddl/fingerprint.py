@@ -1,7 +1,7 @@
 """Shows whether a DDL has run, by the definitions of the destination's tables and an id that belongs to their data.
 
-After a cyclic RENAME or an EXCHANGE PARTITION all tables have the same definitions as before (rule 18). The storage
-engine's table id moves with the data, so it shows whether the statement ran.
+After a cyclic RENAME or an EXCHANGE PARTITION all tables have the same definitions as before (rule 18: an interrupted
+DDL runs once). The storage engine's table id moves with the data, so it shows whether the statement ran.
 """
 
 from __future__ import annotations

@@ -67,9 +67,9 @@ class Plan:
     def parse(text: str) -> Plan:
         fields = json.loads(text)
         fields["sql"] = tuple(fields["sql"])
-        instead = fields.get("instead")
+        instead = fields["instead"]
         fields["instead"] = None if instead is None else tuple(instead)
-        fields["instead_codes"] = tuple(fields.get("instead_codes", ()))
+        fields["instead_codes"] = tuple(fields["instead_codes"])
         fields["schemas"] = tuple(fields["schemas"])
         fields["tables"] = tuple((schema, table) for schema, table in fields["tables"])
         return Plan(**fields)

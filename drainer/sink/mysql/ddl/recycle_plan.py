@@ -5,8 +5,8 @@
     TRUNCATE        create an empty copy in the bin, then exchange both in one RENAME: readers always see a table
     FLASHBACK       RENAME back, under the name upstream gave it; then its views and foreign keys
 
-After every statement the bin's table either exists or does not, so a crash is resolved as for any DDL (rule 18).
-`Plan.instead`: the statements to run if a table cannot be moved: upstream's own text.
+After every statement the bin's table either exists or does not, so a crash is resolved as for any DDL (rule 18: an
+interrupted DDL runs once). `Plan.instead`: the statements to run if a table cannot be moved: upstream's own text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Divides a slot's work into transactions by a total order (rule 16): the same rows give the same chunks. Pure.
+"""Divides a slot's work into transactions by a total order (rule 16: same chunks): the same rows give the same chunks.
+Pure.
 
 The order: ordered changes by (commit_ts, sequence), then tables by (class, table id), their rows by identity. Tables
 with secondary unique keys or keys of text are last: only their rows can conflict with others, and then nothing else of

@@ -1,4 +1,5 @@
-"""Finds rows of tables without a key by comparing all columns exactly (correctness rule 11). Pure."""
+"""Finds rows of tables without a key by comparing all columns exactly (correctness rule 11: tables without keys).
+Pure."""
 
 from __future__ import annotations
 

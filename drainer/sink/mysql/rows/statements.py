@@ -104,8 +104,8 @@ def inserts(shape: TableShape, rows: Sequence[bytes], limits: Limits) -> Iterato
 
 
 def deletes(shape: TableShape, keys: Sequence[bytes], limits: Limits, *, by: Sequence[int] = ()) -> Iterator[Statement]:
-    """DELETE … WHERE (key) IN (…). With the column's own comparison: all rows that compare equal are deleted (rule 10).
-    `by`: indexes of the key's columns, if it is not the fold key."""
+    """DELETE … WHERE (key) IN (…). With the column's own comparison: all rows that compare equal are deleted (rule 10:
+    equal keys). `by`: indexes of the key's columns, if it is not the fold key."""
     names = b",".join(quote(shape.columns[at]) for at in by or shape.key)
     head = b"DELETE FROM " + qualified(shape.schema, shape.table) + b" WHERE (" + names + b") IN ("
     return bounded(head, b")", keys, limits)

@@ -1,4 +1,4 @@
-"""Compares which rows the destination's unique keys distinguish with upstream's (rule 10).
+"""Compares which rows the destination's unique keys distinguish with upstream's (rule 10: equal keys).
 
 A table that somebody made there as `_ci`, a collation that the server lacks, a unique key that upstream has not: what
 are two rows upstream may be one row here, and REPLACE or DELETE by key would silently remove the other one. Such a

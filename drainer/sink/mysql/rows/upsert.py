@@ -1,4 +1,4 @@
-"""Statements for tables that upsert and stay in order (rule 21). Pure.
+"""Statements for tables that upsert and stay in order (rule 21: one outcome wherever a stream is cut). Pure.
 
 Consecutive rows share a REPLACE, which writes them one after another: a later one may replace an earlier one of the
 same statement. Consecutive deletes share a DELETE if the table has a key.

@@ -77,7 +77,8 @@ class Writer:
         self.written = Written()
 
     def folded(self, folded: Folded, *, thorough: bool) -> None:
-        """Write net rows of one table: delete stale keys first, then write rows (rules 10 and 12)."""
+        """Write net rows of one table: delete stale keys first, then write rows (rules 10: equal keys, and 12: REPLACE
+        evicts only stale rows)."""
         self._refuse_triggers(folded.shape)
         plain = self._keys.handling(self._session, folded.shape).replaces
         if folded.shape.secondary_unique or not plain:
@@ -118,7 +119,8 @@ class Writer:
         return loaded
 
     def ordered(self, changes: Sequence[Change]) -> None:
-        """Write ordered changes (rule 11). Raises RowMissing for a missing row, unless its table upserts (rule 21)."""
+        """Write ordered changes (rule 11: tables without keys). Raises RowMissing for a missing row, unless its table
+        upserts (rule 21: one outcome wherever a stream is cut)."""
         for upserts, run in groupby(changes, key=lambda change: change.shape.upserts):
             if upserts:
                 self._upserted(tuple(run))

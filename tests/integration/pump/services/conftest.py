@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from binlog.stub.etcd import MemoryEtcd
-from binlog.stub.pd import StubPD
 
 from tests.integration.pump.rpc import Client, connected, running
+from tests.support.memory_etcd import MemoryEtcd
+from tests.support.stub_pd import StubPD
 
 CLUSTER = 7
 

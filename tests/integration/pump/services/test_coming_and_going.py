@@ -14,8 +14,6 @@ from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.cluster.upstream import BOUND_KEY
 from binlog.errors import ConfigError, TimestampUnavailable
-from binlog.stub.etcd import MemoryEtcd
-from binlog.stub.pd import StubPD
 from grpc import aio
 
 from pump.errors import NotifyFailed
@@ -23,6 +21,8 @@ from pump.process import Pump
 from tests.integration.pump.rpc import Client, codes, config, connected, running, until
 from tests.integration.pump.services.conftest import CLUSTER
 from tests.support.lossy_etcd import LossyEtcd
+from tests.support.memory_etcd import MemoryEtcd
+from tests.support.stub_pd import StubPD
 from tests.unit.pump.build import commit, prewrite, rollback
 
 

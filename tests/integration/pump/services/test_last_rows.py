@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
-from binlog.stub.etcd import MemoryEtcd
-from binlog.stub.pd import StubPD
 
 from pump.cluster import departure
 from pump.process import Pump
 from tests.integration.pump.rpc import config, connected, until
 from tests.integration.pump.services.conftest import CLUSTER
+from tests.support.memory_etcd import MemoryEtcd
+from tests.support.stub_pd import StubPD
 from tests.unit.pump.build import commit, prewrite
 
 LATE = 1 << 62

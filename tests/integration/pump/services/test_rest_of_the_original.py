@@ -19,8 +19,6 @@ from binlog.cluster.registry import Registry
 from binlog.envelope import scan
 from binlog.errors import EtcdError
 from binlog.pb import tikv_pb2
-from binlog.stub.etcd import MemoryEtcd
-from binlog.stub.pd import StubPD
 from grpc import aio
 
 from pump import process
@@ -28,7 +26,9 @@ from pump.cluster import departure
 from pump.tasks.gc import drainers_of
 from tests.integration.pump.rpc import Client, config, connected, running, until
 from tests.integration.pump.services.conftest import CLUSTER
+from tests.support.memory_etcd import MemoryEtcd
 from tests.support.servers import free_port
+from tests.support.stub_pd import StubPD
 from tests.unit.pump.build import commit, prewrite
 from tests.unit.pump.tikv import StubTiKV
 

@@ -11,16 +11,17 @@ import pytest
 from binlog.envelope import scan
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.pb import pump_pb2
+from binlog.pump_error import PumpError, name_in
 from binlog.runtime.http import put
 from binlog.runtime.security import Security
-from binlog.stub.etcd import MemoryEtcd
-from binlog.stub.pd import StubPD
 from grpc import aio
 
-from pumpclient.answer import Outcome, classify
+from pumpclient.answer import classify
 from tests.integration.pump.rpc import Client, codes, connected, running, take
 from tests.integration.pump.services.conftest import CLUSTER
 from tests.support.certificates import Authority
+from tests.support.memory_etcd import MemoryEtcd
+from tests.support.stub_pd import StubPD
 from tests.unit.pump.build import commit, encode_fake, merged, prewrite, rollback
 
 
@@ -84,9 +85,11 @@ async def test_a_ts_far_ahead_is_refused_on_every_way_in(client: Client) -> None
         await client.write(prewrite(FAR))
     code, text = codes(error)
     assert code is grpc.StatusCode.UNKNOWN
-    assert classify(code.value[0], text).outcome is Outcome.REFUSED, "no copy of it can be there"
+    kind = name_in(error.value.trailing_metadata())
+    assert classify(code.value[0], "", kind).refusal is PumpError.TOO_FAR_AHEAD, "no copy of it can be there"
     assert "ts-ahead-max" in text
     (answer,) = await client.write_batches([[prewrite(10), prewrite(FAR), commit(12, FAR)]])
+    assert {e.kind for e in answer.errors} == {PumpError.TOO_FAR_AHEAD}
     assert [(e.index, e.code) for e in answer.errors] == [
         (1, grpc.StatusCode.INVALID_ARGUMENT.value[0]),
         (2, grpc.StatusCode.INVALID_ARGUMENT.value[0]),

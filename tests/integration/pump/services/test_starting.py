@@ -10,15 +10,15 @@ from pathlib import Path
 import aiohttp
 import pytest
 from binlog.cluster.timestamp import TimestampSource
-from binlog.stub.etcd import MemoryEtcd
-from binlog.stub.pd import StubPD
 
 from pump.log.read_progress import READING
 from pump.process import Pump
 from pump.store.store import Store
 from tests.integration.pump.rpc import Client, config, connected, running, until
 from tests.integration.pump.services.conftest import CLUSTER
+from tests.support.memory_etcd import MemoryEtcd
 from tests.support.servers import free_port
+from tests.support.stub_pd import StubPD
 from tests.unit.pump.build import HeldReading, commit, prewrite
 
 TRANSACTIONS = 200

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 from binlog.errors import EtcdError, WatchBroken, WatchCompacted
-from binlog.stub.etcd import MemoryEtcd
 
 from tests.support.etcd_suite import EtcdSuite, take
+from tests.support.memory_etcd import MemoryEtcd
 
 
 @pytest.fixture

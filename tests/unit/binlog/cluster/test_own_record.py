@@ -14,11 +14,11 @@ from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.own_record import ForeignRecord, OwnRecord
 from binlog.cluster.registry import Registry, key_of
 from binlog.errors import EtcdError
-from binlog.stub.etcd import MemoryEtcd
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.lossy_etcd import LossyEtcd
+from tests.support.memory_etcd import MemoryEtcd
 
 
 def statuses(state: State = State.ONLINE) -> list[NodeStatus]:

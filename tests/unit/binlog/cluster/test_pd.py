@@ -11,10 +11,10 @@ from binlog.cluster.pd import NotPD, PDClient, ask_first, ask_members
 from binlog.cluster.tso import logical, physical_ms
 from binlog.errors import ClusterMismatch, TimestampUnavailable
 from binlog.pb import pdpb_pb2
-from binlog.stub.pd import StubPD
 from grpc import aio
 
 from tests.support.servers import free_port
+from tests.support.stub_pd import StubPD
 
 
 class Twisted(StubPD):

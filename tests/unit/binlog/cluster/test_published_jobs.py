@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from binlog.cluster.published_jobs import GLOBAL_ID_KEY, JOB_BYTES_MAX, PublishedJobs
 from binlog.errors import EtcdError, RegistryConflict
-from binlog.stub.etcd import MemoryEtcd
+
+from tests.support.memory_etcd import MemoryEtcd
 
 
 async def test_jobs_come_in_version_order() -> None:

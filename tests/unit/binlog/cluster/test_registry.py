@@ -8,7 +8,8 @@ import pytest
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry, check_node_id, key_of
 from binlog.errors import DecodeError, NodeNotFound, RegistryConflict
-from binlog.stub.etcd import MemoryEtcd
+
+from tests.support.memory_etcd import MemoryEtcd
 
 
 def status(node_id: str = "p1", state: State = State.ONLINE, ts: int = 0) -> NodeStatus:

@@ -12,8 +12,9 @@ import pytest
 from binlog.cluster.timestamp import BatchingSource, OwnTimestamps
 from binlog.cluster.upstream import LEADER_KEY
 from binlog.errors import ClusterMismatch, TimestampUnavailable
-from binlog.stub.etcd import MemoryEtcd
-from binlog.stub.pd import StubPD
+
+from tests.support.memory_etcd import MemoryEtcd
+from tests.support.stub_pd import StubPD
 
 
 class Counter:

@@ -11,11 +11,11 @@ from binlog.cluster.timestamp import connect_timestamps
 from binlog.cluster.upstream import SOURCE_KEY, choose_source
 from binlog.errors import ConfigError, TimestampSourceMismatch, TimestampUnavailable
 from binlog.runtime.config import UpstreamSection
-from binlog.stub.etcd import MemoryEtcd
-from binlog.stub.pd import StubPD
 from grpc import aio
 
+from tests.support.memory_etcd import MemoryEtcd
 from tests.support.servers import free_port
+from tests.support.stub_pd import StubPD
 
 
 def section(addr: str, source: str = "auto") -> UpstreamSection:

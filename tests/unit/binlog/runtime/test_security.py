@@ -20,11 +20,11 @@ from binlog.runtime.config import SecuritySection
 from binlog.runtime.edge import Edge
 from binlog.runtime.http import StatusServer
 from binlog.runtime.security import Security
-from binlog.stub.pd import StubPD
 from cryptography import x509
 from grpc import StatusCode, aio
 
 from tests.support.certificates import Authority, Pair
+from tests.support.stub_pd import StubPD
 
 
 def security(authority: Authority, pair: Pair, *names: str) -> Security:
@@ -78,7 +78,6 @@ def test_without_a_ca_there_is_no_tls() -> None:
     assert not off.enabled
     off.verify()
     assert off.grpc_channel_credentials() is None
-    assert off.grpc_server_credentials() is None
     assert off.ssl_context(server=True) is None
 
 
@@ -170,12 +169,8 @@ def test_bad_files_are_named(authority: Authority, tmp_path: Path) -> None:
     ]:
         with pytest.raises(ConfigError, match=named):
             settings.verify()
-        with pytest.raises(ConfigError):
-            settings.grpc_server_credentials()
     with pytest.raises(ConfigError, match="a server needs ssl-cert and ssl-key"):
         Security(str(authority.ca)).ssl_context(server=True)
-    with pytest.raises(ConfigError, match="a server needs ssl-cert and ssl-key"):
-        Security(str(authority.ca)).grpc_server_credentials()
 
 
 def test_the_section(authority: Authority) -> None:

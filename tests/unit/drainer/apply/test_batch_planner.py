@@ -132,8 +132,8 @@ def test_nothing_above_the_ceiling_is_planned() -> None:
 
 
 def test_an_open_intent_is_the_first_batch_exactly() -> None:
-    """Rule 17: its range, whatever lies behind it, and of every pump."""
-    intent = Intent(50, 90, 4, 100, 1, "x")
+    """Rule 17: its range, whatever lies behind it."""
+    intent = Intent(50, 90, 4, 100, 1, "x", ("a", "b"), (90, 0))
     marks = (mark(batch_bytes=9000, batch_count=90, split_ts=(60, 70)), mark("b"))
     found = resume(seen(*marks), intent, SIZES)
     assert found is not None
@@ -143,7 +143,7 @@ def test_an_open_intent_is_the_first_batch_exactly() -> None:
 
 def test_an_open_intent_is_read_from_the_pumps_it_was_begun_with() -> None:
     """Rule 16: one that was passed then and is back would shift what is in each chunk; one that is gone would too."""
-    intent = Intent(50, 90, 4, 100, 1, "x", ("a", "b"))
+    intent = Intent(50, 90, 4, 100, 1, "x", ("a", "b"), (90, 0))
     marks = (mark(batch_bytes=9000, batch_count=90), mark("b"), mark("back", batch_bytes=10, batch_count=1))
     found = resume(seen(*marks), intent, SIZES)
     assert found is not None
@@ -228,13 +228,6 @@ def test_a_large_transaction_on_two_pumps_is_read_from_both() -> None:
     found = planned(large("a", 70), large("b", 70), large("c", 71))
     assert isinstance(found, Plan) and found.holders == ("a", "b")
     assert [r.node_id for r in found.large] == ["a", "b"]
-
-
-def test_an_open_intent_with_a_large_transaction_is_finished_as_it_was_begun() -> None:
-    """One of an older drainer, which did not know large batches: tasks pull it in parts and fold it."""
-    found = resume(seen(large("a", 70), mark("b")), Intent(50, 90, 4, 100, 1, "x", ("a", "b")), SIZES)
-    assert found is not None and (found.mode, found.until_ts, found.large) == (Mode.SPREAD, 90, ())
-    assert {r.node_id for task in found.tasks for r in task} == {"a", "b"}
 
 
 def test_a_large_transaction_waits_for_the_watermark_and_the_ceiling() -> None:

@@ -24,8 +24,8 @@ from drainer.schema.state import Schema
 from drainer.sink import retry
 from drainer.sink.base import Identity, Intent, Receipt
 from drainer.sink.errors import DestinationDown
-from drainer.sink.memory import MemorySink, Store
 from tests.support.local_batch import LocalBatch
+from tests.support.memory_sink import MemorySink, Store
 from tests.support.row_case import INT, Step, table, transaction
 from tests.support.schema_case import BEGIN_TS, ts
 from tests.unit.drainer.test_pipeline import Supply

@@ -16,8 +16,8 @@ from drainer.apply.freed_memory import return_freed_memory
 from drainer.pipeline import Pipeline
 from drainer.schema.history.base import JobHistory
 from drainer.schema.state import Schema
-from drainer.sink.memory import MemorySink, Store
 from tests.support.local_batch import LocalBatch
+from tests.support.memory_sink import MemorySink, Store
 from tests.unit.drainer.test_pipeline import CUT, WHO, Supply
 
 MIB = 1 << 20

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,16 +24,16 @@ from drainer.pipeline import Pipeline
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, PartJoiner, cut_into_parts
 from drainer.pumps.pull import pull
 from drainer.pumps.spool import NotServed, Spool
-from drainer.pumps.stub import StubPump
 from drainer.pumps.watermark import PumpRange
 from drainer.schema.history.base import JobHistory
 from drainer.schema.history.file import parse_jobs
 from drainer.schema.state import Schema
 from drainer.schema.steps import Rows
-from drainer.sink.memory import MemorySink, Store
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.examples import FEW
 from tests.support.local_batch import LocalBatch
+from tests.support.memory_sink import MemorySink, Store
+from tests.support.stub_pump import StubPump
 from tests.unit.drainer.test_pipeline import CUT, WHO, Supply
 from tests.unit.tidb.damage import survives
 
@@ -107,30 +106,28 @@ def test_parts_that_do_not_follow_one_another_are_refused() -> None:
 def test_nothing_above_a_part_is_one_value_whoever_serves(pump: StubPump, go_pump: StubPump) -> None:
     """What `pull` yields goes through the JVM."""
     large = binlog(BASE + 3, BASE + 4, 3 * PART_BYTES_MAX + 5)
-    for made, extension, parts in ((pump, True, True), (pump, True, False), (go_pump, False, False)):
-        if not made.pulls:
-            made.put(binlog(BASE + 1, BASE + 2), large, binlog(BASE + 5, BASE + 6))
-        made.parts = parts  # one of ours from before, and any pump's DDL, is served whole
-        wanted = replace(range_of(made), extension=extension, until_ts=BASE + 6)
+    ddl = binlog(BASE + 5, BASE + 6, 3 * PART_BYTES_MAX, ddl_job_id=7)
+    for made, extension in ((pump, True), (go_pump, False)):
+        made.put(binlog(BASE + 1, BASE + 2), large, ddl)
+        wanted = range_of(made, extension=extension, until_ts=BASE + 6)
         messages = list(pull(wanted, cluster_id=1, security=Security()))
         assert max(map(len, messages)) < PART_BYTES_MAX + 1000
         joiner = PartJoiner()
         found = [payload for message in messages for payload in joiner.add(message)]
-        assert found == [binlog(BASE + 1, BASE + 2), large, binlog(BASE + 5, BASE + 6)]
+        assert found == [binlog(BASE + 1, BASE + 2), large, ddl]
 
 
 # --- the spool --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["parts", "whole", "go"])
-def test_a_range_in_a_file_that_nobody_sees(kind: str, tmp_path: Path) -> None:
-    """Pumps of ours serve it in parts, older ones and those of the original whole."""
-    made = StubPump(extension=kind != "go")
-    made.parts = kind == "parts"
+@pytest.mark.parametrize("extension", [True, False], ids=["ours", "Go's"])
+def test_a_range_in_a_file_that_nobody_sees(extension: bool, tmp_path: Path) -> None:
+    """Pumps of ours serve it in parts, those of the original whole."""
+    made = StubPump(extension=extension)
     made.resolve(BASE + 9)
     large = binlog(BASE + 3, BASE + 4, 2 * PART_BYTES_MAX)
     made.put(binlog(BASE + 1, BASE + 2), large, binlog(BASE + 5, BASE + 6))
-    wanted = range_of(made, extension=kind != "go", until_ts=BASE + 6)
+    wanted = range_of(made, extension=extension, until_ts=BASE + 6)
     before, tempfile.tempdir = tempfile.tempdir, str(tmp_path)
     progress = Progress()
     try:

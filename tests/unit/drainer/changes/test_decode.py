@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from binlog.errors import DecodeError
-from binlog.tidb.datum import Datum, Uint, cut_one
+from binlog.tidb.datum import Datum, Uint, decode_one
 from binlog.tidb.row import decode_insert, encode_handle_value, encode_insert, handle_columns
-from binlog.tidb.row_v2 import encode_row_v2
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given
@@ -26,6 +25,7 @@ from drainer.schema.errors import TableUnknown, UnknownColumn
 from drainer.schema.view import SchemaView
 from tests.support.examples import FEW
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, not_null, table, transaction, view_of
+from tests.support.tidb_codecs import encode_row_v2
 from tests.unit.drainer.changes.cases import encoded, images, steps_of, tables
 
 IN_STEP, ONE_BY_ONE = 1, 1 << 40
@@ -155,7 +155,7 @@ def _handle(info: TableInfo, values: dict[int, Datum]) -> bytes:
     """What stands before an inserted row."""
     whole, size = encode_insert(info, values, rowid=7), 0
     for _ in range(len(handle_columns(info)) or 1):
-        size = cut_one(whole, size)
+        size = decode_one(whole, size)[1]
     return whole[:size]
 
 

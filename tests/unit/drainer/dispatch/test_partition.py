@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
-from drainer.dispatch.partition import hash_of, hash_text, row_hashes
+from drainer.dispatch.partition import hash_text, row_hashes
 from drainer.row.carrier import Carrier
 from drainer.row.form import Form
+from tests.support.dispatch_hash import hash_of
 from tests.support.row_changes import make_changes, make_table
 
 INT = FieldType(Tp.LONGLONG, flen=20, decimal=0)

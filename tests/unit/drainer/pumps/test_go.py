@@ -5,24 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+import grpc
+import grpc.aio
 import pytest
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.envelope import encode_binlog, encode_fake, scan
 from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
+from binlog.pump_error import ERROR_TRAILER, PumpError
 from binlog.runtime.security import Security
-from binlog.stub.etcd import MemoryEtcd
 
-from drainer.pumps.client import ExtensionPump, NoExtension
+from drainer.pumps.client import ExtensionPump, NoExtension, translate
 from drainer.pumps.go_pump import GoPump
 from drainer.pumps.health import HeldBack
 from drainer.pumps.left_pumps import Missed
 from drainer.pumps.pull import payloads, pull
 from drainer.pumps.range_count import Counted
-from drainer.pumps.stub import StubPump
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.pumps.watermark import Limits, PumpMark, PumpRange, Watermark
+from tests.support.memory_etcd import MemoryEtcd
 from tests.support.servers import free_port
+from tests.support.stub_pump import StubPump
 
 PLAIN = Security()
 BASE = 470_000_000_000_000_000
@@ -265,3 +268,18 @@ async def test_a_data_dir_that_changes_hands(ours_first: bool) -> None:
     finally:
         await pumps.close()
         await asyncio.to_thread(second.stop)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "trailers"),
+    [
+        (grpc.StatusCode.UNKNOWN, "cluster ID are mismatch, 1 vs 2", ()),
+        (grpc.StatusCode.FAILED_PRECONDITION, "in other words", ((ERROR_TRAILER, PumpError.CLUSTER_MISMATCH),)),
+    ],
+    ids=["Go's", "ours"],
+)
+def test_a_pump_of_another_cluster_is_known_by_its_trailer_or_the_originals_text(
+    code: grpc.StatusCode, text: str, trailers: tuple[tuple[str, str], ...]
+) -> None:
+    error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailers), text)
+    assert isinstance(translate(error, "pump a"), ClusterMismatch)

@@ -12,9 +12,9 @@ from binlog.runtime.security import Security
 
 from drainer.pumps.client import ExtensionPump
 from drainer.pumps.health import HOLDS_MS, PumpView, held_by_prewrite
-from drainer.pumps.stub import StubPump
 from drainer.pumps.watermark import Limits, Pending, Watermark
 from drainer.service.status import _HELD, Status
+from tests.support.stub_pump import StubPump
 from tests.unit.drainer.service.test_scheduler import Position, made, mark, next_until
 
 OLD = Pending(101, 8_000, 0, "ab" * 16)

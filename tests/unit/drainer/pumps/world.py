@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
-from binlog.stub.etcd import MemoryEtcd
 
 from drainer.pumps.client import Inspection, PumpClient
 from drainer.pumps.left_pumps import LeftPumps, Missed
 from drainer.pumps.membership import Membership
 from drainer.pumps.survey import PumpSet
 from drainer.pumps.watermark import Limits, PumpMark, Stop
+from tests.support.memory_etcd import MemoryEtcd
 
 LIMITS = Limits(1000)
 

@@ -21,7 +21,7 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.state import Schema
 from drainer.sink.sqlite.format import SQLITE_VALUES
 from tests.support.row_case import INT, TEXT, Step, changes_of, table, transaction
-from tests.support.schema_case import BEGIN_TS, job, ts
+from tests.support.schema_case import BEGIN_TS, belongs, job, ts
 
 UBIG = FieldType(Tp.LONGLONG, flag=int(Flag.UNSIGNED), flen=20, decimal=0)
 DATE = FieldType(Tp.DATE, flen=10, decimal=0)
@@ -153,10 +153,10 @@ def test_a_partition_that_is_dropped_takes_three_versions() -> None:
     late, inside = insert(OLD, 1, 17, 5, 15), insert(OLD, 2, 18, 6)
     assert written(after(drop), late, inside) == [("t", (6, 0)), ("t", (15, 0))]
     waiting = Schema.open(JobHistory([*CREATED, drop]), position_ts=BEGIN_TS, schema_version=3)
-    assert [waiting.view().belongs(version) for version in (17, 18, 19)] == [True, False, False]
+    assert [belongs(waiting.view(), version) for version in (17, 18, 19)] == [True, False, False]
     before = replace(drop, id=8, schema_version=18, type=ActionType.MODIFY_TABLE_COMMENT)
     waiting = Schema.open(JobHistory([*CREATED, before, drop]), position_ts=BEGIN_TS, schema_version=18)
-    assert [waiting.view().belongs(version) for version in (18, 19)] == [True, False]
+    assert [belongs(waiting.view(), version) for version in (18, 19)] == [True, False]
 
 
 def test_rows_of_exchanged_partitions_change_places() -> None:

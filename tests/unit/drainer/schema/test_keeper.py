@@ -27,7 +27,7 @@ from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.running_ddl import is_current
 from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows, Step
-from tests.support.schema_case import BEGIN_TS, ddl, job, row, table, ts
+from tests.support.schema_case import BEGIN_TS, belongs, ddl, job, row, table, ts
 
 CREATED = [
     job(1, ActionType.CREATE_SCHEMA, 1, schema=(2, "d"), finished_ts=1),
@@ -91,7 +91,7 @@ async def test_a_running_jobs_version_is_settled() -> None:
     assert len(source.asked) == 2
     await keeper.settle(8)
     assert len(source.asked) == 3
-    assert keeper.schema.view().belongs(8)
+    assert belongs(keeper.schema.view(), 8)
 
 
 async def test_a_ddl_whose_job_shows_up_late() -> None:
@@ -243,7 +243,7 @@ async def test_new_columns_have_values_before_the_dropped_ones_are_gone(
 ) -> None:
     keeper = await keeper_of(StubSource([*CREATED, several(*parts)], complete=False))
     for version in range(3, 10):
-        assert keeper.schema.view().belongs(version) is (version < runs_before_a_row_of)
+        assert belongs(keeper.schema.view(), version) is (version < runs_before_a_row_of)
     assert keeper.schema.applied_version == runs_before_a_row_of - 1
 
 
@@ -260,7 +260,7 @@ async def test_new_columns_whose_version_is_not_noted(
     source = StubSource([*CREATED, several(*parts)], complete=False)
     source.shown = table(10, "t", ["a", "b"])
     keeper = await keeper_of(source)
-    assert [keeper.schema.view().belongs(version) for version in (5, 6)] == [True, False]
+    assert [belongs(keeper.schema.view(), version) for version in (5, 6)] == [True, False]
     assert await keeper.resolve_column(UnknownColumn(table_id=10, column_id=2, schema_version=5, commit_ts=ts(1)))
     batch = read_batch([row(ts(1), 5, 10), ddl(ts(2), 9, "x")], after_ts=BEGIN_TS, until_ts=ts(2))
     assert [type(step) for step in walk(batch, keeper.schema)] == steps

@@ -15,7 +15,7 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Ddl, Fence, Rows
-from tests.support.schema_case import BEGIN_TS, ddl, job, row, table, ts, versions_of
+from tests.support.schema_case import BEGIN_TS, belongs, ddl, job, row, table, ts, versions_of
 
 TABLES = 3
 BEGUN = [
@@ -80,7 +80,7 @@ def test_promises(history: tuple[list[Job], list[ServedBinlog]], cuts: Sequence[
                 for commit_ts, version in versions_of(step):
                     needed = {i for i, v in versions.items() if v <= version}
                     assert needed <= set(ran), "a row before a DDL it needs"
-                    assert step.view.belongs(version)
+                    assert belongs(step.view, version)
                     rows.append(commit_ts)
                 position = step.until_ts
             else:

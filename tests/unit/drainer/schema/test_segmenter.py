@@ -14,7 +14,7 @@ from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Ddl, Fence, Rows
-from tests.support.schema_case import BEGIN_TS, ddl, job, row, table, ts
+from tests.support.schema_case import BEGIN_TS, belongs, ddl, job, row, table, ts
 
 DONE = [
     job(1, ActionType.CREATE_SCHEMA, 1, schema=(2, "d"), finished_ts=1),
@@ -128,8 +128,8 @@ def test_the_view_of_a_segment_says_what_belongs_to_it() -> None:
     schema = opened(ADD_B)
     first = next(iter(walk(batch_of(row(ts(1), 2, 10), row(ts(2), 9, 10)), schema)))
     assert isinstance(first, Rows)
-    assert first.view.belongs(8)
-    assert not first.view.belongs(9)
+    assert belongs(first.view, 8)
+    assert not belongs(first.view, 9)
 
 
 def test_an_ignored_ddl_still_moves_the_schema() -> None:

@@ -17,9 +17,9 @@ from drainer.schema.keeper import Known
 from drainer.service.first_start import first_start, log_start_position
 from drainer.sink.base import FirstStart, Identity
 from drainer.sink.document_position import Document
-from drainer.sink.memory import MemorySink, Store
 from drainer.sink.position import Stored
 from drainer.sink.sqlite.sink import SQLiteSink
+from tests.support.memory_sink import MemorySink, Store
 
 IDENTITY = Identity(1, "default", "d")
 TABLES = (("shop", "orders"), ("shop", "Lines"))

@@ -8,13 +8,13 @@ import pytest
 from binlog.cluster.node import Event, NodeStatus, State
 from binlog.cluster.registry import Registry, key_of
 from binlog.errors import BinlogError
-from binlog.stub.etcd import MemoryEtcd
 
 from drainer.apply.batch_planner import Mode, Plan
 from drainer.service.registration import Displaced, DrainerNode
-from drainer.sink.memory import Store
 from tests.support.local_batch import LocalBatch
 from tests.support.lossy_etcd import LossyEtcd
+from tests.support.memory_etcd import MemoryEtcd
+from tests.support.memory_sink import Store
 from tests.unit.drainer.test_pipeline import BEGIN, COMMITS, END, feed, plan, start
 
 

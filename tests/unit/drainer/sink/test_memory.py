@@ -12,10 +12,10 @@ from drainer.batch.work import Change, Folded, Kind, Match, NetRow, Ordered, Seg
 from drainer.schema.steps import Ddl
 from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import Fenced, PositionMoved, RowMissing
-from drainer.sink.memory import MemorySink, Store
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.lock import lock_name
 from drainer.sink.position import Stored
+from tests.support.memory_sink import MemorySink, Store
 
 IDENTITY = Identity(1, "main", "n")
 SHAPE = TableShape(1, "d", "t", ("id",), (0,), "", (), (Match.PLAIN,))

@@ -19,7 +19,7 @@ from drainer.sink.document_position import Document, DocumentPositionStore, Posi
 from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld, PositionMoved
 from drainer.sink.position import DONE, JobMark, PositionStore, Stored, purge_old_jobs
 from drainer.sink.sqlite import position
-from tests.support.position_suite import AS_IT_WAS, EPOCH, INTENT, OPEN, OURS, Place, PositionSuite
+from tests.support.position_suite import EPOCH, INTENT, OPEN, OURS, Place, PositionSuite
 
 
 class TestMemory(PositionSuite):
@@ -68,33 +68,6 @@ class TestFile(PositionSuite):
                 file.close()
 
         return transaction
-
-
-# SQLite
-
-
-OLD_TABLES = (
-    f"CREATE TABLE {position.POSITION} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
-    "commit_ts INTEGER NOT NULL, schema_version INTEGER NOT NULL, epoch INTEGER NOT NULL, node_id TEXT NOT NULL, "
-    "PRIMARY KEY (cluster_id, changefeed))",
-    f"CREATE TABLE {position.JOBS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
-    "job_id INTEGER NOT NULL, commit_ts INTEGER NOT NULL, PRIMARY KEY (cluster_id, changefeed, job_id))",
-    f"INSERT INTO {position.POSITION} VALUES (7,'main',100,5,3,'n')",
-    f"INSERT INTO {position.JOBS} VALUES (7,'main',9,90)",
-)
-
-
-def test_a_file_of_an_earlier_version_goes_on() -> None:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    for text in OLD_TABLES:
-        connection.execute(text)
-    for _ in range(2):
-        position.create_tables(connection)
-    store = position.store(connection, OURS)
-    assert store.read() == AS_IT_WAS
-    assert store.job(9) == JobMark(9, DONE, 90)
-    store.write_intent(epoch=EPOCH, intent=INTENT, stage="direct")
-    assert store.read() == OPEN
 
 
 def test_jobs_of_an_earlier_day_are_forgotten_and_no_others() -> None:

@@ -22,8 +22,6 @@ def test_a_name_is_read_back(commit_ts: int, job_id: int, table_id: int, table: 
     assert recycle_names.kept(OWNER, [name]) == [recycle_names.Kept(commit_ts, job_id, table_id, name)]
     (fresh,) = recycle_names.kept(OWNER, [recycle_names.fresh_name(name)])
     assert fresh.fresh
-    (former,) = recycle_names.kept(OWNER, [name + "$new"])  # of an earlier release
-    assert former.fresh
 
 
 def test_only_our_own_and_the_latest() -> None:

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from drainer.order.blob_pieces import Place, join_blobs
 from drainer.order.errors import BlobError
 from drainer.pumps.range_count import Counted, RangeDiffers
-from drainer.pumps.stub import StubPump
 from drainer.pumps.watermark import PumpRange
 from drainer.sink.base import Intent
 from drainer.spark import blob_files
@@ -31,6 +30,7 @@ from drainer.spark.source import planned_reader
 from drainer.spark.source.executor import read_task
 from drainer.spark.source.options import SourceOptions
 from drainer.spark.source.planned_reader import PullTask
+from tests.support.stub_pump import StubPump
 
 BASE = 1 << 60
 INTENT = Intent(BASE, BASE + 50, 2, 10, 1, "")

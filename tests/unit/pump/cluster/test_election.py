@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from binlog.cluster.tso import compose, physical_ms
 from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY
-from binlog.stub.etcd import MemoryEtcd
 
 from pump.cluster.election import Election
 from pump.errors import NotLeader
 from pump.rpc.tso_service import TsoService
+from tests.support.memory_etcd import MemoryEtcd
 
 
 class Clocks:

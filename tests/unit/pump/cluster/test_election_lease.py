@@ -14,11 +14,11 @@ from binlog.cluster.kv import Compare, Put
 from binlog.cluster.tso import compose, physical_ms
 from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY
 from binlog.errors import EtcdError
-from binlog.stub.etcd import MemoryEtcd, MemoryLease
 
 from pump.cluster.allocator import WINDOW_MS
 from pump.cluster.election import Election
 from pump.errors import NotLeader
+from tests.support.memory_etcd import MemoryEtcd, MemoryLease
 from tests.unit.pump.cluster.test_election import Clocks, candidate, until
 
 # A lease of 3 s holds for 2.4 s: a fifth is kept for clocks that run at different speeds.

@@ -15,7 +15,6 @@ from binlog.cluster.registry import Registry, key_of
 from binlog.cluster.tso import compose
 from binlog.errors import ConfigError, EtcdError, RegistryConflict
 from binlog.pb import cistern_pb2, cistern_pb2_grpc
-from binlog.stub.etcd import MemoryEtcd
 from grpc import aio
 
 from pump.cluster.drainer_notice import notify_drainers
@@ -23,6 +22,7 @@ from pump.cluster.identity import DirectoryLock, node_id
 from pump.cluster.node import Node
 from pump.errors import DataDirLocked, NotifyFailed
 from tests.support.lossy_etcd import LossyEtcd
+from tests.support.memory_etcd import MemoryEtcd
 
 NOW = compose(1_700_000_000_000)
 

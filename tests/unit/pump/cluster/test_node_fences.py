@@ -15,9 +15,9 @@ from binlog.cluster.node import Event, NodeStatus, State
 from binlog.cluster.registry import Registry, key_of
 from binlog.cluster.tso import compose
 from binlog.errors import EtcdError, RegistryConflict
-from binlog.stub.etcd import MemoryEtcd
 
 from pump.cluster.node import Node
+from tests.support.memory_etcd import MemoryEtcd
 
 NOW = compose(1_700_000_000_000)
 KEY = key_of("pumps", "p1")

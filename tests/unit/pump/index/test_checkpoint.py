@@ -22,7 +22,7 @@ from pump.index.checkpoint import (
 )
 from pump.index.leveldb import Index, IndexFailed
 from pump.index.manifest import unbroken
-from pump.log.record import Pointer, encode_record
+from pump.log.record import Pointer
 from pump.log.value_log import Head
 from pump.store.group_commit import WriterOptions
 from pump.store.store import Store
@@ -32,6 +32,7 @@ from tests.unit.pump.build import (
     commit,
     copy_running,
     encode_fake,
+    encode_record,
     merged,
     opened,
     prewrite,

@@ -156,7 +156,7 @@ def test_tables_are_not_compressed(tmp_path: Path) -> None:
 
 
 def test_compressed_tables_are_served_and_do_not_empty_the_cache_of_blocks(tmp_path: Path) -> None:
-    """Those of an older pump, or of the original. What single keys are looked up in stays in memory."""
+    """Those of the original. What single keys are looked up in stays in memory."""
     with closing(plyvel.DB(str(tmp_path), create_if_missing=True, compression="snappy")) as db:
         for ts, complete in COMPLETES:
             db.put(complete_key(ts), encode_complete(complete))

@@ -17,8 +17,8 @@ from pump.log.record import (
     check_record,
     decode_footer,
     encode_footer,
-    encode_record,
 )
+from tests.unit.pump.build import encode_record
 
 FORMAT_EXAMPLE = bytes.fromhex(
     "e8563a82 1a00000000000000 fcabc257 0802 108180 80a8b6e5fbc306 18818080a8b6e5fbc306 3800 4000"

@@ -8,9 +8,11 @@ import pytest
 from binlog.errors import BinlogError, LogBroken
 
 from pump.errors import DamagedRecord
-from pump.log.record import END_BYTES, FOOTER_BYTES, Pointer, encode_record
+from pump.log.record import END_MAGIC, FOOTER_BYTES, Pointer
 from pump.log.value_log import CLOSE_FOOTER_BYTES_MIN, Head, ValueLog
-from tests.unit.pump.build import prewrite
+from tests.unit.pump.build import encode_record, prewrite
+
+END_BYTES = END_MAGIC.to_bytes(4, "little")
 
 
 def opened(directory: Path, **options: object) -> ValueLog:

@@ -12,7 +12,6 @@ import pytest
 from binlog.cluster.registry import Registry
 from binlog.errors import LogBroken
 from binlog.runtime import metrics
-from binlog.stub.etcd import MemoryEtcd
 from prometheus_client.parser import text_string_to_metric_families
 
 from pump.errors import DamagedRecord
@@ -21,6 +20,7 @@ from pump.metrics import call_metrics, storage_metrics
 from pump.rpc.original_service import Gate
 from pump.store import gauges
 from pump.tasks.gc import GarbageCollector
+from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pump.build import SetClock, commit, opened, prewrite, write
 
 ROOT = Path(__file__).resolve().parents[4]

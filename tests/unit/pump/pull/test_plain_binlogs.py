@@ -150,7 +150,7 @@ def check_same(store: Store, pull: Asked) -> None:
 
     def ours() -> Iterator[bytes]:
         chunks = reader.pull(pull.after_ts, pull.until_ts, fakes=False, **limits)
-        for message in range_messages(chunks, message_bytes_max=1, in_parts=True):  # a message for each chunk
+        for message in range_messages(chunks, message_bytes_max=1):  # a message for each chunk
             assert isinstance(message, Pulled)
             yield message.data
 

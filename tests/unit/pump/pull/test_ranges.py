@@ -18,14 +18,13 @@ from pump.errors import NotResolved, Stopping
 from pump.index.keys import COMPLETE, FLAG_FAKE, Complete
 from pump.index.leveldb import Index, IndexFailed, IndexOptions
 from pump.pull.batch_end import BatchPlan, Limits
-from pump.pull.ranges import ENTRIES_MAX, Reader, pull_bytes
+from pump.pull.ranges import ENTRIES_MAX, Reader
 from pump.rpc.admission import InFlight
-from pump.rpc.extension_service import MESSAGE_BYTES, MESSAGE_BYTES_CAP, ExtService
+from pump.rpc.extension_service import ExtService
 from pump.rpc.original_service import Gate, PumpService
 from pump.store.read_path import ReadPath
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, write
-from tests.unit.pump.pull.test_binlog_parts import large_prewrite
 
 STEP = 10
 
@@ -246,26 +245,6 @@ async def test_a_pull_ends_with_what_it_has_sent(tmp_path: Path) -> None:
             assert (found.count, found.bytes, found.bytes_exact) == (wanted, sum(sizes), True)
         with pytest.raises(NotResolved):
             await ext.count(pb.CountReq(cluster_id=1, until_ts=store.resolved_ts + 1).SerializeToString())
-
-
-async def test_a_large_binlog_that_is_pulled_whole_is_in_flight(tmp_path: Path) -> None:
-    """A caller that asks for no parts: many of them would otherwise hold many times the bound."""
-    row = bytes(MESSAGE_BYTES_CAP + 10)
-    in_flight = InFlight(1 << 30)
-    async with opened(tmp_path, SetClock(100)) as store:
-        await write(store, prewrite(10), commit(10, 20), large_prewrite(30, row), commit(30, 40))
-        await write(store, prewrite(50), commit(50, 60))
-        await store.resolver.refresh()
-        stream = service(store, in_flight).pull_range(pb.PullRangeReq(cluster_id=1, until_ts=60).SerializeToString())
-        held: dict[int, int] = {}
-        async for data in stream:
-            message = pb.PullRangeResp.FromString(data)
-            held[message.last_ts] = in_flight.bytes - pull_bytes(MESSAGE_BYTES)
-            if message.last_ts == 40:
-                assert [len(each) > len(row) for each in message.payloads] == [True]
-        assert (message.end.count, list(held)[:-1]) == (3, [20, 40, 60])
-        assert (held[20], held[60], held[40] > len(row)) == (0, 0, True)
-        assert in_flight.bytes == 0
 
 
 async def test_a_pump_that_stops_does_not_end_a_stream_as_if_there_were_nothing_more(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def simple(pieces: list[Piece]) -> list[tuple[bytes, int, bool]]:
 def test_messages_hold_what_the_chunks_held(shape: list[list[int] | int], bytes_max: int) -> None:
     """In the same order, and with the commit_ts of the last; no message is larger than its bound and a chunk."""
     pieces = pieces_of(shape)
-    messages = list(range_messages(pieces, message_bytes_max=bytes_max, in_parts=True))
+    messages = list(range_messages(pieces, message_bytes_max=bytes_max))
     left = simple(pieces)
     for message in messages:
         assert isinstance(message, Pulled)
@@ -89,16 +89,8 @@ def test_messages_hold_what_the_chunks_held(shape: list[list[int] | int], bytes_
 )
 def test_a_message_ends_where_it_is_full_and_nowhere_else(chunk_bytes: int, chunks_each: list[int]) -> None:
     """A reader gets few messages of a backlog, not one for each chunk; and none is large because a chunk is."""
-    messages = range_messages(pieces_of([[chunk_bytes]] * 20), message_bytes_max=8 * READ_BYTES, in_parts=True)
+    messages = range_messages(pieces_of([[chunk_bytes]] * 20), message_bytes_max=8 * READ_BYTES)
     assert [message.binlogs for message in messages if isinstance(message, Pulled)] == chunks_each
-
-
-def test_parts_are_handed_on_to_who_wants_them_whole() -> None:
-    pieces = pieces_of([[5], 2, [6]])
-    first, *parts, last = range_messages(pieces, message_bytes_max=1 << 20, in_parts=False)
-    assert parts == pieces[1:3]
-    assert isinstance(first, Pulled) and isinstance(last, Pulled)
-    assert (first.binlogs, first.size, last.binlogs, last.size) == (1, 5, 1, 6)
 
 
 async def filled(store: Store, count: int) -> None:

@@ -13,10 +13,20 @@ from binlog.runtime import metrics
 
 from pump.errors import DamagedRecord
 from pump.index import keys
-from pump.log.record import Pointer, encode_record
+from pump.log.record import Pointer
 from pump.log.value_log import Head, ValueLog
 from pump.store.store import Store
-from tests.unit.pump.build import SetClock, binlogs_of, commit, copy_running, merged, opened, prewrite, write
+from tests.unit.pump.build import (
+    SetClock,
+    binlogs_of,
+    commit,
+    copy_running,
+    encode_record,
+    merged,
+    opened,
+    prewrite,
+    write,
+)
 
 FAR = 1 << 40
 HEADER_BYTES = 16

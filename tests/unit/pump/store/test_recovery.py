@@ -11,7 +11,6 @@ import pytest
 from pump.index import keys
 from pump.index.leveldb import Index
 from pump.log import read_progress
-from pump.log.record import encode_record
 from pump.log.value_log import ValueLog
 from pump.pull.ranges import Reader
 from pump.store.recovery import recover
@@ -21,6 +20,7 @@ from tests.unit.pump.build import (
     commit,
     copy_running,
     encode_fake,
+    encode_record,
     merged,
     opened,
     prewrite,

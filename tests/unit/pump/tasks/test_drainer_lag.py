@@ -11,10 +11,10 @@ from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.cluster.tso import compose
 from binlog.runtime import metrics
-from binlog.stub.etcd import MemoryEtcd
 
 from pump.errors import DrainerUnreadable
 from pump.tasks.drainer_lag import DrainerLag, far_behind
+from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pump.build import SetClock, opened
 
 HOUR_MS = 3_600_000

@@ -13,7 +13,6 @@ from binlog.cluster.writers import WRITERS_PREFIX, living_writers, register_writ
 from binlog.envelope import merge, scan, writer_of
 from binlog.errors import EtcdError
 from binlog.pb import pump_ext_pb2 as pb
-from binlog.stub.etcd import MemoryEtcd
 from binlog.tidb.job import ActionType, Job
 
 from pump.errors import RolledBack
@@ -22,6 +21,7 @@ from pump.rpc.methods import code_number
 from pump.rpc.original_service import Gate
 from pump.store.store import Store
 from pump.tasks.expired_writers import ExpiredWriters
+from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pump.build import SetClock, binlogs_of, commit, opened, prewrite, refused, write
 
 ABORTED = 10

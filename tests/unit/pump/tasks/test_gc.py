@@ -14,13 +14,13 @@ import pytest
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import ROOT, Registry
 from binlog.cluster.tso import compose
-from binlog.stub.etcd import MemoryEtcd
 
 from pump.errors import DrainerUnreadable
 from pump.log.record import Pointer
 from pump.store.purge_point import SLACK_MS
 from pump.store.store import Store
 from pump.tasks.gc import GarbageCollector, purge_point
+from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pump.build import SetClock, binlogs_of, commit, copy_running, merged, opened, prewrite, rollback
 from tests.unit.pump.store.test_damage import damage
 

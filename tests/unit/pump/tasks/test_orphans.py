@@ -11,10 +11,10 @@ from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.cluster.tikv import StoreUnavailable, TiKV
 from binlog.cluster.tso import compose
-from binlog.stub.etcd import MemoryEtcd
 
 from pump.store.store import Store
 from pump.tasks.orphans import Orphans, Upstream
+from tests.support.memory_etcd import MemoryEtcd
 from tests.support.servers import free_port
 from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, write
 from tests.unit.pump.tikv import StubTiKV

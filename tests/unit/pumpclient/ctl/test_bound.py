@@ -11,13 +11,13 @@ from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.cluster.tso import compose
 from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
-from binlog.stub.etcd import MemoryEtcd
 
 from pumpclient.ctl.bound import MARGIN_MS, decide, reset
 from pumpclient.ctl.errors import CommandError
 from pumpclient.ctl.options import Options
 from pumpclient.ctl.session import Session
 from pumpclient.options import upstream
+from tests.support.memory_etcd import MemoryEtcd
 
 NOW_MS = 1_700_000_000_000
 FAR_MS = (1 << 45) - 1

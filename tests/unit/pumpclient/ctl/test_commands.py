@@ -17,7 +17,6 @@ from binlog.cluster.registry import Registry
 from binlog.cluster.tso import compose
 from binlog.errors import NodeNotFound
 from binlog.runtime.http import Request, Response, StatusServer
-from binlog.stub.etcd import MemoryEtcd
 
 from pumpclient.ctl import leave, meta, nodes, settle
 from pumpclient.ctl.__main__ import COMMANDS, run
@@ -27,6 +26,7 @@ from pumpclient.ctl.output import LogOutput
 from pumpclient.ctl.session import Session
 from pumpclient.options import upstream
 from pumpclient.sdk.service import Service
+from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pumpclient.sdk.conftest import Shop
 from tests.unit.pumpclient.stub_pump import CLUSTER_ID, Fault, StubPump
 

@@ -11,13 +11,13 @@ import pytest
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.cluster.tso import compose
-from binlog.stub.etcd import MemoryEtcd
 
 from pumpclient.ctl import nodes, settle
 from pumpclient.ctl.options import Options
 from pumpclient.ctl.output import JsonOutput, Listing, LogOutput, Output, TableOutput, open_output
 from pumpclient.ctl.session import Session
 from pumpclient.options import upstream
+from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pumpclient.ctl.test_commands import Local, abandoned
 from tests.unit.pumpclient.sdk.conftest import Shop
 

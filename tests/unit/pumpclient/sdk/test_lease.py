@@ -11,11 +11,11 @@ from binlog.cluster.kv import Compare, Lease, Put
 from binlog.cluster.writers import WRITERS_PREFIX, key_of_writer, living_writers
 from binlog.envelope import BinlogType, scan, writer_of
 from binlog.errors import EtcdError
-from binlog.stub.etcd import MemoryEtcd, MemoryLease
 
 from pumpclient.sdk import BigInt, ClientClosed, Column, CommitUndelivered, Service, Table, TransactionRolledBack
 from pumpclient.sdk.ddl import DdlLockLost
 from pumpclient.sdk.lease import WriterLease
+from tests.support.memory_etcd import MemoryEtcd, MemoryLease
 from tests.unit.pumpclient.conftest import until
 from tests.unit.pumpclient.sdk.conftest import Shop
 from tests.unit.pumpclient.stub_pump import Fault, StubPump

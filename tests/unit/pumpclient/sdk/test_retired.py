@@ -11,7 +11,6 @@ from binlog.cluster.kv import Compare, Lease, Put
 from binlog.cluster.writers import living_writers
 from binlog.envelope import BinlogType, scan, writer_of
 from binlog.errors import EtcdError, TimestampUnavailable
-from binlog.stub.etcd import MemoryEtcd
 
 from pumpclient.sdk import (
     BigInt,
@@ -24,6 +23,7 @@ from pumpclient.sdk import (
 )
 from pumpclient.sdk import ddl as sdk_ddl
 from pumpclient.sdk.lease import WriterLease
+from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pumpclient.conftest import FAST, until
 from tests.unit.pumpclient.sdk.conftest import Shop
 from tests.unit.pumpclient.stub_pump import Fault

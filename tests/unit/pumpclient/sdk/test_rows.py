@@ -7,7 +7,6 @@ from decimal import Decimal
 
 import pytest
 from binlog.tidb.json_encode import JSONDuration, encode_json
-from binlog.tidb.key import RecordKey, decode_table_key
 from binlog.tidb.row import decode_delete, decode_insert, decode_update
 from binlog.tidb.table import ROWID
 from binlog.tidb.unflatten import to_float32, to_text
@@ -19,6 +18,7 @@ from pumpclient.sdk import types as t
 from pumpclient.sdk.errors import RowRejected, ValueRejected
 from pumpclient.sdk.rows import RowCodec
 from pumpclient.sdk.table import NOW, Column, Table
+from tests.support.tidb_codecs import RecordKey, decode_table_key
 
 
 def codec(*columns: Column, **options: object) -> RowCodec:

@@ -16,7 +16,6 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from binlog.stub.etcd import MemoryEtcd
 from binlog.tidb.job import ActionType, Job
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +28,7 @@ from drainer.schema.job_policy import Policy
 from drainer.schema.keeper import SchemaKeeper
 from drainer.service.daemon import job_sources
 from tests.support.certificates import Authority
+from tests.support.memory_etcd import MemoryEtcd
 from tests.support.schema_case import BEGIN_TS, ddl, job, row, table, ts
 
 

@@ -20,7 +20,6 @@ from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.reader import Reader, Record
 from drainer.sink.kafka.transactions.claims import Claims
 from drainer.sink.kafka.transactions.control_records import (
-    CLAIM_KEY,
     MARK_KEY,
     changed,
     check_claims,
@@ -37,6 +36,9 @@ from drainer.sink.position import DONE, JobMark, PositionStore, Stored
 from tests.support.position_suite import Place, PositionSuite
 
 INTENT = Intent(100, 200, 2, 3, 1, "all", ("a",), (7,))
+
+
+CLAIM = claim_key((7, "main"))
 
 
 class Log:
@@ -115,7 +117,7 @@ def test_what_is_read_is_what_was_written_whatever_is_compacted(
     before, epoch = Document(), 0
     for stored, marks, noted, takes_over, compacted in states:
         if takes_over or before.stored is None:
-            epoch = log.append(CLAIM_KEY, claim_value(Identity(7, "main", "n")))
+            epoch = log.append(CLAIM, claim_value(Identity(7, "main", "n")))
         after = Document(
             replace(stored, epoch=epoch, stage="write" if stored.intent is not None else ""),
             {id_: JobMark(id_, DONE, ts) for id_, ts in marks.items()},
@@ -153,15 +155,15 @@ def test_a_driver_that_claimed_and_died_has_changed_nothing() -> None:
     before = Document(Stored(5, 1, 0, "old"), {4: JobMark(4, DONE, 5)})
     for key, value in changed(Document(), before):
         log.append(key, value)
-    log.append(CLAIM_KEY, claim_value(Identity(7, "main", "n")))
+    log.append(CLAIM, claim_value(Identity(7, "main", "n")))
     assert document_of(log.records, "x") == before
 
 
 def test_a_claim_behind_ours_fences_us_off() -> None:
     log = Log()
-    mine = log.append(CLAIM_KEY, claim_value(Identity(7, "main", "n")))
+    mine = log.append(CLAIM, claim_value(Identity(7, "main", "n")))
     check_claims(log.records, mine, "x")
-    log.append(CLAIM_KEY, claim_value(Identity(7, "main", "m")))
+    log.append(CLAIM, claim_value(Identity(7, "main", "m")))
     with pytest.raises(Fenced, match="'m' has taken over"):
         check_claims(log.records, mine, "x")
 
@@ -202,7 +204,7 @@ def test_a_new_epoch_deletes_what_the_former_one_wrote() -> None:
 def test_a_claim_in_a_log_that_was_made_anew_fences_us_off(after: bool) -> None:
     """Whose offset is smaller than that of ours, or another record has ours."""
     log, mine = Log(), 57
-    log.append(CLAIM_KEY, claim_value(Identity(7, "main", "d2")))
+    log.append(CLAIM, claim_value(Identity(7, "main", "d2")))
     if after:
         log.end = mine
         log.append(b"57/position", b"{}")
@@ -215,7 +217,7 @@ def test_a_claim_in_a_log_that_was_made_anew_fences_us_off(after: bool) -> None:
 def test_a_claim_with_another_id_at_the_offset_of_ours_fences_us_off() -> None:
     """Each start on a new control topic has the same offsets."""
     log = Log()
-    mine = log.append(CLAIM_KEY, claim_value(Identity(7, "main", "d2"), "theirs"))
+    mine = log.append(CLAIM, claim_value(Identity(7, "main", "d2"), "theirs"))
     check_claims(log.records, mine, "x", claim_id="theirs")
     with pytest.raises(Fenced, match="the control topic was created again"):
         check_claims(log.records, mine, "x", claim_id="ours")
@@ -247,6 +249,6 @@ def test_what_others_wrote_is_refused_by_name(value: bytes) -> None:
     with wanted:
         document_of([Record(0, b"0/position", value)], "topic c")
     with pytest.raises(DestinationRefused):
-        newest_claim([Record(0, CLAIM_KEY, value)], "topic c")
+        newest_claim([Record(0, CLAIM, value)], "topic c")
     with pytest.raises(DestinationRefused):
         is_marked([Record(0, MARK_KEY, value)], INTENT, "topic c")

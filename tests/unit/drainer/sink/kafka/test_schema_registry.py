@@ -14,7 +14,7 @@ from binlog.errors import ConfigError
 
 from drainer.protocol.schema_ids import RequiredSchema, fingerprint
 from drainer.sink.errors import DestinationDown, DestinationRefused
-from drainer.sink.kafka.schema_registry import SchemaRefused, SchemaRegistry, glue_registry
+from drainer.sink.kafka.schema_registry import SchemaRefused, SchemaRegistry
 from drainer.sink.kafka.settings.registry_http import RegistryAccess, RegistryAnswer, access_of
 from drainer.sink.kafka.settings.section import KafkaSection
 from tests.support.certificates import Authority
@@ -217,12 +217,6 @@ def test_what_a_url_says() -> None:
     assert (access.url, access.user, access.password) == ("https://reg:8081/api", "u@x", "p/w")
     assert "p/w" not in repr(access)
     assert access_of("http://u:p@h", user="v", password="w") == RegistryAccess("http://h", "v", "w")
-
-
-@pytest.mark.parametrize("given", [("", "r"), ("n", ""), ("n", "r", "k"), ("n", "r", "", "s"), ("n", "r", "k", "s")])
-def test_glue_is_refused(given: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match="glue"):
-        glue_registry(*given)
 
 
 def test_an_address_at_which_no_registry_is_says_what_is_wanted() -> None:

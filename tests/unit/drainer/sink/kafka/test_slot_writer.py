@@ -18,7 +18,7 @@ from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import Outgoing
 from drainer.sink.kafka.reader import Record
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter
-from drainer.sink.kafka.transactions.control_records import CLAIM_KEY, claim_value
+from drainer.sink.kafka.transactions.control_records import claim_key, claim_value
 from drainer.sink.retry import Patience
 
 CLAIM_ID = "ours"
@@ -75,7 +75,7 @@ class Unchanged:
         return 7
 
     def first(self, partition: int, begin: int, patience: Patience) -> list[Record]:
-        return [Record(begin, CLAIM_KEY, claim_value(Identity(7, "main", "d"), CLAIM_ID))]
+        return [Record(begin, claim_key((7, "main")), claim_value(Identity(7, "main", "d"), CLAIM_ID))]
 
     def close(self) -> None:
         self.closed = True

@@ -6,14 +6,12 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
-from zlib import crc32
 
 import pytest
 from structlog.testing import capture_logs
 
 from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.rules import DispatchRule, Router
-from drainer.dispatch.slotting import SLOTTING_VERSION
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.config import KafkaConfig, PartitionChange
@@ -82,8 +80,7 @@ def version(*matcher: str, ignores_case: bool = True) -> int:
 
 
 def test_other_column_selectors_are_another_cut() -> None:
-    """Which columns are left chooses partitions, and half a range must not have others. Without selectors a range that
-    was begun before there were any goes on."""
+    """Which columns are left chooses partitions, and half a range must not have others."""
 
     def cut(*columns: str, matcher: str = "db.*") -> int:
         rules = [SelectorRule((matcher,), columns)] if columns else []
@@ -92,8 +89,6 @@ def test_other_column_selectors_are_another_cut() -> None:
     assert cut("a") == cut("a")
     different = [cut(), cut("a"), cut("b"), cut("*", "!a"), cut("!a", "*"), cut("a", matcher="db.t")]
     assert len(set(different)) == len(different)
-    parts = (False, "UTC", "shop", Router((), "shop", protocol="open-protocol").rules)
-    assert cut() == crc32(repr((SLOTTING_VERSION, 0, crc32(repr(parts).encode()))).encode())
 
 
 def test_other_rules_are_another_cut() -> None:
@@ -190,8 +185,8 @@ def test_what_is_sent_without_transactions_is_recorded_with_its_topics() -> None
     assert counts().announcement(50, unasked()) is None
 
 
-def test_positions_from_before_topics_had_ids_are_taken_as_they_are() -> None:
-    """Also of brokers that have none."""
+def test_topics_of_brokers_without_ids_are_taken_as_they_are() -> None:
+    """Also where the brokers have ids later."""
     topics = counts(change="stop")
     notes = topics.notes()
     del notes["topic_ids"]

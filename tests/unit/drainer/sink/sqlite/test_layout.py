@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.sqlite.file import SQLiteFile
 from drainer.sink.sqlite.layout import quote, rowid_name, table_name, tables_of
 
 NAMES = st.text(st.sampled_from(".%25Ea"), max_size=5)
@@ -41,16 +39,3 @@ def test_columns_with_all_names_of_the_row_number_are_refused() -> None:
     assert rowid_name(["id", "_ROWID_", "rowid"]) == "oid"
     with pytest.raises(DestinationRefused, match="_rowid_, rowid, oid"):
         rowid_name(["Oid", "RowId", "_rowid_"])
-
-
-def test_a_table_with_the_name_that_an_earlier_version_gave_is_refused_with_its_new_name(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "rows.db") as connection:
-        connection.execute('CREATE TABLE "a.b.c" (id)')
-        connection.execute('CREATE TABLE "tidb_binlog.kept.x.y" (id)')
-    remedy = r"ALTER TABLE `a\.b\.c` RENAME TO `a\.b%2Ec`"
-    with pytest.raises(DestinationRefused, match=remedy):
-        SQLiteFile(tmp_path / "rows.db")
-    with connection:
-        connection.execute("ALTER TABLE `a.b.c` RENAME TO `a.b%2Ec`")
-    connection.close()
-    SQLiteFile(tmp_path / "rows.db").close()

@@ -1,4 +1,4 @@
-"""An etcd in memory, for unit tests and for running everything in one process.
+"""An etcd in memory, for tests.
 
 It keeps revisions, a history for watches, compaction and leases as etcd does. The tests in tests/support/etcd_suite.py
 run on it and on a real etcd.

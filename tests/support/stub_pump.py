@@ -12,10 +12,13 @@ from binlog import envelope
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_ext_pb2_grpc as ext_grpc
 from binlog.pb import pump_pb2, pump_pb2_grpc
+from binlog.pump_error import ERROR_TRAILER, PumpError
 
 from drainer.pumps.batch_end import Place, cut
 from drainer.pumps.binlog_parts import cut_into_parts
 from drainer.pumps.watermark import Limits
+
+MESSAGE_BYTES_CAP = 16 << 20
 
 
 class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
@@ -23,8 +26,7 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
 
     `put` stores a merged binlog. `resolve` sets the ts up to which everything is final. `failing_pulls`: how many pulls
     break off in the middle before one is served completely. `unserved`: commit_ts that its plans announce but its pulls
-    omit. `ends_pulls` False: a pump of this project from before rule 22, which neither counts nor ends its pulls.
-    `parts` False: a pump from before large binlogs were served in parts.
+    omit. `omits_end`: its pulls lack the final message. A DDL is served complete, as by a real pump.
     """
 
     def __init__(
@@ -43,10 +45,9 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
         self.purged_ts = 0
         self.failing_pulls = 0
         self.unserved: set[int] = set()
-        self.ends_pulls = True
+        self.omits_end = False
         self.extension = extension
         self.streaming = threading.Event()  # set when a PullBinlogs has sent everything that is stored
-        self.parts = True
         self.pulls: list[tuple[int, int]] = []
         self.streams: list[int] = []  # after_ts of each PullBinlogs
         self._server = grpc.server(futures.ThreadPoolExecutor(threads))
@@ -84,11 +85,11 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
             request.batch_count_max,
             request.stop_at_schema,
             request.schema_version,
-            request.large_bytes_min if self.parts else 0,
+            request.large_bytes_min,
         )
         places = self._places(request.after_ts, resolved_ts)
         mark = cut(places, limits, node_id="", host="", resolved_ts=resolved_ts)
-        answer = ext.WatermarkResp(
+        return ext.WatermarkResp(
             resolved_ts=resolved_ts,
             batch_end_ts=mark.end_ts,
             batch_bytes=mark.batch_bytes,
@@ -99,18 +100,14 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
             state="online",
             purged_ts=self.purged_ts,
             stop_bytes=mark.stop_bytes,
+            last_ts=mark.last_ts,
+            split_count=[part.count for part in mark.splits],
+            split_bytes=[part.size or 0 for part in mark.splits],
+            bytes_exact=True,
         )
-        if self.ends_pulls:
-            answer.ends_pulls = answer.bytes_exact = True
-            answer.last_ts = mark.last_ts
-            answer.split_count.extend(part.count for part in mark.splits)
-            answer.split_bytes.extend(part.size or 0 for part in mark.splits)
-        return answer
 
     def Count(self, request: ext.CountReq, context: grpc.ServicerContext) -> ext.CountResp:
         self._check(request.cluster_id, context)
-        if not self.ends_pulls:
-            context.abort(grpc.StatusCode.UNIMPLEMENTED, "a pump of before")
         self._check_range(request.after_ts, request.until_ts, context)
         sizes = [place.size for place in self._places(request.after_ts, request.until_ts)]
         return ext.CountResp(count=len(sizes), bytes=sum(sizes), bytes_exact=True)
@@ -121,12 +118,13 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
         self.pulls.append((request.after_ts, request.until_ts))
         message, size, end = ext.PullRangeResp(), 0, ext.PullEnd()
         for ts, payload in self._between(request.after_ts, request.until_ts):
-            if ts in self.unserved or envelope.scan(payload).is_fake:
+            found = envelope.scan(payload)
+            if ts in self.unserved or found.is_fake:
                 continue
-            if self.parts and request.part_bytes_max and len(payload) > request.part_bytes_max:
+            if len(payload) > (request.part_bytes_max or MESSAGE_BYTES_CAP) and not found.ddl_job_id:
                 if size:
                     yield message
-                yield from cut_into_parts(payload, ts, request.part_bytes_max)
+                yield from cut_into_parts(payload, ts, request.part_bytes_max or MESSAGE_BYTES_CAP)
                 end.count += 1
                 end.bytes += len(payload)
                 message, size = ext.PullRangeResp(), 0
@@ -144,7 +142,7 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
                 context.abort(grpc.StatusCode.UNAVAILABLE, "the pump was killed")
         if size:
             yield message
-        if self.ends_pulls:
+        if not self.omits_end:
             yield ext.PullRangeResp(end=end)
 
     def Inspect(self, request: ext.InspectReq, context: grpc.ServicerContext) -> ext.InspectResp:
@@ -183,5 +181,6 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
 
     def _check(self, cluster_id: int, context: grpc.ServicerContext) -> None:
         if cluster_id != self._cluster_id:
+            context.set_trailing_metadata(((ERROR_TRAILER, PumpError.CLUSTER_MISMATCH),))
             text = f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}"
-            context.abort(grpc.StatusCode.UNKNOWN, text)
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
-from grpc import aio
-
+import grpc
 from binlog.cluster.tso import compose, logical, physical_ms
 from binlog.pb import pdpb_pb2, pdpb_pb2_grpc
 from binlog.runtime.security import Security
+from grpc import aio
+
+
+def _credentials(security: Security) -> grpc.ServerCredentials:
+    return grpc.ssl_server_credentials([(Path(security.ssl_key).read_bytes(), Path(security.ssl_cert).read_bytes())])
 
 
 class StubPD(pdpb_pb2_grpc.PDServicer):
@@ -34,8 +39,10 @@ class StubPD(pdpb_pb2_grpc.PDServicer):
         stub = cls(cluster_id)
         server = aio.server()
         pdpb_pb2_grpc.add_PDServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
-        credentials = security.grpc_server_credentials() if security is not None else None
-        port = server.add_secure_port(addr, credentials) if credentials else server.add_insecure_port(addr)
+        if security is not None and security.enabled:
+            port = server.add_secure_port(addr, _credentials(security))
+        else:
+            port = server.add_insecure_port(addr)
         await server.start()
         stub.addr = f"{addr.rpartition(':')[0]}:{port}"
         stub._server = server

@@ -23,6 +23,7 @@ from drainer.pipeline import Pipeline
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.state import Schema
+from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Identity, Intent, ParallelSink, Receipt, SlotWriter
 from drainer.sink.errors import DataError, UniqueConflict
 from drainer.sink.mysql.phase import Phase
@@ -235,6 +236,9 @@ class SQLiteSpread(SQLiteSink):
     @property
     def parallel(self) -> ParallelSink[SegmentWork]:
         return self
+
+    def prepare(self, view: SchemaView) -> None:
+        """Nothing depends on the tables."""
 
     def begin(self, intent: Intent) -> SlotWriter[SegmentWork]:
         self.begun.append(intent)

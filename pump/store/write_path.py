@@ -98,7 +98,11 @@ class WritePath:
         log is such a reason, too. A prewrite is pending from this call on, before the first await. Raises Stopping
         once the store is sealed.
         """
-        results, ahead = await self._wait(lambda done: self._admit(payloads, done, refuse_prewrites))
+        answer, done = _answer()
+        submission = self._admit(payloads, done, refuse_prewrites)
+        if submission is not None:
+            await self._queue_when_room(submission)
+        results, ahead = await answer
         for place in ahead:
             results[place] = await self._look_again(payloads[place], refuse_prewrites)
         return results
@@ -122,7 +126,9 @@ class WritePath:
             payload = encode_fake(ts)
             fake = _Checked(1)
             fake.add(0, scan(payload), payload)
-            (error,), _ = await self._wait(lambda done: self._submission(fake, done))
+            answer, done = _answer()
+            await self._queue_when_room(self._submission(fake, done))
+            (error,), _ = await answer
         finally:
             self._pending.release(placeholder)
             self._settle_down()
@@ -179,26 +185,15 @@ class WritePath:
 
     # Into the writer's queue
 
-    async def _wait(self, admit: Callable[[Done], Submission | None]) -> tuple[Results, Sequence[int]]:
-        """Queue the submission that `admit` makes, as soon as the writer has room. Return what its `Done` is called
-        with.
-
-        A caller that stops waiting for room takes the submission back. Later its binlogs are written all the same."""
-        answer: asyncio.Future[tuple[Results, Sequence[int]]] = asyncio.get_running_loop().create_future()
-
-        def done(results: Results, ahead: Sequence[int]) -> None:
-            if not answer.done():
-                answer.set_result((results, ahead))
-
-        submission = admit(done)
-        if submission is not None:
-            try:
-                await self._writer.room()
-            except BaseException:
-                self._withdraw(submission)
-                raise
-            self._queue(submission, now=False)
-        return await answer
+    async def _queue_when_room(self, submission: Submission) -> None:
+        """Queue a submission as soon as the writer has room. A caller that stops waiting for that takes it back; later
+        its binlogs are written all the same."""
+        try:
+            await self._writer.room()
+        except BaseException:
+            self._withdraw(submission)
+            raise
+        self._queue(submission, now=False)
 
     def _queue(self, submission: Submission, *, now: bool) -> None:
         try:
@@ -406,6 +401,17 @@ class WritePath:
             resolved_ts=self._resolver.ts,
             so_far=self.counters.late_commits,
         )
+
+
+def _answer() -> tuple[asyncio.Future[tuple[Results, Sequence[int]]], Done]:
+    """Return a future, and the function that sets it unless its caller has stopped waiting."""
+    answer: asyncio.Future[tuple[Results, Sequence[int]]] = asyncio.get_running_loop().create_future()
+
+    def done(results: Results, ahead: Sequence[int]) -> None:
+        if not answer.done():
+            answer.set_result((results, ahead))
+
+    return answer, done
 
 
 def _unaccounted(error: Exception) -> LogBroken:

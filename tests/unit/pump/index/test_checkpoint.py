@@ -11,10 +11,13 @@ from pathlib import Path
 import plyvel
 import pytest
 from binlog.errors import PurgedPosition
+from google_crc32c import value as crc32c
 
 from pump.index.checkpoint import (
     FILE_BYTES,
     FILE_NAME,
+    FORMER_FILE_BYTES,
+    NO_BOOT,
     Checkpoint,
     Checkpoints,
     decode_checkpoint,
@@ -188,11 +191,13 @@ async def test_files_that_are_gone(tmp_path: Path, what: str) -> None:
 
 async def test_a_checkpoint_damaged_at_every_byte(tmp_path: Path) -> None:
     """Nothing that is not a checkpoint is taken for one."""
-    found = Checkpoint(7, 99, Head(Pointer(3, 500), 700, 1234), Pointer(2, 16))
+    found = Checkpoint(7, 99, Head(Pointer(3, 500), 700, 1234), Pointer(2, 16), b"boot" * 4)
     data = encode_checkpoint(found)
     assert len(data) == FILE_BYTES
     assert decode_checkpoint(data) == found
     assert decode_checkpoint(encode_checkpoint(found._replace(head=None))) == found._replace(head=None)
+    former = data[: FORMER_FILE_BYTES - 4]
+    assert decode_checkpoint(former + crc32c(former).to_bytes(4, "little")) == found._replace(boot=NO_BOOT)
     for at in range(len(data)):
         assert decode_checkpoint(flipped(data, at, 1)) is None
         assert decode_checkpoint(data[:at]) is None

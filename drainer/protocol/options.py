@@ -121,6 +121,12 @@ class ProtocolOptions:
     avro_output_old_row: bool = field(
         default=False, metadata=_known("include the row before the change, in _ticdc_before", "avro")
     )
+    avro_delete_without_key: Literal["stop", "leave-out"] = field(
+        default="stop",
+        metadata=_known(
+            "a DELETE in a table without a handle key: stop the drainer, or leave it out of the topic", "avro"
+        ),
+    )
     avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = field(
         default="ticdc",
         metadata=_known(

@@ -143,7 +143,8 @@ class AvroTableEncoder:
         if not has_value and self._key_header is None:
             first = int(changes.commit_ts[0])
             why = "a delete in a table without a handle key has neither key nor value"
-            raise self._error("", first, f"{why}: give it a primary key, or leave it out with [[syncer.ignore-table]]")
+            remedy = "give it a primary key, or see avro-delete-without-key and [[syncer.ignore-table]]"
+            raise self._error("", first, f"{why}: {remedy}")
         how = self._few if rows < self._vector_rows_min else self._many
         image = self._image(how, changes, changes.image, self._schemas.order if has_value else self._table.handle)
         keys = values = null_column(rows)

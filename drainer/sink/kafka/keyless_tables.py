@@ -1,4 +1,5 @@
-"""Warns of tables of which a DELETE would stop the drainer: Avro has no message for it without a handle key."""
+"""Warns of tables of which a DELETE would stop the drainer, or is left out: Avro has no message for it without a handle
+key."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ class KeylessTables:
     def __init__(self, publication: Publication) -> None:
         self._selectors = publication.router.selectors
         self._concerns = publication.encoder.name == "avro" and not publication.options.avro_output_old_row
+        self._leaves_out = publication.leaves_out_deletes
         self._named: set[str] = set()
 
     def warn(self, view: SchemaView) -> None:
@@ -25,9 +27,10 @@ class KeylessTables:
         found = [name for name in self._without_key(view) if name not in self._named] if self._concerns else []
         self._named.update(found)
         if found:
+            effect = "is left out" if self._leaves_out else "stops the drainer, unless avro-delete-without-key is set"
             _log.warning(
-                "these tables have no handle key, so Avro has no message for a DELETE, which stops the drainer: give "
-                "them a primary key, or leave them out with [[syncer.ignore-table]]",
+                f"these tables have no handle key, so Avro has no message for a DELETE, which {effect}: give them a "
+                "primary key, or leave them out with [[syncer.ignore-table]]",
                 tables=found,
             )
 

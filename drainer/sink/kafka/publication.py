@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.vector import Ints
 from drainer.dispatch.ddl_messages import ddl_messages, ddl_partitions
@@ -81,6 +82,12 @@ class Publication:
     def with_ids(self, ids: SchemaIds) -> Publication:
         return Publication(self.options, self.router, self.counts, self.topic_bytes, ids)
 
+    @property
+    def leaves_out_deletes(self) -> bool:
+        """Return whether deletes in tables without a handle key are left out: Avro has no message for them."""
+        needs_key = self.encoder.name == "avro" and not self.options.avro_output_old_row
+        return needs_key and self.options.avro_delete_without_key == "leave-out"
+
     def tables_in(self, segment: ChangeSegment) -> list[TopicTable]:
         """Return each table version that the segment's rows have, with its topic."""
         tables = {table.key: table for table in (self._events.selection(one.codec).table for one in segment.changes)}
@@ -137,6 +144,8 @@ class Publication:
         return self._outgoing(part_of_slot(self._events.of(segment), self.dispatcher, slot, slots))
 
     def _outgoing(self, found: Iterable[Routes]) -> Iterator[Outgoing]:
+        if self.leaves_out_deletes:
+            found = [of for of in found if of.changes.kind is not Kind.DELETE or of.changes.table.handle]
         # Rows are sorted by partition while they are column carriers, which are smaller than encoded rows: each
         # partition's encoded rows are then a slice.
         routes = [of.by_partition() for of in found]

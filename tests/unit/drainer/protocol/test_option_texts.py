@@ -43,6 +43,7 @@ def test_every_option_has_a_name() -> None:
         "kafka-config.codec-config.avro-bigint-unsigned-handling-mode": "string",
         "kafka-config.codec-config.avro-enable-watermark": "true",
         "avro-output-old-row": "true",
+        "avro-delete-without-key": "leave-out",
         "avro-subject-names": "topic",
         "avro-defaults": "avro",
         "schema-registry": "http://u:secret@registry",

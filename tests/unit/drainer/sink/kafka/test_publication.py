@@ -6,6 +6,7 @@ import json
 import pickle
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from binlog.tidb.table import TableInfo
@@ -16,6 +17,7 @@ from drainer.changes.stream import StreamDecoder
 from drainer.dispatch.column_selector import SelectorRule
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.protocol.encoder import Message
+from drainer.protocol.errors import EncodeError
 from drainer.protocol.event import RowEvent
 from drainer.protocol.open.encoder import OpenEncoder
 from drainer.protocol.options import ProtocolOptions
@@ -65,19 +67,21 @@ def test_pieces_go_where_the_whole_would(partition: str) -> None:
     assert len(whole) == (PARTITIONS if partition == "index-value" else 1)
 
 
-def sent(options: ProtocolOptions, topic_bytes: int, texts: Sequence[bytes], *, rows_alone: bool) -> list[Message]:
+def sent(
+    options: ProtocolOptions, topic_bytes: int, texts: Sequence[bytes], *, rows_alone: bool, info: TableInfo = INFO
+) -> list[Message]:
     """What becomes of transactions that insert, update and delete rows with these texts; `rows_alone`: as of a protocol
     that has no columns."""
     router = Router([DispatchRule(("*.*",), partition="index-value")], "shop", protocol=options.protocol)
     publication = Publication(options, router, {"shop": PARTITIONS}, {"shop": topic_bytes})
-    builder = StreamDecoder(view_of(INFO), stored_generated=True).builder()
+    builder = StreamDecoder(view_of(info), stored_generated=True).builder()
     for number, text in enumerate(texts):
         key = number // 3
         old: Values = {1: key, 2: text}
         new: Values = {1: key, 2: text + b"!"}
         steps: list[Step] = [("insert", {}, old), ("update", old, new), ("delete", new, {})]
         at = BEGIN_TS + 2 * number
-        builder.add_all([transaction([(INFO, steps[number % 3])], commit_ts=at + 2, start_ts=at + 1)])
+        builder.add_all([transaction([(info, steps[number % 3])], commit_ts=at + 2, start_ts=at + 1)])
     segment = builder.finish(BEGIN_TS, BEGIN_TS + 2 * len(texts) + 2)
     needed = publication.required_schemas(publication.tables_in(segment))
     publication = publication.with_ids(merged({}, [(schema, number) for number, schema in enumerate(needed, 1)]))
@@ -124,6 +128,20 @@ def test_columns_become_messages_of_one_row(options: ProtocolOptions, count: int
     assert columns == rows
     assert [message.rows for message in columns] == [1] * count
     assert list(dict.fromkeys(columns)) == columns
+
+
+def test_deletes_without_a_handle_key_are_left_out_of_avro() -> None:
+    """If the option says so, and not those that have a message: with a handle key, or with the old row."""
+    options = ProtocolOptions("avro", schema_registry="http://r", avro_delete_without_key="leave-out")
+    keyless = table([("id", INT), ("text", TEXT)])
+    texts = [b"%d" % number for number in range(9)]
+    left, with_key = (sent(options, 1 << 20, texts, rows_alone=False, info=info) for info in (keyless, INFO))
+    assert (len(left), len(with_key)) == (6, 9)
+    assert all(message.key is None and message.value for message in left)
+    with_old = replace(options, avro_output_old_row=True)
+    assert len(sent(with_old, 1 << 20, texts, rows_alone=False, info=keyless)) == 9
+    with pytest.raises(EncodeError, match="avro-delete-without-key"):
+        sent(replace(options, avro_delete_without_key="stop"), 1 << 20, texts, rows_alone=False, info=keyless)
 
 
 def test_rows_of_one_transaction_are_one_secondary_binlog() -> None:

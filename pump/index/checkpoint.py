@@ -4,6 +4,9 @@ See FORMAT.md, "Checkpoint". LevelDB's own log is not synced with every write. A
 a page in its middle, while later pages and a newer head in them exist; LevelDB skips the gap silently. So the head in
 the index proves nothing. A checkpoint does: it is written after a flush, to its own file, and its number is a key in
 the table that was flushed last. If the index holds an older number, or the manifest has a gap, tables are missing.
+
+A process that is killed leaves everything that it has written to the operating system. So the index is complete if the
+machine has not restarted since the checkpoint; the id of the boot in it tells.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import threading
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
+from uuid import UUID
 
 from binlog.runtime.directories import sync_directory
 from binlog.runtime.log import get_logger
@@ -29,18 +33,22 @@ HEAD_BYTES = 28
 
 _FIXED = Struct("<IQQ")  # magic, number, purged_ts
 _CRC = Struct("<I")
-FILE_BYTES = _FIXED.size + HEAD_BYTES + POINTER_BYTES + _CRC.size
+NO_BOOT = bytes(16)
+BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")  # of Linux
+FILE_BYTES = _FIXED.size + HEAD_BYTES + POINTER_BYTES + len(NO_BOOT) + _CRC.size
 
 _log = get_logger("pump.index.checkpoint")
 
 
 class Checkpoint(NamedTuple):
-    """`head`: the last indexed record, None for an empty index. No prewrite before `handle` is pending."""
+    """`head`: the last indexed record, None for an empty index. No prewrite before `handle` is pending. `boot`: during
+    which the checkpoint was written."""
 
     number: int
     purged_ts: int
     head: Head | None
     handle: Pointer
+    boot: bytes = NO_BOOT
 
     @property
     def start(self) -> Pointer:
@@ -53,7 +61,7 @@ _NO_HEAD = Head(Pointer(0, 0), 0, 0)  # every record ends above 0
 
 def encode_checkpoint(found: Checkpoint) -> bytes:
     body = _FIXED.pack(MAGIC, found.number, found.purged_ts) + encode_head(found.head or _NO_HEAD)
-    body += found.handle.encode()
+    body += found.handle.encode() + found.boot
     return body + _CRC.pack(crc32c(body))
 
 
@@ -64,8 +72,18 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
     magic, number, purged_ts = _FIXED.unpack_from(data)
     at = _FIXED.size
     head = decode_head(data[at : at + HEAD_BYTES])
-    handle = Pointer.decode(data[at + HEAD_BYTES : at + HEAD_BYTES + POINTER_BYTES])
-    return Checkpoint(number, purged_ts, head if head.end else None, handle) if magic == MAGIC else None
+    boot_at = at + HEAD_BYTES + POINTER_BYTES
+    handle = Pointer.decode(data[at + HEAD_BYTES : boot_at])
+    boot = data[boot_at : -_CRC.size]
+    return Checkpoint(number, purged_ts, head if head.end else None, handle, boot) if magic == MAGIC else None
+
+
+def boot_id() -> bytes:
+    """Return the 16 bytes of the machine's current boot; NO_BOOT if they cannot be read."""
+    try:
+        return UUID(BOOT_FILE.read_text().strip()).bytes
+    except (OSError, ValueError):
+        return NO_BOOT
 
 
 class Checkpoints:
@@ -105,12 +123,23 @@ class Checkpoints:
         _log.error("index tables are missing; rebuilding the index from the whole value log", checkpoint=last.number)
         return None
 
+    def index_is_complete(self) -> bool:
+        """Return whether the index surely has every acknowledged record: the machine has not restarted since the last
+        checkpoint, so that the pump was stopped or killed and nothing that it wrote is missing. Call it after `trusted`
+        has returned a checkpoint."""
+        own = self._index.own_head()
+        return (
+            self._last.boot == boot_id() != NO_BOOT
+            and not self._index.lost_writes
+            and self._index.head() == (own.pointer if own is not None else None)  # else the original wrote here
+        )
+
     def save(self, head: Head | None, handle: Pointer) -> None:
         """Flush the index and write a checkpoint. The caller has written every record up to `head` to the index."""
         with self._writing:
             number = max(self._last.number, self._index.check()) + 1
             self._index.flush(number)
-            self._put(Checkpoint(number, self._index.purged_ts(), head, handle))
+            self._put(Checkpoint(number, self._index.purged_ts(), head, handle, boot_id()))
 
     def purge(self, purged_ts: int) -> None:
         """Store the purge point in the checkpoint and the index; called before files are removed."""

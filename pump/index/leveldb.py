@@ -84,7 +84,7 @@ class Index:
         self._directory = directory
         self.unbroken = manifest_unbroken(directory)  # checked before LevelDB writes a new manifest
         try:
-            self._db = _open(directory, options)
+            self._db, self.lost_writes = _open(directory, options)
         except FAILURES as error:
             raise self._failed("cannot be opened", error) from error
         try:
@@ -326,11 +326,12 @@ class Index:
                 self._db.delete(key)
 
 
-def _open(directory: Path, options: IndexOptions) -> Any:
-    """Open LevelDB with paranoid_checks. Otherwise LevelDB would merge a damaged table into new ones, whose checksums
-    would be right again. With paranoid_checks LevelDB refuses to open if its own log lacks a page, which the checkpoint
-    makes harmless. In that case open it once without the checks: LevelDB then writes the readable part of that log to a
-    table and deletes the log."""
+def _open(directory: Path, options: IndexOptions) -> tuple[Any, bool]:
+    """Open LevelDB with paranoid_checks. Return it, and whether its own log lacked writes.
+
+    Without the checks LevelDB would merge a damaged table into new ones, whose checksums would be right again. With
+    them it refuses to open if its own log lacks a page, which the checkpoint makes harmless. In that case open it once
+    without the checks: LevelDB then writes the readable part of that log to a table and deletes the log."""
 
     def opened(*, paranoid: bool) -> Any:
         return plyvel.DB(
@@ -349,11 +350,11 @@ def _open(directory: Path, options: IndexOptions) -> Any:
         )
 
     try:
-        return opened(paranoid=True)
+        return opened(paranoid=True), False
     except plyvel.CorruptionError as error:
         _log.warning("LevelDB's log is damaged; its missing entries are read from the value log", error=_text_of(error))
         opened(paranoid=False).close()
-        return opened(paranoid=True)
+        return opened(paranoid=True), True
 
 
 def _is_damage(error: Exception) -> bool:

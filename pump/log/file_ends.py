@@ -26,20 +26,23 @@ class FileEnds:
         self._sync = sync
         self._progress = progress
 
-    def recover(self, file: LogFile, begin: int, max_ts: int, *, floor: int) -> list[DamagedRecord]:
+    def recover(
+        self, file: LogFile, begin: int, max_ts: int, *, floor: int, cut_from: int | None = None
+    ) -> list[DamagedRecord]:
         """Find where the records of the newest file end, truncate the file there, and sync its records. Return the
         damage found.
 
         `begin`: the records up to this offset are known to be complete, and `max_ts` is their largest ts. `floor`: the
-        records up to this offset were complete once. Raises BinlogError if the records cannot be made durable."""
+        records up to this offset were complete once. `cut_from`: the records end before the first broken one at or
+        after this offset; None: records may follow it. Raises BinlogError if the records cannot be made durable."""
         whole = file.size + (FOOTER_BYTES if file.closed else 0)
         if file.closed:
-            end, found_ts, damage = self._records_end(file, begin, file.size, floor)
+            end, found_ts, damage = self._records_end(file, begin, file.size, floor, cut_from)
             if end == file.size:
                 return damage
             # The four bytes of the footer were the end of a payload, or the file is torn.
             file.closed = file.finished = False
-        end, found_ts, damage = self._records_end(file, begin, whole, floor)
+        end, found_ts, damage = self._records_end(file, begin, whole, floor, cut_from)
         if end < whole:
             _log.warning(
                 "incomplete record at the end of the value log removed",
@@ -76,15 +79,15 @@ class FileEnds:
             os.close(fd)
 
     def _records_end(
-        self, file: LogFile, begin: int, end: int, floor: int | None = None
+        self, file: LogFile, begin: int, end: int, floor: int | None = None, cut_from: int | None = None
     ) -> tuple[int, int, list[DamagedRecord]]:
         """Return the end of the last complete record, the largest ts, and the damage before that end. `floor`: records
         ended at this offset once, so everything before it that is not a record is damage, and after it a write may have
-        been cut off; None: in the complete file no write was."""
+        been cut off; None: in the complete file no write was. `cut_from`: see `recover`."""
         last, max_ts = begin, 0
         damage: list[DamagedRecord] = []
         self._progress.begin(CHECKING, end - begin, file.fid)
-        for records, step in enumerate(Scan(file.read, begin, end, floor), 1):
+        for records, step in enumerate(Scan(file.read, begin, end, floor, cut_from), 1):
             self._progress.reached(records, step.end - begin, file.fid)
             if step.payload is not None:
                 last = step.end

@@ -109,7 +109,8 @@ class Scan:
 
     After a broken record whose header is whole, it continues where that record was to end: the bytes of a payload are a
     writer's, and a row may hold bytes that look like records. A length that passes the end of the file is an append
-    that was cut off at or after `torn_from`, and the scan ends there; before, the length itself is damaged.
+    that was cut off at or after `torn_from`, and the scan ends there; before, the length itself is damaged. A broken
+    record at or after `last_from` is the last one: nothing after it counts.
 
     `read(offset, size)` may return fewer bytes only at the end of the file. Iteration yields `Scanned`; a last item
     without payload that reaches `end` is a torn tail or damage at the end: the caller knows which file it reads.
@@ -117,11 +118,19 @@ class Scan:
 
     WINDOW_BYTES = 4 << 20
 
-    def __init__(self, read: Callable[[int, int], bytes], begin: int, end: int, torn_from: int | None = None) -> None:
+    def __init__(
+        self,
+        read: Callable[[int, int], bytes],
+        begin: int,
+        end: int,
+        torn_from: int | None = None,
+        last_from: int | None = None,
+    ) -> None:
         self._read = read
         self._at = begin
         self._end = end
         self._torn_from = end if torn_from is None else torn_from
+        self._last_from = end if last_from is None else last_from
         self._window = b""
         self._base = begin
 
@@ -140,7 +149,10 @@ class Scan:
         return Scanned(at, self._at, None, reason)
 
     def _announced_end(self, at: int) -> int:
-        """Return where the broken record at `at` was to end; the next offset if its header does not say that."""
+        """Return where the broken record at `at` was to end; the next offset if its header does not say that; the
+        scan's end if the record is the last one."""
+        if at >= self._last_from:
+            return self._end
         header = self._bytes(at, HEADER_BYTES)
         if len(header) < HEADER_BYTES:
             return at + 1

@@ -84,12 +84,15 @@ class ValueLog:
 
     # Opening
 
-    def open(self, checked: Head | None = None, known: Head | None = None) -> list[DamagedRecord]:
+    def open(
+        self, checked: Head | None = None, known: Head | None = None, *, known_is_all: bool = False
+    ) -> list[DamagedRecord]:
         """Open every file and make the newest one writable. Return the damage found in the checked part of that file.
 
         The newest file is checked from `checked` on, or from its beginning. `known` is the index's head: the records
         before it were once complete, so unreadable bytes before it are damage. Unreadable bytes after it are a torn
-        tail and are truncated (upstream leaves them, `P-ST-05`).
+        tail and are truncated (upstream leaves them, `P-ST-05`). `known_is_all`: no record after `known` was
+        acknowledged, so the newest file is truncated before the first one that cannot be read.
         """
         head = max((each for each in (checked, known) if each is not None), default=None)
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -114,7 +117,8 @@ class ValueLog:
                 newest.closed = True
             else:
                 begin, floor = _in_file(checked, newest.fid), _in_file(known, newest.fid).end
-                damage = self._ends.recover(newest, begin.end, begin.max_ts, floor=floor)
+                cut_from = floor if known_is_all else None
+                damage = self._ends.recover(newest, begin.end, begin.max_ts, floor=floor, cut_from=cut_from)
         if not self._files or self._files[max(self._files)].closed:
             self._create(max(self._files, default=-1) + 1)
         for file in self._files.values():

@@ -12,6 +12,7 @@ from pathlib import Path
 from binlog.envelope import encode_binlog, encode_fake, encode_varint, merge
 from binlog.errors import TimestampUnavailable
 
+from pump.index.checkpoint import FILE_NAME, decode_checkpoint, encode_checkpoint
 from pump.index.leveldb import IndexOptions
 from pump.log.read_progress import LOOK_RECORDS, ReadingProgress
 from pump.log.record import encode_header
@@ -28,6 +29,7 @@ __all__ = [
     "encode_fake",
     "merged",
     "opened",
+    "power_cut",
     "prewrite",
     "refused",
     "rollback",
@@ -165,6 +167,14 @@ def copy_running(source: Path, target: Path) -> None:
         shutil.rmtree(target, ignore_errors=True)
         time.sleep(0.01)
     raise AssertionError(f"{source} never stands still")
+
+
+def power_cut(directory: Path) -> None:
+    """The machine of this stopped store has restarted, so the checkpoint in it is of another boot."""
+    path = directory / FILE_NAME
+    found = decode_checkpoint(path.read_bytes())
+    assert found is not None
+    path.write_bytes(encode_checkpoint(found._replace(boot=bytes(range(16)))))
 
 
 def _files(directory: Path) -> dict[Path, tuple[int, int]]:

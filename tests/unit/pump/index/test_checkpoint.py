@@ -188,7 +188,7 @@ async def test_files_that_are_gone(tmp_path: Path, what: str) -> None:
 
 async def test_a_checkpoint_damaged_at_every_byte(tmp_path: Path) -> None:
     """Nothing that is not a checkpoint is taken for one."""
-    found = Checkpoint(7, 99, Head(Pointer(3, 500), 700, 1234), Pointer(2, 16))
+    found = Checkpoint(7, 99, Head(Pointer(3, 500), 700, 1234), Pointer(2, 16), b"boot" * 4)
     data = encode_checkpoint(found)
     assert len(data) == FILE_BYTES
     assert decode_checkpoint(data) == found

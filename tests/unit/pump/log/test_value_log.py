@@ -8,7 +8,7 @@ import pytest
 from binlog.errors import BinlogError, LogBroken
 
 from pump.errors import DamagedRecord
-from pump.log.record import END_MAGIC, FOOTER_BYTES, Pointer
+from pump.log.record import END_MAGIC, FOOTER_BYTES, Pointer, encode_footer
 from pump.log.value_log import CLOSE_FOOTER_BYTES_MIN, Head, ValueLog
 from tests.unit.pump.build import encode_record, prewrite
 
@@ -94,6 +94,23 @@ def test_a_torn_tail_is_cut_at_every_byte(tmp_path: Path) -> None:
         append(log, 9)
         log.close()
         assert contents(opened(directory)) == [*(prewrite(ts) for ts in range(1, whole + 1)), prewrite(9)]
+
+
+@pytest.mark.parametrize("known_is_all", [False, True])
+def test_records_in_a_record_that_was_cut_off_at_any_byte(tmp_path: Path, known_is_all: bool) -> None:
+    """FORMAT.md, recovery 3: whether the index is known to be complete or not."""
+    log = opened(tmp_path / "whole")
+    (first, last) = log.append([prewrite(1), b"row" + encode_record(prewrite(8)) * 2 + encode_footer(9)], [1, 9])
+    log.close()
+    data = (tmp_path / "whole" / "000000.vlog").read_bytes()
+    path = tmp_path / "000000.vlog"
+    for cut in range(last.offset, len(data)):
+        path.write_bytes(data[:cut])
+        log = ValueLog(tmp_path, sync=None)
+        assert log.open(known=Head(first, last.offset, 1), known_is_all=known_is_all) == []
+        assert contents(log) == [prewrite(1)], cut
+        log.close()
+        assert path.stat().st_size == last.offset
 
 
 def test_a_torn_footer(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import plyvel
@@ -12,7 +13,8 @@ from binlog.errors import BinlogError
 from binlog.runtime import metrics
 
 from pump.errors import DamagedRecord
-from pump.index import keys
+from pump.index import checkpoint, keys
+from pump.index.leveldb import Index
 from pump.log.record import Pointer
 from pump.log.value_log import Head, ValueLog
 from pump.store.store import Store
@@ -24,6 +26,7 @@ from tests.unit.pump.build import (
     encode_record,
     merged,
     opened,
+    power_cut,
     prewrite,
     write,
 )
@@ -51,7 +54,8 @@ def prewrites_not_found() -> float:
 async def left_behind(
     tmp_path: Path, *before: bytes, indexed: tuple[bytes, ...] = (), after: tuple[bytes, ...]
 ) -> Path:
-    """A killed store: `before` lies behind a checkpoint, `indexed` is in the index, `after` in the log alone."""
+    """A store after a power cut: `before` lies behind a checkpoint, `indexed` is in the index, `after` in the log
+    alone."""
     here = tmp_path / "killed"
     async with opened(tmp_path / "a", SetClock(1)) as store:
         await write(store, *before)
@@ -62,6 +66,7 @@ async def left_behind(
     with (here / "value" / "000000.vlog").open("ab") as log:
         for payload in after:
             log.write(encode_record(payload))
+    power_cut(here)
     return here
 
 
@@ -87,6 +92,50 @@ async def test_records_inside_a_row_whose_append_was_cut_off_are_not_served(
     async with opened(here, SetClock(FAR)) as store:
         assert await binlogs_of(store, 0, FAR) == [merged(10, 20)]
         assert (store.pending_count, store.damage) == (0, [])
+
+
+@pytest.mark.parametrize("boot", ["same", "other", "unknown"])
+async def test_what_follows_a_broken_record_was_not_acknowledged_if_the_machine_ran_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boot: str
+) -> None:
+    """Its header does not say where it was to end, and what is searched then includes its row. Whole records before it
+    are kept."""
+    if boot == "unknown":
+        monkeypatch.setattr(checkpoint, "BOOT_FILE", tmp_path / "none")
+    blob = encode_record(prewrite(50)) + encode_record(commit(50, 60))
+    async with opened(tmp_path / "a", SetClock(1)) as store:
+        await write(store, prewrite(10), commit(10, 20))
+        copy_running(tmp_path / "a", tmp_path / "b")
+    if boot == "other":
+        power_cut(tmp_path / "b")
+    path = tmp_path / "b" / "value" / "000000.vlog"
+    whole = path.read_bytes() + encode_record(prewrite(30))
+    path.write_bytes(whole + b"\0" + encode_record(prewrite(40, row=blob))[1:])
+    async with opened(tmp_path / "b", SetClock(FAR)) as store:
+        store._resolved.ts = FAR
+        found = await binlogs_of(store), [entry.start_ts for entry in store.pending(9)], len(store.damage)
+    searched = [merged(10, 20), merged(50, 60)], [30], 1
+    assert found == (([merged(10, 20)], [30], 0) if boot == "same" else searched)
+    assert (path.read_bytes() == whole) == (boot == "same")
+
+
+async def test_an_index_that_lacks_writes_proves_nothing(tmp_path: Path) -> None:
+    """A page of LevelDB's log is damaged, or the original pump wrote last: it acknowledges before it indexes."""
+    async with opened(tmp_path / "a", SetClock(1)) as store:
+        assert store.checkpoints.index_is_complete()
+        for ts in range(100, 2000, 10):
+            await write(store, prewrite(ts), commit(ts, ts + 5))
+        for name in ("b", "c"):
+            copy_running(tmp_path / "a", tmp_path / name)
+    (path,) = (tmp_path / "b" / "kv").glob("*.log")
+    path.write_bytes(bytes(4096) + path.read_bytes()[4096:])
+    with plyvel.DB(str(tmp_path / "c" / "kv")) as db:
+        db.put(keys.HEAD, Pointer(0, 0).encode())
+    for name in ("b", "c"):
+        with closing(Index(tmp_path / name / "kv")) as index:
+            found = checkpoint.Checkpoints(tmp_path / name, index)
+            assert found.trusted() is not None
+            assert not found.index_is_complete()
 
 
 async def test_a_damaged_prewrite_that_was_not_indexed_with_its_commit_intact(tmp_path: Path) -> None:

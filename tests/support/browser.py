@@ -37,12 +37,29 @@ CUT_WORDS = """() => {
   return cut;
 }"""
 
+# Facts, alarms and cells with a text that are not shown, reach beyond the window or their own box, or, where the heads
+# of the columns are not shown, have no label of their own.
+HIDDEN = """() => [...document.querySelectorAll('td, .fact, .name, .value, .note, .alarm, figcaption, h1, h2')]
+.filter(cell => {
+  if (!cell.textContent.trim()) return false;
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  const boxes = [...range.getClientRects(), cell.getBoundingClientRect()];
+  const head = cell.closest('table')?.querySelector('th').getBoundingClientRect();
+  const label = getComputedStyle(cell, '::before');
+  return boxes.some(box => !box.width || !box.height || box.left < 0 || box.right > innerWidth + 0.5)
+    || cell.scrollWidth > cell.clientWidth + 1
+    || (head && !head.height && (label.display === 'none' || label.content !== JSON.stringify(cell.dataset.name)));
+}).map(cell => cell.textContent)"""
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A page as it was shown. `width`: how far its content reaches; `background`: colour of its body."""
+    """A page as it was shown. `width`: how far its content reaches; `hidden`: texts out of sight; `background`: colour
+    of its body."""
 
     width: int
+    hidden: list[str]
     broken: list[str]
     cut: list[str]
     charts: int
@@ -82,6 +99,7 @@ def look(browser: Browser, url: str, screenshot: Path, *, size: tuple[int, int],
     page.goto(url, wait_until="load")
     found = Look(
         width=page.evaluate("() => document.documentElement.scrollWidth"),
+        hidden=page.evaluate(HIDDEN),
         broken=page.evaluate(BROKEN_CELLS),
         cut=page.evaluate(CUT_WORDS),
         charts=page.evaluate("() => document.querySelectorAll('figure svg').length"),

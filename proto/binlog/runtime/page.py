@@ -63,7 +63,7 @@ _STYLE = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--back);color:var(--ink);font:15px/1.45 system-ui,-apple-system,"Segoe UI",sans-serif}
 main{max-width:1080px;margin:0 auto;padding:28px 20px 40px}
-h1{font-size:22px;margin:0}h2{font-size:15px;margin:28px 0 8px}
+h1{font-size:22px;margin:0;overflow-wrap:anywhere}h2{font-size:15px;margin:28px 0 8px}
 .sub{color:var(--dim);margin:2px 0 18px;overflow-wrap:anywhere}
 .facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,190px),1fr));gap:12px}
 .fact,table,.alarm{background:var(--box);border:1px solid var(--line);border-radius:8px}

@@ -85,6 +85,7 @@ def look_at_the_pages(processes: Processes, directory: Path) -> None:
                     picture = directory / f"{name}-{size[0]}-{'dark' if dark else 'light'}.png"
                     found = looks[size, dark] = look(browser, url, picture, size=size, dark=dark)
                     assert found.width <= size[0], f"{picture}: it must be moved sideways"
+                    assert size != PHONE or found.hidden == [], picture
                     assert (found.broken, found.cut, found.problems) == ([], [], []), picture
                     assert found.charts == 4 and found.lines >= 3, f"{picture}: charts of the first minute"
             assert looks[DESK, False].background != looks[DESK, True].background

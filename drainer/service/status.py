@@ -84,6 +84,7 @@ class Status:
         self._destination = destination
         self._pipeline = pipeline
         self._scheduler = scheduler
+        self._began_ts = scheduler.watermark_state.applied_ts
         self._pumps = pumps
         self._synced_after_s = synced_after_s
         self._rows_seen = 0
@@ -136,7 +137,8 @@ class Status:
         """Return the document of /status. The first four keys are upstream's (`LastTS`: everything at or below it has
         been applied).
 
-        `Phase`: "" while running. `Error`: what currently fails and is retried, "" for nothing; `LastError` stays.
+        `Phase`: "" while running, once the first batch is applied. `Error`: what currently fails and is retried, "" for
+        nothing; `LastError` stays.
         """
         progress, watermark_state = self._pipeline.progress, self._scheduler.watermark_state
         self.observe()
@@ -147,7 +149,7 @@ class Status:
             "LastTS": watermark_state.applied_ts,
             "TsMap": "",
             "NodeID": self._node_id,
-            "Phase": self.phase,
+            "Phase": self.phase or self._first_batch(),
             "Destination": self._destination,
             "Position": progress.position_ts,
             "PositionTime": tso.format_local(progress.position_ts),
@@ -190,6 +192,14 @@ class Status:
         start."""
         applied_ts = self._scheduler.watermark_state.applied_ts or self._first_ts
         return max(0.0, time.time() - tso.physical_ms(applied_ts) / 1000)
+
+    def _first_batch(self) -> str:
+        """Return what is done with the first batch of this start until it is applied, or until it is known that there
+        is nothing to apply; then ""."""
+        state = self._scheduler.watermark_state
+        if state.applied_ts > self._began_ts or 0 < state.watermark_ts <= state.applied_ts:
+            return ""
+        return "applying the first batch" if self._pipeline.progress.batch_since_s else "reading the first batch"
 
     def _is_synced(self) -> bool:
         """Return whether everything is applied, and no row came for `synced_after_s`. A destination that hangs gets no

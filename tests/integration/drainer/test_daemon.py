@@ -186,7 +186,8 @@ def test_a_destination_that_is_away_is_told_and_waited_for(stubs: Stubs) -> None
         notify(drainer)  # a Go pump can start, whatever the destination does
         mariadb.server.start()
         drainer.wait_for_output("drainer is running", deadline_s=300)
-        assert (status(port)["Phase"], status(port)["Error"]) == ("", "")
+        assert status(port)["Error"] == ""
+        wait_until(lambda: status(port)["Phase"] == "", what="it is known that there is nothing to apply")
         mariadb.server.kill()
         stubs.resolve(END)
         wait_until(lambda: status(port)["Error"], deadline_s=180, what=drainer.tail())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from binlog.cluster import tso
 
+from drainer.apply.progress import Progress
 from drainer.pumps.watermark import Watermark
 from drainer.service.status import Status
 from tests.unit.drainer.service.test_scheduler import Position, made
@@ -29,6 +31,29 @@ async def test_lag_before_anything_is_applied_is_the_age_of_the_first_binlog(has
     status = status_at(seconds_ago(138), 5) if has_position else status_at(0, seconds_ago(138))
     assert 138 <= status._lag_s() < 600
     assert not status._is_synced(), "nothing came because nothing can be applied"
+
+
+async def test_the_phase_until_the_first_batch_is_applied() -> None:
+    """A start with much to apply says so; it is ready meanwhile."""
+    status = status_at(seconds_ago(138))
+    state, progress = status._scheduler.watermark_state, Progress()
+    status._pipeline, status._pumps = SimpleNamespace(progress=progress, position_ts=5), SimpleNamespace(views={})  # type: ignore[assignment]
+
+    def phase() -> object:
+        return status.document()["Phase"]
+
+    assert phase() == "starting Spark"
+    status.phase = ""
+    assert phase() == "reading the first batch"
+    state.watermark_ts = seconds_ago(2)
+    progress.batch_since_s = time.time()
+    assert phase() == "applying the first batch"
+    assert (await status._ready()).status == 200
+    state.applied_ts = seconds_ago(5)
+    assert phase() == ""
+    progress.batch_since_s = 0.0
+    status._began_ts = state.watermark_ts = state.applied_ts
+    assert phase() == "", "there is nothing to apply"
 
 
 async def test_lag_grows_from_the_start_where_the_first_binlog_is_not_known() -> None:

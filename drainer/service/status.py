@@ -197,7 +197,7 @@ class Status:
         """Return what is done with the first batch of this start until it is applied, or until it is known that there
         is nothing to apply; then ""."""
         state = self._scheduler.watermark_state
-        if state.applied_ts > self._began_ts or (state.watermark_at and state.watermark_ts <= state.applied_ts):
+        if state.applied_ts > self._began_ts or 0 < state.watermark_ts <= state.applied_ts:
             return ""
         return "applying the first batch" if self._pipeline.progress.batch_since_s else "reading the first batch"
 

@@ -35,8 +35,7 @@ _FIXED = Struct("<IQQ")  # magic, number, purged_ts
 _CRC = Struct("<I")
 NO_BOOT = bytes(16)
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")  # of Linux
-FORMER_FILE_BYTES = _FIXED.size + HEAD_BYTES + POINTER_BYTES + _CRC.size  # without a boot
-FILE_BYTES = FORMER_FILE_BYTES + len(NO_BOOT)
+FILE_BYTES = _FIXED.size + HEAD_BYTES + POINTER_BYTES + len(NO_BOOT) + _CRC.size
 
 _log = get_logger("pump.index.checkpoint")
 
@@ -77,7 +76,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
     head = decode_head(data[at : at + HEAD_BYTES])
     boot_at = at + HEAD_BYTES + POINTER_BYTES
     handle = Pointer.decode(data[at + HEAD_BYTES : boot_at])
-    boot = data[boot_at : -_CRC.size] or NO_BOOT
+    boot = data[boot_at : -_CRC.size]
     return Checkpoint(number, purged_ts, head if head.end else None, handle, boot) if magic == MAGIC else None
 
 

@@ -45,7 +45,7 @@ async def test_the_phase_until_the_first_batch_is_applied() -> None:
     assert phase() == "starting Spark"
     status.phase = ""
     assert phase() == "reading the first batch"
-    state.watermark_ts, state.watermark_at = seconds_ago(2), time.time()
+    state.watermark_ts = seconds_ago(2)
     progress.batch_since_s = time.time()
     assert phase() == "applying the first batch"
     assert (await status._ready()).status == 200

@@ -1,5 +1,4 @@
-"""Our files, read by the original's reparo, and files of the original's drainer, read by ours. A desk test: skipped
-without PEER_BIN, in CI too.
+"""Our files, read by the original's reparo, and files of its drainer, read by ours. Skipped without PEER_BIN.
 
 PEER_BIN names a folder with the original's `reparo`; for the last test with `pd-server`, `unitikv`, `tidb-server`,
 `pump` and `drainer`, too.

@@ -67,9 +67,7 @@ def encode_checkpoint(found: Checkpoint) -> bytes:
 
 def decode_checkpoint(data: bytes) -> Checkpoint | None:
     """Decode the file's bytes; None if size, magic or CRC do not match."""
-    if len(data) not in (FILE_BYTES, FORMER_FILE_BYTES):
-        return None
-    if _CRC.unpack(data[-_CRC.size :])[0] != crc32c(data[: -_CRC.size]):
+    if len(data) != FILE_BYTES or _CRC.unpack(data[-_CRC.size :])[0] != crc32c(data[: -_CRC.size]):
         return None
     magic, number, purged_ts = _FIXED.unpack_from(data)
     at = _FIXED.size

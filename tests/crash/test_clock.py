@@ -62,7 +62,9 @@ def ahead_s(through: Through) -> float:
 
 
 @pytest.mark.parametrize("library", [lambda: None, faketime], ids=["python", "libfaketime"])
-async def test_clocks_that_jump(tmp_path: Path, etcd: Etcd, library: Callable[[], Path | None]) -> None:
+async def test_timestamps_rise_through_clock_jumps_of_pumps(
+    tmp_path: Path, etcd: Etcd, library: Callable[[], Path | None]
+) -> None:
     """Timestamps rise through every jump and change of the allocator, do not follow a jump of days, and nobody loses
     its record; everything is served."""
     cluster_id = await cluster_of(etcd)

@@ -65,7 +65,9 @@ def flips(data: bytes, step: int) -> Iterator[tuple[str, bytes]]:
         ("kv/*.log", INDEX_STEP),
     ],
 )
-async def test_recovered_or_named(memory_path: Path, pattern: str, step: int, damage: object) -> None:
+async def test_store_with_damaged_byte_recovers_or_names_the_file(
+    memory_path: Path, pattern: str, step: int, damage: object
+) -> None:
     """No loss without a word, and whatever is damaged, nothing is served that was not written, twice or out of order.
     Where the index is refused, what its error advises brings everything back."""
     assert damage in (cuts, flips)
@@ -97,7 +99,7 @@ def judge(journal: Journal, found: Judged, directory: Path, case: str) -> None:
         assert found.names(directory), f"{case}: lost, and nobody says so: {faults[:3]} {found.named}"
 
 
-async def test_the_damage_stays_named(tmp_path: Path) -> None:
+async def test_damage_stays_named_after_every_start_and_new_index(tmp_path: Path) -> None:
     """A file of the log that was cut where a record ends has no damaged byte. The second start knows no less of it than
     the first, and neither does one with a new index."""
     source = tmp_path / "store"
@@ -114,7 +116,7 @@ async def test_the_damage_stays_named(tmp_path: Path) -> None:
     assert any(f"{path} at byte {path.stat().st_size}: the file has no footer" in error for error in found.named)
 
 
-async def test_a_file_of_the_log_that_is_gone(tmp_path: Path) -> None:
+async def test_missing_log_file_is_named_and_its_prewrites_stay_pending(tmp_path: Path) -> None:
     """The one from which a start would read on: its prewrites stay pending, and the file is named."""
     source = tmp_path / "store"
     journal = await small_store(source)
@@ -131,7 +133,9 @@ NODE = "pump-1.example:8250"
 
 
 @pytest.mark.parametrize("damage", [cuts, flips])
-def test_the_node_id(tmp_path: Path, damage: Callable[[bytes, int], Iterator[tuple[str, bytes]]]) -> None:
+def test_damaged_node_file_is_refused_or_gives_same_node_id(
+    tmp_path: Path, damage: Callable[[bytes, int], Iterator[tuple[str, bytes]]]
+) -> None:
     """A pump with another name would leave its own record behind, for which drainers wait."""
     index, path = Index(tmp_path / "kv"), tmp_path / ".node"
     index.save_node(NODE)
@@ -152,7 +156,9 @@ def test_the_node_id(tmp_path: Path, damage: Callable[[bytes, int], Iterator[tup
 
 
 @pytest.mark.parametrize("damage", [cuts, flips])
-async def test_the_bound_of_timestamps(damage: Callable[[bytes, int], Iterator[tuple[str, bytes]]]) -> None:
+async def test_damaged_tso_bound_is_refused_or_continues_above_given_timestamps(
+    damage: Callable[[bytes, int], Iterator[tuple[str, bytes]]],
+) -> None:
     """Whatever became of the allocator's record in etcd, the next one is above what was given out, or says which key
     is wrong."""
     now_ms = 1_795_366_599_239

@@ -29,7 +29,9 @@ OUTAGE_S = float(os.environ.get("CRASH_OUTAGE_S", str(2.5 * LEASE_S)))
 
 @pytest.mark.timeout(300 + 2 * OUTAGE_S)
 @pytest.mark.parametrize("gone", [False, True], ids=["stands still", "killed"])
-async def test_etcd_is_away(tmp_path: Path, etcd: Etcd, gone: bool) -> None:
+async def test_pumps_resume_timestamps_after_etcd_outage_longer_than_lease(
+    tmp_path: Path, etcd: Etcd, gone: bool
+) -> None:
     """Nobody gets timestamps for a while, what has its timestamp is written and read; then everything goes on, with
     larger timestamps, in the same processes, and the pumps' records are their own."""
     cluster_id = await cluster_of(etcd)

@@ -63,7 +63,7 @@ def lose_the_rest(synced: dict[str, int]) -> None:
     ("place", "lost"),
     [(".vlog", True), (".vlog", False), ("/kv/", True), ("/checkpoint.new", False), ("/value", True)],
 )
-async def test_a_sync_that_fails(
+async def test_pump_with_failed_sync_stops_writing_and_recovers_after_restart(
     tmp_path: Path, etcd: Etcd, interception: Interception, place: str, lost: bool
 ) -> None:
     """The pump writes no more, leaves `online` and says why; it serves what it has, until a restart, which serves what

@@ -42,7 +42,7 @@ async def refusal(client: Client, payload: bytes) -> tuple[StatusCode, str] | No
 
 
 @pytest.mark.parametrize("limit", [LIMIT_BYTES, 0], ids=["limit", "to the last byte"])
-async def test_a_disk_that_fills_and_empties_again(tmp_path: Path, etcd: Etcd, limit: int) -> None:
+async def test_full_disk_refuses_writes_until_space_returns(tmp_path: Path, etcd: Etcd, limit: int) -> None:
     """Writes are refused and say why, reads go on, and when there is room again writes do, by themselves."""
     require_small_disk(tmp_path)
     config = tmp_path / "pump.toml"

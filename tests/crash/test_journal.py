@@ -22,7 +22,7 @@ def written() -> tuple[Journal, Streams]:
     return journal, (served, {13})
 
 
-def test_what_may_be() -> None:
+def test_journal_accepts_possible_outcomes() -> None:
     journal, (served, pending) = written()
     assert journal.faults(served, pending) == []
     assert journal.faults(served[:2], pending | {12}) == [], "what was not answered may be there or not"
@@ -51,7 +51,7 @@ def test_what_may_be() -> None:
         ),
     ],
 )
-def test_what_may_not_be(change: Callable[[list[Served], set[int]], object], fault: str) -> None:
+def test_journal_finds_impossible_outcome(change: Callable[[list[Served], set[int]], object], fault: str) -> None:
     journal, (served, pending) = written()
     change(served, pending)
     assert any(fault in found for found in journal.faults(served, pending)), journal.faults(served, pending)

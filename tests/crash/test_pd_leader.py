@@ -57,7 +57,7 @@ async def members() -> AsyncIterator[list[Member]]:
             await member.close()
 
 
-async def test_the_leader_moves_dies_and_comes_back_behind(tmp_path: Path, etcd: Etcd) -> None:
+async def test_timestamps_rise_over_changes_of_pd_leader(tmp_path: Path, etcd: Etcd) -> None:
     """Writers and drainers go on. A new leader whose clock is behind gives out nothing until it has caught up: no
     timestamp is smaller than one before."""
     async with members() as (first, second, third):
@@ -127,7 +127,9 @@ def real_pds(tmp_path: Path) -> Iterator[list[tuple[str, Server]]]:
             server.kill()
 
 
-async def test_real_leaders_are_killed(tmp_path: Path, real_pds: list[tuple[str, Server]]) -> None:
+async def test_writes_continue_after_kills_of_real_pd_leader(
+    tmp_path: Path, real_pds: list[tuple[str, Server]]
+) -> None:
     """With the leader goes one of the three members of the etcd in which the pump's record lies."""
     clients = [client for client, _ in real_pds]
 

@@ -29,7 +29,7 @@ DEADLINE_S = 240 + 30 * KILLS
 
 
 @pytest.mark.timeout(DEADLINE_S + 60)
-async def test_kills_at_random_moments(tmp_path: Path, etcd: Etcd) -> None:
+async def test_pumps_killed_at_random_moments_lose_nothing_acknowledged(tmp_path: Path, etcd: Etcd) -> None:
     """Two pumps under load, one of which allocates the timestamps; one of them is killed, comes back, and is looked at:
     what was acknowledged is served, what was pending is pending. Drainers read on through all of it."""
     print(f"CRASH_SEED={SEED} CRASH_KILLS={KILLS}")

@@ -11,7 +11,7 @@ from tests.crash.syscalls import Interception, require_interception
 from tests.support.servers import ROOT
 
 
-def test_a_call_that_is_given_an_error(tmp_path: Path) -> None:
+def test_intercepted_sync_returns_given_error(tmp_path: Path) -> None:
     require_interception(tmp_path)
     interception, file = Interception(tmp_path), tmp_path / "file"
     try:

@@ -93,7 +93,9 @@ def config_of(capture: CaptureSet, chain: Chain, destination: MariaDB, *, db_typ
     return chain.write_config(drainer_config(chain, capture, destination, jobs=jobs, from_ts=from_ts, db_type=db_type))
 
 
-def test_every_table_arrives(capture: CaptureSet, etcd: Etcd, mariadb: MariaDB, java: None) -> None:
+def test_recording_through_pumps_and_drainer_gives_upstreams_tables(
+    capture: CaptureSet, etcd: Etcd, mariadb: MariaDB, java: None
+) -> None:
     """Written first, drained afterwards with --until-now."""
     with chain_of(capture, etcd) as (chain, pd):
         sender = Sender(chain, pd.hold)
@@ -156,7 +158,9 @@ def through_kills(
     assert last.wait(deadline_s=600) == 0, last.tail()
 
 
-def test_every_table_arrives_through_kills(capture: CaptureSet, etcd: Etcd, mariadb: MariaDB, java: None) -> None:
+def test_recording_through_killed_drainers_gives_upstreams_tables(
+    capture: CaptureSet, etcd: Etcd, mariadb: MariaDB, java: None
+) -> None:
     """Nothing is lost, nothing is there twice, and every range was applied once."""
     mariadb.query("CREATE DATABASE audit")
     mariadb.query("CREATE TABLE audit.moves(n BIGINT AUTO_INCREMENT PRIMARY KEY, before_ts BIGINT, after_ts BIGINT)")

@@ -53,7 +53,7 @@ def check(tidb: MariaDB, capture: CaptureSet) -> None:
     assert differences(tidb, capture, prints_as_tidb=True) == KNOWN.get(capture.name, [])
 
 
-def test_every_table_arrives_in_tidb(capture: CaptureSet, etcd: Etcd, tidb: MariaDB, java: None) -> None:
+def test_recording_into_tidb_gives_upstreams_tables(capture: CaptureSet, etcd: Etcd, tidb: MariaDB, java: None) -> None:
     """Written first, drained afterwards with --until-now; no statement of the recording is replaced."""
     with chain_of(capture, etcd) as (chain, pd):
         sender = Sender(chain, pd.hold)
@@ -66,7 +66,9 @@ def test_every_table_arrives_in_tidb(capture: CaptureSet, etcd: Etcd, tidb: Mari
         check(tidb, capture)
 
 
-def test_every_table_arrives_in_tidb_through_kills(capture: CaptureSet, etcd: Etcd, tidb: MariaDB, java: None) -> None:
+def test_recording_into_tidb_through_killed_drainers_gives_upstreams_tables(
+    capture: CaptureSet, etcd: Etcd, tidb: MariaDB, java: None
+) -> None:
     """Tables without a key would show a row that is lost or there twice."""
     with chain_of(capture, etcd) as (chain, pd):
         through_kills(capture, chain, pd, tidb, config_of(capture, chain, tidb, db_type="tidb"))

@@ -100,7 +100,7 @@ def rounded(value: Any, kind: spark.DataType) -> Any:
 
 
 @pytest.mark.parametrize("name", ["types", "keys"])
-def test_changes_replayed_are_the_tables(name: str) -> None:
+def test_change_stream_of_recording_replays_to_upstreams_tables(name: str) -> None:
     capture = CaptureSet(GOLDEN / name)
     history = history_of(capture)
     compared = 0
@@ -129,7 +129,7 @@ def test_changes_replayed_are_the_tables(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ddl", "ddl_hard"])
-def test_every_row_is_read_across_ddl(name: str) -> None:
+def test_change_stream_reads_every_row_across_ddl(name: str) -> None:
     """By a query that is started when all is over, and, with what DDL added beside it, by one that was there before."""
     capture = CaptureSet(GOLDEN / name)
     history = history_of(capture)
@@ -146,7 +146,7 @@ def test_every_row_is_read_across_ddl(name: str) -> None:
     assert count > 100
 
 
-def test_a_ddl_that_changes_columns_is_an_error_or_an_added_column() -> None:
+def test_column_ddl_in_change_stream_is_error_or_added_column() -> None:
     """A query that is started before the DDL of the recording, table by table."""
     capture = CaptureSet(GOLDEN / "ddl")
     jobs = list(history_of(capture))

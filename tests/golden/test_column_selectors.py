@@ -133,7 +133,7 @@ CASES = [("types", protocol) for protocol in PROTOCOLS] + [
 
 
 @pytest.mark.parametrize(("name", "protocol"), CASES)
-def test_rows_have_what_is_left(name: str, protocol: str, directory: Path) -> None:
+def test_selected_columns_in_every_protocol_equal_the_whole_rows_cut(name: str, protocol: str, directory: Path) -> None:
     steps = steps_of(SETS[name], directory)
     selectors = selectors_of(steps)
     whole, some = Written(protocol), Written(protocol)
@@ -172,7 +172,7 @@ def names_in(document: Mapping[str, Any]) -> set[str]:
     return {field["name"] for field in document["fields"]}
 
 
-def test_a_ddl_has_all_columns(directory: Path) -> None:
+def test_ddl_messages_with_column_selectors_have_all_columns(directory: Path) -> None:
     """As TiCDC's: the texts name them, and Simple's schemas and Debezium's table changes are of the table upstream."""
     steps = steps_of(SETS["types"], directory)
     selectors = selectors_of(steps)

@@ -55,7 +55,7 @@ def shown(work: SegmentWork) -> tuple[object, ...]:
     return folded, work.ordered, work.change_count
 
 
-def test_both_ways_of_decoding_agree(capture: CaptureSet) -> None:
+def test_recorded_rows_decoded_as_columns_equal_those_one_by_one(capture: CaptureSet) -> None:
     count = 0
     for step, payloads in segments(capture):
         rows = scan_all(payloads[::-1]).rows
@@ -65,7 +65,7 @@ def test_both_ways_of_decoding_agree(capture: CaptureSet) -> None:
     assert count > 50
 
 
-def test_folding_gives_the_same_text(capture: CaptureSet) -> None:
+def test_recorded_rows_folded_as_columns_equal_those_one_by_one(capture: CaptureSet) -> None:
     folded = 0
     for step, payloads in segments(capture):
         expected = FoldBuilder(Decoder(step.view), SQL_TEXT)

@@ -78,7 +78,7 @@ def apply(step: Step, schema: Schema, destination: NetSink) -> None:
 
 @pytest.mark.parametrize("bare", [False, True], ids=["full", "bare"])
 @pytest.mark.parametrize("name", ["ddl", "ddl_hard"])
-def test_no_ddl_of_the_recordings_needs_an_operator(
+def test_recorded_ddl_into_mariadb_needs_no_rewrite(
     name: str, bare: bool, mariadb: MariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if bare:
@@ -97,7 +97,7 @@ def test_no_ddl_of_the_recordings_needs_an_operator(
 
 
 @pytest.mark.parametrize("name", ["ddl", "ddl_hard"])
-def test_tables_end_as_if_they_were_made_at_once(name: str, mariadb: MariaDB, tmp_path: Path) -> None:
+def test_recorded_ddl_ends_in_tables_of_last_table_infos(name: str, mariadb: MariaDB, tmp_path: Path) -> None:
     """Every difference added up is what the last TableInfo says: SHOW CREATE TABLE is the same, but for the order of
     the indexes and where the counter stands."""
     mariadb.reset()
@@ -132,7 +132,7 @@ def shown(mariadb: MariaDB, schema: str, table: str) -> tuple[list[str], list[st
 
 
 @pytest.mark.parametrize("name", ["ddl", "ddl_hard"])
-def test_nor_does_sqlite(name: str, tmp_path: Path) -> None:
+def test_recorded_ddl_into_sqlite_needs_no_rewrite(name: str, tmp_path: Path) -> None:
     """Every row of every table is there, and none that upstream has not."""
     capture = CaptureSet(GOLDEN / name)
     destination = SQLiteSink(tmp_path / "downstream.sqlite")

@@ -246,7 +246,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("raw", [False, True], ids=["split", "raw"])
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("capture", find_sets(GOLDEN), ids=lambda capture: capture.name)
-def test_rules_of_consumers_hold(capture: CaptureSet, rules: str, raw: bool, directory: Path) -> None:
+def test_recorded_events_follow_consumer_rules_for_every_dispatcher(
+    capture: CaptureSet, rules: str, raw: bool, directory: Path
+) -> None:
     topics = Topics(Router(RULES[rules], "all"), raw)
     topics.meet("all")
     steps = steps_of(capture, directory)
@@ -285,7 +287,9 @@ PROTOCOLS: Final[Mapping[str, Mapping[str, str]]] = {
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("capture", find_sets(GOLDEN), ids=lambda capture: capture.name)
-def test_rules_hold_in_every_protocol(capture: CaptureSet, protocol: str, directory: Path) -> None:
+def test_recorded_events_follow_consumer_rules_in_every_protocol(
+    capture: CaptureSet, protocol: str, directory: Path
+) -> None:
     """By topics, so that Avro's subjects are tables; what is read back is what was written."""
     with serving(Registry()) as registry:
         uri = {"protocol": protocol, "schema-registry": registry.url, **PROTOCOLS[protocol]}

@@ -39,7 +39,9 @@ def mariadb() -> Iterator[MariaDB]:
 
 
 @pytest.mark.parametrize(("name", "form"), [("keys", "pb"), ("types", "pb-gzip")])
-def test_reparo_into_mariadb_makes_the_tables(mariadb: MariaDB, tmp_path: Path, name: str, form: str) -> None:
+def test_recorded_files_replayed_into_mariadb_give_upstreams_tables(
+    mariadb: MariaDB, tmp_path: Path, name: str, form: str
+) -> None:
     capture = CaptureSet(GOLDEN / name)
     files = tmp_path / "files"
     destination = sink(files, form, rotate_bytes=30_000)
@@ -55,7 +57,7 @@ def test_reparo_into_mariadb_makes_the_tables(mariadb: MariaDB, tmp_path: Path, 
     assert differences(mariadb, capture) == []
 
 
-def test_reparo_into_sqlite_makes_the_tables(tmp_path: Path) -> None:
+def test_recorded_files_replayed_into_sqlite_give_upstreams_tables(tmp_path: Path) -> None:
     capture = CaptureSet(GOLDEN / "keys")
     files = tmp_path / "files"
     record(capture, sink(files, "pb", rotate_bytes=30_000), tmp_path / "jobs.json", policy(capture))
@@ -90,7 +92,7 @@ def shown(row: Any) -> str:
 
 
 @pytest.mark.parametrize("capture", find_sets(GOLDEN), ids=lambda capture: capture.name)
-def test_every_recording_becomes_parquet(capture: CaptureSet, tmp_path: Path) -> None:
+def test_recorded_parquet_files_have_every_change_of_pb_files_once(capture: CaptureSet, tmp_path: Path) -> None:
     """And says as many changes as there are in upstream's files, each in its place once."""
     for form in ("parquet", "pb"):
         record(capture, sink(tmp_path / form, form, rotate_bytes=1 << 20), tmp_path / "jobs.json", policy(capture))

@@ -180,7 +180,7 @@ def _numbers(kinds: list[FieldType], rows: Counter[tuple[object, ...]]) -> Count
 
 
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
-def test_rows_end_as_upstreams(capture: CaptureSet, dialect: str) -> None:
+def test_recorded_rows_applied_and_folded_give_upstreams_tables(capture: CaptureSet, dialect: str) -> None:
     """Decoded by W-02 and D-TR-01 to D-TR-06; folding gives the same as one change after another."""
     model, schema = replay(capture, dialect)
     expected = capture.tables()

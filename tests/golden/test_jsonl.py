@@ -162,7 +162,7 @@ def contents(connection: sqlite3.Connection) -> dict[str, list[tuple[object, ...
 
 
 @pytest.mark.parametrize("capture", find_sets(GOLDEN), ids=lambda capture: capture.name)
-def test_lines_make_the_tables(capture: CaptureSet, tmp_path: Path) -> None:
+def test_recorded_json_lines_replay_to_tables_of_net_rows(capture: CaptureSet, tmp_path: Path) -> None:
     net = SQLiteSink(tmp_path / "net")
     replay(capture, tmp_path / "net-jobs.json", net)
     connection, replayer = replayed(capture, tmp_path)

@@ -164,7 +164,7 @@ def _changes(table: Table, kind: Kind, old: Sequence[Row], new: Sequence[Row]) -
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @FEW
 @given(pairs=st.lists(st.tuples(_rows(), _rows()), min_size=1, max_size=3), table=st.sampled_from(TABLES))
-def test_drawn_rows(case: Case, pairs: list[tuple[Row, Row]], table: Table) -> None:
+def test_protocols_agree_on_random_rows(case: Case, pairs: list[tuple[Row, Row]], table: Table) -> None:
     wire = Wire(case)
     for kind in Kind:
         check(wire, _changes(table, kind, [pair[0] for pair in pairs], [pair[1] for pair in pairs]))
@@ -172,7 +172,7 @@ def test_drawn_rows(case: Case, pairs: list[tuple[Row, Row]], table: Table) -> N
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("copies", [1, 8])
-def test_the_ends_of_every_type(case: Case, copies: int) -> None:
+def test_protocols_agree_on_bounds_of_every_type(case: Case, copies: int) -> None:
     """All of them in one call: few rows and many are encoded by different code, and NULL stands among values."""
     ends = [[*_ends(kind), *([] if n == 0 else [None])] for n, (_, kind) in enumerate(ALL)]
     count = max(map(len, ends)) * copies
@@ -185,7 +185,7 @@ def test_the_ends_of_every_type(case: Case, copies: int) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_thousand_columns(case: Case) -> None:
+def test_protocols_agree_on_table_of_a_thousand_columns(case: Case) -> None:
     columns = [("id", ALL[0][1]), *((f"c{n}", ALL[1 + n % (len(ALL) - 1)][1]) for n in range(1000))]
     table = make_table("wide", "table", columns, primary=["id"])
     rows: list[Row] = [tuple(_ends(kind)[n % len(_ends(kind))] for _, kind in columns) for n in range(3)]
@@ -195,7 +195,7 @@ def test_a_thousand_columns(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_values_of_16_mib(case: Case) -> None:
+def test_protocols_agree_on_values_of_16_mib(case: Case) -> None:
     """A text as long, and 2 MiB of a binary string: lengths have as many bytes as they may."""
     columns = [("id", ALL[0][1]), ("text", text_type(Tp.LONG_BLOB)), ("blob", FieldType(Tp.LONG_BLOB, Flag.BINARY))]
     table = make_table("large", "values", columns, primary=["id"])
@@ -204,7 +204,7 @@ def test_values_of_16_mib(case: Case) -> None:
     check(Wire(case), _changes(table, Kind.INSERT, rows, rows))
 
 
-def test_a_time_in_a_gap_is_shown_behind_it() -> None:
+def test_time_zone_samples_lie_on_either_side_of_gap() -> None:
     """The samples are what they are meant to be: either side of the gap, and both passes of the fold."""
     zone = ZoneInfo(ZONE)
     before, behind = _STAMPS[3], _STAMPS[4]
@@ -214,7 +214,7 @@ def test_a_time_in_a_gap_is_shown_behind_it() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("capture", find_sets(GOLDEN), ids=lambda capture: capture.name)
-def test_every_change_of_the_recordings(case: Case, capture: CaptureSet, tmp_path: Path) -> None:
+def test_protocols_agree_on_every_recorded_change(case: Case, capture: CaptureSet, tmp_path: Path) -> None:
     """All of them are there, in order, with equal values, whatever the tables went through between them."""
     wire, events, count = Wire(case), RowEvents(), 0
     for step in steps_of(capture, tmp_path):

@@ -95,7 +95,7 @@ def decode(written: Written) -> list[Values]:
     return list(decode_update(row)) if kind == UPDATE else [decode_delete(table, row)]
 
 
-def test_every_value_has_a_meaning(capture: CaptureSet) -> None:
+def test_every_recorded_value_converts_to_text_and_python(capture: CaptureSet) -> None:
     count = 0
     for written in rows_of(capture, History(capture)):
         for values in decode(written):
@@ -112,7 +112,7 @@ def _is_stable(history: History, table: TableInfo) -> bool:
     return len({tuple(c.id for c in version.columns) for _, version in history.versions[table.id]}) == 1
 
 
-def test_rows_are_written_again_byte_for_byte(capture: CaptureSet) -> None:
+def test_recorded_rows_are_encoded_again_to_equal_bytes(capture: CaptureSet) -> None:
     history = History(capture)
     count = 0
     for written in rows_of(capture, history):
@@ -134,7 +134,7 @@ def test_rows_are_written_again_byte_for_byte(capture: CaptureSet) -> None:
     assert count
 
 
-def test_transactions_are_built_again_byte_for_byte(capture: CaptureSet) -> None:
+def test_recorded_transactions_are_built_again_to_equal_bytes(capture: CaptureSet) -> None:
     count = 0
     for payload in capture.binlogs:
         binlog = binlog_pb2.Binlog.FromString(payload)
@@ -150,7 +150,7 @@ def test_transactions_are_built_again_byte_for_byte(capture: CaptureSet) -> None
     assert count
 
 
-def test_jobs_go_both_ways(capture: CaptureSet) -> None:
+def test_recorded_jobs_convert_to_json_and_back_without_loss(capture: CaptureSet) -> None:
     """Nothing the history says is lost but the difference between an empty list and null."""
 
     def within(part: object, whole: object, path: str) -> None:
@@ -185,7 +185,7 @@ def _recorded(value: object, tp: Tp) -> object:
     return {"hex": value["hex"].upper()} if isinstance(value, dict) else value
 
 
-def test_what_is_left_is_what_tidb_held(capture: CaptureSet) -> None:
+def test_recorded_rows_replayed_give_rows_tidb_held(capture: CaptureSet) -> None:
     history = History(capture)
     if not history.only_creates:
         pytest.skip("its DDL moves and changes rows: the drainer's own tests replay it")

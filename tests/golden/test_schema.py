@@ -84,7 +84,7 @@ def tables_of(schema: Schema) -> dict[int, tuple[str, str, tuple[tuple[int, str,
     }
 
 
-def test_the_schema_at_the_end_is_upstreams(recording: Recording) -> None:
+def test_walk_over_recording_ends_with_upstreams_schema(recording: Recording) -> None:
     schema = Schema.open(recording.history(), position_ts=recording.begin_ts, policy=EVERYTHING)
     for _ in walk(recording.batch(), schema):
         pass
@@ -97,7 +97,7 @@ def test_the_schema_at_the_end_is_upstreams(recording: Recording) -> None:
     assert {i: t for i, t in tables_of(schema).items() if t[0] in schemas} == upstream
 
 
-def test_every_row_finds_its_table(recording: Recording) -> None:
+def test_every_recorded_row_is_decoded_with_its_table(recording: Recording) -> None:
     """Only rows of truncated ids are left out; a row never meets a DDL it needs, nor misses one (rule 14)."""
     schema = Schema.open(recording.history(), position_ts=recording.begin_ts, policy=EVERYTHING)
     at_ts, left_out, mutations = recording.begin_ts, 0, 0
@@ -124,7 +124,7 @@ def test_every_row_finds_its_table(recording: Recording) -> None:
     assert left_out == {"ddl": 1}.get(recording.capture.name, left_out)
 
 
-def test_ddls_ahead_of_their_binlog(recording: Recording) -> None:
+def test_recorded_early_ddl_runs_before_rows_that_need_it(recording: Recording) -> None:
     """X-08: jobs that a row needed before their binlogs came, and rows that did so.
 
     Jobs 139 and 145 of `ddl` drop a column: before rows of versions in which it is on its way out."""
@@ -148,7 +148,7 @@ def test_ddls_ahead_of_their_binlog(recording: Recording) -> None:
     assert all(step.own_ts > step.commit_ts for step in early)
 
 
-def test_every_ddl_runs_once_wherever_batches_are_cut_and_drainers_die(recording: Recording) -> None:
+def test_recorded_ddl_runs_once_for_any_batches_and_restarts(recording: Recording) -> None:
     """The same DDLs in the same order: in one batch, in small ones, and reopened from the destination's position and
     marks after any step (also between a DDL's run and the next position)."""
     dice = random.Random(18)
@@ -182,7 +182,7 @@ def _reopened(recording: Recording, position: int, marks: set[int]) -> Schema:
     return Schema.open(recording.history(), position_ts=position, job_done=set(marks).__contains__, policy=EVERYTHING)
 
 
-def test_statements_that_are_written_anew(recording: Recording) -> None:
+def test_recorded_rename_exchange_and_drop_statements_are_rewritten_with_full_names(recording: Recording) -> None:
     """X-09, X-10, X-17 and DROP of several tables, with full names whatever the writer's database was. An exchange is
     not validated again: upstream did, and its rows are what counts."""
     if recording.capture.name != "ddl_hard":

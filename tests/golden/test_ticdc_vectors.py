@@ -69,6 +69,6 @@ def test_ticdc_vector(ticdc_vector: Vector) -> None:
         {"protocol": "config", "kind": "validate", "input": {"case": "avro + magic"}, "expected": {"valid": False}},
     ],
 )
-def test_what_no_check_understands_fails(wrong: Vector) -> None:
+def test_ticdc_vector_without_check_fails(wrong: Vector) -> None:
     with pytest.raises(AssertionError):
         test_ticdc_vector(wrong)

@@ -19,7 +19,7 @@ from tests.golden.vector_files import Vector, vectors_with
         ({"hash": "DDLJobHistory", "field_hex": "0000000000000069"}, "0000000000000069"),
     ],
 )
-def test_keys_of_the_job_history_are_read(given: Vector, digits: str) -> None:
+def test_vector_of_job_history_key_is_read(given: Vector, digits: str) -> None:
     """The bytes are those of TiDB's own form: prefix, name in groups of eight, kind, field likewise."""
     name = "44444c4a6f624869ff73746f7279000000fc0000000000000068"
     vector = {"section": "meta_key", "name": "?", "input": given}
@@ -37,14 +37,14 @@ def test_keys_of_the_job_history_are_read(given: Vector, digits: str) -> None:
         (15, '"2022-03-31 03:20:20.000000"', "0000001435fe981f"),
     ],
 )
-def test_every_code_of_json_is_read(code: int, text: str, digits: str) -> None:
+def test_vector_of_every_json_type_code_is_read(code: int, text: str, digits: str) -> None:
     vector = {"section": "json_binary", "name": "?", "hex": digits, "datum_hex": f"0a{code:02x}{digits}"}
     run({**vector, "input": {"type_code": code, "text": text}})
     with pytest.raises(AssertionError):
         run({**vector, "input": {"type_code": code, "text": text.replace("0", "1").replace("5", "6")}})
 
 
-def test_a_vector_of_no_known_form_is_an_error(tmp_path: Path) -> None:
+def test_vector_of_unknown_form_is_usage_error(tmp_path: Path) -> None:
     file = tmp_path / "vectors.json"
     for vectors, error in (([], "no vectors"), ([{"name": "?"}], "neither a section nor a protocol")):
         file.write_text(json.dumps({"vectors": vectors}))
@@ -52,7 +52,7 @@ def test_a_vector_of_no_known_form_is_an_error(tmp_path: Path) -> None:
             vectors_with("section", [file], [])
 
 
-def test_files_of_both_forms_go_to_their_checks(tmp_path: Path) -> None:
+def test_vector_files_of_both_forms_go_to_their_checks(tmp_path: Path) -> None:
     file = tmp_path / "vectors.json"
     codec, message = {"section": "varint", "name": "?"}, {"protocol": "open", "kind": "flag", "input": {}}
     file.write_text(json.dumps({"vectors": [codec, message]}))

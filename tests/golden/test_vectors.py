@@ -376,12 +376,12 @@ def test_vector(vector: Vector) -> None:
         {"section": "inserted_row", "name": "?", "input": {"table": "create view", "row": []}, "hex": "00"},
     ],
 )
-def test_what_no_check_understands_fails(wrong: Vector) -> None:
+def test_vector_without_check_fails(wrong: Vector) -> None:
     with pytest.raises((AssertionError, ValueError)):
         test_vector(wrong)
 
 
-def test_job_of_create_table_goes_both_ways() -> None:
+def test_create_table_job_converts_to_json_and_back_unchanged() -> None:
     """The document of a complete job comes out as it went in, keys in the same order."""
     document = json.loads(read(VECTORS / "ddl_job_create_table.json.gz"))
     job = Job.from_json(document)

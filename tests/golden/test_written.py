@@ -64,7 +64,7 @@ def by_columns(capture: CaptureSet, format_: Format) -> list[SegmentWork]:
 
 @pytest.mark.parametrize("capture", SETS, ids=[found.name for found in SETS])
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
-def test_rows_are_written_as_the_generated_programs_wrote_them(capture: CaptureSet, dialect: str) -> None:
+def test_recorded_rows_written_as_text_match_stored_digests(capture: CaptureSet, dialect: str) -> None:
     expected = json.loads(gzip.decompress(DIGESTS.read_bytes()))[capture.name][dialect]
     assert len(expected) > 10
     assert digests(by_rows(capture, FORMATS[dialect])) == expected

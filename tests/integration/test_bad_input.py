@@ -61,19 +61,21 @@ def busy() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("program", ["pump", "drainer", "pumpclient.ctl"])
-def test_the_command_line(program: str) -> None:
+def test_unknown_flag_is_refused_with_exit_code_2(program: str) -> None:
     refused(run(program, "-nope"), 2, "flag provided but not defined: -nope")
 
 
 @pytest.mark.parametrize("program", ["pump", "drainer"])
-def test_the_file(program: str, tmp_path: Path) -> None:
+def test_invalid_config_or_log_file_is_refused_with_its_path(program: str, tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('log-level = "info"\npd-urls = "ftp://x:1"\n')
     refused(run(program, "-config", str(tmp_path / "c.toml")), 1, f"{tmp_path}/c.toml, line 2: pd-urls: URL scheme")
     refused(run(program, "-config", str(tmp_path)), 1, f"config file {tmp_path}: Is a directory")
     refused(run(program, "-log-file", "/proc/x/y.log"), 1, "log-file /proc/x/y.log cannot be written")
 
 
-def test_a_pumps_places(cluster: Etcd, busy: str, tmp_path: Path) -> None:
+def test_pump_with_unusable_data_dir_address_or_certificate_is_refused(
+    cluster: Etcd, busy: str, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     base = ("-pd-urls", cluster.endpoint, "-addr", "127.0.0.1:0")
     refused(run("pump", *base, "-data-dir", str(tmp_path / "file")), 1, f"data-dir {tmp_path}/file cannot be used")
@@ -92,7 +94,7 @@ def test_a_pumps_places(cluster: Etcd, busy: str, tmp_path: Path) -> None:
     )
 
 
-def test_a_data_dir_in_use(cluster: Etcd, tmp_path: Path) -> None:
+def test_pump_with_data_dir_in_use_is_refused(cluster: Etcd, tmp_path: Path) -> None:
     argv = ("-pd-urls", cluster.endpoint, "-addr", "127.0.0.1:0", "-data-dir", str(tmp_path / "p"), "-status-addr", "")
     server = python_module("pump", *argv, output=tmp_path / "pump.log").start()
     try:
@@ -102,7 +104,7 @@ def test_a_data_dir_in_use(cluster: Etcd, tmp_path: Path) -> None:
         assert server.stop() == 0, server.tail()
 
 
-def test_no_etcd(tmp_path: Path) -> None:
+def test_pump_and_binlogctl_name_unreachable_etcd(tmp_path: Path) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     refused(run("pump", "-pd-urls", nobody, "-data-dir", str(tmp_path / "p")), 2, f"no connection to etcd at {nobody}")
     refused(run("pumpclient.ctl", "pumps", "-pd-urls", nobody), 3, f"no connection to etcd at {nobody}")
@@ -118,7 +120,7 @@ def drainer(cluster: Etcd, tmp_path: Path, *argv: str, to: str = "") -> tuple[in
     return run("drainer", "-config", str(config), *argv)
 
 
-def test_a_drainers_history(cluster: Etcd, tmp_path: Path) -> None:
+def test_drainer_with_unusable_history_source_is_refused(cluster: Etcd, tmp_path: Path) -> None:
     history = tmp_path / "h.json"
     refused(drainer(cluster, tmp_path, "-history-file", str(history)), 2, f"{history}", "No such file")
     history.write_text('{"id":1,"type":1}\nnonsense\n')
@@ -127,7 +129,7 @@ def test_a_drainers_history(cluster: Etcd, tmp_path: Path) -> None:
     refused(drainer(cluster, tmp_path, "-history-url", dead), 2, dead)
 
 
-def test_a_drainers_places(cluster: Etcd, busy: str, tmp_path: Path) -> None:
+def test_drainer_with_busy_address_or_invalid_path_is_refused(cluster: Etcd, busy: str, tmp_path: Path) -> None:
     refused(drainer(cluster, tmp_path, "-addr", busy), 1, f"addr {busy}: cannot listen there: Address already in use")
     refused(drainer(cluster, tmp_path, "-status-addr", busy), 1, f"status-addr {busy}: cannot listen there")
     refused(drainer(cluster, tmp_path, "-node-id", "a/b"), 1, "node-id: node id 'a/b' must not")
@@ -135,7 +137,9 @@ def test_a_drainers_places(cluster: Etcd, busy: str, tmp_path: Path) -> None:
     refused(drainer(cluster, tmp_path, to=bad), 2, f"{tmp_path} cannot be used as an SQLite file")
 
 
-def test_a_drainers_server(cluster: Etcd, mariadb: MariaDB, tmp_path: Path) -> None:
+def test_drainer_with_wrong_database_credentials_is_refused_without_password(
+    cluster: Etcd, mariadb: MariaDB, tmp_path: Path
+) -> None:
     wrong = f'[syncer.to]\nhost = "127.0.0.1"\nport = {mariadb.port}\nuser = "nobody"\npassword = "s3cret"\n'
     found = drainer(cluster, tmp_path, to=wrong)
     refused(found, 2, "1045")
@@ -149,7 +153,7 @@ def test_a_drainers_server(cluster: Etcd, mariadb: MariaDB, tmp_path: Path) -> N
         mariadb.query("DROP USER 'poor'@'%%'")
 
 
-def test_a_signal_ends_the_wait_for_a_server_that_is_down(cluster: Etcd, tmp_path: Path) -> None:
+def test_signal_ends_drainer_waiting_for_unreachable_destination(cluster: Etcd, tmp_path: Path) -> None:
     config = tmp_path / "drainer.toml"
     config.write_text(
         f'pd-urls = "{cluster.endpoint}"\naddr = "127.0.0.1:{free_port()}"\nstatus-addr = ""\ninitial-commit-ts = 0\n'
@@ -167,5 +171,5 @@ def test_a_signal_ends_the_wait_for_a_server_that_is_down(cluster: Etcd, tmp_pat
 
 
 @pytest.mark.usefixtures("java")
-def test_spark_that_does_not_start(cluster: Etcd, tmp_path: Path) -> None:
+def test_drainer_with_invalid_spark_master_is_refused(cluster: Etcd, tmp_path: Path) -> None:
     refused(drainer(cluster, tmp_path, "-master", "nonsense"), 2, "Spark did not start", "spark.log")

@@ -16,7 +16,7 @@ from tests.support.servers import ROOT
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
-def test_both_streams_make_the_tables(tmp_path: Path) -> None:
+def test_kafka_demo_streams_arrive_in_order_and_equal_shop_tables(tmp_path: Path) -> None:
     require_kafka()
     require_registry()
     directory = tmp_path / "demo"

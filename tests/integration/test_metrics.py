@@ -117,7 +117,7 @@ def running(etcd: Etcd, java: None, tmp_path: Path) -> Iterator[Running]:
             server.kill()
 
 
-def test_the_tables_of_metrics_are_what_the_programs_export_under_load(running: Running) -> None:
+def test_exported_metrics_under_load_equal_documented_tables(running: Running) -> None:
     texts = {
         "pump": scrape(running.pump_port),
         "drainer": scrape(running.drainer_port),

@@ -51,7 +51,7 @@ def written(load: Load, count: int) -> bool:
     return load.committed.total() >= count
 
 
-def test_rows_and_ddl_with_everything_killed_once(peer: Peer, mariadb: MariaDB, java: None) -> None:
+def test_copy_of_tidb_is_equal_after_pump_and_drainer_are_killed(peer: Peer, mariadb: MariaDB, java: None) -> None:
     """Two of our pumps, our drainer. TiDB looks at a pump that came back every 30 s, so only one pump is killed."""
     first, second = peer.place("pump-a"), peer.place("pump-b")
     pump = peer.our_pump(first)
@@ -92,7 +92,7 @@ def test_a_killed_tidb_leaves_prewrites_that_tikv_settles(peer: Peer, mariadb: M
 
 
 @pytest.mark.parametrize("compressor", ["", "gzip"])
-def test_the_original_drainer_on_our_pumps(compressor: str, peer: Peer, java: None) -> None:
+def test_go_drainer_reads_our_pumps_and_data_dir_used_by_go_pump(compressor: str, peer: Peer, java: None) -> None:
     """It sees what ours sees, also when the original's pump takes over a data-dir of ours and gives it back."""
     first, second = peer.place("pump-a"), peer.place("pump-b")
     pump = peer.our_pump(first)
@@ -117,7 +117,9 @@ def test_the_original_drainer_on_our_pumps(compressor: str, peer: Peer, java: No
 
 
 @pytest.mark.parametrize("mixed", [True, False], ids=["one of each", "the original's alone"])
-def test_our_drainer_on_the_original_pumps(mixed: bool, peer: Peer, mariadb: MariaDB, java: None) -> None:
+def test_our_drainer_reads_go_pumps_also_after_their_restart(
+    mixed: bool, peer: Peer, mariadb: MariaDB, java: None
+) -> None:
     """The original's pump starts again while our drainer is registered, which it must answer (Notify)."""
     first, second = peer.place("pump-a"), peer.place("pump-b")
     if mixed:

@@ -35,7 +35,7 @@ def binlogctl(etcd: Etcd, *words: str) -> str:
     return ran.stdout + ran.stderr
 
 
-def test_labels_do_not_disturb_it_and_it_keeps_them(etcd: Etcd) -> None:
+def test_go_binlogctl_lists_and_updates_labelled_pump_and_keeps_labels(etcd: Etcd) -> None:
     """R-02: it lists a pump that is paused, final, and forces it offline; what the pump said of itself stays."""
 
     async def with_registry(work: Callable[[Registry], Awaitable[NodeStatus | None]]) -> NodeStatus | None:
@@ -64,7 +64,7 @@ def test_labels_do_not_disturb_it_and_it_keeps_them(etcd: Etcd) -> None:
 
 
 @pytest.mark.parametrize(("command", "state"), [("pause-pump", State.PAUSED), ("offline-pump", State.OFFLINE)])
-def test_it_asks_a_pump_of_ours_to_go(command: str, state: State, tmp_path: Path, etcd: Etcd) -> None:
+def test_go_binlogctl_pauses_or_closes_our_pump(command: str, state: State, tmp_path: Path, etcd: Etcd) -> None:
     """Over HTTP at the address of gRPC, which is the one it finds in the registry."""
     server = pump(tmp_path, etcd, "p1", free_port()).start()
     try:
@@ -86,7 +86,7 @@ def test_it_asks_a_pump_of_ours_to_go(command: str, state: State, tmp_path: Path
 
 
 @pytest.mark.parametrize(("command", "state"), [("pause-drainer", State.PAUSED), ("offline-drainer", State.OFFLINE)])
-def test_it_asks_a_drainer_of_ours_to_go(command: str, state: State, etcd: Etcd) -> None:
+def test_go_binlogctl_pauses_or_closes_our_drainer(command: str, state: State, etcd: Etcd) -> None:
     """Likewise; status-addr is another address, which it does not know."""
     with running_stubs(etcd) as stubs:
         stubs.add("a")
@@ -98,7 +98,7 @@ def test_it_asks_a_drainer_of_ours_to_go(command: str, state: State, etcd: Etcd)
 
 
 @pytest.mark.parametrize("key", ["", "00112233445566778899aabbccddeeff"])
-def test_what_it_encrypts_is_read(key: str, etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_encrypted_by_go_binlogctl_is_decrypted(key: str, etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
     """K-13: with its own key, which is public, and with one of the operator's."""
     monkeypatch.setenv(KEY_VARIABLE, key)
     said = binlogctl(etcd, "-cmd", "encrypt", "-text", "pässw0rd =]")
@@ -118,7 +118,9 @@ def lines_of(text: str) -> list[tuple[str, str, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("words", [["-cmd", "pumps"], ["-cmd", "drainers"], ["-cmd", "fly"]], ids=" ".join)
-def test_ours_prints_the_lines_that_it_prints(words: list[str], etcd: Etcd, capsys: pytest.CaptureFixture[str]) -> None:
+def test_binlogctl_prints_same_lines_as_go_binlogctl(
+    words: list[str], etcd: Etcd, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Scripts read them. Ours says where nothing is listed, and more of an error. An unknown command is a bad command
     line here, which both end with 2; theirs ends with 1 for this one (docs/compatibility.md)."""
 

@@ -46,7 +46,7 @@ def peer(tmp_path: Path) -> Iterator[Peer]:
 
 
 @pytest.mark.parametrize(("mode", "is_written"), [("PESSIMISTIC", True), ("OPTIMISTIC", False)])
-def test_rows_of_a_cascade_that_met_a_duplicate_are_in_the_binlog_of_a_pessimistic_transaction(
+def test_rows_of_failed_cascade_are_in_binlog_of_pessimistic_transaction_only(
     peer: Peer, mode: str, is_written: bool
 ) -> None:
     """The original's drainer writes them, too: upstream has parent 12 and its child, a copy has neither."""

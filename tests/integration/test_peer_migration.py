@@ -97,7 +97,7 @@ def pumps_changed(site: Site, pumps: list[Server], load: Load, *, ours: bool) ->
     return changed
 
 
-def test_there_and_back_and_there_again(site: Site, java: None) -> None:
+def test_migration_from_go_to_ours_and_back_keeps_copy_equal(site: Site, java: None) -> None:
     peer, destination = site.peer, site.destination
     pumps = [peer.go_pump(place) for place in site.places]
     begin(peer)

@@ -127,7 +127,7 @@ def empty(request: pytest.FixtureRequest) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_ticdcs_consumer_makes_the_tables(
+def test_ticdc_consumer_makes_tables_from_our_topics(
     kafka: Broker,
     tidb: MariaDB,
     tmp_path: Path,

@@ -49,7 +49,7 @@ def reparo(directory: Path, *args: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["keys", "types", "ddl"])
-def test_it_prints_every_row_and_ddl(tmp_path: Path, name: str) -> None:
+def test_go_reparo_prints_every_row_and_ddl_of_our_files(tmp_path: Path, name: str) -> None:
     capture = CaptureSet(GOLDEN / name)
     files = tmp_path / "files"
     record(capture, sink(files, "pb", rotate_bytes=50_000), tmp_path / "jobs.json", policy(capture))
@@ -60,7 +60,7 @@ def test_it_prints_every_row_and_ddl(tmp_path: Path, name: str) -> None:
     assert not [line for line in lines if "[ERROR]" in line]
 
 
-def test_its_tables_are_those_of_tidb(mariadb: MariaDB, tmp_path: Path) -> None:
+def test_go_reparo_of_our_files_makes_tables_equal_to_tidb(mariadb: MariaDB, tmp_path: Path) -> None:
     capture = CaptureSet(GOLDEN / "keys")
     files = tmp_path / "files"
     record(capture, sink(files, "pb", rotate_bytes=50_000), tmp_path / "jobs.json", policy(capture))
@@ -73,7 +73,7 @@ def test_its_tables_are_those_of_tidb(mariadb: MariaDB, tmp_path: Path) -> None:
     assert differences(mariadb, capture) == []
 
 
-def test_ours_makes_tables_of_files_of_the_original(tmp_path: Path, mariadb: MariaDB) -> None:
+def test_reparo_of_go_drainer_files_makes_tables_equal_to_tidb(tmp_path: Path, mariadb: MariaDB) -> None:
     """In a MariaDB and in a TiDB, in several runs while the files grow. The original's drainer is killed once, so that
     it writes transactions twice."""
     binaries = peer_bin()

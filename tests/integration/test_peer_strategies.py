@@ -66,7 +66,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
         yield Mixed(peer, place, ours)
 
 
-async def test_a_go_pump_reports_nothing_and_counts_as_the_mean(mixed: Mixed) -> None:
+async def test_score_strategy_weighs_go_pump_without_score_as_mean(mixed: Mixed) -> None:
     """With one other, that is the same weight: half of the writes each, by dice."""
     found = await mixed.statuses()
     assert found[GO].score == 0 and not found[GO].label
@@ -79,7 +79,7 @@ async def test_a_go_pump_reports_nothing_and_counts_as_the_mean(mixed: Mixed) ->
     assert 50 <= chosen[OURS] <= 150, "seven times the deviation"
 
 
-async def test_a_go_pump_has_no_label(mixed: Mixed) -> None:
+async def test_label_strategy_ignores_go_pump_without_labels(mixed: Mixed) -> None:
     async with await mixed.client("label", labels={"zone": "a"}) as client:
         assert await mixed.written(client, 40) == {OURS: 40}
         assert client.counts.outside == 0
@@ -87,7 +87,7 @@ async def test_a_go_pump_has_no_label(mixed: Mixed) -> None:
         assert await mixed.written(client, 10) == {OURS: 10}
 
 
-async def test_labels_that_no_pump_has(mixed: Mixed) -> None:
+async def test_label_strategy_with_unmatched_label_uses_any_pump_or_fails(mixed: Mixed) -> None:
     """Any pump, the original's too, with a count; or none."""
     async with await mixed.client("label", labels={"zone": "z"}) as client:
         chosen = await mixed.written(client, 60)
@@ -97,7 +97,7 @@ async def test_labels_that_no_pump_has(mixed: Mixed) -> None:
             await mixed.written(client, 1)
 
 
-async def test_while_the_labelled_pump_is_away_the_go_pump_takes_its_writes(mixed: Mixed) -> None:
+async def test_label_strategy_uses_go_pump_only_while_labelled_pump_is_down(mixed: Mixed) -> None:
     """And gives them back."""
     async with await mixed.client("label", labels={"zone": "a"}) as client:
         assert await asyncio.to_thread(mixed.ours.stop) == 0, mixed.ours.tail()

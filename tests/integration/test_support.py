@@ -19,19 +19,19 @@ from tests.support.servers import ROOT, Etcd, MariaDB, answers, free_port
 pytestmark = pytest.mark.integration
 
 
-def test_etcd_answers(etcd: Etcd) -> None:
+def test_etcd_fixture_answers(etcd: Etcd) -> None:
     assert answers(int(etcd.endpoint.rsplit(":", 1)[1]))
 
 
-def test_mariadb_answers(mariadb: MariaDB) -> None:
+def test_mariadb_fixture_answers_query(mariadb: MariaDB) -> None:
     assert mariadb.query("SELECT 1 + 1") == [(2,)]
 
 
-def test_java_for_spark(java: None) -> None:
+def test_java_fixture_finds_java_for_spark(java: None) -> None:
     """The fixture itself is the check."""
 
 
-def test_a_port_is_given_once() -> None:
+def test_free_port_returns_each_port_once_over_processes() -> None:
     """Also over processes, and never one that the kernel may take for an outgoing connection."""
     ours = {free_port() for _ in range(300)}
     beside = free_port(also=1000)
@@ -44,7 +44,7 @@ def test_a_port_is_given_once() -> None:
     assert max(ours | theirs) < int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
 
-def test_kafka_commits_aborts_and_outlives_sigkill(kafka: Broker) -> None:
+def test_kafka_broker_keeps_transactions_after_sigkill(kafka: Broker) -> None:
     """Both kinds of reader see what they must, before and after."""
     topic = kafka.topic(2)
     producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": topic, "log_level": 0})
@@ -62,7 +62,7 @@ def test_kafka_commits_aborts_and_outlives_sigkill(kafka: Broker) -> None:
         kafka.start()
 
 
-def test_a_reader_waits_for_transactions_to_end(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_values_waits_for_open_transactions(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit is acknowledged before readers of committed messages see it."""
     topic = kafka.topic(1)
     producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": topic, "log_level": 0})
@@ -80,7 +80,7 @@ def test_a_reader_waits_for_transactions_to_end(kafka: Broker, monkeypatch: pyte
         assert reading.result(120) == [[b"1"]]
 
 
-def test_files_of_a_repository_are_checked_and_come_all_together(
+def test_installed_files_are_checked_by_hash_and_appear_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -103,7 +103,7 @@ def test_files_of_a_repository_are_checked_and_come_all_together(
     assert install(listed, "file:///nowhere") == folder
 
 
-def test_an_archive_of_a_repository_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_archive_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside" / "one.jar").write_bytes(b"one")

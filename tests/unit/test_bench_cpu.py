@@ -37,13 +37,13 @@ def running(name: str) -> Iterator[int]:
         process.kill()
 
 
-def test_an_ended_child_counts_for_its_parent() -> None:
+def test_cpu_of_ended_child_counts_for_its_parent() -> None:
     with running("python") as pid:
         assert cpu.process_s(pid) >= BUSY_S
     assert cpu.process_s(pid) == 0.0
 
 
-def test_programs_of_a_drainer_are_told_apart() -> None:
+def test_drainer_cpu_is_split_by_program() -> None:
     with running("java") as pid:
         wait_until(lambda: cpu.drainer_s(pid)[cpu.WORKERS] >= BUSY_S, what="the child's CPU")
         found = cpu.drainer_s(pid)
@@ -51,7 +51,7 @@ def test_programs_of_a_drainer_are_told_apart() -> None:
     assert found[cpu.DRIVER] == 0.0
 
 
-def test_between_two_looks() -> None:
+def test_cpu_between_two_samples_is_their_difference() -> None:
     before = cpu.drainer_s(os.getpid())
     begin = time.process_time()
     while time.process_time() < begin + 0.5:

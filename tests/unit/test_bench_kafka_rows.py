@@ -18,7 +18,7 @@ def counted(*messages: Sequence[int]) -> list[Counted]:
     return [Counted(0, offset, tuple(ids), 1) for offset, ids in enumerate(messages)]
 
 
-def test_every_row_once_is_right() -> None:
+def test_differences_is_empty_if_every_row_occurs_once() -> None:
     assert differences(counted([3, 1], [2]), 3) == ""
 
 
@@ -32,12 +32,12 @@ def test_every_row_once_is_right() -> None:
         ((), "3 ids missing, such as [1, 2, 3]"),
     ],
 )
-def test_what_is_wrong_is_told_though_the_count_is_right(messages: Sequence[Sequence[int]], said: str) -> None:
+def test_differences_names_missing_repeated_and_unknown_ids(messages: Sequence[Sequence[int]], said: str) -> None:
     assert differences(counted(*messages), 3) == said
 
 
 @pytest.mark.parametrize("protocol", ["open-protocol", "canal-json", "debezium", "secondary-binlog"])
-def test_ids_are_found_in_messages(protocol: str) -> None:
+def test_id_of_finds_row_ids_in_messages_of_each_protocol(protocol: str) -> None:
     changes = changes_of(*CASES["sbtest"], 20, Kind.INSERT)
     encoder, decoder = encoder_of(protocol, changes.table), make_decoder(ProtocolOptions(protocol))
     messages = encoder.frame(encoder.table(changes.table).encode(changes))

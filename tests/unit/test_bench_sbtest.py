@@ -18,7 +18,7 @@ def info_of(table: Table) -> TableInfo:
 
 
 @pytest.mark.parametrize(("table", "unique"), [(SBTEST, 1), (UNIQUE, 4), (KEYLESS, 0)])
-def test_job_and_statement_have_the_same_keys(table: Table, unique: int) -> None:
+def test_bench_table_info_and_create_statement_have_same_keys(table: Table, unique: int) -> None:
     info = info_of(table)
     assert len(info.unique_indexes()) == unique
     statement = table.create("bench")
@@ -29,7 +29,7 @@ def test_job_and_statement_have_the_same_keys(table: Table, unique: int) -> None
         assert info.columns[index.columns[0].offset].name == index.columns[0].name
 
 
-def test_sysbenchs_own_secondary_key() -> None:
+def test_sbtest_table_has_secondary_key_of_sysbench() -> None:
     assert "KEY k_1 (k)" in SBTEST.create("x")
 
 
@@ -39,7 +39,7 @@ def test_unique_columns_hold_no_value_twice() -> None:
         assert len(set(column)) == 10_000
 
 
-def test_transactions_hold_the_rows_and_come_in_order() -> None:
+def test_bench_transactions_contain_rows_in_commit_order() -> None:
     last = 0
     ids = []
     for prewrite, commit in transactions(50, 3, base=7, table=KEYLESS, table_id=42):
@@ -52,7 +52,7 @@ def test_transactions_hold_the_rows_and_come_in_order() -> None:
     assert ids == list(range(7, 157))
 
 
-def test_what_two_pumps_get_has_no_timestamp_in_common() -> None:
+def test_bench_transactions_of_two_pumps_share_no_timestamp() -> None:
     found = [
         Binlog.FromString(payload).commit_ts or Binlog.FromString(payload).start_ts
         for seed in range(2)

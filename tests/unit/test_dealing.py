@@ -18,14 +18,14 @@ def deal(items: list[Item], count: int) -> list[Item]:
 
 
 @given(items_of_modules, st.integers(1, 5))
-def test_none_is_lost_or_doubled_and_modules_keep_their_order(items: list[Item], count: int) -> None:
+def test_dealing_loses_no_test_and_keeps_order_within_modules(items: list[Item], count: int) -> None:
     found = deal(items, count)
     assert sorted(found) == sorted(items)
     for module in {item[0] for item in items}:
         assert [item for item in found if item[0] == module] == [item for item in items if item[0] == module]
 
 
-def test_every_stretch_begins_with_servers_and_ends_with_quick_ones() -> None:
+def test_dealing_gives_each_worker_server_tests_first_and_quick_ones_last() -> None:
     items = [(module, n, module < 5) for module in range(45) for n in range(4)]
     found = deal(items, 3)
     stretches = [found[:60], found[60:120], found[120:]]
@@ -36,6 +36,6 @@ def test_every_stretch_begins_with_servers_and_ends_with_quick_ones() -> None:
         assert dear == sorted(dear, reverse=True)
 
 
-def test_too_few_quick_ones_leave_the_stretches_uneven() -> None:
+def test_dealing_of_too_few_quick_tests_keeps_order() -> None:
     items = [(0, n, True) for n in range(9)] + [(1, 0, False)]
     assert deal(items, 2) == items

@@ -29,12 +29,12 @@ def modules() -> dict[Path, str]:
     return {path.relative_to(ROOT): path.read_text() for path in found}
 
 
-def test_no_module_is_longer_than_a_reader_stays() -> None:
+def test_modules_have_no_more_than_allowed_lines() -> None:
     long = {str(path): lines for path, text in modules().items() if (lines := text.count("\n")) > MODULE_LINES_MAX}
     assert not long
 
 
-def test_no_function_is_longer_than_two_screens() -> None:
+def test_functions_have_no_more_than_allowed_lines() -> None:
     long = [
         f"{path}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
         for path, text in modules().items()
@@ -72,16 +72,16 @@ def test_number_of_examples_is_set_by_the_profile_alone() -> None:
     assert not found
 
 
-def test_names_of_modules_say_what_is_in_them() -> None:
+def test_module_names_are_specific() -> None:
     assert not [str(path) for path in modules() if EMPTY_NAMES & {path.stem, *path.parent.parts}]
 
 
-def test_every_module_says_first_what_it_is() -> None:
+def test_modules_have_docstrings() -> None:
     silent = [str(path) for path, text in modules().items() if text.strip() and not ast.get_docstring(ast.parse(text))]
     assert not silent
 
 
-def test_health_checks_of_hypothesis_do_not_measure_the_machine() -> None:
+def test_health_check_suppressions_include_too_slow() -> None:
     """A list in a test replaces that of the profile (tests/conftest.py), which has too_slow."""
     lists = [
         (str(path.relative_to(ROOT)), found)
@@ -97,12 +97,12 @@ def _named() -> list[str]:
     return re.findall(r"`((?:proto|pump|pumpclient|drainer|demo|bench|deploy|docs|tests)/[\w./]*)`", part)
 
 
-def test_the_map_names_what_is_there() -> None:
+def test_readme_map_names_existing_paths() -> None:
     assert _named()
     assert not [name for name in _named() if not (ROOT / name).exists()]
 
 
-def test_the_map_has_every_room() -> None:
+def test_readme_map_names_every_package() -> None:
     """Each folder with modules of its own, or one that holds it and is named."""
     named = {name.rstrip("/") for name in _named()}
     tops = {top for top in PROGRAMS if top != "drainer"}
@@ -129,7 +129,7 @@ def _imports(path: str) -> set[str]:
     return {name.replace(".", "/") + ".py" for name in names}
 
 
-def test_the_route_of_a_binlog_is_one() -> None:
+def test_readme_binlog_route_modules_import_each_other() -> None:
     """Each station imports another one or is imported by it; between pump and drainer lies the network."""
     route = _route()
     assert len(route) == len(set(route)) > 20

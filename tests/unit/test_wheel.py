@@ -35,7 +35,7 @@ def head() -> str:
     return ran.stdout.strip() if ran.returncode == 0 else ""
 
 
-def test_a_wheel_holds_the_programs_and_nothing_else(built: Path) -> None:
+def test_wheel_contains_programs_licence_and_commit_only(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -50,7 +50,7 @@ def test_a_wheel_holds_the_programs_and_nothing_else(built: Path) -> None:
         assert "License-Expression: Apache-2.0" in archive.read(metadata).decode()
 
 
-def test_an_sdist_tells_its_commit_too(built: Path) -> None:
+def test_sdist_contains_licence_build_hook_and_commit(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = archive.getnames()
@@ -59,7 +59,7 @@ def test_an_sdist_tells_its_commit_too(built: Path) -> None:
         assert not head() or any(name.endswith("/proto/binlog/COMMIT") for name in names)
 
 
-def test_a_wheel_names_commit_and_time_of_its_build_where_git_is_not_installed(tmp_path: Path) -> None:
+def test_wheel_built_without_git_names_commit_and_build_time(tmp_path: Path) -> None:
     env = {"PATH": str(tmp_path), "SOURCE_DATE_EPOCH": "1000000000"}
     argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(argv, cwd=ROOT, check=True, timeout=240, env=env)
@@ -70,7 +70,7 @@ def test_a_wheel_names_commit_and_time_of_its_build_where_git_is_not_installed(t
 
 
 @pytest.mark.slow
-def test_an_empty_environment_with_the_wheel_runs_every_command(built: Path, tmp_path: Path) -> None:
+def test_wheel_in_empty_environment_runs_every_command_or_names_its_extra(built: Path, tmp_path: Path) -> None:
     """Or it says which extra it lacks. This environment has them all."""
     uv = shutil.which("uv") or str(ROOT / ".tools/bin/uv")
     if not Path(uv).exists():

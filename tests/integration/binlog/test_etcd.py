@@ -41,7 +41,7 @@ class TestRealEtcd(EtcdSuite):
     """The same contract."""
 
 
-async def test_a_dead_endpoint_is_passed_over(shared: Etcd) -> None:
+async def test_etcd_client_skips_unreachable_endpoint(shared: Etcd) -> None:
     client = connect_etcd([f"http://127.0.0.1:{free_port()}", shared.endpoint.removeprefix("http://")])
     began = time.monotonic()
     await client.put("/failover", b"1")
@@ -51,7 +51,7 @@ async def test_a_dead_endpoint_is_passed_over(shared: Etcd) -> None:
     await client.close()
 
 
-async def test_nobody_there_is_named_within_the_timeout() -> None:
+async def test_etcd_client_names_unreachable_endpoint_within_timeout() -> None:
     port = free_port()
     client = GrpcEtcd([f"http://127.0.0.1:{port}"], Security(), timeout_s=0.3)
     with pytest.raises(EtcdError, match=f"get /a: no connection to etcd at http://127.0.0.1:{port} within 0.3 s"):
@@ -61,7 +61,7 @@ async def test_nobody_there_is_named_within_the_timeout() -> None:
     await client.close()
 
 
-async def test_compaction_is_told_apart(shared: Etcd) -> None:
+async def test_etcd_watch_below_compacted_revision_raises_watch_compacted(shared: Etcd) -> None:
     client = GrpcEtcd([shared.endpoint], Security())
     first = await client.put("/compact", b"1")
     last = [await client.put("/compact", str(i).encode()) for i in range(5)][-1]
@@ -72,7 +72,7 @@ async def test_compaction_is_told_apart(shared: Etcd) -> None:
     await client.close()
 
 
-async def test_a_killed_member_breaks_the_watch_and_comes_back(etcd: Etcd) -> None:
+async def test_etcd_watch_breaks_when_member_is_killed_and_resumes_after_restart(etcd: Etcd) -> None:
     """SIGKILL: the watch ends with an error; after the restart list and watch go on from the revision."""
     client = GrpcEtcd([etcd.endpoint], Security())
     revision = await client.put("/a", b"1")
@@ -112,7 +112,7 @@ async def answered(client: GrpcEtcd) -> None:
                 return
 
 
-async def test_a_stopped_member_times_out(etcd: Etcd) -> None:
+async def test_etcd_requests_to_stopped_member_time_out(etcd: Etcd) -> None:
     """SIGSTOP: TCP lives, nobody answers; every request ends within its time."""
     first = connect_etcd([etcd.endpoint])
     await first.put("/a", b"1")
@@ -155,7 +155,7 @@ def tls_etcd(tmp_path: Path) -> Iterator[tuple[str, Authority]]:
         server.kill()
 
 
-async def test_tls_with_client_certificate(tls_etcd: tuple[str, Authority]) -> None:
+async def test_etcd_client_connects_with_client_certificate(tls_etcd: tuple[str, Authority]) -> None:
     url, authority = tls_etcd
     pair = authority.issue("client")
     security = Security(str(authority.ca), str(pair.cert), str(pair.key))

@@ -14,7 +14,7 @@ from tests.support.servers import Etcd, wait_until
 pytestmark = pytest.mark.integration
 
 
-async def test_renewed_until_it_is_stopped(etcd: Etcd) -> None:
+async def test_keep_alive_thread_renews_lease_until_stopped(etcd: Etcd) -> None:
     client = connect_etcd([etcd.endpoint])
     began_s = boot_clock_s()
     lease = await client.lease(4)
@@ -34,7 +34,7 @@ async def test_renewed_until_it_is_stopped(etcd: Etcd) -> None:
     await client.close()
 
 
-async def test_a_lease_that_has_ended_is_known_to_have(etcd: Etcd) -> None:
+async def test_keep_alive_thread_notices_revoked_lease(etcd: Etcd) -> None:
     client = connect_etcd([etcd.endpoint])
     lease = await client.lease(2)
     kept = KeepAliveThread([etcd.endpoint], None, lease, boot_clock_s())

@@ -19,7 +19,7 @@ from tests.integration.binlog.rpc_server import WAIT_S, raw, running, until
 from tests.unit.http2.peer import GREETING
 
 
-async def test_more_connections_than_there_may_be() -> None:
+async def test_connections_above_connections_max_are_closed() -> None:
     async with running(connections_max=2) as server, raw(server.port) as (_, one), raw(server.port) as (_, two):
         for writer in (one, two):
             writer.write(GREETING)
@@ -32,7 +32,7 @@ async def test_more_connections_than_there_may_be() -> None:
         assert await server.unary("Echo")(b"x", timeout=WAIT_S) == b"x"
 
 
-async def test_connections_leave_files_for_others() -> None:
+async def test_connections_max_leaves_file_descriptors_for_others() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for limit, expected in ((min(soft, 1000), min(soft, 1000) // 2), (soft, min(4096, soft // 2))):
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
@@ -43,7 +43,7 @@ async def test_connections_leave_files_for_others() -> None:
         assert found == (4096 if limit == resource.RLIM_INFINITY else expected)
 
 
-async def test_a_unix_socket(tmp_path: Path) -> None:
+async def test_server_listens_on_unix_socket_and_replaces_stale_file(tmp_path: Path) -> None:
     """Beside the address; a file that a killed server left is no obstacle, and none is left."""
     path = tmp_path / "s"
     for _ in range(2):
@@ -58,7 +58,7 @@ async def test_a_unix_socket(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["", "::", "localhost"])
-async def test_one_port_for_every_address_of_a_name(host: str) -> None:
+async def test_server_listens_on_one_port_for_every_address_of_host(host: str) -> None:
     async with running() as server:
         port = await server.server.listen(host, 0)
         for address in ("127.0.0.1", "[::1]") if socket.has_dualstack_ipv6() and host == "::" else ("127.0.0.1",):

@@ -15,7 +15,7 @@ from tests.unit.http2.peer import GREETING, data, headers
 
 
 @pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
-async def test_calls_of_every_kind(compression: Any) -> None:
+async def test_unary_and_streaming_calls_return_messages_of_any_size(compression: Any) -> None:
     async with running() as server:
         for size in (0, 1, 5000, 70_000, 9 * MIB):
             message = os.urandom(size)
@@ -33,7 +33,7 @@ async def test_calls_of_every_kind(compression: Any) -> None:
         await until(lambda: server.room.bytes == 0)
 
 
-async def test_much_both_ways_at_once_on_one_connection() -> None:
+async def test_upload_and_download_on_one_connection_do_not_block_each_other() -> None:
     """Each direction is many times its windows, and neither waits for the other; small calls pass between."""
     async with running() as server:
         call = server.stream("Each")
@@ -62,13 +62,13 @@ async def test_much_both_ways_at_once_on_one_connection() -> None:
         await until(lambda: server.room.bytes == 0)
 
 
-async def test_many_at_once_on_one_connection() -> None:
+async def test_many_concurrent_calls_on_one_connection_get_their_answers() -> None:
     async with running() as server:
         messages = [os.urandom(1 + 37 * number) for number in range(500)]
         assert await asyncio.gather(*(server.unary("Echo")(message) for message in messages)) == messages
 
 
-async def test_errors_become_statuses() -> None:
+async def test_handler_errors_become_grpc_statuses() -> None:
     async with running() as server:
         assert await refused(server.unary("Fail")(b"named")) == (StatusCode.ABORTED, "5 % of it: schön")
         code, text = await refused(server.unary("Fail")(b""))
@@ -85,7 +85,7 @@ async def test_errors_become_statuses() -> None:
         assert len(found) == 3
 
 
-async def test_a_deadline_ends_the_handler_too() -> None:
+async def test_expired_deadline_ends_call_and_handler() -> None:
     """The client's own clock does not count here: it sends a deadline, and waits."""
     async with running() as server, raw(server.port) as (reader, writer):
         request = headers(1, (*path("Wait"), ("grpc-timeout", "100m"))) + data(1, b"\0\0\0\0\0", end=True)

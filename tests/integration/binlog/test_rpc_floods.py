@@ -92,7 +92,7 @@ async def test_a_flood_is_cut_off_and_others_are_served(name: str, caplog: pytes
         assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < 200 * MIB
 
 
-async def test_pings_of_a_client_that_works_are_no_flood() -> None:
+async def test_pings_with_every_answer_are_no_flood() -> None:
     """gRPC's clients measure the line with a ping for each answer: five a call here, twice as many as a client may send
     that does nothing else."""
     async with running() as server, raw(server.port) as (reader, writer):
@@ -110,7 +110,7 @@ async def test_pings_of_a_client_that_works_are_no_flood() -> None:
         assert [each.kind for each in parse(said)].count(frames.PING) == 20_001
 
 
-async def test_calls_that_never_come_hold_no_more_than_the_limit() -> None:
+async def test_calls_without_messages_hold_no_more_than_stream_limit() -> None:
     """As many streams as there may be, each with a message announced; what is above the limit of bytes is refused."""
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING)

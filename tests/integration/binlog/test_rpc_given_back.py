@@ -37,7 +37,7 @@ LAST = {"unknown flags": prefixed(b"abc", flags=7), "too long": struct.pack(">BI
 
 
 @pytest.mark.parametrize("name", LAST)
-async def test_messages_before_one_that_cannot_be_read(name: str) -> None:
+async def test_messages_before_unreadable_one_release_memory_budget(name: str) -> None:
     """They came whole, in the same frame as what ends the stream; the handler never sees them."""
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + headers(1, path("Each")))
@@ -46,7 +46,9 @@ async def test_messages_before_one_that_cannot_be_read(name: str) -> None:
         await until(lambda: server.room.bytes == 0)
 
 
-async def test_no_memory_for_a_message_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_allocation_for_streamed_message_is_answered_and_releases_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def none(size: int) -> memoryview:
         raise RpcError(Status.UNAVAILABLE, f"no memory for a message of {size} bytes")
 
@@ -83,7 +85,7 @@ async def _stuck() -> tuple[Edge, InFlight, Stuck]:
     return edge, room, gate
 
 
-async def test_a_stream_cancelled_with_more_batches_than_may_be_under_way() -> None:
+async def test_cancelled_stream_with_too_many_batches_releases_memory_budget() -> None:
     edge, room, gate = await _stuck()
     async with aio.insecure_channel(f"127.0.0.1:{edge.port}") as channel:
         call: Any = channel.stream_stream("/binlog.ext.PumpExt/WriteBatch")()
@@ -99,7 +101,9 @@ async def test_a_stream_cancelled_with_more_batches_than_may_be_under_way() -> N
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_a_stream_that_ends_before_its_requests(cancelled: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_stream_ended_early_releases_budget_and_logs_no_error(
+    cancelled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """For a batch that is none the status says so; neither that nor a cancelled stream is a mistake of the server."""
     edge, room, gate = await _stuck()
     gate.go_on.set()
@@ -120,7 +124,7 @@ async def test_a_stream_that_ends_before_its_requests(cancelled: bool, caplog: p
     assert [record for record in ours if record.levelno >= logging.ERROR] == []
 
 
-async def test_a_deadline_passes_while_answers_wait_for_their_reader() -> None:
+async def test_answers_of_expired_call_are_dropped_for_peer_without_window() -> None:
     """They are not kept for a peer that opens no window: nobody counts them any more."""
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + settings(INITIAL_WINDOW_SIZE=0))
@@ -134,7 +138,7 @@ async def test_a_deadline_passes_while_answers_wait_for_their_reader() -> None:
             found += await asyncio.wait_for(reader.read(1 << 16), WAIT_S)
 
 
-async def test_a_stream_whose_window_was_closed_has_time_again() -> None:
+async def test_stall_time_of_stream_restarts_when_its_window_opens() -> None:
     """It waited for room longer than a message may stall; then its bytes are asked for, not missed."""
     timing = Timing(stall_s=600.0)
     async with running(room=InFlight(10 * MIB), timing=timing) as server, raw(server.port) as (reader, writer):
@@ -168,7 +172,7 @@ def blocked(server: Running) -> list[BidiCall]:
     return [call for call in calls if isinstance(call, BidiCall) and call._receiving.blocked]
 
 
-async def test_a_connection_whose_handshake_ends_after_the_server_stopped() -> None:
+async def test_connection_accepted_after_server_stop_is_closed() -> None:
     """Nobody would end its calls any more."""
     async with running() as server:
         call = server.unary("Wait")(b"0123456789", timeout=WAIT_S)
@@ -184,7 +188,7 @@ async def test_a_connection_whose_handshake_ends_after_the_server_stopped() -> N
         await asyncio.wait_for(stopping, WAIT_S)
 
 
-async def test_only_those_wake_whose_answers_went_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ping_wakes_no_blocked_sender_and_window_update_only_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ping to a connection with many blocked streams costs what a ping costs."""
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + settings(INITIAL_WINDOW_SIZE=0))
@@ -209,7 +213,7 @@ async def test_only_those_wake_whose_answers_went_out(monkeypatch: pytest.Monkey
         await until(lambda: server.handlers.yielded == 1 and woken == [1])
 
 
-async def test_connections_of_another_protocol_count() -> None:
+async def test_handed_over_http1_connections_count_towards_connections_max() -> None:
     """Each is an open file, whatever it speaks; one that is gone makes room."""
     many = running(connections_max=2, http1=asyncio.Protocol)
     async with many as server, raw(server.port) as (_, one), raw(server.port) as (_, two):

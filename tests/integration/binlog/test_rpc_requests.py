@@ -19,7 +19,9 @@ from tests.unit.http2.peer import GREETING, data, frame, headers, parse, rst
         ((), b"415"),
     ],
 )
-async def test_what_is_no_grpc(fields: tuple[tuple[str, str], ...], status: bytes) -> None:
+async def test_request_without_grpc_content_type_or_post_is_refused_in_http(
+    fields: tuple[tuple[str, str], ...], status: bytes
+) -> None:
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + headers(1, (*GRPC[:3], *fields), end=True))
         await asyncio.wait_for(reader.readuntil(b"this address serves gRPC"), WAIT_S)
@@ -27,7 +29,7 @@ async def test_what_is_no_grpc(fields: tuple[tuple[str, str], ...], status: byte
         assert b"405" in await asyncio.wait_for(reader.readuntil(b"is asked with POST"), WAIT_S)
 
 
-async def test_plain_http_is_answered_when_it_has_ended() -> None:
+async def test_plain_http_request_is_answered_after_its_end() -> None:
     """Until then it has its place among the streams, which a reset gives back."""
     async with running(limits=Limits(streams_max=2)) as server, raw(server.port) as (reader, writer):
         get = ((":method", "GET"), *GRPC[1:])
@@ -51,7 +53,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-async def test_requests_with_mistakes(name: str) -> None:
+async def test_malformed_grpc_request_is_refused_with_reason(name: str) -> None:
     sent, text = MISTAKES[name]
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + headers(1, GRPC) + data(1, sent, end=True))
@@ -59,14 +61,14 @@ async def test_requests_with_mistakes(name: str) -> None:
         await until(lambda: server.room.bytes == 0)
 
 
-async def test_encodings_that_nobody_knows() -> None:
+async def test_unknown_grpc_encoding_is_refused_with_supported_ones() -> None:
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + headers(1, (*GRPC, ("grpc-encoding", "snappy")), end=True))
         found = await asyncio.wait_for(reader.readuntil(b"compressed by snappy"), WAIT_S)
         assert b"identity,gzip" in found and b"grpc-status\x0212" in found
 
 
-async def test_what_ends_a_connection_is_said() -> None:
+async def test_connection_error_is_named_in_goaway() -> None:
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + headers(1, path("Each")) + data(1, b"\0\0\0\0\5hello"))
         await asyncio.wait_for(reader.readuntil(b"hello"), WAIT_S)

@@ -16,7 +16,7 @@ from tests.integration.binlog.rpc_server import GRPC, MIB, WAIT_S, path, raw, re
 from tests.unit.http2.peer import GREETING, data, frame, headers, parse, settings
 
 
-async def test_a_slow_reader_holds_its_handler_back() -> None:
+async def test_slow_reader_blocks_its_handler() -> None:
     """Nothing of 400 MiB is made that does not fit ahead of the reader."""
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + settings(INITIAL_WINDOW_SIZE=(1 << 31) - 1))
@@ -33,7 +33,7 @@ async def test_a_slow_reader_holds_its_handler_back() -> None:
         assert reader is not None
 
 
-async def test_who_does_not_read_is_not_read() -> None:
+async def test_server_stops_reading_from_peer_that_reads_no_answers() -> None:
     """Answers are small, so no window stops them: reading stops instead."""
     async with running() as server, raw(server.port) as (reader, writer):
         reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ async def test_who_does_not_read_is_not_read() -> None:
         reading.cancel()
 
 
-async def test_room_is_asked_for_before_the_bytes_come() -> None:
+async def test_memory_budget_is_requested_before_message_bytes_arrive() -> None:
     async with running(room=InFlight(10 * MIB)) as server, raw(server.port) as (reader, writer):
         first = server.unary("Wait")(bytes(9 * MIB))
         await asyncio.wait_for(server.handlers.begun.wait(), WAIT_S)
@@ -88,7 +88,7 @@ async def test_a_message_above_the_limit_is_refused_before_its_bytes_come() -> N
         await until(lambda: server.room.bytes == 0)
 
 
-async def test_a_stream_lives_on_when_there_is_no_room() -> None:
+async def test_stream_survives_refusal_of_message_above_memory_budget() -> None:
     """Its message is refused by its handler; beyond what is tolerated, it waits."""
     async with running(room=InFlight(10 * MIB)) as server:
         first = server.unary("Wait")(bytes(9 * MIB))
@@ -114,7 +114,7 @@ async def test_a_stream_lives_on_when_there_is_no_room() -> None:
         await until(lambda: server.room.bytes == 0)
 
 
-async def test_messages_that_nobody_takes_are_not_read_on() -> None:
+async def test_server_stops_reading_stream_whose_messages_are_not_consumed() -> None:
     async with running() as server:
         call = server.stream("None")
         written = 0
@@ -136,7 +136,7 @@ async def test_messages_that_nobody_takes_are_not_read_on() -> None:
         call.cancel()
 
 
-async def test_messages_that_wait_are_no_larger_than_their_bytes() -> None:
+async def test_queued_messages_take_no_more_memory_than_their_bytes() -> None:
     """Empty ones, as many as the windows take: each is five bytes, and would be some hundred as an object."""
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING)
@@ -161,7 +161,7 @@ async def test_messages_that_wait_are_no_larger_than_their_bytes() -> None:
         assert {len(call._queue) for call in session._calls.values()} == {QUEUE_MAX}  # type: ignore[attr-defined]
 
 
-async def test_messages_that_waited_come_whole_and_in_order() -> None:
+async def test_queued_messages_arrive_whole_and_in_order() -> None:
     """Small and large ones, cut anywhere, behind more of them than are kept as messages; the end is behind them."""
     chance = random.Random(5)
     sizes = [*[0] * 500, 1, 300_000, *[20] * 200, 130_000, *range(100), 70_000, 0]
@@ -183,7 +183,7 @@ async def test_messages_that_waited_come_whole_and_in_order() -> None:
         await until(lambda: server.room.bytes == 0)
 
 
-async def test_a_mistake_behind_messages_that_waited() -> None:
+async def test_invalid_message_behind_queued_ones_ends_stream() -> None:
     async with running() as server, raw(server.port) as (reader, writer):
         sent = b"\0\0\0\0\0" * 500 + b"\7\0\0\0\1a"
         writer.write(GREETING + headers(1, path("Slow")) + data(1, sent) + frame(6, b"all came"))
@@ -194,7 +194,7 @@ async def test_a_mistake_behind_messages_that_waited() -> None:
         await until(lambda: server.room.bytes == 0)
 
 
-async def test_a_stream_that_ends_within_a_message_that_waited() -> None:
+async def test_stream_ended_within_queued_message_is_refused() -> None:
     async with running() as server, raw(server.port) as (reader, writer):
         sent = b"\0\0\0\0\0" * 500 + b"\0\0\0\0\5ab"
         writer.write(GREETING + headers(1, path("Slow")) + data(1, sent, end=True) + frame(6, b"all came"))

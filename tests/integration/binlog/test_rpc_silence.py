@@ -15,7 +15,7 @@ from tests.integration.binlog.rpc_server import MIB, WAIT_S, path, raw, running,
 from tests.unit.http2.peer import GREETING, data, headers
 
 
-async def test_a_peer_that_answers_no_ping_is_given_up() -> None:
+async def test_peer_that_answers_no_ping_is_disconnected() -> None:
     timing = Timing(ping_after_s=0.2, ping_timeout_s=0.3)
     async with running(timing=timing) as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + headers(1, path("Each")))
@@ -37,7 +37,7 @@ async def test_a_peer_that_answers_pings_is_kept() -> None:
         assert await call == b"x" * 10
 
 
-async def test_a_message_that_does_not_go_on_is_given_up() -> None:
+async def test_message_without_new_bytes_is_ended_after_stall_time() -> None:
     timing = Timing(stall_s=0.3)
     async with running(timing=timing) as server, raw(server.port) as (reader, writer):
         for stream_id, name in ((1, "Echo"), (3, "Each")):
@@ -50,7 +50,7 @@ async def test_a_message_that_does_not_go_on_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("name", ["Echo", "Each"])
-async def test_a_message_that_hardly_goes_on_is_given_up(name: str) -> None:
+async def test_message_below_minimum_rate_is_ended_after_stall_time(name: str) -> None:
     """A byte now and then would hold the room of a large message for ever."""
     timing = Timing(stall_s=600.0)
     async with running(timing=timing) as server, raw(server.port) as (reader, writer):
@@ -70,7 +70,7 @@ async def test_a_message_that_hardly_goes_on_is_given_up(name: str) -> None:
         await until(lambda: server.room.bytes == 0)
 
 
-async def test_a_stream_that_is_merely_silent_is_kept() -> None:
+async def test_silent_stream_without_partial_message_stays_open() -> None:
     async with running(timing=Timing(stall_s=0.2)) as server:
         call = server.stream("Each")
         await call.write(b"a")
@@ -81,14 +81,14 @@ async def test_a_stream_that_is_merely_silent_is_kept() -> None:
         call.cancel()
 
 
-async def test_who_says_nothing_is_given_up() -> None:
+async def test_connection_without_complete_preface_is_closed() -> None:
     async with running(timing=Timing(greeting_s=0.3)) as server, raw(server.port) as (reader, writer):
         writer.write(PREFACE[:10])
         with contextlib.suppress(ConnectionError):
             assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
 
 
-async def test_a_mistake_in_one_connection_does_not_stop_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exception_in_tick_of_one_session_does_not_stop_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two are silent; of one the clock fails, and the other is given up all the same. Both must be there at a time."""
     timing = Timing(greeting_s=600.0)
     async with running(timing=timing) as server, raw(server.port) as (one, _), raw(server.port) as (two, _):
@@ -103,7 +103,7 @@ async def test_a_mistake_in_one_connection_does_not_stop_the_clock(monkeypatch: 
             end.cancel()
 
 
-async def test_peers_that_begin_http1_leave_connections_to_grpc() -> None:
+async def test_http1_connections_leave_connections_to_grpc() -> None:
     pages = StatusServer("", {}, connections_max=2)
     await pages.prepare()
     try:

@@ -25,7 +25,7 @@ async def taken(server: Running, count: int) -> None:
     await until(lambda: len(server.handlers.taken) == count)
 
 
-async def test_answers_in_any_order() -> None:
+async def test_batched_unary_calls_may_be_answered_in_any_order() -> None:
     """Each gets its own; errors have their status; what a request holds is held until it is answered."""
     async with running() as server:
         calls = [server.unary("Later")(b"%d" % number) for number in range(3)]
@@ -44,13 +44,13 @@ async def test_answers_in_any_order() -> None:
         assert not by_request[b"2"](b"again"), "only once"
 
 
-async def test_a_refusal_at_once() -> None:
+async def test_batched_unary_call_may_be_refused_at_once() -> None:
     async with running() as server:
         assert await refused(server.unary("Later")(b"refused")) == (StatusCode.ABORTED, "refused at once")
         await until(lambda: server.room.bytes == 0)
 
 
-async def test_a_loop_that_cancels_what_it_has_taken() -> None:
+async def test_batched_unary_call_cancelled_by_responder_has_status_cancelled() -> None:
     async with running() as server:
         call = asyncio.ensure_future(server.unary("Later")(b"a"))
         await taken(server, 1)
@@ -58,7 +58,7 @@ async def test_a_loop_that_cancels_what_it_has_taken() -> None:
         assert await refused(call) == (StatusCode.CANCELLED, "the call was cancelled")
 
 
-async def test_a_compressed_request_goes_the_other_way() -> None:
+async def test_compressed_request_is_handled_as_general_call() -> None:
     async with running() as server:
         call = server.unary("Later")(b"x" * 1000, compression=Compression.Gzip)
         assert await asyncio.wait_for(call, WAIT_S) == b"x" * 1000
@@ -77,7 +77,9 @@ def part(_call: Any, server: Running) -> None:
 
 @pytest.mark.parametrize("leave", [cancel, part])
 @pytest.mark.parametrize("found", [b"answer", BinlogError("no")])
-async def test_who_does_not_wait_any_more(leave: Callable[[Any, Running], None], found: bytes | BinlogError) -> None:
+async def test_ended_call_holds_budget_until_responder_is_done(
+    leave: Callable[[Any, Running], None], found: bytes | BinlogError
+) -> None:
     """His request is held until the sink has done with it; then all of it is given back, and nothing is sent."""
     async with running() as server:
         call = server.unary("Later")(bytes(1000))
@@ -93,7 +95,7 @@ async def test_who_does_not_wait_any_more(leave: Callable[[Any, Running], None],
             await call
 
 
-async def test_a_deadline() -> None:
+async def test_batched_unary_call_after_deadline_ends_and_late_answer_is_dropped() -> None:
     async with running() as server:
         call = asyncio.ensure_future(server.unary("Later")(b"abc", timeout=WAIT_S))
         await taken(server, 1)
@@ -105,7 +107,7 @@ async def test_a_deadline() -> None:
         assert server.room.bytes == 0 and session.is_idle
 
 
-async def test_a_sink_takes_its_time() -> None:
+async def test_batched_unary_call_is_not_ended_as_stalled_while_responder_works() -> None:
     """A peer that has sent all owes nothing: the call is not ended as one that stalls."""
     async with running(timing=Timing(stall_s=1.0)) as server:
         call = asyncio.ensure_future(server.unary("Later")(b"a"))
@@ -116,7 +118,7 @@ async def test_a_sink_takes_its_time() -> None:
         assert await asyncio.wait_for(call, WAIT_S) == b"b"
 
 
-async def test_a_request_that_is_none() -> None:
+async def test_invalid_request_is_not_given_to_responder() -> None:
     """A second message, a torn one: the sink never sees them."""
     message = struct.pack(">BI", 0, 3) + b"abc"
     for body in (message + message, message[:-1], gzip.compress(b"")):
@@ -126,7 +128,7 @@ async def test_a_request_that_is_none() -> None:
             assert server.handlers.taken == [] and server.room.bytes == 0
 
 
-async def test_a_server_that_stops_waits_for_what_was_taken() -> None:
+async def test_stopping_server_waits_for_batched_unary_calls() -> None:
     async with running() as server:
         call = asyncio.ensure_future(server.unary("Later")(b"a"))
         await taken(server, 1)
@@ -137,7 +139,7 @@ async def test_a_server_that_stops_waits_for_what_was_taken() -> None:
         await asyncio.wait_for(stopping, WAIT_S)
 
 
-async def test_a_server_that_stops_at_once() -> None:
+async def test_server_stop_without_grace_ends_batched_unary_calls() -> None:
     async with running() as server:
         call = asyncio.ensure_future(server.unary("Later")(b"a"))
         await taken(server, 1)
@@ -162,7 +164,7 @@ async def answered(reader: asyncio.StreamReader, count: int) -> bytes:
     return found
 
 
-async def test_calls_that_arrive_together_are_given_and_answered_together() -> None:
+async def test_batched_unary_calls_that_arrive_together_are_answered_together() -> None:
     """Each with its own deadline and bytes; one that was cancelled before is held until its sink has done with it."""
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + call(1, b"first"))
@@ -183,7 +185,7 @@ async def test_calls_that_arrive_together_are_given_and_answered_together() -> N
         await until(lambda: session.is_idle)
 
 
-async def test_where_there_is_no_room_for_all_there_is_for_some() -> None:
+async def test_batched_unary_calls_above_memory_budget_are_partly_accepted() -> None:
     async with running(room=InFlight(1000)) as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + call(1, b"first"))
         await taken(server, 1)
@@ -200,7 +202,7 @@ async def test_where_there_is_no_room_for_all_there_is_for_some() -> None:
 
 
 @pytest.mark.parametrize("together", [False, True])
-async def test_where_there_is_no_room_at_all_a_call_is_refused_and_its_connection_goes_on(together: bool) -> None:
+async def test_batched_unary_call_without_memory_budget_is_refused_and_connection_stays(together: bool) -> None:
     async with running(room=InFlight(100)) as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + call(1, b"first"))
         await taken(server, 1)
@@ -216,7 +218,7 @@ async def test_where_there_is_no_room_at_all_a_call_is_refused_and_its_connectio
         assert server.room.bytes == 0
 
 
-async def test_a_ping_is_answered_with_a_call_or_soon() -> None:
+async def test_ping_is_answered_while_responder_works() -> None:
     """Also where the sink takes its time, and where its connection has nothing to say."""
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + call(1, b"first"))
@@ -231,7 +233,7 @@ async def test_a_ping_is_answered_with_a_call_or_soon() -> None:
         await answered(reader, 1)
 
 
-async def test_the_deadline_of_one_of_many() -> None:
+async def test_deadline_ends_one_of_several_batched_unary_calls() -> None:
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + call(1, b"first"))
         await taken(server, 1)
@@ -245,7 +247,7 @@ async def test_the_deadline_of_one_of_many() -> None:
         await answered(reader, 1)
 
 
-async def test_a_head_whose_data_comes_later_or_never() -> None:
+async def test_call_header_without_data_counts_as_call_until_stall_time() -> None:
     """It is a call: a server that stops knows of it."""
     async with running(timing=Timing(stall_s=600.0)) as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + call(1, b"first"))
@@ -266,7 +268,7 @@ async def test_a_head_whose_data_comes_later_or_never() -> None:
         assert b"no byte of the message came" in await answered(reader, 1)
 
 
-async def test_plain_http_whose_head_is_known() -> None:
+async def test_plain_http_request_with_known_header_is_refused_and_window_returned() -> None:
     """It is answered as the first one was: come whole, its data late, or cancelled in between; and its bytes are given
     back to the peer."""
     fields = tuple(field for field in path("Later") if field[0] != "content-type")

@@ -11,7 +11,7 @@ from tests.integration.binlog.rpc_server import GRPC, WAIT_S, path, raw, refused
 from tests.unit.http2.peer import GREETING, data, frame, headers
 
 
-async def test_stopping_lets_calls_end() -> None:
+async def test_server_stop_waits_for_running_calls() -> None:
     async with running() as server:
         call = server.unary("Wait")(b"0123456789", timeout=WAIT_S)
         await asyncio.wait_for(server.handlers.begun.wait(), WAIT_S)
@@ -23,7 +23,7 @@ async def test_stopping_lets_calls_end() -> None:
         await asyncio.wait_for(stopping, WAIT_S)
 
 
-async def test_stopping_takes_no_new_calls_on_old_connections() -> None:
+async def test_server_stop_refuses_new_calls_on_open_connections() -> None:
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + headers(1, path("Wait")) + data(1, b"\0\0\0\0\0", end=True))
         await asyncio.wait_for(server.handlers.begun.wait(), WAIT_S)
@@ -36,7 +36,7 @@ async def test_stopping_takes_no_new_calls_on_old_connections() -> None:
         await asyncio.wait_for(stopping, WAIT_S)
 
 
-async def test_stopping_ends_what_does_not_end() -> None:
+async def test_server_stop_ends_calls_after_grace() -> None:
     async with running() as server:
         call = server.unary("Wait")(b"", timeout=WAIT_S)
         await asyncio.wait_for(server.handlers.begun.wait(), WAIT_S)

@@ -19,7 +19,7 @@ from tests.support.stub_pd import StubPD
 pytestmark = pytest.mark.integration
 
 
-async def test_a_plain_etcd_means_own_timestamps(etcd: Etcd, closing: AsyncExitStack) -> None:
+async def test_plain_etcd_leads_to_own_timestamps_and_one_cluster_id(etcd: Etcd, closing: AsyncExitStack) -> None:
     """Programs that start together agree on one id; timestamps come once a pump is elected."""
     clients = [connect_etcd([etcd.endpoint]) for _ in range(4)]
     for client in clients:

@@ -43,7 +43,7 @@ def ready(processes: Processes, service: str, port: int) -> bool:
         return bool(answer.status == 200)
 
 
-def test_the_shop_s_tables_arrive_and_a_stop_is_clean(processes: Processes, tmp_path: Path) -> None:
+def test_compose_shop_tables_arrive_and_programs_stop_cleanly(processes: Processes, tmp_path: Path) -> None:
     require_java()
     etcd = etcd_binary()
     if etcd is None:
@@ -101,14 +101,14 @@ def queries_find_what_they_ask_for(processes: Processes) -> None:
     assert [fault for rule in rules() for fault in label_faults(rule, programs)] == []
 
 
-def test_prometheus_is_told_of_every_program() -> None:
+def test_prometheus_configuration_scrapes_every_program() -> None:
     scraped = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())["scrape_configs"]
     targets = {target for job in scraped for group in job["static_configs"] for target in group["targets"]}
     assert targets == {"pump-1:9250", "pump-2:9250", "drainer:9249"}
 
 
 @pytest.mark.parametrize("file", ["compose.yaml", "join.yaml"])
-def test_images_and_mounted_files_exist(file: str) -> None:
+def test_compose_files_name_existing_images_and_mounts(file: str) -> None:
     document = yaml.safe_load((COMPOSE / file).read_text())
     targets = images(ROOT / "deploy/docker/Dockerfile")
     for name, service in document["services"].items():

@@ -63,7 +63,7 @@ def configuration(api: Api, data: Path, destination: MariaDB) -> str:
     return SPREAD + text
 
 
-def test_rows_arrive_by_executors_that_are_pods(cluster: Cluster, mariadb: MariaDB, tmp_path: Path) -> None:
+def test_rows_are_applied_by_executors_started_as_pods(cluster: Cluster, mariadb: MariaDB, tmp_path: Path) -> None:
     require_java()
     with SyncService.connect(cluster.url) as service:
         service.create_database("pods")

@@ -138,7 +138,7 @@ def image_environment(played: Played, target: str) -> Mapping[str, str]:
     return env
 
 
-def test_what_was_built_is_the_package_alone_with_the_commit_it_was_told(played: Played) -> None:
+def test_image_contains_only_package_built_from_given_commit(played: Played) -> None:
     where = run(played, "pump", "python", "-c", "import pump, binlog; print(pump.__file__, binlog.__file__)").stdout
     assert where.count(str(played.root / "opt/tidb-binlog")) == 2, where
     said = run(played, "pump", "pump", "-V")
@@ -146,7 +146,7 @@ def test_what_was_built_is_the_package_alone_with_the_commit_it_was_told(played:
     assert run(played, "pump", "python", "-c", "import pytest").returncode != 0, "the tests' packages are not in it"
 
 
-def test_the_pump_s_image_runs_and_its_health_check_tells(played: Played, etcd: Etcd, tmp_path: Path) -> None:
+def test_pump_image_runs_and_health_check_follows_its_state(played: Played, etcd: Etcd, tmp_path: Path) -> None:
     image, stage = images(FILE)["pump"], stages(FILE.read_text())["pump"]
     port, status = free_port(), free_port()
     command = [
@@ -175,7 +175,7 @@ def test_the_pump_s_image_runs_and_its_health_check_tells(played: Played, etcd: 
     assert failed.returncode == 1 and str(status) in failed.stderr
 
 
-def test_the_shop_s_image_runs(played: Played) -> None:
+def test_shop_image_runs(played: Played) -> None:
     played.built_on().play("shop")
     image = images(FILE)["shop"]
     said = run(played, "shop", *image.entrypoint, "--help", cwd=played.root / "srv")
@@ -192,7 +192,7 @@ def test_the_shop_s_image_runs(played: Played) -> None:
         ("tools", ["kafka-check", "--help"]),
     ],
 )
-def test_images_with_spark_and_kafka_run(with_extras: Played, target: str, words: list[str]) -> None:
+def test_images_with_spark_and_kafka_run_their_programs(with_extras: Played, target: str, words: list[str]) -> None:
     """Without arguments what CMD says: the help."""
     image = images(FILE)[target]
     command = [*image.entrypoint, *(words or image.command)]
@@ -200,7 +200,7 @@ def test_images_with_spark_and_kafka_run(with_extras: Played, target: str, words
     assert said.returncode == 0 and command[0] in said.stdout, said.stderr
 
 
-def test_the_class_archive_s_command_is_there(with_extras: Played) -> None:
+def test_class_archive_command_is_importable_in_drainer_image(with_extras: Played) -> None:
     program = "import drainer.spark.startup.class_archive, drainer.spark.startup.executor_pod, pyspark, confluent_kafka"
     said = run(with_extras, "drainer", "python", "-c", program)
     assert said.returncode == 0, said.stderr

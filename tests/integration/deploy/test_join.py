@@ -44,7 +44,7 @@ def machine(peer: Peer, destination: MariaDB, name: str, service: str) -> Proces
     )
 
 
-def test_two_pumps_and_a_drainer_join_a_cluster(peer: Peer, destination: MariaDB) -> None:
+def test_two_pumps_and_drainer_of_join_compose_replicate_a_tidb(peer: Peer, destination: MariaDB) -> None:
     require_java()
     with contextlib.ExitStack() as stack:
         pumps = [machine(peer, destination, name, "pump") for name in ("machine-1", "machine-2")]

@@ -38,7 +38,7 @@ def failed(drainer: Server, code: int, *texts: str) -> None:
     assert all(part in last for part in texts), last
 
 
-def test_a_master_that_is_not_there_is_one_line(stubs: Stubs) -> None:
+def test_start_with_unreachable_master_fails_with_one_line(stubs: Stubs) -> None:
     stubs.add("a")
     stubs.resolve(END)
     drainer = stubs.drainer(configuration(stubs, free_port()), "--master", "spark://127.0.0.1:1").start()
@@ -78,7 +78,7 @@ def registered(stubs: Stubs) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_start_that_waits_for_a_master(stubs: Stubs, number: signal.Signals) -> None:
+def test_signal_ends_start_waiting_for_master(stubs: Stubs, number: signal.Signals) -> None:
     stubs.add("a")
     stubs.resolve(END)
     with silent_master() as (port, taken):
@@ -104,9 +104,7 @@ def test_a_signal_ends_a_start_that_waits_for_a_master(stubs: Stubs, number: sig
         ("spark.executor.memory", "100m", "Executor memory 104857600 must be at least 471859200. Please increase"),
     ],
 )
-def test_a_spark_that_fails_for_another_reason_is_one_line_that_names_its_log(
-    stubs: Stubs, setting: str, value: str, why: str
-) -> None:
+def test_spark_start_failure_is_one_line_naming_its_log(stubs: Stubs, setting: str, value: str, why: str) -> None:
     stubs.add("a")
     stubs.resolve(END)
     more = f'[spark]\nconf = {{"{setting}" = "{value}"}}\n'
@@ -117,7 +115,7 @@ def test_a_spark_that_fails_for_another_reason_is_one_line_that_names_its_log(
 @pytest.mark.parametrize(
     ("below", "why"), [("", "a file of that name exists"), ("below", "a file has the name of one of its parents")]
 )
-def test_a_data_dir_that_cannot_be_is_one_line(stubs: Stubs, below: str, why: str) -> None:
+def test_unusable_data_dir_fails_with_one_line(stubs: Stubs, below: str, why: str) -> None:
     place = stubs.directory / "taken"
     place.write_text("")
     wanted = place / below
@@ -126,14 +124,14 @@ def test_a_data_dir_that_cannot_be_is_one_line(stubs: Stubs, below: str, why: st
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_data_dir_without_rights_is_one_line(stubs: Stubs, tmp_path: Path) -> None:
+def test_data_dir_without_rights_fails_with_one_line(stubs: Stubs, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     drainer = stubs.drainer(configuration(stubs, free_port()), "-data-dir", str(tmp_path / "data")).start()
     failed(drainer, 1, f"data-dir {tmp_path / 'data'} cannot be used: Permission denied")
     tmp_path.chmod(0o700)
 
 
-def test_a_signal_ends_a_start_that_waits_for_etcd(stubs: Stubs) -> None:
+def test_signal_ends_start_waiting_for_etcd(stubs: Stubs) -> None:
     with silent_master() as (port, taken):
         settings = configuration(stubs, free_port())
         drainer = stubs.drainer(settings, "-pd-urls", f"http://127.0.0.1:{port}").start()
@@ -144,7 +142,7 @@ def test_a_signal_ends_a_start_that_waits_for_etcd(stubs: Stubs) -> None:
         assert "stopped before etcd was reached" in drainer.text()
 
 
-def test_a_start_that_fails_takes_its_jvm_with_it(stubs: Stubs) -> None:
+def test_failed_start_ends_its_jvm(stubs: Stubs) -> None:
     """The JVM starts beside the DDL history, which here turns out to be missing. On a busy machine the drainer may end
     before anybody saw the JVM: then another start is watched."""
     stubs.add("a")
@@ -164,7 +162,7 @@ def test_a_start_that_fails_takes_its_jvm_with_it(stubs: Stubs) -> None:
     pytest.fail("in five starts nobody saw the JVM")
 
 
-def test_a_table_that_a_column_selector_leaves_without_a_key_is_named(stubs: Stubs, kafka: Broker) -> None:
+def test_column_selector_that_leaves_table_without_key_fails_start(stubs: Stubs, kafka: Broker) -> None:
     """Before any of its rows comes, and before Spark is there: an error of the configuration."""
     stubs.add("a")
     stubs.resolve(END)

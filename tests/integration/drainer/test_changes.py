@@ -57,7 +57,7 @@ def serve_with_a_go_pump(stubs: Stubs, capture: CaptureSet) -> None:
     stubs.register("a", State.OFFLINE)
 
 
-def test_read_stream_and_group(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
+def test_change_stream_read_as_batch_and_stream_has_each_row_once(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
     """The types of the columns, a batch read, a bounded one; and the same rows, each of them once, from pumps of which
     two hold it, by a batch read and through a stream in small batches."""
     history = tmp_path / "history.json"
@@ -110,7 +110,7 @@ def whole(frame: Any, rows: Sequence[Any]) -> list[Any]:
     return found if found and found[-1].commit_ts >= rows[-1].commit_ts else []
 
 
-def test_a_ddl_during_a_stream(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
+def test_ddl_during_change_stream_stops_it_or_is_collected(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
     """The query ends with an error that names table and column; started again it goes on with the new column, and
     nothing is lost or comes twice. With `collect` the first one goes on."""
     history = tmp_path / "history.json"
@@ -179,7 +179,9 @@ def ids_of(rows: list[Any]) -> list[int]:
         ("keys", "ConfigError: data source binlog: option table must be database.table"),
     ],
 )
-def test_a_wrong_table_is_told_in_one_line(stubs: Stubs, spark: Any, tmp_path: Path, name: str, why: str) -> None:
+def test_unknown_table_of_change_stream_fails_with_one_line(
+    stubs: Stubs, spark: Any, tmp_path: Path, name: str, why: str
+) -> None:
     history = tmp_path / "history.json"
     history.write_bytes(KEYS.jobs_text)
     stubs.add("a")

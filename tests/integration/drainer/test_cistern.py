@@ -65,7 +65,7 @@ async def get(addr: str, path: str, context: ssl.SSLContext | None = None) -> tu
         writer.close()
 
 
-async def test_grpc_and_http1_at_one_address() -> None:
+async def test_drainer_address_serves_grpc_and_http1() -> None:
     async with serving() as addr:
         await notify(addr)
         assert b"a page" in (await get(addr, "/status"))[0]
@@ -79,7 +79,7 @@ async def test_grpc_and_http1_at_one_address() -> None:
         await channel.close()
 
 
-async def test_tls_with_alpn_and_allowed_names(tmp_path: Path) -> None:
+async def test_drainer_address_over_tls_checks_client_names_with_and_without_alpn(tmp_path: Path) -> None:
     """S-01, S-03. Clients that say by ALPN what they speak, and such that say nothing."""
     authority = Authority(tmp_path)
     pairs = {name: authority.issue(name) for name in ("drainer", "pump", "stranger")}
@@ -101,7 +101,7 @@ async def test_tls_with_alpn_and_allowed_names(tmp_path: Path) -> None:
             await notify(addr)
 
 
-async def test_an_address_that_is_taken() -> None:
+async def test_drainer_address_in_use_is_refused_by_name() -> None:
     async with serving() as addr:
         pages = StatusServer("", {})
         await pages.prepare()

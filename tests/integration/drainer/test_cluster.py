@@ -142,7 +142,7 @@ def running(world: World) -> Server:
     return drainer
 
 
-def test_an_executor_and_a_node_die_in_the_middle_of_a_batch(world: World) -> None:
+def test_rows_are_applied_once_when_executor_and_node_die_in_batch(world: World) -> None:
     """Each dies while a spread batch is half applied: a row that another session holds keeps it from ending. Behind
     that a trigger makes a slot fail on the node that is left, and the driver says so until it is over."""
     assert world.spark is not None
@@ -177,7 +177,7 @@ def test_an_executor_and_a_node_die_in_the_middle_of_a_batch(world: World) -> No
     drainer.wait_for_output('["executors on other nodes cannot reach a loopback address"]')
 
 
-def test_a_ddl_and_a_large_transaction(world: World) -> None:
+def test_ddl_and_large_transaction_are_applied_between_distributed_batches(world: World) -> None:
     """Both go through the driver, between batches that executors apply."""
     writer, mariadb = world.writer, world.mariadb
     long = writer.service.create_table(
@@ -203,7 +203,7 @@ def test_a_ddl_and_a_large_transaction(world: World) -> None:
 
 
 @pytest.mark.parametrize("missing", ["drainer", "proto"])
-def test_a_node_without_the_package_is_named_in_the_last_error(world: World, missing: str) -> None:
+def test_node_without_package_is_named_in_last_error(world: World, missing: str) -> None:
     """Spark tells why a worker did not start, or trips over that; the drainer's last words name node and package."""
     if not namespace_command():
         missing_part("this system gives no mount namespaces, so every node has every package")

@@ -18,7 +18,7 @@ from tests.unit.drainer.kafka_check.test_command import ENCODER, rows
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_the_program_of_the_page_counts_every_change_once(kafka: Broker, tmp_path: Path) -> None:
+def test_program_in_consumer_page_counts_every_change_once(kafka: Broker, tmp_path: Path) -> None:
     (text,) = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "docs/api-consumer.md").read_text(), re.MULTILINE | re.DOTALL
     )

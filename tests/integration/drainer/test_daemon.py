@@ -72,7 +72,7 @@ def reached(drainer: Server, port: int, ts: int) -> None:
     wait_until(there, deadline_s=300, what=f"position {ts}\n{drainer.tail()}")
 
 
-def test_a_life(stubs: Stubs) -> None:
+def test_daemon_applies_rows_serves_its_pages_and_stops_cleanly_on_sigterm(stubs: Stubs) -> None:
     """Two of our pumps and a Go pump; rows arrive, the services answer, pulls that break off are begun again, SIGTERM
     stops it with exit code 0, state `paused` and its position registered."""
     stubs.add("a")
@@ -126,7 +126,7 @@ def status_position(stubs: Stubs) -> int:
 @pytest.mark.parametrize(
     ("word", "state", "page"), [("pause", State.PAUSED, "status-addr"), ("offline", State.OFFLINE, "addr")]
 )
-def test_binlogctl_asks_a_drainer_to_go(stubs: Stubs, word: str, state: State, page: str) -> None:
+def test_binlogctl_pauses_drainer_or_takes_it_offline(stubs: Stubs, word: str, state: State, page: str) -> None:
     """At status-addr, or without one at the address of gRPC, where it answers the original's binlogctl, too. And a pump
     of ours, which tells in the same way where its page is: tests of the pump."""
     stubs.add("a").put(*CAPTURE.binlogs)
@@ -150,7 +150,7 @@ def test_binlogctl_asks_a_drainer_to_go(stubs: Stubs, word: str, state: State, p
     assert again.returncode == 5 and b"does not answer" in again.stdout + again.stderr
 
 
-def test_a_pump_that_does_not_answer_holds_everything_back_visibly(stubs: Stubs) -> None:
+def test_silent_pump_holds_position_and_is_shown_in_status(stubs: Stubs) -> None:
     """Rule 8 and the architecture page: which pump, since when; forced offline, the others go on."""
     stubs.add("a").put(*CAPTURE.binlogs)
     stubs.resolve(END)
@@ -167,7 +167,7 @@ def test_a_pump_that_does_not_answer_holds_everything_back_visibly(stubs: Stubs)
     assert drainer.stop(deadline_s=240) == 0, drainer.tail()
 
 
-def test_a_destination_that_is_away_is_told_and_waited_for(stubs: Stubs) -> None:
+def test_unreachable_destination_is_shown_and_retried(stubs: Stubs) -> None:
     """In /status, on the page and as a metric, with its text and since when, until it is back."""
     stubs.add("a").put(*CAPTURE.binlogs)
     stubs.resolve(BEGIN)
@@ -218,21 +218,21 @@ def metric(port: int, name: str) -> float:
         ('log-level = "loud"', 1, "log"),
     ],
 )
-def test_bad_settings_are_one_line_and_exit_code_1(stubs: Stubs, more: str, code: int, said: str) -> None:
+def test_invalid_settings_exit_with_1_and_one_line(stubs: Stubs, more: str, code: int, said: str) -> None:
     drainer = stubs.drainer(configuration(stubs, free_port(), more=more)).start()
     assert drainer.wait(deadline_s=240) == code
     assert said in drainer.text()
     assert "Traceback" not in drainer.text()
 
 
-def test_without_java_it_says_what_to_install(stubs: Stubs) -> None:
+def test_missing_java_exits_with_2_and_names_package(stubs: Stubs) -> None:
     drainer = stubs.drainer(configuration(stubs, free_port()), JAVA_HOME="/nowhere").start()
     assert drainer.wait(deadline_s=240) == 2
     assert "openjdk-17-jre-headless" in drainer.text()
     assert "Traceback" not in drainer.text()
 
 
-def test_a_purged_position_is_an_error_not_a_later_start(stubs: Stubs) -> None:
+def test_purged_position_exits_with_2_instead_of_skipping(stubs: Stubs) -> None:
     pump = stubs.add("a")
     pump.put(*CAPTURE.binlogs)
     pump.purged_ts = BEGIN + 1

@@ -102,14 +102,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield made
 
 
-def test_every_record_is_there_once_although_the_drainer_dies(world: World) -> None:
+def test_pb_files_have_every_record_once_after_drainer_is_killed(world: World) -> None:
     """Every other place where it may die: tests/integration/sink/test_file.py."""
     world.die_around_ddl(["file.synced:2"], before=40)
     world.drain_and_check()
     assert len(list(world.files.glob("binlog-*"))) > 4
 
 
-def test_spark_reads_what_is_written_as_parquet(world: World) -> None:
+def test_parquet_files_are_read_by_spark(world: World) -> None:
     parquet = World(world.cluster, world.writer, world.directory, lives=50, form="parquet")
     world.writer.write(10)
     parquet.drain()

@@ -81,7 +81,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield made
 
 
-def test_every_line_is_there_once_although_an_executor_and_the_drainer_die(world: World) -> None:
+def test_json_lines_have_every_change_once_after_executor_and_drainer_are_killed(world: World) -> None:
     """Every other place where they may die: tests/integration/sink/test_jsonl.py."""
     world.die_among_rows(["file.part_written:2"])
     world.die_around_ddl(["file.synced:2"], before=40)

@@ -91,7 +91,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, kafka_server: Broker) -> Ite
         yield made
 
 
-def test_every_event_is_seen_once_although_an_executor_and_the_drainer_die(world: World) -> None:
+def test_kafka_consumer_sees_every_event_once_after_executor_and_drainer_are_killed(world: World) -> None:
     """Every other place where they may die: tests/integration/sink/test_kafka.py."""
     world.die_among_rows(["kafka.slot_committed"])
     world.die_around_ddl(["kafka.ddl_sent"], before=40)

@@ -28,7 +28,7 @@ def write(broker: Broker, topic: str, *, commit: bool, twice: bool = False) -> N
     assert broker.settle(topic), "its markers come behind the acknowledgement"
 
 
-def test_committed_records_of_a_broker(kafka: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kafka_check_reads_committed_records_of_broker(kafka: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     topic, empty = kafka.topic(2), kafka.topic(1)
     uri = f"kafka://{kafka.address}/{topic}?protocol=open-protocol"
     write(kafka, topic, commit=True)
@@ -40,7 +40,7 @@ def test_committed_records_of_a_broker(kafka: Broker, capsys: pytest.CaptureFixt
     assert f"resolved-missing: {empty}[0]" in capsys.readouterr().out
 
 
-def test_a_topic_that_is_not_there(kafka: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kafka_check_of_missing_topic_exits_with_2(kafka: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     uri = f"kafka://{kafka.address}/nosuch?protocol=open-protocol"
     assert main([uri]) == 2
     assert "topic nosuch does not exist" in capsys.readouterr().err

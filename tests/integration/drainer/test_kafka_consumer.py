@@ -33,7 +33,7 @@ def changed(kind: Kind, key: int, value: int, commit_ts: int) -> list[Message]:
     return list(ENCODER.frame(ENCODER.table(TABLE).encode(changes)))
 
 
-def test_rows_and_ddls_arrive_once(kafka: Broker, tmp_path: Path) -> None:
+def test_kafka_consumer_applies_rows_and_ddls_once_over_several_runs(kafka: Broker, tmp_path: Path) -> None:
     topic, path = kafka.topic(2), tmp_path / "rows.db"
     command = [f"kafka://{kafka.address}/{topic}?protocol=open-protocol", "--to", f"sqlite:{path}", "--once"]
     truncate = ENCODER.ddl(Ddl(15, 14, "db", "t", "TRUNCATE TABLE t", 11))
@@ -55,7 +55,7 @@ def test_rows_and_ddls_arrive_once(kafka: Broker, tmp_path: Path) -> None:
     assert contents(path) == [(1, 7)]
 
 
-def test_what_was_deleted_before_it_was_read_is_not_passed_over(kafka: Broker, tmp_path: Path) -> None:
+def test_kafka_consumer_refuses_records_deleted_before_it_read_them(kafka: Broker, tmp_path: Path) -> None:
     from confluent_kafka import TopicPartition
 
     topic = kafka.topic(1)
@@ -73,7 +73,7 @@ def test_what_was_deleted_before_it_was_read_is_not_passed_over(kafka: Broker, t
     assert main(command) == 2
 
 
-def test_settings_that_cannot_work(kafka: Broker, tmp_path: Path) -> None:
+def test_kafka_consumer_exits_with_error_for_unusable_settings(kafka: Broker, tmp_path: Path) -> None:
     uri = f"kafka://{kafka.address}/nosuch?protocol="
     assert main([f"{uri}open-protocol", "--to", f"sqlite:{tmp_path}/rows.db"]) == 2
     assert main([f"{uri}canal-json", "--to", f"sqlite:{tmp_path}/rows.db"]) == 1

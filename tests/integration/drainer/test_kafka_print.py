@@ -19,7 +19,7 @@ from tests.unit.drainer.kafka_check.test_command import ENCODER, rows
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_every_event_is_a_line(kafka: Broker, capfd: pytest.CaptureFixture[str]) -> None:
+def test_kafka_consumer_prints_every_event_as_one_line(kafka: Broker, capfd: pytest.CaptureFixture[str]) -> None:
     topic = kafka.topic(2)
     truncate = ENCODER.ddl(Ddl(15, 14, "db", "t", "TRUNCATE TABLE t", 11))
     write(
@@ -39,7 +39,7 @@ def test_every_event_is_a_line(kafka: Broker, capfd: pytest.CaptureFixture[str])
     assert of[0][2]["query"] == "TRUNCATE TABLE t"
 
 
-def test_a_reader_that_goes_away_ends_it(kafka: Broker) -> None:
+def test_kafka_consumer_print_ends_when_its_reader_closes_pipe(kafka: Broker) -> None:
     """As `| head -1`, more than a pipe holds."""
     topic = kafka.topic(1)
     write(kafka, topic, [message for number in range(3000) for message in rows((number, 10 + number))])
@@ -53,7 +53,7 @@ def test_a_reader_that_goes_away_ends_it(kafka: Broker) -> None:
         assert b"Traceback" not in reader.stderr.read()
 
 
-def test_printing_or_applying(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kafka_consumer_needs_exactly_one_of_print_and_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     uri = "kafka://127.0.0.1:9/t?protocol=open-protocol"
     for wrong in ([uri], [uri, "--print", "--to", f"sqlite:{tmp_path / 'x.db'}"]):
         with pytest.raises(SystemExit) as refused:

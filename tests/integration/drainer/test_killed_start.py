@@ -130,7 +130,7 @@ def born(stubs: Stubs, moment: str = "") -> Life:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_killed_start_leaves_nothing(stubs: Stubs, moment: str) -> None:
+def test_drainer_killed_during_its_start_leaves_no_process(stubs: Stubs, moment: str) -> None:
     """On a busy machine a short moment may pass between two looks: then another start is watched."""
     for _ in range(5):
         life = born(stubs, moment)
@@ -151,7 +151,7 @@ def test_a_killed_start_leaves_nothing(stubs: Stubs, moment: str) -> None:
         ("a worker runs", signal.SIGTERM),
     ],
 )
-def test_a_signal_during_the_start_is_a_clean_stop(stubs: Stubs, moment: str, number: signal.Signals) -> None:
+def test_signal_during_start_stops_drainer_cleanly(stubs: Stubs, moment: str, number: signal.Signals) -> None:
     """Ctrl-C in a terminal, a service manager: the whole group gets it."""
     life = born(stubs)
     life.reach(moment)

@@ -87,14 +87,14 @@ def world(mariadb_server: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> 
         yield made
 
 
-def test_drainer_whose_executor_dies_in_a_chunk_and_that_is_killed_while_it_reads_ahead(world: World) -> None:
+def test_rows_are_applied_once_when_executor_and_drainer_are_killed_reading_ahead(world: World) -> None:
     """Rules 15 to 17: nothing is lost, nothing applied twice; what was read ahead leaves no trace, and its turn comes
     again. The other places of a batch: test_recording.py here, and of a destination: tests/integration/sink."""
     world.die_among_rows(["sink.after_chunk_commit:2", "drainer.after_read:3"], transactions=160)
     world.drain_and_check()
 
 
-def test_stopped_while_the_next_batch_is_read(world: World) -> None:
+def test_drainer_stopped_while_it_reads_ahead_ends_cleanly(world: World) -> None:
     """The batch that is applied ends, the one that is read behind it is dropped, and that is no error."""
     world.writer.write(300)
     before = len(world.moves())
@@ -104,7 +104,7 @@ def test_stopped_while_the_next_batch_is_read(world: World) -> None:
     world.drain_and_check()
 
 
-def test_ddl_between_batches_that_are_spread(world: World) -> None:
+def test_ddl_between_distributed_batches_runs_in_order(world: World) -> None:
     """A batch behind a DDL is not read before that has run."""
     for _ in range(3):
         world.writer.write(60)

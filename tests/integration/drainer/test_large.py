@@ -101,7 +101,7 @@ def world(mariadb_server: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> 
         yield made
 
 
-def test_it_arrives_whole_in_bounded_memory_although_the_drainer_is_killed_in_the_middle(world: World) -> None:
+def test_large_transaction_arrives_whole_in_bounded_memory_after_kill(world: World) -> None:
     with world.service.transaction() as txn:
         for number in range(WIDE):
             txn.insert(world.wide, {"id": number, "body": world.text(number)})
@@ -122,7 +122,7 @@ def test_it_arrives_whole_in_bounded_memory_although_the_drainer_is_killed_in_th
     assert memory.largest.get("workers", 0) < WIDE_BYTES, memory
 
 
-def test_changes_of_every_kind_in_one_large_transaction(world: World) -> None:
+def test_large_transaction_with_changes_of_every_kind_is_applied(world: World) -> None:
     """Unique values go round through all rows, which only works in order; a table without a key loses some rows."""
     with world.service.transaction() as txn:
         for number in range(CHANGED):
@@ -144,7 +144,7 @@ def test_changes_of_every_kind_in_one_large_transaction(world: World) -> None:
     assert world.mariadb.query("SELECT COUNT(*) FROM l.keyed WHERE u <> (id + %s) %% %s", SMALL - 1, SMALL) == [(0,)]
 
 
-def test_what_no_pump_takes_is_refused_before_it_is_acknowledged(world: World) -> None:
+def test_transaction_too_large_for_every_pump_is_refused_at_commit(world: World) -> None:
     world.cluster.pumps["p1"].server.kill()
     pump = world.cluster.pumps["p1"]
     pump.server.argv = [*pump.server.argv, "-transaction-bytes-max", str(8 * MIB)]

@@ -33,7 +33,7 @@ async def serving(directory: Path, *argv: str) -> AsyncIterator[str]:
         yield found.addr
 
 
-async def test_metrics_are_pushed_while_the_destination_is_not_open(tmp_path: Path) -> None:
+async def test_metrics_are_pushed_before_destination_is_open(tmp_path: Path) -> None:
     """K-10: job `binlog`, the node's id as instance; no longer than the drainer runs."""
     pushed: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
@@ -59,6 +59,6 @@ async def test_metrics_are_pushed_while_the_destination_is_not_open(tmp_path: Pa
 
 
 @pytest.mark.parametrize("argv", [(), ("-metrics-addr", "127.0.0.1:1", "-metrics-interval", "0")])
-async def test_nothing_is_pushed_where_nobody_asks_for_it(tmp_path: Path, argv: tuple[str, ...]) -> None:
+async def test_metrics_are_not_pushed_without_address_or_interval(tmp_path: Path, argv: tuple[str, ...]) -> None:
     async with serving(tmp_path, *argv):
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "metrics"]

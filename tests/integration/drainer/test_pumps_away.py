@@ -102,7 +102,7 @@ def world(etcd: Etcd, java: None, tmp_path: Path) -> Iterator[World]:
             pump.server.kill()
 
 
-def test_rule_1_one_paused_pump_freezes_nobody(world: World) -> None:
+def test_rule_1_paused_pump_does_not_hold_watermark(world: World) -> None:
     """Writing goes on while one pump after the other is away for a while, as in a rolling restart: everything arrives
     while it is away, what it takes when it is back arrives too, and nobody sees a commit below the watermark."""
     drainer = world.drainer()
@@ -132,7 +132,7 @@ def test_rule_1_one_paused_pump_freezes_nobody(world: World) -> None:
         drainer.kill()
 
 
-def test_rule_2_forced_offline_and_back(world: World) -> None:
+def test_rule_2_returning_forced_offline_pump_reports_binlogs_below_position(world: World) -> None:
     """What a dead pump held is passed when an operator says so; when it is back, that is an alarm with the ts of each
     transaction, and what is written to it from then on arrives."""
     drainer = world.drainer()

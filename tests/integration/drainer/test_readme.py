@@ -90,7 +90,7 @@ def machines(etcd: Etcd, mariadb: MariaDB, java: None, tmp_path: Path) -> Iterat
             pump.kill()
 
 
-def test_the_three_steps_of_readme_bring_every_row(machines: Machines, mariadb: MariaDB) -> None:
+def test_readme_steps_bring_every_row_into_destination(machines: Machines, mariadb: MariaDB) -> None:
     tasks, threads = blocks("python")
     for program in (tasks, threads, tasks, threads):
         machines.program(program)

@@ -32,7 +32,7 @@ def configuration(stubs: Stubs, capture: CaptureSet, mariadb: MariaDB, *, more: 
 
 
 @pytest.mark.parametrize("name", ["types", "keys"])
-def test_every_table_arrives(name: str, stubs: Stubs, mariadb: MariaDB) -> None:
+def test_recording_through_stub_pumps_gives_upstreams_tables(name: str, stubs: Stubs, mariadb: MariaDB) -> None:
     """--until-now reads everything the pumps have resolved and exits 0."""
     capture = CaptureSet(GOLDEN / name)
     for pump in ("a", "b"):
@@ -55,7 +55,7 @@ CRASHES = [
 
 
 @pytest.mark.slow
-def test_killed_in_every_place_and_nothing_is_lost_or_done_twice(stubs: Stubs, mariadb: MariaDB) -> None:
+def test_drainer_killed_at_every_crash_point_applies_rows_once(stubs: Stubs, mariadb: MariaDB) -> None:
     """Every batch without a DDL is spread; the drainer dies at each crash point in turn, then ends its work.
 
     Tables without keys show at once what was written twice.
@@ -76,9 +76,7 @@ def test_killed_in_every_place_and_nothing_is_lost_or_done_twice(stubs: Stubs, m
 
 
 @pytest.mark.parametrize("way", ["inline", "spread"])
-def test_a_binlog_that_a_pump_plans_and_does_not_serve_stops_the_drainer(
-    way: str, stubs: Stubs, mariadb: MariaDB
-) -> None:
+def test_planned_binlog_that_pump_does_not_serve_stops_drainer(way: str, stubs: Stubs, mariadb: MariaDB) -> None:
     """Rule 22: after a few tries it ends with the pump, the range and both numbers, its position before that range;
     once the pump serves everything, all arrives."""
     capture = CaptureSet(GOLDEN / "keys")
@@ -112,7 +110,7 @@ def test_a_binlog_that_a_pump_plans_and_does_not_serve_stops_the_drainer(
     assert differences(mariadb, capture) == []
 
 
-def test_a_drainer_that_begins_with_nothing_to_do(stubs: Stubs, mariadb: MariaDB) -> None:
+def test_drainer_started_without_binlogs_applies_later_ones(stubs: Stubs, mariadb: MariaDB) -> None:
     """Spark's first batch is empty then. What comes later arrives."""
     capture = CaptureSet(GOLDEN / "keys")
     stubs.add("a")

@@ -50,7 +50,7 @@ def gone(pids: list[int]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_the_whole_group_is_a_clean_stop(stubs: Stubs, number: signal.Signals) -> None:
+def test_signal_to_process_group_stops_drainer_cleanly(stubs: Stubs, number: signal.Signals) -> None:
     """Ctrl-C in a terminal, `kill -TERM -pgid`, a terminal that closes."""
     drainer, found = started(stubs)
     assert drainer.process is not None
@@ -62,7 +62,7 @@ def test_a_signal_to_the_whole_group_is_a_clean_stop(stubs: Stubs, number: signa
     gone(found)
 
 
-def test_nothing_outlives_a_killed_drainer(stubs: Stubs) -> None:
+def test_killed_drainer_leaves_no_process(stubs: Stubs) -> None:
     """SIGKILL to the drainer alone: the JVM sees its standard input end, the workers their JVM."""
     drainer, found = started(stubs)
     assert drainer.process is not None
@@ -72,7 +72,7 @@ def test_nothing_outlives_a_killed_drainer(stubs: Stubs) -> None:
     assert counts(stubs) == TABLES
 
 
-def test_temporary_files_go_with_the_drainer_or_with_the_next(stubs: Stubs) -> None:
+def test_temporary_files_are_removed_by_drainer_or_next_one(stubs: Stubs) -> None:
     place = stubs.directory / "tmp"
     place.mkdir()
     stubs.add("a").put(*CAPTURE.binlogs)

@@ -32,7 +32,7 @@ def answers(mariadb: MariaDB) -> bool:
         return False
 
 
-def test_the_status_says_what_slots_wait_for(stubs: Stubs) -> None:
+def test_status_shows_error_that_slots_are_retrying(stubs: Stubs) -> None:
     """First they fail alone; then the server is killed under them; then it is back, and nothing fails any more."""
     with running_mariadb() as mariadb:
         end = serve(stubs, GOOD, first=FIRST)

@@ -23,7 +23,7 @@ def served(rows: list[Any]) -> list[tuple[int, int, int, bytes]]:
     return sorted((r.commit_ts, r.start_ts, r.ddl_job_id, bytes(r.payload)) for r in rows)
 
 
-def test_read_and_stream(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
+def test_binlog_source_read_as_batch_and_stream_has_each_binlog_once(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
     """A batch read of everything; a bounded one; an AvailableNow stream in small batches that ends, and goes on from
     its checkpoint when more has come; a row's columns."""
     pumps = [stubs.add("a"), stubs.add("b"), stubs.add("go", extension=False)]
@@ -73,7 +73,7 @@ def test_read_and_stream(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
     ],
     ids=["missing", "unknown", "neither a ts nor a time"],
 )
-def test_a_wrong_option_is_told_in_one_line(spark: Any, options: dict[str, str], why: str) -> None:
+def test_invalid_option_of_binlog_source_fails_with_one_line(spark: Any, options: dict[str, str], why: str) -> None:
     with pytest.raises(PySparkException) as caught:
         spark.read.format("binlog").options(**options).load()
     text = str(caught.value)
@@ -81,7 +81,7 @@ def test_a_wrong_option_is_told_in_one_line(spark: Any, options: dict[str, str],
     assert "Traceback" not in text
 
 
-def test_an_empty_range_is_an_empty_answer(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
+def test_binlog_source_of_empty_range_returns_no_rows(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
     """Nothing was ever written; a start behind the watermark; a stream of nothing."""
     stubs.add("a")
     stubs.resolve(100)
@@ -100,7 +100,7 @@ def test_an_empty_range_is_an_empty_answer(stubs: Stubs, spark: Any, tmp_path: P
     assert spark.table("nothing").collect() == []
 
 
-def test_no_etcd_is_told_in_one_line(spark: Any) -> None:
+def test_unreachable_etcd_of_binlog_source_fails_with_one_line(spark: Any) -> None:
     frame = spark.read.format("binlog").option("pd-urls", "http://127.0.0.1:1").load()
     with pytest.raises(PySparkException) as caught:
         frame.collect()

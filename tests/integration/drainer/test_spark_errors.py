@@ -96,7 +96,7 @@ def table_named(name: str) -> TableInfo:
     return table([("id", INT), ("v", INT)], handle="id", name=name)
 
 
-def test_a_row_that_cannot_be_read_of_a_table_with_a_hostile_name(spark: Any, trace: Path) -> None:
+def test_error_of_unreadable_row_survives_spark_with_hostile_table_name(spark: Any, trace: Path) -> None:
     seal = ErrorSeal.new()
     name = hostile(trace, seal)
     info = table_named(name)
@@ -112,7 +112,7 @@ def test_a_row_that_cannot_be_read_of_a_table_with_a_hostile_name(spark: Any, tr
     assert not trace.exists()
 
 
-def test_an_error_of_a_destination_that_quotes_a_hostile_name(spark: Any, trace: Path) -> None:
+def test_destination_error_quoting_hostile_name_survives_spark(spark: Any, trace: Path) -> None:
     seal = ErrorSeal.new()
     info = table_named("t")
     name = hostile(trace, seal)
@@ -125,7 +125,7 @@ def test_an_error_of_a_destination_that_quotes_a_hostile_name(spark: Any, trace:
     assert seal.secret not in str(raised.value.__cause__)
 
 
-def test_an_error_that_is_not_ours_is_text(spark: Any, trace: Path) -> None:
+def test_foreign_error_in_spark_becomes_spark_failed_text(spark: Any, trace: Path) -> None:
     seal = ErrorSeal.new()
     info = table_named("t")
     with pytest.raises(SparkFailed, match="OSError: file"):
@@ -133,7 +133,7 @@ def test_an_error_that_is_not_ours_is_text(spark: Any, trace: Path) -> None:
     assert not trace.exists()
 
 
-def test_results_of_slots_come_back_as_values(spark: Any, trace: Path) -> None:
+def test_slot_receipts_come_back_from_spark_as_values(spark: Any, trace: Path) -> None:
     seal = ErrorSeal.new()
     info = table_named("t")
     name = hostile(trace, seal)

@@ -108,13 +108,13 @@ async def vanishes_and_returns(host: str, vanish: Callable[[], None], come_back:
         await pump.close()
 
 
-async def test_a_go_pump_whose_host_vanishes() -> None:
+async def test_go_pump_with_vanished_host_is_unavailable_until_it_returns() -> None:
     """The cable is cut: nothing tells the drainer's TCP, which would go on believing for a quarter of an hour."""
     with machine() as (name, address, cable), pump_process("go", address, "ip", "netns", "exec", name) as (_, host):
         await vanishes_and_returns(host, lambda: cable("down"), lambda: cable("up"))
 
 
-async def test_a_go_pump_that_hangs() -> None:
+async def test_go_pump_that_hangs_is_unavailable_until_it_continues() -> None:
     """Its kernel still answers for it."""
     with pump_process("go") as (child, host):
         await vanishes_and_returns(
@@ -123,7 +123,7 @@ async def test_a_go_pump_that_hangs() -> None:
 
 
 @pytest.mark.slow
-async def test_pings_do_not_annoy_a_server_that_has_little_to_say() -> None:
+async def test_pings_do_not_make_idle_server_close_connection() -> None:
     """A Go server, and grpc's own with its defaults, closes a connection that is pinged too often between messages."""
     stub = StubPump(extension=False)
     pump = GoPump("go", stub.host, cluster_id=1, security=Security(), silence_max_s=24)
@@ -149,7 +149,7 @@ def is_stopped(pid: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ours", "go"])
-def test_a_pull_from_one_that_hangs_ends(kind: str) -> None:
+def test_pull_from_hanging_pump_ends_with_pump_unavailable(kind: str) -> None:
     """Executors pull over a connection that stands; keep-alive ends it long before the deadline of ten minutes."""
     with pump_process(kind) as (child, host):
         part = PumpRange("p", host, kind == "ours", BASE, BASE + 10)

@@ -54,7 +54,7 @@ async def probe(client: Client) -> str:
     return ""
 
 
-async def test_a_sync_that_fails(tmp_path: Path, etcd: Etcd) -> None:
+async def test_pump_with_failed_sync_leaves_online_and_recovers_after_restart(tmp_path: Path, etcd: Etcd) -> None:
     """Repetitions fail with their original; the pump leaves `online` and says why wherever one looks; drainers read on;
     after a restart everything that was acknowledged is there."""
     port, status_port, switch = free_port(), free_port(), tmp_path / "fail"
@@ -144,7 +144,7 @@ async def test_writers_leave_a_pump_whose_log_is_broken(tmp_path: Path, etcd: Et
         await source.close()
 
 
-async def test_rule_25_a_page_of_the_index_is_lost_in_a_power_cut(tmp_path: Path, etcd: Etcd) -> None:
+async def test_rule_25_all_binlogs_are_served_after_loss_of_index_page(tmp_path: Path, etcd: Etcd) -> None:
     """A killed pump's directory without one page of LevelDB's log: everything in the value log is served."""
     port = free_port()
     server = pump(tmp_path, etcd, "p1", port, "-fake-binlog-interval", "0").start()

@@ -44,7 +44,7 @@ async def pd() -> AsyncIterator[StubPD]:
     await stub.close()
 
 
-async def test_what_is_above_the_limit_is_refused_on_every_way_in(tmp_path: Path, pd: StubPD) -> None:
+async def test_transaction_above_transaction_bytes_max_is_refused_by_every_method(tmp_path: Path, pd: StubPD) -> None:
     """TiDB's client gives up at ResourceExhausted (C-10), which is right: no repetition would be taken."""
     settings = {"transaction-bytes-max": MIB}
     async with (
@@ -62,7 +62,7 @@ async def test_what_is_above_the_limit_is_refused_on_every_way_in(tmp_path: Path
         assert [p.start_ts for p in (await client.inspect()).pending] == [20]
 
 
-async def test_a_large_one_is_written_planned_and_served(tmp_path: Path, pd: StubPD) -> None:
+async def test_large_transaction_is_planned_and_served_in_parts_or_whole(tmp_path: Path, pd: StubPD) -> None:
     size = 9 * MIB
     async with running(tmp_path, MemoryEtcd(), pd) as pump, connected(pump.addr, CLUSTER) as client:
         await client.write(prewrite(10))
@@ -102,7 +102,7 @@ class SlowStore:
         asyncio.ensure_future(self.write(payloads)).add_done_callback(lambda written: done(written.result(), ()))
 
 
-async def test_what_does_not_fit_in_flight_is_refused_and_may_be_repeated() -> None:
+async def test_write_above_in_flight_bytes_max_is_refused_and_can_be_repeated() -> None:
     """RESOURCE_EXHAUSTED. For TiDB it is UNKNOWN, or its client would give up instead of trying another pump (C-10)."""
     store, gate = SlowStore(), Gate(CLUSTER, lambda: "")
     gate.closed = ""
@@ -138,7 +138,7 @@ async def test_what_does_not_fit_in_flight_is_refused_and_may_be_repeated() -> N
     await edge.stop(0)
 
 
-async def test_a_pull_may_not_ask_for_messages_of_any_size(tmp_path: Path, pd: StubPD) -> None:
+async def test_pull_message_size_is_capped_for_any_request(tmp_path: Path, pd: StubPD) -> None:
     async with running(tmp_path, MemoryEtcd(), pd) as pump, connected(pump.addr, CLUSTER) as client:
         for ts in range(10, 60, 2):
             await client.write_batches([[large(ts, MIB), commit(ts, ts + 1)]])
@@ -149,7 +149,7 @@ async def test_a_pull_may_not_ask_for_messages_of_any_size(tmp_path: Path, pd: S
         assert max(m.ByteSize() for m in messages) < 18 * MIB
 
 
-async def test_more_pulls_than_there_is_room_for_are_refused(tmp_path: Path, pd: StubPD) -> None:
+async def test_pulls_above_in_flight_bytes_max_are_refused(tmp_path: Path, pd: StubPD) -> None:
     settings = {"in-flight-bytes-max": 64 * MIB}
     async with (
         running(tmp_path, MemoryEtcd(), pd, **settings) as pump,  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ async def test_a_large_transaction_is_in_memory_once(tmp_path: Path, etcd: Etcd)
 
 
 @pytest.mark.parametrize("way", ["alone", "alone, compressed", "in a batch"])
-async def test_what_is_refused_is_not_received(tmp_path: Path, etcd: Etcd, way: str) -> None:
+async def test_refused_large_write_takes_no_memory(tmp_path: Path, etcd: Etcd, way: str) -> None:
     """By name, and before it takes memory: its first bytes say what it is."""
     port = free_port()
     server = pump(tmp_path, etcd, "p1", port, "-transaction-bytes-max", "1 MiB").start()

@@ -65,7 +65,7 @@ async def transactions(client: Client, times: list[float]) -> None:
 
 
 @pytest.mark.parametrize("reads", [True, False])
-async def test_a_million_pings(tmp_path: Path, etcd: Etcd, reads: bool) -> None:
+async def test_million_pings_take_bounded_memory_while_writes_continue(tmp_path: Path, etcd: Etcd, reads: bool) -> None:
     """Each connection is cut when its budget is used up, and the peer comes again with the rest."""
     port = free_port()
     server = pump(tmp_path, etcd, "p1", port).start()

@@ -100,7 +100,9 @@ async def timestamps(etcd: Etcd) -> BatchingSource:
 
 
 @pytest.mark.parametrize("point", CRASH_POINTS)
-async def test_nothing_acknowledged_is_lost_and_nothing_is_there_twice(tmp_path: Path, etcd: Etcd, point: str) -> None:
+async def test_killed_pump_serves_every_acknowledged_binlog_once_after_restart(
+    tmp_path: Path, etcd: Etcd, point: str
+) -> None:
     """SIGKILL at the named place, restart, and look: every acknowledged commit is served once, every acknowledged
     prewrite without a commit is pending, and what was under way is there whole or not at all."""
     port = free_port()
@@ -204,7 +206,7 @@ async def test_rule_7_timestamps_rise_over_a_killed_leader(tmp_path: Path, etcd:
         await store.close()
 
 
-async def test_rule_7_a_leader_stopped_by_sigstop(tmp_path: Path, etcd: Etcd) -> None:
+async def test_rule_7_timestamps_rise_after_leader_was_stopped_by_sigstop(tmp_path: Path, etcd: Etcd) -> None:
     """It sleeps through its lease, its successor gives out more, it wakes: nothing it says then is taken or smaller."""
     ports = {"p1": free_port(), "p2": free_port()}
     servers = {name: pump(tmp_path, etcd, name, port).start() for name, port in ports.items()}
@@ -242,7 +244,7 @@ async def test_rule_7_a_leader_stopped_by_sigstop(tmp_path: Path, etcd: Etcd) ->
         await store.close()
 
 
-async def test_a_clean_stop(tmp_path: Path, etcd: Etcd) -> None:
+async def test_signal_stops_pump_with_paused_record_and_exit_code_0(tmp_path: Path, etcd: Etcd) -> None:
     """Each signal ends it with exit code 0 and a `paused` record; a second pump on the directory is refused."""
     store = connect_etcd([etcd.endpoint])
     port = free_port()
@@ -264,7 +266,7 @@ async def test_a_clean_stop(tmp_path: Path, etcd: Etcd) -> None:
     await store.close()
 
 
-async def test_rule_1_what_a_pump_says_when_it_stops(tmp_path: Path, etcd: Etcd) -> None:
+async def test_rule_1_final_ts_is_written_only_by_clean_stop_without_pending(tmp_path: Path, etcd: Etcd) -> None:
     """`final` with the last commit's ts after a clean stop, taken back before the next life accepts anything; a pump
     with a pending prewrite, or one that was killed, promises nothing."""
     store = connect_etcd([etcd.endpoint])
@@ -332,7 +334,7 @@ async def test_rule_1_what_a_pump_says_when_it_stops(tmp_path: Path, etcd: Etcd)
         (["-V"], 0, "Release Version"),
     ],
 )
-def test_the_command_line(tmp_path: Path, args: list[str], code: int, text: str) -> None:
+def test_pump_command_line_exits_with_code_and_text(tmp_path: Path, args: list[str], code: int, text: str) -> None:
     """One clear error; help that can be read."""
     server = python_module("pump", *args, output=tmp_path / "out.log").start()
     assert server.wait() == code
@@ -346,7 +348,7 @@ def binlogctl(etcd: Etcd, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("word", "state"), [("pause", State.PAUSED), ("offline", State.OFFLINE)])
-async def test_binlogctl_asks_a_pump_to_go(tmp_path: Path, etcd: Etcd, word: str, state: State) -> None:
+async def test_binlogctl_pause_and_offline_stop_pump(tmp_path: Path, etcd: Etcd, word: str, state: State) -> None:
     """It finds the status page by the pump's label; a pump that is away is no success."""
     server = pump(tmp_path, etcd, "p1", free_port(), "-status-addr", f"127.0.0.1:{free_port()}").start()
     store = connect_etcd([etcd.endpoint])
@@ -364,7 +366,7 @@ async def test_binlogctl_asks_a_pump_to_go(tmp_path: Path, etcd: Etcd, word: str
         await store.close()
 
 
-def test_a_status_port(tmp_path: Path, etcd: Etcd) -> None:
+def test_status_port_is_addr_port_plus_1000(tmp_path: Path, etcd: Etcd) -> None:
     """`auto` is the port of addr + 1000, where that is a port."""
     port = free_port(also=1000)
     server = python_module(

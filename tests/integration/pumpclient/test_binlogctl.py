@@ -55,7 +55,7 @@ def ended(*argv: str) -> int:
     return stopped.value.code
 
 
-def test_exit_codes_tell_what_happened(etcd: Etcd, capsys: pytest.CaptureFixture[str]) -> None:
+def test_binlogctl_exit_code_follows_kind_of_failure(etcd: Etcd, capsys: pytest.CaptureFixture[str]) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     register(etcd, NodeStatus("p1", nobody, State.ONLINE, update_ts=1 << 58))
     at = ("-pd-urls", etcd.endpoint)
@@ -71,7 +71,7 @@ def test_exit_codes_tell_what_happened(etcd: Etcd, capsys: pytest.CaptureFixture
     assert ended("update-pump", *at, "-node-id", "p1", "-state", "offline") == 0
 
 
-def test_an_etcd_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_binlogctl_names_unreachable_etcd_with_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     place = f"127.0.0.1:{free_port()}"
     assert ended("pumps", "-pd-urls", place, "-o", "table") == 3
     error = capsys.readouterr().err
@@ -108,7 +108,7 @@ def listening(context: ssl.SSLContext | None) -> Iterator[str]:
                 each.close()
 
 
-def test_tls_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_unreachable_names_tls_mismatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "theirs")
     pair = authority.issue("server")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -134,7 +134,7 @@ def started(*argv: str, term: str = "xterm", **files: int) -> subprocess.Popen[s
     return subprocess.Popen(program, stdin=subprocess.DEVNULL, cwd=ROOT, text=True, env=env, **files)  # type: ignore[call-overload,no-any-return]
 
 
-def test_watch_in_a_pipe_is_a_document_a_line(etcd: Etcd) -> None:
+def test_watch_to_a_pipe_prints_one_json_document_per_line(etcd: Etcd) -> None:
     """It goes on while etcd is away, says so, and ends by a signal as if it were asked to."""
     register(etcd, NodeStatus("p1", "h:8250", State.ONLINE, update_ts=1 << 58))
     argv = ("pumps", "-watch", "-interval", "1s", "-o", "json", "-pd-urls", etcd.endpoint)
@@ -161,7 +161,7 @@ def test_watch_in_a_pipe_is_a_document_a_line(etcd: Etcd) -> None:
             watching.kill()
 
 
-def test_watch_ends_with_who_reads_it(etcd: Etcd) -> None:
+def test_watch_ends_when_its_reader_closes_the_pipe(etcd: Etcd) -> None:
     """`binlogctl pumps -watch | head -1` leaves no process and no traceback behind."""
     argv = ("pumps", "-watch", "-interval", "1s", "-o", "table", "-pd-urls", etcd.endpoint)
     with started(*argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
@@ -207,7 +207,7 @@ def watching_at_terminal(etcd: Etcd, term: str) -> Iterator[tuple[subprocess.Pop
         os.close(master)
 
 
-def test_watch_at_a_terminal_stays_in_place(etcd: Etcd) -> None:
+def test_watch_at_terminal_replaces_previous_listing(etcd: Etcd) -> None:
     """One listing takes the place of the one before; Ctrl-C leaves the last one and a visible cursor."""
     with watching_at_terminal(etcd, "xterm") as (watching, read):
         shown = read()
@@ -223,6 +223,6 @@ def test_watch_at_a_terminal_stays_in_place(etcd: Etcd) -> None:
         assert read().rstrip().endswith(b"\x1b[?25h")
 
 
-def test_watch_at_a_dumb_terminal_prints_one_listing_after_the_other(etcd: Etcd) -> None:
+def test_watch_at_dumb_terminal_appends_listings(etcd: Etcd) -> None:
     with watching_at_terminal(etcd, "dumb") as (_, read):
         assert b"\x1b" not in read()

@@ -217,7 +217,9 @@ def show(what: str, healthy_s: list[float], bad_s: list[float], made: Storm) -> 
     [(Way.SLOW, "range"), (Way.HOLE, "range"), (Way.HOLE, "score"), (Way.RESET, "range")],
     ids=["slow", "black-holed", "black-holed-by-score", "refusing"],
 )
-async def test_one_bad_pump_keeps_no_writer_waiting(linked: Linked, way: Way, strategy: str) -> None:
+async def test_slow_unreachable_or_refusing_pump_does_not_delay_writers(
+    linked: Linked, way: Way, strategy: str
+) -> None:
     async with storm(linked, strategy) as made:
         victim = await linked.follower()
         healthy_s = await made.for_s(1.5)
@@ -238,7 +240,7 @@ async def test_one_bad_pump_keeps_no_writer_waiting(linked: Linked, way: Way, st
         assert made.client.cleaned, "prewrites that were on their way came late, and had to be rolled back"
 
 
-async def test_a_pump_that_comes_and_goes_keeps_no_writer_waiting(linked: Linked) -> None:
+async def test_pump_that_is_unreachable_repeatedly_does_not_delay_writers(linked: Linked) -> None:
     """Unreachable and back, again and again; each time it is back it may take writes whose commits then wait."""
     async with storm(linked, "range") as made:
         name = await linked.follower()
@@ -263,7 +265,7 @@ async def flap(link: Link) -> None:
             await asyncio.sleep(FLAP_S)
 
 
-async def test_a_full_pump_keeps_no_writer_waiting(linked: Linked, tmp_path: Path) -> None:
+async def test_pump_with_full_disk_does_not_delay_writers(linked: Linked, tmp_path: Path) -> None:
     """A fourth pump, online, whose disk has less left than it must: it refuses by name, and its probe is refused."""
     settings = tmp_path / "full.toml"
     settings.write_text('[storage]\nstop-write-at-available-space = "8191 PiB"\n')

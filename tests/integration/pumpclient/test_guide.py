@@ -56,7 +56,7 @@ def outbox(tmp_path: Path) -> Iterator[ModuleType]:
     yield module
 
 
-def test_every_error_and_every_type_is_in_its_table() -> None:
+def test_sdk_page_lists_every_error_and_type() -> None:
     errors = PAGE.split("## Errors")[1].split("## Closing")[0]
     types = PAGE.split("## Types")[1].split("## Errors")[0]
     for name in sdk.__all__:
@@ -68,7 +68,7 @@ def test_every_error_and_every_type_is_in_its_table() -> None:
 
 
 @pytest.mark.integration
-async def test_every_block_runs_as_it_stands(cluster: Cluster) -> None:
+async def test_sdk_page_code_blocks_run_in_order(cluster: Cluster) -> None:
     """One after another in one namespace, as in a program with `await` at its top."""
     names: dict[str, Any] = {}
     ran = 0
@@ -113,7 +113,9 @@ def kept(path: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.integration
-async def test_the_outbox_repeats_what_a_crash_cut_off(cluster: Cluster, outbox: ModuleType, tmp_path: Path) -> None:
+async def test_outbox_relay_repeats_publication_cut_off_by_crash(
+    cluster: Cluster, outbox: ModuleType, tmp_path: Path
+) -> None:
     """Published and not yet taken out: the next relay publishes it again, and the rows are the same."""
     path = tmp_path / "shop.sqlite"
     local = outbox.connect_local(path)
@@ -210,7 +212,7 @@ def reading(number: int, celsius: str = "21.50") -> dict[str, str]:
 
 
 @pytest.mark.integration
-async def test_the_web_service_writes_and_tells(cluster: Cluster, web: Web) -> None:
+async def test_web_service_writes_readings_and_exposes_metrics(cluster: Cluster, web: Web) -> None:
     status, answer = await asyncio.to_thread(web.ask, "/readings", [reading(1), reading(2)])
     assert status == 201, answer
     again, repeated = await asyncio.to_thread(web.ask, "/readings", [reading(1), reading(2)])
@@ -241,7 +243,7 @@ async def test_the_web_service_writes_and_tells(cluster: Cluster, web: Web) -> N
 
 
 @pytest.mark.integration
-async def test_the_web_service_without_pumps(cluster: Cluster, web: Web) -> None:
+async def test_web_service_answers_503_while_pumps_are_down_and_recovers(cluster: Cluster, web: Web) -> None:
     """It says so within its ten seconds and a little, is not ready, and writes again when they are back."""
     leader = await cluster.leader()
     other = next(pump for name, pump in cluster.pumps.items() if name != leader)

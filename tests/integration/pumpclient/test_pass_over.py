@@ -32,7 +32,7 @@ def turn_a_bit(pump: Pump, directory: Path, mark: bytes) -> None:
     log.write_bytes(data)
 
 
-async def test_a_range_that_cannot_be_read_has_a_way_out(cluster: Cluster, tmp_path: Path) -> None:
+async def test_damaged_binlog_is_skipped_by_command_and_range_is_readable(cluster: Cluster, tmp_path: Path) -> None:
     commits: list[int] = []
     async with await Service.connect(cluster.url, tso_source="own") as service:
         await service.create_database("shop")

@@ -31,7 +31,7 @@ def orders(name: str = "orders") -> Table:
     return Table(name, Column("id", BigInt(), primary_key=True), Column("v", VarChar(20)))
 
 
-async def test_killed_in_a_write_storm_nothing_acknowledged_is_lost(cluster: Cluster) -> None:
+async def test_pump_kills_during_writes_lose_no_acknowledged_transaction(cluster: Cluster) -> None:
     """kill -9 of one pump, then of the one that gives out timestamps, while hundreds of transactions are under way."""
     committed: dict[int, int] = {}
     failed: set[int] = set()
@@ -86,7 +86,7 @@ async def test_killed_in_a_write_storm_nothing_acknowledged_is_lost(cluster: Clu
     assert not failed & dict(served).keys()
 
 
-async def test_services_share_tables_and_ddl(cluster: Cluster) -> None:
+async def test_services_altering_one_table_in_turns_keep_versions_consistent(cluster: Cluster) -> None:
     """Two services alter one table in turns while both write; versions and handles stay consistent."""
     first = await Service.connect(cluster.url, tso_source="own")
     second = await Service.connect([cluster.url], tso_source="own", strategy="hash")
@@ -145,7 +145,7 @@ def pending(text: str) -> dict[str, str]:
         ("sdk.after_prewrite", 2, None),
     ],
 )
-async def test_a_writer_that_died_is_settled(
+async def test_prewrite_of_killed_writer_is_settled_by_binlogctl(
     cluster: Cluster, point: str, published: int, settle_with: str | None
 ) -> None:
     """Killed between P and its end: the pump holds it pending, `binlogctl settle` lists it and ends it."""
@@ -173,7 +173,7 @@ async def test_a_writer_that_died_is_settled(
         await service.create_table("shop", orders("after"))
 
 
-async def test_binlogctl_lists_and_updates(cluster: Cluster, tmp_path: Path) -> None:
+async def test_binlogctl_lists_pauses_and_updates_pumps(cluster: Cluster, tmp_path: Path) -> None:
     for words in (("-cmd", "pumps"),):
         listed = await asyncio.to_thread(binlogctl, cluster, *words)
         assert listed.returncode == 0

@@ -47,7 +47,7 @@ async def written(cluster: Cluster, client: PumpsClient, count: int) -> Counter[
     return await write(client, upstream(cluster.url, tso_source="own"), cluster.url, count)
 
 
-async def test_pumps_report_a_score_and_their_labels(labelled: Cluster) -> None:
+async def test_pumps_report_scores_and_labels_in_registry(labelled: Cluster) -> None:
     found = await statuses(labelled)
     assert {name: 1 <= status.score <= 1000 for name, status in found.items()} == {"a1": True, "b1": True}
     assert found["a1"].label == {"zone": "a", "rack": "1"}
@@ -64,7 +64,7 @@ async def test_pumps_report_a_score_and_their_labels(labelled: Cluster) -> None:
     assert json.loads(found["a1"].to_json())["label"] == {"labels": {"zone": "a", "rack": "1"}}
 
 
-async def test_writers_keep_to_their_label_while_they_can(labelled: Cluster) -> None:
+async def test_label_strategy_returns_to_matching_pump_after_its_restart(labelled: Cluster) -> None:
     labels = {"zone": "a"}
     connecting = PumpsClient.connect(labelled.url, "label", tso_source="own", labels=labels, limits=PATIENT)
     async with await connecting as client:

@@ -97,7 +97,9 @@ async def served(cluster: Cluster) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=["KILL", "TERM", "INT"])
-async def test_a_service_that_dies_holds_nobody_back(cluster: Cluster, service: Child, how: signal.Signals) -> None:
+async def test_prewrites_of_killed_service_are_ended_by_pumps(
+    cluster: Cluster, service: Child, how: signal.Signals
+) -> None:
     service.process.send_signal(how)
     service.process.wait(timeout=SOON_S)
     await nothing_pending(cluster)
@@ -105,7 +107,7 @@ async def test_a_service_that_dies_holds_nobody_back(cluster: Cluster, service: 
     assert service.committed().items() <= rows.items(), "what it was told is there"
 
 
-async def test_the_pump_dies_too(cluster: Cluster, service: Child) -> None:
+async def test_prewrites_of_killed_service_are_ended_after_pumps_restart(cluster: Cluster, service: Child) -> None:
     """It comes back with prewrites in its log whose writer has gone meanwhile."""
     service.process.kill()
     service.process.wait()
@@ -116,7 +118,7 @@ async def test_the_pump_dies_too(cluster: Cluster, service: Child) -> None:
     assert service.committed().items() <= (await served(cluster)).items()
 
 
-async def test_a_service_that_slept_is_told(cluster: Cluster, service: Child) -> None:
+async def test_service_stopped_beyond_its_lease_gets_transaction_rolled_back(cluster: Cluster, service: Child) -> None:
     """The watermark passes its transactions while it is stopped; what it commits after that is refused by name."""
     for _ in range(100):
         service.process.send_signal(signal.SIGSTOP)
@@ -144,7 +146,7 @@ async def test_a_service_that_slept_is_told(cluster: Cluster, service: Child) ->
         assert (await cluster.inspect(pump, cluster_id)).late_commit_count == 0
 
 
-async def test_close_leaves_nothing(cluster: Cluster) -> None:
+async def test_service_close_leaves_no_pending_prewrites(cluster: Cluster) -> None:
     """With everything under way: cancelled transactions and prewrites whose answers are not awaited any more."""
     service = await Service.connect(cluster.url, tso_source="own", lease_ttl_s=600)
     await service.create_database("shop")
@@ -179,7 +181,7 @@ async def test_close_leaves_nothing(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("point", "committed"), [("sdk.ddl_after_prewrite", False), ("sdk.ddl_after_publish", True)])
-async def test_a_ddl_whose_writer_died_ends_as_its_job_says(cluster: Cluster, point: str, committed: bool) -> None:
+async def test_ddl_of_killed_writer_ends_as_published_job_says(cluster: Cluster, point: str, committed: bool) -> None:
     died = await asyncio.to_thread(child, cluster, point, ttl_s=2)
     assert died.returncode == -signal.SIGKILL, died.stderr
     await nothing_pending(cluster)
@@ -217,7 +219,7 @@ async def test_a_busy_event_loop_keeps_its_lease(cluster: Cluster) -> None:
     assert (await served(cluster))[txn.start_ts] == commit_ts
 
 
-async def test_settle_all(cluster: Cluster) -> None:
+async def test_settle_all_rolls_back_prewrites_without_lease(cluster: Cluster) -> None:
     """Writers without a lease, as every service of before: many at once, in the time of one."""
     client = await PumpsClient.connect(cluster.url, tso_source="own", strategy="hash")
     async with await Service.connect(cluster.url, tso_source="own") as looker:
@@ -268,7 +270,9 @@ async def undelivered(
 
 
 @pytest.mark.parametrize("cut", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-async def test_a_service_that_lives_on_holds_nobody_back(cluster: Cluster, cut: signal.Signals) -> None:
+async def test_undelivered_transaction_of_living_service_is_ended_by_pumps(
+    cluster: Cluster, cut: signal.Signals
+) -> None:
     """The pump never gets the commit, or its answer is not awaited; the service gives up and works on."""
     patient = Limits(detect_s=0.5)
     async with await Service.connect(cluster.url, tso_source="own", lease_ttl_s=600, limits=patient) as service:

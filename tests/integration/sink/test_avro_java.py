@@ -88,7 +88,7 @@ def avro(java: None) -> Iterator[Java]:
         yield Java(gateway.jvm)
 
 
-def test_every_type_is_read_and_written_again_to_the_same_bytes(avro: Java) -> None:
+def test_java_avro_reads_every_type_and_writes_equal_bytes(avro: Java) -> None:
     """Decimals among them, in which fastavro differs; NULLs, and the old row within the new one."""
     columns = [("id", FieldType(Tp.LONG, Flag.NOT_NULL))]
     for n, name in enumerate(VALUES):
@@ -115,7 +115,7 @@ def test_every_type_is_read_and_written_again_to_the_same_bytes(avro: Java) -> N
     assert shown["_ticdc_before"][f"n{text}"] == shown[f"c{text}"]
 
 
-def test_decimals_are_what_they_were(avro: Java) -> None:
+def test_java_avro_reads_decimals_unchanged(avro: Java) -> None:
     dice = random.Random(1)
     table = make_table("s", "t", [("d", FieldType(Tp.NEWDECIMAL, Flag.NOT_NULL, 20, 3))])
     encoder, _ = ready(table, ProtocolOptions("avro"))
@@ -137,7 +137,7 @@ def test_decimals_are_what_they_were(avro: Java) -> None:
         (FieldType(Tp.DOUBLE), {}, None),
     ],
 )
-def test_a_new_columns_default_is_what_it_says(
+def test_java_avro_fills_added_column_with_its_default(
     avro: Java, kind: FieldType, default: dict[str, Any], shown: object
 ) -> None:
     """`avro-defaults` = "avro": a message from before ADD COLUMN, read by the schema behind it. Java shows bytes as the
@@ -155,7 +155,7 @@ def test_a_new_columns_default_is_what_it_says(
 
 
 @pytest.mark.parametrize("mode", ["ticdc", "avro"])
-def test_schemas_of_every_type_with_and_without_defaults_are_schemas(avro: Java, mode: Any) -> None:
+def test_java_avro_parses_schemas_of_every_type_and_default(avro: Java, mode: Any) -> None:
     defaults = {"varchar": "x", "int unsigned": "5", "double": "2.5", "blob": "b", "enum": "a", "float": "3.14"}
     for name, case in CASES.items():
         for kind in (case.kind, case.not_null().kind):

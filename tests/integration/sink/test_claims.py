@@ -65,7 +65,7 @@ def whole(kafka_server: Broker, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 @pytest.mark.parametrize("kind", ["directory", "s3"])
-def test_claims_are_written_and_found(
+def test_claim_checks_in_directory_and_s3_are_written_and_resolved(
     kafka: Broker, s3: ObjectStore, whole: dict[str, list[str]], tmp_path: Path, short_path: Path, kind: str
 ) -> None:
     store = str(short_path / "c") if kind == "directory" else s3.uri("rows")
@@ -81,7 +81,9 @@ def test_claims_are_written_and_found(
     assert consumed(kafka, topic, tmp_path / "other.db") == 2, "nobody said where claims are"
 
 
-def test_handle_keys_alone(kafka: Broker, whole: dict[str, list[str]], tmp_path: Path) -> None:
+def test_handle_key_only_rows_are_refused_or_skipped_by_consumer(
+    kafka: Broker, whole: dict[str, list[str]], tmp_path: Path
+) -> None:
     topic = kafka.topic(2, max_message_bytes=str(TOPIC_BYTES))
     kafka_case.run(settings(kafka, topic, large_message_handle_option="handle-key-only"), EDGES)
     assert consumed(kafka, topic, tmp_path / "stopped.db") == 2
@@ -90,7 +92,7 @@ def test_handle_keys_alone(kafka: Broker, whole: dict[str, list[str]], tmp_path:
     assert contents(path) != whole
 
 
-def test_a_claim_that_s3_does_not_have(s3: ObjectStore) -> None:
+def test_claim_check_missing_in_s3_is_reported_with_its_location(s3: ObjectStore) -> None:
     store = open_store(s3.uri("gone"))
     assert store.put("a.json", b"x" * 100_000) == "s3://claims/gone/a.json"
     assert store.get("a.json") == b"x" * 100_000
@@ -101,7 +103,7 @@ def test_a_claim_that_s3_does_not_have(s3: ObjectStore) -> None:
         store.get("a.json")
 
 
-def test_a_bucket_that_is_not_there(s3: ObjectStore) -> None:
+def test_missing_s3_bucket_is_reported_on_write(s3: ObjectStore) -> None:
     store = open_store(ObjectStore(s3.address, "nosuch").uri("x"))
     with pytest.raises(ClaimStoreError, match=r"the claim s3://nosuch/x/a\.json cannot be written"):
         store.put("a.json", b"x")

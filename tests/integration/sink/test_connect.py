@@ -44,7 +44,9 @@ def connect(kafka_server: Broker) -> Iterator[Connect]:
         yield worker
 
 
-def test_the_tables_are_tidbs(kafka: Broker, connect: Connect, mariadb: MariaDB, tmp_path: Path) -> None:
+def test_debezium_jdbc_sink_writes_tidbs_tables_from_killed_drainer(
+    kafka: Broker, connect: Connect, mariadb: MariaDB, tmp_path: Path
+) -> None:
     """Key updates and deletes included. Tables with a second unique key are in one partition each."""
     topic = kafka.topic(3, name="debezium")
     chosen = {"matcher": ["ks.*"], "partition": "index-value", "topic": f"{topic}-{{schema}}"}
@@ -121,7 +123,7 @@ BINARY = {"connection_url": "jdbc:mariadb://127.0.0.1:{port}/ks?useServerPrepStm
     ],
     ids=["all is well", "FLOAT as text", "negative", "DDL", "filtered DDL", "watermark"],
 )
-def test_what_it_cannot_read_and_what_helps(
+def test_debezium_jdbc_sink_failure_and_remedy_are_as_documented(
     kafka: Broker, connect: Connect, mariadb: MariaDB, mode: Any, more: str, settings: dict[str, str], failure: str
 ) -> None:
     options = ProtocolOptions(

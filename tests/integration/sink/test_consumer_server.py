@@ -61,7 +61,9 @@ def life(pairs: Pairs, protocol: str, port: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "protocol"), [("types", "open"), ("types", "canal"), ("types", "simple")])
-def test_tables_are_upstreams(mariadb: MariaDB, tmp_path: Path, name: str, protocol: str) -> None:
+def test_consumer_into_server_gives_upstreams_tables(
+    mariadb: MariaDB, tmp_path: Path, name: str, protocol: str
+) -> None:
     mariadb.reset()
     capture = CaptureSet(GOLDEN / name)
     pairs = messages_of(capture, OPTIONS[protocol], tmp_path / "jobs.json", policy(capture))
@@ -71,7 +73,7 @@ def test_tables_are_upstreams(mariadb: MariaDB, tmp_path: Path, name: str, proto
     assert differences(mariadb, capture) == [], "nothing is applied twice"
 
 
-def test_tables_are_upstreams_wherever_it_is_killed(mariadb: MariaDB, tmp_path: Path) -> None:
+def test_consumer_killed_at_any_point_gives_upstreams_tables(mariadb: MariaDB, tmp_path: Path) -> None:
     mariadb.reset()
     capture = CaptureSet(GOLDEN / "keys")
     pairs = messages_of(capture, OPTIONS["open"], tmp_path / "jobs.json", policy(capture))
@@ -101,7 +103,7 @@ def opened(db: MariaDB) -> Iterator[ReplayDestination]:
     made.close()
 
 
-def test_values_of_a_unique_key_are_exchanged(opened: ReplayDestination, db: MariaDB) -> None:
+def test_consumer_exchanges_unique_values_between_rows(opened: ReplayDestination, db: MariaDB) -> None:
     opened.apply(part(1, insert("t", id=1, u=1, v="a"), insert("t", id=2, u=2, v="b")))
     moved = [
         RowEvent(Change.UPDATE, 6, "d", "t", old=insert("t", id=n, u=n).new, new=insert("t", id=n, u=3 - n, v="c").new)
@@ -120,7 +122,7 @@ def test_values_of_a_unique_key_are_exchanged(opened: ReplayDestination, db: Mar
         (insert("t", id=1, u="word"), "`d`.`t`: .*u"),
     ],
 )
-def test_what_the_server_does_not_take_is_an_error(
+def test_consumer_row_refused_by_server_writes_nothing_of_its_part(
     opened: ReplayDestination, db: MariaDB, row: RowEvent, words: str
 ) -> None:
     """And nothing of its part is written."""
@@ -132,7 +134,7 @@ def test_what_the_server_does_not_take_is_an_error(
     assert opened.open() == part(7).resume
 
 
-def test_a_ddl_that_fails_is_tried_again(opened: ReplayDestination, db: MariaDB) -> None:
+def test_consumer_ddl_that_failed_is_run_at_next_start(opened: ReplayDestination, db: MariaDB) -> None:
     ddl = DdlEvent(5, "d", "t", "ALTER TABLE t ADD COLUMN w INT, DROP COLUMN nosuch")
     with pytest.raises(ConsumeError, match=r"the DDL at commit_ts 5: .*nosuch.*; the statement: ALTER TABLE t ADD"):
         opened.apply(part(5, insert("t", id=1), ddl=ddl))
@@ -143,7 +145,7 @@ def test_a_ddl_that_fails_is_tried_again(opened: ReplayDestination, db: MariaDB)
     assert sorted(db.query("SELECT id, w FROM d.t")) == [(1, None), (2, 2)]
 
 
-def test_a_database_without_a_character_set_has_tidbs(opened: ReplayDestination, db: MariaDB) -> None:
+def test_consumer_creates_databases_with_tidbs_character_set(opened: ReplayDestination, db: MariaDB) -> None:
     opened.apply(part(5, ddl=DdlEvent(5, "new", "", "CREATE DATABASE new")))
     opened.apply(part(6, ddl=DdlEvent(6, "new", "t", "CREATE TABLE t (v VARCHAR(3))")))
     found = db.query("SELECT table_collation FROM information_schema.tables WHERE table_schema = 'new'")
@@ -151,7 +153,7 @@ def test_a_database_without_a_character_set_has_tidbs(opened: ReplayDestination,
     assert found == [("utf8mb4_bin",)]
 
 
-def test_a_ddl_of_a_temporary_table_is_passed(opened: ReplayDestination, db: MariaDB) -> None:
+def test_consumer_skips_ddl_of_temporary_tables(opened: ReplayDestination, db: MariaDB) -> None:
     for at, verb in enumerate(("CREATE", "DROP"), 5):
         columns = "(id INT) ON COMMIT DELETE ROWS" if verb == "CREATE" else ""
         opened.apply(part(at, ddl=DdlEvent(at, "d", "tmp", f"{verb} GLOBAL TEMPORARY TABLE tmp {columns}")))
@@ -180,7 +182,9 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, point: str, error: Exception) -> 
         ("ALTER TABLE nowhere ADD COLUMN w INT", "doesn't exist"),
     ],
 )
-def test_the_way_past_a_ddl_that_is_refused(opened: ReplayDestination, db: MariaDB, query: str, why: str) -> None:
+def test_consumer_refused_ddl_is_skipped_by_statement_it_names(
+    opened: ReplayDestination, db: MariaDB, query: str, why: str
+) -> None:
     """No start is past it by itself: it has not run, whatever the error says."""
     ddl = DdlEvent(5, "d", "t", query)
     with pytest.raises(ConsumeError, match="it is removed: ") as refused:
@@ -196,7 +200,7 @@ def test_the_way_past_a_ddl_that_is_refused(opened: ReplayDestination, db: Maria
     assert list(db.query("SELECT id, v FROM d.t")) == [(1, "a")]
 
 
-def test_a_connection_is_lost_behind_a_ddl(
+def test_consumer_ddl_runs_once_when_its_connection_is_lost(
     opened: ReplayDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = fail_once(monkeypatch, "sink.ddl_after_exec", ConnectionLost("gone"))
@@ -223,7 +227,7 @@ def test_a_connection_is_lost_behind_a_ddl(
         ("ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE q", "SELECT * FROM d.p", 1),
     ],
 )
-def test_a_ddl_runs_once_wherever_it_is_interrupted(
+def test_consumer_ddl_interrupted_at_any_point_runs_once(
     opened: ReplayDestination,
     db: MariaDB,
     monkeypatch: pytest.MonkeyPatch,
@@ -270,7 +274,7 @@ def test_a_ddl_that_may_undo_itself_is_not_run_where_nothing_shows_whether_it_ha
     assert len(db.query("SELECT * FROM d.w")) == 1
 
 
-def test_a_ddl_of_a_consumer_that_was_killed_is_waited_for(
+def test_consumer_waits_for_running_ddl_of_killed_consumer(
     opened: ReplayDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its statement goes on in the server; until that has ended nothing says whether it ran."""
@@ -291,7 +295,7 @@ def test_a_ddl_of_a_consumer_that_was_killed_is_waited_for(
     assert len(db.query("SHOW INDEX FROM d.t WHERE Column_name = 'v'")) == 1
 
 
-def test_two_consumers_of_one_name(opened: ReplayDestination, db: MariaDB) -> None:
+def test_second_consumer_of_one_name_is_refused(opened: ReplayDestination, db: MariaDB) -> None:
     other = destination(db.port, "test")
     other.open()
     opened.apply(part(1, insert("t", id=1)))

@@ -36,7 +36,7 @@ def add_column(job_id: int, commit_ts: int, *sql: str) -> Ddl:
     return replace(step(job_id, ActionType.ADD_COLUMN, commit_ts, *sql, before=T, after=T), rewritten=True)
 
 
-def test_another_changefeeds_job_is_not_ours(db: MariaDB) -> None:
+def test_ddl_mark_of_another_changefeed_does_not_count(db: MariaDB) -> None:
     """Nor is another job, nor one that has only begun."""
     destination = opened(db)
     destination.ddl(CREATE)
@@ -46,7 +46,7 @@ def test_another_changefeeds_job_is_not_ours(db: MariaDB) -> None:
     assert [destination.job_done(job_id) for job_id in (1, 2, 3)] == [True, False, False]
 
 
-def test_what_others_have_begun_is_theirs_to_finish(db: MariaDB) -> None:
+def test_running_ddl_marks_of_other_changefeeds_are_left_at_start(db: MariaDB) -> None:
     """A start looks at its own unfinished jobs, and at none that is done."""
     destination = opened(db)
     destination.ddl(CREATE)
@@ -60,7 +60,7 @@ def test_what_others_have_begun_is_theirs_to_finish(db: MariaDB) -> None:
     assert before == [(7, "main", 1, "done"), (7, "other", 1, "running"), (8, "main", 1, "running")]
 
 
-def test_a_refused_job_takes_back_its_own_mark_alone(db: MariaDB) -> None:
+def test_refused_ddl_removes_only_its_own_mark(db: MariaDB) -> None:
     destination = opened(db)
     destination.ddl(CREATE)
     for cluster_id, changefeed in OTHERS:
@@ -72,7 +72,7 @@ def test_a_refused_job_takes_back_its_own_mark_alone(db: MariaDB) -> None:
     assert db.query(MARKS) == before
 
 
-def test_old_marks_go_a_day_and_a_thousand_jobs_later(db: MariaDB) -> None:
+def test_ddl_marks_are_purged_after_a_day_and_a_thousand_jobs(db: MariaDB) -> None:
     """Our own, of jobs that are done; the newest thousand stay, and those of the last day of the stream."""
     destination = opened(db)
     destination.ddl(CREATE)
@@ -95,7 +95,7 @@ def test_old_marks_go_a_day_and_a_thousand_jobs_later(db: MariaDB) -> None:
     ]
 
 
-def test_a_ddl_below_the_position_does_not_take_it_back(db: MariaDB) -> None:
+def test_ddl_below_position_is_refused(db: MariaDB) -> None:
     """Rows above it are applied already; it comes too late, and says so."""
     destination = opened(db, at=300)
     with pytest.raises(PositionMoved, match="its position is 300"):
@@ -103,7 +103,7 @@ def test_a_ddl_below_the_position_does_not_take_it_back(db: MariaDB) -> None:
     assert position(db) == 300
 
 
-def test_a_statement_on_rows_is_fenced_too(db: MariaDB) -> None:
+def test_row_statement_of_ddl_rewrite_is_fenced(db: MariaDB) -> None:
     """One that an operator put into ddl-rewrite: it runs in a transaction of its own, and not under the lock alone."""
     destination = opened(db)
     destination.ddl(CREATE)

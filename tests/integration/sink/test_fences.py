@@ -74,7 +74,7 @@ class TestServer(PositionSuite):
         return transaction
 
 
-def test_each_changefeed_reads_its_own(db: MariaDB, session: Session) -> None:
+def test_position_and_checkpoint_are_separate_for_each_changefeed(db: MariaDB, session: Session) -> None:
     """The position, and upstream's checkpoint, which is one a cluster."""
     for number, (cluster_id, changefeed) in enumerate(FEEDS):
         mine = feed_of(db, session, cluster_id, changefeed)

@@ -62,9 +62,7 @@ def recorded(directory: Path) -> Any:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_driver_that_dies_anywhere_leaves_nothing_twice_and_nothing_out(
-    whole: Path, tmp_path: Path, point: str
-) -> None:
+def test_pb_files_of_driver_killed_at_any_point_have_every_record_once(whole: Path, tmp_path: Path, point: str) -> None:
     directory = tmp_path / "files"
     assert life(directory, "pb", point) == -signal.SIGKILL
     assert life(directory, "pb") == 0
@@ -73,7 +71,7 @@ def test_a_driver_that_dies_anywhere_leaves_nothing_twice_and_nothing_out(
 
 
 @pytest.mark.parametrize("point", GZIP_POINTS)
-def test_a_driver_that_dies_while_it_compresses(whole: Path, tmp_path: Path, point: str) -> None:
+def test_pb_gzip_files_of_killed_driver_have_every_record_once(whole: Path, tmp_path: Path, point: str) -> None:
     directory = tmp_path / "files"
     assert life(directory, "pb-gzip", point) == -signal.SIGKILL
     assert life(directory, "pb-gzip") == 0
@@ -86,7 +84,9 @@ def test_a_driver_that_dies_while_it_compresses(whole: Path, tmp_path: Path, poi
 
 
 @pytest.mark.parametrize("point", PARQUET_POINTS)
-def test_parquet_of_a_driver_that_dies_anywhere(whole_parquet: Path, tmp_path: Path, point: str) -> None:
+def test_parquet_files_of_driver_killed_at_any_point_have_every_row_once(
+    whole_parquet: Path, tmp_path: Path, point: str
+) -> None:
     directory = tmp_path / "files"
     assert life(directory, "parquet", point) == -signal.SIGKILL
     assert life(directory, "parquet") == 0
@@ -98,7 +98,7 @@ def test_parquet_of_a_driver_that_dies_anywhere(whole_parquet: Path, tmp_path: P
     assert not list((directory / "stage").iterdir())
 
 
-def test_a_driver_that_dies_again_and_again(whole: Path, tmp_path: Path) -> None:
+def test_pb_files_of_driver_killed_repeatedly_have_every_record_once(whole: Path, tmp_path: Path) -> None:
     directory = tmp_path / "files"
     again = [
         "file.appended:2",
@@ -112,7 +112,7 @@ def test_a_driver_that_dies_again_and_again(whole: Path, tmp_path: Path) -> None
     assert payloads(directory) == payloads(whole)
 
 
-def test_a_transaction_is_one_record_however_it_came(whole: Path) -> None:
+def test_transaction_of_several_tables_is_one_record(whole: Path) -> None:
     found = binlogs(whole)
     rows = [one for one in found if one.query is None]
     assert [one.commit_ts for one in found] == sorted(one.commit_ts for one in found)
@@ -121,7 +121,7 @@ def test_a_transaction_is_one_record_however_it_came(whole: Path) -> None:
     assert len(list(whole.glob("binlog-*"))) > 5
 
 
-def test_files_of_any_length_are_cut_back_or_refused(whole: Path, tmp_path: Path) -> None:
+def test_current_file_of_any_length_is_truncated_or_refused_at_start(whole: Path, tmp_path: Path) -> None:
     """What a machine's crash may leave of the current file: every length from nothing to a record too much."""
     directory = shutil.copytree(whole, tmp_path / "files")
     current = FORMATS["pb"].notes_of(recorded(directory)["notes"]).current[0]

@@ -55,7 +55,7 @@ def life(directory: Path, crash: str = "") -> int:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_driver_that_dies_anywhere_leaves_nothing_twice_and_nothing_out(
+def test_json_lines_of_driver_killed_at_any_point_have_every_change_once(
     whole: Path, tmp_path: Path, point: str
 ) -> None:
     directory = tmp_path / "lines"
@@ -70,7 +70,7 @@ def test_a_driver_that_dies_anywhere_leaves_nothing_twice_and_nothing_out(
     )
 
 
-def test_a_driver_that_dies_again_and_again(whole: Path, tmp_path: Path) -> None:
+def test_json_lines_of_driver_killed_repeatedly_have_every_change_once(whole: Path, tmp_path: Path) -> None:
     directory = tmp_path / "lines"
     died = 0
     for point in (
@@ -104,7 +104,7 @@ def current_files(directory: Path) -> dict[Path, int]:
     return {directory / f"{int(slot):03d}-{number:09d}.jsonl": length for slot, (number, length) in current}
 
 
-def test_files_of_any_length_are_cut_back_or_refused(whole: Path, tmp_path: Path) -> None:
+def test_current_file_of_any_length_is_truncated_or_refused_at_start(whole: Path, tmp_path: Path) -> None:
     """What a machine's crash may leave of a current file: every length from nothing to a line too much."""
     directory = shutil.copytree(whole, tmp_path / "lines")
     path, length = next(iter(current_files(directory).items()))
@@ -123,7 +123,7 @@ def test_files_of_any_length_are_cut_back_or_refused(whole: Path, tmp_path: Path
     assert in_order(directory) == in_order(whole)
 
 
-def test_files_beyond_the_current_one_and_parts_are_removed(whole: Path, tmp_path: Path) -> None:
+def test_uncommitted_files_and_parts_are_removed_at_start(whole: Path, tmp_path: Path) -> None:
     directory = shutil.copytree(whole, tmp_path / "lines")
     for path in current_files(directory):
         slot, _, number = path.stem.partition("-")
@@ -134,7 +134,7 @@ def test_files_beyond_the_current_one_and_parts_are_removed(whole: Path, tmp_pat
     assert not list(directory.glob("*.part"))
 
 
-def test_a_position_cut_anywhere_stops_the_start(whole: Path, tmp_path: Path) -> None:
+def test_position_file_cut_or_missing_stops_start(whole: Path, tmp_path: Path) -> None:
     directory = shutil.copytree(whole, tmp_path / "lines")
     text = (directory / POSITION).read_bytes()
     for size in range(0, len(text) - 1, 7):
@@ -149,7 +149,7 @@ def test_a_position_cut_anywhere_stops_the_start(whole: Path, tmp_path: Path) ->
     assert in_order(directory) == in_order(whole)
 
 
-def test_a_part_that_is_committed_and_lost_is_not_passed_over(whole: Path, tmp_path: Path) -> None:
+def test_committed_part_that_is_missing_stops_start(whole: Path, tmp_path: Path) -> None:
     directory = tmp_path / "lines"
     assert life(directory, "file.committed") == -signal.SIGKILL
     part, name = recorded(directory)["notes"]["renames"][0]
@@ -166,7 +166,7 @@ def test_a_part_that_is_committed_and_lost_is_not_passed_over(whole: Path, tmp_p
     assert in_order(directory) == in_order(whole)
 
 
-def test_every_line_says_what_it_is_of(whole: Path) -> None:
+def test_every_json_line_has_kind_timestamps_and_images(whole: Path) -> None:
     lines = in_order(whole)
     assert {line["kind"] for line in lines} == {"ddl", "insert", "update", "delete"}
     assert len(lines) > 300

@@ -77,7 +77,7 @@ def arrived(kafka: Broker, topic: str, whole: list[Partition]) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_who_dies_anywhere_leaves_nothing_twice_and_nothing_out(
+def test_kafka_rows_of_process_killed_at_any_point_arrive_once(
     kafka: Broker, whole: list[Partition], tmp_path: Path, point: str
 ) -> None:
     topic = kafka.topic(PARTITIONS)
@@ -87,7 +87,9 @@ def test_who_dies_anywhere_leaves_nothing_twice_and_nothing_out(
     arrived(kafka, topic, whole)
 
 
-def test_who_dies_again_and_again(kafka: Broker, whole: list[Partition], tmp_path: Path) -> None:
+def test_kafka_rows_of_processes_killed_repeatedly_arrive_once(
+    kafka: Broker, whole: list[Partition], tmp_path: Path
+) -> None:
     topic = kafka.topic(PARTITIONS)
     given = settings(kafka, topic)
     again = ["kafka.claimed", "kafka.slot_committed", "kafka.slot_flushed", "sink.before_commit:2", "kafka.initialised"]
@@ -96,7 +98,9 @@ def test_who_dies_again_and_again(kafka: Broker, whole: list[Partition], tmp_pat
     arrived(kafka, topic, whole)
 
 
-def test_two_drainers_at_once(kafka: Broker, whole: list[Partition], tmp_path: Path) -> None:
+def test_kafka_rows_of_two_concurrent_drainers_arrive_once(
+    kafka: Broker, whole: list[Partition], tmp_path: Path
+) -> None:
     """Each takes the changefeed over from the other as it starts, and who was taken over from stops. They are started
     again and again until one gets to the end."""
     topic = kafka.topic(PARTITIONS)
@@ -127,7 +131,7 @@ LEAST = [
 
 
 @pytest.mark.parametrize("point", LEAST)
-def test_at_least_once_repeats_nothing_behind_a_resolved_event(
+def test_at_least_once_repeats_no_row_after_resolved_event(
     kafka: Broker, whole: list[Partition], tmp_path: Path, point: str
 ) -> None:
     """Without transactions: rows may be there again, in their partition."""
@@ -141,7 +145,7 @@ def test_at_least_once_repeats_nothing_behind_a_resolved_event(
         assert found.resolved == EDGES[-1]
 
 
-def test_a_drainer_goes_on_in_the_topic_of_a_ticdc(kafka: Broker, whole: list[Partition]) -> None:
+def test_drainer_continues_in_topic_of_ticdc_changefeed(kafka: Broker, whole: list[Partition]) -> None:
     """docs/migration.md: at the changefeed's checkpoint, above which a TiCDC has written some rows and no resolved
     event. They come again, each in its partition, and what was resolved does not."""
     before, topic = kafka.topic(PARTITIONS), kafka.topic(PARTITIONS)

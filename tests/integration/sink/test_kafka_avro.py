@@ -56,7 +56,7 @@ def rows_of(broker: Broker, topic: str, decoder: Any) -> list[RowEvent]:
     return [event for event in events if isinstance(event, RowEvent)]
 
 
-def test_every_row_arrives_under_a_registered_schema(kafka: Broker, any_change: SchemaRegistryServer) -> None:
+def test_avro_rows_arrive_under_registered_schemas(kafka: Broker, any_change: SchemaRegistryServer) -> None:
     """All that Open Protocol has; some ranges by the driver and some by slots. With the old row, so that deletes of
     tables without keys are there."""
     plain = settings(kafka, "open")
@@ -89,14 +89,14 @@ def test_every_row_arrives_under_a_registered_schema(kafka: Broker, any_change: 
     assert seen > 100
 
 
-def test_a_registry_that_lets_nobody_in_is_told_at_the_start(kafka: Broker) -> None:
+def test_unauthorized_registry_is_refused_at_start(kafka: Broker) -> None:
     with serving(Registry(authorization="Basic bWU6c2VjcmV0")) as served:
         given = settings(kafka, "denied", protocol="avro", schema_registry=served.url)
         with pytest.raises(DestinationRefused, match="HTTP 401"):
             kafka_case.run(given, EDGES[-1:])
 
 
-def test_slots_with_a_table_that_the_driver_has_not_met(kafka: Broker) -> None:
+def test_slots_with_unregistered_table_are_written_again_after_registration(kafka: Broker) -> None:
     """Such as late rows under a definition that is not the view's any more: the driver registers its schemas, and all
     slots are written once more."""
     with serving(Registry()) as served:
@@ -119,7 +119,7 @@ def test_slots_with_a_table_that_the_driver_has_not_met(kafka: Broker) -> None:
             made.close()
 
 
-def test_a_publication_takes_its_ids_along(kafka: Broker) -> None:
+def test_pickled_publication_keeps_its_schema_ids(kafka: Broker) -> None:
     with serving(Registry()) as served:
         given = settings(kafka, "travels", protocol="avro", schema_registry=served.url)
         sink = kafka_case.sink(given)

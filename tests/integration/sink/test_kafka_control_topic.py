@@ -44,9 +44,7 @@ def world(kafka: Broker) -> Iterator[World]:
 
 
 @pytest.mark.parametrize(("exactly_once", "starts"), [(True, 3), (True, 0), (False, 0)])
-def test_a_control_topic_that_was_made_anew_belongs_to_who_made_it(
-    world: World, exactly_once: bool, starts: int
-) -> None:
+def test_recreated_control_topic_fences_former_driver(world: World, exactly_once: bool, starts: int) -> None:
     """Its claims have smaller offsets than those of the former one, or the same; the former driver goes on in
     neither."""
     for _ in range(starts):
@@ -71,7 +69,7 @@ def test_a_control_topic_that_was_made_anew_belongs_to_who_made_it(
     assert world.resolved() == {30}
 
 
-def test_a_stored_position_that_goes_back_stops_the_driver(world: World) -> None:
+def test_stored_position_below_acknowledged_one_stops_driver(world: World) -> None:
     """Brokers may lose what they acknowledged."""
     sink = world.opened()
     sink.apply(segment(0, 10, 1), 1)
@@ -89,7 +87,7 @@ def test_a_stored_position_that_goes_back_stops_the_driver(world: World) -> None
 
 
 @pytest.mark.parametrize("required_acks", [0, 1])
-def test_a_driver_starts_without_waiting_for_acknowledgements_of_rows(world: World, required_acks: int) -> None:
+def test_driver_starts_with_required_acks_below_all(world: World, required_acks: int) -> None:
     for until in (10, 20):
         sink = world.opened(exactly_once=False, required_acks=required_acks)
         sink.apply(segment(until - 10, until, until), 1)
@@ -98,7 +96,7 @@ def test_a_driver_starts_without_waiting_for_acknowledgements_of_rows(world: Wor
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
-def test_a_control_topic_that_forgets_is_refused(world: World, policy: str) -> None:
+def test_control_topic_with_delete_policy_is_refused(world: World, policy: str) -> None:
     """A position that is deleted after a time looks like a first start, which begins somewhere else."""
     world.opened().close(clean=True)
     control = f"{world.topic}-control"
@@ -109,7 +107,7 @@ def test_a_control_topic_that_forgets_is_refused(world: World, policy: str) -> N
     world.opened()
 
 
-def test_a_control_topic_with_more_partitions_finishes_what_was_begun(world: World) -> None:
+def test_open_range_is_finished_after_control_topic_got_more_partitions(world: World) -> None:
     """The range is cut by the slots that its intent records."""
     first = world.opened()
     intent = range_of(first, 0, 30)
@@ -128,7 +126,7 @@ def test_a_control_topic_with_more_partitions_finishes_what_was_begun(world: Wor
 
 @pytest.mark.parametrize("exactly_once", [True, False])
 @pytest.mark.parametrize("point", ["sink.before_commit", "sink.after_commit"])
-def test_readers_are_told_of_partitions_whatever_fails(
+def test_partition_count_event_reaches_every_partition_after_crash(
     world: World, monkeypatch: pytest.MonkeyPatch, exactly_once: bool, point: str
 ) -> None:
     """Every partition has the Admin event, once a row may be somewhere else."""
@@ -155,7 +153,7 @@ def test_readers_are_told_of_partitions_whatever_fails(
 
 
 @pytest.mark.parametrize("point", ["kafka.rows_sent", "kafka.slot_flushed"])
-def test_a_transaction_that_takes_too_long_is_written_again(
+def test_transaction_beyond_its_timeout_is_written_again(
     world: World, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     """The brokers have aborted it by the time that it is to be committed."""
@@ -183,7 +181,7 @@ def test_a_transaction_that_takes_too_long_is_written_again(
 
 
 @pytest.mark.parametrize("point", ["kafka.rows_sent", "sink.before_commit", "kafka.slot_sent", "kafka.slot_flushed"])
-def test_a_broker_that_answers_late(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+def test_rows_arrive_once_when_broker_is_paused(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     """It is stopped for longer than a call waits, and goes on."""
     destination = world.opened()
     destination.apply(segment(0, 10, 99), 1)

@@ -122,7 +122,9 @@ def leads_again(cluster: Cluster, topic: str) -> bool:
 
 
 @pytest.mark.parametrize("point", ["kafka.rows_sent", "sink.before_commit", "kafka.slot_sent", "kafka.slot_flushed"])
-def test_the_leader_dies_in_the_middle(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+def test_rows_arrive_once_when_leader_is_killed_in_transaction(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
     """It stays away: the other broker leads from then on."""
     topic = cluster.replicated(3)
     with world(cluster, topic, replication_factor=2) as made:
@@ -141,7 +143,9 @@ def test_the_leader_dies_in_the_middle(cluster: Cluster, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("point", ["kafka.rows_sent", "kafka.slot_sent"])
-def test_leaders_move_in_the_middle(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+def test_rows_arrive_once_when_leaders_move_in_transaction(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
     """By an election, with all brokers there; of the control topic, too."""
     topic = cluster.replicated(3)
     control = cluster.replicated(4, cleanup_policy="compact")
@@ -168,7 +172,7 @@ def test_leaders_move_in_the_middle(cluster: Cluster, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("point", ["kafka.rows_sent", "kafka.slot_sent"])
-def test_partitions_move_to_another_broker_in_the_middle(
+def test_rows_arrive_once_when_partitions_are_reassigned_in_transaction(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     """With leader and replicas, by a reassignment, those of the control topic, too; the next time while rows are
@@ -206,7 +210,7 @@ def test_partitions_move_to_another_broker_in_the_middle(
         assert made.resolved() == {after}
 
 
-def test_topics_and_partitions_that_an_operator_makes_elsewhere(cluster: Cluster) -> None:
+def test_topics_and_partitions_added_on_another_broker_are_used(cluster: Cluster) -> None:
     """On another broker than those before: partitions are taken up there, and a topic that is there before its first
     row is used as it is."""
     topic, control = cluster.placed([1], [1]), cluster.placed(*[[1]] * 4, cleanup_policy="compact")
@@ -233,9 +237,7 @@ def test_topics_and_partitions_that_an_operator_makes_elsewhere(cluster: Cluster
         assert made.resolved() == {120}
 
 
-def test_too_few_replicas_in_sync_are_waited_for_with_the_reason(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_few_replicas_in_sync_are_retried_with_reason(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library itself tells of no refusal that it answers by trying again."""
     topic = cluster.replicated(3, min_insync_replicas="2")
     reason = rf"partition \d of topic {topic} has 1 of 2 replicas in sync, not that of broker 2, .*min.insync.replicas"
@@ -327,7 +329,7 @@ def test_transaction_without_marker_at_start_named_with_command_and_waited_for(
     cluster.both()
 
 
-def test_a_broker_whose_disk_is_full_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_with_full_disk_is_retried_until_it_has_space(monkeypatch: pytest.MonkeyPatch) -> None:
     """Appends fail, so the broker takes its directory offline and, having no other, ends. It is started again when
     there is room. Files of a limited size stand for the disk: that needs no right to mount one."""
     with running_kafka() as broker, world(broker, broker.topic(3)) as made:
@@ -352,7 +354,7 @@ def test_a_broker_whose_disk_is_full_is_waited_for(monkeypatch: pytest.MonkeyPat
         assert made.resolved() == {60}
 
 
-def test_a_replication_factor_below_the_brokers_min_insync_replicas_is_refused() -> None:
+def test_replication_factor_below_min_insync_replicas_is_refused() -> None:
     """Before a topic is made of it: nothing could be written there."""
     new = f"new-{uuid.uuid4().hex[:10]}"
     words = r"replication-factor is 1, and the brokers' min\.insync\.replicas is 2"
@@ -368,7 +370,7 @@ def test_a_replication_factor_below_the_brokers_min_insync_replicas_is_refused()
         assert made.keys() == list(KEYS)
 
 
-def test_a_topic_with_fewer_replicas_than_it_wants_in_sync_is_refused(cluster: Cluster) -> None:
+def test_topic_with_fewer_replicas_than_min_insync_is_refused(cluster: Cluster) -> None:
     with world(cluster, cluster.topic(3, min_insync_replicas="2"), replication_factor=2) as made:
         words = f"topic {made.topic} has partitions with 1 replicas, and its min.insync.replicas is 2"
         with pytest.raises(DestinationRefused, match=words):
@@ -378,7 +380,7 @@ def test_a_topic_with_fewer_replicas_than_it_wants_in_sync_is_refused(cluster: C
         assert made.keys() == list(KEYS)
 
 
-def test_partition_num_is_held_against_the_topic(cluster: Cluster) -> None:
+def test_partition_num_above_topics_is_refused_and_below_limits_it(cluster: Cluster) -> None:
     with world(cluster, cluster.topic(3)) as made:
         with pytest.raises(DestinationRefused, match=f"topic {made.topic} has 3 partitions, and partition-num is 4"):
             made.opened(partition_num=4)

@@ -62,7 +62,7 @@ def test_open_transaction_of_another_program_at_start_named_with_command(world: 
     assert world.resolved() == {20}
 
 
-def test_an_open_transaction_of_another_program_holds_nothing_up(world: World) -> None:
+def test_open_transaction_of_another_program_does_not_delay_drainer(world: World) -> None:
     """While the drainer runs. Nor does the drainer end it."""
     destination = world.opened()
     destination.apply(segment(0, 10, 1), 1)
@@ -76,7 +76,7 @@ def test_an_open_transaction_of_another_program_holds_nothing_up(world: World) -
     assert world.resolved() == {80}
 
 
-def test_a_program_that_uses_a_transactional_id_of_the_drainer_s(world: World) -> None:
+def test_program_using_drainers_transactional_id_is_aborted(world: World) -> None:
     """Its transaction is aborted, and every row of the drainer's is there once."""
     destination = world.opened()
     config = destination._opened()[0]._config
@@ -93,7 +93,7 @@ def test_a_program_that_uses_a_transactional_id_of_the_drainer_s(world: World) -
     assert world.resolved() == {90}
 
 
-def test_a_clock_that_the_brokers_do_not_accept_is_named(world: World) -> None:
+def test_message_time_refused_by_brokers_is_reported_with_remedy(world: World) -> None:
     """No message counts whose time was refused, and none is lost once clocks agree again."""
     destination = world.opened()
     destination.apply(segment(0, 1, 1), 1)

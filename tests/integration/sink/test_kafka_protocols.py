@@ -56,7 +56,7 @@ def wanted(kafka_server: Broker) -> Counts:
 
 
 @pytest.mark.parametrize("protocol", ["canal-json", "debezium", "simple"])
-def test_every_row_is_there_once(kafka: Broker, wanted: Counts, protocol: str) -> None:
+def test_recording_in_each_protocol_has_every_row_once(kafka: Broker, wanted: Counts, protocol: str) -> None:
     more = {"enable-tidb-extension": True}
     topic = written(kafka, protocol, **more)
     found = events(kafka, topic, ProtocolOptions(protocol, enable_tidb_extension=True))
@@ -68,7 +68,7 @@ def test_every_row_is_there_once(kafka: Broker, wanted: Counts, protocol: str) -
     assert all(bool(of) == (protocol == "simple") for of in bootstraps)
 
 
-def test_avro_with_ids_that_the_driver_asks_for(
+def test_recording_in_avro_has_every_row_with_registered_ids(
     kafka: Broker, schema_registry: SchemaRegistryServer, wanted: Counts
 ) -> None:
     """A delete has no commit_ts in Avro; all others have theirs by the extension."""

@@ -122,21 +122,19 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         tokens.server_close()
 
 
-def test_a_client_certificate_gets_through_and_none_does_not(secured: Secured) -> None:
+def test_client_certificate_is_accepted_and_its_absence_refused(secured: Secured) -> None:
     files = {"ca": str(secured.ca.ca), "cert": str(secured.client.cert), "key": str(secured.client.key)}
     assert secured.produce("MUTUAL", files) == ""
     assert secured.produce("MUTUAL", {"ca": str(secured.ca.ca)})
 
 
-def test_a_broker_of_another_authority_is_refused_unless_nothing_is_verified(secured: Secured) -> None:
+def test_broker_certificate_of_another_authority_is_refused_unless_unverified(secured: Secured) -> None:
     alice = {"sasl-user": "alice", "sasl-password": "open sesame"}
     assert "certificate" in secured.produce("PASSWORDS", {**alice, "ca": str(secured.stranger.ca)}).lower()
     assert secured.produce("PASSWORDS", {**alice, "insecure-skip-verify": True}) == ""
 
 
-def test_a_drainer_with_a_wrong_password_is_told_and_does_not_wait(
-    secured: Secured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_sasl_password_is_refused_without_retry(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library keeps the reason to itself while metadata are asked for."""
     monkeypatch.setattr(admin, "_ANSWER_S", 2.0)  # each question lasts as long as that
     port = secured.ports["PASSWORDS"]
@@ -150,19 +148,19 @@ def test_a_drainer_with_a_wrong_password_is_told_and_does_not_wait(
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_scram(secured: Secured, mechanism: str) -> None:
+def test_scram_accepts_right_and_refuses_wrong_password(secured: Secured, mechanism: str) -> None:
     bob = {"ca": str(secured.ca.ca), "sasl-mechanism": mechanism, "sasl-user": "bob"}
     assert secured.produce("PASSWORDS", {**bob, "sasl-password": "pencil"}) == ""
     assert "authentication" in secured.produce("PASSWORDS", {**bob, "sasl-password": "crayon"}).lower()
 
 
-def test_plain(secured: Secured) -> None:
+def test_sasl_plain_accepts_right_and_refuses_wrong_password(secured: Secured) -> None:
     alice = {"ca": str(secured.ca.ca), "sasl-user": "alice"}
     assert secured.produce("PASSWORDS", {**alice, "sasl-password": "open sesame"}) == ""
     assert "authentication" in secured.produce("PASSWORDS", {**alice, "sasl-password": "open"}).lower()
 
 
-def test_a_token_is_asked_for_with_the_decoded_secret(secured: Secured) -> None:
+def test_oauth_token_is_requested_with_decoded_secret(secured: Secured) -> None:
     def told(secret: str) -> str:
         return secured.produce(
             "OAUTH",

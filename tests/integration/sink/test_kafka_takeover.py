@@ -171,7 +171,7 @@ def at(monkeypatch: pytest.MonkeyPatch, once: Once) -> None:
         monkeypatch.setattr(module, "crash_point", once)
 
 
-def test_rows_inline_and_spread_and_a_ddl(world: World) -> None:
+def test_rows_in_driver_and_distributed_and_ddl_arrive_once(world: World) -> None:
     destination = world.opened()
     destination.apply(segment(0, 10, 1, 2, 3), 1)
     destination.ddl(ddl(15))
@@ -191,7 +191,7 @@ def test_rows_inline_and_spread_and_a_ddl(world: World) -> None:
     assert (again.job_done(5), again.job_done(6)) == (True, False)
 
 
-def test_column_selectors_count_for_the_driver_and_for_executors(world: World) -> None:
+def test_column_selectors_apply_in_driver_and_in_executors(world: World) -> None:
     """A range that was begun under other selectors has another cut, so that it is not finished by these. What does not
     fit is refused when the drainer starts, and before a DDL is published."""
     selectors = [{"matcher": ["db.*"], "columns": ["*", "!TEXT"]}]
@@ -221,7 +221,7 @@ def test_column_selectors_count_for_the_driver_and_for_executors(world: World) -
 
 
 @pytest.mark.parametrize("partition", ["index-value", "conflict"])
-def test_a_transaction_in_pieces_has_one_event_for_each_row(world: World, partition: str) -> None:
+def test_transaction_in_pieces_has_one_event_for_each_row(world: World, partition: str) -> None:
     """Deletes first and inserts last, although the last piece has both, and all else than the first has."""
     info = table([("id", INT), ("text", TEXT)], handle="id", unique={"text": ["text"]})
     destination = world.opened(dispatchers=[{"matcher": ["*.*"], "partition": partition}])
@@ -256,7 +256,7 @@ def test_a_transaction_in_pieces_has_one_event_for_each_row(world: World, partit
 
 
 @pytest.mark.parametrize("point", ["kafka.rows_sent", "sink.before_commit"])
-def test_a_driver_that_sleeps_in_the_middle_commits_nothing(
+def test_driver_paused_during_transaction_commits_nothing_after_takeover(
     world: World, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     """It wakes when another one has taken over and gone on."""
@@ -275,7 +275,7 @@ def test_a_driver_that_sleeps_in_the_middle_commits_nothing(
     assert world.resolved() == {20}
 
 
-def test_an_old_driver_that_wakes_writes_nothing(world: World) -> None:
+def test_fenced_driver_writes_nothing_after_takeover(world: World) -> None:
     old = world.opened()
     old.apply(segment(0, 10, 1), 1)
     intent = range_of(old, 10, 30)
@@ -299,7 +299,7 @@ def test_an_old_driver_that_wakes_writes_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("point", ["kafka.slot_initialised", "kafka.slot_sent", "kafka.slot_flushed"])
-def test_a_writer_that_sleeps_in_the_middle_commits_nothing(
+def test_slot_writer_paused_during_its_slot_commits_nothing_after_takeover(
     world: World, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     """The new driver finishes the range meanwhile, over the same slots."""
@@ -320,7 +320,7 @@ def test_a_writer_that_sleeps_in_the_middle_commits_nothing(
     assert world.resolved() == {30}
 
 
-def test_a_driver_that_sleeps_behind_its_intent_has_nothing_written(
+def test_driver_paused_after_its_intent_writes_nothing_after_takeover(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new driver finishes the range before the old one asks where the control topic ends: what it finds there then
@@ -342,9 +342,7 @@ def test_a_driver_that_sleeps_behind_its_intent_has_nothing_written(
     assert world.resolved() == {30}
 
 
-def test_who_is_alone_does_not_read_for_each_range_who_has_claimed(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_driver_alone_does_not_read_claims_for_each_range(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of its own transaction says that nobody else wrote."""
     destination = world.opened()
     monkeypatch.setattr(Claims, "look", None)
@@ -354,7 +352,7 @@ def test_who_is_alone_does_not_read_for_each_range_who_has_claimed(
     assert world.keys() == [*KEYS, 13, *range(20, 30)]
 
 
-def test_a_writer_that_initialises_after_the_takeover_costs_the_new_one_a_retry(world: World) -> None:
+def test_fenced_slot_writer_that_initialises_late_costs_successor_retry(world: World) -> None:
     """It fences off the new driver's kept producers, sees the claim, and writes nothing."""
     old = world.opened()
     intent = range_of(old, 0, 30)
@@ -371,7 +369,7 @@ def test_a_writer_that_initialises_after_the_takeover_costs_the_new_one_a_retry(
     assert world.keys() == sorted([*KEYS, *range(20, 30)])
 
 
-def test_a_producer_that_another_process_overtook_sends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_producer_of_slot_written_elsewhere_sends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would send its whole slot before it learnt that it is fenced off, and the slot would be sent again."""
     passed: list[str] = []
     monkeypatch.setattr(slot_writer, "crash_point", passed.append)
@@ -391,7 +389,7 @@ def test_a_producer_that_another_process_overtook_sends_nothing(world: World, mo
     assert world.keys() == sorted([*KEYS, *range(20, 50)])
 
 
-def test_a_slot_that_is_tried_again_counts_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slot_written_by_several_attempts_counts_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the same process, by another one, and by two at a time, each of which fences off the other."""
     destination = world.opened()
     intent = range_of(destination, 0, 30)
@@ -424,7 +422,9 @@ def test_a_slot_that_is_tried_again_counts_once(world: World, monkeypatch: pytes
 @pytest.mark.parametrize(
     "point", ["kafka.rows_sent", "sink.before_commit", "kafka.slot_sent", "kafka.slot_flushed", "kafka.slot_committed"]
 )
-def test_the_broker_dies_and_comes_back(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+def test_rows_arrive_once_when_broker_is_killed_and_restarted(
+    world: World, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
     destination = world.opened()
     destination.apply(segment(0, 10, 1), 1)
 
@@ -446,7 +446,7 @@ def test_the_broker_dies_and_comes_back(world: World, monkeypatch: pytest.Monkey
     assert world.resolved() == {80}
 
 
-def test_a_broker_that_stays_away_is_told_and_waiting_ends(world: World) -> None:
+def test_broker_that_stays_unreachable_is_reported_and_retries_end(world: World) -> None:
     destination = world.opened()
     patient = World(world.broker).opened()
     world.broker.kill()
@@ -476,7 +476,7 @@ def test_a_broker_that_stays_away_is_told_and_waiting_ends(world: World) -> None
     assert world.keys() == [1]
 
 
-def test_what_raises_in_the_middle_leaves_nothing_and_holds_nobody(world: World) -> None:
+def test_error_during_transaction_leaves_no_rows_and_no_open_transaction(world: World) -> None:
     """A pump that is lost, inline; a row that no message can hold, in a slot: no transaction stays open."""
     destination = world.opened()
 
@@ -503,7 +503,9 @@ def test_what_raises_in_the_middle_leaves_nothing_and_holds_nobody(world: World)
     assert world.resolved() == {20}
 
 
-def test_a_writer_that_fails_behind_its_messages_holds_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slot_writer_that_fails_after_sending_leaves_no_open_transaction(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     destination = world.opened()
     intent = range_of(destination, 0, 30)
     writer = sent(destination.begin(intent))
@@ -514,7 +516,7 @@ def test_a_writer_that_fails_behind_its_messages_holds_nobody(world: World, monk
     wait_until(lambda: not world.open_partitions(), what="no transaction is open")
 
 
-def test_without_transactions_a_resolved_event_comes_behind_the_position(
+def test_resolved_event_without_transactions_is_sent_after_position(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who dies between the rows and the position has sent none, so that rows come again before it."""
@@ -532,7 +534,7 @@ def test_without_transactions_a_resolved_event_comes_behind_the_position(
         old.apply(segment(0, 20, *KEYS), 1)
 
 
-def test_without_transactions_rows_come_again_to_their_partitions(
+def test_repeated_rows_without_transactions_go_to_the_same_partitions(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the topic has more partitions by then, which are taken up behind them; by other dispatchers they are
@@ -562,9 +564,7 @@ def test_without_transactions_rows_come_again_to_their_partitions(
     world.opened(**more, dispatchers=[{"matcher": ["*.*"], "partition": "ts"}]).apply(segment(90, 99, 60), 1)
 
 
-def test_without_transactions_rows_come_again_to_their_partitions_of_a_new_topic(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeated_rows_of_new_topic_go_to_the_same_partitions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who writes its first rows dies before the position, and somebody adds partitions."""
     topic = f"{world.topic}-new"
     more: dict[str, Any] = {"exactly_once": False, "partition_change": "take-up", "partition_look": "1s"}
@@ -582,7 +582,7 @@ def test_without_transactions_rows_come_again_to_their_partitions_of_a_new_topic
     assert sorted(one for one, _ in places) == list(KEYS), "each in one partition"
 
 
-def test_a_message_above_the_topic_s_limit_is_never_dropped(world: World) -> None:
+def test_message_above_topics_limit_is_refused_and_not_dropped(world: World) -> None:
     """Above what is the default elsewhere, too, where the topic takes it."""
     world.broker.set_topic(world.topic, max_message_bytes=str(100_000))
     destination = world.opened()
@@ -597,7 +597,7 @@ def test_a_message_above_the_topic_s_limit_is_never_dropped(world: World) -> Non
     assert world.keys() == [1, 2, 3]
 
 
-def test_partitions_that_nobody_announced_stop_it(world: World) -> None:
+def test_unannounced_partitions_stop_drainer_by_default(world: World) -> None:
     destination = world.opened(partition_look="1s")
     destination.apply(segment(0, 10, *KEYS), 1)
     world.broker.grow(world.topic, 5)
@@ -615,7 +615,7 @@ def test_partitions_that_nobody_announced_stop_it(world: World) -> None:
     assert all(found[number].rows for number in (3, 4))
 
 
-def test_partitions_are_taken_up_while_it_runs(world: World) -> None:
+def test_added_partitions_are_used_at_end_of_range(world: World) -> None:
     """At the end of a range; one that was cut by the former numbers is not written by the new ones."""
     destination = world.opened(partition_change="take-up", partition_look="1s")
     before = destination.slotting.version
@@ -635,7 +635,7 @@ def test_partitions_are_taken_up_while_it_runs(world: World) -> None:
     assert world.keys() == sorted([*KEYS, *range(20, 40), *range(50, 70)])
 
 
-def test_a_topic_that_is_gone_is_named(world: World) -> None:
+def test_deleted_topic_is_refused_by_name(world: World) -> None:
     destination = world.opened()
     destination.apply(segment(0, 10, 1), 1)
     world.broker.delete(world.topic)
@@ -645,7 +645,7 @@ def test_a_topic_that_is_gone_is_named(world: World) -> None:
 
 
 @pytest.mark.parametrize("partitions", [3, 2])
-def test_a_topic_that_was_made_again_is_named_or_taken_up(world: World, partitions: int) -> None:
+def test_recreated_topic_is_refused_or_used_by_option(world: World, partitions: int) -> None:
     """Between two looks at it, and so also with fewer partitions."""
     destination = world.opened()
     destination.apply(segment(0, 20, *KEYS), 1)
@@ -673,7 +673,7 @@ OTHERS = "is the control topic of changefeed 'main' of cluster 7"
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_two_changefeeds_that_claim_one_new_control_topic(
+def test_second_changefeed_claiming_new_control_topic_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
     """Both find no claim in it. The first claim counts, and whose it is goes on, also where the other one `dies` before
@@ -706,7 +706,7 @@ def test_two_changefeeds_that_claim_one_new_control_topic(
     assert world.keys() == [1]
 
 
-def test_topics_by_table_are_made_and_resolved(world: World) -> None:
+def test_topics_by_table_are_created_and_get_resolved_events(world: World) -> None:
     rules = [{"matcher": ["db.*"], "partition": "index-value", "topic": f"{world.topic}_{{schema}}_{{table}}"}]
     destination = world.opened(dispatchers=rules, partition_num=2)
     destination.apply(segment(0, 10, *KEYS), 1)
@@ -721,7 +721,7 @@ def test_topics_by_table_are_made_and_resolved(world: World) -> None:
     assert sorted(key(row) for of in seen(world.broker, made) for row in of.rows) == sorted([*KEYS, *range(20, 32)])
 
 
-def test_resolved_events_go_out_while_nothing_happens(world: World) -> None:
+def test_resolved_events_are_sent_at_intervals_without_rows(world: World) -> None:
     """Not more often than it is set, and the position with them; what is left is written at a clean end."""
     clock = [0.0]
     destination = world.sink(resolved_interval="1s")
@@ -739,7 +739,7 @@ def test_resolved_events_go_out_while_nothing_happens(world: World) -> None:
     assert world.opened().commit_ts == BEGIN_TS + 6
 
 
-def test_a_control_topic_of_another_changefeed_is_refused(world: World) -> None:
+def test_control_topic_of_another_changefeed_is_refused(world: World) -> None:
     world.opened()
     for other in (Identity(8, "main", "d1"), Identity(7, "other", "d1")):
         with pytest.raises(DestinationRefused, match="is the control topic of changefeed 'main' of cluster 7"):
@@ -747,7 +747,7 @@ def test_a_control_topic_of_another_changefeed_is_refused(world: World) -> None:
     assert world.broker.topics()[f"{world.topic}-control"] == 4
 
 
-def test_a_first_start(world: World) -> None:
+def test_first_start_creates_control_topic_and_begins_at_offered_position(world: World) -> None:
     destination = world.sink(control_topic="", slots=2)
     who = Identity(int(world.topic[2:8], 16), "a/b", "n")
     position = destination.open(who, 7, FirstStart((("d", "t"),), 3))

@@ -259,7 +259,7 @@ def differential(db: MariaDB, columns: dict[str, Col], more: str, examples: Sequ
         assert by_statement.loads == 0
 
 
-def test_every_type_is_stored_as_a_statement_stores_it(db: MariaDB) -> None:
+def test_load_data_stores_every_type_as_statements_do(db: MariaDB) -> None:
     """Rows replace those of the example before, so REPLACE is compared too."""
     extremes = b",".join(
         literal_of_text(
@@ -272,7 +272,7 @@ def test_every_type_is_stored_as_a_statement_stores_it(db: MariaDB) -> None:
     differential(db, COLUMNS, generated, [[extremes]])
 
 
-def test_strings_of_other_character_sets(db: MariaDB) -> None:
+def test_load_data_stores_strings_of_other_character_sets_as_statements_do(db: MariaDB) -> None:
     differential(db, OTHER_CHARSETS, "", [])
 
 
@@ -303,7 +303,7 @@ def outcome(way: Way, rows: Folded, *, thorough: bool = False) -> str:
         (Family.SET, "SET('a','b')", b"4", "ValueChanged"),
     ],
 )
-def test_what_a_statement_refuses_is_refused_alike(
+def test_load_data_refuses_values_that_statements_refuse(
     db: MariaDB, family: Family, definition: str, bad: bytes, error: str
 ) -> None:
     """A row among good ones, of which none stays."""
@@ -322,7 +322,7 @@ def test_what_a_statement_refuses_is_refused_alike(
     assert as_stated == [] or not error
 
 
-def test_null_in_a_timestamp_is_what_a_statement_makes_of_it(db: MariaDB) -> None:
+def test_load_data_stores_null_in_timestamp_as_statements_do(db: MariaDB) -> None:
     """Neither way warns of it here."""
     columns = {"v": Col(Family.DATETIME, "TIMESTAMP NOT NULL DEFAULT '2020-01-01 00:00:00'", st.nothing())}
     create(db, columns, "t")
@@ -336,7 +336,7 @@ def test_null_in_a_timestamp_is_what_a_statement_makes_of_it(db: MariaDB) -> Non
     assert found[0] == found[1]
 
 
-def test_a_row_without_a_partition_is_refused_alike(db: MariaDB) -> None:
+def test_load_data_refuses_row_without_partition_as_statements_do(db: MariaDB) -> None:
     db.query("CREATE TABLE d.t (id BIGINT PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (2))")
     rows = [NetRow(b"%020d" % n, Kind.INSERT, b"(%d)" % n, ()) for n in (1, 2)]
     with both_ways(db) as (by_load, by_statement):
@@ -346,7 +346,7 @@ def test_a_row_without_a_partition_is_refused_alike(db: MariaDB) -> None:
     assert stored(db, "t") == []
 
 
-def test_an_error_of_a_trigger_is_that_of_the_statement(db: MariaDB) -> None:
+def test_load_data_reports_trigger_error_as_statements_do(db: MariaDB) -> None:
     create(db, {"v": COLUMNS["big"]}, "t")
     db.query("CREATE TRIGGER d.no BEFORE INSERT ON d.t FOR EACH ROW IF NEW.v=2 THEN SIGNAL SQLSTATE '45000'; END IF")
     rows = folded(shape({"v": COLUMNS["big"]}, "t"), [b"1", b"2"])
@@ -357,7 +357,7 @@ def test_an_error_of_a_trigger_is_that_of_the_statement(db: MariaDB) -> None:
     assert stored(db, "t") == []
 
 
-def test_a_load_that_is_taken_back_leaves_the_transaction_as_it_was(db: MariaDB) -> None:
+def test_load_that_is_rolled_back_keeps_the_rest_of_transaction(db: MariaDB) -> None:
     """Statements write the rows, behind what the transaction wrote before, and go on writing that table."""
     create(db, {"v": COLUMNS["bit3"]}, "t")
     create(db, {}, "before")
@@ -380,7 +380,7 @@ def test_a_load_that_is_taken_back_leaves_the_transaction_as_it_was(db: MariaDB)
 
 
 @pytest.mark.parametrize("thorough", [False, True])
-def test_a_row_in_the_way_of_a_unique_key_is_never_taken_away(db: MariaDB, thorough: bool) -> None:
+def test_load_data_never_evicts_row_of_another_unique_key(db: MariaDB, thorough: bool) -> None:
     """LOAD DATA would leave the row out, which the count of skipped rows tells; the statement names the key."""
     columns = {"v": COLUMNS["big"]}
     create(db, columns, "t", ", UNIQUE KEY vv (v)")
@@ -398,7 +398,7 @@ def test_a_row_in_the_way_of_a_unique_key_is_never_taken_away(db: MariaDB, thoro
     assert stored(db, "t") == [(b"1", b"1"), (b"2", b"2"), (b"3", b"3")]
 
 
-def test_warnings_that_the_server_does_not_keep_are_counted(db: MariaDB) -> None:
+def test_load_with_warnings_not_kept_by_server_is_rolled_back(db: MariaDB) -> None:
     columns = {"v": Col(Family.INT, "TINYINT", st.nothing())}
     create(db, columns, "t")
     with both_ways(db) as (by_load, _):
@@ -412,7 +412,7 @@ def test_warnings_that_the_server_does_not_keep_are_counted(db: MariaDB) -> None
     assert stored(db, "t") == []
 
 
-def test_a_value_that_a_warning_names_may_be_right(db: MariaDB) -> None:
+def test_enum_error_value_with_warning_is_loaded(db: MariaDB) -> None:
     """0 in an ENUM is what upstream has: warned of, and loaded, in whatever row."""
     columns = {"e": COLUMNS["e"], "f": COLUMNS["f"]}
     create(db, columns, "t")
@@ -423,7 +423,7 @@ def test_a_value_that_a_warning_names_may_be_right(db: MariaDB) -> None:
     assert [row[1] for row in stored(db, "t")] == [b"" if n % 7 == 0 else b"3" for n in range(2000)]
 
 
-def test_bytes_that_are_no_text_are_left_to_statements(db: MariaDB) -> None:
+def test_text_with_invalid_bytes_is_written_by_statements(db: MariaDB) -> None:
     columns = {"v": Col(Family.TEXT, "VARCHAR(9) CHARACTER SET latin1", st.nothing())}
     create(db, columns, "t")
     with both_ways(db) as (by_load, _):
@@ -432,7 +432,7 @@ def test_bytes_that_are_no_text_are_left_to_statements(db: MariaDB) -> None:
     assert stored(db, "t") == [(b"1", b"\xe9"), (b"2", b"x")]
 
 
-def test_the_negative_zero_is_left_to_statements(db: MariaDB) -> None:
+def test_negative_zero_is_written_by_statements(db: MariaDB) -> None:
     """As a literal it is 0.0, in a file it would be what it is."""
     create(db, {"d": COLUMNS["d"]}, "t")
     with both_ways(db) as (by_load, _):
@@ -441,7 +441,7 @@ def test_the_negative_zero_is_left_to_statements(db: MariaDB) -> None:
     assert stored(db, "t") == [(b"1", b"0"), (b"2", b"-0.05")]
 
 
-def test_a_column_of_another_type_is_left_to_statements(db: MariaDB) -> None:
+def test_column_of_another_type_is_written_by_statements(db: MariaDB) -> None:
     """Of upstream's INT, an ENUM takes the number; of a file it would take the name."""
     create(db, {"v": Col(Family.INT, "ENUM('2','1')", st.nothing())}, "t")
     with both_ways(db) as (by_load, _):
@@ -450,7 +450,7 @@ def test_a_column_of_another_type_is_left_to_statements(db: MariaDB) -> None:
     assert stored(db, "t") == [(b"1", b"2")]
 
 
-def test_few_rows_are_left_to_statements(db: MariaDB) -> None:
+def test_few_rows_are_written_by_statements(db: MariaDB) -> None:
     create(db, {"v": COLUMNS["big"]}, "t")
     with both_ways(db) as (by_load, _):
         session = by_load.session
@@ -462,7 +462,7 @@ def test_few_rows_are_left_to_statements(db: MariaDB) -> None:
         session.commit()
 
 
-def test_a_server_that_takes_no_files(db: MariaDB) -> None:
+def test_server_without_local_infile_gets_statements(db: MariaDB) -> None:
     """Off when the connection is made: nobody asks. Switched off later: one refusal, and statements from then on."""
     columns = {"v": COLUMNS["big"]}
     create(db, columns, "t")
@@ -484,7 +484,7 @@ def test_a_server_that_takes_no_files(db: MariaDB) -> None:
     assert stored(db, "t") == [(b"1", b"3")]
 
 
-def test_a_transaction_that_is_gone_is_run_again(db: MariaDB) -> None:
+def test_load_in_lost_transaction_is_retried(db: MariaDB) -> None:
     """Outside a transaction a savepoint does not live until it is wanted: as if the server had rolled back."""
     columns = {"v": Col(Family.INT, "TINYINT", st.nothing())}
     create(db, columns, "t")
@@ -495,7 +495,7 @@ def test_a_transaction_that_is_gone_is_run_again(db: MariaDB) -> None:
 
 
 @pytest.mark.parametrize("count", [999, 1000])
-def test_rows_of_binlogs_are_loaded_from_a_thousand_on(db: MariaDB, count: int) -> None:
+def test_load_data_is_used_from_a_thousand_rows_on(db: MariaDB, count: int) -> None:
     """From binlogs over the blobs of a shuffle into a slot's chunk, with the limits that a drainer has."""
     info = table([("id", INT), ("v", TEXT)], handle="id")
     insert: list[tuple[TableInfo, Step]] = [

@@ -48,7 +48,7 @@ COARSER = [("utf8mb4_general_ci", BIN, "A", "a"), ("utf8mb4_bin", EXACT, "a", "a
 
 
 @pytest.mark.parametrize(("here", "upstream", "one", "other"), COARSER)
-def test_two_rows_that_are_one_here_stop_with_the_statement_that_mends_it(
+def test_rows_equal_under_coarser_collation_stop_with_repairing_statement(
     db: MariaDB, here: str, upstream: str, one: str, other: str
 ) -> None:
     """A REPLACE would take the first one away. After the statement everything arrives."""
@@ -72,7 +72,7 @@ def test_two_rows_that_are_one_here_stop_with_the_statement_that_mends_it(
 
 
 @pytest.mark.parametrize(("here", "upstream", "one", "other"), COARSER)
-def test_a_delete_takes_no_row_that_is_only_equal_here(
+def test_delete_under_coarser_collation_removes_no_other_row(
     db: MariaDB, here: str, upstream: str, one: str, other: str
 ) -> None:
     """What was deleted upstream is not what stands here."""
@@ -83,7 +83,7 @@ def test_a_delete_takes_no_row_that_is_only_equal_here(
     assert db.query(ROWS) == [(f"{other}.", 1)]
 
 
-def test_a_delete_takes_no_other_row_where_there_is_no_key(db: MariaDB) -> None:
+def test_delete_by_column_without_key_removes_no_other_row(db: MariaDB) -> None:
     """The column alone compares more coarsely, in a DELETE as well."""
     db.query("CREATE TABLE d.t (c VARCHAR(20) COLLATE utf8mb4_general_ci, v INT)")
     db.query("INSERT INTO d.t VALUES ('A',1),('b',2)")
@@ -92,7 +92,7 @@ def test_a_delete_takes_no_other_row_where_there_is_no_key(db: MariaDB) -> None:
     assert db.query(ROWS) == [("A.", 1), ("B.", 3), ("b.", 2)]
 
 
-def test_keys_that_never_collide_do_not_stop(db: MariaDB) -> None:
+def test_keys_without_collision_under_coarser_collation_are_applied(db: MariaDB) -> None:
     """Rows come, change and go; one goes and another that is equal here comes, in one segment and in two."""
     create(db, "utf8mb4_general_ci")
     t = text_keyed()
@@ -104,7 +104,7 @@ def test_keys_that_never_collide_do_not_stop(db: MariaDB) -> None:
     assert db.query(ROWS) == [("C.", 3), ("a.", 2), ("b.", 5), ("x'.", 1)]
 
 
-def test_one_row_goes_and_its_twin_comes_in_another_slot(db: MariaDB) -> None:
+def test_row_and_its_coarser_equal_in_another_slot_are_applied_in_phases(db: MariaDB) -> None:
     """Whichever slot is first: the phases put it right, and a collision that stays stops the range."""
     create(db, "utf8mb4_general_ci")
     t = text_keyed()
@@ -128,7 +128,7 @@ def test_one_row_goes_and_its_twin_comes_in_another_slot(db: MariaDB) -> None:
     assert db.query("SELECT v FROM d.t WHERE c='k1'") == [(101,)]
 
 
-def test_rows_in_order_and_secondary_keys_say_how_to_mend_it(db: MariaDB) -> None:
+def test_conflict_on_coarser_secondary_key_names_repairing_statement(db: MariaDB) -> None:
     """Those were never replaced; the error tells the statement there, too."""
     db.query("CREATE TABLE d.t (c VARCHAR(20) COLLATE utf8mb4_general_ci, v INT PRIMARY KEY, UNIQUE KEY u (c))")
     keyed = replace(text_keyed(columns="c v"), key=(1,), secondary_unique=("u",))
@@ -141,7 +141,7 @@ def test_rows_in_order_and_secondary_keys_say_how_to_mend_it(db: MariaDB) -> Non
         destination.apply(work(200, 300, ordered=[change(ordered, Kind.INSERT, new="'a'|2", ts=250)]), 1)
 
 
-def test_a_unique_key_that_upstream_has_not_evicts_nothing(db: MariaDB) -> None:
+def test_additional_unique_key_downstream_evicts_no_row(db: MariaDB) -> None:
     """Somebody made it; a REPLACE would take row 1 away. And without any key no old row stays beside the new one."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT, UNIQUE KEY mine (v))")
     t = shape("t", "id v")
@@ -159,7 +159,7 @@ def test_a_unique_key_that_upstream_has_not_evicts_nothing(db: MariaDB) -> None:
     assert db.query("SELECT * FROM d.t ORDER BY id") == [(1, 5), (2, 5)]
 
 
-def test_looked_at_again_after_a_ddl(db: MariaDB) -> None:
+def test_collation_is_compared_again_after_ddl(db: MariaDB) -> None:
     """The column becomes coarser by upstream's own DDL, which the server cannot do as upstream does."""
     create(db, "utf8mb4_nopad_bin")
     t = text_keyed(EXACT)

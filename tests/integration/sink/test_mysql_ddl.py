@@ -34,7 +34,7 @@ POINTS = (
 )
 
 
-def test_a_ddl_runs_once_and_moves_the_position(db: MariaDB) -> None:
+def test_ddl_runs_once_and_moves_position(db: MariaDB) -> None:
     """Done means done: asked again it changes nothing but the position."""
     destination = opened(db)
     assert not destination.job_done(1)
@@ -59,7 +59,7 @@ def test_a_refused_ddl_names_everything_an_operator_needs(db: MariaDB) -> None:
     assert db.query("SELECT * FROM tidb_binlog.drainer_ddl") == []
 
 
-def test_errors_are_ignored_only_for_what_may_have_been_copied(db: MariaDB) -> None:
+def test_ddl_error_of_existing_object_is_ignored_only_with_may_exist(db: MariaDB) -> None:
     """D-LD-14, not blindly: an existing table stops, unless the job began before the initial position."""
     db.query("CREATE TABLE d.t (other INT)")
     destination = opened(db)
@@ -69,7 +69,7 @@ def test_errors_are_ignored_only_for_what_may_have_been_copied(db: MariaDB) -> N
     assert position(db) == 200
 
 
-def test_dropping_what_is_not_there_is_done(db: MariaDB) -> None:
+def test_drop_of_missing_object_counts_as_done(db: MariaDB) -> None:
     """The destination is as the job leaves it."""
     destination = opened(db)
     destination.ddl(step(1, ActionType.DROP_TABLE, 200, "DROP TABLE `gone`", before=table(9, "gone")))
@@ -156,7 +156,7 @@ KILLS += [("rewritten", "sink.ddl_after_exec:2"), ("rewritten", "sink.before_com
 
 
 @pytest.mark.parametrize(("case", "point"), KILLS)
-def test_a_killed_ddl_happens_exactly_once(db: MariaDB, tmp_path: Path, case: str, point: str) -> None:
+def test_ddl_of_killed_drainer_runs_once(db: MariaDB, tmp_path: Path, case: str, point: str) -> None:
     """Rule 18: a rerun of a ring or an exchange swaps back; the storage engine's ids tell that it was done."""
     ddl, query, wanted = CASES[case]
     setup_tables(db)
@@ -168,7 +168,7 @@ def test_a_killed_ddl_happens_exactly_once(db: MariaDB, tmp_path: Path, case: st
     assert db.query("SELECT job_id, state FROM tidb_binlog.drainer_ddl") == [(5, "done")]
 
 
-def test_killed_twice_on_one_way(db: MariaDB, tmp_path: Path) -> None:
+def test_ddl_of_drainer_killed_twice_runs_once(db: MariaDB, tmp_path: Path) -> None:
     """The second life goes on behind the statement that the first was killed in, and dies behind the rows that follow:
     the third must not take the table's old look for a sign that the next statement was done."""
     setup_tables(db)
@@ -180,7 +180,7 @@ def test_killed_twice_on_one_way(db: MariaDB, tmp_path: Path) -> None:
     assert db.query(query) == wanted
 
 
-def test_without_table_ids_the_operator_decides(db: MariaDB, tmp_path: Path) -> None:
+def test_interrupted_ddl_without_table_ids_asks_operator(db: MariaDB, tmp_path: Path) -> None:
     """Rule 18: a user who may not read InnoDB's ids gets the question instead of a guess, and both answers work."""
     db.query("CREATE USER IF NOT EXISTS 'small'@'%' IDENTIFIED BY 'small'")
     db.query("GRANT ALL ON d.* TO 'small'@'%'")
@@ -203,7 +203,7 @@ def test_without_table_ids_the_operator_decides(db: MariaDB, tmp_path: Path) -> 
         destination.close(clean=True)
 
 
-def test_a_ddl_whose_connection_is_lost_is_looked_at_not_repeated(db: MariaDB) -> None:
+def test_ddl_with_lost_connection_is_checked_and_not_repeated(db: MariaDB) -> None:
     """The server ends our connection while the statement runs; it is settled as after a crash, in the same call."""
     db.query("CREATE TABLE d.a (id INT PRIMARY KEY)")
     destination = opened(db)
@@ -224,7 +224,7 @@ def test_a_ddl_whose_connection_is_lost_is_looked_at_not_repeated(db: MariaDB) -
     assert position(db) == 300
 
 
-def test_a_statement_that_outlived_its_drainer_is_waited_for(db: MariaDB, tmp_path: Path) -> None:
+def test_ddl_still_running_after_its_drainer_died_is_waited_for(db: MariaDB, tmp_path: Path) -> None:
     """The drainer is killed while the server copies a table: the next one does not end that and begin again."""
     slow = replace(ADD, sql=(f"{ADD.sql[0]}, ALGORITHM=COPY",), rewritten=True)
     running = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE 'ALTER TABLE%'"
@@ -252,7 +252,7 @@ def test_a_statement_that_outlived_its_drainer_is_waited_for(db: MariaDB, tmp_pa
     assert position(db) == 300
 
 
-def test_an_early_ddl_is_skipped_at_its_own_place(db: MariaDB) -> None:
+def test_early_ddl_is_skipped_at_its_own_binlog(db: MariaDB) -> None:
     """Rule 14: it ran before a row that needs it, under its job's id; the position is just before that row."""
     setup_tables(db)
     destination = opened(db)
@@ -268,7 +268,7 @@ def test_an_early_ddl_is_skipped_at_its_own_place(db: MariaDB) -> None:
     assert position(db) == 300
 
 
-def test_an_old_driver_runs_no_ddl(db: MariaDB) -> None:
+def test_fenced_driver_runs_no_ddl(db: MariaDB) -> None:
     """Rule 15: its connection is gone with its lock, and its epoch is not the destination's."""
     old = opened(db)
     opened(db)

@@ -22,7 +22,7 @@ from tests.support.servers import MariaDB
 pytestmark = pytest.mark.integration
 
 
-def test_tables_get_upstreams_collation_whatever_the_servers_default(db: MariaDB) -> None:
+def test_created_table_has_upstreams_collation_for_any_server_default(db: MariaDB) -> None:
     """MariaDB's utf8mb4 is utf8mb4_general_ci and this database is latin1; TiDB's table is utf8mb4_bin."""
     db.query("CREATE DATABASE l DEFAULT CHARSET latin1")
     after = table(50, "t", column(1, "id"), column(2, "c", TEXT))
@@ -53,7 +53,7 @@ def test_tables_get_upstreams_collation_whatever_the_servers_default(db: MariaDB
     ]
 
 
-def test_an_added_timestamp_is_upstreams_moment(db: MariaDB) -> None:
+def test_added_timestamp_column_has_upstreams_moment(db: MariaDB) -> None:
     """CURRENT_TIMESTAMP of rows that were there is when upstream ran it; a literal was written in another zone."""
     stamp = FieldType(Tp.TIMESTAMP, flen=19)
     old = table(50, "t", column(1, "id"))
@@ -70,7 +70,7 @@ def test_an_added_timestamp_is_upstreams_moment(db: MariaDB) -> None:
     assert db.query("SELECT CONCAT(a), CONCAT(b) FROM d.t") == [("2020-01-02 03:04:05", "2020-06-01 07:00:00")]
 
 
-def test_standing_rows_change_as_upstream_changed_them(db: MariaDB) -> None:
+def test_existing_rows_change_as_upstream_changed_them(db: MariaDB) -> None:
     """A TIMESTAMP becomes a DATETIME in the writer's zone, a TIME gets upstream's day, a new JSON NOT NULL is the JSON
     null, a new TIMESTAMP NOT NULL is zero; a column that moves with UPDATE does not move."""
     stamp, moment = FieldType(Tp.TIMESTAMP, flen=19), FieldType(Tp.DATETIME, flen=19)
@@ -97,7 +97,7 @@ def test_standing_rows_change_as_upstream_changed_them(db: MariaDB) -> None:
     ]
 
 
-def test_the_table_info_tells_and_not_the_text(db: MariaDB) -> None:
+def test_ddl_follows_table_info_and_not_text(db: MariaDB) -> None:
     """TiDB's own options, other comments that are code here, engines: nothing of the text reaches the server."""
     wide = table(50, "t", column(1, "id"), column(2, "v", TEXT, default="x'y", comment="c"))
     destination = opened(db)
@@ -118,7 +118,7 @@ def test_the_table_info_tells_and_not_the_text(db: MariaDB) -> None:
     assert position(db) == 203
 
 
-def test_the_text_runs_where_the_table_before_is_not_known(db: MariaDB) -> None:
+def test_ddl_text_runs_where_former_table_is_unknown(db: MariaDB) -> None:
     """As TiDB ran it: `/*M! … */` is code to MariaDB alone, `/*!999999 … */` to TiDB alone."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, a INT)")
     destination = opened(db)
@@ -131,7 +131,7 @@ def test_the_text_runs_where_the_table_before_is_not_known(db: MariaDB) -> None:
         destination.ddl(step(9, ActionType.EXCHANGE_TABLE_PARTITION, 300, "ALTER TABLE t SWAP", before=T, after=T))
 
 
-def test_a_view_never_stops_and_never_shows_more(db: MariaDB) -> None:
+def test_view_ddl_without_rights_uses_readers_rights_or_is_left_out(db: MariaDB) -> None:
     """Only a privileged user may make a view for another; without that right it is the reader's own rights that count.
     One that the destination cannot have is left out: no row is in it."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY)")
@@ -150,7 +150,7 @@ def test_a_view_never_stops_and_never_shows_more(db: MariaDB) -> None:
     assert position(db) == 201
 
 
-def test_foreign_keys_come_and_go_as_upstream_names_them(db: MariaDB) -> None:
+def test_foreign_keys_with_generated_names_are_added_and_dropped(db: MariaDB) -> None:
     """Both tables' keys are fk_1 to TiDB; dropped under that name they do not keep their column, also where an earlier
     release left them under it; one that the server cannot have is left out."""
     db.query("CREATE TABLE d.par (id INT PRIMARY KEY)")
@@ -178,7 +178,7 @@ def test_foreign_keys_come_and_go_as_upstream_names_them(db: MariaDB) -> None:
     assert db.query(count) == [(0,)]
 
 
-def test_partitions_whose_rows_are_others_here_are_not_emptied(db: MariaDB) -> None:
+def test_truncate_of_key_partition_is_refused(db: MariaDB) -> None:
     """TiDB's hash of a KEY partition is not MySQL's: the same name holds other rows."""
     parts = PartitionInfo(PartitionType.KEY, columns=("id",), num=2)
     info = replace(T, partition=parts)
@@ -187,14 +187,14 @@ def test_partitions_whose_rows_are_others_here_are_not_emptied(db: MariaDB) -> N
         opened(db).ddl(step(1, ActionType.TRUNCATE_TABLE_PARTITION, 200, text, before=info, after=info))
 
 
-def test_tables_without_a_text(db: MariaDB) -> None:
+def test_tables_published_without_query_text_are_created(db: MariaDB) -> None:
     """A service or a restore may publish several tables at once, and no statement."""
     many = step(1, ActionType.CREATE_TABLES, 200, changes=[(None, table(51, "a")), (None, table(52, "b"))])
     opened(db).ddl(many)
     assert db.query("SHOW TABLES IN d") == [("a",), ("b",)]
 
 
-def test_a_global_temporary_table_is_left_to_upstream(db: MariaDB) -> None:
+def test_global_temporary_table_is_not_created(db: MariaDB) -> None:
     """Its rows are in no binlog."""
     info = replace(T, rest={"temp_table_type": 1})
     destination = opened(db)
@@ -204,7 +204,7 @@ def test_a_global_temporary_table_is_left_to_upstream(db: MariaDB) -> None:
     assert db.query("SHOW TABLES IN d") == []
 
 
-def test_an_operators_text_runs_as_it_is(db: MariaDB) -> None:
+def test_ddl_rewritten_by_operator_runs_unchanged(db: MariaDB) -> None:
     """It is the destination's own language, with its comments."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, a INT)")
     own = replace(step(3, ActionType.DROP_COLUMN, 400, "ALTER TABLE `t` /*M! DROP `a` */", after=T), rewritten=True)
@@ -212,7 +212,7 @@ def test_an_operators_text_runs_as_it_is(db: MariaDB) -> None:
     assert db.query("SHOW COLUMNS FROM d.t LIKE 'a'") == []
 
 
-def test_the_rest_of_a_column_stays_as_the_destination_has_it(db: MariaDB) -> None:
+def test_column_ddl_keeps_what_destination_has_changed(db: MariaDB) -> None:
     """Somebody made it wider here: a new default or name does not take that back."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, a BIGINT, KEY k (a))")
     db.query("INSERT INTO d.t VALUES (1,99999999999)")

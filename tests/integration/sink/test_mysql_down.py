@@ -18,7 +18,7 @@ from tests.support.servers import free_port, running_mariadb
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
-def test_an_unreachable_server_is_named_after_the_configured_time() -> None:
+def test_unreachable_server_is_reported_after_retry_for() -> None:
     """Not for ever: the caller decides what comes after."""
     port = free_port()
     destination = MySQLSink(ServerConfig(port=port, retry_for_s=0.3))
@@ -26,7 +26,7 @@ def test_an_unreachable_server_is_named_after_the_configured_time() -> None:
         destination.open(IDENTITY, 100)
 
 
-def test_a_wrong_password_is_not_waited_for() -> None:
+def test_wrong_password_is_refused_without_retry() -> None:
     with running_mariadb() as mariadb:
         config = server_config(mariadb, password="secret-and-wrong")
         with pytest.raises(DestinationRefused, match="1045") as caught:
@@ -36,7 +36,7 @@ def test_a_wrong_password_is_not_waited_for() -> None:
             MySQLSink(server_config(mariadb, params=(("no_such", "1"),))).open(IDENTITY, 100)
 
 
-def test_work_goes_on_when_a_killed_server_is_back() -> None:
+def test_rows_are_applied_once_after_killed_server_restarts() -> None:
     """SIGKILL to the server between segments and chunks, inline and spread; keyless rows would show a double."""
     with running_mariadb() as mariadb:
         mariadb.query("CREATE DATABASE d")
@@ -75,7 +75,7 @@ def test_work_goes_on_when_a_killed_server_is_back() -> None:
         assert mariadb.query("SELECT commit_ts, intent FROM tidb_binlog.drainer_position") == [(400, None)]
 
 
-def test_waiting_ends_when_told() -> None:
+def test_retry_for_server_ends_when_interrupted() -> None:
     """A stop signal must not wait for a server that is away, nor a clean end for upstream's checkpoint."""
     with running_mariadb() as mariadb:
         destination = opened(mariadb, retry_for_s=600.0)

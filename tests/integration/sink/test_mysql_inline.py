@@ -31,7 +31,7 @@ def position(db: MariaDB) -> int:
     return int(db.query("SELECT commit_ts FROM tidb_binlog.drainer_position")[0][0])
 
 
-def test_a_fresh_destination_starts_at_the_initial_position(db: MariaDB) -> None:
+def test_empty_destination_starts_at_initial_position(db: MariaDB) -> None:
     """Nothing there: the initial ts, and the next start finds it again."""
     first = MySQLSink(server_config(db))
     found = first.open(IDENTITY, 555)
@@ -41,7 +41,7 @@ def test_a_fresh_destination_starts_at_the_initial_position(db: MariaDB) -> None
     assert (again.commit_ts, again.fresh) == (555, False)
 
 
-def test_upstreams_checkpoint_is_read_only_where_ours_is_absent(db: MariaDB) -> None:
+def test_upstreams_checkpoint_is_read_only_without_own_position(db: MariaDB) -> None:
     """Rule 17: a Go drainer's row gives the first position, and never again."""
     db.query("CREATE DATABASE tidb_binlog")
     db.query("CREATE TABLE tidb_binlog.checkpoint (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)")
@@ -58,7 +58,7 @@ def test_upstreams_checkpoint_is_read_only_where_ours_is_absent(db: MariaDB) -> 
     assert MySQLSink(server_config(db)).open(IDENTITY, 1).commit_ts == 5000
 
 
-def test_our_own_checkpoint_row_gives_no_position(db: MariaDB) -> None:
+def test_checkpoint_row_written_by_drainer_gives_no_position(db: MariaDB) -> None:
     """Another changefeed has seen nothing of the stream; and whoever deletes the position row starts anew."""
     first = MySQLSink(server_config(db))
     first.open(IDENTITY, 100)
@@ -71,7 +71,7 @@ def test_our_own_checkpoint_row_gives_no_position(db: MariaDB) -> None:
     assert MySQLSink(server_config(db)).open(IDENTITY, 300).commit_ts == 300
 
 
-def test_rows_and_position_move_together(db: MariaDB) -> None:
+def test_rows_and_position_are_committed_together(db: MariaDB) -> None:
     """Insert, update and delete by key; the position is the segment's end."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
     db.query("INSERT INTO d.t VALUES (1,1),(2,2)")
@@ -86,7 +86,7 @@ def test_rows_and_position_move_together(db: MariaDB) -> None:
         destination.apply(work(100, 200, Folded(t, rows)), 5)
 
 
-def test_a_refused_segment_leaves_nothing(db: MariaDB) -> None:
+def test_refused_segment_is_rolled_back_with_its_position(db: MariaDB) -> None:
     """An error in the last table rolls the first one back, and the position stays."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
     destination = opened(db)
@@ -99,7 +99,7 @@ def test_a_refused_segment_leaves_nothing(db: MariaDB) -> None:
     assert position(db) == 100
 
 
-def test_old_byte_images_of_a_key_go_before_the_row(db: MariaDB) -> None:
+def test_old_spellings_of_key_are_deleted_before_row(db: MariaDB) -> None:
     """Rule 10: upstream's key is compared by bytes, 'A' became 'a' by delete and insert; one row must stay."""
     db.query("CREATE TABLE d.t (c VARCHAR(10) COLLATE utf8mb4_bin PRIMARY KEY, v INT)")
     db.query("INSERT INTO d.t VALUES ('A',1)")
@@ -108,7 +108,7 @@ def test_old_byte_images_of_a_key_go_before_the_row(db: MariaDB) -> None:
     assert db.query("SELECT * FROM d.t") == [("a", 2)]
 
 
-def test_unique_values_may_go_round_in_a_ring(db: MariaDB) -> None:
+def test_unique_values_exchanged_in_ring_are_applied(db: MariaDB) -> None:
     """Rule 12: rows trade their unique values, one takes a deleted row's, one is NULL; nothing untouched goes."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE, w INT UNIQUE)")
     db.query("INSERT INTO d.t VALUES (1,1,1),(2,2,2),(3,3,3),(4,4,4),(9,9,NULL)")
@@ -124,7 +124,7 @@ def test_unique_values_may_go_round_in_a_ring(db: MariaDB) -> None:
     assert db.query("SELECT * FROM d.t ORDER BY id") == [(1, 2, 3), (2, 3, 1), (3, 1, 2), (5, 4, None), (9, 9, None)]
 
 
-def test_an_untouched_row_is_never_evicted(db: MariaDB) -> None:
+def test_untouched_row_is_never_evicted(db: MariaDB) -> None:
     """Rule 12's counterexample: upstream stopped checking an index that is being dropped. A REPLACE would take the
     untouched row 1 away; it must be an error that names table and key, and nothing may change."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT, UNIQUE KEY uu (u))")
@@ -140,7 +140,7 @@ def test_an_untouched_row_is_never_evicted(db: MariaDB) -> None:
     assert db.query("SELECT * FROM d.t ORDER BY id") == [(1, 5), (2, 5)]
 
 
-def test_a_created_key_that_is_already_there_is_replaced(db: MariaDB) -> None:
+def test_inserted_row_that_already_exists_is_replaced(db: MariaDB) -> None:
     """The first copy of the data may hold rows of the segment already, with secondary unique keys or without."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE)")
     db.query("CREATE TABLE d.p (id INT PRIMARY KEY, v INT)")
@@ -159,7 +159,7 @@ def test_a_created_key_that_is_already_there_is_replaced(db: MariaDB) -> None:
     assert db.query("SELECT * FROM d.p") == [(1, 6)]
 
 
-def test_rows_without_a_key_are_found_byte_for_byte(db: MariaDB) -> None:
+def test_keyless_rows_are_found_by_their_exact_bytes(db: MariaDB) -> None:
     """Rule 11's counterexample: `c = 'A' LIMIT 1` removes 'a'; blanks at the end count too."""
     db.query("CREATE TABLE d.t (c VARCHAR(10) COLLATE utf8mb4_general_ci, n INT)")
     db.query("INSERT INTO d.t VALUES ('a',1),('A',1),('a ',1),('A',2),(NULL,1)")
@@ -175,7 +175,7 @@ def test_rows_without_a_key_are_found_byte_for_byte(db: MariaDB) -> None:
     )
 
 
-def test_identical_rows_are_taken_one_at_a_time(db: MariaDB) -> None:
+def test_identical_keyless_rows_are_changed_one_at_a_time(db: MariaDB) -> None:
     """Rule 11: of three equal rows one is deleted and one updated."""
     db.query("CREATE TABLE d.t (c VARCHAR(10), n INT)")
     t = shape("t", "c n", key=(), match=[Match.BINARY_TEXT, Match.PLAIN])
@@ -186,7 +186,7 @@ def test_identical_rows_are_taken_one_at_a_time(db: MariaDB) -> None:
     assert db.query("SELECT c, n FROM d.t ORDER BY n") == [("x", 1), ("x", 2)]
 
 
-def test_floats_and_json_are_found_exactly(db: MariaDB) -> None:
+def test_keyless_rows_with_float_and_json_are_found_exactly(db: MariaDB) -> None:
     """Rule 11: 0.1 in a FLOAT is not the double 0.1, and its neighbour must not be taken for it."""
     db.query("CREATE TABLE d.t (f FLOAT, g DOUBLE, j JSON, n INT, fm FLOAT(7,3))")
     t = shape(
@@ -207,7 +207,7 @@ def test_floats_and_json_are_found_exactly(db: MariaDB) -> None:
     assert [row[0] for row in db.query("SELECT n FROM d.t")] == [2]
 
 
-def test_json_in_another_spelling_is_still_found(db: MariaDB) -> None:
+def test_keyless_row_with_json_in_another_spelling_is_found(db: MariaDB) -> None:
     """MariaDB keeps JSON as the text the first copy wrote; equal values match when no equal text does."""
     db.query("CREATE TABLE d.t (j JSON, n INT)")
     db.query("""INSERT INTO d.t VALUES ('{"b":2,"a":1}',1)""")
@@ -217,7 +217,7 @@ def test_json_in_another_spelling_is_still_found(db: MariaDB) -> None:
     assert db.query("SELECT n FROM d.t") == []
 
 
-def test_a_missing_row_is_an_error(db: MariaDB) -> None:
+def test_missing_keyless_row_is_refused_with_table_and_commit_ts(db: MariaDB) -> None:
     """A destination that has diverged says so with table and commit_ts."""
     db.query("CREATE TABLE d.t (n INT)")
     t = shape("t", "n", key=())
@@ -227,7 +227,7 @@ def test_a_missing_row_is_an_error(db: MariaDB) -> None:
     assert position(db) == 100
 
 
-def test_odd_values_go_in_unchanged(db: MariaDB) -> None:
+def test_zero_dates_enum_0_and_id_0_are_stored_unchanged(db: MariaDB) -> None:
     """Zero and impossible dates, ENUM and SET 0 (X-14), id 0 in an AUTO_INCREMENT column."""
     db.query(
         "CREATE TABLE d.t (id INT AUTO_INCREMENT PRIMARY KEY, d DATE, dt DATETIME NOT NULL, ts TIMESTAMP NULL, y YEAR,"
@@ -264,7 +264,7 @@ def test_odd_values_go_in_unchanged(db: MariaDB) -> None:
         ("VARCHAR(9) CHARACTER SET latin1", "'名'".encode()),
     ],
 )
-def test_a_value_the_server_would_change_is_an_error(db: MariaDB, column: str, value: bytes) -> None:
+def test_value_server_would_change_is_refused(db: MariaDB, column: str, value: bytes) -> None:
     """Non-strict mode must never be felt: every warning about data ends the transaction with its place."""
     db.query(f"CREATE TABLE d.t (id INT PRIMARY KEY, v {column})")
     destination = opened(db)
@@ -273,7 +273,7 @@ def test_a_value_the_server_would_change_is_an_error(db: MariaDB, column: str, v
     assert db.query("SELECT * FROM d.t") == []
 
 
-def test_a_virtual_column_whose_value_does_not_fit_stops_nothing(db: MariaDB) -> None:
+def test_virtual_column_out_of_range_does_not_stop_row(db: MariaDB) -> None:
     """TiDB takes such a row too; what the destination computes itself is not a value that is changed."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, i INT, g INT AS (i * 2) VIRTUAL)")
     destination = opened(db)
@@ -281,7 +281,7 @@ def test_a_virtual_column_whose_value_does_not_fit_stops_nothing(db: MariaDB) ->
     assert db.query("SELECT id, i FROM d.t") == [(1, 2000000000)]
 
 
-def test_statements_are_bounded_and_large_rows_pass(db: MariaDB) -> None:
+def test_statements_are_bounded_and_larger_rows_are_written(db: MariaDB) -> None:
     """Many statements, rows larger than the bound, and one larger than the server takes."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v LONGBLOB)")
     destination = opened(db, limits=limits(7, 4096))
@@ -297,7 +297,7 @@ def test_statements_are_bounded_and_large_rows_pass(db: MariaDB) -> None:
     assert position(db) == 200
 
 
-def test_foreign_keys_do_not_stand_in_the_way(db: MariaDB) -> None:
+def test_foreign_keys_do_not_block_or_cascade(db: MariaDB) -> None:
     """Rule 13: child before parent, and no cascade of the destination's own."""
     db.query("CREATE TABLE d.p (id INT PRIMARY KEY)")
     db.query("CREATE TABLE d.c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES d.p (id) ON DELETE CASCADE)")
@@ -308,7 +308,7 @@ def test_foreign_keys_do_not_stand_in_the_way(db: MariaDB) -> None:
     assert db.query("SELECT * FROM d.c") == [(1, 1)]
 
 
-def test_triggers_of_the_destination_refuse_replaced_rows(db: MariaDB) -> None:
+def test_table_with_triggers_is_refused_unless_allowed(db: MariaDB) -> None:
     """Rule 13: a trigger would count an update as a delete and an insert; it is named unless it is allowed."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
     db.query("CREATE TABLE d.gone (id INT)")
@@ -323,7 +323,7 @@ def test_triggers_of_the_destination_refuse_replaced_rows(db: MariaDB) -> None:
     assert db.query("SELECT * FROM d.gone") == [(1,)]
 
 
-def test_session_variables_that_would_lose_rows_are_refused(db: MariaDB) -> None:
+def test_session_variable_that_would_lose_rows_is_refused(db: MariaDB) -> None:
     """Rule 13 again, from the configuration; a time zone is harmless because it is left out."""
     with pytest.raises(DestinationRefused, match="foreign_key_checks"):
         opened(db, params=(("foreign_key_checks", "ON"),))
@@ -344,7 +344,7 @@ def whole_server(db: MariaDB, name: str, value: str) -> Iterator[None]:
         db.query(f"SET GLOBAL {name}='{before}'" if isinstance(before, str) else f"SET GLOBAL {name}={before}")
 
 
-def test_a_limit_of_the_server_hides_no_unique_key(db: MariaDB) -> None:
+def test_sql_select_limit_hides_no_unique_key(db: MariaDB) -> None:
     """Or REPLACE would take away the row that is in the way of a key that upstream has not."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT, UNIQUE KEY vv (v))")
     db.query("INSERT INTO d.t VALUES (9, 2)")
@@ -362,7 +362,7 @@ def test_a_limit_of_the_server_hides_no_unique_key(db: MariaDB) -> None:
 
 
 @pytest.mark.parametrize("value", ["CHAIN", "RELEASE"])
-def test_a_commit_neither_begins_a_transaction_nor_ends_the_connection(db: MariaDB, value: str) -> None:
+def test_commit_ignores_completion_type_of_server(db: MariaDB, value: str) -> None:
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY)")
     with whole_server(db, "completion_type", f"'{value}'"):
         session = connect(server_config(db), idle_s=60, read_timeout_s=60)
@@ -375,7 +375,7 @@ def test_a_commit_neither_begins_a_transaction_nor_ends_the_connection(db: Maria
         opened(db, params=(("completion_type", value),))
 
 
-def test_a_fresh_destination_tells_which_tables_it_lacks(db: MariaDB) -> None:
+def test_empty_destination_reports_its_missing_tables(db: MariaDB) -> None:
     """Names ignore case; with none of them there it begins at another ts; asked only while there is no position."""
     question = FirstStart((("shop", "orders"), ("d", "Here")), empty_ts=0)
     db.query("CREATE DATABASE IF NOT EXISTS d")
@@ -403,7 +403,7 @@ def test_a_fresh_destination_tells_which_tables_it_lacks(db: MariaDB) -> None:
         ("VARCHAR(5)", "VARCHAR(3)", 0, "'abc'", "'abc '"),
     ],
 )
-def test_what_a_server_cuts_off_without_a_warning(
+def test_value_truncated_by_server_without_warning_is_refused(
     db: MariaDB, upstream: str, here: str, digits: int, fits: str, cut: str
 ) -> None:
     """A note is hidden or there is none; what fits arrives, in order and folded, and nothing else is stored."""

@@ -140,7 +140,7 @@ def ids(db: MariaDB, name: str) -> set[int]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_truncate_takes_what_the_partition_holds_upstream(db: MariaDB, case: str) -> None:
+def test_truncate_partition_deletes_rows_upstream_holds_there(db: MariaDB, case: str) -> None:
     """NULL, negative and unsigned numbers and dates: every set of one or two partitions of every kind."""
     destination = opened(db)
     count = len(CASES[case][1].partition.definitions)  # type: ignore[union-attr]
@@ -151,7 +151,7 @@ def test_truncate_takes_what_the_partition_holds_upstream(db: MariaDB, case: str
 
 
 @pytest.mark.parametrize("case", ["hash 2", "hash 3", "hash 7", "hash of dates", "range", "list"])
-def test_exchange_takes_what_the_partition_holds_upstream(db: MariaDB, case: str) -> None:
+def test_exchange_partition_moves_rows_upstream_holds_there(db: MariaDB, case: str) -> None:
     """And the table's own rows come where the server keeps such rows."""
     destination = opened(db)
     for number in range(min(3, len(CASES[case][1].partition.definitions))):  # type: ignore[union-attr]
@@ -168,7 +168,7 @@ def test_exchange_takes_what_the_partition_holds_upstream(db: MariaDB, case: str
         assert ids(db, "t") == (places.keys() - moving) | {n + 100 for n in moving}
 
 
-def test_a_linear_hash_is_none(db: MariaDB) -> None:
+def test_linear_hash_partitioning_is_created_as_plain_hash(db: MariaDB) -> None:
     """TiDB reads LINEAR and partitions by plain HASH; here it would put rows elsewhere."""
     destination = opened(db)
     _, info, values = CASES["hash 3"]
@@ -179,7 +179,7 @@ def test_a_linear_hash_is_none(db: MariaDB) -> None:
     assert {row[0] for row in db.query("SELECT a FROM d.t")} == {v for v in values if v is not None and int(str(v)) % 3}
 
 
-def test_a_table_that_is_partitioned_otherwise_here_is_not_touched(db: MariaDB) -> None:
+def test_table_partitioned_otherwise_downstream_is_refused_unchanged(db: MariaDB) -> None:
     """The same name holds other rows: refused with both kinds named, and no row is gone."""
     _, info, _ = CASES["hash 3"]
     db.query("CREATE TABLE d.t (id BIGINT, a BIGINT) PARTITION BY LINEAR HASH (a) PARTITIONS 3")

@@ -20,7 +20,7 @@ def position(db: MariaDB) -> int:
     return int(db.query("SELECT commit_ts FROM tidb_binlog.drainer_position")[0][0])
 
 
-def test_pieces_are_applied_in_turn_in_one_transaction(db: MariaDB) -> None:
+def test_pieces_are_applied_in_order_in_one_transaction(db: MariaDB) -> None:
     """Between two of them nothing is visible, and the position moves with the last."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE)")
     db.query("CREATE TABLE d.bag (tag INT)")
@@ -41,7 +41,7 @@ def test_pieces_are_applied_in_turn_in_one_transaction(db: MariaDB) -> None:
     assert position(db) == 200
 
 
-def test_a_connection_that_goes_between_two_pieces_begins_the_transaction_anew(db: MariaDB) -> None:
+def test_connection_lost_between_pieces_restarts_transaction(db: MariaDB) -> None:
     db.query("CREATE TABLE d.bag (tag INT)")
     bag = shape("bag", "tag", ())
     destination = opened(db)
@@ -60,7 +60,7 @@ def test_a_connection_that_goes_between_two_pieces_begins_the_transaction_anew(d
     assert db.query("SELECT * FROM d.bag ORDER BY tag") == [(1,), (2,)]
 
 
-def test_a_row_in_the_way_takes_the_thorough_way_and_then_stops(db: MariaDB) -> None:
+def test_piece_blocked_by_untouched_row_stops_transaction(db: MariaDB) -> None:
     """Rule 12: nothing that upstream did not touch is evicted, and nothing of the transaction stays."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE)")
     db.query("INSERT INTO d.t VALUES (9, 10)")
@@ -74,7 +74,7 @@ def test_a_row_in_the_way_takes_the_thorough_way_and_then_stops(db: MariaDB) -> 
     assert position(db) == 100
 
 
-def test_rows_of_a_later_piece_are_not_in_the_way(db: MariaDB) -> None:
+def test_unique_values_moving_between_pieces_are_applied(db: MariaDB) -> None:
     """UPDATE t SET u=u+1 ORDER BY u DESC: each row takes the value of the next one, which is in a later piece."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE)")
     db.query("INSERT INTO d.t VALUES (1,1),(2,2),(3,3),(4,4)")
@@ -92,7 +92,7 @@ def test_rows_of_a_later_piece_are_not_in_the_way(db: MariaDB) -> None:
 @pytest.mark.parametrize(
     ("code", "setting"), [(8004, "txn-total-size-limit"), (1197, "max_binlog_cache_size"), (1206, "buffer_pool_size")]
 )
-def test_a_limit_of_the_server_is_named(code: int, setting: str) -> None:
+def test_transaction_size_limit_of_server_is_named(code: int, setting: str) -> None:
     """TiDB tells of a transaction that is too large at a statement or at the commit."""
     refused = ServerError(code, "Transaction is too large, size: 104857601", "db:4000")
     with pytest.raises(DestinationRefused, match=rf"commit_ts 77 .*{setting}"), explained("db:4000", 77):

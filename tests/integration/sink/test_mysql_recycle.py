@@ -55,7 +55,7 @@ def names(db: MariaDB, schema: str) -> list[str]:
     return sorted(str(name) for (name,) in db.query(f"SHOW TABLES IN {schema}") if not str(name).startswith(books))
 
 
-def test_a_dropped_table_comes_back_under_another_name_and_takes_rows(db: MariaDB) -> None:
+def test_recovered_table_has_its_new_name_and_rows(db: MariaDB) -> None:
     """FLASHBACK TABLE a TO x, after another a was made."""
     setup_tables(db)
     destination = opened(db)
@@ -69,7 +69,7 @@ def test_a_dropped_table_comes_back_under_another_name_and_takes_rows(db: MariaD
     assert names(db, BIN) == []
 
 
-def test_a_truncated_table_comes_back_beside_its_successor(db: MariaDB) -> None:
+def test_truncated_table_is_recovered_beside_its_successor(db: MariaDB) -> None:
     """Partitions, keys and collations stay with the empty table."""
     db.query(
         "CREATE TABLE d.a (id INT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(9) COLLATE latin1_bin, KEY k (v),"
@@ -86,7 +86,7 @@ def test_a_truncated_table_comes_back_beside_its_successor(db: MariaDB) -> None:
     assert db.query("SELECT id FROM d.x ORDER BY id") == [(1,), (11,)]
 
 
-def test_a_database_comes_back_under_another_name(db: MariaDB) -> None:
+def test_dropped_database_is_recovered_under_another_name(db: MariaDB) -> None:
     """With its charset and its views; a view that means nothing there is left out."""
     setup_tables(db)
     destination = opened(db)
@@ -100,7 +100,7 @@ def test_a_database_comes_back_under_another_name(db: MariaDB) -> None:
     assert "utf8mb4_bin" in str(db.query("SHOW CREATE DATABASE e"))
 
 
-def test_foreign_keys_are_left_behind_and_made_again(db: MariaDB) -> None:
+def test_recovered_table_gets_its_foreign_keys_again(db: MariaDB) -> None:
     """A child goes and comes back; a parent that is still referred to is dropped as before, with a log line."""
     setup_tables(db)
     db.query("ALTER TABLE d.a ADD COLUMN p INT, ADD CONSTRAINT f FOREIGN KEY (p) REFERENCES d.b (id)")
@@ -123,7 +123,7 @@ def test_foreign_keys_are_left_behind_and_made_again(db: MariaDB) -> None:
     assert "REFERENCES `b`" in str(db.query("SHOW CREATE TABLE d.a"))
 
 
-def test_a_table_with_triggers_is_dropped_as_it_is(db: MariaDB) -> None:
+def test_table_with_triggers_is_dropped_without_recycle_bin(db: MariaDB) -> None:
     """They cannot change schema; upstream's statement runs instead."""
     setup_tables(db)
     db.query("CREATE TRIGGER d.g BEFORE INSERT ON d.a FOR EACH ROW SET @a=1")
@@ -136,7 +136,7 @@ def test_a_table_with_triggers_is_dropped_as_it_is(db: MariaDB) -> None:
         destination.ddl(back(7, 420, table(51, "x")))
 
 
-def test_what_the_server_refuses_to_move_is_dropped_as_it_is(db: MariaDB) -> None:
+def test_table_without_right_to_move_is_dropped_without_recycle_bin(db: MariaDB) -> None:
     """A user without rights on the bin's schema: no bin, no stop."""
     setup_tables(db)
     db.query("CREATE USER IF NOT EXISTS 'small'@'%' IDENTIFIED BY 'small'")
@@ -150,7 +150,7 @@ def test_what_the_server_refuses_to_move_is_dropped_as_it_is(db: MariaDB) -> Non
     assert names(db, "bin") == []
 
 
-def test_off_means_dropped(db: MariaDB) -> None:
+def test_drop_with_disabled_recycle_bin_drops_table(db: MariaDB) -> None:
     setup_tables(db)
     destination = opened(db, recycle_keep_ms=0)
     destination.ddl(DROP)
@@ -160,13 +160,13 @@ def test_off_means_dropped(db: MariaDB) -> None:
     destination.ddl(replace(back(7, 420, table(51, "x")), sql=(), rewritten=True))
 
 
-def test_a_flashback_that_the_first_copy_already_has(db: MariaDB) -> None:
+def test_recover_of_table_that_already_exists_is_done(db: MariaDB) -> None:
     setup_tables(db)
     opened(db).ddl(back(7, 420, A), may_exist=True)
     assert db.query("SELECT * FROM d.a") == [(1,)]
 
 
-def test_expired_by_the_clock_of_the_stream(db: MariaDB) -> None:
+def test_recycled_tables_expire_by_streams_time(db: MariaDB) -> None:
     """An hour of the stream, however fast it is replayed; also after a restart, and rows alone are enough."""
     setup_tables(db)
     at = tso.compose(1_000_000_000)
@@ -184,7 +184,7 @@ def test_expired_by_the_clock_of_the_stream(db: MariaDB) -> None:
     other.close(clean=True)
 
 
-def test_a_table_in_the_bin_that_is_being_read_is_not_waited_for(db: MariaDB) -> None:
+def test_recycled_table_in_use_is_purged_later(db: MariaDB) -> None:
     setup_tables(db)
     destination = opened(db)
     destination.ddl(DROP)
@@ -211,7 +211,7 @@ KILLS = [(case, f"{point}:{n}") for case in CASES for point in STATEMENT for n i
 
 
 @pytest.mark.parametrize(("case", "point"), KILLS)
-def test_killed_on_the_way_into_the_bin_and_out_of_it(db: MariaDB, tmp_path: Path, case: str, point: str) -> None:
+def test_recycle_and_recover_of_killed_drainer_happen_once(db: MariaDB, tmp_path: Path, case: str, point: str) -> None:
     """Rule 18: once, at every place; the rows come back whole, and the way back survives the same kill."""
     steps, _, query, wanted = CASES[case]
     setup_tables(db)
@@ -227,7 +227,7 @@ def test_killed_on_the_way_into_the_bin_and_out_of_it(db: MariaDB, tmp_path: Pat
     assert db.query("SELECT state FROM tidb_binlog.drainer_ddl") == [("done",), ("done",)]
 
 
-def test_a_cluster_that_goes_back_in_time_stops(db: MariaDB) -> None:
+def test_flashback_cluster_is_refused_with_remedy(db: MariaDB) -> None:
     """A TiDB destination would obey."""
     cluster = step(7, ActionType.FLASHBACK_CLUSTER, 300, "FLASHBACK CLUSTER TO TIMESTAMP '2026-01-01'", use="")
     with pytest.raises(DdlFailed, match=r"job 7 (.|\n)*load it anew from upstream"):

@@ -87,7 +87,7 @@ def test_slots_commit_in_marked_chunks(db: MariaDB) -> None:
     assert db.query("SELECT commit_ts, intent FROM tidb_binlog.drainer_position") == [(200, None)]
 
 
-def test_a_slot_applied_again_does_nothing(db: MariaDB) -> None:
+def test_slot_applied_again_writes_nothing(db: MariaDB) -> None:
     """Spark repeats a task whose answer it lost: keyless inserts must not double."""
     db.query("CREATE TABLE d.t (n INT)")
     t = shape("t", "n", key=())
@@ -100,7 +100,7 @@ def test_a_slot_applied_again_does_nothing(db: MariaDB) -> None:
     assert db.query("SELECT COUNT(*) FROM d.t") == [(8,)]
 
 
-def test_two_attempts_of_one_slot_at_once(db: MariaDB) -> None:
+def test_concurrent_attempts_of_one_slot_commit_each_chunk_once(db: MariaDB) -> None:
     """Spark may run a task twice: each chunk is committed by one of the two, the other goes on behind it."""
     db.query("CREATE TABLE d.t (n INT)")
     t = shape("t", "n", key=())
@@ -112,7 +112,7 @@ def test_two_attempts_of_one_slot_at_once(db: MariaDB) -> None:
     assert db.query("SELECT n FROM d.t ORDER BY n") == [(i,) for i in range(60)]
 
 
-def test_a_ring_over_slots_goes_through_the_phases(db: MariaDB) -> None:
+def test_unique_values_exchanged_between_slots_are_applied_in_phases(db: MariaDB) -> None:
     """Rule 12: unique values trade places between slots; no slot may be in the way of another in the end."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE)")
     db.query("INSERT INTO d.t SELECT seq, seq FROM d.seq_1_to_20")
@@ -125,7 +125,7 @@ def test_a_ring_over_slots_goes_through_the_phases(db: MariaDB) -> None:
     assert db.query("SELECT id, u FROM d.t ORDER BY id") == [(i, i % 20 + 1) for i in range(1, 21)]
 
 
-def test_an_untouched_row_stops_the_range_with_its_name(db: MariaDB) -> None:
+def test_untouched_row_in_conflict_stops_range(db: MariaDB) -> None:
     """Rule 12: what remains in the way after every touched key is deleted is a row upstream did not touch."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT, UNIQUE KEY uu (u))")
     db.query("INSERT INTO d.t VALUES (1,5)")
@@ -141,7 +141,7 @@ def test_an_untouched_row_stops_the_range_with_its_name(db: MariaDB) -> None:
     assert db.query("SELECT * FROM d.t ORDER BY id") == [(1, 5), (2, 5)]
 
 
-def test_a_range_with_an_unfinished_slot_is_not_finished(db: MariaDB) -> None:
+def test_range_with_incomplete_slot_is_not_committed(db: MariaDB) -> None:
     """Whoever counts the slots may be wrong; the marks are not. The position stays, and the range stays open."""
     destination = opened(db)
     destination.begin(intent())
@@ -151,7 +151,7 @@ def test_a_range_with_an_unfinished_slot_is_not_finished(db: MariaDB) -> None:
     assert db.query("SELECT commit_ts, intent IS NULL FROM tidb_binlog.drainer_position") == [(100, 0)]
 
 
-def test_an_old_attempt_writes_nothing_under_a_new_epoch(db: MariaDB) -> None:
+def test_slot_writer_of_old_epoch_writes_nothing(db: MariaDB) -> None:
     """Rule 15's counterexample: an executor of the old driver wakes while its successor spreads the same range, and
     again after the range is finished and its marks are gone."""
     db.query("CREATE TABLE d.t (n INT)")
@@ -169,7 +169,7 @@ def test_an_old_attempt_writes_nothing_under_a_new_epoch(db: MariaDB) -> None:
     assert db.query("SELECT n FROM d.t ORDER BY n") == [(0,), (1,), (2,), (3,)]
 
 
-def test_an_old_attempt_that_waits_at_its_mark_writes_nothing(db: MariaDB) -> None:
+def test_slot_writer_waiting_for_its_mark_writes_nothing_after_takeover(db: MariaDB) -> None:
     """Rule 15, the same a moment earlier: it has read its mark, which was of its epoch still, and waits for the row
     that its successor holds. When it gets it, the mark is the successor's; only the UPDATE itself can see that."""
     db.query("CREATE TABLE d.t (n INT)")
@@ -198,7 +198,7 @@ def test_an_old_attempt_that_waits_at_its_mark_writes_nothing(db: MariaDB) -> No
     assert db.query("SELECT DISTINCT epoch, chunks_done FROM tidb_binlog.drainer_mark") == [(epoch, 0)]
 
 
-def test_a_chunk_in_flight_is_seen_by_the_successor(db: MariaDB) -> None:
+def test_chunk_in_flight_is_counted_by_successor(db: MariaDB) -> None:
     """Rule 15: opening the marks waits for a transaction that already holds one, so it is counted, not repeated."""
     import threading
 
@@ -222,7 +222,7 @@ def test_a_chunk_in_flight_is_seen_by_the_successor(db: MariaDB) -> None:
     assert db.query("SELECT * FROM d.t") == [(1,)]
 
 
-def test_an_open_range_must_be_cut_as_it_was(db: MariaDB) -> None:
+def test_open_range_cut_differently_is_refused(db: MariaDB) -> None:
     """Rule 16: another chunk limit, or rows that cut differently, is refused and nothing is applied."""
     db.query("CREATE TABLE d.t (n INT)")
     t = shape("t", "n", key=())
@@ -248,7 +248,9 @@ WAYS = [pytest.param(Limits(), id="statements"), pytest.param(LOADS, id="load da
 @pytest.mark.parametrize("limits", WAYS)
 @pytest.mark.parametrize("crash", [*CRASHES, "sink.before_commit:1", "sink.after_commit:1", "sink.before_commit:2",
                                    "sink.after_commit:2", "sink.before_commit:4", "sink.after_commit:4"])  # fmt: skip
-def test_a_killed_range_is_finished_exactly_once(db: MariaDB, tmp_path: Path, crash: str, limits: Limits) -> None:
+def test_range_of_drainer_killed_at_any_commit_is_finished_once(
+    db: MariaDB, tmp_path: Path, crash: str, limits: Limits
+) -> None:
     """SIGKILL around every kind of commit, then a new life: nothing lost, nothing twice, no chunk audited twice."""
     loaded = loads(db)
     db.query("CREATE TABLE d.k (n INT, c VARCHAR(9))")
@@ -300,7 +302,7 @@ def _random_batch(rng: random.Random, rows: dict[int, int | None], t: TableShape
 
 
 @pytest.mark.parametrize("limits", WAYS)
-def test_random_batches_equal_a_sequential_fold(db: MariaDB, limits: Limits) -> None:
+def test_random_distributed_batches_equal_sequential_fold(db: MariaDB, limits: Limits) -> None:
     """Rule 12's model: batches that move unique values about at random, on several connections at once."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE)")
     t = shape("t", "id u", unique=["u"], families="int int")

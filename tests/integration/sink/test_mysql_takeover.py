@@ -24,7 +24,7 @@ def position(db: MariaDB) -> int:
     return int(db.query("SELECT commit_ts FROM tidb_binlog.drainer_position")[0][0])
 
 
-def test_an_old_driver_writes_nothing_after_its_successor_opened(db: MariaDB) -> None:
+def test_fenced_driver_writes_nothing_after_takeover(db: MariaDB) -> None:
     """Rule 15: the first driver is told so, whatever it tries, and its rows do not arrive."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
     old = opened(db)
@@ -43,7 +43,7 @@ def test_an_old_driver_writes_nothing_after_its_successor_opened(db: MariaDB) ->
 
 
 @pytest.mark.parametrize("attempt", ["rows", "position", "range", "end of range", "DDL", "checkpoint"])
-def test_an_old_driver_whose_connection_lives_writes_nothing(db: MariaDB, attempt: str) -> None:
+def test_fenced_driver_with_live_connection_writes_nothing(db: MariaDB, attempt: str) -> None:
     """Rule 15: the epoch alone has to tell, where the lock told nobody: a proxy that kept the connection, a failover
     of the server. Everything that a driver may do is refused in the transaction itself."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
@@ -68,7 +68,7 @@ def test_an_old_driver_whose_connection_lives_writes_nothing(db: MariaDB, attemp
     assert [db.query(f"SELECT * FROM {name}") for name in tables] == before
 
 
-def test_a_lost_connection_comes_back_into_its_own_epoch_alone(db: MariaDB) -> None:
+def test_reconnected_driver_of_old_epoch_is_fenced(db: MariaDB) -> None:
     """Rule 15: another drainer came and went while it was away, and left the lock free; even a look is refused then."""
     old = opened(db)
     (holder,) = db.query("SELECT IS_USED_LOCK('tidb_binlog/7/main')")[0]
@@ -78,7 +78,7 @@ def test_a_lost_connection_comes_back_into_its_own_epoch_alone(db: MariaDB) -> N
         old.job_done(1)
 
 
-def test_another_drainer_does_not_take_over_by_itself(db: MariaDB) -> None:
+def test_drainer_with_another_node_id_takes_over_only_by_force(db: MariaDB) -> None:
     """A holder with another node id is named, and ended only by force."""
     old = opened(db)
     with pytest.raises(LockHeld, match=r"'drainer-1'.*force"):
@@ -91,7 +91,7 @@ def test_another_drainer_does_not_take_over_by_itself(db: MariaDB) -> None:
     assert position(db) == 160
 
 
-def test_a_connection_that_is_killed_is_replaced(db: MariaDB) -> None:
+def test_killed_connection_is_replaced_and_segment_applied(db: MariaDB) -> None:
     """The server ends our connection between two segments: the next one takes the lock again and goes on."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
     destination = opened(db)
@@ -102,7 +102,7 @@ def test_a_connection_that_is_killed_is_replaced(db: MariaDB) -> None:
     assert position(db) == 200
 
 
-def test_a_deadlock_runs_the_whole_transaction_again(db: MariaDB) -> None:
+def test_deadlock_repeats_the_whole_transaction(db: MariaDB) -> None:
     """Another session locks rows in the other order; one of the two is rolled back, and ours comes through."""
     import threading
 

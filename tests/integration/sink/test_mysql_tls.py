@@ -85,13 +85,15 @@ def is_encrypted(session: Session) -> bool:
     return session.query(b"SHOW STATUS LIKE 'Ssl_cipher'")[0][1] != ""
 
 
-def test_a_certificate_of_the_ca_for_the_name_is_accepted(serving: Serving, certificates: Certificates) -> None:
+def test_certificate_of_ca_for_host_is_accepted(serving: Serving, certificates: Certificates) -> None:
     session = opened(serving(certificates.good), ssl_ca=str(certificates.authority.ca))
     assert is_encrypted(session)
     session.close()
 
 
-def test_a_certificate_of_another_ca_is_refused(serving: Serving, certificates: Certificates, tmp_path: Path) -> None:
+def test_certificate_of_another_ca_is_refused_without_retry(
+    serving: Serving, certificates: Certificates, tmp_path: Path
+) -> None:
     """At once, not after the time for which an unreachable server is waited for; the text says what to correct."""
     stranger = Authority(tmp_path, "stranger")
     destination = MySQLSink(server_config(serving(certificates.good), ssl_ca=str(stranger.ca)))
@@ -100,17 +102,17 @@ def test_a_certificate_of_another_ca_is_refused(serving: Serving, certificates: 
     assert "stranger.pem" in str(caught.value) and "skip-verify" in str(caught.value)
 
 
-def test_a_certificate_for_another_name_is_refused(serving: Serving, certificates: Certificates) -> None:
+def test_certificate_for_another_host_is_refused(serving: Serving, certificates: Certificates) -> None:
     with pytest.raises(DestinationRefused, match=r"127\.0\.0\.1.*not valid for|IP address mismatch"):
         opened(serving(certificates.other_name), ssl_ca=str(certificates.authority.ca))
 
 
-def test_an_expired_certificate_is_refused(serving: Serving, certificates: Certificates) -> None:
+def test_expired_certificate_is_refused(serving: Serving, certificates: Certificates) -> None:
     with pytest.raises(DestinationRefused, match="expired"):
         opened(serving(certificates.expired), ssl_ca=str(certificates.authority.ca))
 
 
-def test_skip_verify_encrypts_and_believes_anybody(serving: Serving, certificates: Certificates) -> None:
+def test_skip_verify_encrypts_without_verification_and_warns(serving: Serving, certificates: Certificates) -> None:
     """It is asked for by name, and the log says so."""
     for pair in (certificates.expired, certificates.other_name):
         for more in ({}, {"ssl_ca": str(certificates.authority.ca)}):
@@ -124,9 +126,7 @@ def test_skip_verify_encrypts_and_believes_anybody(serving: Serving, certificate
     assert any("not verified" in line["event"] for line in lines)
 
 
-def test_without_any_setting_it_is_encrypted_and_nothing_is_verified(
-    serving: Serving, certificates: Certificates
-) -> None:
+def test_default_connection_is_encrypted_without_verification(serving: Serving, certificates: Certificates) -> None:
     """As long as the server offers it. Connections share what they need for that, and none reads the system's CAs."""
     for _ in range(2):
         session = opened(serving(certificates.expired))
@@ -135,7 +135,7 @@ def test_without_any_setting_it_is_encrypted_and_nothing_is_verified(
     assert not tls.unverified().get_ca_certs()
 
 
-def test_a_client_certificate_is_shown(serving: Serving, certificates: Certificates) -> None:
+def test_client_certificate_is_presented_to_server(serving: Serving, certificates: Certificates) -> None:
     mariadb = serving(certificates.good)
     mariadb.query("CREATE OR REPLACE USER strict@'%' IDENTIFIED BY 'x' REQUIRE X509")
     mariadb.query("GRANT ALL ON *.* TO strict@'%'")
@@ -147,7 +147,7 @@ def test_a_client_certificate_is_shown(serving: Serving, certificates: Certifica
     session.close()
 
 
-def test_files_that_cannot_be_used_are_named(serving: Serving, certificates: Certificates, tmp_path: Path) -> None:
+def test_unusable_tls_files_are_refused_by_name(serving: Serving, certificates: Certificates, tmp_path: Path) -> None:
     mariadb = serving(certificates.good)
     with pytest.raises(DestinationRefused, match="no-such-ca"):
         opened(mariadb, ssl_ca=str(tmp_path / "no-such-ca.pem"))
@@ -159,7 +159,7 @@ def test_files_that_cannot_be_used_are_named(serving: Serving, certificates: Cer
         opened(mariadb, ssl_cert=str(certificates.good.cert), ssl_key=str(certificates.good.key))
 
 
-def test_a_server_without_tls_is_refused_where_it_is_required(mariadb: MariaDB, certificates: Certificates) -> None:
+def test_server_without_tls_is_refused_when_tls_is_configured(mariadb: MariaDB, certificates: Certificates) -> None:
     """Nobody between may take TLS away: no password is sent."""
     for changes in ({"ssl_ca": str(certificates.authority.ca)}, {"skip_verify": True}):
         with pytest.raises(DestinationRefused, match="offers no TLS"):
@@ -200,7 +200,7 @@ def asking_for_the_password(plugin: bytes) -> Iterator[tuple[int, list[bytes]]]:
 
 
 @pytest.mark.parametrize("plugin", [b"mysql_clear_password", b"dialog"])
-def test_no_server_gets_the_password_in_clear_unverified(plugin: bytes, mariadb: MariaDB) -> None:
+def test_password_is_never_sent_in_clear_to_unverified_server(plugin: bytes, mariadb: MariaDB) -> None:
     secret = "s3cret-" + os.urandom(4).hex()
     with asking_for_the_password(plugin) as (port, heard):
         config = server_config(mariadb, port=port, password=secret)

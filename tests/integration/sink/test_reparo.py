@@ -56,7 +56,9 @@ def life(args: list[str], scratch: Path, crash: str = "") -> int:
     return children().start(run, (args,), scratch, crash).wait()
 
 
-def test_a_server_has_every_transaction_once(mariadb: MariaDB, files: Path, tmp_path: Path) -> None:
+def test_reparo_killed_at_any_point_writes_every_transaction_once_into_server(
+    mariadb: MariaDB, files: Path, tmp_path: Path
+) -> None:
     config = tmp_path / "reparo.toml"
     config.write_text(
         f'data-dir = "{files}"\ndest-type = "mariadb"\n[dest-db]\nport = {mariadb.port}\nuser = "lab"\n'
@@ -76,7 +78,7 @@ def contents(path: Path) -> list[str]:
         connection.close()
 
 
-def test_a_sqlite_file_has_every_transaction_once(files: Path, tmp_path: Path) -> None:
+def test_reparo_killed_at_any_point_writes_every_transaction_once_into_sqlite(files: Path, tmp_path: Path) -> None:
     def args(name: str) -> list[str]:
         config = tmp_path / f"{name}.toml"
         config.write_text(f'data-dir = "{files}"\ndest-type = "sqlite"\n[dest-db]\npath = "{tmp_path / name}"\n')

@@ -71,7 +71,7 @@ def into_server(db: MariaDB, stream: Stream, how: Cuts) -> Outcome:
 @pytest.mark.parametrize("info", [COMPOSITE, SECONDARY, NULLABLE, LOOSE, BARE], ids=lambda info: info.name)
 @EXAMPLES
 @given(data=st.data())
-def test_a_stream_of_a_service(db: MariaDB, info: TableInfo, data: st.DataObject) -> None:
+def test_sdk_stream_into_server_gives_equal_rows_for_any_cut(db: MariaDB, info: TableInfo, data: st.DataObject) -> None:
     stream = stream_of([info], data.draw(streams([info])), upserts=True)
     how = data.draw(cuts(len(stream.binlogs), spread=True))
     expected = into_server(db, stream, EACH)
@@ -91,7 +91,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("info", [COMPOSITE, SECONDARY, NULLABLE, LOOSE, BARE], ids=lambda info: info.name)
 @EXAMPLES
 @given(data=st.data())
-def test_a_stream_of_tidb(db: MariaDB, way: str, info: TableInfo, data: st.DataObject) -> None:
+def test_tidb_stream_into_server_gives_equal_rows_or_error_for_any_cut(
+    db: MariaDB, way: str, info: TableInfo, data: st.DataObject
+) -> None:
     drawn, rows = sound(data.draw(streams([info])))
     stream = stream_of([info], drawn, upserts=False)
     how = data.draw(cuts(len(stream.binlogs), spread=True))
@@ -136,7 +138,9 @@ def killed(db: MariaDB, stream: Stream, how: Cuts, killer: Killer) -> None:
 @pytest.mark.parametrize("info", [SECONDARY, NULLABLE, BARE], ids=lambda info: info.name)
 @EXAMPLES
 @given(data=st.data())
-def test_killed_anywhere_a_stream_of_tidb_has_one_outcome(db: MariaDB, info: TableInfo, data: st.DataObject) -> None:
+def test_tidb_stream_gives_equal_result_after_kills_at_any_point(
+    db: MariaDB, info: TableInfo, data: st.DataObject
+) -> None:
     """Before and behind the commit of the intent, of a chunk, of a phase, of the end: the next life goes on."""
     tables = [info, INT_KEY]
     drawn, rows = sound(data.draw(streams(tables)))
@@ -233,7 +237,7 @@ def test_a_broken_stream_spread_stops_with_its_batch_open(db: MariaDB, broken: B
     assert standing(db, stream) == expected
 
 
-def test_a_row_of_the_destination_in_the_way_of_a_spread_batch(db: MariaDB) -> None:
+def test_destination_row_in_conflict_with_distributed_batch_is_reported(db: MariaDB) -> None:
     """It was there before the batch and upstream has it not: it is never evicted (rule 12)."""
     stream = stream_of(
         [SECONDARY, INT_KEY], [put(INT_KEY, 5, 5), put(SECONDARY, 2, 1), put(INT_KEY, 6, 6)], upserts=False
@@ -252,7 +256,7 @@ def test_a_row_of_the_destination_in_the_way_of_a_spread_batch(db: MariaDB) -> N
     assert standing(db, stream) == {"secondary": [(2, 1, 1)], "int_key": [(5, 5, 1), (6, 6, 1)]}
 
 
-def test_what_the_server_cannot_store_is_named_in_a_spread_batch(db: MariaDB) -> None:
+def test_value_refused_by_server_in_distributed_batch_names_its_transaction(db: MariaDB) -> None:
     """Nobody can know it before it is tried: the batch is begun, and the error says which transaction it is."""
     drawn = [put(INT_KEY, n, n) for n in range(1, 9)]
     stream = stream_of([INT_KEY], [*drawn, put(INT_KEY, 9, 40_000), *([put(INT_KEY, 20, 1)])], upserts=False)

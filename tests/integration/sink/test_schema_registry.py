@@ -50,7 +50,7 @@ def encoder_for(registry: SchemaRegistry, topic: str, table: Table) -> AvroEncod
     return encoder.with_ids(registry.register_all(encoder.required_schemas(topic, table))).in_topic(topic)
 
 
-def test_registered_once_whoever_asks(schema_registry: SchemaRegistryServer) -> None:
+def test_schema_is_registered_once_by_any_client(schema_registry: SchemaRegistryServer) -> None:
     table, topic = table_with(("price", PRICE)), schema_registry.topic()
     subjects = [f"{topic.replace('.', '_')}-{which}" for which in ("key", "value")]
     encoder = make_encoder(OPTIONS)
@@ -81,7 +81,9 @@ def test_registered_once_whoever_asks(schema_registry: SchemaRegistryServer) -> 
     assert {name: column.value for name, column in event.new.items()} == {"id": 1, "note": "a", "price": "2.50"}
 
 
-def test_columns_come_and_go_and_old_readers_go_on(schema_registry: SchemaRegistryServer) -> None:
+def test_compatible_column_changes_are_registered_and_read_by_newest_schema(
+    schema_registry: SchemaRegistryServer,
+) -> None:
     """A nullable column, one with a default, a dropped one and a wider type: each is compatible backward, so what reads
     by the newest schema reads the oldest message."""
     registry, topic = client(schema_registry), schema_registry.topic()
@@ -116,7 +118,7 @@ def test_columns_come_and_go_and_old_readers_go_on(schema_registry: SchemaRegist
     assert schema_registry.versions(f"{topic.replace('.', '_')}-key") == [1]
 
 
-def test_an_incompatible_column_is_refused_in_the_registrys_own_words(schema_registry: SchemaRegistryServer) -> None:
+def test_incompatible_column_is_refused_with_registrys_message(schema_registry: SchemaRegistryServer) -> None:
     """A NOT NULL column without a default: seed 001's own example. Nothing is changed by asking again."""
     registry, topic = client(schema_registry), schema_registry.topic()
     registry.register_all(make_encoder(OPTIONS).required_schemas(topic, table_with()))
@@ -133,14 +135,14 @@ def test_an_incompatible_column_is_refused_in_the_registrys_own_words(schema_reg
     assert schema_registry.versions(required.subject) == [1]
 
 
-def test_what_is_no_schema_is_refused(schema_registry: SchemaRegistryServer) -> None:
+def test_invalid_schema_text_is_refused_by_registry(schema_registry: SchemaRegistryServer) -> None:
     with pytest.raises(SchemaRefused) as caught:
         client(schema_registry).register(schema_registry.topic(), '{"type":"recor')
     assert caught.value.status == 422
     assert caught.value.words
 
 
-def test_an_id_that_no_schema_has(schema_registry: SchemaRegistryServer) -> None:
+def test_unknown_schema_id_raises_lookup_error(schema_registry: SchemaRegistryServer) -> None:
     registry = client(schema_registry)
     with pytest.raises(LookupError):
         registry.schema(0x7FFFFFFF)
@@ -148,7 +150,7 @@ def test_an_id_that_no_schema_has(schema_registry: SchemaRegistryServer) -> None
         make_decoder(OPTIONS, registry).decode(None, b"\0\x7f\xff\xff\xff\x02")
 
 
-def test_who_may_not_come_in_is_told_so_at_once(schema_registry: SchemaRegistryServer) -> None:
+def test_unauthorized_registry_access_is_refused_without_retry(schema_registry: SchemaRegistryServer) -> None:
     """The registry with a door before it that wants a user."""
     topic = schema_registry.topic()
     with serving(Registry(authorization="Basic bWU6bXkgc2VjcmV0", behind=schema_registry.url)) as door:
@@ -162,7 +164,7 @@ def test_who_may_not_come_in_is_told_so_at_once(schema_registry: SchemaRegistryS
         assert ours.register_all(required) == client(schema_registry).register_all(required)
 
 
-def test_a_registry_that_is_down_is_waited_out_within_a_bound(schema_registry: SchemaRegistryServer) -> None:
+def test_unreachable_registry_is_retried_until_deadline(schema_registry: SchemaRegistryServer) -> None:
     schema_registry.server.kill()
     required = make_encoder(OPTIONS).required_schemas(schema_registry.topic(), table_with())
     with pytest.raises(DestinationDown, match=schema_registry.url):

@@ -177,7 +177,9 @@ async def stream(shop: Shop, *, key: bool) -> tuple[list[Job], list[bytes]]:
 
 @pytest.mark.parametrize("key", [True, False], ids=["primary key", "no key"])
 @pytest.mark.parametrize("batch", [1, 3, 1000])
-async def test_sqlite(shop: Shop, tmp_path: Path, key: bool, batch: int) -> None:
+async def test_sdk_column_changes_into_sqlite_give_expected_rows(
+    shop: Shop, tmp_path: Path, key: bool, batch: int
+) -> None:
     path = tmp_path / "down.sqlite"
     drain(SQLiteSink(path), *await stream(shop, key=key), batch=batch)
     with sqlite3.connect(path) as connection:
@@ -186,7 +188,7 @@ async def test_sqlite(shop: Shop, tmp_path: Path, key: bool, batch: int) -> None
     assert [tuple(map(shown, one)) for one in found] == expected(), layout
 
 
-async def test_memory(shop: Shop) -> None:
+async def test_sdk_column_changes_into_memory_give_every_row(shop: Shop) -> None:
     """Rows only; this destination runs no DDL on the rows it has."""
     store = Store()
     drain(MemorySink(store), *await stream(shop, key=True), batch=2)
@@ -196,7 +198,9 @@ async def test_memory(shop: Shop) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("key", [True, False], ids=["primary key", "no key"])
 @pytest.mark.parametrize("batch", [1, 1000])
-async def test_mariadb(shop: Shop, db: MariaDB, key: bool, batch: int) -> None:
+async def test_sdk_column_changes_into_mariadb_give_expected_rows(
+    shop: Shop, db: MariaDB, key: bool, batch: int
+) -> None:
     destination = MySQLSink(server_config(db))
     drain(destination, *await stream(shop, key=key), batch=batch)
     found = db.query(QUERY.format("shop.t"))
@@ -254,7 +258,7 @@ async def placed(shop: Shop) -> tuple[list[Job], list[bytes]]:
 
 
 @pytest.mark.parametrize("batch", [1, 1000])
-async def test_places_and_defaults_in_sqlite(shop: Shop, tmp_path: Path, batch: int) -> None:
+async def test_sdk_column_order_and_defaults_are_kept_in_sqlite(shop: Shop, tmp_path: Path, batch: int) -> None:
     path = tmp_path / "down.sqlite"
     drain(SQLiteSink(path), *await placed(shop), batch=batch)
     with sqlite3.connect(path) as connection:
@@ -264,7 +268,7 @@ async def test_places_and_defaults_in_sqlite(shop: Shop, tmp_path: Path, batch: 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("batch", [1, 1000])
-async def test_places_and_defaults_in_mariadb(shop: Shop, db: MariaDB, batch: int) -> None:
+async def test_sdk_column_order_and_defaults_are_kept_in_mariadb(shop: Shop, db: MariaDB, batch: int) -> None:
     destination = MySQLSink(server_config(db))
     drain(destination, *await placed(shop), batch=batch)
     assert list(db.query("SELECT id, mark, name, n, late FROM shop.t ORDER BY id")) == PLACED

@@ -75,7 +75,7 @@ CREATE = step(1, ActionType.CREATE_TABLE, 110, "CREATE TABLE `t` …", after=T)
 SHAPE = shape("t", "id u big d", unique=["uu"])
 
 
-def test_values_stay_as_they_are(path: Path) -> None:
+def test_sqlite_keeps_large_unsigned_and_decimal_values_as_text(path: Path) -> None:
     """An unsigned above 2^63-1 is text and stays text; a DECIMAL keeps its zeros."""
     destination = opened(path)
     destination.ddl(CREATE)
@@ -84,7 +84,7 @@ def test_values_stay_as_they_are(path: Path) -> None:
     assert rows_of(path, 'SELECT * FROM "d.t" ORDER BY id') == [(1, None, huge, "1.50"), (2, 5, 7, "-0.10")]
 
 
-def test_rows_ddl_and_position_survive_a_new_start(path: Path) -> None:
+def test_rows_ddl_jobs_and_position_survive_restart(path: Path) -> None:
     """The second life begins where the first ended, and knows its jobs."""
     first = opened(path)
     first.ddl(CREATE)
@@ -99,7 +99,7 @@ def test_rows_ddl_and_position_survive_a_new_start(path: Path) -> None:
         second.apply(work(110, 300), 9)
 
 
-def test_rings_of_unique_values(path: Path) -> None:
+def test_unique_values_exchanged_in_ring_are_applied(path: Path) -> None:
     """Rule 12 in one transaction: values trade places, an untouched row is never evicted."""
     destination = opened(path)
     destination.ddl(CREATE)
@@ -114,7 +114,7 @@ def test_rings_of_unique_values(path: Path) -> None:
     assert destination.commit_ts == 300
 
 
-def test_keyless_rows_one_at_a_time_and_exactly(path: Path) -> None:
+def test_identical_keyless_rows_are_changed_one_at_a_time(path: Path) -> None:
     """Rule 11: identical rows are taken one by one, case counts, NULL is found, a miss is an error."""
     keyless = table(51, "k", column(1, "c", TEXT), column(2, "rowid"), key=False)
     k = shape("k", "c rowid", key=())
@@ -129,7 +129,7 @@ def test_keyless_rows_one_at_a_time_and_exactly(path: Path) -> None:
         destination.apply(work(200, 300, ordered=[one(k, Kind.DELETE, old=("A", 1))]), 1)
 
 
-def test_a_delete_by_a_column_that_is_missing_stops(path: Path) -> None:
+def test_delete_by_missing_column_is_refused(path: Path) -> None:
     """SQLite takes a name in double quotes for a string where there is no such column, and deletes nothing."""
     destination = opened(path)
     destination.ddl(CREATE)
@@ -138,7 +138,7 @@ def test_a_delete_by_a_column_that_is_missing_stops(path: Path) -> None:
         destination.apply(work(110, 200, Folded(wrong, (gone(1),))), 1)
 
 
-def test_a_value_that_cannot_be_converted_is_named(path: Path) -> None:
+def test_value_that_modify_column_cannot_convert_is_refused_by_name(path: Path) -> None:
     destination = opened(path)
     before = table(50, "t", column(1, "id"), column(2, "d", TEXT))
     after = replace(before, columns=(before.columns[0], replace(before.columns[1], type=DECIMAL)))
@@ -149,7 +149,7 @@ def test_a_value_that_cannot_be_converted_is_named(path: Path) -> None:
     assert rows_of(path, "SELECT d FROM `d.t`") == [("no number",)]
 
 
-def test_errors_name_the_table_and_leave_nothing(path: Path) -> None:
+def test_refused_segment_names_its_table_and_is_rolled_back(path: Path) -> None:
     """A table that is not there; a NULL where none may be."""
     destination = opened(path)
     destination.ddl(CREATE)
@@ -163,7 +163,7 @@ def test_errors_name_the_table_and_leave_nothing(path: Path) -> None:
     assert rows_of(path, 'SELECT * FROM "d.t"') == []
 
 
-def test_one_writer_at_a_time(path: Path) -> None:
+def test_sqlite_file_is_locked_by_one_drainer_at_a_time(path: Path) -> None:
     """The lock file ends with its process; the epoch refuses whoever held the file before."""
     first = opened(path)
     with pytest.raises(LockHeld, match="another drainer"):
@@ -200,7 +200,7 @@ ALTERATIONS = {
 
 
 @pytest.mark.parametrize("name", ALTERATIONS)
-def test_alterations_follow_the_columns_ids(path: Path, name: str) -> None:
+def test_alter_table_follows_column_ids_and_keeps_rows(path: Path, name: str) -> None:
     """Add, drop, rename, move and retype, by id, with every row kept."""
     ddl, wanted = ALTERATIONS[name]
     destination = opened(path)
@@ -213,7 +213,7 @@ def test_alterations_follow_the_columns_ids(path: Path, name: str) -> None:
     assert [row[1] for row in rows_of(path, 'PRAGMA table_info("d.t")')] == [c.name for c in after.columns]
 
 
-def test_indexes_and_keys_come_and_go(path: Path) -> None:
+def test_indexes_and_primary_keys_are_added_and_dropped(path: Path) -> None:
     """Unique, plain and prefix indexes; a primary key that is not clustered is one of them."""
     destination = opened(path)
     destination.ddl(CREATE)
@@ -228,7 +228,7 @@ def test_indexes_and_keys_come_and_go(path: Path) -> None:
     assert names == [("d.t.pre",)]
 
 
-def test_renames_truncate_and_drops(path: Path) -> None:
+def test_rename_truncate_and_drop_statements_change_tables(path: Path) -> None:
     """A ring of names swaps the tables with their indexes; TRUNCATE empties; DROP DATABASE takes all its tables."""
     other = table(60, "o", column(1, "id"))
     destination = opened(path)
@@ -252,7 +252,7 @@ def test_renames_truncate_and_drops(path: Path) -> None:
     assert rows_of(path, "SELECT name FROM sqlite_master WHERE type='table' AND name LIKE 'd.%'") == []
 
 
-def test_what_upstream_drops_comes_back_or_expires(path: Path) -> None:
+def test_dropped_table_is_recovered_or_expires_by_streams_time(path: Path) -> None:
     """FLASHBACK under another name, with rows and indexes; by the stream's clock it is dropped for good."""
     hour = tso.compose(3_600_000)
     destination = opened(path)
@@ -274,7 +274,7 @@ def test_what_upstream_drops_comes_back_or_expires(path: Path) -> None:
     assert rows_of(path, count) == [(0,)]
 
 
-def test_what_sqlite_cannot_do_stops_with_its_name(path: Path) -> None:
+def test_unsupported_ddl_in_sqlite_is_refused_by_name(path: Path) -> None:
     """A past of the whole cluster has no counterpart: named, nothing changed, the position stays."""
     destination = opened(path)
     destination.ddl(CREATE)
@@ -295,7 +295,7 @@ def play(path: Path, actions: list[tuple[str, object]]) -> None:
 
 
 @pytest.mark.parametrize("crash", [f"sink.{edge}_commit:{n}" for edge in ("before", "after") for n in (2, 3, 4, 5)])
-def test_a_killed_writer_leaves_whole_steps(path: Path, crash: str) -> None:
+def test_drainer_killed_at_any_sqlite_commit_applies_each_step_once(path: Path, crash: str) -> None:
     """SIGKILL around every commit, rows and DDL alike, then a new life: each step once."""
     keyless = table(51, "k", column(1, "n"), key=False)
     k = shape("k", "n", key=())
@@ -311,7 +311,7 @@ def test_a_killed_writer_leaves_whole_steps(path: Path, crash: str) -> None:
     assert rows_of(path, 'SELECT * FROM "d.k" ORDER BY n') == [(1, 4), (2, 5)]
 
 
-def test_a_table_that_somebody_made_with_a_coarser_collation_loses_no_row(path: Path) -> None:
+def test_table_with_coarser_collation_loses_no_row(path: Path) -> None:
     """Rule 10: by NOCASE a delete of 'a' would take 'A' along, and a row that collides must be an error."""
     opened(path).close(clean=True)
     with sqlite3.connect(path) as connection:
@@ -332,7 +332,7 @@ def test_a_table_that_somebody_made_with_a_coarser_collation_loses_no_row(path: 
     assert rows_of(path, 'SELECT * FROM "d.t"') == [("A", 1)]
 
 
-def test_pieces_are_one_transaction(path: Path) -> None:
+def test_pieces_are_applied_in_one_sqlite_transaction(path: Path) -> None:
     """Applied in turn, and none of them when a later one fails."""
     with sqlite3.connect(path) as connection:
         connection.execute('CREATE TABLE "d.t" (id INTEGER PRIMARY KEY, u INTEGER UNIQUE)')

@@ -79,7 +79,7 @@ def session_of(db: MariaDB) -> Session:
     return connect(server_config(db), idle_s=60, read_timeout_s=60)
 
 
-def test_every_connection_that_applies_is_pessimistic_and_does_not_retry(dangerous: MariaDB) -> None:
+def test_tidb_session_is_pessimistic_without_automatic_retry(dangerous: MariaDB) -> None:
     session = session_of(dangerous)
     names = ",".join(f"'{name}'" for name in DANGEROUS)
     shown = dict(session.query(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})".encode()))
@@ -94,12 +94,12 @@ def test_every_connection_that_applies_is_pessimistic_and_does_not_retry(dangero
 @pytest.mark.parametrize(
     ("name", "value"), [("tidb_txn_mode", "optimistic"), ("tidb_batch_insert", "1"), ("tidb_dml_batch_size", "5")]
 )
-def test_params_may_not_undo_it(db: MariaDB, name: str, value: str) -> None:
+def test_tidb_session_params_that_undo_safety_are_refused(db: MariaDB, name: str, value: str) -> None:
     with pytest.raises(DestinationRefused, match=name):
         opened(db, params=((name, value),))
 
 
-def test_a_transaction_that_meets_a_takeover_is_not_run_again_past_the_fence(dangerous: MariaDB) -> None:
+def test_tidb_transaction_retried_after_takeover_is_fenced(dangerous: MariaDB) -> None:
     """Rule 15: rows of an old driver are there only if its successor finds the position behind them."""
     db = dangerous
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY)")
@@ -136,7 +136,7 @@ def test_a_transaction_that_meets_a_takeover_is_not_run_again_past_the_fence(dan
     assert (found[0], rows) in ((200, [1]), (100, []))
 
 
-def test_a_commit_that_is_refused_names_what_is_not_written(db: MariaDB) -> None:
+def test_tidb_refused_commit_names_rows_not_written(db: MariaDB) -> None:
     """COMMIT reports it where TiDB looks for duplicates no earlier, which our sessions do not let it do."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY)")
     db.query("INSERT INTO d.t VALUES (1)")
@@ -148,7 +148,7 @@ def test_a_commit_that_is_refused_names_what_is_not_written(db: MariaDB) -> None
         )
 
 
-def test_what_the_planner_says_is_no_changed_value(db: MariaDB) -> None:
+def test_tidb_planner_warning_is_not_changed_value(db: MariaDB) -> None:
     """A table without statistics whose partitions are pruned dynamically: warning 1105 at a REPLACE, nothing lost."""
     db.query(
         "CREATE TABLE d.p (id INT, v INT, UNIQUE (id)) PARTITION BY LIST (id)"
@@ -167,7 +167,7 @@ def test_what_the_planner_says_is_no_changed_value(db: MariaDB) -> None:
     destination.close(clean=False)
 
 
-def test_an_update_to_enum_0_is_told_from_a_value_that_was_cut(db: MariaDB) -> None:
+def test_tidb_update_to_enum_0_is_accepted_and_truncation_refused(db: MariaDB) -> None:
     """TiDB's warning to an UPDATE names no column: the row is looked at."""
     db.query("CREATE TABLE d.t (id INT, e ENUM('a','b'), v VARCHAR(3))")
     db.query("INSERT INTO d.t VALUES (1,'a','x')")
@@ -182,7 +182,7 @@ def test_an_update_to_enum_0_is_told_from_a_value_that_was_cut(db: MariaDB) -> N
     destination.close(clean=False)
 
 
-def test_a_former_life_that_still_holds_the_lock_is_ended(db: MariaDB) -> None:
+def test_tidb_lock_of_former_drainer_process_is_taken_over(db: MariaDB) -> None:
     """This TiDB has no IS_USED_LOCK: whose lock it is stands in a table of ours."""
     former = opened(db)
     with pytest.raises(LockHeld, match="drainer-1"):
@@ -196,7 +196,7 @@ def test_a_former_life_that_still_holds_the_lock_is_ended(db: MariaDB) -> None:
     opened(db, node="drainer-2").close(clean=True)
 
 
-def test_a_virtual_column_that_overflows_is_no_changed_value(db: MariaDB) -> None:
+def test_tidb_virtual_column_overflow_is_not_changed_value(db: MariaDB) -> None:
     """Upstream let the row in, too; TiDB's warning 1690 names no column."""
     db.query("CREATE TABLE d.g (id INT PRIMARY KEY, a TINYINT, g TINYINT AS (a + 100) VIRTUAL)")
     destination = opened(db)
@@ -208,7 +208,7 @@ def test_a_virtual_column_that_overflows_is_no_changed_value(db: MariaDB) -> Non
     destination.close(clean=False)
 
 
-def test_rows_of_a_table_whose_partitions_were_reorganized(db: MariaDB) -> None:
+def test_tidb_rows_of_reorganized_partitions_are_replaced(db: MariaDB) -> None:
     """TiDB's own assertion takes a row that is deleted and written in one transaction for a new one (8141)."""
     db.query(
         "CREATE TABLE d.p (id INT PRIMARY KEY, v INT) PARTITION BY RANGE (id)"

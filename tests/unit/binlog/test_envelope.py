@@ -79,7 +79,9 @@ def test_encoding_is_canonical(values: dict[str, object]) -> None:
 
 
 @given(fields(), st.randoms(use_true_random=False), st.booleans())
-def test_any_order_with_repetitions_and_unknown_fields(values: dict[str, object], random, unknown: bool) -> None:  # type: ignore[no-untyped-def]
+def test_scan_reads_any_field_order_repetition_and_unknown_fields(
+    values: dict[str, object], random, unknown: bool
+) -> None:  # type: ignore[no-untyped-def]
     """Fields one by one in random order, some twice, some absent, unknown ones of every wire type between them."""
     parts = [message({k: v}).SerializeToString() for k, v in values.items() if random.random() < 0.8]
     parts += [random.choice(parts)] if parts else []
@@ -90,7 +92,7 @@ def test_any_order_with_repetitions_and_unknown_fields(values: dict[str, object]
 
 
 @given(fields(), st.data())
-def test_cut_anywhere(values: dict[str, object], data: st.DataObject) -> None:
+def test_scan_of_cut_binlog_is_refused_or_agrees_with_protobuf(values: dict[str, object], data: st.DataObject) -> None:
     """A cut binlog is refused, or what is left of it is a binlog of its own."""
     payload = encode_binlog(**values)  # type: ignore[arg-type]
     cut = payload[: data.draw(st.integers(0, len(payload) - 1))]
@@ -102,7 +104,7 @@ def test_cut_anywhere(values: dict[str, object], data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=120))
-def test_garbage_is_refused_by_name_or_read(payload: bytes) -> None:
+def test_scan_of_any_bytes_succeeds_or_raises_decode_error(payload: bytes) -> None:
     try:
         scan(payload)
     except DecodeError as error:
@@ -111,7 +113,9 @@ def test_garbage_is_refused_by_name_or_read(payload: bytes) -> None:
 
 
 @given(fields(), st.integers(0, 10_000), st.integers(0, 255))
-def test_one_wrong_byte(values: dict[str, object], at: int, byte: int) -> None:
+def test_scan_and_merge_of_binlog_with_wrong_byte_raise_only_decode_error(
+    values: dict[str, object], at: int, byte: int
+) -> None:
     payload = bytearray(encode_binlog(**values))  # type: ignore[arg-type]
     payload[at % len(payload)] = byte
     for attempt in (lambda: scan(bytes(payload)), lambda: merge(bytes(payload), bytes(payload))):
@@ -121,7 +125,7 @@ def test_one_wrong_byte(values: dict[str, object], at: int, byte: int) -> None:
             continue
 
 
-def test_every_cut_of_real_binlogs() -> None:
+def test_scan_and_merge_of_recorded_binlogs_cut_anywhere_raise_only_decode_error() -> None:
     """The shapes TiDB sends, cut at every byte: only DecodeError, and merge as well."""
     capture = find_sets(GOLDEN)[0]
     for payload in capture.writes[:40]:
@@ -133,7 +137,7 @@ def test_every_cut_of_real_binlogs() -> None:
                     assert error.offset <= len(payload)
 
 
-def test_a_writer_leaves_the_fast_way_as_it_is() -> None:
+def test_writer_field_keeps_fast_path_of_scan_and_is_dropped_by_merge() -> None:
     """With TSOs of nine bytes: the fields behind it are found where they are, and a merge drops it without looking."""
     start_ts, writer = 450_000_000_000_000_000, bytes(range(16))
     values = {"tp": 0, "start_ts": start_ts, "prewrite_key": b"k", "prewrite_value": b"\x08\x05\x12\x01r"}
@@ -157,7 +161,7 @@ def test_empty_payload_is_a_probe() -> None:
     assert found.tp == BinlogType.PREWRITE
 
 
-def test_fake_is_recognised() -> None:
+def test_fake_binlog_is_recognised() -> None:
     fake = scan(encode_fake(443_852_055_297_916_932))
     assert fake.is_fake
     assert fake.tp == BinlogType.ROLLBACK
@@ -179,14 +183,14 @@ def test_fake_is_recognised() -> None:
         (b"\x2a\x02\x08\x80", "unexpected EOF in a varint at byte 4"),
     ],
 )
-def test_refusals_name_the_byte(payload: bytes, detail: str) -> None:
+def test_decode_error_names_field_and_byte(payload: bytes, detail: str) -> None:
     with pytest.raises(DecodeError) as caught:
         scan(payload)
     assert str(caught.value) == f"binlog: {detail}"
 
 
 @pytest.mark.parametrize("unknown", [b"\x98\x06\x01", b"\x9b\x06\x08\x01\x9c\x06"], ids=["fields", "groups"])
-def test_only_so_many_fields_are_walked(unknown: bytes) -> None:
+def test_scan_refuses_more_than_fields_max_fields(unknown: bytes) -> None:
     """In a binlog, and in its value in front of a schema version."""
     tags = 1 if unknown[0] == 0x98 else 3
     some = unknown * (FIELDS_MAX // tags)
@@ -197,7 +201,7 @@ def test_only_so_many_fields_are_walked(unknown: bytes) -> None:
             scan(payload)
 
 
-def test_schema_version_behind_rows() -> None:
+def test_schema_version_is_read_wherever_it_is_in_value() -> None:
     """Not the first field of its message, repeated, or absent: as protobuf reads it."""
     rows = b"\x12\x02\x08\x07"
     for value in (rows + b"\x08\x2a", b"\x08\x01\x08\x2a", b"\x08\x07", b"\x08\x81\x01" + rows, rows, b""):
@@ -244,7 +248,9 @@ def test_recorded_binlogs_are_encoded_to_the_same_bytes(capture: CaptureSet) -> 
 
 
 @given(fields(), fields(), st.randoms(use_true_random=False), st.booleans(), st.booleans())
-def test_merge_of_any_shapes(p: dict[str, object], c: dict[str, object], random, mix_p: bool, mix_c: bool) -> None:  # type: ignore[no-untyped-def]
+def test_merge_of_any_field_order_is_canonical(
+    p: dict[str, object], c: dict[str, object], random, mix_p: bool, mix_c: bool
+) -> None:  # type: ignore[no-untyped-def]
     """Shuffled or canonical, the merged binlog has the right fields from each side, in canonical bytes."""
     p |= {"tp": 0, "commit_ts": 0}
     c |= {"tp": 1, "start_ts": p["start_ts"], "writer": None}  # only prewrites name one
@@ -267,7 +273,7 @@ def test_merge_refuses_another_transaction() -> None:
         merge(encode_binlog(tp=0, start_ts=5), encode_binlog(tp=1, start_ts=6, commit_ts=7))
 
 
-def test_a_commit_hidden_in_a_prewrites_tail_does_not_win() -> None:
+def test_merge_ignores_commit_ts_inside_prewrite_tail() -> None:
     """Concatenation is only allowed where the tail can hold nothing but fields 5 to 8."""
     ts = 443_852_055_297_916_932
     tail = b"\x2a\x02\x08\x05\x38\x00\x40\x00"
@@ -277,7 +283,7 @@ def test_a_commit_hidden_in_a_prewrites_tail_does_not_win() -> None:
 
 
 @given(st.integers(-(1 << 63), (1 << 64) - 1))
-def test_varints(value: int) -> None:
+def test_encode_varint_round_trips_64_bit_integers(value: int) -> None:
     encoded = encode_varint(value)
     assert len(encoded) <= 10
     assert scan(b"\x10" + encoded).start_ts == (value - (1 << 64) if value >= 1 << 63 else value)

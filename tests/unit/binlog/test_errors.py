@@ -24,19 +24,19 @@ from binlog import errors
         (errors.WatchCompacted("/p", 3, 8), "watch of /p after revision 3: history up to revision 8 is compacted"),
     ],
 )
-def test_texts_and_pickling(error: errors.BinlogError, text: str) -> None:
+def test_errors_keep_text_of_original_when_pickled(error: errors.BinlogError, text: str) -> None:
     assert str(error) == text
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert str(again) == text
 
 
-def test_all_share_one_root() -> None:
+def test_all_errors_derive_from_binlog_error() -> None:
     found = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
     assert all(issubclass(e, errors.BinlogError) for e in found)
 
 
-def test_an_error_without_frames_keeps_nothing() -> None:
+def test_without_frames_releases_frames_of_error_and_its_causes() -> None:
     """Neither of its own frames nor of those of the errors before it; also if an error led to itself."""
 
     class Held:

@@ -46,7 +46,7 @@ def change(database: Path, sql: str) -> Comparison:
     return compare_table(database, "shop", model())
 
 
-def test_equal(database: Path) -> None:
+def test_compare_table_of_equal_tables_is_ok(database: Path) -> None:
     result = compare_table(database, "shop", model())
     assert result.ok, result
     assert result.written == result.found == result.equal == 2
@@ -63,11 +63,11 @@ def test_equal(database: Path) -> None:
         'ALTER TABLE "shop.t" DROP COLUMN doc',
     ],
 )
-def test_every_difference_is_seen(database: Path, sql: str) -> None:
+def test_compare_table_sees_every_kind_of_difference(database: Path, sql: str) -> None:
     assert not change(database, sql).ok
 
 
-def test_equal_rows_are_counted_not_collapsed(database: Path) -> None:
+def test_compare_table_counts_equal_rows(database: Path) -> None:
     """A table without a key may hold a row twice; once downstream is not enough."""
     keyless = model(key=())
     keyless.insert(dict(ROWS[0]))
@@ -84,7 +84,7 @@ def test_model_fills_the_default_of_an_added_column() -> None:
     assert [row["note"] for row in found.all_rows()] == ["none"] * 3
 
 
-def test_dates_compare_as_text(tmp_path: Path) -> None:
+def test_compare_table_compares_dates_as_text(tmp_path: Path) -> None:
     path = tmp_path / "d.sqlite"
     with sqlite3.connect(path) as connection:
         connection.execute('CREATE TABLE "s.d" (day)')
@@ -97,7 +97,7 @@ def test_dates_compare_as_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kept", "ok"), [("paid", True), (2, True), (1, False), (3, False), (0, False), ("new", False)]
 )
-def test_an_enum_is_its_name_or_its_number(tmp_path: Path, kept: object, ok: bool) -> None:
+def test_compare_table_accepts_enum_as_name_or_number(tmp_path: Path, kept: object, ok: bool) -> None:
     """Some messages in Kafka have numbers."""
     path = tmp_path / "x.sqlite"
     with sqlite3.connect(path) as connection:
@@ -108,7 +108,7 @@ def test_an_enum_is_its_name_or_its_number(tmp_path: Path, kept: object, ok: boo
     assert compare_table(path, "shop", one).ok is ok
 
 
-def test_a_table_without_rows_may_be_missing_where_rows_make_it(database: Path) -> None:
+def test_compare_table_accepts_missing_empty_table_only_if_rows_create_it(database: Path) -> None:
     empty = TableModel("none", ["id"], ("id",))
     assert compare_table(database, "shop", empty, made_by_rows=True).ok
     assert not compare_table(database, "shop", empty).ok

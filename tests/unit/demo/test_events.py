@@ -37,13 +37,13 @@ def write(path: Path, *events: dict[str, Any]) -> None:
         file.writelines(f"{json.dumps(event)}\n" for event in events)
 
 
-def test_nothing_was_written_yet(path: Path) -> None:
+def test_events_seen_of_missing_file_is_empty(path: Path) -> None:
     seen = EventsSeen(path)
     seen.look(0)
     assert (seen.topics, seen.newest, seen.has_all(0)) == ({}, "", False)
 
 
-def test_counts_by_topic(path: Path) -> None:
+def test_events_seen_counts_rows_and_ddls_by_topic(path: Path) -> None:
     seen = EventsSeen(path)
     write(
         path, row(new={"id": 1}), row("ddl", query="ALTER …"), row("update", partition=2, old={"id": 1}, new={"id": 2})
@@ -56,7 +56,7 @@ def test_counts_by_topic(path: Path) -> None:
     assert seen.newest == "other[0] offset 7: delete shop.t id=3"
 
 
-def test_a_line_that_is_not_whole_waits_for_its_end(path: Path) -> None:
+def test_events_seen_waits_for_end_of_incomplete_line(path: Path) -> None:
     seen = EventsSeen(path)
     text = json.dumps(row(new={"name": "Käse"}), ensure_ascii=False).encode()
     for cut in (10, text.index(b"\xa4"), len(text)):
@@ -69,7 +69,7 @@ def test_a_line_that_is_not_whole_waits_for_its_end(path: Path) -> None:
     assert seen.topics["shop"].rows == 1
 
 
-def test_everything_is_there_when_every_partition_says_so(path: Path) -> None:
+def test_events_seen_has_all_once_every_partition_is_resolved(path: Path) -> None:
     seen = EventsSeen(path)
     write(path, resolved(10), resolved(12, partition=1))
     seen.look(0)
@@ -82,7 +82,7 @@ def test_everything_is_there_when_every_partition_says_so(path: Path) -> None:
     assert [seen.has_all(ts) for ts in (12, 13)] == [True, False]
 
 
-def test_the_rate_is_that_of_the_last_seconds(path: Path) -> None:
+def test_events_seen_rate_is_over_last_seconds(path: Path) -> None:
     seen = EventsSeen(path)
     write(path, row(new={"id": 1}))
     seen.look(100)
@@ -106,5 +106,5 @@ def test_the_rate_is_that_of_the_last_seconds(path: Path) -> None:
         (row("upsert", new={"id": 2}), "upsert shop.t id=2"),
     ],
 )
-def test_a_row_in_one_line(event: dict[str, Any], shown: str) -> None:
+def test_event_is_told_in_one_line(event: dict[str, Any], shown: str) -> None:
     assert told(event) == f"shop[0] offset 7: {shown}"

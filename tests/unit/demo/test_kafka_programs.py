@@ -21,7 +21,7 @@ FEEDS = feeds("127.0.0.1:9092", "http://127.0.0.1:8081/apis/ccompat/v7")
 
 
 @pytest.mark.parametrize("feed", FEEDS, ids=lambda feed: feed.name)
-def test_a_drainer_takes_its_configuration(feed: Feed, tmp_path: Path) -> None:
+def test_feed_configuration_is_valid_for_drainer(feed: Feed, tmp_path: Path) -> None:
     feed.drainer(tmp_path, "http://127.0.0.1:2379")
     given = tomllib.loads((tmp_path / f"{feed.name}.toml").read_text())
     assert given["changefeed"] == feed.name
@@ -34,7 +34,7 @@ def test_a_drainer_takes_its_configuration(feed: Feed, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("feed", FEEDS, ids=lambda feed: feed.name)
-def test_readers_take_its_address(feed: Feed, tmp_path: Path) -> None:
+def test_feed_uri_is_valid_for_readers_and_has_resolved_events(feed: Feed, tmp_path: Path) -> None:
     """It must tell what is complete, and old rows: a table without a key has nothing else to be deleted by."""
     address = kafka_address(feed.uri, "test", {})
     encoder = make_encoder(address.options)
@@ -53,14 +53,14 @@ def test_the_two_feeds_share_no_topic() -> None:
     assert not re.search(str(pattern), str(topic)) and not re.search(str(pattern), str(other))
 
 
-def test_without_java_it_says_what_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_broker_without_java_names_command_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DemoError, match=r"Java 17 is not there: run `scripts/need.sh java`"):
         servers.broker(tmp_path)
 
 
 @pytest.mark.parametrize(("start", "needed"), [(servers.broker, "kafka"), (servers.registry, "registry")])
-def test_without_jars_it_says_what_to_run(
+def test_server_without_jars_names_command_to_install_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, start: Callable[[Path], object], needed: str
 ) -> None:
     java = tmp_path / "java"
@@ -77,7 +77,7 @@ def test_without_jars_it_says_what_to_run(
             start(tmp_path)
 
 
-def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_command_line_parses_options_and_refuses_invalid_ones(capsys: pytest.CaptureFixture[str]) -> None:
     def read(*argv: str) -> Options:
         return parse(list(argv), prog="demo", description="", seconds=30, rate=150)
 
@@ -91,7 +91,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert wrong[0] in capsys.readouterr().err
 
 
-def test_a_cluster_id_is_no_option() -> None:
+def test_new_cluster_id_never_begins_with_dash() -> None:
     """Kafka's program takes a word that begins with a dash for one; of random ids one in 64 does."""
     made = {servers.new_cluster_id() for _ in range(1000)}
     assert len(made) == 1000

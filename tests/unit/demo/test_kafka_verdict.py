@@ -42,14 +42,16 @@ def ending(monkeypatch: pytest.MonkeyPatch, name: str, code: int, says: str = ""
 
 
 @pytest.mark.parametrize(("check", "good"), [(0, True), (1, False)])
-def test_a_broken_rule_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, check: int, good: bool) -> None:
+def test_read_back_fails_if_checker_finds_broken_rule(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, check: int, good: bool
+) -> None:
     ending(monkeypatch, "consumer", 0)
     ending(monkeypatch, "checker", check)
     assert read_back(chain(tmp_path), FEED, print) is good
 
 
 @pytest.mark.parametrize(("consume", "check", "who"), [(1, 0, "consumer"), (2, 1, "consumer"), (0, 2, "checker")])
-def test_what_cannot_be_read_is_an_error(
+def test_read_back_raises_if_a_reader_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, consume: int, check: int, who: str
 ) -> None:
     ending(monkeypatch, "consumer", consume, "no such topic")
@@ -96,7 +98,7 @@ def test_readers_end_when_the_demo_is_interrupted(monkeypatch: pytest.MonkeyPatc
     assert [one.alive for one in found] == [False, False]
 
 
-def test_no_reader_is_started_behind_the_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_readers_are_not_started_after_demo_is_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sleeping(monkeypatch, "consumer")
     sleeping(monkeypatch, "checker")
     made = chain(tmp_path)
@@ -120,7 +122,7 @@ async def nothing(*_: object) -> None:
 
 @pytest.mark.parametrize("is_background", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_whatever_ends_the_demo_stops_its_programs(tmp_path: Path, number: signal.Signals, is_background: bool) -> None:
+def test_signal_that_ends_demo_stops_its_programs(tmp_path: Path, number: signal.Signals, is_background: bool) -> None:
     """A closed terminal, too: the programs have sessions of their own, so no signal of the terminal reaches them. In
     the background of a script the demo is started with SIGINT ignored."""
     text = (
@@ -161,7 +163,7 @@ class Models:
 
 
 @pytest.mark.parametrize(("found", "equal"), [([1], True), ([2], False), ([], False), ([1, 1], False)])
-def test_a_table_that_differs_is_told(
+def test_result_screen_shows_table_that_differs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, found: list[int], equal: bool
 ) -> None:
     with sqlite3.connect(FEED.database(tmp_path)) as connection:

@@ -31,11 +31,11 @@ def drainer_config(path: Path, *arguments: str) -> Config:
 
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*drainer.toml")), ids=lambda path: str(path.relative_to(DEPLOY)))
-def test_a_drainer_takes_its_file(path: Path) -> None:
+def test_drainer_toml_files_are_valid_drainer_configuration(path: Path) -> None:
     config = drainer_config(path)
     assert config.syncer.to.host and config.syncer.to.password  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("pump.toml")), ids=lambda path: str(path.relative_to(DEPLOY)))
-def test_a_pump_takes_its_file(path: Path) -> None:
+def test_pump_toml_files_are_valid_pump_configuration(path: Path) -> None:
     assert load_config(["-config", str(path)]).gc

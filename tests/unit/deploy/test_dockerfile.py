@@ -30,7 +30,7 @@ def commands(stage: Stage) -> list[list[str]]:
     return [shlex.split(part) for text in texts for part in re.split(r"&&|;", text)]
 
 
-def test_shells_take_every_command() -> None:
+def test_dockerfile_run_commands_are_valid_shell() -> None:
     for stage in made().values():
         for one in stage.instructions:
             if one.word == "RUN":
@@ -38,7 +38,7 @@ def test_shells_take_every_command() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_runs_has_no_compiler_and_no_installer(target: str) -> None:
+def test_runtime_images_install_only_expected_packages(target: str) -> None:
     for stage in chain(made(), target):
         for words in commands(stage):
             assert words[0] in RUN_TIME, words
@@ -50,14 +50,14 @@ def test_what_runs_has_no_compiler_and_no_installer(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_nobody_runs_as_root(target: str) -> None:
+def test_images_run_as_user_without_root(target: str) -> None:
     users = [one.text for stage in chain(made(), target) for one in stage.instructions if one.word == "USER"]
     assert users[-1] == "10001:10001"
     made_users = [words for words in commands(made()["runtime"]) if words[0] == "useradd"]
     assert [words[words.index("--uid") + 1] for words in made_users] == ["10001"]
 
 
-def test_the_class_archive_is_made_by_the_user_who_reads_it_and_for_its_folder() -> None:
+def test_class_archive_is_made_by_its_reading_user_after_copy() -> None:
     drainer = made()["drainer"]
     words = [one.word for one in drainer.instructions]
     archive = next(n for n, one in enumerate(drainer.instructions) if "class_archive" in one.text)
@@ -68,7 +68,7 @@ def test_the_class_archive_is_made_by_the_user_who_reads_it_and_for_its_folder()
 
 
 @pytest.mark.parametrize(("target", "port"), [("pump", 9250), ("drainer", 9249)])
-def test_servers_have_health_checks_that_need_no_shell(target: str, port: int) -> None:
+def test_server_images_have_health_check_without_shell(target: str, port: int) -> None:
     stage = made()[target]
     check, exposed = stage.last("HEALTHCHECK"), stage.last("EXPOSE")
     assert check is not None and exposed is not None
@@ -78,7 +78,7 @@ def test_servers_have_health_checks_that_need_no_shell(target: str, port: int) -
     assert stop is not None and stop.text == "SIGTERM"
 
 
-def test_packages_come_from_the_lock_and_wheels() -> None:
+def test_images_install_locked_packages_from_wheels() -> None:
     """What has no wheel is built by what the lock constrains."""
     syncs = [
         words for name in ("build", "build-drainer") for words in commands(made()[name]) if words[:2] == ["uv", "sync"]
@@ -94,7 +94,7 @@ def test_packages_come_from_the_lock_and_wheels() -> None:
     assert pinned == {name: f"=={versions[name]}" for name in pinned}, "uv.lock has them, too"
 
 
-def test_images_say_what_they_run() -> None:
+def test_images_have_entrypoint_of_their_program() -> None:
     found = images(FILE)
     assert found["pump"].entrypoint == ["pump"] and found["drainer"].entrypoint == ["drainer"]
     assert found["consumer"].entrypoint == ["kafka-consumer"]
@@ -102,7 +102,7 @@ def test_images_say_what_they_run() -> None:
     assert found["shop"].entrypoint == ["python", "-m", "demo.service"]
 
 
-def test_what_is_copied_exists_and_is_not_ignored() -> None:
+def test_dockerfile_copies_existing_files_not_ignored() -> None:
     kept = {line[1:] for line in FILE.with_suffix(".dockerignore").read_text().splitlines() if line[:1] == "!"}
     sources = {
         source
@@ -129,6 +129,6 @@ def test_what_is_copied_exists_and_is_not_ignored() -> None:
         ("FROM a AS b\nEXPOSE web\n", "EXPOSE web"),
     ],
 )
-def test_faults_are_found(text: str, fault: str) -> None:
+def test_dockerfile_faults_are_found_by_parser(text: str, fault: str) -> None:
     with pytest.raises(DockerfileError, match=fault):
         stages(text)

@@ -43,7 +43,7 @@ def settings(folder: Path, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_everything_that_is_sent_fits_the_schemas_of_the_api(folder: Path, version: str) -> None:
+def test_rendered_documents_fit_api_schemas(folder: Path, version: str) -> None:
     documents = rendered(folder)
     assert len(documents) == (9 if folder == PLAIN else 12)
     for document in documents:
@@ -51,7 +51,7 @@ def test_everything_that_is_sent_fits_the_schemas_of_the_api(folder: Path, versi
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_pods_of_executors_fit_the_schema_and_are_let_in(version: str) -> None:
+def test_executor_pod_template_fits_schema_and_restricted_policy(version: str) -> None:
     """As Spark fills them in (tests/integration/deploy/test_executors_as_pods.py does it)."""
     pod = yaml.safe_load((EXECUTORS / "executor.yaml").read_text())
     pod["metadata"]["name"] = "executor-1"
@@ -62,7 +62,7 @@ def test_pods_of_executors_fit_the_schema_and_are_let_in(version: str) -> None:
         assert not_restricted(broken), lacking
 
 
-def test_a_field_that_does_not_exist_is_found(folder: Path) -> None:
+def test_unknown_field_is_found_by_schema_validation(folder: Path) -> None:
     broken = one(folder, "StatefulSet", "pump")
     broken["spec"]["template"]["spec"]["terminationGracePeriod"] = 90
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -70,7 +70,7 @@ def test_a_field_that_does_not_exist_is_found(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), WORKLOADS)
-def test_pods_are_what_services_and_budgets_select(folder: Path, kind: str, name: str) -> None:
+def test_services_and_budgets_select_their_pods(folder: Path, kind: str, name: str) -> None:
     workload, service = one(folder, kind, name), one(folder, "Service", name)
     labels = workload["spec"]["template"]["metadata"]["labels"]
     assert workload["spec"]["selector"]["matchLabels"].items() <= labels.items()
@@ -85,7 +85,7 @@ def test_pods_are_what_services_and_budgets_select(folder: Path, kind: str, name
         assert asked["port"] in names
 
 
-def test_pumps_keep_their_data_and_stop_cleanly_one_at_a_time(folder: Path) -> None:
+def test_pump_statefulset_keeps_data_and_stops_one_pod_at_a_time(folder: Path) -> None:
     pump = one(folder, "StatefulSet", "pump")
     assert pump["spec"]["replicas"] >= 2 and pump["spec"]["serviceName"] == "pump"
     assert pump["spec"]["volumeClaimTemplates"][0]["metadata"]["name"] == "data"
@@ -95,7 +95,7 @@ def test_pumps_keep_their_data_and_stop_cleanly_one_at_a_time(folder: Path) -> N
     assert one(folder, "PodDisruptionBudget", "pump")["spec"]["maxUnavailable"] == 1
 
 
-def test_there_is_one_drainer_at_a_time(folder: Path) -> None:
+def test_drainer_deployment_runs_one_pod_at_a_time(folder: Path) -> None:
     drainer = one(folder, "Deployment", "drainer")
     assert drainer["spec"]["replicas"] == 1 and drainer["spec"]["strategy"]["type"] == "Recreate"
     (container,) = containers(drainer)
@@ -105,7 +105,7 @@ def test_there_is_one_drainer_at_a_time(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), WORKLOADS)
-def test_containers_have_no_rights(folder: Path, kind: str, name: str) -> None:
+def test_containers_fulfil_restricted_policy(folder: Path, kind: str, name: str) -> None:
     """What the namespace's `restricted` asks, and more."""
     namespace = one(folder, "Namespace", "tidb-binlog")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
@@ -115,7 +115,7 @@ def test_containers_have_no_rights(folder: Path, kind: str, name: str) -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"]
 
 
-def test_only_a_drainer_that_makes_pods_may_ask_the_api() -> None:
+def test_service_account_exists_only_for_drainer_with_executor_pods() -> None:
     for kind, name in WORKLOADS:
         assert one(PLAIN, kind, name)["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
     assert [d["kind"] for d in rendered(PLAIN) if d["kind"] in ("ServiceAccount", "Role", "RoleBinding")] == []
@@ -128,7 +128,7 @@ def test_only_a_drainer_that_makes_pods_may_ask_the_api() -> None:
     assert {verb for rule in rules if "pods" in rule["resources"] for verb in rule["verbs"]} >= {"create", "delete"}
 
 
-def test_configuration_comes_from_generators_that_exist(folder: Path) -> None:
+def test_configuration_volumes_name_generated_objects(folder: Path) -> None:
     names = {(document["kind"], document["metadata"]["name"]) for document in rendered(folder)}
     for kind, name in WORKLOADS:
         workload = one(folder, kind, name)
@@ -142,7 +142,7 @@ def test_configuration_comes_from_generators_that_exist(folder: Path) -> None:
         assert re.fullmatch(r"tidb-binlog/\w+:\d+\.\d+\.\d+", container["image"])
 
 
-def test_programs_take_the_configuration_that_they_find(folder: Path) -> None:
+def test_generated_configuration_is_valid_and_uses_mounted_paths(folder: Path) -> None:
     config = Config.model_validate(settings(folder, "drainer.toml"))
     config.check()
     (container,) = containers(one(folder, "Deployment", "drainer"))
@@ -154,7 +154,7 @@ def test_programs_take_the_configuration_that_they_find(folder: Path) -> None:
     }
 
 
-def test_executors_reach_the_drainer_and_run_its_image() -> None:
+def test_executor_settings_name_drainer_service_and_image() -> None:
     conf = settings(EXECUTORS, "drainer.toml")["spark"]["conf"]
     drainer = one(EXECUTORS, "Deployment", "drainer")
     (container,) = containers(drainer)
@@ -169,7 +169,7 @@ def test_executors_reach_the_drainer_and_run_its_image() -> None:
     assert {k: v for k, v in settings(EXECUTORS, "drainer.toml").items() if k != "spark"} == same
 
 
-def test_kustomize_renders_the_same(folder: Path) -> None:
+def test_kubectl_kustomize_renders_same_documents(folder: Path) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
     ran = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True, timeout=240)

@@ -31,7 +31,7 @@ JOBS = {"pump": PUMP, "drainer": Exported()}
         'histogram_quantile(0.9, sum by (instance, le) (rate(binlog_pump_took_bucket{method=~"Write|Read"}[5m])))',
     ],
 )
-def test_what_is_right_is_let_be(query: str) -> None:
+def test_valid_metric_query_has_no_faults(query: str) -> None:
     assert faults(query, JOBS) == []
 
 
@@ -56,16 +56,16 @@ def test_what_is_right_is_let_be(query: str) -> None:
         ),
     ],
 )
-def test_what_would_find_nothing_or_nonsense_is_told(query: str, fault: str) -> None:
+def test_metric_query_without_result_is_reported(query: str, fault: str) -> None:
     assert fault in faults(query, JOBS)
 
 
-def test_an_alarm_s_text_names_labels_that_its_series_have() -> None:
+def test_alert_text_with_label_absent_from_series_is_reported() -> None:
     rule = {"alert": "A", "annotations": {"summary": "{{ $labels.instance }} {{ $labels.type }}"}}
     assert label_faults({**rule, "expr": "binlog_pump_disk > 1"}, JOBS) == []
     assert label_faults({**rule, "expr": "binlog_pump_age > 1"}, JOBS) == ["A names the label type"]
     assert label_faults({**rule, "expr": "sum by (type) (binlog_pump_disk)"}, JOBS) == ["A names the label instance"]
 
 
-def test_there_are_queries() -> None:
+def test_queries_are_found_in_rules_and_dashboard() -> None:
     assert len(queries()) > 40

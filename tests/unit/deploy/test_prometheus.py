@@ -35,7 +35,7 @@ def alarms() -> list[str]:
     return [rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 
 
-def test_prometheus_takes_the_rules_and_the_configuration(tmp_path: Path) -> None:
+def test_promtool_accepts_rules_and_configuration(tmp_path: Path) -> None:
     ran = subprocess.run([promtool(), "check", "rules", str(RULES)], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     config = (ROOT / "deploy/compose/prometheus.yml").read_text().replace("/etc/prometheus/rules.yml", str(RULES))
@@ -67,7 +67,7 @@ def test_a_changed_threshold_fails_the_tests_of_the_rules(threshold: str, tmp_pa
     assert ran.returncode != 0
 
 
-def test_each_alarm_leads_to_its_section() -> None:
+def test_alert_runbook_url_leads_to_its_section() -> None:
     """`runbook_url` is a page of the site, below the address that external_labels names."""
     text = (ROOT / "docs/alarms.md").read_text()
     assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == alarms()
@@ -79,7 +79,7 @@ def test_each_alarm_leads_to_its_section() -> None:
             assert len(said.split()) > 15, f"nothing to do at {rule['alert']}"
 
 
-def test_what_an_alarm_says_is_filled_in(tmp_path: Path) -> None:
+def test_alert_texts_are_filled_in_by_prometheus(tmp_path: Path) -> None:
     """By Prometheus' own templates: the values, and where the documentation is served."""
     case = {
         "interval": "15s",
@@ -109,7 +109,7 @@ def test_what_an_alarm_says_is_filled_in(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_the_dashboard_is_whole() -> None:
+def test_dashboard_panels_have_queries_and_do_not_overlap() -> None:
     board = json.loads(DASHBOARD.read_text())
     panels = [panel for panel in board["panels"] if panel["type"] != "row"]
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
@@ -124,7 +124,7 @@ def test_the_dashboard_is_whole() -> None:
     assert all(x < 24 for x, _ in squares)
 
 
-def test_every_query_of_the_dashboard_is_one_that_prometheus_reads(tmp_path: Path) -> None:
+def test_dashboard_queries_are_valid_promql(tmp_path: Path) -> None:
     board = json.loads(DASHBOARD.read_text())
     queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
     rules = [

@@ -45,18 +45,18 @@ def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return made
 
 
-def test_systemd_takes_it(unit: Path) -> None:
+def test_systemd_unit_is_valid(unit: Path) -> None:
     ran = analyze("verify", "--man=no", str(unit))
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")
 
 
-def test_a_wrong_line_is_found(unit: Path) -> None:
+def test_systemd_unit_with_unknown_key_is_found(unit: Path) -> None:
     unit.write_text(unit.read_text().replace("[Service]", "[Service]\nTimeoutStopp=60"))
     ran = analyze("verify", "--man=no", str(unit))
     assert "TimeoutStopp" in ran.stdout + ran.stderr
 
 
-def test_it_may_do_little(unit: Path) -> None:
+def test_systemd_unit_exposure_is_low(unit: Path) -> None:
     ran = analyze("security", "--offline=true", "--no-pager", str(unit))
     found = re.search(r"Overall exposure level for \S+: ([\d.]+)", ran.stdout)
     assert found and float(found[1]) <= EXPOSURE_MAX, ran.stdout
@@ -77,20 +77,20 @@ def settings(program: str) -> PumpConfig | Config:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_its_directory_is_made_for_its_user_and_is_the_configured_one(program: str) -> None:
+def test_systemd_state_directory_is_configured_data_dir(program: str) -> None:
     found = service(program)
     assert str(settings(program).data_dir) == f"/var/lib/{found['StateDirectory']}"
     assert found["ExecStart"].split()[1:] == ["-config", f"/etc/tidb-binlog/{program}.toml"]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_it_begins_again_after_a_failure_but_not_after_a_setting_that_is_wrong(program: str) -> None:
+def test_systemd_unit_restarts_after_failure_but_not_after_invalid_settings(program: str) -> None:
     """Exit codes: 0 after a signal or an order, 1 for settings, 2 for anything else."""
     found = service(program)
     assert (found["Restart"], found["RestartPreventExitStatus"]) == ("on-failure", "1")
 
 
-def test_a_stop_has_the_time_it_takes() -> None:
+def test_systemd_stop_timeout_covers_shutdown_of_program() -> None:
     pump, drainer = service("pump"), service("drainer")
     config = settings("pump")
     assert isinstance(config, PumpConfig)
@@ -100,7 +100,7 @@ def test_a_stop_has_the_time_it_takes() -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_paths_of_unit_configuration_and_tmpfiles_agree(name: str) -> None:
+def test_paths_agree_in_unit_configuration_and_tmpfiles(name: str) -> None:
     unit = (FOLDER / f"tidb-binlog-{name}.service").read_text()
     config = (FOLDER / f"{name}.toml").read_text()
     tmpfiles = (FOLDER / "tidb-binlog.tmpfiles.conf").read_text()
@@ -113,7 +113,7 @@ def test_paths_of_unit_configuration_and_tmpfiles_agree(name: str) -> None:
     assert re.search(r"^u tidb-binlog ", (FOLDER / "tidb-binlog.sysusers.conf").read_text(), re.MULTILINE)
 
 
-def test_sysusers_and_tmpfiles_take_their_files(tmp_path: Path) -> None:
+def test_sysusers_and_tmpfiles_files_are_valid(tmp_path: Path) -> None:
     """In a root of its own: nothing of this machine is touched."""
     (tmp_path / "etc").mkdir()
     for program, file in (("systemd-sysusers", "sysusers"), ("systemd-tmpfiles", "tmpfiles")):

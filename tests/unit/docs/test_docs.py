@@ -24,7 +24,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_configuration_page_is_what_the_models_say() -> None:
+def test_configuration_page_equals_generated_text() -> None:
     found = importlib.util.spec_from_file_location("write_configuration", ROOT / "scripts" / "write_configuration.py")
     assert found is not None and found.loader is not None
     script = importlib.util.module_from_spec(found)
@@ -32,7 +32,7 @@ def test_the_configuration_page_is_what_the_models_say() -> None:
     assert (ROOT / "docs" / "configuration.md").read_text() == script.page(), "run `make docs`"
 
 
-def test_every_setting_is_explained() -> None:
+def test_every_setting_in_configuration_page_has_a_meaning() -> None:
     for line in (ROOT / "docs" / "configuration.md").read_text().splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)]
         if line.startswith("| `"):
@@ -40,7 +40,7 @@ def test_every_setting_is_explained() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_in_pages_have_existing_targets(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if "://" in target:
             continue
@@ -60,7 +60,7 @@ def test_paths_and_modules_named_in_text_exist(page: Path) -> None:
         assert importlib.util.find_spec(module) is not None, f"{page.name}: {module}"
 
 
-def test_the_metrics_page_lists_what_the_code_has() -> None:
+def test_metrics_page_lists_exactly_the_metrics_in_code() -> None:
     code = "\n".join(path.read_text() for path in SOURCES if path.name != "metrics.py" or "pumpclient" in path.parts)
     named = set(re.findall(r'\b(?:gauge|counter|histogram|HotHistogram|ShownCounter)\(\s*"(\w+)"', code))
     page = (ROOT / "docs" / "operations.md").read_text()
@@ -71,7 +71,7 @@ def test_the_metrics_page_lists_what_the_code_has() -> None:
     assert listed - named - tables == set(), "in docs/operations.md, not in the code"
 
 
-def test_the_source_is_documented_as_it_is() -> None:
+def test_operations_page_lists_options_and_columns_of_spark_source() -> None:
     pytest.importorskip("pyspark")
     from drainer.spark.source.data_source import SCHEMA
     from drainer.spark.source.options import _KNOWN
@@ -84,7 +84,7 @@ def test_the_source_is_documented_as_it_is() -> None:
         assert f"| `{name}` | {kind} |" in section, column
 
 
-def test_the_change_stream_is_documented_as_it_is() -> None:
+def test_changes_page_lists_columns_of_change_stream() -> None:
     pytest.importorskip("pyspark")
     from drainer.spark.typed.fields import Fields, change_schema
 
@@ -94,7 +94,7 @@ def test_the_change_stream_is_documented_as_it_is() -> None:
         assert any(f"`{column.name}`" in row.split("|")[1] for row in rows), column.name
 
 
-def test_the_api_page_of_the_source_has_every_option_and_column() -> None:
+def test_api_source_page_lists_every_option_and_column() -> None:
     pytest.importorskip("pyspark")
     from drainer.spark.source.data_source import SCHEMA
     from drainer.spark.source.options import _KNOWN

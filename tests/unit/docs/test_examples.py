@@ -48,7 +48,7 @@ COMMANDS = [(page, words) for page in PAGES for words in commands(page)]
 
 
 @pytest.mark.parametrize(("page", "number", "text"), CONFIGURATIONS, ids=[f"{p}-{n}" for p, n, _ in CONFIGURATIONS])
-def test_a_configuration_is_taken(page: str, number: int, text: str, tmp_path: Path) -> None:
+def test_configuration_example_in_pages_is_valid(page: str, number: int, text: str, tmp_path: Path) -> None:
     path = tmp_path / "file.toml"
     if "dest-type" in text:
         path.write_text(text.replace("/var/lib/changes", str(tmp_path)))
@@ -78,13 +78,13 @@ def test_a_configuration_is_taken(page: str, number: int, text: str, tmp_path: P
 @pytest.mark.parametrize(
     ("page", "words"), COMMANDS, ids=[f"{page} {' '.join(words)[:60]}" for page, words in COMMANDS]
 )
-def test_a_command_is_taken(page: str, words: list[str]) -> None:
+def test_kafka_command_example_in_pages_is_valid(page: str, words: list[str]) -> None:
     arguments = _PARSERS[words[0]]().parse_args(words[1:])
     address = kafka_address(arguments.uri, words[0], {})
     assert address.topic
 
 
-def test_there_are_examples() -> None:
+def test_example_blocks_are_found_in_pages() -> None:
     assert len(CONFIGURATIONS) >= 7
     assert {words[0] for _, words in COMMANDS} == set(_PARSERS)
     assert {page for page, _ in COMMANDS} >= {"README.md", "docs/dispatch.md"}

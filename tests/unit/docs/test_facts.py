@@ -72,7 +72,7 @@ def facts() -> dict[str, str]:
     return dict(found)
 
 
-def test_every_fact_that_is_cited_can_be_read() -> None:
+def test_every_cited_fact_is_in_facts_page() -> None:
     unknown = {str(path): ids - set(facts()) for path, text in files().items() if (ids := ids_in(text)) - set(facts())}
     assert not unknown, "not in docs/facts.md"
 
@@ -83,24 +83,24 @@ def test_every_fact_is_cited() -> None:
     assert set(facts()) - cited == set(), "in docs/facts.md, and nobody needs it"
 
 
-def test_every_fact_is_a_sentence_or_a_few() -> None:
+def test_every_fact_is_a_text_of_fitting_length() -> None:
     assert all(ids_in(each) == {each} for each in facts())
     unfit = [each for each, text in facts().items() if not (text.endswith(".") and 20 < len(text) < 800)]
     assert not unfit
 
 
-def test_facts_cite_facts_of_the_page() -> None:
+def test_facts_page_cites_only_its_own_facts() -> None:
     assert ids_in(FACTS.read_text()) == set(facts())
 
 
-def test_nothing_cites_a_section_of_a_document_that_is_not_here() -> None:
+def test_comments_cite_no_section_of_absent_document() -> None:
     found = {
         str(path): sections for path, text in files().items() if (sections := sections_in(comments_of(path, text)))
     }
     assert not found, "say the fact, or its id in docs/facts.md"
 
 
-def test_every_rule_that_is_cited_is_in_the_page_on_correctness() -> None:
+def test_every_cited_rule_is_in_correctness_page() -> None:
     page = (ROOT / "docs" / "correctness.md").read_text()
     rules = {int(number) for number in re.findall(r"^\*\*(\d+)\.", page, re.MULTILINE)}
     cited = {path: rules_in(f"{path} {text}") for path, text in files().items()}
@@ -122,7 +122,7 @@ def test_every_rule_that_is_cited_is_in_the_page_on_correctness() -> None:
         ('"A-1", A-100, 2024-X-08-01, x-08, RFC 9113, 8.1, TiDB 8.4, Python 3.11', set()),
     ],
 )
-def test_what_cites_a_fact(text: str, ids: set[str]) -> None:
+def test_ids_in_finds_cited_facts(text: str, ids: set[str]) -> None:
     assert ids_in(text) == ids
 
 
@@ -138,12 +138,12 @@ def test_what_cites_a_fact(text: str, ids: set[str]) -> None:
         ("ruler 9, overrule 8, Rule of 7", set()),
     ],
 )
-def test_what_cites_a_rule(text: str, rules: set[int]) -> None:
+def test_rules_in_finds_cited_rules(text: str, rules: set[int]) -> None:
     assert rules_in(text) == rules
 
 
 @pytest.mark.parametrize("text", ["(§1.8)", "spec 3.6", "the spec's", "row format 2.6", "(`1.12`, `3.16`)", "[Q]"])
-def test_what_cites_a_section(text: str) -> None:
+def test_sections_in_finds_cited_sections(text: str) -> None:
     assert sections_in(text)
 
 
@@ -151,11 +151,11 @@ def test_what_cites_a_section(text: str) -> None:
     "text",
     ["(RFC 9113, 8.1.1)", "RFC 9113, section 6", "`1.50` and `1.5`", "TiDB 7.6 (8.5)", "row format v2", "inspect"],
 )
-def test_what_cites_no_section(text: str) -> None:
+def test_sections_in_ignores_other_numbers(text: str) -> None:
     assert not sections_in(text)
 
 
-def test_comments_are_found_and_code_is_not() -> None:
+def test_comments_of_returns_comments_without_code() -> None:
     text = '"""Of spec\n1."""\nspec = 1  # the spec\n'
     assert len(sections_in(comments_of(Path("a.py"), text))) == 2
     assert len(sections_in(comments_of(Path("a.md"), text))) == 3

@@ -103,16 +103,16 @@ def answered() -> set[str]:
 
 
 @pytest.mark.parametrize("fact", FACTS)
-def test_every_fact_of_the_pump_has_its_answer(fact: str) -> None:
+def test_fact_about_original_pump_is_cited_or_explained(fact: str) -> None:
     assert fact in facts()
     assert fact in answered(), f"{fact} is neither cited by code or tests nor in docs/compatibility.md"
 
 
-def test_no_fact_of_the_pump_is_missing_from_the_list() -> None:
+def test_list_of_pump_facts_equals_facts_page() -> None:
     assert {fact for fact in facts() if fact.startswith("P-")} == set(FACTS)
 
 
-def test_a_file_with_every_key_of_the_original_is_taken_and_its_defaults_are_ours(tmp_path: Path) -> None:
+def test_pump_config_reads_every_key_of_original_with_same_defaults(tmp_path: Path) -> None:
     path = tmp_path / "pump.toml"
     path.write_text(FILE)
     known = {key for key, _ in settings(PumpConfig)}
@@ -129,7 +129,7 @@ def test_a_file_with_every_key_of_the_original_is_taken_and_its_defaults_are_our
     )
 
 
-def test_every_flag_of_the_original_is_taken() -> None:
+def test_pump_flags_accept_every_flag_of_original() -> None:
     assert set(FLAG_VALUES) <= {flag.name for flag in FLAGS}
     config = loaded(*(f"-{name}={value}" for name, value in FLAG_VALUES.items()))
     assert (config.metrics_addr, config.metrics_interval, config.enable_debug) == ("127.0.0.1:9091", 15, True)
@@ -155,14 +155,14 @@ def test_every_path_of_the_original_is_served() -> None:
         ),
     ],
 )
-def test_what_has_no_effect_is_named(tmp_path: Path, text: str, named: list[str]) -> None:
+def test_config_settings_without_effect_are_named(tmp_path: Path, text: str, named: list[str]) -> None:
     path = tmp_path / "pump.toml"
     path.write_text(f"[storage]\n{text}\n")
     assert sorted(loaded("-config", str(path)).without_effect) == named
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("2.5", 2.5), ("0", 1.0), ("-1", 1.0)])
-def test_a_threshold_of_nothing_is_the_default(tmp_path: Path, given: str, seconds: float) -> None:
+def test_slow_write_threshold_not_above_0_is_the_default(tmp_path: Path, given: str, seconds: float) -> None:
     path = tmp_path / "pump.toml"
     path.write_text(f"[storage]\nslow_write_threshold = {given}\n")
     assert loaded("-config", str(path)).slow_write_s == seconds

@@ -9,7 +9,7 @@ from tests.support.servers import ROOT
 TEST = "tests/integration/sink/test_connect.py"
 
 
-def test_every_error_that_ends_a_reader_is_one_that_a_test_meets() -> None:
+def test_reader_errors_in_kafka_page_occur_in_connect_test() -> None:
     _, _, table = (ROOT / "docs/kafka.md").read_text().partition("This is what they cannot do:")
     cells = [line.split("|")[3] for line in table.splitlines() if line.startswith("|")][2:]
     told = {error for cell in cells for error in re.findall(r"[a-zT]: `([^`]+)`", cell)}

@@ -89,7 +89,7 @@ def test_every_page_is_in_the_menu(site: dict[str, Page]) -> None:
     assert {"index.html", "deploy.html", "pump-format.html"} <= site.keys()
 
 
-def test_links_lead_somewhere(site: dict[str, Page]) -> None:
+def test_site_links_have_existing_targets(site: dict[str, Page]) -> None:
     broken = []
     for name, page in site.items():
         for link in page.links:
@@ -104,7 +104,7 @@ def test_links_lead_somewhere(site: dict[str, Page]) -> None:
     assert broken == []
 
 
-def test_nothing_is_loaded_from_elsewhere(site: dict[str, Page]) -> None:
+def test_site_loads_nothing_from_other_hosts(site: dict[str, Page]) -> None:
     assert [load for page in site.values() for load in page.loads if "//" in load] == []
 
 
@@ -122,13 +122,13 @@ def test_nothing_is_loaded_from_elsewhere(site: dict[str, Page]) -> None:
         ("api-consumer.html", "drainer.protocol.registry.make_decoder"),
     ],
 )
-def test_the_api_pages_have_types(site: dict[str, Page], page: str, name: str) -> None:
+def test_api_pages_show_typed_signatures(site: dict[str, Page], page: str, name: str) -> None:
     assert name in site[page].ids
     assert site[page].signatures
     assert [one for one in site[page].signatures if not typed(one)] == []
 
 
-def test_what_the_api_pages_show_is_public(site: dict[str, Page]) -> None:
+def test_api_pages_show_only_public_names(site: dict[str, Page]) -> None:
     shown = {
         one for page in ("api-sdk", "api-source", "api-consumer") for one in site[f"{page}.html"].ids if "." in one
     }
@@ -136,13 +136,13 @@ def test_what_the_api_pages_show_is_public(site: dict[str, Page]) -> None:
     assert [name for name in shown if any(part.startswith("_") for part in name.split("."))] == []
 
 
-def test_the_page_of_the_sdk_has_everything_that_a_service_imports(site: dict[str, Page]) -> None:
+def test_sdk_api_page_contains_every_exported_name(site: dict[str, Page]) -> None:
     import pumpclient.sdk
 
     assert [name for name in pumpclient.sdk.__all__ if f"pumpclient.sdk.{name}" not in site["api-sdk.html"].ids] == []
 
 
-def test_a_link_to_a_file_that_is_gone_ends_the_build() -> None:
+def test_site_build_fails_on_link_to_missing_file() -> None:
     site_links = runpy.run_path(str(ROOT / "scripts/site_links.py"))
     place = ROOT / "docs/architecture.md"
     assert site_links["_linked"]("see [`store.py`](../pump/store/store.py)", place) == "see `store.py`"
@@ -155,7 +155,7 @@ def test_a_link_to_a_file_that_is_gone_ends_the_build() -> None:
         site_links["_linked"]("[gone](../pump/gone.py)", place)
 
 
-def test_the_menu_names_pages_that_exist() -> None:
+def test_site_menu_names_existing_pages() -> None:
     class Loader(yaml.SafeLoader):
         """With the tags of MkDocs, which are not looked at."""
 

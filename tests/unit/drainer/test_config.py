@@ -41,13 +41,13 @@ def loaded(tmp_path: Path, text: str, *argv: str) -> Config:
         ('sink-uri = "kafka://k/t?slots="', "syncer.to.slots: a whole number was expected, from 1 to 200, not ''"),
     ],
 )
-def test_a_value_of_kafka_that_is_not_allowed(setting: str, words: str, tmp_path: Path) -> None:
+def test_invalid_kafka_setting_in_file_is_refused_with_its_line(setting: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         loaded(tmp_path, f'[syncer]\ndb-type = "kafka"\n\n[syncer.to]\n{setting}\n')
     assert words in str(error.value)
 
 
-def test_the_filter_of_a_ticdc_changefeed_chooses_the_same_tables(tmp_path: Path) -> None:
+def test_filter_rules_of_ticdc_select_the_same_tables(tmp_path: Path) -> None:
     """TiDB's table-filter: the last rule that matches counts, and system databases are never replicated."""
     text = f'{SQLITE}\n[syncer.filter]\nrules = ["*.*", "!test.*", "test.keep", "!shop.log_*", "!gone.*"]\n'
     filter_ = loaded(tmp_path, text.replace("[syncer.to]", "")).syncer.filter()
@@ -79,7 +79,7 @@ def test_the_filter_of_a_ticdc_changefeed_chooses_the_same_tables(tmp_path: Path
         ('[syncer.filter]\ndo-dbs = ["a"]', "unknown configuration options: syncer.filter.do-dbs"),
     ],
 )
-def test_what_of_ticdc_s_filter_would_choose_other_tables_is_refused(lines: str, words: str, tmp_path: Path) -> None:
+def test_unsupported_filter_settings_of_ticdc_are_refused(lines: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         loaded(tmp_path, lines).syncer.filter()
     assert words in str(error.value)
@@ -92,7 +92,7 @@ def test_filter_rules_are_part_of_a_batch_s_digest(tmp_path: Path) -> None:
     assert loaded(tmp_path, "").syncer.digest() in digests and len(digests) == 3
 
 
-def test_defaults_are_upstream_s_where_it_has_the_setting(tmp_path: Path) -> None:
+def test_default_settings_equal_upstreams(tmp_path: Path) -> None:
     config = loaded(tmp_path, "")
     assert config.addr.endswith(":8249")
     assert (config.initial_commit_ts, config.synced_check_time, config.spark.master) == (-1, 5, "local[*]")
@@ -100,7 +100,7 @@ def test_defaults_are_upstream_s_where_it_has_the_setting(tmp_path: Path) -> Non
     assert not config.syncer.filter().allows("mysql", "user")
 
 
-def test_flags_win_over_the_file(tmp_path: Path) -> None:
+def test_command_line_flags_override_file(tmp_path: Path) -> None:
     config = loaded(
         tmp_path,
         'node-id = "file"\n[spark]\nmaster = "local[1]"',
@@ -112,7 +112,7 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
     assert (config.node_id, config.spark.master, config.until_now) == ("flag", "local[2]", True)
 
 
-def test_the_status_page_is_next_to_addr_unless_it_is_told_or_off(tmp_path: Path) -> None:
+def test_status_address_defaults_to_port_beside_addr(tmp_path: Path) -> None:
     assert loaded(tmp_path, 'addr = "127.0.0.1:8249"').status_address() == "127.0.0.1:9249"
     assert loaded(tmp_path, 'status-addr = "127.0.0.1:1"').status_address() == "127.0.0.1:1"
     assert loaded(tmp_path, 'status-addr = ""').status_address() == ""
@@ -137,7 +137,7 @@ def test_the_status_page_is_next_to_addr_unless_it_is_told_or_off(tmp_path: Path
         ('[syncer.to.security]\ncert-allowed-cn = ["db"]', "cert-allowed-cn"),
     ],
 )
-def test_a_wrong_value_or_key_is_named(tmp_path: Path, text: str, named: str) -> None:
+def test_invalid_value_or_key_is_refused_by_name(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         loaded(tmp_path, text)
 
@@ -167,12 +167,12 @@ def test_a_wrong_value_or_key_is_named(tmp_path: Path, text: str, named: str) ->
         ('[syncer.to.security]\nssl-cert = "c"\nssl-key = "k"', "ssl-cert needs ssl-ca"),
     ],
 )
-def test_what_does_not_fit_together_is_named(tmp_path: Path, text: str, named: str) -> None:
+def test_conflicting_settings_are_refused_by_name(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         loaded(tmp_path, text).check()
 
 
-def test_an_unfinished_batch_depends_on_what_chooses_rows_and_on_nothing_else(tmp_path: Path) -> None:
+def test_digest_changes_only_with_settings_that_select_rows(tmp_path: Path) -> None:
     plain = loaded(tmp_path, "").syncer.digest()
     assert loaded(tmp_path, "[syncer]\nworker-count = 3").syncer.digest() == plain
     assert loaded(tmp_path, '[syncer.to]\npassword = "x"').syncer.digest() == plain
@@ -180,11 +180,13 @@ def test_an_unfinished_batch_depends_on_what_chooses_rows_and_on_nothing_else(tm
     assert loaded(tmp_path, '[syncer]\nreplicate-do-db = ["a"]').syncer.digest() != plain
 
 
-def test_a_password_is_not_shown(tmp_path: Path) -> None:
+def test_repr_of_config_contains_no_password(tmp_path: Path) -> None:
     assert "secret" not in repr(loaded(tmp_path, '[syncer.to]\npassword = "secret"'))
 
 
-def test_an_encrypted_password_is_read_and_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encrypted_password_is_decrypted_and_overrides_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As the original's binlogctl printed it, with its public key, of which there is a warning."""
     monkeypatch.delenv("BINLOG_SECRET_KEY", raising=False)
     text = '[syncer.to]\npassword = "x"\nencrypted_password = "LnGqL+lXxdbxgEVd4nCEc0Bz41MARPyXz+4u"'
@@ -245,7 +247,7 @@ schema = "tidb_binlog"
 """
 
 
-def test_the_original_s_file_is_taken_and_what_has_no_effect_is_named(tmp_path: Path) -> None:
+def test_original_drainers_file_is_accepted_and_ignored_settings_named(tmp_path: Path) -> None:
     config = loaded(tmp_path, ORIGINAL)
     config.check()
     assert config.syncer.filter().allows("s1", "t") and config.syncer.worker_count == 16
@@ -267,7 +269,7 @@ def test_the_original_s_file_is_taken_and_what_has_no_effect_is_named(tmp_path: 
         "-enable-detect=false -load-schema-snapshot -cache-binlog-count 9 -log-rotate day -metrics-interval 15",
     ],
 )
-def test_every_flag_of_the_original_is_taken(tmp_path: Path, flags: str) -> None:
+def test_every_flag_of_original_drainer_is_accepted(tmp_path: Path, flags: str) -> None:
     loaded(tmp_path, "", *flags.split()).check()
 
 
@@ -286,7 +288,7 @@ zookeeper-addrs = ""
 """
 
 
-def test_the_original_s_file_for_kafka_is_taken_and_writes_as_it_does(tmp_path: Path) -> None:
+def test_original_drainers_kafka_file_is_accepted_with_its_protocol(tmp_path: Path) -> None:
     config = loaded(tmp_path, KAFKA)
     config.check()
     to = config.syncer.to
@@ -330,9 +332,7 @@ def test_the_original_s_file_for_kafka_is_taken_and_writes_as_it_does(tmp_path: 
         ('sink-uri = "kafka://k:9092/t"', "kafka-addrs, and sink-uri, which says it, too"),
     ],
 )
-def test_every_key_of_the_original_for_kafka_is_taken_or_refused_with_a_remedy(
-    tmp_path: Path, line: str, words: str
-) -> None:
+def test_original_kafka_key_is_accepted_or_refused_with_remedy(tmp_path: Path, line: str, words: str) -> None:
     text = '[syncer]\ndb-type = "kafka"\n[syncer.to]\nkafka-addrs = "k:9092"\ntopic-name = "t"\n' + line
     if not words:
         loaded(tmp_path, text).check()
@@ -342,13 +342,13 @@ def test_every_key_of_the_original_for_kafka_is_taken_or_refused_with_a_remedy(
     assert words in str(refused.value)
 
 
-def test_the_original_s_default_topic_is_named(tmp_path: Path) -> None:
+def test_missing_topic_name_is_refused_naming_original_default(tmp_path: Path) -> None:
     text = '[syncer]\ndb-type = "kafka"\n[syncer.to]\nkafka-addrs = "k:9092"\ntopic-name = ""'
     with pytest.raises(ConfigError, match="is <cluster id>_obinlog"):
         loaded(tmp_path, text).check()
 
 
 @pytest.mark.parametrize("text", ['"2026-11-20 10:00Z"', "2026-11-20T10:00:00Z", str(1_795_168_800_000 << 18)])
-def test_the_start_position_may_be_a_time(text: str) -> None:
+def test_initial_commit_ts_may_be_date_and_time(text: str) -> None:
     config = Config.model_validate(tomllib.loads(f"initial-commit-ts = {text}"))
     assert config.initial_commit_ts == 1_795_168_800_000 << 18

@@ -7,7 +7,7 @@ import time
 from drainer.failures import TRIES_REPORTED, Failures
 
 
-def test_a_deadlock_or_two_are_nothing() -> None:
+def test_single_failures_are_not_reported() -> None:
     failures = Failures()
     failures.failed("slot 3", OSError("deadlock"))
     failures.failed("slot 3", OSError("deadlock"))
@@ -17,7 +17,7 @@ def test_a_deadlock_or_two_are_nothing() -> None:
     assert failures.now is None
 
 
-def test_what_goes_on_is_told_until_it_is_over_and_remembered() -> None:
+def test_repeated_failure_is_reported_until_cleared_and_kept_as_last() -> None:
     failures = Failures()
     for number in range(5):
         failures.failed("h:3306", OSError(f"refused {number}"))

@@ -108,7 +108,7 @@ def has_ddl(after_ts: int, until_ts: int) -> bool:
     return any(envelope.scan(p).ddl_job_id for p in BINLOGS if after_ts < envelope.scan(p).commit_ts <= until_ts)
 
 
-def test_a_whole_recording_is_one_inline_batch() -> None:
+def test_whole_recording_runs_as_one_batch_in_driver() -> None:
     assert WHOLE.commit_ts == END
     assert sum(len(rows) for rows in WHOLE.rows.values()) > 100
     assert WHOLE.jobs
@@ -116,7 +116,7 @@ def test_a_whole_recording_is_one_inline_batch() -> None:
 
 @FEW
 @given(st.sets(st.sampled_from(COMMITS), max_size=8), st.integers(1, 3), st.booleans())
-def test_any_cut_and_either_way_give_the_same(cuts: set[int], parts: int, restart: bool) -> None:
+def test_any_batch_cut_distributed_or_in_driver_gives_equal_rows(cuts: set[int], parts: int, restart: bool) -> None:
     """Batches end anywhere; those without a DDL are spread; the driver may be another life for each."""
     store = Store()
     run = start(store)
@@ -140,7 +140,7 @@ def test_any_cut_and_either_way_give_the_same(cuts: set[int], parts: int, restar
 
 @FEW
 @given(st.sets(st.sampled_from(COMMITS), min_size=1, max_size=8), st.integers(1, 3))
-def test_batches_that_are_read_before_their_turn_give_the_same(cuts: set[int], parts: int) -> None:
+def test_batches_read_ahead_give_equal_rows(cuts: set[int], parts: int) -> None:
     """Each spread batch is planned and read before the one in front of it is applied, where that is spread too."""
     store = Store()
     run = start(store)
@@ -175,7 +175,7 @@ def test_batches_that_are_read_before_their_turn_give_the_same(cuts: set[int], p
     assert (store.rows, store.commit_ts, store.jobs) == (WHOLE.rows, WHOLE.commit_ts, WHOLE.jobs)
 
 
-def test_what_is_read_before_its_turn_is_refused_if_its_turn_does_not_come() -> None:
+def test_batch_read_ahead_is_refused_when_not_at_position() -> None:
     run, middle = start(Store()), COMMITS[-3]
     second = plan(middle, END, Mode.SPREAD)
     second = replace(second, fold=run.pipeline.fold_order(second))
@@ -184,7 +184,7 @@ def test_what_is_read_before_its_turn_is_refused_if_its_turn_does_not_come() -> 
     assert (run.store.log, run.store.intent) == ([], None)
 
 
-def test_a_batch_does_not_wait_behind_who_stops_the_pipeline() -> None:
+def test_batch_waiting_for_quiet_pipeline_stops_with_it() -> None:
     """Who holds it quiet stops the query, which ends only when its batch has."""
     pipeline = start(Store()).pipeline
     with ThreadPoolExecutor(1) as pool, pipeline.quiet():
@@ -194,14 +194,14 @@ def test_a_batch_does_not_wait_behind_who_stops_the_pipeline() -> None:
             waiting.result(60)
 
 
-def test_the_position_never_goes_back() -> None:
+def test_position_never_decreases() -> None:
     run = start(Store())
     run.pipeline.advance(BEGIN + 5)
     run.pipeline.advance(BEGIN + 2)
     assert run.pipeline.position_ts == run.store.commit_ts == BEGIN + 5
 
 
-def test_reading_ahead_that_is_cut_off_does_not_hide_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_read_ahead_keeps_reported_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch before it failed, and Spark cancels what it was reading: the status page goes on to tell the reason."""
     shown = Failures()
     monkeypatch.setattr("drainer.pipeline.FAILURES", shown)
@@ -223,7 +223,7 @@ def test_reading_ahead_that_is_cut_off_does_not_hide_why(monkeypatch: pytest.Mon
     assert shown.now is not None and shown.now.error == "the job was cancelled"
 
 
-def test_a_batch_that_does_not_begin_at_the_position_is_refused() -> None:
+def test_batch_not_beginning_at_position_is_refused() -> None:
     """The destination's position wins (rule 17)."""
     run = start(Store())
     with pytest.raises(BatchRefused, match="does not begin"):
@@ -231,7 +231,7 @@ def test_a_batch_that_does_not_begin_at_the_position_is_refused() -> None:
     assert run.store.log == []
 
 
-def test_an_unfinished_batch_goes_on_with_its_own_cut() -> None:
+def test_unfinished_batch_continues_with_its_recorded_intent() -> None:
     """Rule 16: the recorded intent decides, not today's configuration."""
     store = Store()
     first = start(store)
@@ -248,7 +248,7 @@ def test_an_unfinished_batch_goes_on_with_its_own_cut() -> None:
 @pytest.mark.parametrize(
     ("version", "digest"), [(HASH_VERSION, "other filters"), (HASH_VERSION - 1, "d"), (HASH_VERSION + 1, "d")]
 )
-def test_an_unfinished_batch_of_another_cut_is_refused(version: int, digest: str) -> None:
+def test_unfinished_batch_of_another_digest_or_version_is_refused(version: int, digest: str) -> None:
     """Its rows are in other slots, or are other rows: some would be lost."""
     store = Store()
     run = start(store)
@@ -273,7 +273,7 @@ def with_late_job(late: list[list[object]]) -> tuple[Run, LocalBatch]:
     return start(Store(), schema, late, at=BEGIN_TS), LocalBatch([[binlog.payload]], BEGIN_TS, UNTIL)
 
 
-def test_a_batch_waits_for_a_job_and_then_goes_on() -> None:
+def test_batch_waits_for_missing_ddl_job_and_continues() -> None:
     run, reading = with_late_job([[], [LATE]])
     run.pipeline.run(plan(BEGIN_TS, UNTIL), reading)
     assert run.store.jobs == {9} and run.pipeline.position_ts == UNTIL
@@ -281,7 +281,7 @@ def test_a_batch_waits_for_a_job_and_then_goes_on() -> None:
     assert run.pipeline.progress.waiting_for == ""
 
 
-def test_a_batch_that_waits_gives_up_when_the_daemon_stops() -> None:
+def test_batch_waiting_for_ddl_job_stops_with_pipeline() -> None:
     run, reading = with_late_job([])
     run.supply.missing = lambda error: (run.pipeline.stop(), False)[1]  # type: ignore[method-assign,func-returns-value]
     with pytest.raises(Stopped, match="DDL job 9"):
@@ -292,7 +292,7 @@ def test_a_batch_that_waits_gives_up_when_the_daemon_stops() -> None:
     assert run.store.commit_ts == BEGIN_TS
 
 
-def test_a_batch_is_cut_as_it_was_planned_whatever_executors_came_since() -> None:
+def test_batch_keeps_its_planned_slots_when_executors_change() -> None:
     """Tasks fold into the slots of the plan; another number in the intent would leave slots unread (rule 22)."""
     run, after_ts = start(Store()), COMMITS[-3]
     run.pipeline.run(plan(BEGIN, after_ts), feed(BEGIN, after_ts))
@@ -307,7 +307,7 @@ def test_a_batch_is_cut_as_it_was_planned_whatever_executors_came_since() -> Non
     assert run.store.rows == WHOLE.rows
 
 
-def test_slots_follow_executors_up_to_what_a_server_takes() -> None:
+def test_number_of_slots_follows_executors_up_to_maximum() -> None:
     found = start(Store())
     automatic = Pipeline(found.destination, found.supply, Cut(0, 100, "d"), position_ts=BEGIN)
     fixed = Pipeline(found.destination, found.supply, Cut(5, 100, "d"), position_ts=BEGIN)

@@ -27,7 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_everything_is_in_one_folder_and_goes_with_it(place: Path) -> None:
+def test_temporary_files_are_in_one_folder_removed_at_exit(place: Path) -> None:
     with temporary_folder() as folder:
         assert folder.parent == place
         assert Path(tempfile.mkdtemp()).parent == folder
@@ -35,7 +35,7 @@ def test_everything_is_in_one_folder_and_goes_with_it(place: Path) -> None:
     assert tempfile.gettempdir() == str(place)
 
 
-def test_a_killed_drainers_folder_goes_and_a_living_ones_stays(place: Path) -> None:
+def test_sweep_removes_folder_of_killed_drainer_and_keeps_running_ones(place: Path) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True, env={"TMPDIR": str(place)}
     )
@@ -54,7 +54,7 @@ def test_a_killed_drainers_folder_goes_and_a_living_ones_stays(place: Path) -> N
         child.wait()
 
 
-def test_what_is_not_ours_stays(place: Path) -> None:
+def test_sweep_keeps_folders_that_are_not_drainers(place: Path) -> None:
     (place / f"{PREFIX}beginning").mkdir()  # another process is about to lock it
     elsewhere = place / "elsewhere"
     elsewhere.mkdir()

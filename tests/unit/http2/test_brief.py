@@ -58,7 +58,7 @@ def meaning(events: list[Any]) -> dict[int, list[Any]]:
     return found
 
 
-def test_a_call_is_one_event_and_its_answer_the_usual_frames() -> None:
+def test_single_frame_call_is_one_event_and_answered_as_general_call() -> None:
     connection, events = talk(call(3) + call(5, b"other"))
     assert [(event[0], event[2], event[3]) for event in events] == [(3, b"14S", b"body"), (5, b"14S", b"other")]
     assert connection.under_way == 2
@@ -71,7 +71,7 @@ def test_a_call_is_one_event_and_its_answer_the_usual_frames() -> None:
     assert connection.answer((3, 5, 7), HEAD, ANSWER, TRAILERS) == 0, "nobody is there any more"
 
 
-def test_what_was_reset_is_not_answered() -> None:
+def test_single_frame_call_that_was_reset_is_not_answered() -> None:
     connection, events = talk(call(3) + call(5) + rst(3))
     assert [type(event) for event in events] == [tuple, tuple, Reset]
     assert connection.under_way == 2, "until somebody has done with it"
@@ -79,7 +79,7 @@ def test_what_was_reset_is_not_answered() -> None:
     assert {each.stream_id for each in parse(sent(connection))} == {5} and connection.under_way == 0
 
 
-def test_answers_wait_for_windows() -> None:
+def test_single_frame_answers_wait_for_flow_control_windows() -> None:
     """Of a stream, and of the connection: what does not fit goes out when it does, and in whole."""
     for narrow in (settings(INITIAL_WINDOW_SIZE=4), b""):
         connection, _ = talk(narrow, call(3) + call(5))
@@ -96,7 +96,7 @@ def test_answers_wait_for_windows() -> None:
         assert connection.under_way == 0
 
 
-def test_a_head_without_its_data() -> None:
+def test_single_frame_call_with_missing_data_is_opened_as_general_call() -> None:
     """It counts as under way, and is opened when somebody asks, or by a frame that is not the usual one."""
     connection, events = talk(headers(3, CALL))
     assert events == [] and connection.under_way == 1
@@ -108,7 +108,7 @@ def test_a_head_without_its_data() -> None:
     }
 
 
-def test_whoever_is_not_answered_in_this_way() -> None:
+def test_single_frame_call_can_continue_as_general_call() -> None:
     connection, _ = talk(call(3))
     announced, window = Limits().connection_window_bytes, connection._window
     connection.generally(3, 4)
@@ -121,7 +121,7 @@ def test_whoever_is_not_answered_in_this_way() -> None:
     assert connection.under_way == 0
 
 
-def test_what_is_received_is_given_back_to_the_peer() -> None:
+def test_single_frame_calls_return_received_bytes_to_window() -> None:
     limits = Limits()
     connection, _ = talk(limits=limits)
     granted, body = 0, bytes(frames.FRAME_SIZE_MIN)
@@ -137,7 +137,7 @@ def test_what_is_received_is_given_back_to_the_peer() -> None:
     assert connection._window.left <= limits.connection_window_bytes, "never more than was announced"
 
 
-def test_limits_hold_as_on_the_general_way() -> None:
+def test_single_frame_calls_respect_stream_limit_and_draining() -> None:
     limits = Limits(streams_max=3)
     connection, events = talk(*(call(number) for number in (3, 5)), headers(7, CALL), call(9), limits=limits)
     assert [event[0] for event in events if type(event) is tuple] == [3, 5]
@@ -160,13 +160,13 @@ def test_a_call_above_a_window_is_refused(brief: bool) -> None:
     assert (meaning(events)[5][1:], meaning(events)[7][1:]) == ([(bytes(100), True)], [Code.FLOW_CONTROL_ERROR])
 
 
-def test_a_connection_that_fails_leaves_what_it_gave_out() -> None:
+def test_failed_connection_keeps_single_frame_calls_until_answered() -> None:
     connection, events = talk(call(3) + headers(5, CALL) + frame(frames.DATA, b"x", stream_id=0))
     assert type(events[-1]) is Failed and connection.under_way == 1
     assert connection.answer((3,), HEAD, ANSWER, TRAILERS) == 0 and connection.under_way == 0
 
 
-def test_answers_to_pings_may_wait() -> None:
+def test_ping_answer_waits_for_next_output() -> None:
     connection, _ = talk(frame(frames.PING, b"12345678") + call(3))
     assert not connection.is_urgent
     connection.answer((3,), HEAD, ANSWER, TRAILERS)
@@ -195,7 +195,7 @@ PIECES = st.one_of(
 
 @pytest.mark.parametrize("streams_max", [3, 100])
 @given(st.lists(PIECES, max_size=12), st.lists(st.integers(0, 400), max_size=4), st.integers(0, 4))
-def test_the_same_comes_out_as_on_the_general_way(
+def test_single_frame_calls_have_same_events_and_output_as_general_calls(
     streams_max: int, pieces: list[bytes], cuts: list[int], answered: int
 ) -> None:
     """Whatever is sent, in whatever pieces, and whenever some of it is answered."""
@@ -220,6 +220,6 @@ def test_the_same_comes_out_as_on_the_general_way(
     assert sorted(shown[0]) == sorted(shown[1])
 
 
-def test_codes_are_numbers_of_the_peer() -> None:
+def test_reset_event_contains_code_of_peer() -> None:
     connection, events = talk(call(3) + rst(3, Code.CANCEL))
     assert events[-1].code == Code.CANCEL and connection.under_way == 1

@@ -75,7 +75,7 @@ PLAYED = [
 
 @pytest.mark.parametrize("how", ["frames", "bytes"])
 @pytest.mark.parametrize(("case", "way"), PLAYED)
-def test_every_section(case: Case, way: str, how: str) -> None:
+def test_conformance_case_has_expected_frames_for_any_pieces(case: Case, way: str, how: str) -> None:
     found, dead = play(case.sent, greeted=not case.bare, how=how, way=way)
     match case.expected:
         case Answered(stream_ids):
@@ -99,7 +99,7 @@ def test_goaway_names_the_last_stream_that_was_taken() -> None:
     assert found[-1].payload[:8] == cases.word(7) + cases.word(cases.PROTOCOL)
 
 
-def test_more_streams_than_were_announced() -> None:
+def test_stream_above_announced_limit_is_refused() -> None:
     """RFC 9113, 5.1.2."""
     connection = Connection(Limits(streams_max=10))
     connection.receive(GREETING, 0.0)
@@ -109,7 +109,7 @@ def test_more_streams_than_were_announced() -> None:
     assert (reset.kind, reset.stream_id, reset.payload) == (cases.RST, 21, cases.word(cases.REFUSED))
 
 
-def test_settings_that_the_server_announces() -> None:
+def test_server_settings_are_within_rfc_9113() -> None:
     """RFC 9113, 6.5.2: its first frame, and values that a client must take."""
     found = list(parse(b"".join(Connection().take_output(0))))
     assert (found[0].kind, found[0].flags, found[0].stream_id) == (cases.SETTINGS, 0, 0)
@@ -186,7 +186,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_of_rfc_7541(name: str) -> None:
+def test_header_decoder_decodes_examples_of_rfc_7541(name: str) -> None:
     """Those of C.5 and C.6 have a table of 256 bytes, from which entries fall."""
     expected, *blocks = EXAMPLES[name]
     decoder = HeaderDecoder(Limits())

@@ -42,7 +42,7 @@ def plain(events: list[Event]) -> list[object]:
     ]
 
 
-def test_it_greets_with_its_limits() -> None:
+def test_connection_announces_its_limits_first() -> None:
     talk = Talk()
     first, window, ack = talk.first
     values = dict(frames.SETTING.iter_unpack(first.payload))
@@ -53,7 +53,7 @@ def test_it_greets_with_its_limits() -> None:
     assert (ack.kind, ack.flags) == (frames.SETTINGS, frames.ACK)
 
 
-def test_a_call_and_its_answer() -> None:
+def test_connection_delivers_request_and_sends_answer_with_trailers() -> None:
     talk = Talk()
     (request,) = talk.say(headers(1, (*REQUEST, ("grpc-timeout", "99m"))))
     assert isinstance(request, Request)
@@ -74,7 +74,7 @@ def test_a_call_and_its_answer() -> None:
 
 
 @given(st.lists(st.integers(1, len(FLOW) - 1), max_size=40))
-def test_the_pieces_in_which_bytes_come_do_not_matter(cuts: list[int]) -> None:
+def test_events_do_not_depend_on_pieces_of_input(cuts: list[int]) -> None:
     whole, cut = Connection(varying=b"grpc-timeout"), Connection(varying=b"grpc-timeout")
     expected = plain(whole.receive(FLOW, 0.0))
     places = [0, *sorted(cuts), len(FLOW)]
@@ -86,13 +86,13 @@ def test_the_pieces_in_which_bytes_come_do_not_matter(cuts: list[int]) -> None:
     assert len(expected) == 7 and isinstance(found[-1], Reset)
 
 
-def test_byte_by_byte() -> None:
+def test_events_of_input_byte_by_byte_equal_those_of_whole_input() -> None:
     connection = Connection(varying=b"grpc-timeout")
     found = [event for byte in FLOW for event in connection.receive(bytes((byte,)), 0.0)]
     assert plain(found) == plain(Connection(varying=b"grpc-timeout").receive(FLOW, 0.0))
 
 
-def test_a_header_block_in_many_frames() -> None:
+def test_header_block_in_many_frames_is_one_request() -> None:
     talk = Talk()
     found = block()
     pieces = [found[at : at + 9] for at in range(0, len(found), 9)]
@@ -103,7 +103,7 @@ def test_a_header_block_in_many_frames() -> None:
     assert isinstance(request, Request) and request.end and request.head.path == b"/t.T/M"
 
 
-def test_padding_and_priority_are_taken_off() -> None:
+def test_padding_and_priority_are_removed() -> None:
     talk = Talk()
     padded = b"\x03" + b"\x00\x00\x00\x00\x10" + block() + bytes(3)
     flags = frames.END_HEADERS | frames.PADDED | frames.PRIORITIZED
@@ -114,13 +114,13 @@ def test_padding_and_priority_are_taken_off() -> None:
     ]
 
 
-def test_trailers_of_a_request_end_it() -> None:
+def test_request_trailers_end_the_request() -> None:
     talk = Talk()
     talk.say(headers(1))
     assert talk.say(headers(1, (("x", "y"),), end=True)) == [Data(1, b"", True)]
 
 
-def test_a_ping_is_answered_and_ours_is_told() -> None:
+def test_ping_is_answered_and_own_ping_is_acknowledged() -> None:
     talk = Talk()
     assert talk.say(frame(frames.PING, b"01234567")) == []
     assert talk.heard() == [(frames.PING, frames.ACK, 0, b"01234567")]
@@ -129,7 +129,7 @@ def test_a_ping_is_answered_and_ours_is_told() -> None:
     assert talk.say(frame(frames.PING, b"from us.", flags=frames.ACK)) == [Acknowledged(b"from us.")]
 
 
-def test_an_answer_before_the_request_has_ended() -> None:
+def test_answer_before_end_of_request_stops_the_peer() -> None:
     """The peer is told to send no more, and what it had sent by then does no harm; its bytes are given back."""
     talk = Talk()
     talk.say(headers(1))
@@ -141,7 +141,7 @@ def test_an_answer_before_the_request_has_ended() -> None:
     assert talk.heard() == []
 
 
-def test_a_reset_by_the_peer() -> None:
+def test_stream_reset_by_peer_is_reported_and_not_answered() -> None:
     talk = Talk()
     talk.say(headers(1), data(1, b"abc"))
     assert talk.say(rst(1, 8)) == [Reset(1, 8, "the peer cancelled it")]
@@ -150,7 +150,7 @@ def test_a_reset_by_the_peer() -> None:
     assert talk.heard() == []
 
 
-def test_draining() -> None:
+def test_draining_connection_finishes_streams_and_refuses_new_ones() -> None:
     """What is under way goes on; what comes later may be sent elsewhere."""
     talk = Talk()
     talk.say(headers(1))
@@ -191,7 +191,7 @@ STREAM_ERRORS = {
 
 
 @pytest.mark.parametrize("name", STREAM_ERRORS)
-def test_what_ends_a_stream(name: str) -> None:
+def test_stream_error_resets_stream_and_connection_continues(name: str) -> None:
     sent, code = STREAM_ERRORS[name]
     talk = Talk()
     talk.say(sent)
@@ -252,7 +252,7 @@ CONNECTION_ERRORS = {
 
 
 @pytest.mark.parametrize("name", CONNECTION_ERRORS)
-def test_what_ends_a_connection(name: str) -> None:
+def test_connection_error_ends_connection_with_goaway(name: str) -> None:
     sent, code = CONNECTION_ERRORS[name]
     talk = Talk()
     talk.say(sent)
@@ -266,7 +266,7 @@ def test_what_ends_a_connection(name: str) -> None:
 @pytest.mark.parametrize(
     "greeting", [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSX\r\n\r\n", GREETING[:24] + headers(1)]
 )
-def test_who_does_not_speak_http2(greeting: bytes) -> None:
+def test_invalid_preface_fails_connection(greeting: bytes) -> None:
     talk = Talk(greeting=greeting)
     (failed,) = talk.greeted
     assert isinstance(failed, Failed) and failed.code is Code.PROTOCOL_ERROR

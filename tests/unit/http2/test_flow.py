@@ -37,7 +37,7 @@ def sent(talk: Talk, bytes_max: int = 1 << 40) -> dict[int, bytes]:
 )
 @example([30_000] * 5, [(0, 1), (0, 20_000)], 200_000)
 @example([30_000] * 5, [(1, 1), (1, 20_000)], 50_000)
-def test_data_goes_out_as_windows_allow_and_whole(
+def test_data_is_sent_as_windows_allow_and_completely(
     sizes: list[int], updates: list[tuple[int, int]], initial: int
 ) -> None:
     talk = Talk(greeting=GREETING + settings(INITIAL_WINDOW_SIZE=initial))
@@ -82,7 +82,7 @@ def test_a_stream_without_window_does_not_stop_the_others() -> None:
     assert sent(talk) == {1: b"a" * 15}
 
 
-def test_streams_take_turns() -> None:
+def test_streams_send_data_in_turns() -> None:
     talk = Talk()
     talk.say(window_update(0, 1 << 30), settings(INITIAL_WINDOW_SIZE=1 << 30))
     for stream_id in (1, 3, 5):
@@ -93,7 +93,7 @@ def test_streams_take_turns() -> None:
     assert talk.connection.has_data_ready and talk.connection.waiting_bytes(1) == 100_000 - 2 * 16384
 
 
-def test_frames_are_as_large_as_the_peer_takes_and_never_huge() -> None:
+def test_data_frames_have_size_accepted_by_peer_up_to_64_kib() -> None:
     talk = Talk()
     talk.say(window_update(0, 1 << 30), settings(INITIAL_WINDOW_SIZE=1 << 30, MAX_FRAME_SIZE=20_000), headers(1))
     talk.connection.send_data(1, bytes(40_001))
@@ -103,7 +103,7 @@ def test_frames_are_as_large_as_the_peer_takes_and_never_huge() -> None:
     assert [len(f.payload) for f in talk.heard() if f.kind == frames.DATA] == [65536, 34464]
 
 
-def test_an_answer_that_does_not_fit_waits() -> None:
+def test_answer_larger_than_window_waits_for_update() -> None:
     talk = Talk()
     talk.say(settings(INITIAL_WINDOW_SIZE=3), headers(1, end=True))
     talk.connection.send_answer(1, HEAD, b"answer", TRAILERS)
@@ -113,7 +113,7 @@ def test_an_answer_that_does_not_fit_waits() -> None:
     assert body.payload == b"wer" and trailers.flags & frames.END_STREAM
 
 
-def test_an_end_without_trailers() -> None:
+def test_stream_end_without_trailers_is_flag_on_data() -> None:
     talk = Talk()
     talk.say(headers(1, end=True), headers(3, end=True))
     talk.connection.send_data(1, b"body")
@@ -126,7 +126,7 @@ def test_an_end_without_trailers() -> None:
 # What we receive
 
 
-def test_more_than_a_stream_may_send() -> None:
+def test_data_above_stream_window_resets_stream() -> None:
     talk = Talk(SMALL)
     talk.say(headers(1), *[data(1, bytes(16384))] * 6)
     (reset,) = talk.say(data(1, bytes(16384)))
@@ -135,7 +135,7 @@ def test_more_than_a_stream_may_send() -> None:
     assert talk.say(data(3, b"x")) == [Data(3, b"x", False)]
 
 
-def test_more_than_a_connection_may_send() -> None:
+def test_data_above_connection_window_ends_connection() -> None:
     talk = Talk(SMALL)
     talk.say(headers(1), headers(3))
     for stream_id in (1, 3):
@@ -145,7 +145,7 @@ def test_more_than_a_connection_may_send() -> None:
 
 
 @given(st.lists(st.integers(1, 16384), max_size=60), st.data())
-def test_what_is_taken_may_be_sent_again(sizes: list[int], choose: st.DataObject) -> None:
+def test_credited_bytes_are_returned_to_peer_windows(sizes: list[int], choose: st.DataObject) -> None:
     """A peer that keeps to its windows is never refused, and as long as all is taken it is never stopped."""
     talk = Talk(SMALL)
     talk.say(headers(1))
@@ -168,7 +168,7 @@ def test_what_is_taken_may_be_sent_again(sizes: list[int], choose: st.DataObject
 
 
 @pytest.mark.parametrize("how", ["reset by the peer", "reset by us", "ended by us", "refused"])
-def test_bytes_of_a_stream_that_is_gone_are_given_back(how: str) -> None:
+def test_bytes_of_ended_stream_are_returned_to_connection_window(how: str) -> None:
     """Else a connection would come to a stand after so many."""
     talk = Talk(SMALL)
     for number in range(100):
@@ -189,7 +189,7 @@ def test_bytes_of_a_stream_that_is_gone_are_given_back(how: str) -> None:
     assert granted > 90 * 16384
 
 
-def test_the_life_of_a_stream_ends() -> None:
+def test_stream_states_lead_only_towards_closed() -> None:
     """Every state leads to the end, and nothing leads back."""
     order = list(State)
     for state, steps in TRANSITIONS.items():
@@ -197,7 +197,7 @@ def test_the_life_of_a_stream_ends() -> None:
         assert state is State.CLOSED or steps[Step.RESET] is State.CLOSED
 
 
-def test_padding_fills_no_window() -> None:
+def test_padding_is_returned_to_windows_at_once() -> None:
     """Nobody takes it: it is given back at once, on the stream and on the connection."""
     limits = Limits(stream_window_bytes=64 << 10, connection_window_bytes=128 << 10)
     talk = Talk(limits)
@@ -214,7 +214,7 @@ def test_padding_fills_no_window() -> None:
     assert min(granted.values()) > 4000 * 257 - (64 << 10)
 
 
-def test_gigabytes_on_one_stream() -> None:
+def test_one_stream_carries_gigabytes_in_both_directions() -> None:
     """More than a window can ever be, in both directions at once: what counts bytes does not end at 2^31."""
     talk = Talk()
     connection, total = talk.connection, 9 << 28

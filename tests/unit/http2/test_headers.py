@@ -30,7 +30,7 @@ def decoder() -> HeaderDecoder:
 
 @pytest.mark.parametrize("compressed", [True, False])
 @pytest.mark.parametrize("table", [True, False])
-def test_blocks_that_differ_by_the_timeout_alone(compressed: bool, table: bool) -> None:
+def test_header_blocks_that_differ_in_timeout_only_share_one_head(compressed: bool, table: bool) -> None:
     theirs, ours = encoder(table=table), decoder()
     heads = []
     for number in range(300):
@@ -44,7 +44,7 @@ def test_blocks_that_differ_by_the_timeout_alone(compressed: bool, table: bool) 
         assert all(head is heads[1] for head in heads[2:]), "the short way"
 
 
-def test_a_field_that_only_looks_like_the_timeout() -> None:
+def test_field_that_resembles_timeout_is_not_taken_for_it() -> None:
     """Its name may stand in a value, or twice."""
     theirs, ours = encoder(), decoder()
     mark = huffman(b"grpc-timeout")
@@ -62,7 +62,7 @@ def test_a_field_that_only_looks_like_the_timeout() -> None:
 
 
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=6), st.lists(VALUES, min_size=1, max_size=6), st.booleans())
-def test_any_fields_come_out_as_they_went_in(
+def test_header_decoder_returns_any_encoded_fields_and_timeout(
     fields: list[tuple[str, str]], timeouts: list[str], compressed: bool
 ) -> None:
     theirs, ours = encoder(), decoder()
@@ -74,7 +74,7 @@ def test_any_fields_come_out_as_they_went_in(
         assert varying == next(v for n, v in sent if n == "grpc-timeout").encode()
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_header_decoder_cache_is_bounded() -> None:
     theirs, ours = encoder(), decoder()
     for number in range(VALUES_MAX + 1000):
         ours.request(theirs.encode([*REQUEST, ("x", str(number)), ("grpc-timeout", f"{number}u")]))
@@ -83,7 +83,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert all(len(key) < 1024 for key in ours._remembered)
 
 
-def test_a_peer_with_a_table_is_never_answered_from_memory() -> None:
+def test_header_decoder_does_not_use_cache_for_peer_with_dynamic_table() -> None:
     """The same bytes mean something else once the table has changed."""
     theirs, ours = encoder(table=True), decoder()
     first = [*REQUEST, ("a", "1")]
@@ -95,7 +95,7 @@ def test_a_peer_with_a_table_is_never_answered_from_memory() -> None:
         ours.request(again)
 
 
-def test_a_value_that_holds_the_name_and_a_value_of_the_timeout() -> None:
+def test_value_that_contains_timeout_bytes_is_decoded_correctly() -> None:
     """The same bytes twice: which of them is the field is for the decoder to say."""
     theirs, ours = encoder(), decoder()
     ours.request(theirs.encode(REQUEST))
@@ -106,7 +106,7 @@ def test_a_value_that_holds_the_name_and_a_value_of_the_timeout() -> None:
         assert (head.get(b"x"), varying) == (value, real)
 
 
-def test_a_peer_that_begins_to_keep_no_table() -> None:
+def test_header_decoder_forgets_table_when_peer_stops_using_it() -> None:
     """What it sent before means nothing any more."""
     theirs, ours = encoder(table=True), decoder()
     fields = [*REQUEST, ("a", "1")]
@@ -119,7 +119,7 @@ def test_a_peer_that_begins_to_keep_no_table() -> None:
         ours.request(block)
 
 
-def test_a_peer_that_begins_to_keep_a_table_before_it_knows_better() -> None:
+def test_cached_block_is_decoded_again_when_peer_begins_table() -> None:
     """A block that was remembered must be decoded again: it fills the table."""
     theirs, ours = encoder(), decoder()
     theirs.encode(REQUEST)
@@ -134,7 +134,7 @@ def test_a_peer_that_begins_to_keep_a_table_before_it_knows_better() -> None:
     assert head.fields == ((b"a", b"1"),), "the newest entry of the table"
 
 
-def test_malformed_is_not_remembered() -> None:
+def test_malformed_header_block_is_not_cached() -> None:
     theirs, ours = encoder(), decoder()
     block = theirs.encode([*REQUEST, ("connection", "x")]).removeprefix(b"\x20")
     ours.request(encoder().encode(REQUEST))
@@ -144,7 +144,7 @@ def test_malformed_is_not_remembered() -> None:
 
 
 @given(st.lists(st.tuples(NAMES, VALUES.map(lambda value: value * 3)), max_size=6), st.integers(200, 599))
-def test_what_we_send_can_be_read(fields: list[tuple[str, str]], status: int) -> None:
+def test_encoded_response_headers_are_decodable(fields: list[tuple[str, str]], status: int) -> None:
     sent = [(name.encode(), value.encode()) for name, value in fields]
     found = Decoder().decode(encode_response(status, b"text/plain", sent), raw=True)
     assert [tuple(each) for each in found] == [
@@ -155,7 +155,7 @@ def test_what_we_send_can_be_read(fields: list[tuple[str, str]], status: int) ->
     assert [tuple(each) for each in Decoder().decode(encode_fields(sent), raw=True)] == sent
 
 
-def test_a_remembered_block_is_decoded_again_once_there_is_a_table() -> None:
+def test_cached_block_fills_dynamic_table_once_there_is_one() -> None:
     """What it puts into the table may be named by the next block."""
     decoder = HeaderDecoder(Limits(), b"grpc-timeout")
     static = b"\x83\x86\x44\x01/"  # :method POST, :scheme http, :path / with its place in the table

@@ -62,7 +62,7 @@ def test_a_flood_ends_the_connection(name: str) -> None:
     assert found is not None and found.code is Code.ENHANCE_YOUR_CALM
 
 
-def test_a_ping_every_ten_milliseconds_is_nothing() -> None:
+def test_ping_every_ten_milliseconds_is_allowed() -> None:
     talk = Talk()
     for _ in range(20_000):
         talk.now_s += 0.01
@@ -71,7 +71,7 @@ def test_a_ping_every_ten_milliseconds_is_nothing() -> None:
     assert failed(talk) is None
 
 
-def test_a_peer_that_works_may_measure_and_cancel() -> None:
+def test_active_peer_may_send_pings_window_updates_and_resets() -> None:
     """For each of our frames a ping and two windows, as gRPC's clients do; and one call in ten is cancelled."""
     talk = Talk()
     talk.say(settings(INITIAL_WINDOW_SIZE=1 << 20), window_update(0, 1 << 20))
@@ -89,7 +89,7 @@ def test_a_peer_that_works_may_measure_and_cancel() -> None:
     assert failed(talk) is None
 
 
-def test_cancelling_what_has_waited_is_cheap() -> None:
+def test_resets_of_calls_that_waited_long_are_allowed() -> None:
     """A pump that stands makes every call run into its deadline."""
     talk = Talk()
     for number in range(4000):
@@ -101,7 +101,7 @@ def test_cancelling_what_has_waited_is_cheap() -> None:
 
 
 @pytest.mark.parametrize("how", ["by handlers", "by bytes that nobody takes"])
-def test_more_streams_than_there_may_be(how: str) -> None:
+def test_streams_above_limit_are_refused_until_others_end(how: str) -> None:
     talk = Talk(Limits(streams_max=3))
     talk.say(settings(INITIAL_WINDOW_SIZE=0))
     for stream_id in (1, 3, 5, 7):
@@ -123,7 +123,7 @@ def test_more_streams_than_there_may_be(how: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 16000])
-def test_a_header_block_without_end(size: int) -> None:
+def test_header_block_without_end_ends_connection(size: int) -> None:
     talk = Talk()
     talk.say(frame(frames.HEADERS, block(), stream_id=1))
     count = 0
@@ -134,7 +134,7 @@ def test_a_header_block_without_end(size: int) -> None:
     assert count <= 16 and not talk.connection._requests._block
 
 
-def test_a_header_bomb() -> None:
+def test_header_block_that_decodes_to_huge_size_ends_connection() -> None:
     """A small block that names one large field of the table many times."""
     from hpack import Encoder
 
@@ -150,7 +150,7 @@ def test_a_header_bomb() -> None:
     assert found is not None and found.code is Code.ENHANCE_YOUR_CALM
 
 
-def test_late_frames_of_very_many_streams_end_streams_and_not_the_connection() -> None:
+def test_late_frames_on_forgotten_streams_reset_streams_only() -> None:
     talk = Talk(Limits(remembered_streams_max=10))
     for number in range(100):
         talk.say(headers(2 * number + 1))
@@ -162,7 +162,7 @@ def test_late_frames_of_very_many_streams_end_streams_and_not_the_connection() -
     assert failed(talk) is None
 
 
-def test_memory_stays_within_bounds() -> None:
+def test_connection_memory_is_bounded_for_peer_that_never_ends_streams() -> None:
     """A peer that begins streams, sends what its windows allow, and never ends or reads anything."""
     limits = Limits(streams_max=200, stream_window_bytes=1 << 16, connection_window_bytes=1 << 18)
     talk = Talk(limits)
@@ -178,7 +178,7 @@ def test_memory_stays_within_bounds() -> None:
         tracemalloc.stop()
 
 
-def test_data_on_its_way_to_streams_that_we_ended_costs_nothing() -> None:
+def test_data_under_way_to_streams_reset_by_us_is_not_counted_as_flood() -> None:
     """Calls refused for want of room have sent a window's worth each before they know."""
     talk = Talk(Limits(budget_max=100.0))
     for number in range(50):

@@ -16,7 +16,7 @@ def loaded(*argv: str, environ: dict[str, str] | None = None) -> PumpConfig:
     return load(PumpConfig, component="pump", argv=argv, env_prefix="PUMP", flags=FLAGS, environ=environ or {})
 
 
-def test_defaults() -> None:
+def test_pump_config_has_documented_defaults() -> None:
     config = loaded()
     assert config.addr.endswith(":8250")
     assert config.status_listen.endswith(":9250")
@@ -27,7 +27,7 @@ def test_defaults() -> None:
     assert config.directory == "data.pump"
 
 
-def test_a_file_of_upstream(tmp_path: Path) -> None:
+def test_pump_config_reads_every_key_of_original_and_flag_wins_over_environment(tmp_path: Path) -> None:
     """Every key of 1.1 is known, those without effect too; flag over environment over file."""
     path = tmp_path / "pump.toml"
     path.write_text(
@@ -77,12 +77,12 @@ def test_a_file_of_upstream(tmp_path: Path) -> None:
         (["-tso-source", "ntp"], "tso-source"),
     ],
 )
-def test_refusals_name_the_setting(argv: list[str], text: str) -> None:
+def test_pump_config_refusal_names_the_setting(argv: list[str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         loaded(*argv)
 
 
-def test_unknown_keys(tmp_path: Path) -> None:
+def test_pump_config_names_all_unknown_keys_in_one_error(tmp_path: Path) -> None:
     """All of them in one error, in upstream's words (K-02)."""
     path = tmp_path / "pump.toml"
     path.write_text("adr = 'x:1'\n[storage.kv]\nblok = 1\n")
@@ -90,12 +90,12 @@ def test_unknown_keys(tmp_path: Path) -> None:
         loaded("-config", str(path))
 
 
-def test_addresses_without_room_for_a_status_port() -> None:
+def test_status_address_is_any_port_if_addr_port_is_too_high() -> None:
     assert loaded("-addr", "127.0.0.1:65000").status_listen == "127.0.0.1:0"
     assert loaded("-status-addr", "").status_listen == ""
 
 
-def test_every_setting_is_described() -> None:
+def test_every_pump_setting_has_a_description() -> None:
     """docs/configuration.md is made of this."""
     table = reference_markdown(PumpConfig, FLAGS, env_prefix="PUMP")
     for line in table.splitlines()[2:]:

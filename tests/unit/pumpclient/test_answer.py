@@ -28,14 +28,14 @@ from pumpclient.answer import Answer, Outcome, classify, lost, not_sent
         (99, "a code of the future", Outcome.UNKNOWN),
     ],
 )
-def test_codes(code: int, message: str, outcome: Outcome) -> None:
+def test_classify_maps_grpc_code_and_message_to_outcome(code: int, message: str, outcome: Outcome) -> None:
     answer = classify(code, message)
     assert answer.outcome is outcome
     assert answer.acked is (outcome is Outcome.ACKED)
     assert message in answer.detail
 
 
-def test_only_a_pump_that_heard_has_decided() -> None:
+def test_answer_counts_as_heard_only_if_pump_answered() -> None:
     assert not lost("x").heard
     assert not not_sent("x").heard
     assert classify(9, "").heard

@@ -35,7 +35,7 @@ async def writing(pump: StubPump, timeout_s: float) -> AsyncIterator[BatchWriter
         await pump.stop()
 
 
-async def test_what_is_not_answered_in_time_is_late() -> None:
+async def test_batch_write_without_answer_in_time_is_late() -> None:
     """Each after its own time, those that nobody has sent yet too."""
     pump = StubPump("hangs")
     pump.faults += [Fault.HANG] * 100
@@ -47,7 +47,7 @@ async def test_what_is_not_answered_in_time_is_late() -> None:
         assert batch._timer is None and not batch._due
 
 
-async def test_one_timer_for_all_and_none_is_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_batch_writer_uses_one_timer_for_all_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later write is late later; what is answered is forgotten at the next write."""
     pump = StubPump("well")
     async with writing(pump, timeout_s=1000.0) as batch:
@@ -68,7 +68,7 @@ async def test_one_timer_for_all_and_none_is_kept_waiting(monkeypatch: pytest.Mo
         monkeypatch.undo()
 
 
-async def test_the_end_of_the_stream_ends_the_timer() -> None:
+async def test_batch_writer_close_answers_open_writes_and_cancels_timer() -> None:
     pump = StubPump("hangs")
     pump.faults.append(Fault.HANG)
     async with writing(pump, timeout_s=1000.0) as batch:
@@ -78,7 +78,7 @@ async def test_the_end_of_the_stream_ends_the_timer() -> None:
         assert batch._timer is None and not batch._due
 
 
-async def test_a_channel_that_was_closed_meanwhile_ends_the_stream_at_once() -> None:
+async def test_batch_writer_on_closed_channel_answers_not_sent_at_once() -> None:
     """Else every later write would be queued on a stream that never begins, until the first one is late."""
     channel = grpc.aio.insecure_channel("127.0.0.1:1")
     await channel.close()
@@ -89,7 +89,7 @@ async def test_a_channel_that_was_closed_meanwhile_ends_the_stream_at_once() -> 
     await batch.close()
 
 
-async def test_a_connection_whose_channel_was_closed_meanwhile_answers() -> None:
+async def test_connection_with_closed_channel_answers_not_sent() -> None:
     """As where it is reset between a dial and the write that waited for it: nothing was sent, and nothing is raised."""
     channel = grpc.aio.insecure_channel("127.0.0.1:1")
     await channel.close()

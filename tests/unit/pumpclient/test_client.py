@@ -38,7 +38,7 @@ BOTH_WAYS = pytest.mark.parametrize("extension", [True, False], ids=["batched", 
 
 
 @BOTH_WAYS
-async def test_commit_follows_prewrite(field: Field, extension: bool) -> None:
+async def test_commit_goes_to_pump_that_acknowledged_prewrite(field: Field, extension: bool) -> None:
     """Each pump commits exactly what it acknowledged, over either RPC."""
     pumps = [await field.add(name, extension=extension) for name in ("a", "b", "c")]
     client = await field.client(limits=PATIENT)
@@ -52,7 +52,7 @@ async def test_commit_follows_prewrite(field: Field, extension: bool) -> None:
     assert all((pump.plain_calls == 0) is extension for pump in pumps)
 
 
-async def test_hash_is_stable(field: Field) -> None:
+async def test_hash_strategy_chooses_pump_by_start_ts(field: Field) -> None:
     for name in ("a", "b", "c"):
         await field.add(name)
     client = await field.client("hash", limits=PATIENT)
@@ -60,7 +60,7 @@ async def test_hash_is_stable(field: Field) -> None:
         assert await client.write_prewrite(start_ts, KEY, VALUE) == "abc"[start_ts % 3]
 
 
-async def test_unknown_strategy_means_range(field: Field) -> None:
+async def test_unknown_strategy_falls_back_to_range_and_set_strategy_refuses_it(field: Field) -> None:
     await field.add("a")
     client = await field.client("best")
     assert await client.write_prewrite(5, KEY, VALUE) == "a"
@@ -72,7 +72,7 @@ async def test_unknown_strategy_means_range(field: Field) -> None:
     assert await client.write_prewrite(7, KEY, VALUE) == "a"
 
 
-async def test_score_follows_the_records(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_score_strategy_follows_scores_in_registry(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
     """What pumps report arrives by the watch; beside the best possible score the least one gets next to nothing."""
     monkeypatch.setattr("pumpclient.pool.STALE_S", 600.0)  # stub pumps have no heartbeats
     good, bad = await field.add("good"), await field.add("bad")
@@ -92,7 +92,7 @@ async def test_score_follows_the_records(field: Field, monkeypatch: pytest.Monke
     assert len(bad.pending) >= 25
 
 
-async def test_label_keeps_to_its_own_pumps(field: Field) -> None:
+async def test_label_strategy_uses_matching_pumps_and_others_only_without_them(field: Field) -> None:
     """While there is one; then any other takes its place, and the count tells."""
     near, far, go = [await field.add(name) for name in ("near", "far", "go")]
     near.label, far.label = {"zone": "a"}, {"zone": "b"}
@@ -112,7 +112,7 @@ async def test_label_keeps_to_its_own_pumps(field: Field) -> None:
     assert not go.commits
 
 
-async def test_labels_only_would_rather_fail(field: Field) -> None:
+async def test_labels_only_fails_if_no_matching_pump_is_available(field: Field) -> None:
     near, far = await field.add("near"), await field.add("far")
     near.label, far.label = {"zone": "a"}, {"zone": "b"}
     for pump in (near, far):
@@ -138,7 +138,7 @@ async def test_labels_without_the_strategy_are_refused(field: Field) -> None:
             await field.client(strategy, labels=labels)
 
 
-async def test_waiting_binlogs_share_a_message(field: Field) -> None:
+async def test_queued_binlogs_share_one_batch_message(field: Field) -> None:
     """Natural batching: what queues while a message is under way goes in the next one."""
     pump = await field.add("a")
     client = await field.client(limits=PATIENT)
@@ -149,12 +149,12 @@ async def test_waiting_binlogs_share_a_message(field: Field) -> None:
     assert len(pump.messages) < 10
 
 
-async def test_no_pump_registered(field: Field) -> None:
+async def test_client_start_fails_if_no_pump_is_registered(field: Field) -> None:
     with pytest.raises(NoPump, match="no pump found in pd"):
         await field.client()
 
 
-async def test_no_pump_online(field: Field) -> None:
+async def test_prewrite_fails_if_no_pump_is_online(field: Field) -> None:
     pump = await field.add("a")
     client = await field.client()
     pump.state = State.PAUSED
@@ -167,7 +167,7 @@ async def test_no_pump_online(field: Field) -> None:
 
 @BOTH_WAYS
 @pytest.mark.parametrize("fault", [Fault.REFUSE, Fault.REFUSE_TEXT, Fault.ERRMSG, Fault.LOSE_ANSWER, Fault.HANG])
-async def test_a_failing_pump_is_passed_over(field: Field, fault: Fault, extension: bool) -> None:
+async def test_prewrite_moves_on_to_next_pump_after_any_failure(field: Field, fault: Fault, extension: bool) -> None:
     """C-10: any failure but `too large` moves on to the next pump; errmsg counts as a failure."""
     bad, good = await field.add("a", extension=extension), await field.add("b", extension=extension)
     client = await field.client()
@@ -178,7 +178,7 @@ async def test_a_failing_pump_is_passed_over(field: Field, fault: Fault, extensi
 
 
 @BOTH_WAYS
-async def test_too_large_is_not_retried(field: Field, extension: bool) -> None:
+async def test_prewrite_refused_as_too_large_is_not_retried(field: Field, extension: bool) -> None:
     pumps = [await field.add(name, extension=extension) for name in ("a", "b")]
     client = await field.client()
     pumps[0].faults.append(Fault.TOO_LARGE)
@@ -188,7 +188,7 @@ async def test_too_large_is_not_retried(field: Field, extension: bool) -> None:
     assert client.open_transactions == 0
 
 
-async def test_a_pump_with_a_small_message_limit(field: Field) -> None:
+async def test_batch_above_message_limit_of_pump_is_sent_as_single_calls(field: Field) -> None:
     """A batch above the pump's limit ends the stream and says nothing of its binlogs; single calls then do."""
     pump = await field.add("a", returns=True)
     await pump.stop()
@@ -205,7 +205,7 @@ async def test_a_pump_with_a_small_message_limit(field: Field) -> None:
         await client.write_prewrite(101, KEY, value_of(1_200_000))
 
 
-async def test_one_dial_for_everybody(field: Field) -> None:
+async def test_concurrent_writers_share_one_connection_attempt(field: Field) -> None:
     """A pump that does not answer the dial costs each of many writers one dial's time, not the sum of all."""
     pump = await field.add("a", returns=True)
     port = pump.port
@@ -234,7 +234,7 @@ async def test_a_pausing_pump_keeps_its_connection(field: Field) -> None:
     assert client.counts.tries_failed == 0
 
 
-async def test_every_pump_is_tried_and_then_the_fallback(field: Field) -> None:
+async def test_prewrite_tries_every_pump_and_then_fallback_before_failure(field: Field) -> None:
     """C-10 and C-13: past the timeout each pump has been tried, then once more over a fresh connection."""
     pumps = [await field.add(name) for name in ("a", "b")]
     client = await field.client(limits=replace(FAST, write_timeout_s=0.05))
@@ -246,7 +246,7 @@ async def test_every_pump_is_tried_and_then_the_fallback(field: Field) -> None:
     assert all(pump.received for pump in pumps)
 
 
-async def test_fallback_reaches_a_pump_thought_unavailable(field: Field) -> None:
+async def test_fallback_reaches_pump_marked_unavailable(field: Field) -> None:
     pump = await field.add("a")
     client = await field.client(limits=replace(FAST, detect_s=60, detect_soonest_s=60))
     pump.faults.extend([Fault.REFUSE] * 11)
@@ -255,7 +255,7 @@ async def test_fallback_reaches_a_pump_thought_unavailable(field: Field) -> None
     assert client.available_pumps == ("a",)  # marked available again
 
 
-async def test_detection_honours_refusals(field: Field) -> None:
+async def test_refused_probe_does_not_make_pump_available_again(field: Field) -> None:
     """C-05 fixed: a probe that is refused is no sign of life; one that is accepted brings the pump back."""
     bad, _good = await field.add("a"), await field.add("b")
     client = await field.client()
@@ -270,7 +270,7 @@ async def test_detection_honours_refusals(field: Field) -> None:
     await until(lambda: client.available_pumps == ("a", "b"))
 
 
-async def test_restarted_pump_gets_its_commit(field: Field) -> None:
+async def test_commit_waits_for_restart_of_pump_with_prewrite(field: Field) -> None:
     """A commit waits for the pump that has the prewrite, whatever the others offer."""
     pump, other = await field.add("a", returns=True), await field.add("b")
     client = await field.client("hash")
@@ -317,7 +317,7 @@ async def test_commit_goes_on_when_its_caller_is_cancelled(field: Field) -> None
     await until(lambda: pump.commits == {100: 101})
 
 
-async def test_a_start_ts_belongs_to_one_transaction(field: Field) -> None:
+async def test_start_ts_in_use_is_refused_for_another_transaction(field: Field) -> None:
     await field.add("a")
     client = await field.client()
     await client.write_prewrite(100, KEY, VALUE)
@@ -328,7 +328,7 @@ async def test_a_start_ts_belongs_to_one_transaction(field: Field) -> None:
         await client.commit(100, 101)
 
 
-async def test_closed_client_refuses(field: Field) -> None:
+async def test_closed_client_refuses_prewrite(field: Field) -> None:
     await field.add("a")
     client = await field.client()
     await client.close()
@@ -336,7 +336,7 @@ async def test_closed_client_refuses(field: Field) -> None:
         await client.write_prewrite(100, KEY, VALUE)
 
 
-async def test_watch_adds_removes_and_changes(field: Field) -> None:
+async def test_registry_watch_adds_removes_and_redials_pumps(field: Field) -> None:
     """C-04: new pumps are used, pumps that leave `online` are not, deleted ones vanish, moved ones are redialled."""
     first = await field.add("a")
     client = await field.client()
@@ -358,7 +358,7 @@ async def test_watch_adds_removes_and_changes(field: Field) -> None:
     assert second.commits == {100: 101}
 
 
-async def test_a_broken_watch_lists_again(field: Field) -> None:
+async def test_registry_watch_lists_pumps_again_after_etcd_outage(field: Field) -> None:
     await field.add("a")
     client = await field.client()
     field.etcd.fail()

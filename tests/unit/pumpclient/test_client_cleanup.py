@@ -20,7 +20,7 @@ BOTH_WAYS = pytest.mark.parametrize("extension", [True, False], ids=["batched", 
 
 
 @BOTH_WAYS
-async def test_lost_answer_is_cleaned_up_after_the_commit_and_only_there(field: Field, extension: bool) -> None:
+async def test_copy_with_lost_answer_is_rolled_back_only_after_commit_is_stored(field: Field, extension: bool) -> None:
     """The prewrite sits on two pumps; the one that did not acknowledge gets a rollback once the commit is stored."""
     lost, acked, idle = [await field.add(name, extension=extension) for name in ("a", "b", "c")]
     client = await field.client()
@@ -38,7 +38,7 @@ async def test_lost_answer_is_cleaned_up_after_the_commit_and_only_there(field: 
     assert acked.commits == {100: 101}
 
 
-async def test_rollback_overtakes_the_delayed_prewrite(field: Field) -> None:
+async def test_rollback_that_overtakes_delayed_prewrite_leaves_nothing_pending(field: Field) -> None:
     """The copy arrives after its rollback: the tombstone refuses it, and nothing stays pending."""
     late, acked = await field.add("a"), await field.add("b")
     client = await field.client()
@@ -51,7 +51,7 @@ async def test_rollback_overtakes_the_delayed_prewrite(field: Field) -> None:
     assert acked.commits == {100: 101}
 
 
-async def test_clean_up_lasts_until_it_is_answered(field: Field) -> None:
+async def test_cleanup_rollback_is_repeated_until_pump_answers(field: Field) -> None:
     """A pump that is down owes an answer until it is back."""
     lost, _acked = await field.add("a", returns=True), await field.add("b")
     client = await field.client()
@@ -70,7 +70,7 @@ async def test_clean_up_lasts_until_it_is_answered(field: Field) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.BUSY, Fault.FULL, Fault.REFUSE_TEXT])
-async def test_clean_up_outlasts_a_refusal_that_passes(field: Field, fault: Fault) -> None:
+async def test_cleanup_rollback_is_repeated_after_temporary_refusal(field: Field, fault: Fault) -> None:
     """A pump with a full disk, or too much in flight, refuses rollbacks, too, and has the copy still."""
     lost, acked = await field.add("a"), await field.add("b")
     client = await field.client()
@@ -86,7 +86,7 @@ async def test_clean_up_outlasts_a_refusal_that_passes(field: Field, fault: Faul
     assert acked.commits == {100: 101}
 
 
-async def test_a_refusal_that_stays_is_no_reason_to_ask_again(field: Field) -> None:
+async def test_cleanup_rollback_is_not_repeated_after_permanent_refusal(field: Field) -> None:
     lost, _acked = await field.add("a"), await field.add("b")
     client = await field.client()
     lost.faults.append(Fault.LOSE_ANSWER)
@@ -98,7 +98,7 @@ async def test_a_refusal_that_stays_is_no_reason_to_ask_again(field: Field) -> N
     assert len(lost.of(BinlogType.ROLLBACK)) == 1
 
 
-async def test_the_pump_that_acknowledged_at_the_second_try_is_never_cleaned(field: Field) -> None:
+async def test_pump_that_acknowledged_second_try_gets_no_rollback(field: Field) -> None:
     """First answer lost, second try acknowledged, both on one pump: a rollback there would lose the transaction."""
     pump = await field.add("a")
     client = await field.client()
@@ -110,7 +110,7 @@ async def test_the_pump_that_acknowledged_at_the_second_try_is_never_cleaned(fie
     assert pump.commits == {100: 101}
 
 
-async def test_failed_prewrite_is_cleaned_everywhere(field: Field) -> None:
+async def test_failed_prewrite_is_rolled_back_on_every_pump_tried(field: Field) -> None:
     """No pump acknowledged: the transaction never commits, and every possible copy goes."""
     pumps = [await field.add(name) for name in ("a", "b")]
     client = await field.client(limits=replace(FAST, write_timeout_s=0.05))
@@ -123,7 +123,7 @@ async def test_failed_prewrite_is_cleaned_everywhere(field: Field) -> None:
     assert all(not pump.pending and pump.tombstones == {100} for pump in pumps)
 
 
-async def test_cancelled_prewrite_is_cleaned(field: Field) -> None:
+async def test_cancelled_prewrite_is_rolled_back_on_pump_tried(field: Field) -> None:
     pump = await field.add("a")
     client = await field.client(limits=replace(FAST, write_timeout_s=10))
     pump.only = lambda envelope: envelope.tp == BinlogType.PREWRITE
@@ -138,7 +138,7 @@ async def test_cancelled_prewrite_is_cleaned(field: Field) -> None:
     assert client.rollbacks_owed == 1
 
 
-async def test_undelivered_commit_cleans_nothing(field: Field) -> None:
+async def test_undelivered_commit_triggers_no_cleanup_rollback(field: Field) -> None:
     """Not settled: the copy elsewhere may be all that is left."""
     lost, acked = await field.add("a"), await field.add("b")
     client = await field.client(limits=replace(FAST, commit_budget_s=0.03))

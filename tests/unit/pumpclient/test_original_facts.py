@@ -20,11 +20,11 @@ def in_code() -> set[str]:
 
 
 @pytest.mark.parametrize("fact", FACTS)
-def test_a_fact_is_kept_or_answered(fact: str) -> None:
+def test_fact_about_original_client_is_cited_or_explained(fact: str) -> None:
     assert fact in in_code() | ids_in((ROOT / "docs" / "compatibility.md").read_text()), fact
 
 
-def test_the_list_is_whole() -> None:
+def test_list_of_client_facts_equals_facts_page() -> None:
     """No fact of the pump client in docs/facts.md is missing above, and none is cited that nobody knows."""
     headings = (ROOT / "docs" / "facts.md").read_text().split("## Pump client")[1].split("\n## ")[0]
     assert [line.removeprefix("### ") for line in headings.splitlines() if line.startswith("### C-")] == FACTS

@@ -15,7 +15,7 @@ from pumpclient.payload import (
 from tests.support.capture import GOLDEN, CaptureSet
 
 
-def test_every_recorded_write_can_be_written_again() -> None:
+def test_recorded_tidb_writes_are_rebuilt_byte_for_byte() -> None:
     """What TiDB sent, field for field: P with rows, P with a DDL, C and R (X-01, X-02, X-03)."""
     kinds: set[tuple[int, bool]] = set()
     for payload in CaptureSet(GOLDEN / "keys").writes:

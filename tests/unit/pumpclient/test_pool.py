@@ -20,7 +20,7 @@ def test_only_online_pumps_are_available_in_the_order_of_ids() -> None:
     assert len(pool) == 4
 
 
-def test_eleven_errors_in_a_row_make_it_unavailable() -> None:
+def test_eleven_consecutive_errors_make_pump_unavailable() -> None:
     pool = Pool()
     pool.put(status("a"))
     assert [pool.failed("a") for _ in range(ERRORS_MAX + 2)] == [False] * ERRORS_MAX + [True, False]
@@ -30,7 +30,7 @@ def test_eleven_errors_in_a_row_make_it_unavailable() -> None:
     assert pool.available() == ("a",)
 
 
-def test_a_broken_stream_is_one_error() -> None:
+def test_broken_stream_counts_as_one_error() -> None:
     """Hundreds of binlogs may have been on it; the pump is not hundreds of times as bad."""
     pool = Pool()
     pool.put(status("a"))
@@ -40,7 +40,7 @@ def test_a_broken_stream_is_one_error() -> None:
     assert [pool.failed("a", object()) for _ in range(ERRORS_MAX)] == [False] * (ERRORS_MAX - 1) + [True]
 
 
-def test_a_success_clears_the_count() -> None:
+def test_success_resets_error_count() -> None:
     pool = Pool()
     pool.put(status("a"))
     for _ in range(5):
@@ -50,7 +50,7 @@ def test_a_success_clears_the_count() -> None:
     assert pool.available() == ("a",)
 
 
-def test_heartbeats_change_nothing() -> None:
+def test_heartbeat_does_not_make_failed_pump_available() -> None:
     """The record is written every two seconds; only state and address matter."""
     pool = Pool()
     pool.put(status("a"))
@@ -60,7 +60,7 @@ def test_heartbeats_change_nothing() -> None:
     assert pool.available() == ()
 
 
-def test_a_new_state_or_address_is_a_fresh_start() -> None:
+def test_new_state_or_address_makes_failed_pump_available() -> None:
     pool = Pool()
     pool.put(status("a"))
     for _ in range(ERRORS_MAX + 1):
@@ -75,7 +75,7 @@ def test_a_new_state_or_address_is_a_fresh_start() -> None:
     assert pool.available() == ("a",)
 
 
-def test_a_listing_replaces_everything() -> None:
+def test_replace_all_replaces_pumps_and_returns_removed_ones() -> None:
     pool = Pool()
     for node_id in "abc":
         pool.put(status(node_id))
@@ -85,7 +85,7 @@ def test_a_listing_replaces_everything() -> None:
     assert pool.get("a") is None
 
 
-def test_strangers_are_ignored() -> None:
+def test_pool_ignores_results_of_unknown_pump() -> None:
     pool = Pool()
     assert pool.failed("x") is False
     assert pool.succeeded("x") is False
@@ -107,7 +107,7 @@ def two(clock: Clock) -> Pool:
     return pool
 
 
-def test_a_slow_pump_is_passed_over_and_the_last_one_never() -> None:
+def test_slow_pump_is_skipped_unless_it_is_the_last_one() -> None:
     pool = two(Clock())
     assert pool.found_slow("a") is True
     assert pool.available() == ("b",)
@@ -116,7 +116,7 @@ def test_a_slow_pump_is_passed_over_and_the_last_one_never() -> None:
     assert pool.available() == ("b",)
 
 
-def test_only_a_probe_ends_slowness_while_there_are_others() -> None:
+def test_slow_pump_is_available_again_only_after_probe() -> None:
     """Acknowledgements that come late, one after another, are what made it slow."""
     pool = two(Clock())
     pool.found_slow("a")
@@ -129,7 +129,7 @@ def test_only_a_probe_ends_slowness_while_there_are_others() -> None:
     assert pool.succeeded("a") is True, "the only one there is"
 
 
-def test_probes_come_ever_later() -> None:
+def test_probe_pauses_double_up_to_maximum() -> None:
     clock = Clock()
     pool = two(clock)
     pool.found_slow("a")
@@ -143,7 +143,7 @@ def test_probes_come_ever_later() -> None:
     assert pauses == [1, 2, 4, 8, 16, PAUSE_MAX_S, PAUSE_MAX_S, PAUSE_MAX_S]
 
 
-def test_a_pump_that_comes_and_goes_comes_back_ever_later() -> None:
+def test_probe_pause_doubles_for_pump_that_is_slow_repeatedly() -> None:
     """Each return costs writers a second of waiting; after a steady while it has its first chance again."""
     clock = Clock()
     pool = two(clock)
@@ -160,7 +160,7 @@ def test_a_pump_that_comes_and_goes_comes_back_ever_later() -> None:
     assert pool.next_probe_s() == 1
 
 
-def test_all_are_probed_at_once_where_none_is_available() -> None:
+def test_all_suspended_pumps_are_probed_at_once_if_none_is_available() -> None:
     clock = Clock()
     pool = two(clock)
     pool.found_slow("a")
@@ -170,7 +170,7 @@ def test_all_are_probed_at_once_where_none_is_available() -> None:
     assert pool.due() == ("a", "b")
 
 
-def test_what_is_not_suspended_is_never_due() -> None:
+def test_available_pumps_are_never_due_for_probe() -> None:
     pool = two(Clock())
     assert pool.next_probe_s() == float("inf")
     assert pool.due() == ()
@@ -185,7 +185,7 @@ def scored(pool: Pool, clock: Clock, **scores: int) -> None:
         pool.put(NodeStatus(node_id, "h:1", State.ONLINE, score=score, update_ts=int(clock.now_s * 1000)))
 
 
-def test_pumps_that_report_nothing_count_as_the_mean() -> None:
+def test_pump_without_score_gets_mean_weight() -> None:
     """A Go pump gets its share beside ours; among Go pumps alone all count alike."""
     clock = Clock()
     pool = Pool(clock=clock)
@@ -195,7 +195,7 @@ def test_pumps_that_report_nothing_count_as_the_mean() -> None:
     assert pool.weights(("go", "unknown")) == [1, 1]
 
 
-def test_a_score_that_is_not_renewed_is_the_worst() -> None:
+def test_score_without_new_heartbeat_becomes_worst() -> None:
     clock = Clock()
     pool = Pool(clock=clock)
     scored(pool, clock, a=900, b=300)
@@ -209,7 +209,7 @@ def test_a_score_that_is_not_renewed_is_the_worst() -> None:
     assert pool.weights(("a", "b")) == [800, 400]
 
 
-def test_rare_heartbeats_are_no_silence() -> None:
+def test_rarer_heartbeats_do_not_make_score_stale() -> None:
     """`heartbeat-interval` is an operator's choice."""
     clock = Clock()
     pool = Pool(clock=clock)
@@ -223,7 +223,7 @@ def test_rare_heartbeats_are_no_silence() -> None:
     assert pool.weights(("a", "b")) == [WORST, 100]
 
 
-def test_a_pool_of_labels_has_no_others() -> None:
+def test_pool_restricted_to_labels_ignores_other_pumps() -> None:
     clock = Clock()
     pool = Pool(clock=clock, only={"zone": "a"})
     pool.put(NodeStatus("a1", "h:1", State.ONLINE, label={"zone": "a", "status": "h:2"}))

@@ -110,7 +110,7 @@ async def play(played: Played, pumps: str) -> tuple[str | None, set[str]]:
         st.lists(st.tuples(st.sampled_from(Way), st.sampled_from([0.0, PATIENCE_S, 4 * PATIENCE_S])), max_size=3),
     )
 )
-def test_every_copy_is_known(orders: dict[str, list[tuple[Way, float]]]) -> None:
+def test_prewrite_knows_every_pump_that_may_hold_a_copy(orders: dict[str, list[tuple[Way, float]]]) -> None:
     """However tries overlap: one pump at most gets the transaction's end, and all others with a copy a rollback."""
     played = Played({pump: list(ways) for pump, ways in orders.items()})
     acked, unknown = asyncio.run(play(played, "abc"))
@@ -118,25 +118,25 @@ def test_every_copy_is_known(orders: dict[str, list[tuple[Way, float]]]) -> None
     assert acked not in unknown
 
 
-async def test_whoever_answers_first_has_it() -> None:
+async def test_first_pump_to_acknowledge_gets_the_transaction() -> None:
     played = Played({"a": [(Way.ACKS, FOREVER_S)], "b": [(Way.ACKS, 0.0)]})
     acked, unknown = await play(played, "ab")
     assert (acked, unknown, played.slow) == ("b", {"a"}, ["a"])
 
 
-async def test_one_alone_is_waited_for() -> None:
+async def test_prewrite_waits_for_single_slow_pump() -> None:
     played = Played({"a": [(Way.ACKS, 20 * PATIENCE_S)]})
     assert await play(played, "a") == ("a", set())
 
 
-async def test_nobody_is_tried_twice_beside_itself() -> None:
+async def test_prewrite_does_not_ask_a_pump_twice_concurrently() -> None:
     """Both hang: the first of them to answer has it, and neither got a second copy meanwhile."""
     played = Played({"a": [(Way.ACKS, 0.05)], "b": [(Way.ACKS, FOREVER_S)]}, waits_for={"a": "b"})
     assert await play(played, "ab") == ("a", {"b"})
     assert played.orders == {"a": [], "b": []}
 
 
-async def test_a_process_that_stood_still_blames_no_pump() -> None:
+async def test_blocked_event_loop_marks_no_pump_slow() -> None:
     """The timer and the answer are due together when the loop runs again; the timer came too late to say anything."""
     played = Played({"a": [(Way.ACKS, 0.25)], "b": [(Way.ACKS, 0.0)]})
     loop = asyncio.get_running_loop()
@@ -164,7 +164,7 @@ def hang(pump: StubPump) -> None:
 
 
 @BOTH_WAYS
-async def test_a_pump_that_hangs_costs_its_patience_once(field: Field, extension: bool) -> None:
+async def test_pump_that_hangs_delays_only_first_prewrite(field: Field, extension: bool) -> None:
     """The next prewrites do not ask it, and what it may hold is rolled back."""
     bad, good = await field.add("a", extension=extension), await field.add("b", extension=extension)
     client = await field.client(limits=QUICK)
@@ -181,7 +181,7 @@ async def test_a_pump_that_hangs_costs_its_patience_once(field: Field, extension
         await until(lambda: bad.tombstones == {100})
 
 
-async def test_what_is_large_is_given_time(field: Field) -> None:
+async def test_patience_grows_with_bytes_already_under_way(field: Field) -> None:
     """Sixteen MiB are not slow because they take longer than two bytes."""
     await field.add("a")
     client = await field.client(limits=QUICK)
@@ -193,7 +193,7 @@ async def test_what_is_large_is_given_time(field: Field) -> None:
     assert writer.patience_s("a", 8 << 20) == pytest.approx(0.05 + 3 + 0.1)
 
 
-async def test_a_large_one_alone_is_given_time(field: Field) -> None:
+async def test_patience_includes_bytes_of_the_prewrite_itself(field: Field) -> None:
     """Its own bytes count, though nothing of it is at the pump when the wait begins."""
     await field.add("a")
     await field.add("b")
@@ -212,7 +212,7 @@ async def test_a_large_one_alone_is_given_time(field: Field) -> None:
     assert given[0] > 0.05 + 2
 
 
-async def test_a_try_that_was_cancelled_from_outside_is_a_possible_copy(field: Field) -> None:
+async def test_cancelled_attempt_counts_as_possible_copy(field: Field) -> None:
     """As at the end of an event loop, which cancels every task."""
     played = Played({"a": [(Way.ACKS, FOREVER_S)], "b": [(Way.ACKS, FOREVER_S)]}, waits_for={"b": "a"})
     task = asyncio.create_task(play(played, "ab"))
@@ -226,7 +226,7 @@ async def test_a_try_that_was_cancelled_from_outside_is_a_possible_copy(field: F
     assert set(played.tracker.failed(7).pumps) == {"a", "b"}
 
 
-async def test_a_slow_pump_comes_back_by_a_probe(field: Field) -> None:
+async def test_slow_pump_is_available_again_after_successful_probe(field: Field) -> None:
     bad = await field.add("a", extension=False)
     await field.add("b")
     client = await field.client(limits=replace(QUICK, detect_first_s=0.05))
@@ -235,7 +235,7 @@ async def test_a_slow_pump_comes_back_by_a_probe(field: Field) -> None:
     await until(lambda: client.available_pumps == ("a", "b"))
 
 
-async def test_a_cancelled_caller_leaves_no_copy_behind(field: Field) -> None:
+async def test_cancelled_prewrite_rolls_back_every_copy(field: Field) -> None:
     bad, good = await field.add("a", extension=False), await field.add("b", extension=False)
     client = await field.client(limits=QUICK)
     hang(bad)
@@ -249,7 +249,7 @@ async def test_a_cancelled_caller_leaves_no_copy_behind(field: Field) -> None:
     assert client.open_transactions == 0
 
 
-async def test_a_stream_that_hangs_is_left(field: Field) -> None:
+async def test_batch_stream_that_hangs_is_replaced(field: Field) -> None:
     """Nobody waits for what is on it any more; a pump that has come back gets another."""
     bad = await field.add("a")
     await field.add("b")

@@ -95,14 +95,14 @@ def best_only(pool: Pool, names: Sequence[str]) -> str:
     return names[weights.index(max(weights))]
 
 
-def test_like_pumps_get_alike() -> None:
+def test_score_selection_spreads_load_evenly_over_equal_pumps() -> None:
     queues = [Queue(name, 1000) for name in "abc"]
     run(queues, load=900, seconds=60)
     assert all(0.28 < share < 0.39 for share in shares(queues, since_s=10).values())
     assert max(queue.worst_wait_s for queue in queues) < 0.05
 
 
-def test_the_best_alone_would_be_a_herd() -> None:
+def test_choosing_only_the_best_score_overloads_a_pump() -> None:
     """The control: the same pumps, the same load, and nothing but the choice is different."""
     queues = [Queue(name, 1000) for name in "abc"]
     run(queues, load=2000, seconds=60, choose=best_only)
@@ -110,7 +110,7 @@ def test_the_best_alone_would_be_a_herd() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_slow_pump_gets_what_it_can_do(seed: int) -> None:
+def test_score_selection_gives_slow_pump_only_what_it_can_write(seed: int) -> None:
     """A third of the writes would be three times what it can do. Its queue ends, and no other pump falls over."""
     queues = [Queue("a", 1000), Queue("b", 1000), Queue("slow", 100)]
     run(queues, load=900, seconds=120, seed=seed)
@@ -123,7 +123,7 @@ def test_a_slow_pump_gets_what_it_can_do(seed: int) -> None:
     assert 0.35 < settled["b"] < 0.6
 
 
-def test_shares_settle() -> None:
+def test_score_selection_shares_do_not_oscillate() -> None:
     """No swinging to and fro: each pump's share of any five seconds is near its share of all."""
     queues = [Queue("a", 2000), Queue("b", 1000), Queue("c", 1000)]
     run(queues, load=2400, seconds=120)
@@ -134,7 +134,7 @@ def test_shares_settle() -> None:
         assert all(abs(part[name] - whole[name]) < 0.06 for name in whole), (begin_s, part, whole)
 
 
-def test_a_pump_that_recovers_gets_its_share_again() -> None:
+def test_score_selection_returns_share_to_recovered_pump() -> None:
     queues = [Queue("a", 1000), Queue("b", 1000)]
     queues[1].rate = 20
     run(queues, load=400, seconds=60)
@@ -145,14 +145,14 @@ def test_a_pump_that_recovers_gets_its_share_again() -> None:
     assert 0.4 < shares(healed, since_s=30)["b"] < 0.6
 
 
-def test_disks_fill_evenly() -> None:
+def test_score_selection_fills_disks_by_available_space() -> None:
     """A disk with a third of the room gets a third as much."""
     queues = [Queue("empty", 10_000, room=0.9), Queue("fuller", 10_000, room=0.3)]
     run(queues, load=1000, seconds=30)
     assert 0.2 < shares(queues, since_s=0)["fuller"] < 0.3
 
 
-def test_go_pumps_stay_in_use() -> None:
+def test_score_selection_keeps_using_pumps_without_score() -> None:
     queues = [Queue("ours", 1000), Queue("go", 1000, reports=False)]
     run(queues, load=500, seconds=30)
     assert 0.4 < shares(queues, since_s=0)["go"] < 0.6

@@ -15,7 +15,7 @@ from pumpclient.selector import HashSelector, LabelSelector, RangeSelector, Scor
 NAMES = st.lists(st.text("abcdef", min_size=1, max_size=3), unique=True, max_size=6)
 
 
-def test_range_goes_round() -> None:
+def test_range_selector_goes_round_robin() -> None:
     selector = RangeSelector()
     chosen = [selector.select(("a", "b", "c"), start_ts=9, tries=0) for _ in range(7)]
     assert chosen == ["a", "b", "c", "a", "b", "c", "a"]
@@ -31,7 +31,7 @@ def test_range_starts_over_when_the_list_changes() -> None:
 
 
 @given(NAMES, st.integers(0, 2**62), st.integers(0, 20))
-def test_hash_is_a_function_of_its_arguments(names: list[str], start_ts: int, tries: int) -> None:
+def test_hash_selector_depends_only_on_start_ts_and_tries(names: list[str], start_ts: int, tries: int) -> None:
     """Whichever process asks, and whatever it asked before; each retry meets the next pump."""
     available = tuple(sorted(names))
     chosen = HashSelector().select(available, start_ts=start_ts, tries=tries)
@@ -44,13 +44,13 @@ def test_hash_is_a_function_of_its_arguments(names: list[str], start_ts: int, tr
 
 
 @given(NAMES.filter(bool), st.integers(1, 50))
-def test_range_is_fair(names: list[str], rounds: int) -> None:
+def test_range_selector_chooses_each_pump_equally_often(names: list[str], rounds: int) -> None:
     selector = RangeSelector()
     counts = Counter(selector.select(names, start_ts=0, tries=0) for _ in range(rounds * len(names)))
     assert set(counts.values()) == {rounds}
 
 
-def test_names() -> None:
+def test_make_selector_knows_four_names_and_falls_back_to_range() -> None:
     def made(name: str) -> tuple[str, bool]:
         selector, known = make_selector(name, weights=alike)
         return selector.name, known
@@ -78,7 +78,7 @@ def test_score_chooses_as_often_as_weights_say() -> None:
     assert {pump: round(count / 10_000, 1) for pump, count in counts.items()} == {"a": 0.1, "b": 0.3, "c": 0.6}
 
 
-def test_writers_that_see_the_same_do_not_do_the_same() -> None:
+def test_score_selectors_with_same_weights_choose_different_pumps() -> None:
     """A thousand processes whose first write is now: each pump gets its share, none gets them all."""
     weights = {"a": 900.0, "b": 1000.0, "c": 950.0}
     first = Counter(
@@ -101,7 +101,9 @@ def test_score_tries_each_pump_before_any_twice(names: list[str], tried: set[str
 
 
 @given(NAMES, st.sets(st.text("abcdef", min_size=1, max_size=3)), st.sets(st.text("abcdef", min_size=1, max_size=3)))
-def test_label_takes_its_own_then_others_then_anyone(names: list[str], ours: set[str], tried: set[str]) -> None:
+def test_label_selector_prefers_untried_matching_then_other_pumps(
+    names: list[str], ours: set[str], tried: set[str]
+) -> None:
     selector = LabelSelector(ScoreSelector(alike), lambda pump: pump in ours)
     chosen = selector.select(names, start_ts=0, tries=1, tried=tried)
     mine, others = set(names) & ours, set(names) - ours
@@ -113,6 +115,6 @@ def test_label_takes_its_own_then_others_then_anyone(names: list[str], ours: set
 
 
 @pytest.mark.parametrize(("ours", "chosen"), [("a", "a"), ("", "abc")])
-def test_without_a_pump_of_its_label_any_is_taken(ours: str, chosen: str) -> None:
+def test_label_selector_chooses_any_pump_without_matching_one(ours: str, chosen: str) -> None:
     selector = LabelSelector(ScoreSelector(alike), lambda pump: pump in ours)
     assert {selector.select("abc", start_ts=0, tries=0) for _ in range(200)} == set(chosen)

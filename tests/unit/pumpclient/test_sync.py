@@ -31,7 +31,7 @@ async def _shop() -> tuple[Shop, Service]:
     return shop, await shop.service()
 
 
-def test_client_from_threads(loop: LoopThread) -> None:
+def test_sync_client_writes_from_several_threads(loop: LoopThread) -> None:
     shop, service = loop.run(_shop())
     client = SyncPumpsClient(service.client, loop)
 
@@ -47,7 +47,7 @@ def test_client_from_threads(loop: LoopThread) -> None:
     loop.run(shop.close())
 
 
-def test_service_from_threads(loop: LoopThread) -> None:
+def test_sync_service_runs_transactions_and_ddl_from_several_threads(loop: LoopThread) -> None:
     shop, inner = loop.run(_shop())
     service = SyncService(inner, loop)
     service.create_database("shop")
@@ -76,7 +76,7 @@ def test_service_from_threads(loop: LoopThread) -> None:
     loop.run(shop.close())
 
 
-def test_no_blocking_call_inside_the_loop(loop: LoopThread) -> None:
+def test_loop_thread_refuses_blocking_call_inside_its_event_loop(loop: LoopThread) -> None:
     async def nested() -> None:
         loop.run(nothing())
 
@@ -100,7 +100,7 @@ def test_a_failed_connect_leaves_no_thread() -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_run_and_outcome_from_a_thread(loop: LoopThread) -> None:
+def test_sync_run_repeats_rolled_back_transaction_and_asks_for_lost_answer(loop: LoopThread) -> None:
     """The answer of the first commit is lost for longer than its budget: asked, and not written again."""
 
     async def brief() -> tuple[Shop, Service]:

@@ -20,7 +20,7 @@ def begun(*start_ts: int, open_max: int = 100) -> Tracker:
     return tracker
 
 
-def test_clean_up_names_everybody_but_the_one_that_acknowledged() -> None:
+def test_tracker_cleanup_names_every_pump_but_the_acknowledging_one() -> None:
     tracker = begun(1)
     for pump in ("c", "a", "b"):
         tracker.unknown(1, pump)
@@ -30,7 +30,7 @@ def test_clean_up_names_everybody_but_the_one_that_acknowledged() -> None:
     assert (clean.start_ts, clean.pumps, clean.prewrite_key) == (1, ("a", "c"), KEY)
 
 
-def test_nothing_is_cleaned_before_the_outcome_is_settled() -> None:
+def test_tracker_allows_no_cleanup_before_outcome_is_settled() -> None:
     """There is no way to a CleanUp but `settled`, which needs an end, and `failed`, which needs that nobody acked."""
     tracker = begun(1)
     tracker.unknown(1, "a")
@@ -43,7 +43,7 @@ def test_nothing_is_cleaned_before_the_outcome_is_settled() -> None:
         tracker.failed(1)
 
 
-def test_failed_prewrite_cleans_all() -> None:
+def test_tracker_cleanup_of_failed_prewrite_names_all_pumps() -> None:
     tracker = begun(1)
     tracker.unknown(1, "a")
     tracker.unknown(1, "b")
@@ -52,7 +52,7 @@ def test_failed_prewrite_cleans_all() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(5, 6), (5, 0), (0, 5)])
-def test_a_commit_ts_once_sent_never_changes(first: int, second: int) -> None:
+def test_tracker_refuses_changed_commit_ts(first: int, second: int) -> None:
     """Rule 19; a rollback is an end like another."""
     tracker = begun(1)
     tracker.acked(1, "a")
@@ -64,7 +64,7 @@ def test_a_commit_ts_once_sent_never_changes(first: int, second: int) -> None:
     assert tracker.ending(1, first) == "a"
 
 
-def test_an_end_needs_an_acknowledged_prewrite() -> None:
+def test_tracker_refuses_commit_without_acknowledged_prewrite() -> None:
     tracker = begun(1)
     with pytest.raises(UnknownTransaction):
         tracker.ending(1, 5)
@@ -72,12 +72,12 @@ def test_an_end_needs_an_acknowledged_prewrite() -> None:
         tracker.ending(2, 5)
 
 
-def test_a_start_ts_is_used_once() -> None:
+def test_tracker_refuses_start_ts_in_use() -> None:
     with pytest.raises(DuplicateTransaction):
         begun(1, 1)
 
 
-def test_the_bound_refuses_by_name_and_makes_room_for_what_was_reported() -> None:
+def test_tracker_limit_refuses_new_transaction_until_one_was_reported_expired() -> None:
     tracker = begun(1, 2, open_max=2)
     with pytest.raises(TooManyTransactions, match="2 transactions are open"):
         tracker.begin(3, KEY, now_s=3)
@@ -88,7 +88,7 @@ def test_the_bound_refuses_by_name_and_makes_room_for_what_was_reported() -> Non
         tracker.ending(1, 5)
 
 
-def test_room_is_not_made_of_a_delivery_under_way() -> None:
+def test_tracker_keeps_expired_transaction_while_its_delivery_is_under_way() -> None:
     tracker = begun(1, open_max=1)
     tracker.acked(1, "a")
     tracker.ending(1, 5)
@@ -99,7 +99,7 @@ def test_room_is_not_made_of_a_delivery_under_way() -> None:
     tracker.begin(2, KEY, now_s=100)
 
 
-def test_expired_are_given_once_and_in_order() -> None:
+def test_tracker_returns_expired_transactions_once_in_order() -> None:
     tracker = begun(1, 2, 3)
     assert [t.start_ts for t in tracker.expired(now_s=4, ttl_s=1.5)] == [1, 2]
     assert tracker.expired(now_s=4, ttl_s=1.5) == []

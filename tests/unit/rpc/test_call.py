@@ -44,7 +44,7 @@ def fed(call: Call, data: bytes, now_s: float) -> float:
 
 
 @pytest.mark.parametrize("kind", [SingleCall, BidiCall])
-async def test_a_large_message_goes_on_by_its_share(kind: Any) -> None:
+async def test_call_with_large_message_progresses_only_by_a_share_of_it(kind: Any) -> None:
     handlers = {"unary": echo} if kind is SingleCall else {"bidi": each}
     method = Method(request_bytes_max=64 * MIB, **handlers)
     call: Call = kind(Link(), 1, b"/t", method, gzip=False)
@@ -59,7 +59,7 @@ async def test_a_large_message_goes_on_by_its_share(kind: Any) -> None:
     call.cancel()
 
 
-async def test_a_small_message_goes_on_by_each_byte() -> None:
+async def test_call_with_small_message_progresses_with_each_byte() -> None:
     call = SingleCall(Link(), 1, b"/t", Method(unary=echo), gzip=False)
     assert fed(call, PREFIX.pack(0, 50), 10.0) == 10.0
     assert [fed(call, b"x", second) for second in (20.0, 30.0)] == [20.0, 30.0]
@@ -89,7 +89,7 @@ async def dead(found: weakref.ref[Call]) -> None:
 
 @pytest.mark.usefixtures("_no_collector")
 @pytest.mark.parametrize("kind", [SingleCall, BidiCall])
-async def test_a_call_that_has_ended_needs_no_garbage_collector(kind: Any) -> None:
+async def test_ended_call_is_freed_without_garbage_collector(kind: Any) -> None:
     """A server has many, and each may hold a message."""
     handlers = {"unary": echo} if kind is SingleCall else {"bidi": each}
     call: Call = kind(Link(), 1, b"/t", Method(**handlers), gzip=False)
@@ -101,7 +101,7 @@ async def test_a_call_that_has_ended_needs_no_garbage_collector(kind: Any) -> No
 
 @pytest.mark.usefixtures("_no_collector")
 @pytest.mark.parametrize("kind", [SingleCall, BidiCall])
-async def test_an_answer_is_not_kept_whose_reader_has_gone(kind: Any) -> None:
+async def test_answer_is_freed_after_its_reader_has_gone(kind: Any) -> None:
     """The answer of PullBinlogs is a whole transaction."""
     answer, sending = bytearray(MIB), asyncio.Event()
 
@@ -123,7 +123,7 @@ async def test_an_answer_is_not_kept_whose_reader_has_gone(kind: Any) -> None:
 
 
 @pytest.mark.usefixtures("_no_collector")
-async def test_half_a_message_is_not_kept_whose_sender_has_gone() -> None:
+async def test_partial_message_is_freed_after_its_sender_has_gone() -> None:
     call = SingleCall(Link(), 1, b"/t", Method(request_bytes_max=64 * MIB, unary=echo), gzip=False)
     call.on_data(PREFIX.pack(0, 60 * MIB) + bytes(MIB), end=False)
     call.cancel()

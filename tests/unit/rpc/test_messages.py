@@ -57,7 +57,7 @@ def test_a_message_is_announced_before_its_bytes() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, MAPPED_BYTES_MIN - 1, MAPPED_BYTES_MIN, MAPPED_BYTES_MIN + 1])
-def test_a_large_one_is_a_view_that_nobody_can_change(size: int) -> None:
+def test_collector_returns_large_message_as_read_only_view(size: int) -> None:
     data = bytes(range(256)) * (size // 256) + bytes(size % 256)
     collector = Collector(1 << 30, lambda _: None)
     cut = framed(data)
@@ -67,7 +67,7 @@ def test_a_large_one_is_a_view_that_nobody_can_change(size: int) -> None:
         assert isinstance(found[0].data, memoryview) and found[0].data.readonly
 
 
-def test_what_is_announced_takes_no_memory_until_it_comes() -> None:
+def test_collector_allocates_memory_only_as_bytes_arrive() -> None:
     def resident() -> int:
         with open("/proc/self/statm") as file:  # noqa: PTH123
             return int(file.read().split()[1]) * 4096
@@ -80,7 +80,7 @@ def test_what_is_announced_takes_no_memory_until_it_comes() -> None:
     assert resident() - before < 64 * MIB
 
 
-def test_a_message_above_the_limit_is_known_by_its_beginning() -> None:
+def test_collector_refuses_message_above_limit_with_its_beginning() -> None:
     def announced(_size: int) -> None:
         raise AssertionError("there is nothing to find room for")
 
@@ -95,7 +95,7 @@ def test_a_message_above_the_limit_is_known_by_its_beginning() -> None:
 
 @pytest.mark.parametrize("flags", [2, 255])
 @pytest.mark.parametrize("cut", [0, 1, 5])
-def test_flags_that_nobody_knows(flags: int, cut: int) -> None:
+def test_collector_refuses_unknown_flags(flags: int, cut: int) -> None:
     collector = Collector(1000, lambda _: None)
     data = framed(b"abc", flags)
     with pytest.raises(RpcError, match="unknown flags"):
@@ -103,20 +103,20 @@ def test_flags_that_nobody_knows(flags: int, cut: int) -> None:
 
 
 @given(st.binary(max_size=5000), st.integers(0, 9))
-def test_gzip_there_and_back(data: bytes, level: int) -> None:
+def test_gunzip_returns_compressed_data_and_gzip_size_its_size(data: bytes, level: int) -> None:
     packed = gzip.compress(data, level)
     assert gzip_size(packed) == len(data)
     assert gunzip(packed, len(data)) == data
 
 
-def test_a_large_gzip() -> None:
+def test_gunzip_of_large_message_returns_view() -> None:
     data = bytes(9 * MIB)
     found = gunzip(gzip.compress(data), len(data))
     assert isinstance(found, memoryview) and found == data
 
 
 @given(st.binary(max_size=60), st.data())
-def test_gzip_with_mistakes(data: bytes, choose: st.DataObject) -> None:
+def test_gunzip_of_damaged_data_raises_only_rpc_error(data: bytes, choose: st.DataObject) -> None:
     packed = bytearray(gzip.compress(data))
     for _ in range(choose.draw(st.integers(1, 3))):
         packed[choose.draw(st.integers(0, len(packed) - 1))] ^= choose.draw(st.integers(1, 255))
@@ -139,13 +139,13 @@ LIES: dict[str, Callable[[], tuple[bytes, int]]] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_gzip_that_lies(name: str) -> None:
+def test_gunzip_refuses_data_of_other_size_than_stated(name: str) -> None:
     packed, size = LIES[name]()
     with pytest.raises(RpcError):
         gunzip(packed, size)
 
 
-def test_a_gzip_bomb_is_no_larger_than_it_says() -> None:
+def test_gunzip_of_longer_data_than_stated_needs_little_memory() -> None:
     packed = gzip.compress(bytes(200 * MIB))
     tracemalloc.start()
     try:
@@ -156,7 +156,7 @@ def test_a_gzip_bomb_is_no_larger_than_it_says() -> None:
         tracemalloc.stop()
 
 
-def test_no_memory_is_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_allocation_is_status_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RpcError) as found:
         messages.allocate(1 << 62)
     assert found.value.status is Status.UNAVAILABLE
@@ -165,18 +165,18 @@ def test_no_memory_is_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("value", "seconds"), [(b"1H", 3600), (b"2M", 120), (b"3S", 3), (b"40m", 0.04), (b"5u", 5e-6), (b"99999999n", 0.1)]
 )
-def test_timeouts(value: bytes, seconds: float) -> None:
+def test_timeout_s_reads_grpc_timeout(value: bytes, seconds: float) -> None:
     assert timeout_s(value) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("value", [b"", b"S", b"5", b"-1S", b"1.5S", b"123456789S", b"1s", b" 1S", b"1S "])
-def test_no_timeouts(value: bytes) -> None:
+def test_timeout_s_refuses_invalid_grpc_timeout(value: bytes) -> None:
     with pytest.raises(RpcError, match="grpc-timeout"):
         timeout_s(value)
 
 
 @given(st.text(max_size=300))
-def test_a_status_text_can_be_read(text: str) -> None:
+def test_percent_encoded_status_text_is_decodable(text: str) -> None:
     from urllib.parse import unquote
 
     found = percent_encoded(text)
@@ -189,7 +189,7 @@ def test_a_long_status_text_is_cut_between_characters() -> None:
     assert len(found) <= 4096 and len(found) % 6 == 0
 
 
-def test_status_blocks() -> None:
+def test_status_blocks_contain_code_and_message() -> None:
     assert Decoder().decode(trailers(Status.OK)) == [("grpc-status", "0")]
     assert Decoder().decode(refusal(Status.ABORTED, "no, 5%"))[3:] == [
         ("grpc-status", "10"),

@@ -25,14 +25,14 @@ def cut(whole: bytes, at: list[int]) -> list[bytes]:
 
 
 @given(st.lists(st.integers(0, 1000), max_size=8))
-async def test_http2_in_any_pieces(at: list[int]) -> None:
+async def test_http2_call_in_any_pieces_is_answered(at: list[int]) -> None:
     handed_over, said, _ = await play(cut(CALL, at))
     assert handed_over is None
     assert [each.payload for each in parse(said) if each.kind == 0] == [b"\0\0\0\0\5hello"]
 
 
 @given(st.lists(st.integers(0, 1000), max_size=8), st.binary(max_size=40), st.integers(0, len(PREFACE) - 1))
-async def test_what_is_no_preface_is_handed_over_whole(at: list[int], more: bytes, same: int) -> None:
+async def test_bytes_without_http2_preface_are_handed_over_whole(at: list[int], more: bytes, same: int) -> None:
     """Even where it begins as a preface does."""
     for whole in (GET + more, PREFACE[:same] + b"\0" + more):
         handed_over, said, _ = await play(cut(whole, at))
@@ -40,12 +40,12 @@ async def test_what_is_no_preface_is_handed_over_whole(at: list[int], more: byte
 
 
 @pytest.mark.parametrize("size", range(1, len(PREFACE)))
-async def test_half_a_preface_is_neither(size: int) -> None:
+async def test_partial_http2_preface_is_neither_answered_nor_handed_over(size: int) -> None:
     handed_over, said, _ = await play([PREFACE[:size]])
     assert (handed_over, said) == (None, b"")
 
 
-async def test_what_a_search_by_coverage_has_found() -> None:
+async def test_inputs_found_by_fuzzing_raise_no_exception() -> None:
     """Six minutes of atheris over `Connection.receive` and a whole connection, begun with every case of
     `conformance_cases`: what it kept, because each reached a place that none before had reached. The first byte says
     whether a greeting stands before the others, and in what pieces they come."""

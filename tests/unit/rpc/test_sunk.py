@@ -49,7 +49,7 @@ def connected(sink: Sink, **more: Any) -> tuple[Session, Transport]:
 
 
 @pytest.mark.parametrize("together", [False, True])
-async def test_a_peer_that_may_make_no_calls_is_refused_each_of_them(together: bool) -> None:
+async def test_batched_unary_calls_of_peer_without_permission_are_each_refused(together: bool) -> None:
     """Also those with a head that is known by now, which take another way."""
     sink = Sink()
     session, transport = connected(sink, refuse=lambda _transport: "its name is not in cert-allowed-cn")
@@ -61,7 +61,7 @@ async def test_a_peer_that_may_make_no_calls_is_refused_each_of_them(together: b
 
 
 @pytest.mark.parametrize("stream_ids", [(1,), (1, 3), (1, 3, 5)])
-async def test_calls_that_are_refused_or_answered_hold_no_room(stream_ids: Sequence[int]) -> None:
+async def test_batched_unary_calls_release_memory_budget_when_refused_or_answered(stream_ids: Sequence[int]) -> None:
     """At once, one by one or together, and later."""
     sink, room = Sink(), InFlight()
     session, _ = connected(sink, room=room)
@@ -75,7 +75,7 @@ async def test_calls_that_are_refused_or_answered_hold_no_room(stream_ids: Seque
     assert room.bytes == 0
 
 
-async def test_calls_without_room_for_all_hold_it_for_those_that_are_taken() -> None:
+async def test_batched_unary_calls_above_memory_budget_hold_it_for_accepted_ones_only() -> None:
     sink, room = Sink(), InFlight(10)
     session, _ = connected(sink, room=room)
     session.data_received(call(1, b""))

@@ -114,7 +114,9 @@ async def test_close_waits_for_every_drainer_in_use(tmp_path: Path, etcd: Memory
     assert found.status.state is State.OFFLINE
 
 
-async def test_rule_2_forced_offline(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+async def test_rule_2_pump_forced_offline_refuses_prewrites_and_keeps_record(
+    tmp_path: Path, etcd: MemoryEtcd, pd: StubPD
+) -> None:
     """Prewrites stop at once; commits and pulls go on; the operator's record stays."""
     pd.set(5, hold=True)
     async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
@@ -138,7 +140,9 @@ async def test_rule_2_forced_offline(tmp_path: Path, etcd: MemoryEtcd, pd: StubP
     assert found.status.host == "x:1"
 
 
-async def test_a_copy_on_two_pumps_is_settled(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+async def test_prewrite_committed_on_another_pump_is_settled_as_rollback(
+    tmp_path: Path, etcd: MemoryEtcd, pd: StubPD
+) -> None:
     """The other pump serves the commit, so this copy ends as rolled back; a rollback there says nothing."""
     pd.set(5, hold=True)
     async with (
@@ -160,7 +164,9 @@ async def test_a_copy_on_two_pumps_is_settled(tmp_path: Path, etcd: MemoryEtcd, 
         await one.settle(12)
 
 
-async def test_a_living_drainer_that_cannot_be_told(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+async def test_pump_start_fails_if_living_drainer_cannot_be_notified(
+    tmp_path: Path, etcd: MemoryEtcd, pd: StubPD
+) -> None:
     """P-LC-05: the registration is taken back, and the start fails by name."""
     now_ts = pd.allocate(1)[0]
     await Registry(etcd).create("drainers", NodeStatus("d1", "127.0.0.1:1", State.ONLINE, update_ts=now_ts))
@@ -172,7 +178,7 @@ async def test_a_living_drainer_that_cannot_be_told(tmp_path: Path, etcd: Memory
     assert found.status.state is State.OFFLINE
 
 
-async def test_answers_of_etcd_that_were_lost_stop_no_prewrites(tmp_path: Path, pd: StubPD) -> None:
+async def test_pump_accepts_prewrites_after_lost_etcd_answers(tmp_path: Path, pd: StubPD) -> None:
     """Rule 2: its leader changes while the pump writes its record twice."""
     etcd = LossyEtcd()
     async with (

@@ -53,7 +53,7 @@ async def refusal(client: Client, payload: bytes) -> str:
     return caught.value.details() or ""
 
 
-async def test_a_disk_that_fills_and_empties_again(
+async def test_full_disk_refuses_writes_until_space_returns(
     tmp_path: Path, etcd: MemoryEtcd, pd: StubPD, monkeypatch: pytest.MonkeyPatch, http: aiohttp.ClientSession
 ) -> None:
     """P-RPC-05, P-RPC-06, P-ST-13: at the limit everything is refused but fakes, the probe and commits too; what is
@@ -104,7 +104,7 @@ async def test_a_disk_that_fills_and_empties_again(
     assert pump.node.state is State.PAUSED
 
 
-async def test_a_binlog_is_shown_with_what_tikv_has(
+async def test_debug_binlog_page_shows_binlog_and_tikv_mvcc(
     tmp_path: Path, etcd: MemoryEtcd, http: aiohttp.ClientSession
 ) -> None:
     """GET /debug/binlog/{ts}: answers are texts with status 200, errors too, as the original's."""
@@ -141,7 +141,9 @@ async def test_a_binlog_is_shown_with_what_tikv_has(
 
 
 @pytest.mark.parametrize("form", ["unix://{}", "unix:{}", "{}"])
-async def test_calls_and_pages_over_a_unix_socket(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD, form: str) -> None:
+async def test_pump_serves_calls_and_pages_over_unix_socket(
+    tmp_path: Path, etcd: MemoryEtcd, pd: StubPD, form: str
+) -> None:
     """What a killed pump left there is taken over; a stop removes it."""
     path = tmp_path / "pump.sock"
     left = socket.socket(socket.AF_UNIX)
@@ -156,7 +158,7 @@ async def test_calls_and_pages_over_a_unix_socket(tmp_path: Path, etcd: MemoryEt
     assert not path.exists()
 
 
-async def test_metrics_are_pushed(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+async def test_pump_pushes_metrics_to_gateway(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
     """K-10."""
     pushed: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
@@ -180,7 +182,7 @@ async def test_metrics_are_pushed(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) 
         await runner.cleanup()
 
 
-async def test_offline_waits_for_an_etcd_that_is_away(
+async def test_closing_pump_retries_while_etcd_is_down(
     tmp_path: Path, etcd: MemoryEtcd, pd: StubPD, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P-LC-09: each step of leaving for good is tried again. Giving up leaves a record in `closing`, for which drainers

@@ -25,7 +25,7 @@ from tests.support.stub_pd import StubPD
 from tests.unit.pump.build import commit, encode_fake, merged, prewrite, rollback
 
 
-async def test_round_trip_of_the_extension(client: Client, pd: StubPD) -> None:
+async def test_write_batch_watermark_and_pull_range_round_trip(client: Client, pd: StubPD) -> None:
     """WriteBatch → Watermark → PullRange."""
     batches = [
         [prewrite(ts) for ts in range(10, 210, 2)],
@@ -60,7 +60,7 @@ async def test_write_batch_tells_each_error_by_its_index(client: Client) -> None
     assert await client.outcome(10, 11) == [20, 0]
 
 
-async def test_write_binlog_of_upstream(client: Client) -> None:
+async def test_write_binlog_answers_and_refuses_as_original(client: Client) -> None:
     """Success, the probe (P-RPC-05), and errors as UNKNOWN with upstream's text (P-RPC-04)."""
     await client.write(prewrite(10))
     await client.write(b"")
@@ -79,7 +79,7 @@ async def test_write_binlog_of_upstream(client: Client) -> None:
 FAR = (1 << 63) - 5
 
 
-async def test_a_ts_far_ahead_is_refused_on_every_way_in(client: Client) -> None:
+async def test_ts_far_ahead_is_refused_by_every_method(client: Client) -> None:
     """Once in the log it would stay, and an elected allocator would go on from there."""
     with pytest.raises(aio.AioRpcError) as error:
         await client.write(prewrite(FAR))
@@ -100,7 +100,7 @@ async def test_a_ts_far_ahead_is_refused_on_every_way_in(client: Client) -> None
     assert [entry.start_ts for entry in (await client.inspect()).pending] == [10]
 
 
-async def test_gzip_is_taken(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+async def test_pump_accepts_gzip_compressed_requests(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
     """A caller may compress (P-RPC-11)."""
     pd.set(5, hold=True)
     async with (
@@ -112,7 +112,7 @@ async def test_gzip_is_taken(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> No
         assert await client.outcome(10) == [20]
 
 
-async def test_large_messages(client: Client, pd: StubPD) -> None:
+async def test_transaction_larger_than_message_is_pulled_alone(client: Client, pd: StubPD) -> None:
     """A transaction larger than a message goes alone."""
     await client.write(prewrite(10, row=b"y" * 9_000_000))
     await client.write(commit(10, 20))
@@ -124,7 +124,7 @@ async def test_large_messages(client: Client, pd: StubPD) -> None:
     assert len(messages[0].payloads[0]) > 9_000_000
 
 
-async def test_pull_binlogs_follows_the_writes(client: Client, pd: StubPD) -> None:
+async def test_pull_binlogs_follows_writes_in_commit_order(client: Client, pd: StubPD) -> None:
     """Exclusive position, commit order, fakes unchanged, and a commit arrives without waiting for a tick."""
     await client.write_batches([[prewrite(10), commit(10, 20), encode_fake(25)]])
     pd.set(30, hold=True)
@@ -144,7 +144,9 @@ async def test_pull_binlogs_follows_the_writes(client: Client, pd: StubPD) -> No
     assert [entity.payload for entity in await waiting] == [merged(40, 50)]
 
 
-async def test_purged_and_unpromised_ranges(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+async def test_pull_of_purged_or_unresolved_range_has_named_status(
+    tmp_path: Path, etcd: MemoryEtcd, pd: StubPD
+) -> None:
     """OUT_OF_RANGE below the purge point on both services; FAILED_PRECONDITION above every promise."""
     pd.set(100, hold=True)
     async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
@@ -161,7 +163,9 @@ async def test_purged_and_unpromised_ranges(tmp_path: Path, etcd: MemoryEtcd, pd
         assert await client.pull_range(50, 100) == []
 
 
-async def test_damage_is_a_named_status(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+async def test_pull_of_damaged_record_has_status_data_loss_with_offset(
+    tmp_path: Path, etcd: MemoryEtcd, pd: StubPD
+) -> None:
     """DATA_LOSS with file and offset on both services, and not an EOF that a drainer meets for ever."""
     pd.set(5, hold=True)
     async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
@@ -180,7 +184,7 @@ async def test_damage_is_a_named_status(tmp_path: Path, etcd: MemoryEtcd, pd: St
             assert "000000.vlog at byte 0" in text
 
 
-async def test_binlogs_before_damage_are_received_first(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+async def test_binlogs_before_damaged_record_arrive_before_error(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
     """Rule 25: on both services the stream has every binlog before the damaged one, and ends with DATA_LOSS."""
     pd.set(5, hold=True)
     async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
@@ -212,7 +216,7 @@ async def test_binlogs_before_damage_are_received_first(tmp_path: Path, etcd: Me
             assert [each for each in found if not scan(each).is_fake] == [merged(ts, ts + 5) for ts in (10, 20, 30)]
 
 
-async def test_inspect_and_settle(client: Client, pd: StubPD) -> None:
+async def test_inspect_lists_pending_prewrites_and_settle_ends_them(client: Client, pd: StubPD) -> None:
     """What an operator sees of a writer that died, and how it ends."""
     await client.write_batches([[prewrite(10, key=b"abc"), prewrite(12, job=77), prewrite(14), commit(14, 15)]])
     seen = await client.inspect()
@@ -231,7 +235,7 @@ async def test_inspect_and_settle(client: Client, pd: StubPD) -> None:
     assert (seen.late_commit_count, list(seen.late_commit_ts)) == (1, [40])
 
 
-async def test_status_pages(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+async def test_status_pages_have_paths_and_metrics_of_original(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
     """Upstream's paths and the names of its metrics."""
     import aiohttp
 
@@ -257,7 +261,7 @@ async def test_status_pages(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> Non
         assert await asyncio.wait_for(pump.requested(), 60) == "pause"
 
 
-async def test_status_pages_on_the_address_of_grpc(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+async def test_status_pages_are_served_on_grpc_address(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
     """As the original has it: its binlogctl and TiDB ask the address that the registry names."""
     import aiohttp
 
@@ -281,7 +285,7 @@ async def test_status_pages_on_the_address_of_grpc(tmp_path: Path, etcd: MemoryE
         assert await asyncio.wait_for(pump.requested(), 60) == "pause"
 
 
-async def test_tls(tmp_path: Path, etcd: MemoryEtcd) -> None:
+async def test_tls_client_with_unlisted_common_name_is_refused(tmp_path: Path, etcd: MemoryEtcd) -> None:
     """S-01, S-03: the same port over TLS; a certificate with another name is refused before any handler."""
     authority = Authority(tmp_path)
     server, friend, stranger = (authority.issue(name) for name in ("pump", "tidb", "stranger"))

@@ -67,7 +67,7 @@ async def served(client: Client) -> int:
     return sum(len(message.payloads) for message in messages)
 
 
-async def test_pages_of_a_pump_that_reads_its_log(
+async def test_status_pages_of_starting_pump_show_progress(
     tmp_path: Path, etcd: MemoryEtcd, pd: StubPD, http: aiohttp.ClientSession
 ) -> None:
     await without_index(tmp_path, etcd, pd)
@@ -112,7 +112,7 @@ async def test_pages_of_a_pump_that_reads_its_log(
         await pump.stop()
 
 
-async def test_a_pump_that_reads_its_log_can_be_stopped(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+async def test_starting_pump_can_be_stopped_and_loses_nothing(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
     """As by a signal: it does not read to the end first, and everything is released."""
     await without_index(tmp_path, etcd, pd)
     port = free_port()

@@ -23,7 +23,7 @@ class TestMemoryEtcd(EtcdSuite):
     """All of it in one process."""
 
 
-async def test_down_refuses_everything_and_breaks_watches(store: MemoryEtcd) -> None:
+async def test_memory_etcd_that_is_down_refuses_requests_and_breaks_watches(store: MemoryEtcd) -> None:
     watch = store.watch("/", revision=1)
     waiting = asyncio.ensure_future(take(watch, 1))
     await asyncio.sleep(0)
@@ -37,7 +37,7 @@ async def test_down_refuses_everything_and_breaks_watches(store: MemoryEtcd) -> 
     assert await store.get("/a") is None
 
 
-async def test_compacted_history(store: MemoryEtcd) -> None:
+async def test_memory_etcd_watch_below_compacted_revision_fails(store: MemoryEtcd) -> None:
     first = await store.put("/a", b"1")
     second = await store.put("/a", b"2")
     store.compact(second)
@@ -49,7 +49,7 @@ async def test_compacted_history(store: MemoryEtcd) -> None:
     assert (await waiting)[0].kv.value == b"3"
 
 
-async def test_an_expired_lease(store: MemoryEtcd) -> None:
+async def test_memory_etcd_deletes_keys_of_expired_lease(store: MemoryEtcd) -> None:
     lease = await store.lease(60)
     await store.put("/a", b"1", lease=lease.id)
     store.expire(lease.id)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 STATUS = NodeStatus("pump-1:8250", "10.0.0.1:8250", State.ONLINE, max_commit_ts=44, update_ts=45)
 
 
-def test_json_is_upstreams() -> None:
+def test_node_status_json_equals_that_of_original() -> None:
     assert STATUS.to_json() == (
         b'{"nodeId":"pump-1:8250","host":"10.0.0.1:8250","state":"online","isAlive":false,"score":0,'
         b'"label":null,"maxCommitTS":44,"updateTS":45}'
@@ -36,7 +36,7 @@ def test_json_is_upstreams() -> None:
         update_ts=st.integers(0, 1 << 63),
     ).filter(lambda s: s.node_id.isascii() or s.node_id.encode("utf-8", "ignore").decode() == s.node_id)
 )
-def test_round_trip(status: NodeStatus) -> None:
+def test_node_status_survives_json_round_trip(status: NodeStatus) -> None:
     assert NodeStatus.from_json(status.to_json()) == status
 
 
@@ -66,14 +66,14 @@ def test_bad_status_is_refused_by_name(data: bytes, named: str) -> None:
         NodeStatus.from_json(data)
 
 
-def test_every_cut_of_a_status() -> None:
+def test_node_status_cut_at_any_byte_is_refused() -> None:
     whole = STATUS.to_json()
     for end in range(len(whole)):
         with pytest.raises(DecodeError):
             NodeStatus.from_json(whole[:end])
 
 
-def test_lifecycle_of_a_pause_and_of_a_close() -> None:
+def test_node_states_follow_pause_and_close() -> None:
     state = State.OFFLINE
     for event, after in [
         (Event.START, State.ONLINE),
@@ -87,7 +87,7 @@ def test_lifecycle_of_a_pause_and_of_a_close() -> None:
         assert state is after
 
 
-def test_what_the_table_lacks_is_refused() -> None:
+def test_transition_missing_from_table_is_refused() -> None:
     for state in State:
         for event in Event:
             if event in TRANSITIONS[state]:
@@ -107,7 +107,7 @@ def test_every_state_can_restart() -> None:
     assert all(next_state(state, Event.START) is State.ONLINE for state in State)
 
 
-def test_status_is_plain_json() -> None:
+def test_node_status_is_json_with_keys_of_original() -> None:
     assert list(json.loads(STATUS.to_json())) == [
         "nodeId",
         "host",

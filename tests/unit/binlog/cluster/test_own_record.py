@@ -50,7 +50,7 @@ async def test_writes_whose_answers_were_lost_are_recognised(fates: list[str]) -
 
 
 @given(st.integers(0, 2**32))
-async def test_no_loss_of_answers_makes_the_record_foreign_and_a_foreign_one_is_always_noticed(seed: int) -> None:
+async def test_lost_answers_make_no_record_foreign_and_foreign_records_are_noticed(seed: int) -> None:
     dice = random.Random(seed)
     etcd = LossyEtcd()
     record = await taken(etcd, statuses())
@@ -69,7 +69,7 @@ async def test_no_loss_of_answers_makes_the_record_foreign_and_a_foreign_one_is_
     assert found.value.state == "offline"
 
 
-async def test_an_outage_however_long_leaves_few_values_to_recognise() -> None:
+async def test_own_record_keeps_few_open_values_in_long_outage() -> None:
     etcd, values = LossyEtcd(), statuses()
     record = await taken(etcd, values)
     etcd.fates = ["dropped"] * 400
@@ -79,7 +79,7 @@ async def test_an_outage_however_long_leaves_few_values_to_recognise() -> None:
     assert len(record._open) == 1
 
 
-async def test_what_nobody_can_read_is_not_ours() -> None:
+async def test_unreadable_record_is_foreign() -> None:
     etcd, values = LossyEtcd(), statuses()
     record = await taken(etcd, values)
     await etcd.put(key_of("pumps", "p"), b"{")
@@ -88,7 +88,7 @@ async def test_what_nobody_can_read_is_not_ours() -> None:
     assert found.value.state == "unreadable"
 
 
-async def test_a_promise_is_never_repeated_in_the_words_of_another_state() -> None:
+async def test_uncertain_write_of_other_state_is_not_repeated() -> None:
     """`paused` and final must not be written as the `online` whose outcome is open, nor the other way round."""
     etcd, values = LossyEtcd(), statuses()
     record = await taken(etcd, values)
@@ -118,7 +118,7 @@ class Overtaken(MemoryEtcd):
         return await super().txn(compares, puts, deletes)
 
 
-async def test_a_write_that_another_one_overtook_is_settled_by_it() -> None:
+async def test_own_write_overtaken_by_another_own_write_is_repeated() -> None:
     """The first fails because of the second, which is ours: neither is lost, and nobody else has written."""
     etcd, values = Overtaken(), statuses()
     record = await taken(etcd, values)

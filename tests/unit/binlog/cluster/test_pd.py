@@ -31,7 +31,7 @@ class Twisted(StubPD):
             yield pdpb_pb2.TsoResponse(header=header, count=fields["count"], timestamp=ts)
 
 
-async def test_cluster_id_and_timestamps(closing: AsyncExitStack) -> None:
+async def test_pd_client_returns_cluster_id_and_consecutive_timestamps(closing: AsyncExitStack) -> None:
     pd = await StubPD.start(cluster_id=7_000_000_000_000_000_001)
     closing.push_async_callback(pd.close)
     client = PDClient([f"http://127.0.0.1:{free_port()}", f"http://{pd.addr}"])
@@ -54,7 +54,7 @@ async def test_concurrent_requests_stay_in_order(closing: AsyncExitStack) -> Non
     await client.close()
 
 
-async def test_a_restarted_pd_is_found_again(closing: AsyncExitStack) -> None:
+async def test_pd_client_reconnects_to_restarted_pd(closing: AsyncExitStack) -> None:
     pd = await StubPD.start(addr=f"127.0.0.1:{free_port()}")  # nobody else takes it meanwhile
     closing.push_async_callback(pd.close)
     addr = pd.addr
@@ -76,7 +76,7 @@ async def test_a_restarted_pd_is_found_again(closing: AsyncExitStack) -> None:
     await client.close()
 
 
-async def test_another_cluster_is_refused(closing: AsyncExitStack) -> None:
+async def test_pd_client_refuses_changed_cluster_id(closing: AsyncExitStack) -> None:
     pd = await StubPD.start(cluster_id=1)
     closing.push_async_callback(pd.close)
     client = PDClient([pd.addr])
@@ -103,7 +103,7 @@ async def test_another_cluster_is_refused(closing: AsyncExitStack) -> None:
         ),
     ],
 )
-async def test_wrong_answers(
+async def test_pd_client_refuses_wrong_answer_by_name_and_recovers(
     closing: AsyncExitStack, answer: dict[str, Any], error: type[Exception], named: str
 ) -> None:
     """Each is refused by name, and a right answer afterwards is taken."""
@@ -136,7 +136,7 @@ async def test_a_cancelled_request_leaves_no_answer_for_the_next(closing: AsyncE
     await client.close()
 
 
-async def test_a_held_clock_repeats_its_ceiling(closing: AsyncExitStack) -> None:
+async def test_stub_pd_with_held_clock_repeats_its_timestamp(closing: AsyncExitStack) -> None:
     pd = await StubPD.start()
     closing.push_async_callback(pd.close)
     client = PDClient([pd.addr])
@@ -150,7 +150,7 @@ async def test_a_held_clock_repeats_its_ceiling(closing: AsyncExitStack) -> None
     await client.close()
 
 
-async def test_what_is_no_pd(closing: AsyncExitStack) -> None:
+async def test_ask_members_tells_other_servers_from_unreachable_pd(closing: AsyncExitStack) -> None:
     server = aio.server()
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -171,7 +171,7 @@ async def test_what_is_no_pd(closing: AsyncExitStack) -> None:
     await server.stop(None)
 
 
-async def test_counts_are_bounded() -> None:
+async def test_pd_client_refuses_invalid_timestamp_counts() -> None:
     client = PDClient(["127.0.0.1:1"])
     for count in (0, -1, 1 << 18):
         with pytest.raises(ValueError, match="can be requested at once"):

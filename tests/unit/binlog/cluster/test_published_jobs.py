@@ -18,7 +18,7 @@ async def test_jobs_come_in_version_order() -> None:
     assert await jobs.all() == [(9, b"9"), (10, b"10"), (100, b"100")]
 
 
-async def test_a_job_is_written_once() -> None:
+async def test_published_job_can_be_repeated_but_not_changed() -> None:
     """A writer that does not know whether its publish arrived may repeat it; nobody may change it."""
     jobs = PublishedJobs(MemoryEtcd())
     revision = await jobs.publish(1, b"{}")
@@ -41,7 +41,7 @@ async def test_counters_never_repeat_between_writers() -> None:
         await writers[0].next_ids(0)
 
 
-async def test_watch_tells_what_is_published_later() -> None:
+async def test_published_jobs_watch_returns_jobs_after_listing_revision() -> None:
     jobs = PublishedJobs(MemoryEtcd())
     await jobs.publish(1, b"a")
     _, revision = await jobs.listing()
@@ -51,7 +51,7 @@ async def test_watch_tells_what_is_published_later() -> None:
         break
 
 
-async def test_a_spoilt_counter_is_named() -> None:
+async def test_invalid_id_counter_in_etcd_is_named() -> None:
     etcd = MemoryEtcd()
     await etcd.put(GLOBAL_ID_KEY, b"many")
     with pytest.raises(EtcdError, match="/ddl/global_id in etcd holds b'many'"):

@@ -16,7 +16,7 @@ def status(node_id: str = "p1", state: State = State.ONLINE, ts: int = 0) -> Nod
     return NodeStatus(node_id, "h:1", state, max_commit_ts=ts)
 
 
-async def test_create_list_and_get() -> None:
+async def test_registry_creates_lists_and_gets_records() -> None:
     registry = Registry(MemoryEtcd())
     assert (await registry.list("pumps")).nodes == ()
     revision = await registry.create("pumps", status("p2"))
@@ -32,7 +32,7 @@ async def test_create_list_and_get() -> None:
         await registry.create("pumps", status("p1"))
 
 
-async def test_a_writer_that_was_overtaken_is_told() -> None:
+async def test_registry_update_with_outdated_revision_is_refused() -> None:
     """Rule 2: an operator forces the pump offline while it lives; its next heartbeat must not undo that."""
     registry = Registry(MemoryEtcd())
     mine = await registry.create("pumps", status())
@@ -47,7 +47,7 @@ async def test_a_writer_that_was_overtaken_is_told() -> None:
     assert now.status.state is State.OFFLINE
 
 
-async def test_update_of_what_is_gone_or_never_was() -> None:
+async def test_registry_update_of_deleted_record_is_refused() -> None:
     etcd = MemoryEtcd()
     registry = Registry(etcd)
     revision = await registry.create("pumps", status())
@@ -82,7 +82,7 @@ async def test_an_unreadable_record_is_named_and_does_not_hide_others() -> None:
         await registry.get("pumps", "bad")
 
 
-async def test_watch_from_a_listing_misses_nothing() -> None:
+async def test_registry_watch_from_listing_revision_misses_no_change() -> None:
     etcd = MemoryEtcd()
     registry = Registry(etcd)
     listing = await registry.list("pumps")
@@ -99,7 +99,7 @@ async def test_watch_from_a_listing_misses_nothing() -> None:
     assert seen == [("p1", State.ONLINE), ("p1", None)]
 
 
-def test_node_ids() -> None:
+def test_check_node_id_refuses_empty_id_and_slash() -> None:
     """R-06: a slash would break listing."""
     assert check_node_id("  host:8250\n") == "host:8250"
     for bad in ("", "  ", "a/b", "a\x00b"):

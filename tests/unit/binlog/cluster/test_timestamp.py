@@ -61,7 +61,7 @@ async def test_callers_that_wait_together_share_a_request() -> None:
     await source.close()
 
 
-async def test_nothing_is_kept_for_later_callers() -> None:
+async def test_unused_timestamps_are_not_kept_for_later_callers() -> None:
     """The counterexample: a client that keeps a window commits below what a pump has resolved meanwhile."""
     origin = Counter()
     client, pump = BatchingSource(origin), BatchingSource(origin)
@@ -75,7 +75,7 @@ async def test_nothing_is_kept_for_later_callers() -> None:
     await pump.close()
 
 
-async def test_whoever_asks_later_gets_more() -> None:
+async def test_later_timestamp_requests_get_larger_timestamps_over_all_sources() -> None:
     """Many sources, many callers, cancellations and failures: a call that began after another ended got more."""
     origin = Counter()
     sources = [BatchingSource(origin, wait_s=60) for _ in range(4)]
@@ -122,7 +122,7 @@ async def test_a_failed_request_is_repeated_until_the_deadline() -> None:
     await impatient.close()
 
 
-async def test_an_answer_that_never_comes_ends_with_the_deadline() -> None:
+async def test_timestamp_request_without_answer_fails_at_deadline() -> None:
     origin = Counter()
     origin.gate.clear()
     source = BatchingSource(origin, wait_s=0.05)
@@ -131,7 +131,7 @@ async def test_an_answer_that_never_comes_ends_with_the_deadline() -> None:
     await source.close()
 
 
-async def test_what_cannot_get_better_is_not_repeated() -> None:
+async def test_permanent_timestamp_error_is_not_repeated() -> None:
     origin = Counter()
     source = BatchingSource(origin)
     origin.failures = [ClusterMismatch(1, 2)]
@@ -144,7 +144,7 @@ async def test_what_cannot_get_better_is_not_repeated() -> None:
     await source.close()
 
 
-async def test_close_ends_those_who_wait() -> None:
+async def test_closed_timestamp_source_fails_its_waiting_callers() -> None:
     origin = Counter()
     origin.gate.clear()
     source = BatchingSource(origin)
@@ -160,7 +160,7 @@ async def test_close_ends_those_who_wait() -> None:
         await source.get()
 
 
-async def test_counts_are_bounded() -> None:
+async def test_timestamp_source_refuses_invalid_counts() -> None:
     source = BatchingSource(Counter())
     for count in (0, -1, 1 << 18):
         with pytest.raises(ValueError, match="timestamps can be requested"):
@@ -190,7 +190,7 @@ async def test_own_timestamps_follow_the_elected_pump(closing: AsyncExitStack) -
     await source.close()
 
 
-async def test_a_successor_that_starts_below_is_refused(closing: AsyncExitStack) -> None:
+async def test_own_timestamps_below_previous_ones_are_refused_after_failover(closing: AsyncExitStack) -> None:
     etcd = MemoryEtcd()
     await etcd.put("/tidb-binlog/v1/cluster_id", b"42")
     one, two = await StubPD.start(cluster_id=42), await StubPD.start(cluster_id=42)
@@ -207,7 +207,7 @@ async def test_a_successor_that_starts_below_is_refused(closing: AsyncExitStack)
     await source.close()
 
 
-async def test_two_sources_of_one_pd(closing: AsyncExitStack) -> None:
+async def test_two_timestamp_sources_of_one_pd_get_increasing_timestamps(closing: AsyncExitStack) -> None:
     """Over real gRPC: timestamps of two processes' clients interleave and rise for each."""
     etcd = MemoryEtcd()
     await etcd.put("/tidb-binlog/v1/cluster_id", b"42")

@@ -54,7 +54,7 @@ async def test_auto_takes_own_where_a_plain_etcd_answers(closing: AsyncExitStack
     assert 1 << 62 <= ids[0] < 1 << 63
 
 
-async def test_auto_does_not_guess_when_nobody_answers() -> None:
+async def test_choose_source_auto_fails_if_no_server_answers() -> None:
     etcd, cfg = MemoryEtcd(), section(f"127.0.0.1:{free_port()}")
     with pytest.raises(TimestampUnavailable, match=r"no server at http://127.0.0.1:.* answered whether it is a PD"):
         await choose_source(etcd, cfg)
@@ -71,7 +71,9 @@ async def test_pd_addr_is_asked_instead_of_pd_urls(closing: AsyncExitStack) -> N
 
 
 @pytest.mark.parametrize(("recorded", "source"), [("pd", "own"), ("own", "pd"), ("own", "auto")])
-async def test_a_disagreement_says_what_to_do(closing: AsyncExitStack, recorded: str, source: str) -> None:
+async def test_choose_source_other_than_recorded_one_names_key_to_delete(
+    closing: AsyncExitStack, recorded: str, source: str
+) -> None:
     pd, etcd = await StubPD.start(), MemoryEtcd()
     closing.push_async_callback(pd.close)
     await etcd.put(SOURCE_KEY, recorded.encode())
@@ -79,7 +81,7 @@ async def test_a_disagreement_says_what_to_do(closing: AsyncExitStack, recorded:
         await choose_source(etcd, section(pd.addr, source))
 
 
-async def test_programs_that_start_together_agree(closing: AsyncExitStack) -> None:
+async def test_choose_source_of_two_concurrent_programs_lets_one_continue(closing: AsyncExitStack) -> None:
     """One configured own and one pd, at the same moment: exactly one of them may go on."""
     pd, etcd = await StubPD.start(), MemoryEtcd()
     closing.push_async_callback(pd.close)
@@ -89,7 +91,7 @@ async def test_programs_that_start_together_agree(closing: AsyncExitStack) -> No
     assert sorted(type(r).__name__ for r in results) == ["TimestampSourceMismatch", "str"]
 
 
-async def test_spoilt_records_are_named() -> None:
+async def test_invalid_source_or_cluster_id_in_etcd_is_named() -> None:
     etcd = MemoryEtcd()
     await etcd.put(SOURCE_KEY, b"moon")
     with pytest.raises(TimestampSourceMismatch, match="tso/source holds b'moon'"):

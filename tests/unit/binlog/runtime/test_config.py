@@ -74,14 +74,14 @@ def run(*argv: str, toml: str | None = None, directory: Path | None = None, **en
     return load(Program, component="pump", argv=args, env_prefix="PUMP", flags=FLAGS, environ=environ)
 
 
-def test_defaults_are_checked_values() -> None:
+def test_config_defaults_are_parsed_values() -> None:
     config = run()
     assert config.gc == timedelta(days=7)
     assert config.storage.stop_write_at_available_space == 10 << 30
     assert config.pd_urls == ("http://127.0.0.1:2379",)
 
 
-def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
+def test_config_precedence_is_flag_environment_file_default(tmp_path: Path) -> None:
     toml = 'data-dir = "file"\n[storage]\nsync-log = false\n'
     assert run(toml=toml, directory=tmp_path).data_dir == "file"
     assert run(toml=toml, directory=tmp_path, PUMP_DATA_DIR="env").data_dir == "env"
@@ -93,7 +93,7 @@ def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
     assert run(PUMP_CONFIG=str(tmp_path / "e.toml")).gc == timedelta(days=3)
 
 
-def test_a_section_that_is_nearly_right_is_suggested_as_a_section(tmp_path: Path) -> None:
+def test_misspelt_section_is_suggested_as_section(tmp_path: Path) -> None:
     """Not a setting elsewhere whose last word looks like it."""
     with pytest.raises(ConfigError, match=r"storagee: did you mean storage\?"):
         run(toml="[storagee]\n", directory=tmp_path)
@@ -103,11 +103,11 @@ def test_a_section_that_is_nearly_right_is_suggested_as_a_section(tmp_path: Path
     "argv",
     [["-gc", "8h"], ["--gc", "8h"], ["-gc=8h"], ["--gc=8h"], ["-gc", "1", "-gc", "8h"], ["-log-rotate", "x", "-gc=8h"]],
 )
-def test_dashes_and_equal_signs(argv: list[str]) -> None:
+def test_flags_accept_one_or_two_dashes_and_equal_sign(argv: list[str]) -> None:
     assert run(*argv).gc == timedelta(hours=8)
 
 
-def test_bool_flags_stand_alone() -> None:
+def test_bool_flags_need_no_value() -> None:
     assert run("-enable-debug", "-gc", "1").enable_debug
     assert not run("--enable-debug=false").enable_debug
     assert run("-L", "warn").log_level == "warn"
@@ -160,7 +160,7 @@ def test_bad_values_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert "pump: flag -gc: unsupported gc time x, etc: use 7 for 7 day, 7h for 7 hour" in capsys.readouterr().err
 
 
-def test_an_unreadable_value_exits_1_unless_a_flag_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_file_or_environment_value_exits_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "p.toml").write_text('heartbeat-interval = "often"\n')
     for argv, variables in ((["-config", str(tmp_path / "p.toml")], {}), ([], {"PUMP_HEARTBEAT_INTERVAL": "often"})):
         for name, value in variables.items():
@@ -170,7 +170,7 @@ def test_an_unreadable_value_exits_1_unless_a_flag_has_it(tmp_path: Path, monkey
         assert exit_.value.code == 1
 
 
-def test_unknown_keys_in_upstreams_words(tmp_path: Path) -> None:
+def test_unknown_config_keys_are_reported_as_by_original(tmp_path: Path) -> None:
     toml = 'data_dir = "x"\nwhatever = 1\ngc = "bad too"\n[storage]\nfoo = 1\n[foreign]\na = 1\n'
     with pytest.raises(ConfigError) as caught:
         run(toml=toml, directory=tmp_path)
@@ -218,7 +218,7 @@ def test_a_bad_value_names_its_source(
         run(*argv, toml=toml, directory=tmp_path, **environ)
 
 
-def test_a_password_is_not_shown(tmp_path: Path) -> None:
+def test_invalid_password_value_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         run(toml="[to]\npassword = 12345\n", directory=tmp_path)
     assert "12345" not in str(caught.value)
@@ -238,14 +238,14 @@ def test_a_password_is_not_shown(tmp_path: Path) -> None:
         ("tables = [['12345']]", "tables.0: a text in quotes was expected"),
     ],
 )
-def test_what_may_hold_a_secret_is_not_shown(toml: str, place: str, tmp_path: Path) -> None:
+def test_invalid_value_that_may_hold_secret_is_not_shown(toml: str, place: str, tmp_path: Path) -> None:
     """Also where a list or a section stands in the place of something else, as [[to]] for [to]."""
     with pytest.raises(ConfigError) as caught:
         run(toml=toml, directory=tmp_path)
     assert "12345" not in str(caught.value) and place in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_config_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"config file .*/none.toml: No such file"):
         run("-config", str(tmp_path / "none.toml"))
     (tmp_path / "b.toml").write_bytes(b"a = '\xff'")
@@ -253,7 +253,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         run("-config", str(tmp_path / "b.toml"))
 
 
-def test_a_flag_without_its_setting_is_our_mistake() -> None:
+def test_flag_without_its_setting_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"sets nothing.here, which Program does not have"):
         load(Program, component="p", argv=["-h"], env_prefix="P", flags=[Flag("x", key="nothing.here")], environ={})
 
@@ -266,7 +266,7 @@ def test_reference_lists_every_setting() -> None:
     assert "log-rotate" not in table
 
 
-def test_reference_says_what_does_not_depend_on_the_machine() -> None:
+def test_reference_markdown_shows_machine_independent_defaults() -> None:
     class Table(Section):
         name: str = Field(description="whose")
         size: ByteSize = Field(1 << 20, description="how large")
@@ -305,7 +305,7 @@ def test_help_shows_kinds_defaults_and_examples() -> None:
     assert text.endswith("Examples:\n  pump -gc 8h")
 
 
-def test_lines_of_a_file() -> None:
+def test_line_of_returns_line_of_each_toml_key() -> None:
     text = """a = 1
 [s]
 b = 2  # not [c]

@@ -25,19 +25,19 @@ def run(value: str | None) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=env, check=False)
 
 
-def test_without_the_variable_nothing_happens() -> None:
+def test_crash_point_does_nothing_without_variable() -> None:
     done = run(None)
     assert (done.returncode, done.stdout.split()) == (0, ["0", "1", "2", "3", "4"])
 
 
 @pytest.mark.parametrize(("value", "printed"), [("pump.after_append", 0), ("pump.after_append:3", 2)])
-def test_sigkill_at_its_count(value: str, printed: int) -> None:
+def test_crash_point_kills_process_at_its_count(value: str, printed: int) -> None:
     done = run(value)
     assert done.returncode == -signal.SIGKILL
     assert len(done.stdout.split()) == printed
 
 
-def test_a_count_that_is_none_is_refused() -> None:
+def test_crash_point_with_invalid_count_is_refused() -> None:
     done = run("pump.after_append:x")
     assert done.returncode == 1
     assert "must be a number" in done.stderr

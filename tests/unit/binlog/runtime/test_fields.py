@@ -36,12 +36,12 @@ from hypothesis import strategies as st
         ("2TiB", 2 << 40),
     ],
 )
-def test_sizes(text: object, size: int) -> None:
+def test_parse_bytes_reads_sizes_with_units(text: object, size: int) -> None:
     assert parse_bytes(text) == size
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "1 parsec", "1.2.3", "MB", -1, True, "1e6"])
-def test_no_sizes(text: object) -> None:
+def test_parse_bytes_refuses_text_that_is_no_size(text: object) -> None:
     with pytest.raises(ValueError, match="size"):
         parse_bytes(text)
 
@@ -59,17 +59,17 @@ def test_no_sizes(text: object) -> None:
         (".5h", 1800),
     ],
 )
-def test_durations(text: str, seconds: float) -> None:
+def test_parse_go_duration_reads_durations_with_units(text: str, seconds: float) -> None:
     assert parse_go_duration(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "8", "h", "8 h", "8hh", "1d", "--1s", "1h junk", "9" * 30 + "h"])
-def test_no_durations(text: str) -> None:
+def test_parse_go_duration_refuses_text_that_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_go_duration(text)
 
 
-def test_retention_is_days_or_a_duration() -> None:
+def test_parse_retention_reads_days_or_duration() -> None:
     """A plain number is days (K-11)."""
     assert parse_retention("7") == timedelta(days=7)
     assert parse_retention(7) == timedelta(days=7)
@@ -79,7 +79,7 @@ def test_retention_is_days_or_a_duration() -> None:
             parse_retention(bad)
 
 
-def test_urls_are_trimmed_and_sorted() -> None:
+def test_parse_urls_trims_and_sorts_urls() -> None:
     """And binlogctl and the client take host:port (K-05)."""
     assert parse_urls(" http://b:2 ,https://a:1") == ("http://b:2", "https://a:1")
     assert parse_urls(["unix://x:1"]) == ("unix://x:1",)
@@ -98,29 +98,29 @@ def test_urls_are_trimmed_and_sorted() -> None:
         ("", "no URL is given"),
     ],
 )
-def test_no_urls(text: str, error: str) -> None:
+def test_parse_urls_refuses_invalid_url(text: str, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         parse_urls(text)
 
 
 @pytest.mark.parametrize("value", [7, [1], {"a": 1}, None])
-def test_urls_of_another_type(value: object) -> None:
+def test_parse_urls_refuses_other_types(value: object) -> None:
     with pytest.raises(ValueError, match="was expected"):
         parse_urls(value)
 
 
 @pytest.mark.parametrize("text", ["Atlantis/Capital", "", "../../etc/passwd", "Europe\0", "Europe"])
-def test_no_time_zones(text: str) -> None:
+def test_check_zone_refuses_unknown_time_zone(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time zone that this machine knows; write for example Europe/Berlin"):
         check_zone(text)
 
 
-def test_time_zones() -> None:
+def test_check_zone_accepts_known_time_zone() -> None:
     assert check_zone("UTC") == "UTC"
     assert check_zone("Europe/Berlin") == "Europe/Berlin"
 
 
-def test_host_port() -> None:
+def test_split_host_port_reads_host_and_port() -> None:
     assert split_host_port("10.0.0.1:80") == ("10.0.0.1", 80)
     assert split_host_port("[::1]:80") == ("::1", 80)
     assert split_host_port(":80") == ("", 80)
@@ -131,7 +131,7 @@ def test_host_port() -> None:
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_a_value_or_a_value_error(text: str) -> None:
+def test_field_parsers_return_value_or_raise_value_error_for_any_text(text: str) -> None:
     for parse in (parse_bytes, parse_go_duration, parse_retention, parse_urls, parse_loose_urls, split_host_port):
         try:
             parse(text)
@@ -139,11 +139,11 @@ def test_any_text_is_a_value_or_a_value_error(text: str) -> None:
             continue
 
 
-def test_names() -> None:
+def test_parse_names_splits_and_trims_list() -> None:
     assert parse_names("a, b,,c ") == ("a", "b", "c")
     assert parse_names(["a"]) == ["a"]
 
 
-def test_default_host_is_an_ipv4_address() -> None:
+def test_default_host_is_ipv4_address() -> None:
     """Of an interface, or 127.0.0.1 (K-06)."""
     assert ipaddress.IPv4Address(default_host())

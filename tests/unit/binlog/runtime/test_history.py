@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def test_counters_become_rates_and_gauges_stay() -> None:
+def test_history_turns_counters_into_rates_and_keeps_gauges() -> None:
     history = History(interval_s=10)
     assert history.due(0.0)
     history.add(0.0, {"lag": 3.0}, {"rows": 100})
@@ -18,14 +18,14 @@ def test_counters_become_rates_and_gauges_stay() -> None:
     assert history.series("unknown", 10.0) == []
 
 
-def test_a_counter_that_was_started_anew_counts_from_zero() -> None:
+def test_history_rate_of_restarted_counter_counts_from_zero() -> None:
     history = History()
     history.add(0.0, {}, {"rows": 1000})
     history.add(10.0, {}, {"rows": 20})
     assert history.series("rows", 10.0) == [(0.0, 2.0)]
 
 
-def test_a_gauge_may_come_later() -> None:
+def test_history_accepts_gauge_that_appears_later() -> None:
     history = History()
     history.add(0.0, {"disk": 5.0})
     history.add(10.0, {"disk": 4.0, "lag": 1.0})
@@ -34,7 +34,7 @@ def test_a_gauge_may_come_later() -> None:
 
 
 @given(st.lists(st.floats(0.1, 500.0), min_size=1, max_size=80))
-def test_only_the_last_hour_is_kept(pauses: list[float]) -> None:
+def test_history_keeps_samples_of_its_span_only(pauses: list[float]) -> None:
     history = History(interval_s=10, span_s=600)
     now = 0.0
     for pause in pauses:

@@ -64,7 +64,7 @@ async def fetch(server: StatusServer, path: str, method: str = "GET", **options:
             return answer.status, answer.headers["Content-Type"], await answer.text()
 
 
-async def test_pages(server: StatusServer) -> None:
+async def test_status_server_answers_page_unknown_path_and_wrong_method(server: StatusServer) -> None:
     assert await fetch(server, "/status") == (
         200,
         "application/json; charset=utf-8",
@@ -74,13 +74,13 @@ async def test_pages(server: StatusServer) -> None:
     assert (await fetch(server, "/status", "DELETE"))[0] == 405
 
 
-async def test_actions_see_the_path_and_the_body(server: StatusServer) -> None:
+async def test_status_server_action_gets_path_parameters_and_body(server: StatusServer) -> None:
     found = await fetch(server, "/state/pump-1%3A8250/pause", "PUT", data=b"x")
     assert found[2] == "PUT pump-1:8250 pause b'x'"
     assert (await fetch(server, "/state/p/pause", "PUT", data=b"x" * (2 << 20)))[0] == 413
 
 
-async def test_errors_are_answers(server: StatusServer) -> None:
+async def test_status_server_answers_known_error_with_text_and_others_without(server: StatusServer) -> None:
     """A known error tells its text; a mistake tells nothing to the outside, and the server lives on."""
     assert await fetch(server, "/broken") == (500, "text/plain; charset=utf-8", "pump-1 cannot say\n")
     code, _, text = await fetch(server, "/mistaken")
@@ -98,7 +98,7 @@ async def test_a_busy_address_is_named(server: StatusServer) -> None:
         StatusServer("here", {})
 
 
-async def test_allowed_names_guard_pages(tmp_path: Path) -> None:
+async def test_cert_allowed_cn_guards_status_pages(tmp_path: Path) -> None:
     """cert-allowed-cn over HTTP (S-03)."""
     authority = Authority(tmp_path)
     pair = authority.issue("server")
@@ -121,7 +121,7 @@ async def test_allowed_names_guard_pages(tmp_path: Path) -> None:
     await server.close()
 
 
-async def test_a_put_to_another_over_tls(tmp_path: Path) -> None:
+async def test_put_over_tls_names_server_without_tls_or_with_other_authority(tmp_path: Path) -> None:
     """binlogctl's way to a node; whoever does not answer in TLS, or is somebody else, is named."""
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "theirs")
     pair, mine, other = authority.issue("server"), authority.issue("client"), stranger.issue("stranger")
@@ -138,7 +138,7 @@ async def test_a_put_to_another_over_tls(tmp_path: Path) -> None:
         await put(server.addr, "/state/p/pause", security=client, timeout_s=60)
 
 
-async def test_metrics_keep_upstreams_names(server: StatusServer) -> None:
+async def test_metrics_keep_names_of_original(server: StatusServer) -> None:
     """The library would call every counter …_total; upstream's dashboards ask for the bare names."""
     lost = metrics.counter("test_loss_binlog_count", "lost")
     deleted = metrics.counter("test_deleted_kv_total", "deleted")
@@ -166,12 +166,12 @@ async def test_metrics_keep_upstreams_names(server: StatusServer) -> None:
 
 
 @given(st.dictionaries(st.text(), st.integers()))
-def test_json_is_compact(document: dict[str, int]) -> None:
+def test_json_response_is_compact(document: dict[str, int]) -> None:
     assert b": " not in json_response({}).body
     assert json_response(document).body.decode("utf-8", "surrogatepass")
 
 
-def test_indented_json_and_html() -> None:
+def test_json_response_indents_and_html_response_sets_content_type() -> None:
     assert json_response({"code": 200}, indent=4).body == b'{\n    "code": 200\n}'
     assert html_response("<p>").content_type == "text/html; charset=utf-8"
 
@@ -218,7 +218,7 @@ async def test_a_peer_without_a_complete_request_is_disconnected(said: bytes) ->
         await server.close()
 
 
-async def test_a_page_may_take_longer_than_a_request() -> None:
+async def test_page_may_take_longer_than_request_time_limit() -> None:
     async def slow() -> Response:
         (connection,) = server._connections.open
         return text_response(f"{connection._timer}")
@@ -245,7 +245,7 @@ async def test_a_peer_that_reads_no_answers_is_disconnected() -> None:
         await server.close()
 
 
-async def test_a_connection_too_many_is_closed_and_taken_again_when_another_has_ended() -> None:
+async def test_connection_above_limit_is_closed_until_another_ends() -> None:
     server = StatusServer("127.0.0.1:0", {"/status": status}, connections_max=2)
     await server.start()
     try:

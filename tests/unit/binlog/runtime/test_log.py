@@ -22,7 +22,7 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
-def test_a_line(tmp_path: Path) -> None:
+def test_log_line_has_format_of_tidb_tools(tmp_path: Path) -> None:
     log.setup("info", str(tmp_path / "p.log"))
     log.get_logger("pump").info("pump is serving", addr="127.0.0.1:8250", note='say "x"', count=3, empty="")
     (line,) = lines(tmp_path / "p.log")
@@ -34,7 +34,7 @@ def test_a_line(tmp_path: Path) -> None:
     ), line
 
 
-def test_levels_and_a_traceback_on_one_line(tmp_path: Path) -> None:
+def test_log_level_filters_lines_and_traceback_is_on_one_line(tmp_path: Path) -> None:
     log.setup("warn", str(tmp_path / "p.log"))
     logger = log.get_logger("x")
     logger.info("hidden")
@@ -50,7 +50,7 @@ def test_levels_and_a_traceback_on_one_line(tmp_path: Path) -> None:
     assert "ValueError: two\\nlines" in found[1]
 
 
-def test_json(tmp_path: Path) -> None:
+def test_log_json_line_contains_event_component_and_fields(tmp_path: Path) -> None:
     log.setup("debug", str(tmp_path / "p.log"), json=True)
     log.get_logger("x").debug("hello", n=1)
     (line,) = lines(tmp_path / "p.log")
@@ -86,7 +86,7 @@ def test_an_existing_file_is_continued(tmp_path: Path) -> None:
 # In a process of somebody else's
 
 
-def test_a_library_logs_to_the_applications_logging(
+def test_log_in_library_goes_to_logging_of_application(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Levels are the application's, the place is the caller's, and nothing goes to stdout or stderr by itself."""
@@ -108,7 +108,7 @@ def test_a_library_logs_to_the_applications_logging(
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_application_with_structlog_gets_the_events() -> None:
+def test_log_in_library_goes_to_structlog_of_application() -> None:
     seen: list[Any] = []
 
     def keep(_logger: object, _method: str, event: Any) -> Any:

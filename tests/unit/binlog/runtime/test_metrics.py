@@ -26,7 +26,7 @@ TOTAL = metrics.counter("test_pushed_total", "pushed")
 
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 5)), max_size=30), st.lists(st.integers(0, 20), max_size=40))
-def test_a_hot_histogram_counts_as_the_librarys(repeated: list[tuple[float, int]], each: list[int]) -> None:
+def test_hot_histogram_counts_as_prometheus_histogram_does(repeated: list[tuple[float, int]], each: list[int]) -> None:
     mine = metrics.Series(BOUNDS)
     registry = CollectorRegistry()
     theirs = Histogram("h", "t", buckets=BOUNDS, registry=registry)
@@ -44,7 +44,7 @@ def test_a_hot_histogram_counts_as_the_librarys(repeated: list[tuple[float, int]
     assert total == pytest.approx(samples["h_sum", None])
 
 
-def test_a_hot_histogram_is_shown_like_any_other() -> None:
+def test_hot_histogram_is_exposed_as_histogram_per_label() -> None:
     """Each series from the first time on that its labels are asked for."""
     HOT.labels("a", "x").observe(0.6, 2)
     HOT.labels("a", "x").observe(0.6)
@@ -97,7 +97,7 @@ async def ended(task: asyncio.Task[None]) -> None:
         await task
 
 
-async def test_metrics_are_added_to_a_gateway_again_and_again(gateway: tuple[Gateway, str]) -> None:
+async def test_metrics_are_pushed_to_gateway_repeatedly(gateway: tuple[Gateway, str]) -> None:
     """K-10: POST, job binlog, the node's id as instance; under the names that a scrape shows."""
     made, addr = gateway
     PUSHED.inc(5)
@@ -115,7 +115,7 @@ async def test_metrics_are_added_to_a_gateway_again_and_again(gateway: tuple[Gat
         await ended(task)
 
 
-async def test_a_gateway_that_fails_is_told_once_and_tried_again(gateway: tuple[Gateway, str]) -> None:
+async def test_failing_push_gateway_is_logged_once_and_retried(gateway: tuple[Gateway, str]) -> None:
     made, addr = gateway
     made.status = 500
     with structlog.testing.capture_logs() as lines:
@@ -135,7 +135,7 @@ async def test_a_gateway_that_fails_is_told_once_and_tried_again(gateway: tuple[
 
 
 @pytest.mark.parametrize("gateway", ["127.0.0.1:{port}", "ftp://h:1", "http://127.0.0.1:port", "h h"])
-async def test_no_gateway_stops_nothing(gateway: str) -> None:
+async def test_unreachable_push_gateway_does_not_end_pushing(gateway: str) -> None:
     nobody = free_port()
     with structlog.testing.capture_logs() as lines:
         task = asyncio.create_task(metrics.push(gateway.format(port=nobody), "p", interval_s=0.01))
@@ -149,7 +149,7 @@ async def test_no_gateway_stops_nothing(gateway: str) -> None:
     assert lines[0]["event"] == "metrics could not be pushed"
 
 
-def test_a_total_that_is_counted_elsewhere_is_a_counter() -> None:
+def test_shown_counter_never_decreases() -> None:
     """`rate` of a gauge means nothing when it falls; a counter never does."""
     for total in (3, 3, 7, 5):
         ELSEWHERE.show(total, "inline")
@@ -158,5 +158,5 @@ def test_a_total_that_is_counted_elsewhere_is_a_counter() -> None:
     assert '\nbinlog_test_elsewhere{mode="inline"} 7.0\n' in text
 
 
-def test_a_total_without_labels_is_shown_before_anything_is_counted() -> None:
+def test_shown_counter_without_labels_starts_at_0() -> None:
     assert "\nbinlog_test_elsewhere_rows_total 0.0\n" in metrics.render().decode()

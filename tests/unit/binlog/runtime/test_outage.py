@@ -35,7 +35,7 @@ def run(clock: Clock, outage: Outage, *, failing_s: float, every_s: float = 0.5)
     return [(f"{line['log_level']}: {line['event']}", line.get("lasted_s", line.get("since_s"))) for line in lines]
 
 
-def test_one_line_at_its_beginning_one_a_minute_and_one_at_its_end() -> None:
+def test_outage_logs_begin_each_minute_and_end() -> None:
     clock = Clock()
     outage = Outage(get_logger("t"), "it fails", "it works", clock=clock)
     for _ in range(2):
@@ -47,7 +47,7 @@ def test_one_line_at_its_beginning_one_a_minute_and_one_at_its_end() -> None:
         ]
 
 
-def test_a_moment_is_no_warning() -> None:
+def test_outage_shorter_than_quiet_time_logs_no_warning() -> None:
     clock = Clock()
     outage = Outage(get_logger("t"), "it fails", "it works", quiet_s=3, first="no answer", clock=clock)
     assert run(clock, outage, failing_s=2) == [("info: no answer", None), ("info: it works", 2.0)]
@@ -57,7 +57,7 @@ def test_a_moment_is_no_warning() -> None:
     assert run(clock, silent, failing_s=2) == []
 
 
-def test_an_end_of_another_kind_and_another_level() -> None:
+def test_outage_logs_given_level_and_end_message() -> None:
     clock = Clock()
     outage = Outage(get_logger("t"), "it fails", "it works", level="error", clock=clock)
     with capture_logs() as lines:
@@ -89,7 +89,7 @@ def warnings_at_every_try(tree: ast.AST) -> Iterator[str]:
                     yield ast.unparse(call.args[0])
 
 
-def test_what_is_tried_again_and_again_does_not_warn_at_every_try() -> None:
+def test_warnings_in_retry_loops_use_outage() -> None:
     code = 'while True:\n    try:\n        f()\n    except OSError:\n        _log.warning("away")\n'
     assert list(warnings_at_every_try(ast.parse(code))) == ["'away'"]
     found = [text for path in SOURCES for text in warnings_at_every_try(ast.parse(path.read_text()))]

@@ -7,7 +7,7 @@ from binlog.runtime.chart import Chart, seconds_tick
 from binlog.runtime.page import Alarm, Fact, Mood, Table, bytes_text, render, span_text
 
 
-def test_texts_are_escaped_and_alarms_stand_first() -> None:
+def test_page_escapes_texts_and_shows_alarms_first() -> None:
     page = render(
         "pump <1>",
         "a & b",
@@ -25,14 +25,14 @@ def test_texts_are_escaped_and_alarms_stand_first() -> None:
     ("seconds", "text"),
     [(0.24, "0.2 s"), (59.94, "59.9 s"), (95, "1 min 35 s"), (3700, "1 h 1 min"), (90000, "1 d 1 h")],
 )
-def test_spans(seconds: float, text: str) -> None:
+def test_span_text_formats_seconds_to_days(seconds: float, text: str) -> None:
     assert span_text(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (3 << 40, "3.0 TiB"), (1 << 52, "4096.0 TiB")]
 )
-def test_sizes(count: int, text: str) -> None:
+def test_bytes_text_formats_with_binary_prefixes(count: int, text: str) -> None:
     assert bytes_text(count) == text
 
 
@@ -43,7 +43,7 @@ def test_charts_stand_between_facts_and_tables() -> None:
     assert 'class="charts"' not in render("pump", "", facts=[])
 
 
-def test_only_prose_is_wrapped() -> None:
+def test_page_wraps_only_prose_columns() -> None:
     table = Table(
         "t",
         ("state", "age", "problem"),

@@ -10,7 +10,7 @@ from binlog.runtime.http import StatusServer, ready_response
 
 
 @pytest.mark.parametrize(("lacks", "code"), [("", 0), ("the value log is broken: EIO", 1)])
-async def test_the_exit_code_is_what_the_server_says(lacks: str, code: int) -> None:
+async def test_probe_exit_code_follows_ready_response(lacks: str, code: int) -> None:
     async def ready() -> object:
         return ready_response(lacks)
 
@@ -23,7 +23,7 @@ async def test_the_exit_code_is_what_the_server_says(lacks: str, code: int) -> N
     assert (ran.returncode, ran.stderr.strip()) == (code, lacks)
 
 
-async def test_nobody_there_and_no_address_say_so() -> None:
+async def test_probe_without_server_or_valid_address_fails_with_reason() -> None:
     assert (await probe("http://127.0.0.1:1/ready")).returncode == 1
     ran = await probe("not-a-url")
     assert ran.returncode == 1 and "not-a-url" in ran.stderr

@@ -81,7 +81,7 @@ def test_without_a_ca_there_is_no_tls() -> None:
     assert off.ssl_context(server=True) is None
 
 
-async def test_calls_over_tls(authority: Authority, tmp_path: Path) -> None:
+async def test_grpc_call_over_tls_requires_right_ca(authority: Authority, tmp_path: Path) -> None:
     async with serving(security(authority, authority.issue("server"))) as addr:
         assert await call(addr, Security(str(authority.ca))) == 9
         (tmp_path / "other").mkdir()
@@ -92,7 +92,7 @@ async def test_calls_over_tls(authority: Authority, tmp_path: Path) -> None:
             assert caught.value.code() is StatusCode.UNAVAILABLE
 
 
-async def test_allowed_names(authority: Authority) -> None:
+async def test_cert_allowed_cn_guards_grpc_calls(authority: Authority) -> None:
     """S-03: with a list, a client needs a certificate whose Common Name is on it."""
     ours = security(authority, authority.issue("server"), " good ", "server")
     async with serving(ours) as addr:
@@ -106,7 +106,7 @@ async def test_allowed_names(authority: Authority) -> None:
         assert caught.value.code() is StatusCode.UNAVAILABLE, "no certificate: refused in the handshake"
 
 
-async def test_allowed_names_guard_streams_too(authority: Authority) -> None:
+async def test_cert_allowed_cn_guards_grpc_streams(authority: Authority) -> None:
     """The refusal does not wait for a request."""
     ours = security(authority, authority.issue("server"), "server")
     async with serving(ours) as addr:
@@ -154,7 +154,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(authority: Autho
     await http.close()
 
 
-def test_bad_files_are_named(authority: Authority, tmp_path: Path) -> None:
+def test_unusable_certificate_files_are_named(authority: Authority, tmp_path: Path) -> None:
     pair = authority.issue("server")
     junk = tmp_path / "junk"
     junk.write_text("junk")
@@ -173,7 +173,7 @@ def test_bad_files_are_named(authority: Authority, tmp_path: Path) -> None:
         Security(str(authority.ca)).ssl_context(server=True)
 
 
-def test_the_section(authority: Authority) -> None:
+def test_security_section_reads_files_and_allowed_names(authority: Authority) -> None:
     pair = authority.issue("server")
     section = SecuritySection.model_validate(
         {"ssl-ca": str(authority.ca), "ssl-cert": str(pair.cert), "ssl-key": str(pair.key), "cert-allowed-cn": "a, b"}
@@ -182,7 +182,7 @@ def test_the_section(authority: Authority) -> None:
     assert not SecuritySection().security().enabled
 
 
-async def test_schemes(authority: Authority) -> None:
+async def test_url_scheme_decides_about_tls(authority: Authority) -> None:
     """http is plain even where TLS is on; https needs a CA."""
     settings = security(authority, authority.issue("server"))
     plain = await StubPD.start(cluster_id=4)

@@ -12,18 +12,18 @@ import pump
 import pumpclient
 
 
-def test_lines() -> None:
+def test_version_text_has_lines_of_original() -> None:
     names = [line.partition(": ")[0] for line in version_text().splitlines()]
     assert names == ["Release Version", "Git Commit Hash", "Build TS", "Python Version", "Python OS/Arch"]
     assert release() in version_text()
     assert commit_hash()
 
 
-def test_packages_tell_their_version() -> None:
+def test_packages_have_version_of_release() -> None:
     assert binlog.__version__ == pump.__version__ == pumpclient.__version__ == drainer.__version__ == release()
 
 
-def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
+def test_checked_out_finds_commit_in_every_git_layout(tmp_path: Path) -> None:
     """HEAD on a branch, packed, detached, and in a linked work tree; nothing where there is no git."""
     assert checked_out(tmp_path) == ""
     git = tmp_path / ".git"

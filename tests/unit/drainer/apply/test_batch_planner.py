@@ -37,11 +37,11 @@ def seen(*marks: PumpMark) -> Watermark:
     return watermark_of(marks, floor_ts=0)
 
 
-def test_the_first_question_is_how_much_lies_before_the_next_ddl() -> None:
+def test_first_limits_stop_at_next_ddl_or_schema_version() -> None:
     assert Limits(4000, stop_at_schema=True, schema_version=3, large_bytes_min=4 << 20) == ASKED
 
 
-def test_a_destination_that_cannot_spread_is_asked_for_inline_batches_only() -> None:
+def test_destination_without_distribution_gets_only_batches_in_driver() -> None:
     sizes = Sizes(inline_bytes_max=8000, inline_count_max=100, spread_bytes_max=0)
     asked = first_limits(sizes, schema_version=3, pumps=2)
     assert asked == Limits(4000, 50, large_bytes_min=4 << 20)
@@ -50,16 +50,16 @@ def test_a_destination_that_cannot_spread_is_asked_for_inline_batches_only() -> 
     assert isinstance(plan, Plan) and plan.mode is Mode.INLINE and plan.until_ts == 60
 
 
-def test_nothing_new_anywhere_is_nothing_to_do() -> None:
+def test_planner_without_new_binlogs_decides_nothing() -> None:
     assert decide(seen(mark(), mark("b")), after_ts=100, asked=ASKED, sizes=SIZES) is None
 
 
-def test_progress_without_data_moves_the_position() -> None:
+def test_planner_without_data_advances_position() -> None:
     found = decide(seen(mark(), mark("b", resolved_ts=90, end_ts=90)), after_ts=50, asked=ASKED, sizes=SIZES)
     assert found == Advance(90)
 
 
-def test_from_the_beginning_is_from_the_purge_point() -> None:
+def test_position_0_begins_at_purge_point() -> None:
     """`initial-commit-ts = 0` begins with the oldest binlog that is sure to be there; a position stays an error."""
     marks = mark(batch_bytes=300, batch_count=2, purged_ts=40), mark("b", purged_ts=30)
     assert decide(seen(*marks), after_ts=0, asked=ASKED, sizes=SIZES) == Advance(40)
@@ -71,20 +71,20 @@ def test_from_the_beginning_is_from_the_purge_point() -> None:
     assert isinstance(whole, Plan) and whole.after_ts == 0
 
 
-def test_a_little_data_goes_through_the_driver_and_only_its_pump_is_pulled() -> None:
+def test_small_batch_runs_in_driver_and_pulls_only_its_pump() -> None:
     found = decide(seen(mark(batch_bytes=300, batch_count=2), mark("b")), after_ts=50, asked=ASKED, sizes=SIZES)
     assert isinstance(found, Plan)
     assert (found.mode, found.after_ts, found.until_ts) == (Mode.INLINE, 50, 100)
     assert [[r.node_id for r in task] for task in found.tasks] == [["a"]]
 
 
-def test_small_batches_of_several_pumps_are_one_task() -> None:
+def test_small_batch_of_several_pumps_is_one_task() -> None:
     marks = (mark(batch_bytes=300, batch_count=2), mark("b", batch_bytes=300, batch_count=2))
     found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
     assert isinstance(found, Plan) and [[r.node_id for r in task] for task in found.tasks] == [["a", "b"]]
 
 
-def test_a_backlog_is_spread_and_ends_where_the_first_pump_ends_its_batch() -> None:
+def test_backlog_is_distributed_up_to_first_batch_end_of_pump() -> None:
     marks = (
         mark(batch_bytes=4000, batch_count=40, stop=Stop.LIMIT, end_ts=70, split_ts=(55, 60, 65)),
         mark("b", batch_bytes=3000, batch_count=30, end_ts=100, split_ts=(60, 70, 80)),
@@ -97,13 +97,13 @@ def test_a_backlog_is_spread_and_ends_where_the_first_pump_ends_its_batch() -> N
         assert ranges[0].after_ts == 50 and ranges[-1].until_ts == 70
 
 
-def test_a_backlog_before_a_ddl_is_spread_up_to_the_ddl() -> None:
+def test_backlog_before_ddl_is_distributed_up_to_ddl() -> None:
     marks = (mark(batch_bytes=4000, batch_count=40, stop=Stop.DDL, stop_ts=71, end_ts=70), mark("b"))
     found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
     assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.SPREAD, 70)
 
 
-def test_little_before_a_ddl_asks_again_for_a_batch_with_the_ddl_in_it() -> None:
+def test_little_data_before_ddl_asks_for_batch_with_ddl() -> None:
     marks = (mark(batch_bytes=40, batch_count=1, stop=Stop.DDL, stop_ts=71, end_ts=70), mark("b"))
     found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
     assert found == Ask(inline_limits(SIZES, pumps=2))
@@ -112,26 +112,26 @@ def test_little_before_a_ddl_asks_again_for_a_batch_with_the_ddl_in_it() -> None
     assert isinstance(plan, Plan) and (plan.mode, plan.until_ts) == (Mode.INLINE, 100)
 
 
-def test_a_row_of_a_newer_schema_right_ahead_asks_again_too() -> None:
+def test_row_of_newer_schema_at_position_asks_again() -> None:
     marks = (mark(stop=Stop.SCHEMA, stop_ts=51, end_ts=50), mark("b"))
     assert isinstance(decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES), Ask)
 
 
-def test_a_watermark_below_the_position_moves_nothing() -> None:
+def test_watermark_below_position_plans_nothing() -> None:
     """A pump that was killed may begin a little below what it had given out (rule 4): it is waited for."""
     assert decide(seen(mark(resolved_ts=49, end_ts=49), mark("b")), after_ts=50, asked=ASKED, sizes=SIZES) is None
     busy = mark("b", batch_bytes=300, batch_count=2)
     assert decide(seen(mark(resolved_ts=49, end_ts=49), busy), after_ts=50, asked=ASKED, sizes=SIZES) is None
 
 
-def test_nothing_above_the_ceiling_is_planned() -> None:
+def test_batch_does_not_exceed_ceiling() -> None:
     marks = (mark(batch_bytes=300, batch_count=2), mark("b"))
     found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES, ceiling_ts=80)
     assert isinstance(found, Plan) and found.until_ts == 80
     assert decide(seen(*marks), after_ts=80, asked=ASKED, sizes=SIZES, ceiling_ts=80) is None
 
 
-def test_an_open_intent_is_the_first_batch_exactly() -> None:
+def test_open_intent_is_planned_with_its_exact_range() -> None:
     """Rule 17: its range, whatever lies behind it."""
     intent = Intent(50, 90, 4, 100, 1, "x", ("a", "b"), (90, 0))
     marks = (mark(batch_bytes=9000, batch_count=90, split_ts=(60, 70)), mark("b"))
@@ -141,7 +141,7 @@ def test_an_open_intent_is_the_first_batch_exactly() -> None:
     assert {r.node_id for task in found.tasks for r in task} == {"a", "b"}
 
 
-def test_an_open_intent_is_read_from_the_pumps_it_was_begun_with() -> None:
+def test_open_intent_is_read_from_its_recorded_pumps() -> None:
     """Rule 16: one that was passed then and is back would shift what is in each chunk; one that is gone would too."""
     intent = Intent(50, 90, 4, 100, 1, "x", ("a", "b"), (90, 0))
     marks = (mark(batch_bytes=9000, batch_count=90), mark("b"), mark("back", batch_bytes=10, batch_count=1))
@@ -152,7 +152,7 @@ def test_an_open_intent_is_read_from_the_pumps_it_was_begun_with() -> None:
     assert absent(seen(mark("b")), intent) == ("a",)
 
 
-def test_an_open_intent_waits_until_the_pumps_can_serve_it() -> None:
+def test_open_intent_waits_until_watermark_covers_it() -> None:
     assert resume(seen(mark(resolved_ts=89)), Intent(50, 90, 4, 100, 1, "x"), SIZES) is None
 
 
@@ -176,7 +176,9 @@ marks_strategy = st.builds(
 
 
 @given(st.lists(marks_strategy, min_size=1, max_size=4), st.integers(0, 500), st.none() | st.integers(0, 1000))
-def test_no_plan_leaves_what_is_final(marks: list[PumpMark], after_ts: int, ceiling_ts: int | None) -> None:
+def test_plan_for_any_marks_stays_at_or_below_watermark(
+    marks: list[PumpMark], after_ts: int, ceiling_ts: int | None
+) -> None:
     """Whatever the pumps answer: a batch begins at the position, gets on, and stays at or below the watermark."""
     watermark = seen(*marks)
     found = decide(watermark, after_ts=after_ts, asked=ASKED, sizes=SIZES, ceiling_ts=ceiling_ts)
@@ -202,7 +204,7 @@ def planned(*marks: PumpMark, after_ts: int = 50, **more: int) -> object:
     return decide(seen(*marks), after_ts=after_ts, asked=ASKED, sizes=SIZES, **more)  # type: ignore[arg-type]
 
 
-def test_a_large_transaction_is_a_batch_of_its_own() -> None:
+def test_large_transaction_is_batch_of_its_own() -> None:
     """The driver pulls it, so Spark has no task; only pumps that may hold something of its commit_ts are asked."""
     found = planned(large("a", 70), mark("b"), mark("c", end_ts=69, stop=Stop.SCHEMA, stop_ts=70))
     assert isinstance(found, Plan)
@@ -211,7 +213,7 @@ def test_a_large_transaction_is_a_batch_of_its_own() -> None:
     assert [(r.node_id, r.after_ts, r.until_ts) for r in found.large] == [("a", 50, 70), ("c", 50, 70)]
 
 
-def test_what_lies_before_a_large_transaction_comes_first() -> None:
+def test_binlogs_before_large_transaction_are_planned_first() -> None:
     before = large("a", 70, batch_bytes=300, batch_count=2)
     found = planned(before, mark("b"))
     assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.INLINE, 69)
@@ -223,14 +225,14 @@ def test_what_lies_before_a_large_transaction_comes_first() -> None:
     assert isinstance(found, Plan) and (found.mode, [r.node_id for r in found.large]) == (Mode.LARGE, ["a", "b"])
 
 
-def test_a_large_transaction_on_two_pumps_is_read_from_both() -> None:
+def test_large_transaction_on_two_pumps_is_read_from_both() -> None:
     """Its writer may have written it twice, to be sure (rule 19)."""
     found = planned(large("a", 70), large("b", 70), large("c", 71))
     assert isinstance(found, Plan) and found.holders == ("a", "b")
     assert [r.node_id for r in found.large] == ["a", "b"]
 
 
-def test_a_large_transaction_waits_for_the_watermark_and_the_ceiling() -> None:
+def test_large_transaction_waits_for_watermark_and_ceiling() -> None:
     slow = mark("b", resolved_ts=60, end_ts=60)
     found = planned(large("a", 70), slow)
     assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.INLINE, 60)
@@ -240,7 +242,7 @@ def test_a_large_transaction_waits_for_the_watermark_and_the_ceiling() -> None:
     assert planned(large("a", 70), mark("b"), after_ts=69, ceiling_ts=69) is None
 
 
-def test_nothing_is_spread_while_upstream_may_not_check_a_key() -> None:
+def test_batch_is_not_distributed_while_key_is_unenforced() -> None:
     """Rule 12: a spread batch ends where the job that drops a key begins; behind it batches are inline."""
     marks = (mark(batch_bytes=4000, batch_count=40), mark("b"))
     before = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES, inline_from=80)
@@ -256,7 +258,7 @@ def test_nothing_is_spread_while_upstream_may_not_check_a_key() -> None:
     st.integers(1, 64),
     st.booleans(),
 )
-def test_tasks_are_as_many_as_can_run_twice_and_hold_every_range_once(
+def test_tasks_are_bounded_by_parallelism_and_hold_every_range_once(
     sizes: list[int], parallelism: int, whole: bool
 ) -> None:
     """A hundred pumps are not a hundred tasks of two processors; none is read twice or left out."""
@@ -277,7 +279,7 @@ def test_tasks_are_as_many_as_can_run_twice_and_hold_every_range_once(
         assert heaviest <= sum(sizes) / (READERS_PER_TASK * parallelism) + max(sizes)
 
 
-def test_an_inline_batch_of_many_pumps_is_few_tasks() -> None:
+def test_batch_in_driver_of_many_pumps_has_few_tasks() -> None:
     marks = [mark(f"p{n}", batch_bytes=100 << 10, batch_count=5) for n in range(30)]
     plan = decide(seen(*marks), after_ts=50, asked=inline_limits(SIZES, pumps=30), sizes=SIZES)
     assert isinstance(plan, Plan) and plan.mode is Mode.INLINE

@@ -104,7 +104,7 @@ def drained(
 @pytest.mark.parametrize("spread", [False, True])
 @pytest.mark.parametrize("kind", [File, Port])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_arrives_is_what_upstream_holds(
+def test_rows_after_random_ddl_equal_upstreams_tables(
     seed: int, kind: type[File], spread: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "WAIT_FIRST_S", 0.0)

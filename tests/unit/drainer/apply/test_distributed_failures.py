@@ -89,7 +89,7 @@ EXPECTED = sorted([*((key, 0) for key in range(20) if key not in (3, 5, 7)), (7,
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_two_rows_of_one_key_in_a_spread_batch(parts: int) -> None:
+def test_later_row_of_one_key_wins_in_distributed_batch(parts: int) -> None:
     """Rule 21: the later one stays, as where a batch ends between them."""
     store = Store()
     feed = LocalBatch([TWICE[n::parts] for n in range(parts)], BEGIN_TS, UNTIL)
@@ -102,7 +102,7 @@ def test_two_rows_of_one_key_in_a_spread_batch(parts: int) -> None:
 UNKNOWN = rows(("insert", {}, {1: 1, 2: 1, 3: 9}), info=MORE)
 
 
-def test_a_column_that_was_left_out_is_left_out_by_the_next_life_too() -> None:
+def test_column_skipped_in_open_batch_is_skipped_after_restart() -> None:
     """Rule 17: what was found out before the range was recorded died with its life; the range must end as it began."""
     store, feed = Store(), LocalBatch([UNKNOWN], BEGIN_TS, UNTIL)
     former = MemorySink(store)
@@ -112,7 +112,7 @@ def test_a_column_that_was_left_out_is_left_out_by_the_next_life_too() -> None:
     assert standing(store) == [(1, 1)]
 
 
-def test_rows_with_unknown_columns_are_not_spread() -> None:
+def test_rows_with_unknown_columns_are_not_distributed() -> None:
     """Rule 14: whether such a row waits, or needs a DDL first, is settled before anything is recorded."""
     store, feed = Store(), LocalBatch([UNKNOWN], BEGIN_TS, UNTIL)
     now = life(store, complete=False)
@@ -134,7 +134,7 @@ def folded(now: Life) -> Plan:
     return replace(plan, fold=now.pipeline.fold_order(plan))
 
 
-def test_a_folded_batch_with_an_unknown_column_goes_inline_before_it_is_begun() -> None:
+def test_folded_batch_with_unknown_column_is_replanned_in_driver() -> None:
     """Rule 14, where the reading tasks fold at once: nothing is recorded, and the next plan is inline."""
     store, feed = Store(), LocalBatch([UNKNOWN], BEGIN_TS, UNTIL)
     now = life(store, complete=False)
@@ -146,7 +146,7 @@ def test_a_folded_batch_with_an_unknown_column_goes_inline_before_it_is_begun() 
     assert now.pipeline.inline_from == BEGIN_TS
 
 
-def test_a_folded_batch_of_a_table_that_is_not_verified_is_read_again_when_it_is() -> None:
+def test_folded_batch_of_unverified_table_is_read_again() -> None:
     """Asking the source once is enough, and it is spread then."""
     store, feed = Store(), LocalBatch([rows(put(1, 1))], BEGIN_TS, UNTIL)
     now = life(store, complete=False)
@@ -160,13 +160,13 @@ def test_a_folded_batch_of_a_table_that_is_not_verified_is_read_again_when_it_is
     assert standing(store) == [(1, 1)] and feed.checks == 0
 
 
-def test_an_open_batch_that_may_leave_columns_out_is_not_folded_where_it_is_read() -> None:
+def test_open_batch_with_incomplete_history_is_not_folded_by_reading_tasks() -> None:
     now = life(Store(), complete=False)
     assert now.pipeline.fold_order(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, INTENT)) is None
     assert life(Store()).pipeline.fold_order(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, INTENT)) is not None
 
 
-def test_a_batch_that_was_cut_otherwise_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_read_with_another_cut_version_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was read before a sink came to cut in another way (rule 31); nothing of it is begun."""
     store = Store()
     made = life(store)

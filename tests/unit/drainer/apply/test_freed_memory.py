@@ -30,7 +30,7 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_trim is a function of glibc")
-def test_freed_memory_is_returned_although_some_of_it_is_still_in_use() -> None:
+def test_freed_memory_is_returned_to_system_while_some_is_in_use() -> None:
     return_freed_memory()
     before = resident_bytes()
     blocks = [b"x" * BLOCK for _ in range(BLOCKS)]
@@ -43,9 +43,7 @@ def test_freed_memory_is_returned_although_some_of_it_is_still_in_use() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_driver_returns_memory_when_a_large_transaction_has_ended(
-    monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
+def test_driver_returns_memory_after_large_transaction(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
     """After its binlogs have been closed, whether it was applied or not."""
     events: list[str] = []
     monkeypatch.setattr(pipeline_module, "return_freed_memory", lambda: events.append("returned"))

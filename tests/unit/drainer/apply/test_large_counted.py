@@ -48,7 +48,7 @@ async def drained(made: Drainer) -> list[Mode]:
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-async def test_on_two_pumps_beside_a_small_one_of_its_commit_ts(sizes: Sizes) -> None:
+async def test_large_transaction_on_two_pumps_beside_small_one_is_counted(sizes: Sizes) -> None:
     """Rows before it and behind it on both pumps; a third pump has it, too."""
     async with drainer(sizes) as made:
         await made.add("a", row(1), WHOLE, row(60))
@@ -61,7 +61,7 @@ async def test_on_two_pumps_beside_a_small_one_of_its_commit_ts(sizes: Sizes) ->
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("silent", ["a", "b"])
-async def test_one_that_counts_it_and_does_not_serve_it(sizes: Sizes, silent: str) -> None:
+async def test_large_transaction_not_served_by_counting_pump_is_refused(sizes: Sizes, silent: str) -> None:
     """Also where another pump serves the same transaction; once it is served all is there."""
     async with drainer(sizes) as made:
         await made.add("a", WHOLE)
@@ -77,7 +77,7 @@ async def test_one_that_counts_it_and_does_not_serve_it(sizes: Sizes, silent: st
         assert len(standing(made.store)) == 50
 
 
-async def test_a_large_binlog_that_does_not_reach_the_driver() -> None:
+async def test_large_binlog_lost_before_driver_is_refused() -> None:
     """What was pulled is counted once more behind the file it lay in."""
     async with drainer(SIZES[0].values[0]) as made:  # type: ignore[arg-type]
         await made.add("a", WHOLE)

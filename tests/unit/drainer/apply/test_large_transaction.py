@@ -80,7 +80,7 @@ PULLER = LargePuller(1, Security())
 # --- parts ------------------------------------------------------------------------------------------------------
 
 
-def test_parts_are_joined_again() -> None:
+def test_part_joiner_joins_parts_of_binlog() -> None:
     small, large = binlog(1, 2), binlog(3, 4, 5000)
     joiner = PartJoiner()
     messages = [ext.PullRangeResp(payloads=[small, small]), *cut_into_parts(large, 4, 999)]
@@ -89,7 +89,7 @@ def test_parts_are_joined_again() -> None:
     joiner.end()
 
 
-def test_parts_that_do_not_follow_one_another_are_refused() -> None:
+def test_part_joiner_refuses_parts_out_of_sequence() -> None:
     parts = [message.SerializeToString() for message in cut_into_parts(binlog(3, 4, 5000), 4, 999)]
     for order in ([parts[1]], [parts[0], parts[2]], [parts[0], parts[0]]):
         joiner = PartJoiner()
@@ -103,7 +103,7 @@ def test_parts_that_do_not_follow_one_another_are_refused() -> None:
             nothing(joiner)
 
 
-def test_nothing_above_a_part_is_one_value_whoever_serves(pump: StubPump, go_pump: StubPump) -> None:
+def test_pull_yields_no_value_above_part_from_any_pump(pump: StubPump, go_pump: StubPump) -> None:
     """What `pull` yields goes through the JVM."""
     large = binlog(BASE + 3, BASE + 4, 3 * PART_BYTES_MAX + 5)
     ddl = binlog(BASE + 5, BASE + 6, 3 * PART_BYTES_MAX, ddl_job_id=7)
@@ -121,7 +121,7 @@ def test_nothing_above_a_part_is_one_value_whoever_serves(pump: StubPump, go_pum
 
 
 @pytest.mark.parametrize("extension", [True, False], ids=["ours", "Go's"])
-def test_a_range_in_a_file_that_nobody_sees(extension: bool, tmp_path: Path) -> None:
+def test_large_pull_spools_range_into_unnamed_file(extension: bool, tmp_path: Path) -> None:
     """Pumps of ours serve it in parts, those of the original whole."""
     made = StubPump(extension=extension)
     made.resolve(BASE + 9)
@@ -143,7 +143,7 @@ def test_a_range_in_a_file_that_nobody_sees(extension: bool, tmp_path: Path) -> 
     assert progress.step == ""
 
 
-def test_a_pump_that_does_not_serve_what_it_told_of(pump: StubPump) -> None:
+def test_large_pull_without_announced_transaction_raises_not_served(pump: StubPump) -> None:
     pump.put(binlog(1, 3))
     wanted = range_of(pump)
     with (
@@ -153,19 +153,19 @@ def test_a_pump_that_does_not_serve_what_it_told_of(pump: StubPump) -> None:
         pass
 
 
-def test_a_pull_that_breaks_off_is_an_error(pump: StubPump) -> None:
+def test_large_pull_that_breaks_off_raises_pump_unavailable(pump: StubPump) -> None:
     pump.put(binlog(1, 2), binlog(3, 4, PART_BYTES_MAX * 2))
     pump.failing_pulls = 1
     with pytest.raises(PumpUnavailable), PULLER(plan_of(range_of(pump), until_ts=4, holders=("p",)), Progress()):
         pass
 
 
-def test_an_empty_spool_has_no_binlogs() -> None:
+def test_empty_spool_has_no_binlogs() -> None:
     with contextlib.closing(Spool()) as spool:
         assert list(spool.binlogs(10)) == []
 
 
-def test_messages_cut_and_damaged_at_every_place() -> None:
+def test_damaged_message_into_spool_raises_only_decode_error() -> None:
     messages = [m.SerializeToString() for m in cut_into_parts(binlog(3, 4, 400), 4, 150)]
 
     def take(data: bytes) -> None:
@@ -183,7 +183,7 @@ def merged(commit_ts: int, start_ts: int = 1, *, large: bool = False) -> ServedB
     return ServedBinlog(commit_ts, start_ts, "p", memoryview(b"large") if large else b"small")
 
 
-def test_sections_stand_around_large_transactions() -> None:
+def test_sections_separate_large_transactions_from_the_rest() -> None:
     """What has the commit_ts of a large one goes with it (X-15); the rest is as it was."""
     small, large = merged, lambda ts, start=1: merged(ts, start, large=True)
     rows = Rows(0, 99, (small(1), small(2), large(3), small(3, 2), small(4), large(5), large(6)), None)  # type: ignore[arg-type]
@@ -240,7 +240,9 @@ RECORDINGS = [Recording(name) for name in ("keys", "types", "ddl")]
 
 @FEW
 @given(st.sampled_from(RECORDINGS), st.sampled_from([0, 150, 1000]), st.sampled_from([1, 300, 5000]), st.data())
-def test_in_pieces_it_comes_out_as_whole(recording: Recording, large: int, piece: int, data: st.DataObject) -> None:
+def test_large_transactions_in_pieces_give_rows_of_the_whole(
+    recording: Recording, large: int, piece: int, data: st.DataObject
+) -> None:
     """DDL in the way, every schema version, tables with and without keys, each transaction on two pumps (rule 19)."""
     commits = [envelope.scan(p).commit_ts for p in recording.binlogs]
     cuts = data.draw(st.sets(st.sampled_from(commits), max_size=3))
@@ -275,7 +277,7 @@ class FailingStore(Store):
         return super()._write(work)
 
 
-def test_what_fails_in_the_middle_leaves_nothing_and_begins_anew() -> None:
+def test_large_transaction_that_fails_midway_leaves_nothing_and_is_repeated() -> None:
     recording = RECORDINGS[0]
     size, largest = max(
         (len(p), envelope.scan(p).commit_ts) for p in recording.binlogs if not envelope.scan(p).ddl_job_id

@@ -95,7 +95,7 @@ CASES = [
 
 @pytest.mark.parametrize("cuts", [[UNTIL], [ts(4), ts(10), ts(15), UNTIL]])
 @pytest.mark.parametrize(("before", "after", "drop", "twice"), CASES)
-def test_the_drop_of_a_key_moves_before_the_rows_that_it_refuses(
+def test_drop_of_key_runs_before_rows_it_refuses(
     tmp_path: Path,
     before: TableInfo,
     after: TableInfo,
@@ -120,7 +120,7 @@ RETYPED = replace(WITHOUT, columns=(WITHOUT.columns[0], replace(WITHOUT.columns[
 @pytest.mark.parametrize(
     ("before", "after"), [pytest.param(WITH, ALONE, id="secondary"), pytest.param(FOLDS_BY_U, ONLY_ID, id="fold key")]
 )
-def test_a_column_that_is_dropped_takes_its_key_along(
+def test_dropped_column_drops_its_key_before_rows(
     tmp_path: Path, before: TableInfo, after: TableInfo, cuts: list[int]
 ) -> None:
     """Rule 12: rows of versions in which the key is not checked any more hold one value in the column that goes."""
@@ -132,7 +132,7 @@ def test_a_column_that_is_dropped_takes_its_key_along(
 
 
 @pytest.mark.parametrize("cuts", [[UNTIL], [ts(4), ts(10), ts(15), UNTIL]])
-def test_a_statement_of_several_changes_moves_as_a_whole(tmp_path: Path, cuts: list[int]) -> None:
+def test_multi_schema_change_moves_as_a_whole(tmp_path: Path, cuts: list[int]) -> None:
     """Rule 12: it drops the key and changes the column's type; the rows that it moved before are cast."""
     path = tmp_path / "down.sqlite"
     known = jobs(WITH, RETYPED, ActionType.MULTI_SCHEMA_CHANGE)
@@ -141,7 +141,7 @@ def test_a_statement_of_several_changes_moves_as_a_whole(tmp_path: Path, cuts: l
     assert found == [(1, "5"), (2, "5")]
 
 
-def test_keys_that_are_renamed_or_built_anew_are_not_lost() -> None:
+def test_renamed_or_rebuilt_key_is_not_dropped_key() -> None:
     renamed = replace(WITH, indexes=(replace(WITH.indexes[0], name="other"),))
     assert not dropped_keys(WITH, renamed) and not dropped_keys(
         WITH, replace(WITH, indexes=(replace(WITH.indexes[0], id=7),))
@@ -182,7 +182,7 @@ SECONDARY_GOING = replace(WITH, indexes=(replace(WITH.indexes[0], state=SchemaSt
         (KEYED, DROPPING, BARE, ActionType.DROP_PRIMARY_KEY, ((1, 0), (1, 5), (1, 6))),
     ],
 )
-def test_a_key_that_is_dropped_by_a_job_which_no_source_shows_yet(
+def test_rows_wait_for_key_drop_that_no_source_shows_yet(
     tmp_path: Path,
     before: TableInfo,
     running: TableInfo,
@@ -209,7 +209,7 @@ def test_a_key_that_is_dropped_by_a_job_which_no_source_shows_yet(
     assert pipeline.progress.ddls == 3
 
 
-def test_a_drop_that_is_learned_when_its_rows_are_refused(tmp_path: Path) -> None:
+def test_history_is_read_again_when_rows_are_refused(tmp_path: Path) -> None:
     """Rule 12: the history is read again before giving up."""
     path = tmp_path / "down.sqlite"
     known = jobs(WITH, WITHOUT, ActionType.DROP_INDEX)
@@ -218,7 +218,7 @@ def test_a_drop_that_is_learned_when_its_rows_are_refused(tmp_path: Path) -> Non
     assert rows_of(path) == [(1, 5), (2, 5), (9, 9)]
 
 
-def test_a_key_that_no_job_drops_stops_the_drainer_with_its_name(tmp_path: Path) -> None:
+def test_conflict_on_key_that_no_job_drops_is_fatal(tmp_path: Path) -> None:
     """Rule 12: nothing is evicted and nothing moves."""
     path = tmp_path / "down.sqlite"
     payloads = binlogs(WITH, WITHOUT, ((1, 5), (2, 5)))
@@ -227,7 +227,7 @@ def test_a_key_that_no_job_drops_stops_the_drainer_with_its_name(tmp_path: Path)
     assert rows_of(path) == [(1, 5)]
 
 
-def test_no_batch_is_spread_while_a_key_is_loose(tmp_path: Path) -> None:
+def test_schema_is_unenforced_from_start_of_key_drop(tmp_path: Path) -> None:
     """Rule 12: from the start of the job that drops a key, or a partition whose rows hold values of a key; not of one
     that adds a column or drops a plain index."""
     found = Schema.open(JobHistory(jobs(WITH, WITHOUT, ActionType.DROP_INDEX)), position_ts=ts(2), schema_version=2)
@@ -270,6 +270,6 @@ def test_a_drop_that_becomes_known_after_planning_keeps_its_batch_from_being_spr
     assert (rows_of(path), destination.begun) == ([(1, 5), (2, 5)], [])
 
 
-def test_the_rows_of_this_file_are_what_they_say() -> None:
+def test_test_binlogs_have_expected_schema_versions() -> None:
     found = [envelope.scan(payload) for payload in binlogs(WITH, WITHOUT, ((1, 5), (2, 5)))]
     assert [e.schema_version for e in found if not e.ddl_job_id] == [2, 4, 5]

@@ -54,7 +54,7 @@ every_table = pytest.mark.parametrize("info", TABLES, ids=lambda info: info.name
 @every_table
 @FEW
 @given(data=st.data())
-def test_a_stream_of_a_service(tmp_path: Path, info: TableInfo, data: st.DataObject) -> None:
+def test_sdk_stream_gives_equal_rows_for_any_cut(tmp_path: Path, info: TableInfo, data: st.DataObject) -> None:
     """The later commit_ts wins; nothing is an error, whatever writers did to keys and old rows."""
     stream = stream_of([info], data.draw(streams([info])), upserts=True)
     how = data.draw(cuts(len(stream.binlogs), spread=True))
@@ -66,7 +66,9 @@ def test_a_stream_of_a_service(tmp_path: Path, info: TableInfo, data: st.DataObj
 @every_table
 @FEW
 @given(data=st.data())
-def test_a_stream_of_tidb(tmp_path: Path, info: TableInfo, data: st.DataObject) -> None:
+def test_tidb_stream_gives_equal_rows_or_error_for_any_cut(
+    tmp_path: Path, info: TableInfo, data: st.DataObject
+) -> None:
     """The rows that upstream has, with those of another table."""
     tables = [info] if info is INT_KEY else [info, INT_KEY]
     drawn, rows = sound(data.draw(streams(tables)))
@@ -146,7 +148,7 @@ SERVICE = [
 
 
 @pytest.mark.parametrize(("info", "drawn", "expected"), SERVICE)
-def test_streams_of_services_that_look_wrong(
+def test_sdk_stream_with_inconsistent_rows_gives_later_rows(
     tmp_path: Path, info: TableInfo, drawn: list[list[Op]], expected: Rows
 ) -> None:
     stream = stream_of([info], drawn, upserts=True)
@@ -199,7 +201,7 @@ def test_a_spread_batch_that_breaks_its_keys_stays_open(
 
 @pytest.mark.parametrize("value", [1, 2], ids=["that is refused", "that is not"])
 @pytest.mark.parametrize("spread", [False, True])
-def test_the_setting_passes_over_a_transaction_however_the_batch_is_applied(
+def test_ignore_txn_commit_ts_skips_transaction_distributed_or_in_driver(
     tmp_path: Path, spread: bool, value: int
 ) -> None:
     drawn = [put(SECONDARY, 1, 1), put(SECONDARY, 2, value), put(SECONDARY, 3, 3)]
@@ -209,7 +211,7 @@ def test_the_setting_passes_over_a_transaction_however_the_batch_is_applied(
         assert (found.error, found.rows["secondary"]) == ("", [(1, 1, 1), (3, 3, 1)])
 
 
-def test_a_stream_that_keeps_its_keys_is_not_taken_apart(tmp_path: Path) -> None:
+def test_batch_without_key_conflicts_is_one_transaction_downstream(tmp_path: Path) -> None:
     """Values that move from row to row in one batch are one transaction downstream."""
     drawn = [
         put(SECONDARY, 1, 1), put(SECONDARY, 2, 2), gone(SECONDARY, 1, 1), change(SECONDARY, (2, 2, 1), (2, 1, 1)),
@@ -227,7 +229,7 @@ def test_a_stream_that_keeps_its_keys_is_not_taken_apart(tmp_path: Path) -> None
     assert moves == [2, 3]
 
 
-def test_a_batch_of_secondary_keys_that_keeps_them_is_spread(tmp_path: Path) -> None:
+def test_batch_of_secondary_keys_without_conflicts_is_distributed(tmp_path: Path) -> None:
     """Values that move, keyless rows that come and go: nothing of it costs the batch its slots."""
     drawn = [
         put(SECONDARY, 1, 1), put(SECONDARY, 2, 2), gone(SECONDARY, 1, 1), change(SECONDARY, (2, 2, 1), (2, 1, 1)),

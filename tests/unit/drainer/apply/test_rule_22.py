@@ -163,7 +163,7 @@ def moved(store: Store) -> bool:
 
 
 @BOTH
-async def test_a_pump_that_serves_less_than_it_planned(sizes: Sizes) -> None:
+async def test_pump_serving_less_than_planned_stops_batch(sizes: Sizes) -> None:
     """The batch stops with pump, range and both numbers, and nothing moves. Once the pump serves all, all is there."""
     async with drainer(sizes) as made:
         await made.add("a", *map(row, (1, 4)))
@@ -185,7 +185,7 @@ async def test_a_pump_that_serves_less_than_it_planned(sizes: Sizes) -> None:
 
 
 @BOTH
-async def test_a_pump_that_serves_nothing_at_all(sizes: Sizes) -> None:
+async def test_pump_serving_nothing_stops_batch(sizes: Sizes) -> None:
     """As a run of fakes once did: the stream ended, empty and well."""
     async with drainer(sizes) as made:
         pump = await made.add("a", row(1))
@@ -197,7 +197,7 @@ async def test_a_pump_that_serves_nothing_at_all(sizes: Sizes) -> None:
 
 
 @BOTH
-async def test_a_go_pump_that_serves_less_than_it_streamed(sizes: Sizes) -> None:
+async def test_go_pump_serving_less_than_it_streamed_stops_batch(sizes: Sizes) -> None:
     async with drainer(sizes) as made:
         pump = await made.add("go", *map(row, (1, 2, 3, 4)), extension=False)
         plan, pipeline = await made.plan(ts(14))
@@ -211,7 +211,7 @@ async def test_a_go_pump_that_serves_less_than_it_streamed(sizes: Sizes) -> None
 
 
 @BOTH
-async def test_a_late_commit_between_plan_and_pull_is_in_the_next_plan(sizes: Sizes) -> None:
+async def test_late_commit_between_plan_and_pull_is_in_next_plan(sizes: Sizes) -> None:
     async with drainer(sizes) as made:
         pump = await made.add("a", *map(row, (1, 3)))
         plan, pipeline = await made.plan()
@@ -230,7 +230,7 @@ async def test_a_late_commit_between_plan_and_pull_is_in_the_next_plan(sizes: Si
 
 
 @pytest.mark.parametrize("sizes", [INLINE, SPREAD, replace(SPREAD, parallelism=8)], ids=["inline", "spread", "more"])
-async def test_where_another_pump_cuts_the_batch_each_is_counted_up_to_there(sizes: Sizes) -> None:
+async def test_pumps_are_counted_up_to_end_of_batch(sizes: Sizes) -> None:
     """Three pumps with three watermarks: of all but the slowest the first answer is for more than the batch."""
     async with drainer(sizes) as made:
         await made.add("slow", *map(row, range(1, 90, 3)), resolved=60)
@@ -247,7 +247,7 @@ async def test_where_another_pump_cuts_the_batch_each_is_counted_up_to_there(siz
 
 
 @BOTH
-async def test_fakes_and_a_transaction_on_two_pumps_are_no_difference(sizes: Sizes) -> None:
+async def test_fakes_and_transactions_on_two_pumps_are_no_difference(sizes: Sizes) -> None:
     async with drainer(sizes) as made:
         fakes = [envelope.encode_fake(ts(n)) for n in range(20, 30)]
         await made.add("a", row(1), *fakes, row(30))
@@ -260,7 +260,7 @@ async def test_fakes_and_a_transaction_on_two_pumps_are_no_difference(sizes: Siz
 
 
 @BOTH
-async def test_what_spark_does_not_bring_is_missed(sizes: Sizes) -> None:
+async def test_rows_lost_in_spark_stop_batch(sizes: Sizes) -> None:
     """Every task read all of its ranges, and one's rows are lost on the way."""
     async with drainer(sizes) as made:
         await made.add("a", *map(row, range(1, 20, 2)))
@@ -271,7 +271,7 @@ async def test_what_spark_does_not_bring_is_missed(sizes: Sizes) -> None:
         assert not moved(made.store)
 
 
-async def test_what_spark_does_not_bring_is_missed_where_tasks_do_not_fold() -> None:
+async def test_unfolded_rows_lost_in_spark_stop_batch() -> None:
     async with drainer(SPREAD) as made:
         await made.add("a", *map(row, range(1, 20, 2)))
         plan, pipeline = await made.plan()
@@ -283,7 +283,7 @@ async def test_what_spark_does_not_bring_is_missed_where_tasks_do_not_fold() -> 
         assert len(standing(made.store)) == 10
 
 
-def test_a_slot_that_no_task_reported_is_missed() -> None:
+def test_slot_without_receipt_stops_batch() -> None:
     intent = Intent(10, 20, 3, 100, HASH_VERSION, "d")
     some = Receipt(1, 5, 1, 0)
     empty = [Receipt(slot, 0, 0, 0) for slot in (0, 2)]
@@ -317,7 +317,7 @@ async def test_a_task_whose_slot_gives_up_ends_and_its_result_says_why() -> None
         assert found.value.failing_s == 12.0
 
 
-def test_totals_of_a_part_reach_every_slot_or_are_refused() -> None:
+def test_totals_of_part_are_in_every_slot() -> None:
     marked = with_totals({1: b"blob"}, 3, count=7, size=700)
     assert {slot: split_totals(one) for slot, one in marked.items()} == {
         0: (7, 700, b""), 1: (7, 700, b"blob"), 2: (7, 700, b""),
@@ -327,7 +327,7 @@ def test_totals_of_a_part_reach_every_slot_or_are_refused() -> None:
             split_totals(marked[1][:end])
 
 
-async def test_an_open_batch_is_counted_anew_and_finished() -> None:
+async def test_open_batch_is_counted_again_after_restart_and_finished() -> None:
     """After a restart nothing is known of its plan; each pump is asked for just its range."""
     async with drainer(SPREAD) as made:
         await made.add("a", *map(row, range(1, 90)))
@@ -341,7 +341,7 @@ async def test_an_open_batch_is_counted_anew_and_finished() -> None:
         assert made.store.commit_ts == ts(60) and len(standing(made.store)) == 50
 
 
-async def test_an_open_batch_records_how_much_each_pump_holds_of_it() -> None:
+async def test_intent_records_count_of_each_pump() -> None:
     async with drainer(SPREAD) as made:
         await made.add("a", *map(row, (1, 2)))
         await made.add("b", row(3))
@@ -353,7 +353,7 @@ async def test_an_open_batch_records_how_much_each_pump_holds_of_it() -> None:
         )
 
 
-async def test_of_a_pump_that_serves_less_nothing_is_begun() -> None:
+async def test_batch_is_not_recorded_when_pump_serves_less() -> None:
     """What is pulled is compared before the batch is recorded, so it need not be finished."""
     async with drainer(SPREAD) as made:
         pump = await made.add("a", *map(row, (1, 2)))
@@ -365,7 +365,7 @@ async def test_of_a_pump_that_serves_less_nothing_is_begun() -> None:
 
 
 @pytest.mark.parametrize("given_up", [(), ("a",)])
-async def test_an_open_batch_of_which_a_pump_holds_less_than_before(given_up: tuple[str, ...]) -> None:
+async def test_open_batch_holds_when_pump_holds_less_than_before(given_up: tuple[str, ...]) -> None:
     """Its chunks would be cut in other places (rule 16): it holds back by name and numbers, until an operator says."""
     async with drainer(SPREAD) as made:
         await made.add("a", *map(row, (1, 2)))
@@ -383,7 +383,7 @@ async def test_an_open_batch_of_which_a_pump_holds_less_than_before(given_up: tu
         assert not made.store.rows
 
 
-async def test_one_pump_given_up_says_nothing_of_another() -> None:
+async def test_giving_up_one_pump_does_not_release_another() -> None:
     """Rule 16: both hold less than before, and the operator gave up one."""
     async with drainer(SPREAD) as made:
         await made.add("a", *map(row, (1, 2)))
@@ -396,7 +396,7 @@ async def test_one_pump_given_up_says_nothing_of_another() -> None:
         assert made.scheduler.watermark_state.held_by == "b"
 
 
-async def test_an_open_batch_whose_only_pump_is_given_up_is_finished() -> None:
+async def test_open_batch_whose_only_pump_is_given_up_is_finished() -> None:
     """An operator forced it offline, for its disk is lost: no task reads, so no slot hears of totals."""
     async with drainer(SPREAD) as made:
         await made.add("b", row(70))
@@ -409,7 +409,7 @@ async def test_an_open_batch_whose_only_pump_is_given_up_is_finished() -> None:
         assert made.store.commit_ts == ts(60) and made.store.intent is None
 
 
-async def test_a_purge_between_plan_and_count_is_an_error_not_an_empty_batch() -> None:
+async def test_purge_between_survey_and_count_is_error() -> None:
     async with drainer(INLINE) as made:
         await made.add("slow", resolved=60)
         quick = await made.add("quick", row(1), row(80), resolved=95)

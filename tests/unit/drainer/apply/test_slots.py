@@ -48,12 +48,12 @@ def slots(slotting: object, *, tasks: int, configured: int = 0) -> int:
         (100, 2, 40, 40),
     ],
 )
-def test_a_sink_with_partitions_has_slots_for_the_tasks_and_no_more_than_its_own(
+def test_slots_of_partitioned_sink_follow_tasks_up_to_its_maximum(
     count: int, tasks: int, configured: int, wanted: int
 ) -> None:
     assert slots(by_partition(count), tasks=tasks, configured=configured) == wanted
 
 
-def test_a_sink_whose_slots_are_places_has_them_all() -> None:
+def test_slots_of_sink_with_fixed_slots_are_all_used() -> None:
     assert slots(ByTable(1), tasks=8) == 1
     assert slots(ByTable(1), tasks=8, configured=5) == 1

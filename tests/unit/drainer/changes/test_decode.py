@@ -63,7 +63,7 @@ def both(view: SchemaView, rows: Rows) -> list[tuple[object, ...]]:
 
 
 @given(data=st.data(), info=tables(), new_collation=st.booleans())
-def test_both_ways_give_the_same_columns(data: st.DataObject, info: TableInfo, new_collation: bool) -> None:
+def test_column_decoding_equals_row_by_row_decoding(data: st.DataObject, info: TableInfo, new_collation: bool) -> None:
     steps = data.draw(steps_of(info))
     rows = rows_of(info, [encoded(info, step, new_collation=new_collation) for step in steps])
     found = both(view_of_table(info, "db"), rows)
@@ -71,7 +71,7 @@ def test_both_ways_give_the_same_columns(data: st.DataObject, info: TableInfo, n
 
 
 @given(data=st.data(), info=tables())
-def test_usual_rows_are_all_read_in_step(data: st.DataObject, info: TableInfo) -> None:
+def test_ordinary_rows_are_all_decoded_as_columns(data: st.DataObject, info: TableInfo) -> None:
     """Else the quick way would be slow in silence."""
     patch = pytest.MonkeyPatch()
     with patch.context() as context:
@@ -86,7 +86,7 @@ def _refuse(*_: object) -> None:
 
 @FEW
 @given(data=st.data(), info=tables())
-def test_damage_is_judged_by_the_general_decoder(data: st.DataObject, info: TableInfo) -> None:
+def test_damaged_row_is_refused_exactly_where_general_decoder_refuses_it(data: st.DataObject, info: TableInfo) -> None:
     """One row cut or with another byte, between two that are whole: it is refused where the general decoder refuses it,
     and reads as there where not; its neighbours read as ever. Old values that nobody asks for are not looked at, so
     everything is asked for here."""
@@ -124,7 +124,7 @@ _ROWID = b"\x08\x01"
     ],
 )
 @pytest.mark.parametrize("has_key", [True, False])
-def test_damage_is_refused_however_many_rows_there_are(kind: Kind, row: bytes, has_key: bool) -> None:
+def test_damaged_row_is_refused_decoded_as_columns_or_one_by_one(kind: Kind, row: bytes, has_key: bool) -> None:
     """Also where only the key of old images is asked for."""
     unique = {"PRIMARY": ["a"]} if has_key else {}
     info = table([("a", not_null(INT)), ("b", INT)], unique=unique)
@@ -136,7 +136,7 @@ def test_damage_is_refused_however_many_rows_there_are(kind: Kind, row: bytes, h
 
 @FEW
 @given(data=st.data(), info=tables())
-def test_rows_of_format_2_go_the_general_way(data: st.DataObject, info: TableInfo) -> None:
+def test_rows_of_format_2_are_decoded_by_general_decoder(data: st.DataObject, info: TableInfo) -> None:
     steps = data.draw(steps_of(info, most=3))
     rows = []
     for kind, old, new in steps:
@@ -159,7 +159,7 @@ def _handle(info: TableInfo, values: dict[int, Datum]) -> bytes:
     return whole[:size]
 
 
-def test_rows_without_their_last_columns_are_seen_to_end() -> None:
+def test_rows_without_trailing_columns_end_before_next_row() -> None:
     """TiDB leaves a NULL out of an insert; what follows in the buffer is another row, which begins like a column."""
     info = table([("id", INT), ("a", INT), ("b", TEXT)], handle="id")
     steps: list[Step] = [("insert", {}, {1: n, 2: None, 3: None}) for n in range(4)]
@@ -168,13 +168,13 @@ def test_rows_without_their_last_columns_are_seen_to_end() -> None:
     assert [row[7] for row in found] == [(n, None, None) for n in range(4)]
 
 
-def test_a_row_of_nothing_but_its_key() -> None:
+def test_row_with_only_its_key_is_decoded() -> None:
     info = table([("id", INT)], handle="id")
     rows = rows_of(info, [encoded(info, ("insert", {}, {1: n})) for n in range(3)])
     assert [row[7] for row in both(view_of_table(info, "db"), rows)] == [(0,), (1,), (2,)]
 
 
-def test_columns_come_and_go() -> None:
+def test_rows_before_and_after_added_and_dropped_columns_are_decoded() -> None:
     """Rows of the version before and behind a DDL, as the table is now: defaults, and what is gone left out."""
     old = table([("id", INT), ("gone", TEXT), ("v", INT)], handle="id")
     new = table([("id", INT), ("v", INT)], handle="id")
@@ -190,7 +190,7 @@ def test_columns_come_and_go() -> None:
     assert [row[7] for row in both(view, rows_of(new, after, version=2))] == [(1, 4, 8)]
 
 
-def test_a_value_takes_the_type_of_the_column_that_came_for_its_own() -> None:
+def test_value_of_older_column_type_is_cast_to_new_one() -> None:
     """A change of type gives a new id: rows of the version before it are cast, in the general way."""
     old = table([("id", INT), ("v", INT)], handle="id")
     text = ColumnInfo(id=5, name="v", offset=1, type=TEXT)
@@ -202,7 +202,7 @@ def test_a_value_takes_the_type_of_the_column_that_came_for_its_own() -> None:
     assert [row[7] for row in both(view, rows)] == [(0, b"40"), (1, b"41")]
 
 
-def test_an_unknown_column_is_asked_for() -> None:
+def test_unknown_column_raises_unknown_column_with_its_commit_ts() -> None:
     info = table([("id", INT), ("v", INT)], handle="id")
     more = table([("id", INT), ("v", INT), ("w", INT)], handle="id")
     view = altered(info, info, verdicts={})
@@ -213,7 +213,7 @@ def test_an_unknown_column_is_asked_for() -> None:
         assert (error.value.column_id, error.value.commit_ts) == (3, 1000)
 
 
-def test_a_value_that_is_none_of_its_column_is_refused() -> None:
+def test_integer_out_of_its_column_range_is_refused() -> None:
     """A negative number in an unsigned column, and a number that a signed one cannot hold."""
     for kind, value in ((FieldType(Tp.LONG, 32, 10, 0), -1), (INT, Uint(1 << 63))):
         info = table([("id", INT), ("v", kind)], handle="id")
@@ -223,7 +223,7 @@ def test_a_value_that_is_none_of_its_column_is_refused() -> None:
                 decoded(view_of_table(info, "db"), rows, rows_min)
 
 
-def test_a_number_that_is_none_of_a_set_or_bit_is_refused_where_all_is_wanted() -> None:
+def test_invalid_set_or_bit_value_is_refused_when_whole_rows_are_wanted() -> None:
     """A fold looks at what it writes alone."""
     flags = FieldType(Tp.SET, 0, 1, 0, "utf8mb4", "utf8mb4_bin", ("x", "y"))
     for kind in (flags, FieldType(Tp.BIT, Flag.UNSIGNED, 2, 0)):
@@ -236,7 +236,7 @@ def test_a_number_that_is_none_of_a_set_or_bit_is_refused_where_all_is_wanted() 
                 assert sum(map(len, decoded(view_of_table(info, "db"), rows, rows_min, whole=False))) == 1
 
 
-def test_only_the_key_of_old_images_is_read_for_a_fold() -> None:
+def test_fold_reads_only_key_of_old_images() -> None:
     info = table([("id", INT), ("v", TEXT)], handle="id")
     steps: list[Step] = [("update", {1: 1, 2: b"a"}, {1: 1, 2: b"b"}), ("delete", {1: 1, 2: b"b"}, {})]
     rows = rows_of(info, [encoded(info, step) for step in steps])
@@ -247,7 +247,7 @@ def test_only_the_key_of_old_images_is_read_for_a_fold() -> None:
         assert update.old[0].to_pylist() == [1]
 
 
-def test_tables_and_versions_are_told_apart() -> None:
+def test_rows_of_several_tables_are_decoded_apart_and_filtered_ones_left_out() -> None:
     """Transactions of several tables; a table that nobody knows stops them, one that is filtered is left out."""
     one = table([("id", INT), ("v", TEXT)], handle="id", table_id=1)
     two = table([("a", not_null(TEXT)), ("b", INT)], unique={"PRIMARY": ["a"]}, clustered=True, table_id=2)
@@ -269,7 +269,7 @@ def test_tables_and_versions_are_told_apart() -> None:
         decoded(view_of(one), rows, IN_STEP)
 
 
-def test_a_handle_may_be_a_sort_key() -> None:
+def test_clustered_key_under_collation_is_read_from_row() -> None:
     """Under a collation a clustered column stands in the row, and what is before the row is not it."""
     kind = not_null(FieldType(Tp.VARCHAR, 0, 20, 0, "utf8mb4", "utf8mb4_general_ci"))
     info = table([("k", kind), ("v", INT)], unique={"PRIMARY": ["k"]}, clustered=True)
@@ -280,7 +280,7 @@ def test_a_handle_may_be_a_sort_key() -> None:
     assert [r[7] for r in found] == [(b"Abc", 5)] * 2
 
 
-def test_a_codec_is_made_once() -> None:
+def test_codec_of_table_version_is_made_once() -> None:
     info = table([("id", INT)], handle="id")
     decoder = ColumnDecoder(view_of_table(info, "db"))
     rows = rows_of(info, [encoded(info, ("insert", {}, {1: 1}))])

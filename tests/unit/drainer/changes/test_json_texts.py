@@ -76,11 +76,11 @@ def check(values: Sequence[bytes | None]) -> None:
 @example([None])
 @example([bytes(encode_json({}))] * MANY)
 @example([bytes(encode_json([[], {}, 1]))] * MANY)
-def test_texts_are_those_of_each(values: list[bytes | None]) -> None:
+def test_json_texts_of_column_equal_those_of_each_value(values: list[bytes | None]) -> None:
     check(values)
 
 
-def test_documents_of_one_shape_are_not_read_one_by_one() -> None:
+def test_json_documents_of_one_shape_are_read_together() -> None:
     dice = random.Random(1)
     documents = [
         encode_json(
@@ -99,11 +99,11 @@ def test_documents_of_one_shape_are_not_read_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1,), (127, 128, 129), (16_383, 16_384), (0, 200_000)])
-def test_texts_of_any_length(sizes: tuple[int, ...]) -> None:
+def test_json_texts_of_any_length_are_right(sizes: tuple[int, ...]) -> None:
     check([bytes(encode_json(["a", "ü" * (size // 2) + "b" * (size % 2)])) for size in sizes for _ in range(MANY)])
 
 
-def test_long_texts_take_no_place_for_each_of_their_bytes() -> None:
+def test_memory_of_long_json_texts_is_bounded() -> None:
     """Sixteen bytes were taken for one."""
     column = pa.array([bytes(encode_json({"a": "x" * 10_000}))] * 200, pa.binary())
     json_texts(column)
@@ -116,7 +116,7 @@ def test_long_texts_take_no_place_for_each_of_their_bytes() -> None:
     assert most < 6 * column.nbytes
 
 
-def test_text_that_is_not_utf8_is_shown_as_it_is_alone() -> None:
+def test_json_text_with_invalid_utf8_equals_that_of_single_value() -> None:
     document = bytes(encode_json({"a": "xyz"}))
     check([document.replace(b"xyz", b"x\xffz"), *[document] * MANY])
     check([document.replace(b"a", b"\xff")] * MANY)
@@ -137,7 +137,7 @@ NAN = struct.pack("<d", float("nan"))
 
 
 @pytest.mark.parametrize("at", range(len(WHOLE[3])))
-def test_damage_is_found_or_seen_as_it_is_alone(at: int) -> None:
+def test_damaged_json_document_is_refused_or_read_as_single_value_is(at: int) -> None:
     """A document in which a byte was changed, or that is cut or longer, among whole ones."""
     whole = WHOLE[3]
     for byte in {0, 1, 3, 0x80, 0xFF, whole[at] + 1 & 0xFF, whole[at] - 1 & 0xFF}:
@@ -146,24 +146,24 @@ def test_damage_is_found_or_seen_as_it_is_alone(at: int) -> None:
     agrees([*WHOLE, whole[:at] + b"?" + whole[at:]])
 
 
-def test_what_is_no_number_is_found() -> None:
+def test_nan_in_json_document_is_refused() -> None:
     one = bytes(encode_json([1.5]))
     with pytest.raises(DecodeError, match="nan is not a JSON number"):
         json_texts(pa.array([one] * MANY + [one.replace(struct.pack("<d", 1.5), NAN)], pa.binary()))
 
 
 @pytest.mark.parametrize("special", [*'<>&"\\\n\x1f\u2028\u2029\u2010\x7f', "a\x00", "&ü"])
-def test_each_character_that_is_escaped(special: str) -> None:
+def test_json_texts_escape_each_special_character(special: str) -> None:
     check([bytes(encode_json({"a": text})) for text in [special, *["plain"] * MANY]])
 
 
 @given(st.lists(st.binary(max_size=60), min_size=MANY, max_size=MANY + 3))
-def test_any_bytes(values: list[bytes]) -> None:
+def test_json_texts_of_any_bytes_agree_with_single_values(values: list[bytes]) -> None:
     agrees(values)
 
 
 @given(binary_json)
-def test_a_shape_says_the_whole_text(value: BinaryJSON) -> None:
+def test_json_shape_holds_constant_parts_of_text(value: BinaryJSON) -> None:
     shape = shape_of(bytes(value))
     if shape is not None:
         constants = [part for part in text_parts(shape) if isinstance(part, str)]
@@ -173,7 +173,7 @@ def test_a_shape_says_the_whole_text(value: BinaryJSON) -> None:
             text = text[text.index(part) + len(part) :]
 
 
-def test_what_has_no_shape() -> None:
+def test_json_scalar_empty_deep_or_damaged_document_has_no_shape() -> None:
     deep: object = 1
     for _ in range(DEPTH_MAX + 1):
         deep = [deep]

@@ -70,7 +70,7 @@ def delete(*values: object) -> Step:
     return "delete", dict(enumerate(values, 1)), {}  # type: ignore[arg-type]
 
 
-def test_keys_that_move_along_a_chain() -> None:
+def test_keys_moving_along_chain_fold_as_row_by_row() -> None:
     info = table([("id", INT), ("v", INT)], handle="id")
     chain = [update((n, 0), (n + 1, 0)) for n in range(5)]
     back = [update((5, 0), (0, 7)), update((0, 7), (3, 8))]
@@ -79,7 +79,7 @@ def test_keys_that_move_along_a_chain() -> None:
 
 
 @pytest.mark.parametrize("unique", ["PRIMARY", "u"])
-def test_every_image_of_a_key_is_deleted_but_the_one_that_stays(unique: str) -> None:
+def test_every_old_spelling_of_key_is_deleted_except_last(unique: str) -> None:
     """Rule 10: one key under a collation that ignores trailing spaces, written in several ways."""
     info = table([("k", not_null(TEXT)), ("v", INT)], unique={unique: ["k"]})
     work = holds(
@@ -99,7 +99,7 @@ def test_every_image_of_a_key_is_deleted_but_the_one_that_stays(unique: str) -> 
     assert gone[b"e"] == ()
 
 
-def test_the_first_and_the_last_change_of_a_key_are_found_among_parts() -> None:
+def test_first_and_last_change_of_key_are_found_across_parts() -> None:
     """By commit_ts, and only then by the place in the transaction."""
     info = table([("id", INT), ("v", INT)], handle="id")
     other = [insert(n, 0) for n in range(10, 15)]
@@ -116,7 +116,7 @@ def test_the_first_and_the_last_change_of_a_key_are_found_among_parts() -> None:
     holds(info, [[insert(1, 1)], [*other, delete(1, 1)], [insert(1, 2)], [*other, insert(1, 3)]])
 
 
-def test_the_first_change_is_found_among_parts_that_overlap() -> None:
+def test_first_change_of_key_is_found_in_overlapping_parts() -> None:
     """The part whose last change is the earlier one is not the part that began first."""
     info = table([("id", INT), ("v", INT)], handle="id")
     steps = [delete(1, 0), insert(1, 1), update((1, 1), (1, 2))]
@@ -129,20 +129,20 @@ def test_the_first_change_is_found_among_parts_that_overlap() -> None:
     assert merged(merge_slot(blobs, SQL_TEXT)) == merged(one_by_one(view_of(info), payloads))
 
 
-def test_a_key_that_lives_again_is_not_deleted() -> None:
+def test_key_deleted_and_inserted_again_is_not_deleted() -> None:
     info = table([("id", INT), ("v", INT)], handle="id")
     work = holds(info, [[delete(1, 0), delete(2, 0)], [insert(1, 1)]])
     assert [row.stale for row in work.folded[0].rows] == [(), (b"(2)",)]
 
 
-def test_spaces_count_before_a_key_and_other_blanks_behind_it() -> None:
+def test_only_trailing_spaces_of_padded_key_are_ignored() -> None:
     info = table([("k", not_null(TEXT)), ("v", INT)], unique={"PRIMARY": ["k"]})
     keys = [b"a", b" a", b"a ", b"a\t", b"a\t ", b"a\n", b" ", b"", b"  a b  "]
     work = holds(info, [[insert(key, n)] for n, key in enumerate(keys)])
     assert [row.identity for row in work.folded[0].rows] == [b"", b"  a b", b" a", b"a", b"a\t", b"a\n"]
 
 
-def test_parts_of_a_key_do_not_run_together() -> None:
+def test_composite_key_parts_are_kept_apart() -> None:
     info = table([("a", not_null(TEXT)), ("b", not_null(TEXT)), ("v", INT)], unique={"PRIMARY": ["a", "b"]})
     keys = [
         (b"a\0", b"b"),
@@ -164,7 +164,7 @@ NO_UTF8 = [b"\xff'", b"\xc3", b"\xa9", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\
 
 
 @pytest.mark.parametrize("strings", [STRINGS, [*STRINGS, *NO_UTF8], NO_UTF8[1:3], [b"\\"], [b"'"], ["é'".encode()]])
-def test_strings_are_written_as_ever(strings: list[bytes]) -> None:
+def test_string_literals_from_columns_equal_those_row_by_row(strings: list[bytes]) -> None:
     """One that is no UTF-8 among others, also where two beside one another would be; an escape is not escaped."""
     info = table([("id", INT), ("v", TEXT), ("b", VARBINARY)], handle="id")
     steps = [insert(n, text, text) for n, text in enumerate(strings)]
@@ -172,7 +172,7 @@ def test_strings_are_written_as_ever(strings: list[bytes]) -> None:
     holds(info, [[step] for step in [*steps, insert(99, None, None)]])
 
 
-def test_a_decimal_of_nothing_has_no_sign() -> None:
+def test_negative_zero_decimal_is_written_without_sign() -> None:
     """The binary form can say minus zero; minus a fraction keeps its sign."""
     kind = FieldType(Tp.NEWDECIMAL, 0, 10, 2)
     info = table([("id", INT), ("d", kind)], handle="id")
@@ -190,7 +190,7 @@ def test_a_decimal_of_nothing_has_no_sign() -> None:
 
 
 @pytest.mark.parametrize("places", [{0}, {3}, {7}, {0, 1, 2}, {6, 7}, set(range(8)), {1, 3, 5, 7}, set(range(1, 8))])
-def test_a_null_may_stand_anywhere(places: set[int]) -> None:
+def test_null_in_any_column_is_written(places: set[int]) -> None:
     kinds = [TEXT, VARBINARY, INT, FieldType(Tp.DATETIME, 128, 19, 0), FieldType(Tp.DURATION, 128, 10, 0)]
     kinds += [FieldType(Tp.NEWDECIMAL, 0, 10, 2), FieldType(Tp.DOUBLE, 0, 22, -1)]
     info = table([("id", INT), *((f"c{n}", kind) for n, kind in enumerate(kinds))], handle="id")
@@ -201,7 +201,7 @@ def test_a_null_may_stand_anywhere(places: set[int]) -> None:
     holds(info, [[insert(*row)] for row in rows])
 
 
-def test_a_row_without_its_last_columns_ends_before_its_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_without_trailing_columns_ends_before_next_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A NULL is left out of an insert, and the next row may begin with what looks like the column."""
 
     def refuse(*_: object) -> None:

@@ -12,7 +12,7 @@ STAMP = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(0, 3))  # co
 
 
 @given(groups=st.lists(st.lists(STAMP, max_size=6, unique=True), min_size=1, max_size=4))
-def test_each_change_has_one_place(groups: list[list[tuple[int, int, int]]]) -> None:
+def test_each_change_of_several_pumps_is_ordered_once(groups: list[list[tuple[int, int, int]]]) -> None:
     """Transactions with one commit_ts are told apart by their start_ts: TiDB's may share it, where they commit
     asynchronously."""
     stamps = [

@@ -85,7 +85,7 @@ def payloads(draw: st.DrawFn) -> bytes:
 
 
 @given(found=st.lists(payloads(), max_size=12), seed=st.integers(0, 99))
-def test_rows_are_those_of_the_general_readers(found: list[bytes], seed: int) -> None:
+def test_scanned_rows_equal_those_of_general_reader(found: list[bytes], seed: int) -> None:
     """In any order, some of them twice."""
     dice = random.Random(seed)
     found = list({general_place(payload): payload for payload in found}.values())
@@ -104,7 +104,7 @@ def general_place(payload: bytes) -> tuple[int, int]:
 
 
 @given(whole=payloads(), at=st.integers(0, 10_000), byte=st.integers(0, 255))
-def test_damage_is_told_as_by_the_general_readers(whole: bytes, at: int, byte: int) -> None:
+def test_damaged_binlog_is_refused_where_general_reader_refuses_it(whole: bytes, at: int, byte: int) -> None:
     value = PrewriteValue(70)
     value.insert(300, b"r" * 20)
     neighbour, place = binlog(value, BEGIN_TS + 1000, BEGIN_TS), at % len(whole)
@@ -119,7 +119,7 @@ def test_damage_is_told_as_by_the_general_readers(whole: bytes, at: int, byte: i
             assert in_step(scan_all(among)) == expected
 
 
-def test_a_single_row_is_read_in_place() -> None:
+def test_single_row_transaction_is_read_in_place() -> None:
     """The usual transaction costs no call of its own."""
     value = PrewriteValue(70)
     value.insert(300, b"r" * 200)
@@ -130,7 +130,7 @@ def test_a_single_row_is_read_in_place() -> None:
         assert [row[6] for row in in_step(scan_all(found))] == [b"r" * 200] * 3
 
 
-def test_a_row_that_follows_its_like_while_partitions_are_reorganized_is_left_out() -> None:
+def test_repeated_row_of_reorganize_partition_is_left_out() -> None:
     row = b"\x08\x02\x08\x02\x08\x01\x08\x0e"  # a column and the rowid
     value = PrewriteValue(1)
     for _ in range(2):
@@ -138,6 +138,6 @@ def test_a_row_that_follows_its_like_while_partitions_are_reorganized_is_left_ou
     assert len(scan_all([binlog(value, BEGIN_TS, BEGIN_TS - 1)]).rows) == 1
 
 
-def test_nothing_at_all() -> None:
+def test_scan_of_no_binlogs_is_empty() -> None:
     scanned = scan_all([])
     assert (len(scanned.rows), scanned.source_bytes) == (0, 0)

@@ -102,7 +102,7 @@ def _padded(draw: st.DrawFn, info: TableInfo, values: Values) -> Values:
 
 
 @given(data=st.data(), info=tables())
-def test_columns_fold_as_rows_do(data: st.DataObject, info: TableInfo) -> None:
+def test_columns_fold_to_the_same_rows_as_row_by_row(data: st.DataObject, info: TableInfo) -> None:
     payloads = data.draw(histories(info))
     view = view_of(info)
     expected = one_by_one(view, payloads)
@@ -115,7 +115,7 @@ def test_columns_fold_as_rows_do(data: st.DataObject, info: TableInfo) -> None:
     data=st.data(), info=tables(), parts=st.integers(1, 3), slots=st.integers(1, 3), in_order=st.booleans(),
     flush=st.booleans(), rows_min=st.integers(0, 9),
 )  # fmt: skip
-def test_parts_are_merged_as_rows_are(
+def test_folded_column_parts_merge_to_the_same_rows(
     data: st.DataObject, info: TableInfo, parts: int, slots: int, in_order: bool, flush: bool, rows_min: int
 ) -> None:
     """Rules 16 and 19: parts cut anywhere, some transactions in two of them, some parts with too few rows for columns,
@@ -137,7 +137,7 @@ def test_parts_are_merged_as_rows_are(
     assert sorted(rows) == [row for folded in expected.folded for row in folded.rows]
 
 
-def test_a_change_of_type_within_a_segment() -> None:
+def test_key_column_changing_type_within_segment_folds_as_one_key() -> None:
     """A key's column that becomes unsigned, or wider, between two rows of one segment: 1.5 and 1.500 are one key."""
     for before, after, values in (
         (FieldType(Tp.LONG, 0, 11, 0), FieldType(Tp.LONG, Flag.UNSIGNED, 10, 0), [5, 7, 5]),
@@ -159,7 +159,7 @@ def test_a_change_of_type_within_a_segment() -> None:
         assert len(found.folded[0].rows) == 2
 
 
-def test_a_decimal_of_other_digits_than_its_column_keeps_the_zeros_before_its_point() -> None:
+def test_decimal_with_fewer_fraction_digits_than_its_column_keeps_its_value() -> None:
     """A row says itself how many digits it has: 100 of no fraction is not 1, and is 100.00."""
     kind = FieldType(Tp.NEWDECIMAL, 0, 10, 2)
     info = table([("k", not_null(kind)), ("v", INT)], unique={"PRIMARY": ["k"]})
@@ -178,7 +178,7 @@ def test_a_decimal_of_other_digits_than_its_column_keeps_the_zeros_before_its_po
 
 
 @pytest.mark.parametrize("flush", [1, 4 << 20])
-def test_rows_that_fit_no_columns_are_folded_one_by_one(flush: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_do_not_fit_columns_are_folded_one_by_one(flush: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a batch becomes must not depend on how large it is: a negative number in an unsigned column, and an old
     value that nobody asks for."""
     monkeypatch.setattr("drainer.changes.segment.FLUSH_BYTES", flush)
@@ -206,7 +206,7 @@ def test_rows_that_fit_no_columns_are_folded_one_by_one(flush: int, monkeypatch:
 
 @pytest.mark.parametrize("rows_min", [ALWAYS, NEVER])
 @pytest.mark.parametrize("in_slots", [True, False])
-def test_a_builder_gives_its_memory_back_without_the_garbage_collector(rows_min: int, in_slots: bool) -> None:
+def test_segment_builder_is_freed_without_garbage_collection(rows_min: int, in_slots: bool) -> None:
     """It holds a batch's binlogs, and the collector may run long after."""
     info = table([("k", not_null(INT)), ("v", INT)], unique={"PRIMARY": ["k"]})
     payloads = [transaction([(info, ("insert", {}, {1: n, 2: n}))], commit_ts=BEGIN_TS + n) for n in range(9)]
@@ -228,7 +228,7 @@ def test_a_builder_gives_its_memory_back_without_the_garbage_collector(rows_min:
         gc.enable()
 
 
-def test_what_is_too_much_for_one_array_is_folded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_beyond_arrow_capacity_are_folded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow's own refusal is no reason to stop."""
 
     def refuse(*_: object) -> None:
@@ -243,7 +243,7 @@ def test_what_is_too_much_for_one_array_is_folded_one_by_one(monkeypatch: pytest
             assert listed(by_columns(view_of(info), payloads)) == listed(expected)
 
 
-def test_a_row_without_its_key_is_refused_either_way() -> None:
+def test_row_with_null_key_is_refused_by_both_folds() -> None:
     """TiDB leaves a NULL out of an insert; under an old TableInfo a primary key's column may lack NOT NULL."""
     info = table([("a", INT), ("k", TEXT), ("v", INT)], unique={"PRIMARY": ["k"]})
     payloads = [
@@ -255,7 +255,7 @@ def test_a_row_without_its_key_is_refused_either_way() -> None:
             way(view_of(info), payloads)
 
 
-def test_numbers_below_zero_and_beyond_the_signed_ones_keep_their_order() -> None:
+def test_negative_and_large_unsigned_keys_keep_their_order() -> None:
     for kind, values in (
         (FieldType(Tp.LONGLONG, 0, 20, 0), [0, -1, 5, -(2**63), 2**63 - 1]),
         (FieldType(Tp.LONGLONG, Flag.UNSIGNED, 20, 0), [0, 1, 2**63, 2**64 - 1, 2**63 - 1]),
@@ -273,7 +273,7 @@ def test_numbers_below_zero_and_beyond_the_signed_ones_keep_their_order() -> Non
         assert merged(merge_slot(blobs[0], SQL_TEXT)) == merged(expected)
 
 
-def test_a_table_without_a_key_goes_one_by_one_beside_those_that_have_one() -> None:
+def test_keyless_table_is_folded_one_by_one_beside_keyed_tables() -> None:
     shop = table([("id", INT), ("u", INT)], handle="id", unique={"u": ["u"]}, table_id=1, name="shop")
     bare = table([("v", TEXT)], table_id=2, name="bare")
     plain = table([("id", INT), ("v", TEXT)], handle="id", table_id=3, name="plain")
@@ -296,7 +296,7 @@ def test_a_table_without_a_key_goes_one_by_one_beside_those_that_have_one() -> N
         assert work.source_bytes == expected.source_bytes
 
 
-def test_the_counts_of_a_part_stand_in_one_of_its_blobs() -> None:
+def test_counts_of_part_are_in_one_of_its_blobs() -> None:
     info = table([("id", INT), ("v", TEXT)], handle="id")
     payloads = [transaction([(info, ("insert", {}, {1: n, 2: b"x"}))], commit_ts=BEGIN_TS + n) for n in range(30)]
     expected = one_by_one(view_of(info), payloads)
@@ -307,7 +307,7 @@ def test_the_counts_of_a_part_stand_in_one_of_its_blobs() -> None:
     assert sum(work.source_bytes for work in works) == expected.source_bytes
 
 
-def test_what_is_little_goes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_bytes_are_folded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     info = table([("id", INT)], handle="id")
     monkeypatch.setattr("drainer.changes.segment.scan_all", None)
     builder = SegmentBuilder(SegmentDecoder(view_of(info), SQL_TEXT))
@@ -315,7 +315,7 @@ def test_what_is_little_goes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(builder.finish(0, 1).folded[0].rows) == 1
 
 
-def test_a_table_of_few_rows_goes_one_by_one_beside_one_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_of_few_rows_is_folded_one_by_one_beside_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of a thousand small tables must not cost a thousand times the arrays."""
     many, few = (table([("id", INT), ("v", TEXT)], handle="id", table_id=n, name=f"t{n}") for n in (1, 2))
     payloads = [
@@ -331,7 +331,7 @@ def test_a_table_of_few_rows_goes_one_by_one_beside_one_of_many(monkeypatch: pyt
     assert [isinstance(one.rows, NetColumns) for one in work.folded] == [True, False]
 
 
-def test_rows_that_must_be_placed_one_by_one_and_tables_that_get_some_of_them_have_no_columns() -> None:
+def test_tables_with_relocated_rows_are_folded_one_by_one() -> None:
     """Beside them other tables have, and no row counts twice."""
     infos = [table([("id", INT), ("v", TEXT)], handle="id", table_id=n, name=f"t{n}") for n in (1, 2, 3)]
     stray, _, plain = infos
@@ -350,7 +350,7 @@ def test_rows_that_must_be_placed_one_by_one_and_tables_that_get_some_of_them_ha
     }
 
 
-def test_errors_are_those_of_the_first_row() -> None:
+def test_error_is_that_of_first_bad_row() -> None:
     """Whatever column or table is read first (rule 21)."""
     info = table([("id", INT), ("d", FieldType(Tp.DATETIME, 128, 19, 0))], handle="id", table_id=1)
     bad_time = Uint((1 << 64) - 1)
@@ -367,7 +367,7 @@ def test_errors_are_those_of_the_first_row() -> None:
         assert str(found.value) == str(expected.value)
 
 
-def test_the_first_error_is_told_whichever_share_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_error_by_commit_ts_is_raised_from_any_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Binlogs come in any order, and a later share may hold the earlier one."""
     monkeypatch.setattr("drainer.changes.segment.SHARE_BYTES_MAX", 400)
     info = table([("id", INT), ("d", FieldType(Tp.DATETIME, 128, 19, 0))], handle="id")
@@ -384,7 +384,7 @@ def test_the_first_error_is_told_whichever_share_it_is_in(monkeypatch: pytest.Mo
     assert str(found.value) == str(expected.value)
 
 
-def test_the_error_of_a_row_that_a_later_one_replaces_comes_before_that_of_a_table_without_columns() -> None:
+def test_error_of_replaced_row_comes_before_later_error_of_keyless_table() -> None:
     info = table([("id", INT), ("d", FieldType(Tp.DATETIME, 128, 19, 0))], handle="id")
     bare = table([("d", FieldType(Tp.DATETIME, 128, 19, 0))], table_id=2, name="bare")
     bad, good = Uint((1 << 64) - 1), Uint(0)
@@ -399,7 +399,7 @@ def test_the_error_of_a_row_that_a_later_one_replaces_comes_before_that_of_a_tab
             way(view_of(info, bare), payloads)
 
 
-def test_all_tables_that_must_be_asked_for_are_named_at_once() -> None:
+def test_unverified_tables_are_all_named_in_one_error() -> None:
     one = table([("id", INT)], handle="id", table_id=1)
     two = table([("id", INT), ("u", INT)], handle="id", unique={"u": ["u"]}, table_id=2)
     view = replace(view_of(one, two), verified={})
@@ -411,7 +411,7 @@ def test_all_tables_that_must_be_asked_for_are_named_at_once() -> None:
     assert error.value.table_ids == (1, 2)
 
 
-def test_what_is_too_much_for_one_buffer_is_folded_share_by_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binlogs_beyond_one_buffer_are_folded_in_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     info = table([("id", INT), ("v", TEXT)], handle="id")
     bare = table([("v", TEXT)], table_id=2, name="bare")
     payloads = []
@@ -425,7 +425,7 @@ def test_what_is_too_much_for_one_buffer_is_folded_share_by_share(monkeypatch: p
     assert merged(merge_slot(cut(view_of(info, bare), [payloads], 1, in_order=False)[0], SQL_TEXT)) == merged(expected)
 
 
-def test_a_value_that_is_replaced_need_not_be_written() -> None:
+def test_invalid_value_that_is_replaced_is_not_refused() -> None:
     """Only what is there at the end is written, whichever way rows go, and nothing else is looked at."""
     info = table([("id", INT), ("d", FieldType(Tp.DATETIME, 128, 19, 0))], handle="id")
     values = [Uint((1 << 64) - 1), Uint(0)]
@@ -442,7 +442,7 @@ def test_a_value_that_is_replaced_need_not_be_written() -> None:
 
 
 @pytest.mark.parametrize("rows_min", [ALWAYS, NEVER])
-def test_rows_for_sqlite_go_either_way(rows_min: int) -> None:
+def test_rows_for_sqlite_fold_equally_as_columns_and_one_by_one(rows_min: int) -> None:
     """Values, keys that can be written in several ways, deletes."""
     info = table(
         [("k", not_null(TEXT)), ("v", FieldType(Tp.LONGLONG, Flag.UNSIGNED, 20, 0))], unique={"PRIMARY": ["k"]}
@@ -466,7 +466,7 @@ def test_rows_for_sqlite_go_either_way(rows_min: int) -> None:
     }
 
 
-def test_binlogs_that_do_not_lie_behind_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_in_order_refuses_binlogs_before_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drainer.changes.segment.FLUSH_BYTES", 1)
     info = table([("id", INT)], handle="id")
     payloads = [transaction([(info, ("insert", {}, {1: n}))], commit_ts=BEGIN_TS + n) for n in range(4)]
@@ -476,7 +476,7 @@ def test_binlogs_that_do_not_lie_behind_are_refused(monkeypatch: pytest.MonkeyPa
         builder.add_in_order(payloads[:1], len(payloads[0]))
 
 
-def test_a_damaged_blob_is_refused() -> None:
+def test_damaged_column_blob_is_refused() -> None:
     info = table([("id", INT), ("v", TEXT)], handle="id")
     payloads = [transaction([(info, ("insert", {}, {1: n, 2: b"x"}))], commit_ts=BEGIN_TS + n) for n in range(4)]
     (blob,) = cut(view_of(info), [payloads], 1, in_order=False)[0]
@@ -490,7 +490,7 @@ def test_a_damaged_blob_is_refused() -> None:
         merge_slot([blob + b"\0"], SQL_TEXT)
 
 
-def test_net_rows_are_a_sequence_and_a_statement_at_once() -> None:
+def test_net_columns_behave_as_sequence_of_rows() -> None:
     info = table([("id", INT), ("v", TEXT)], handle="id")
     steps: list[Step] = [("insert", {}, {1: n, 2: b"it's"}) for n in range(5)] + [("delete", {1: 2, 2: b""}, {})]
     payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
@@ -507,7 +507,7 @@ def test_net_rows_are_a_sequence_and_a_statement_at_once() -> None:
     assert stale_keys(replace(folded, rows=folded.rows[3:])) == []
 
 
-def test_every_type_can_be_part_of_a_key_or_says_why_not() -> None:
+def test_key_of_every_type_but_five_is_folded_as_columns() -> None:
     """So that the test above of random tables meets keys of every type."""
     covered = 0
     for kind in KINDS:

@@ -83,7 +83,7 @@ def put(key: int, value: int = 0) -> Step:
 
 
 @given(data=st.data(), info=tables())
-def test_every_change_comes_once_and_in_order(data: st.DataObject, info: TableInfo) -> None:
+def test_stream_holds_every_change_once_in_order(data: st.DataObject, info: TableInfo) -> None:
     payloads = data.draw(histories(info))
     view = view_of(info)
     wanted = expected(view, payloads)
@@ -95,7 +95,7 @@ def test_every_change_comes_once_and_in_order(data: st.DataObject, info: TableIn
 
 
 @given(data=st.data(), info=tables(), parts=st.integers(1, 3), slots=st.integers(1, 3))
-def test_slots_hold_every_change_once_and_in_order(
+def test_slots_of_stream_hold_every_change_once_in_order(
     data: st.DataObject, info: TableInfo, parts: int, slots: int
 ) -> None:
     """Rules 16 and 19: parts cut anywhere, some transactions in two of them, blobs in any order."""
@@ -121,7 +121,7 @@ def test_slots_hold_every_change_once_and_in_order(
 
 @FEW
 @given(data=st.data(), info=tables(), slots=st.integers(1, 3), run=st.integers(1, 4))
-def test_runs_of_binlogs_that_are_decoded_one_after_another(
+def test_binlogs_decoded_in_several_runs_give_the_same_slots(
     data: st.DataObject, info: TableInfo, slots: int, run: int
 ) -> None:
     """Their changes are one stream of each slot, and of a transaction that two runs have one copy is used."""
@@ -148,7 +148,7 @@ def unpack_streams_of(blob: bytes) -> list[memoryview]:
     return unpack_streams(blob, _HEAD, CHANGES_BLOB, lambda one: one)[1]
 
 
-def test_of_rows_that_travel_undecoded_several_runs_share_a_blob() -> None:
+def test_undecoded_rows_of_several_runs_share_blob() -> None:
     view = replace(
         view_of(FIRST, SECOND), relocations={FIRST.id: (Relocation(9, FIRST),)}, relocated_ids={FIRST.id: FIRST.id}
     )
@@ -162,7 +162,7 @@ def test_of_rows_that_travel_undecoded_several_runs_share_a_blob() -> None:
     assert sorted(found, key=lambda one: one[2]) == expected(view, payloads)  # type: ignore[arg-type,return-value]
 
 
-def test_a_stream_that_ends_before_its_last_run_is_refused() -> None:
+def test_blob_that_ends_before_its_last_run_is_refused() -> None:
     """An end mark where a batch should begin: to Arrow it is a whole stream."""
     cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
     for n in range(2):
@@ -176,7 +176,7 @@ def test_a_stream_that_ends_before_its_last_run_is_refused() -> None:
         merge(StreamDecoder(view_of(FIRST)), [bytes(ended)], 0, 1)
 
 
-def test_more_is_decoded_together_where_there_are_many_tables() -> None:
+def test_run_size_grows_with_number_of_tables() -> None:
     infos = [table([("id", INT)], table_id=100 + n, name=f"t{n}") for n in range(3)]
     cutter = StreamDecoder(view_of(*infos)).cutter(1, by_parity)
     payloads = [
@@ -192,7 +192,7 @@ def test_more_is_decoded_together_where_there_are_many_tables() -> None:
     assert merge(StreamDecoder(view_of(*infos)), [blob], 0, 1).change_count == 6
 
 
-def test_the_bytes_of_all_runs_are_those_of_the_part() -> None:
+def test_source_bytes_of_several_runs_equal_those_of_one() -> None:
     """Told once, however many slots it has."""
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(9)]
     runs, together = (StreamDecoder(view_of(FIRST)).cutter(2, by_parity) for _ in range(2))
@@ -205,7 +205,7 @@ def test_the_bytes_of_all_runs_are_those_of_the_part() -> None:
 
 
 @pytest.mark.parametrize(("count", "most"), [(0, 2 << 20), (1, 2 << 20), (20, 32 << 20)])
-def test_how_much_is_decoded_together_is_bounded(count: int, most: int) -> None:
+def test_run_size_is_bounded(count: int, most: int) -> None:
     """By 32 MiB however many tables there are; and where a run had no rows, by no less than where it had one table."""
     infos = [table([("id", INT)], table_id=100 + n, name=f"t{n}") for n in range(20)]
     cutter = StreamDecoder(view_of(*infos)).cutter(1, by_parity)
@@ -236,13 +236,13 @@ def test_divided_names_every_change_of_every_slot_once(count: int, arrays: int, 
     assert divided([np.zeros(0, np.int64)])[1] == []
 
 
-def test_divided_by_slots_of_more_than_eight_and_sixteen_bits() -> None:
+def test_divided_handles_slot_numbers_beyond_8_and_16_bits() -> None:
     rows, ranges = divided([np.array([256, 0, 65_536, 256, 1, 0])])
     assert (rows.tolist(), ranges) == ([1, 5, 4, 0, 3, 2], [(0, 0, 2), (1, 2, 3), (256, 3, 5), (65_536, 5, 6)])
 
 
 @given(data=st.data(), info=tables(), slots=st.integers(1, 4))
-def test_a_change_is_in_each_of_its_slots_once(data: st.DataObject, info: TableInfo, slots: int) -> None:
+def test_change_of_two_slots_is_once_in_each(data: st.DataObject, info: TableInfo, slots: int) -> None:
     payloads = data.draw(histories(info))
     view = view_of(info)
     wanted: dict[int, list[Change]] = {}
@@ -257,7 +257,7 @@ def test_a_change_is_in_each_of_its_slots_once(data: st.DataObject, info: TableI
 
 
 @pytest.mark.parametrize("rows_min", [1, 1 << 30], ids=["in step", "one by one"])
-def test_stored_generated_columns_come_where_they_are_wanted(rows_min: int) -> None:
+def test_stored_generated_columns_are_decoded_only_when_wanted(rows_min: int) -> None:
     plain = table([("a", INT), ("virtual", INT), ("stored", INT), ("b", INT)], handle="b")
     columns = list(plain.columns)
     columns[1] = replace(columns[1], generated_expr="a + 1", generated_stored=False)
@@ -289,7 +289,7 @@ def test_stored_generated_columns_come_where_they_are_wanted(rows_min: int) -> N
     assert found[False].key == (1,)
 
 
-def test_shares_of_a_slot_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_of_slot_are_merged_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "SHARE_BYTES_MAX", 40)
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(20)]
     cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
@@ -300,7 +300,7 @@ def test_shares_of_a_slot_follow_one_another(monkeypatch: pytest.MonkeyPatch) ->
     assert listed(segment) == expected(view_of(FIRST), payloads)
 
 
-def test_a_large_transaction_in_pieces_keeps_its_places() -> None:
+def test_transaction_in_pieces_keeps_order_of_its_changes() -> None:
     steps = [(FIRST, put(n, n)) for n in range(40)] + [(SECOND, ("insert", {}, {1: n})) for n in range(40)]
     payload = transaction(steps, commit_ts=BEGIN_TS)
     view = view_of(FIRST, SECOND)
@@ -312,7 +312,7 @@ def test_a_large_transaction_in_pieces_keeps_its_places() -> None:
     assert [one[3] for one in found] == list(range(80))
 
 
-def test_a_row_that_says_itself_which_table_it_is_of() -> None:
+def test_relocated_rows_are_decoded_for_their_table() -> None:
     view = replace(
         view_of(FIRST, SECOND), relocations={FIRST.id: (Relocation(9, FIRST),)}, relocated_ids={FIRST.id: FIRST.id}
     )
@@ -322,7 +322,7 @@ def test_a_row_that_says_itself_which_table_it_is_of() -> None:
     assert len(found) == 3
 
 
-def test_rows_of_both_ways_share_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undecoded_and_column_rows_share_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that say themselves which table they are of travel as they are; others, between them, as columns."""
     view = replace(
         view_of(FIRST, SECOND), relocations={FIRST.id: (Relocation(9, FIRST),)}, relocated_ids={FIRST.id: FIRST.id}
@@ -343,7 +343,7 @@ def test_rows_of_both_ways_share_a_slot(monkeypatch: pytest.MonkeyPatch) -> None
         assert all(bool((np.diff(one.order) > 0).all()) for one in merged.changes)
 
 
-def test_a_slot_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merged_slot_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(20)]
     cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
     cutter.add_all(payloads)
@@ -352,7 +352,7 @@ def test_a_slot_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert listed(merge(StreamDecoder(view_of(FIRST)), [blob], 0, 1)) == expected(view_of(FIRST), payloads)
 
 
-def test_a_blob_of_another_schema_is_refused() -> None:
+def test_blob_of_another_table_schema_is_refused() -> None:
     cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
     cutter.add_all([transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)])
     (blob,) = cutter.cut().values()
@@ -363,7 +363,7 @@ def test_a_blob_of_another_schema_is_refused() -> None:
         merge(StreamDecoder(view_of(SECOND)), [blob], 0, 1)
 
 
-def test_texts_that_end_beyond_their_bytes_are_refused() -> None:
+def test_blob_with_text_offsets_beyond_its_bytes_is_refused() -> None:
     texts = table([("id", INT), ("text", TEXT)], handle="id", table_id=102, name="texts")
     cutter = StreamDecoder(view_of(texts)).cutter(1, by_both_images)
     for n in range(2):
@@ -377,7 +377,7 @@ def test_texts_that_end_beyond_their_bytes_are_refused() -> None:
 
 
 @given(data=st.data())
-def test_a_blob_with_changed_bytes_is_read_or_refused(data: st.DataObject) -> None:
+def test_blob_with_changed_bytes_raises_only_blob_or_schema_error(data: st.DataObject) -> None:
     steps: list[Step] = [put(1, 7), ("update", {1: 1, 2: 7}, {1: 1, 2: 8}), ("delete", {1: 1, 2: 8}, {})]
     cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
     cutter.add_all([transaction([(FIRST, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)])
@@ -390,7 +390,7 @@ def test_a_blob_with_changed_bytes_is_read_or_refused(data: st.DataObject) -> No
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_the_first_bad_row_is_told(number: int) -> None:
+def test_error_is_that_of_first_bad_row(number: int) -> None:
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(30)]
     for at in (number, 20):
         payloads[at] = transaction([(SECOND, ("insert", {}, {1: at}))], commit_ts=BEGIN_TS + at)
@@ -402,7 +402,7 @@ def test_the_first_bad_row_is_told(number: int) -> None:
         cutter.cut()
 
 
-def test_a_table_that_must_be_asked_for_first() -> None:
+def test_unverified_table_raises_table_unverified() -> None:
     view = replace(view_of(FIRST), verified={})
     payloads = [transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)]
     with pytest.raises(TableUnverified):
@@ -413,13 +413,13 @@ def test_a_table_that_must_be_asked_for_first() -> None:
         merge(StreamDecoder(view), cutter.cut().values(), 0, 1)
 
 
-def test_a_torn_binlog_is_told() -> None:
+def test_cut_binlog_in_stream_is_refused() -> None:
     payloads = [transaction([(FIRST, put(n))], commit_ts=BEGIN_TS + n) for n in range(3)]
     with pytest.raises(DecodeError):
         whole(view_of(FIRST), [*payloads, payloads[0][:-5]])
 
 
-def test_a_blob_cut_anywhere_or_of_another_kind_is_refused() -> None:
+def test_blob_cut_at_any_byte_or_of_another_version_is_refused() -> None:
     cutter = StreamDecoder(view_of(FIRST)).cutter(1, by_parity)
     cutter.add_all([transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)])
     (blob,) = cutter.cut().values()
@@ -433,7 +433,7 @@ def test_a_blob_cut_anywhere_or_of_another_kind_is_refused() -> None:
         merge(decoder, [bytes([blob[0] + 1]) + blob[1:]], 0, 1)
 
 
-def test_nothing_is_an_empty_segment() -> None:
+def test_stream_without_binlogs_is_empty_segment() -> None:
     view = view_of(FIRST)
     assert listed(whole(view, [])) == []
     merged = merge(StreamDecoder(view), [], 5, 9)

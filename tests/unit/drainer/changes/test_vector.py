@@ -21,7 +21,7 @@ def read(parts: list[bytes]) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("bits", [7, 14, 21, 56, 64])
 @given(data=st.data())
-def test_numbers_of_any_sizes_beside_one_another(bits: int, data: st.DataObject) -> None:
+def test_varints_of_mixed_sizes_are_read_as_each_alone(bits: int, data: st.DataObject) -> None:
     numbers = data.draw(st.lists(st.integers(0, 2**bits - 1), min_size=1, max_size=9))
     behind = data.draw(st.binary(max_size=3))  # whatever follows is not looked at
     assert read([encode_uvarint(number) + behind for number in numbers]) == [
@@ -30,7 +30,7 @@ def test_numbers_of_any_sizes_beside_one_another(bits: int, data: st.DataObject)
 
 
 @given(parts=st.lists(st.binary(min_size=10, max_size=12), min_size=1, max_size=5))
-def test_any_bytes_are_a_number_or_none(parts: list[bytes]) -> None:
+def test_any_bytes_are_read_as_varint_or_as_none(parts: list[bytes]) -> None:
     for part, (value, size) in zip(parts, read(parts), strict=True):
         try:
             wanted = decode_uvarint(part, 0)

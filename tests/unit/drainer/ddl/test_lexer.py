@@ -27,11 +27,11 @@ from drainer.ddl.lexer import pieces, quoted, statements, tokens, without_commen
         ("/*M! a; */ b; /*! c /*! d */ e", ("/*M! a; */ b", "/*! c /*! d */ e")),
     ],
 )
-def test_statements(sql: str, pieces: tuple[str, ...]) -> None:
+def test_statements_are_split_at_semicolons_outside_quotes_and_comments(sql: str, pieces: tuple[str, ...]) -> None:
     assert statements(sql) == pieces
 
 
-def test_kinds() -> None:
+def test_tokens_have_kind_of_words_names_texts_and_marks() -> None:
     found = [(t.kind, t.value) for t in tokens("Ab `c``d` 'e' \"f\" * */ . --x")]
     assert found == [
         ("word", "Ab"),
@@ -58,12 +58,12 @@ def test_kinds() -> None:
         ("a--b --\tc\nd --\u3000e --", ["a", "-", "-", "b", "d", "-", "-", "\u3000e"]),
     ],
 )
-def test_comments_are_what_tidb_takes_for_one(sql: str, values: list[str]) -> None:
+def test_comments_are_recognised_as_tidb_does(sql: str, values: list[str]) -> None:
     assert [token.value for token in tokens(sql)] == values
 
 
 @given(st.text(alphabet="ab ;'\"`/*!T[M5-#\n\\.,", max_size=40))
-def test_never_fails_and_never_overlaps(sql: str) -> None:
+def test_tokens_of_any_text_are_in_order_and_cover_it(sql: str) -> None:
     last = 0
     for token in tokens(sql):
         assert last <= token.start < token.end <= len(sql)
@@ -72,7 +72,7 @@ def test_never_fails_and_never_overlaps(sql: str) -> None:
     statements(sql)
 
 
-def test_quoted() -> None:
+def test_quoted_doubles_backticks_and_joins_with_dots() -> None:
     assert quoted("a`b", "c") == "`a``b`.`c`"
 
 
@@ -96,7 +96,7 @@ def test_quoted() -> None:
         ("/* first */ ALTER TABLE t ADD a INT /* never closed", "ALTER TABLE t ADD a INT"),
     ],
 )
-def test_what_upstream_takes_as_a_comment_is_none_downstream(sql: str, wanted: str) -> None:
+def test_without_comments_removes_upstream_comments_and_opens_executable_ones(sql: str, wanted: str) -> None:
     """And what it runs stands in the open: servers differ in what they take as code."""
     assert " ".join(without_comments(sql).split()) == wanted
     assert without_comments(wanted) == wanted
@@ -113,7 +113,7 @@ _MEANINGS = st.sampled_from(
 
 
 @given(st.lists(st.tuples(st.lists(_MEANINGS), st.sampled_from(["", "/*!", "/*!50100", "/*!123456", "/*T!"]))))
-def test_any_comments_around_and_in_any_code(parts: list[tuple[list[tuple[str, bool]], str]]) -> None:
+def test_without_comments_keeps_only_tokens_upstream_executes(parts: list[tuple[list[tuple[str, bool]], str]]) -> None:
     """What is left are the tokens that were meant, and nothing that any server could take for a comment."""
     sql, meant = "", []
     for inner, opened in parts:

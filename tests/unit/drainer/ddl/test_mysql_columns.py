@@ -40,27 +40,27 @@ from tests.support.ddl_case import INT, MARIADB, MYSQL, STAMP, TEXT, column
         (column(1, "a", INT, Flag.AUTO_INCREMENT | Flag.NOT_NULL), "`a` INT NOT NULL AUTO_INCREMENT"),
     ],
 )  # fmt: skip
-def test_definitions(one: ColumnInfo, words: str) -> None:
+def test_column_definition_of_each_type_is_exact_sql(one: ColumnInfo, words: str) -> None:
     assert column_sql(one, MYSQL) == words
 
 
-def test_a_type_that_mysql_has_not() -> None:
+def test_column_type_unknown_to_mysql_is_refused() -> None:
     with pytest.raises(UnsupportedType, match="VECTOR"):
         column_sql(column(1, "a", FieldType(Tp.VECTOR, flen=3)), MYSQL)
 
 
-def test_mariadb_has_no_generated_column_that_is_not_null() -> None:
+def test_generated_column_for_mariadb_leaves_out_not_null() -> None:
     generated = column(1, "a", INT, Flag.NOT_NULL, generated_expr="`b` + 1")
     assert column_sql(generated, MARIADB) == "`a` INT GENERATED ALWAYS AS (`b` + 1) VIRTUAL"
 
 
-def test_a_bare_column_has_no_default_that_is_an_expression() -> None:
+def test_column_for_rows_only_leaves_out_expression_default() -> None:
     """Rows carry every value; what the server does with a sequence or a function is nobody's concern."""
     one = column(1, "a", INT, default="nextval(`d`.`s`)", default_is_expr=True)
     assert column_sql(one, MYSQL.only_rows()) == "`a` INT"
 
 
-def test_a_collation_that_the_server_lacks_is_replaced_by_the_nearest() -> None:
+def test_collation_unknown_to_server_is_replaced_by_nearest() -> None:
     new = replace(TEXT, collate="utf8mb4_0900_ai_ci")
     known = Dialect(frozenset({"utf8mb4_bin", "utf8mb4_unicode_520_ci"}))
     assert column_sql(column(1, "a", new), known).endswith("COLLATE utf8mb4_unicode_520_ci")
@@ -76,7 +76,7 @@ def test_a_collation_that_the_server_lacks_is_replaced_by_the_nearest() -> None:
         ("Europe/Berlin", "2020-07-01 02:00:00.5"),
     ],
 )
-def test_a_moment_is_given_as_the_sessions_clock_shows_it(zone: str, there: str) -> None:
+def test_timestamp_default_is_converted_to_session_time_zone(zone: str, there: str) -> None:
     """TiDB keeps the default of a TIMESTAMP in UTC; what a statement says is read in the session's time zone."""
     one = column(1, "a", replace(STAMP, decimal=1), default="2020-07-01 00:00:00.5")
     assert f"DEFAULT '{there}'" in column_sql(one, replace(MYSQL, time_zone=zone))
@@ -85,11 +85,11 @@ def test_a_moment_is_given_as_the_sessions_clock_shows_it(zone: str, there: str)
     assert "DEFAULT '2020-07-01 00:00:00.5'" in column_sql(moment, replace(MYSQL, time_zone=zone))
 
 
-def test_a_zero_moment_is_no_moment() -> None:
+def test_zero_timestamp_default_is_not_converted() -> None:
     one = column(1, "a", STAMP, default="0000-00-00 00:00:00")
     assert "DEFAULT '0000-00-00 00:00:00'" in column_sql(one, replace(MYSQL, time_zone="+05:30"))
 
 
-def test_a_zone_that_is_not_known_here() -> None:
+def test_unknown_session_time_zone_is_refused() -> None:
     with pytest.raises(UnsupportedType, match="Mars/Olympus"):
         in_time_zone("2020-07-01 00:00:00", "Mars/Olympus")

@@ -32,7 +32,7 @@ CHECK = {"id": 1, "constraint_name": {"O": "ck", "L": "ck"}, "expr_string": "`a`
 UTF8 = " DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
 
-def test_a_table_with_its_keys_and_options() -> None:
+def test_create_table_has_keys_and_table_options() -> None:
     counted = column(1, "a", INT, Flag.AUTO_INCREMENT | Flag.NOT_NULL)
     keys = (key("u", 1, unique=True, length=3), key("i", 2), key("k", 0, comment="x'", invisible=True))
     info = table(counted, B, HIDDEN, keys=keys, auto_inc_id=100, comment="it's")
@@ -46,7 +46,7 @@ def test_a_table_with_its_keys_and_options() -> None:
     assert create_table("d", info, MYSQL.only_rows()) == text % ("", "")
 
 
-def test_a_counter_needs_a_key() -> None:
+def test_auto_increment_without_key_is_left_out() -> None:
     """TiDB counts a column without one; a server refuses that, and rows carry their values."""
     counted = column(1, "a", INT, Flag.AUTO_INCREMENT | Flag.NOT_NULL)
     assert create_table("d", table(counted, auto_inc_id=7), MYSQL) == f"CREATE TABLE `d`.`t` (`a` INT NOT NULL){UTF8}"
@@ -55,7 +55,7 @@ def test_a_counter_needs_a_key() -> None:
     ]
 
 
-def test_a_primary_key_on_a_generated_column() -> None:
+def test_primary_key_on_generated_column_is_unique_key_in_mariadb() -> None:
     """MariaDB has none: a unique key stands for it, and goes with it."""
     generated = column(1, "a", INT, Flag.NOT_NULL, generated_expr="`b`", generated_stored=True)
     with_key = table(generated, B, keys=(key("PRIMARY", 0, primary=True, unique=True),))
@@ -64,7 +64,7 @@ def test_a_primary_key_on_a_generated_column() -> None:
     assert altered(with_key, table(generated, B), dialect=MARIADB) == ["DROP INDEX IF EXISTS `pk_generated`"]
 
 
-def test_columns_come_go_and_move() -> None:
+def test_alter_table_adds_drops_and_moves_columns() -> None:
     assert altered(table(A, B), table(C, A, B)) == ["ADD COLUMN `c` INT FIRST"]
     assert altered(table(A, B, C), table(A, C)) == ["DROP COLUMN `b`"]
     assert altered(table(A, B, C), table(C, A, B)) == ["CHANGE COLUMN `c` `c` INT FIRST"]
@@ -77,7 +77,7 @@ def test_columns_come_go_and_move() -> None:
     assert altered(table(A), table(other), query=query) == ["CHANGE COLUMN `a` `y` BIGINT"]
 
 
-def test_what_stays_of_a_definition_is_not_said() -> None:
+def test_alter_table_leaves_out_unchanged_parts_of_column() -> None:
     """A destination whose column is wider or has another collation keeps that through a new name or default."""
     assert altered(table(A), table(replace(A, name="z"))) == ["RENAME COLUMN `a` TO `z`"]
     assert altered(table(A), table(replace(A, default="5"))) == ["ALTER COLUMN `a` SET DEFAULT '5'"]
@@ -93,7 +93,7 @@ def test_what_stays_of_a_definition_is_not_said() -> None:
     assert altered(table(A), table(replace(A, comment="n"))) == ["CHANGE COLUMN `a` `a` INT COMMENT 'n'"]
 
 
-def test_keys_come_and_go() -> None:
+def test_alter_table_adds_and_drops_keys() -> None:
     """An index goes with the last of its columns."""
     primary = key("PRIMARY", 0, primary=True, unique=True)
     before = table(A, B, C, keys=(primary, key("k", 2, number=2)))
@@ -107,7 +107,7 @@ def test_keys_come_and_go() -> None:
     assert altered(one, table(A, B, keys=(key("k", 0, unique=True),))) == ["DROP INDEX `k`, ADD UNIQUE KEY `k` (`a`)"]
 
 
-def test_a_key_keeps_its_rows_under_another_name() -> None:
+def test_alter_table_renames_index() -> None:
     one, other = table(A, keys=(key("k", 0),)), table(A, keys=(key("z", 0),))
     assert altered(one, other) == ["RENAME INDEX `k` TO `z`"]
     assert altered(one, other, dialect=MYSQL.only_rows()) == ["DROP INDEX `k`, ADD KEY `z` (`a`)"]
@@ -115,7 +115,7 @@ def test_a_key_keeps_its_rows_under_another_name() -> None:
     assert altered(one, table(A, keys=(key("z", 0, number=2),))) == ["DROP INDEX `k`, ADD KEY `z` (`a`)"]
 
 
-def test_a_key_follows_its_column() -> None:
+def test_key_of_renamed_or_retyped_column_needs_no_change() -> None:
     """Under another name, and with another type, for which TiDB gives the column a new id."""
     before = table(A, keys=(key("k", 0),))
     assert altered(before, table(replace(A, name="z"), keys=(key("k", 0),))) == ["RENAME COLUMN `a` TO `z`"]
@@ -123,7 +123,7 @@ def test_a_key_follows_its_column() -> None:
     assert altered(before, table(wide, keys=(key("k", 0, number=5),))) == ["CHANGE COLUMN `a` `a` BIGINT"]
 
 
-def test_a_key_is_shown_and_hidden() -> None:
+def test_alter_table_changes_index_visibility() -> None:
     shown, hidden = table(A, keys=(key("k", 0),)), table(A, keys=(key("k", 0, invisible=True),))
     assert altered(shown, hidden) == ["ALTER INDEX `k` INVISIBLE"]
     assert altered(hidden, shown, dialect=MARIADB) == ["ALTER INDEX `k` NOT IGNORED"]
@@ -131,7 +131,7 @@ def test_a_key_is_shown_and_hidden() -> None:
 
 
 @pytest.mark.parametrize(("dialect", "said"), [(MYSQL, ["ADD KEY `i` ((`a` + 1))"]), (MARIADB, [])])
-def test_indexes_on_expressions(dialect: object, said: list[str]) -> None:
+def test_expression_index_is_added_for_mysql_and_left_out_for_mariadb(dialect: object, said: list[str]) -> None:
     """Rows do not depend on them; MariaDB cannot have them, and is told neither of their coming nor of their going."""
     with_index = table(A, HIDDEN, keys=(key("i", 1),))
     assert altered(table(A), with_index, dialect=dialect) == said  # type: ignore[arg-type]
@@ -145,7 +145,7 @@ def with_rest(**rest: object) -> TableInfo:
     return table(A, rest=rest)
 
 
-def test_foreign_keys() -> None:
+def test_foreign_key_with_generated_name_gets_unique_name() -> None:
     """A name that TiDB made up is another table's too; a server knows a name once in a database."""
     own = with_rest(fk_info=[foreign_key(1, "own", on_delete=2, on_update=3)])
     made_up = with_rest(fk_info=[foreign_key(2, "fk_1")])
@@ -165,7 +165,7 @@ def test_foreign_keys() -> None:
     assert "FOREIGN" not in create_table("d", with_rest(fk_info=[foreign_key(1, "own", state=1)]), MYSQL)
 
 
-def test_checks_are_those_that_upstream_keeps() -> None:
+def test_check_constraints_follow_what_upstream_enforces() -> None:
     kept, loose = with_rest(constraint_info=[CHECK]), with_rest(constraint_info=[{**CHECK, "enforced": False}])
     assert "CONSTRAINT `ck` CHECK (`a` > 0)" in create_table("d", kept, MARIADB)
     assert altered(table(A), loose) == ["ADD CONSTRAINT `ck` CHECK (`a` > 0) NOT ENFORCED"]
@@ -174,7 +174,7 @@ def test_checks_are_those_that_upstream_keeps() -> None:
     assert altered(kept, loose, dialect=MARIADB) == ["DROP CONSTRAINT IF EXISTS `ck`"]
 
 
-def test_options() -> None:
+def test_alter_table_changes_charset_comment_and_auto_increment() -> None:
     before = table(A, auto_inc_id=1)
     assert altered(before, replace(before, charset="gbk", collate="gbk_bin", comment="c")) == [
         "DEFAULT CHARACTER SET gbk COLLATE gbk_bin, COMMENT = 'c'"
@@ -184,7 +184,7 @@ def test_options() -> None:
     assert altered(before, replace(before, auto_inc_id=50)) == []
 
 
-def test_how_tidb_stores_a_table_is_no_change() -> None:
+def test_ttl_change_gives_no_statement() -> None:
     assert altered(table(A), table(A, rest={"ttl_info": {"column": {"O": "a"}}}), ActionType.ALTER_TTL_INFO) == []
 
 
@@ -221,11 +221,11 @@ PARTITIONS: tuple[tuple[TableInfo, TableInfo, ActionType, list[str]], ...] = (
 
 
 @pytest.mark.parametrize(("before", "after", "kind", "said"), PARTITIONS)
-def test_partitions(before: TableInfo, after: TableInfo, kind: ActionType, said: list[str]) -> None:
+def test_alter_table_changes_partitions(before: TableInfo, after: TableInfo, kind: ActionType, said: list[str]) -> None:
     assert altered(before, after, kind) == said
 
 
-def test_partitions_by_lists_and_columns() -> None:
+def test_create_table_with_list_partitions_is_exact() -> None:
     rest = PartitionDefinition(2, "q", in_values=(("3",), ("DEFAULT",)), rest={"comment": "the rest"})
     lists = PartitionInfo(
         PartitionType.LIST, "`a`", definitions=(PartitionDefinition(1, "p", in_values=(("1",),)), rest)
@@ -241,7 +241,7 @@ def test_partitions_by_lists_and_columns() -> None:
     )
 
 
-def test_an_index_that_is_not_public_is_not_there() -> None:
+def test_index_that_is_not_public_is_left_out() -> None:
     from binlog.tidb.types import SchemaState
 
     coming: IndexInfo = replace(key("k", 0), state=SchemaState.WRITE_ONLY)

@@ -23,7 +23,7 @@ from drainer.ddl.rename_parser import RenamePair, RenameUnreadable, rename_pairs
         ("rename table 1a to b$", [(None, "1a", None, "b$")]),
     ],
 )
-def test_pairs(sql: str, pairs: list[tuple[str | None, str, str | None, str]]) -> None:
+def test_rename_table_text_is_parsed_into_pairs(sql: str, pairs: list[tuple[str | None, str, str | None, str]]) -> None:
     assert rename_pairs(sql) == tuple(RenamePair(*pair) for pair in pairs)
 
 
@@ -40,7 +40,7 @@ def test_pairs(sql: str, pairs: list[tuple[str | None, str, str | None, str]]) -
         ("rename table a. to b", 19, "TO"),
     ],
 )
-def test_what_is_wrong_and_where(sql: str, place: int, wanted: str) -> None:
+def test_invalid_rename_text_is_refused_with_offset_and_expectation(sql: str, place: int, wanted: str) -> None:
     with pytest.raises(RenameUnreadable, match=f"character {place}: {wanted} expected") as caught:
         rename_pairs(sql)
     assert caught.value.offset == place
@@ -51,7 +51,7 @@ schemas = st.none() | names
 
 
 @given(st.lists(st.tuples(schemas, names, schemas, names), min_size=1, max_size=5))
-def test_what_is_quoted_is_read_back(pairs: list[tuple[str | None, str, str | None, str]]) -> None:
+def test_quoted_rename_pairs_are_parsed_back(pairs: list[tuple[str | None, str, str | None, str]]) -> None:
     def place(schema: str | None, name: str) -> str:
         return quoted(schema, name) if schema is not None else quoted(name)
 
@@ -60,7 +60,7 @@ def test_what_is_quoted_is_read_back(pairs: list[tuple[str | None, str, str | No
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_rename_text_is_parsed_or_refused_with_offset(text: str) -> None:
     try:
         rename_pairs("rename table " + text)
     except RenameUnreadable as error:

@@ -20,7 +20,7 @@ from drainer.ddl.repetition import named_tables, undoes_itself
         "ALTER TABLE t CHANGE a b INT, RENAME COLUMN b TO a",
     ],
 )
-def test_twice_is_as_never(query: str) -> None:
+def test_exchange_or_swap_statement_undoes_itself(query: str) -> None:
     assert undoes_itself(query, "d")
 
 
@@ -40,7 +40,7 @@ def test_twice_is_as_never(query: str) -> None:
         "ALTER TABLE t COMMENT 'EXCHANGE PARTITION'",
     ],
 )
-def test_others_fail_or_do_the_same(query: str) -> None:
+def test_other_statement_does_not_undo_itself(query: str) -> None:
     assert not undoes_itself(query, "d")
 
 
@@ -56,6 +56,6 @@ def test_others_fail_or_do_the_same(query: str) -> None:
         ("", [("d", "t")]),
     ],
 )
-def test_tables_that_show_whether_it_has_run(query: str, found: list[tuple[str, str]]) -> None:
+def test_named_tables_lists_tables_of_statement(query: str, found: list[tuple[str, str]]) -> None:
     assert named_tables(query, "d", "t") == found
     assert named_tables("CREATE DATABASE e", "e", "") == []

@@ -124,7 +124,7 @@ def with_indexes(before: TableInfo, after: TableInfo, diff: TableDiff) -> set[In
 
 
 @given(tables())
-def test_the_difference_done_to_the_one_gives_the_other(both: tuple[TableInfo, TableInfo]) -> None:
+def test_table_diff_applied_to_first_gives_second(both: tuple[TableInfo, TableInfo]) -> None:
     before, after = both
     diff = table_diff(before, after, kind=ActionType.MULTI_SCHEMA_CHANGE)
     assert with_columns(before, diff) == columns_of(after)
@@ -132,13 +132,13 @@ def test_the_difference_done_to_the_one_gives_the_other(both: tuple[TableInfo, T
 
 
 @given(tables())
-def test_a_table_does_not_differ_from_itself(both: tuple[TableInfo, TableInfo]) -> None:
+def test_table_diff_of_equal_tables_is_empty(both: tuple[TableInfo, TableInfo]) -> None:
     for info in both:
         assert table_diff(info, info, kind=ActionType.MULTI_SCHEMA_CHANGE) == TableDiff()
 
 
 @given(st.permutations(NAMES))
-def test_no_more_columns_move_than_must(order: list[str]) -> None:
+def test_table_diff_moves_fewest_columns(order: list[str]) -> None:
     ids = {name: n for n, name in enumerate(NAMES, start=1)}
     before, after = (table(*(column(ids[name], name) for name in names)) for names in (NAMES, order))
     diff = table_diff(before, after, kind=ActionType.MODIFY_COLUMN)
@@ -147,7 +147,7 @@ def test_no_more_columns_move_than_must(order: list[str]) -> None:
 
 @pytest.mark.parametrize("changed", NAMES)
 @pytest.mark.parametrize("at", range(len(NAMES)))
-def test_rather_the_column_moves_that_is_defined_anew(changed: str, at: int) -> None:
+def test_table_diff_moves_column_that_is_redefined(changed: str, at: int) -> None:
     """A destination keeps what it has of the others."""
     ids = {name: n for n, name in enumerate(NAMES, start=1)}
     order = [name for name in NAMES if name != changed]
@@ -169,7 +169,7 @@ def longest(numbers: list[int]) -> int:
     return len(next(grows))
 
 
-def test_a_column_with_another_type_and_name_is_known_by_the_text_alone() -> None:
+def test_column_with_new_type_and_name_is_matched_by_query_text() -> None:
     """In a job of several changes: both columns have new ids."""
     before, after = table(column(1, "a"), column(2, "b")), table(column(3, "x", TEXT), column(4, "y", TEXT))
     query = "ALTER TABLE t CHANGE b x VARCHAR(9), CHANGE COLUMN a y VARCHAR(9)"
@@ -190,7 +190,7 @@ def ranges(ids: list[int]) -> PartitionInfo:
 
 
 @given(IDS, IDS)
-def test_partitions_come_and_go(old: list[int], new: list[int]) -> None:
+def test_partition_diff_drops_and_adds_partitions(old: list[int], new: list[int]) -> None:
     left = [f"p{i}" for i in old]
     for change in partition_diff(ranges(old), ranges(new), ActionType.DROP_TABLE_PARTITION):
         assert isinstance(change, DropPartitions | AddPartitions)
@@ -202,7 +202,7 @@ def test_partitions_come_and_go(old: list[int], new: list[int]) -> None:
 
 
 @given(IDS, st.data())
-def test_truncated_partitions_have_another_id(old: list[int], data: st.DataObject) -> None:
+def test_partition_diff_of_new_ids_truncates_partitions(old: list[int], data: st.DataObject) -> None:
     emptied = data.draw(st.lists(st.sampled_from(old), min_size=1, unique=True))
     new = [i + 10 if i in emptied else i for i in old]
     (change,) = partition_diff(ranges(old), ranges(new), ActionType.TRUNCATE_TABLE_PARTITION)
@@ -211,7 +211,7 @@ def test_truncated_partitions_have_another_id(old: list[int], data: st.DataObjec
 
 
 @given(IDS, st.data())
-def test_reorganized_partitions_cover_the_same_rows(old: list[int], data: st.DataObject) -> None:
+def test_partition_diff_reorganizes_adjacent_partitions(old: list[int], data: st.DataObject) -> None:
     """Those that went lie side by side, and the last bound of those that came is theirs."""
     first = data.draw(st.integers(0, len(old) - 1))
     last = data.draw(st.integers(first, len(old) - 1))
@@ -223,6 +223,6 @@ def test_reorganized_partitions_cover_the_same_rows(old: list[int], data: st.Dat
     assert [d.id for d in change.definitions] == [i + 10 for i in inside]
 
 
-def test_what_does_not_lie_side_by_side_is_partitioned_anew() -> None:
+def test_partition_diff_of_non_adjacent_changes_repartitions_table() -> None:
     for new in ([11, 2, 13], [1, 2, 3], [2, 11, 12, 13], [2, 3, 14]):
         assert partition_diff(ranges([1, 2, 3]), ranges(new), ActionType.REORGANIZE_PARTITION) == (Repartition(),)

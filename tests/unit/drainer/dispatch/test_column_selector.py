@@ -85,7 +85,9 @@ def selectors(*columns: str, matcher: Sequence[str] = ("*.*",)) -> ColumnSelecto
         (["a\\-b"], ["a-b"], ["a"]),
     ],
 )
-def test_patterns_of_columns(patterns: list[str], matching: list[str], others: list[str]) -> None:
+def test_column_patterns_match_as_tidbs_column_filter(
+    patterns: list[str], matching: list[str], others: list[str]
+) -> None:
     """As TiDB's column-filter: the last that matches decides, none means no, case never counts."""
     read = ColumnPatterns.parse(patterns)
     assert [name for name in (*matching, *others) if read.match(name)] == matching
@@ -112,18 +114,18 @@ def test_patterns_of_columns(patterns: list[str], matching: list[str], others: l
         ("/a{99999999999999999999}/", "column pattern"),
     ],
 )
-def test_a_pattern_that_is_none_is_named(pattern: str, words: str) -> None:
+def test_invalid_column_pattern_is_refused_by_name(pattern: str, words: str) -> None:
     with pytest.raises(PatternError) as refused:
         ColumnPatterns.parse([pattern])
     assert repr(pattern) in str(refused.value) and words in str(refused.value)
 
 
-def test_a_selector_needs_columns() -> None:
+def test_column_selector_without_columns_is_refused() -> None:
     with pytest.raises(DispatchConfigError, match=r"column selector for a\.b: no columns are given"):
         selectors("# none", matcher=["a.b"])
 
 
-def test_the_first_selector_with_a_matching_table_counts() -> None:
+def test_first_selector_matching_table_is_used() -> None:
     read = ColumnSelectors.parse(
         [SelectorRule(("db.t",), ("a",)), SelectorRule(("*.*", "!db.free"), ("a", "b")), SelectorRule(("*.*",), ("b",))]
     )
@@ -157,7 +159,9 @@ COLUMNS = [("a", not_null(INT)), ("b", not_null(INT)), ("c", not_null(INT)), ("d
         ({}, ["e"], []),
     ],
 )
-def test_the_handle_key_of_what_is_left(unique: dict[str, list[str]], columns: list[str], handle: list[str]) -> None:
+def test_handle_key_is_chosen_among_selected_columns(
+    unique: dict[str, list[str]], columns: list[str], handle: list[str]
+) -> None:
     whole = described(table(COLUMNS, unique=unique))
     found = selectors(*columns).select(whole)
     assert [found.table.columns[place].name for place in found.table.handle] == handle
@@ -181,7 +185,7 @@ def test_the_handle_key_of_what_is_left(unique: dict[str, list[str]], columns: l
         ({}, "", ["nosuch"], "leaves no column of it"),
     ],
 )
-def test_a_table_without_a_whole_key_is_refused(
+def test_table_whose_selected_columns_hold_no_whole_key_is_refused(
     unique: dict[str, list[str]], handle: str, columns: list[str], words: str
 ) -> None:
     """The error names table, selector and what is missing."""
@@ -201,7 +205,7 @@ def test_a_table_without_a_whole_key_is_refused(
         ({"partition": "columns", "columns": ("nosuch",)}, "columns not found: nosuch"),
     ],
 )
-def test_what_a_dispatch_rule_names_must_stay(rule: dict[str, object], words: str) -> None:
+def test_column_named_by_dispatch_rule_must_be_selected(rule: dict[str, object], words: str) -> None:
     rules = [DispatchRule(("*.*",), **rule)]  # type: ignore[arg-type]
     chosen = [SelectorRule(("*.*",), ("a", "d", "k") if rule.get("index") == "primary" else ("a", "b", "d", "k"))]
     router = Router(rules, "all", selectors=chosen)
@@ -229,7 +233,7 @@ CHOICES = [("a", "b"), ("a", "b", "u"), ("u", "v"), ("a", "b", "v"), ("u",)]
 
 
 @given(data=st.data(), shape=st.sampled_from(SHAPES), raw=st.booleans(), rows_min=st.sampled_from([1, 1 << 30]))
-def test_events_are_those_of_the_whole_table_without_its_other_columns(
+def test_events_of_selected_columns_equal_those_of_the_whole_table_cut(
     data: st.DataObject, shape: str, raw: bool, rows_min: int
 ) -> None:
     """In the same order, split and merged by all columns; one that changed other columns alone is there, too."""
@@ -256,7 +260,7 @@ UNNAMED = ("default", "index-value", "conflict")
 
 
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)), slots=st.integers(1, 4))
-def test_slots_write_what_one_task_would(data: st.DataObject, shape: str, rule: str, slots: int) -> None:
+def test_slots_write_the_same_events_as_one_task(data: st.DataObject, shape: str, rule: str, slots: int) -> None:
     """Partitions are those of what is left; each, alone and in its order, makes the states of its rows."""
     info = table_of_shape(shape)
     chosen = data.draw(
@@ -294,7 +298,7 @@ def test_slots_write_what_one_task_would(data: st.DataObject, shape: str, rule: 
             rows.update([new] if new is not None else [])
 
 
-def test_the_partition_is_that_of_a_table_that_has_no_other_columns() -> None:
+def test_partition_is_computed_from_selected_columns() -> None:
     columns = [("id", not_null(INT)), ("k", not_null(INT)), ("secret", TEXT)]
     whole = table(columns, unique={"PRIMARY": ["id"], "k": ["k"]})
     narrow = table(columns[1:2], unique={"k": ["k"]})
@@ -311,7 +315,7 @@ def test_the_partition_is_that_of_a_table_that_has_no_other_columns() -> None:
     assert slots.tolist() == slots_of_topic(to, "all", 7)[routes.partitions].tolist()
 
 
-def test_the_halves_of_an_update_that_moves_are_in_their_classes() -> None:
+def test_split_update_is_in_delete_and_insert_classes() -> None:
     """Also where the key that tells the rows apart is left out: deletes come first."""
     info = table([("id", INT), ("u", INT), ("v", INT)], handle="id", unique={"u": ["u"]})
     steps: list[Step] = [("update", {1: n, 2: n, 3: n}, {1: n, 2: n, 3: n + 50}) for n in range(30)]
@@ -323,7 +327,7 @@ def test_the_halves_of_an_update_that_moves_are_in_their_classes() -> None:
     assert all(class_of(one.changes) == wanted[one.changes.kind] for one in routes)
 
 
-def test_by_conflict_a_key_that_nobody_reads_ties_nothing_together() -> None:
+def test_conflict_dispatch_ignores_unique_keys_of_unselected_columns() -> None:
     """Rows that meet in a unique key that is left out are spread as if there were none."""
     info = table([("id", INT), ("u", INT)], handle="id", unique={"u": ["u"]})
     payloads = [
@@ -342,7 +346,7 @@ def test_by_conflict_a_key_that_nobody_reads_ties_nothing_together() -> None:
     assert len(places("id")) == 2
 
 
-def test_an_update_of_other_columns_alone_is_an_event() -> None:
+def test_update_of_unselected_columns_is_still_event() -> None:
     """As TiCDC sends it; and one of a unique key that is left out is a delete and an insert."""
     info = table([("id", INT), ("v", INT), ("u", INT)], handle="id", unique={"u": ["u"]})
     updates: list[Step] = [
@@ -354,7 +358,7 @@ def test_an_update_of_other_columns_alone_is_an_event() -> None:
     assert found == [(Kind.DELETE, (2,), None), (Kind.UPDATE, (1,), (1,)), (Kind.INSERT, None, (2,))]
 
 
-def test_the_row_s_place_upstream_does_not_tell_what_is_left_out() -> None:
+def test_row_id_and_partition_id_are_left_out_without_their_columns() -> None:
     """Open Protocol's `rid` is the primary key's value; its partition's id is not guessed from a default."""
     parts = (PartitionDefinition(11, "p0", ()), PartitionDefinition(12, "p1", ()))
     info = replace(
@@ -380,7 +384,7 @@ def ddl_to(info: TableInfo) -> Ddl:
     return Ddl(job, 77, False, "db", "t", ("x",), "ALTER TABLE t x", 70, (change,))
 
 
-def test_a_ddl_after_which_a_table_does_not_fit_is_refused_before_it_is_published() -> None:
+def test_ddl_whose_table_does_not_fit_its_selector_is_refused_before_publication() -> None:
     """The error names job, statement, table, selector and what is missing; a dropped table is no matter."""
     router = Router([], "all", selectors=[SelectorRule(("*.*",), ("id", "v"))])
     check_ddl(ddl_to(table([("id", INT), ("v", INT), ("w", INT)], handle="id")), router)
@@ -397,7 +401,7 @@ def test_a_ddl_after_which_a_table_does_not_fit_is_refused_before_it_is_publishe
 
 @pytest.mark.parametrize("kind", ["view", "sequence"])
 @pytest.mark.parametrize("rule", ["columns", "index", "default"])
-def test_a_view_or_sequence_is_published_whatever_its_columns_are(kind: str, rule: str) -> None:
+def test_view_or_sequence_ddl_is_published_whatever_its_columns(kind: str, rule: str) -> None:
     """It has no rows, so no selector and no rule must fit it."""
     router = Router([RULES[rule]], "all", selectors=[SelectorRule(("*.*",), ("id", "u"))])
     info = table([("total", INT)] if kind == "view" else [], name="v")
@@ -406,7 +410,7 @@ def test_a_view_or_sequence_is_published_whatever_its_columns_are(kind: str, rul
         check_ddl(ddl_to(table([("total", INT)], name="v")), router)
 
 
-def test_a_name_that_a_table_has_only_within_a_rename_needs_not_fit() -> None:
+def test_intermediate_name_of_rename_need_not_fit_its_selector() -> None:
     """RENAME TABLE a TO tmp, b TO a, tmp TO b: no row is ever of tmp, or of a table that is not there behind it."""
     router = Router([], "all", selectors=[SelectorRule(("db.tmp",), ("nosuch",)), SelectorRule(("*.*",), ("id",))])
     a, b = (
@@ -429,7 +433,7 @@ def test_a_name_that_a_table_has_only_within_a_rename_needs_not_fit() -> None:
     check_ddl(replace(ddl_to(a), changes=(*changes[:2], gone)), router)
 
 
-def test_what_patterns_are_recorded_as_stays() -> None:
+def test_recorded_repr_of_column_patterns_is_stable() -> None:
     """A range that was begun with them is finished with them, by a later version, too (rule 16)."""
     read = ColumnPatterns.parse(["c[A-C]*", "/^T[A-Z]$/", "!Ab"])
     assert repr(read.patterns) == (

@@ -110,20 +110,20 @@ def shown(made: Ddl) -> list[tuple[str, str, str, str, int]]:
         ),
     ],
 )  # fmt: skip
-def test_messages(made: Ddl, wanted: list[tuple[str, str, str, str, int]]) -> None:
+def test_ddl_of_each_kind_becomes_its_messages(made: Ddl, wanted: list[tuple[str, str, str, str, int]]) -> None:
     assert shown(made) == wanted
 
 
 @pytest.mark.parametrize(
     ("rest", "topics"), [({"view": {}}, ["all"]), ({"sequence": {}}, ["all"]), ({"temp_table_type": 1}, [])]
 )
-def test_a_table_without_rows_has_no_topic_of_its_own(rest: dict[str, Any], topics: list[str]) -> None:
+def test_view_or_sequence_ddl_goes_to_default_topic(rest: dict[str, Any], topics: list[str]) -> None:
     made = located("v")
     create = step(ActionType.CREATE_TABLE, (None, replace(made, info=replace(made.info, rest=rest))))
     assert [one.topic for one in ddl_messages(create, ROUTER)] == topics
 
 
-def test_what_a_message_is_made_of() -> None:
+def test_ddl_message_has_table_before_and_after() -> None:
     """`after` is the table that rows have from then on."""
     (found,) = ddl_messages(step(ActionType.ADD_COLUMN, (located("a"), located("a"))), ROUTER)
     ddl = found.ddl
@@ -134,7 +134,7 @@ def test_what_a_message_is_made_of() -> None:
     assert [column.name for column in ddl.after.columns] == ["id", "v"]
 
 
-def test_a_type_that_rows_cannot_carry_is_no_obstacle() -> None:
+def test_ddl_of_table_with_unsupported_type_is_sent_without_columns() -> None:
     odd = located("a")
     columns = (*odd.info.columns[:1], replace(odd.info.columns[1], type=FieldType(Tp.NULL)))
     made = step(ActionType.CREATE_TABLE, (None, replace(odd, info=replace(odd.info, columns=columns))))
@@ -146,5 +146,5 @@ def test_a_type_that_rows_cannot_carry_is_no_obstacle() -> None:
     ("scope", "wanted"),
     [(DdlScope.ALL_PARTITIONS, [0, 1, 2]), (DdlScope.FIRST_PARTITION, [0]), (DdlScope.NONE, [])],
 )
-def test_partitions(scope: DdlScope, wanted: list[int]) -> None:
+def test_ddl_partitions_follow_scope(scope: DdlScope, wanted: list[int]) -> None:
     assert list(ddl_partitions(scope, 3)) == wanted

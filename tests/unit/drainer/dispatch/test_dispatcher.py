@@ -79,7 +79,7 @@ def written(routes: Sequence[Routes]) -> Written:
 
 
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES.keys() - {"ts"})))
-def test_partitions_make_the_states_of_their_rows(data: st.DataObject, shape: str, rule: str) -> None:
+def test_events_of_each_partition_reproduce_states_of_its_rows(data: st.DataObject, shape: str, rule: str) -> None:
     """Each partition alone, in its order: it is never asked to remove what it was not given."""
     info = table_of_shape(shape)
     transactions = data.draw(rows_of_transactions(shape))
@@ -99,7 +99,7 @@ def test_partitions_make_the_states_of_their_rows(data: st.DataObject, shape: st
 
 
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)), raw=st.booleans())
-def test_every_event_goes_somewhere(data: st.DataObject, shape: str, rule: str, raw: bool) -> None:
+def test_every_event_is_in_exactly_one_partition(data: st.DataObject, shape: str, rule: str, raw: bool) -> None:
     """`ts` puts a transaction into one partition; raw updates stay whole."""
     info = table_of_shape(shape)
     payloads = payloads_of(info, data.draw(rows_of_transactions(shape)))
@@ -125,7 +125,7 @@ def test_every_event_goes_somewhere(data: st.DataObject, shape: str, rule: str, 
 
 
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)), slots=st.integers(1, 4))
-def test_slots_write_what_one_task_would(data: st.DataObject, shape: str, rule: str, slots: int) -> None:
+def test_slots_write_the_same_events_as_one_task(data: st.DataObject, shape: str, rule: str, slots: int) -> None:
     info = table_of_shape(shape)
     other = table_of_shape("handle", table_id=101, name="other")
     payloads = payloads_of(info, data.draw(rows_of_transactions(shape)))
@@ -163,7 +163,7 @@ def _shown(events: Sequence[tuple[int, int, Event]]) -> list[tuple[int, int, lis
 
 
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(["index-value", "columns", "index u"]))
-def test_images_of_one_value_share_a_partition(data: st.DataObject, shape: str, rule: str) -> None:
+def test_rows_with_equal_dispatch_values_share_partition(data: st.DataObject, shape: str, rule: str) -> None:
     info = table_of_shape(shape)
     events = RowEvents().of(segment_of([info], payloads_of(info, data.draw(rows_of_transactions(shape)))))
     of_value: dict[object, set[object]] = defaultdict(set)
@@ -179,7 +179,7 @@ def test_images_of_one_value_share_a_partition(data: st.DataObject, shape: str, 
 
 
 @given(data=st.data(), shape=st.sampled_from(SHAPES), raw=st.booleans())
-def test_rows_that_conflict_share_a_partition(data: st.DataObject, shape: str, raw: bool) -> None:
+def test_conflict_dispatch_puts_conflicting_rows_in_one_partition(data: st.DataObject, shape: str, raw: bool) -> None:
     """Of one transaction, or with one unique value, over any number of steps: a partition alone makes its rows."""
     info = table_of_shape(shape)
     transactions = data.draw(rows_of_transactions(shape))
@@ -200,7 +200,7 @@ def test_rows_that_conflict_share_a_partition(data: st.DataObject, shape: str, r
         assert len(found) <= 1
 
 
-def test_conflict_spreads_rows_that_have_nothing_in_common() -> None:
+def test_conflict_dispatch_distributes_independent_rows() -> None:
     info = table_of_shape("handle")
     transactions: list[list[tuple[Row | None, Row | None]]] = [[(None, (n, 0, n, 0))] for n in range(60)]
     events = RowEvents().of(segment_of([info], payloads_of(info, transactions)))
@@ -212,7 +212,7 @@ def test_conflict_spreads_rows_that_have_nothing_in_common() -> None:
 
 
 @given(edges=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=60), count=st.integers(31, 40))
-def test_components(edges: list[tuple[int, int]], count: int) -> None:
+def test_components_equal_connected_groups(edges: list[tuple[int, int]], count: int) -> None:
     groups = [{n} for n in range(count)]
     for value in {value for _, value in edges}:
         joined = {node for node, other in edges if other == value}
@@ -222,14 +222,14 @@ def test_components(edges: list[tuple[int, int]], count: int) -> None:
     assert found.tolist() == [min(next(group for group in groups if n in group)) for n in range(count)]
 
 
-def test_a_long_chain_is_one_component() -> None:
+def test_long_chain_is_one_component() -> None:
     """A node at a time would take a round for each."""
     size = 5000
     nodes = np.repeat(np.random.default_rng(1).permutation(size), 2)[1:-1]
     assert len(set(components(size, nodes, np.repeat(np.arange(size - 1), 2)).tolist())) == 1
 
 
-def test_an_update_that_moves_is_split() -> None:
+def test_update_that_changes_partition_is_split() -> None:
     table = make_table("db", "t", [("id", INT), ("v", INT)], primary=["id"])
     rule = Router([DispatchRule(("*.*",), partition="columns", columns=("v",))], "all")
     values = [0, 1, 2, 3, 4]
@@ -249,14 +249,14 @@ def test_an_update_that_moves_is_split() -> None:
     assert set(whole.partitions.tolist()) == {parities[0]}
 
 
-def test_a_topic_whose_partitions_are_not_known_is_named() -> None:
+def test_topic_with_unknown_partition_count_is_refused_by_name() -> None:
     table = make_table("db", "t", [("id", INT)], primary=["id"])
     with pytest.raises(DispatchError, match="topic all: the number of its partitions is not known"):
         Dispatcher(Router([], "all"), {}, UTC).routes([make_changes(table, Kind.INSERT, new=[[1]])])
 
 
 @given(topic=st.text(min_size=1, max_size=20), partitions=st.integers(1, 70), slots=st.integers(1, 20))
-def test_slots_have_as_many_partitions_as_one_another(topic: str, partitions: int, slots: int) -> None:
+def test_spread_slots_balances_partitions_over_slots(topic: str, partitions: int, slots: int) -> None:
     """The fullest slot is what a batch takes."""
     found = np.bincount(spread_slots(topic, partitions, slots), minlength=slots)
     assert len(found) == slots
@@ -265,7 +265,7 @@ def test_slots_have_as_many_partitions_as_one_another(topic: str, partitions: in
     assert alone == {0, 1, 2, 3}, "topics of one partition are in all slots"
 
 
-def test_slots_are_as_version_3_cut_them() -> None:
+def test_spread_slots_equal_slotting_version_3() -> None:
     """Part of a batch's recorded cut: another answer needs another SLOTTING_VERSION."""
     assert SLOTTING_VERSION == 3
     assert spread_slots("shop", 5, 3).tolist() == [0, 1, 2, 0, 1]
@@ -274,7 +274,7 @@ def test_slots_are_as_version_3_cut_them() -> None:
     assert slots_of_topic(to, "all", 7).tolist() == [crc32(b"all") % 7] * to.count("all")
 
 
-def test_a_topic_that_has_a_table_by_conflict_is_in_one_slot() -> None:
+def test_topic_with_conflict_dispatch_is_in_one_slot() -> None:
     """With the other tables that go there, of which nothing but the topic is known."""
     rules = [
         DispatchRule(("a.*",), partition="conflict", topic="{schema}_x_{table}"),
@@ -290,7 +290,7 @@ def test_a_topic_that_has_a_table_by_conflict_is_in_one_slot() -> None:
     assert router.may_conflict(long), "a name that was cut off does not show its end"
 
 
-def test_a_slotting_travels_without_the_tables_that_it_has_met() -> None:
+def test_pickled_slotting_leaves_out_cached_tables() -> None:
     """Those are kept by ids of objects, which are others in another process."""
     info = table_of_shape("handle")
     slotting = PartitionSlotting(dispatcher("index-value"), 3)
@@ -317,7 +317,7 @@ GUARANTEES = {
 
 
 @pytest.mark.parametrize("rule", GUARANTEES)
-def test_guarantees(rule: str) -> None:
+def test_dispatch_rule_gives_exactly_its_guarantees(rule: str) -> None:
     """What is not promised is not so either, of a table with one key whose rows change in several transactions."""
     info = table_of_shape("handle")
     transactions: list[list[tuple[Row | None, Row | None]]] = [
@@ -339,7 +339,7 @@ def test_guarantees(rule: str) -> None:
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
-def test_events_by_partition_stay_in_their_order(partitions: list[int]) -> None:
+def test_events_grouped_by_partition_keep_their_order(partitions: list[int]) -> None:
     table = make_table("db", "t", [("id", INT)], primary=["id"])
     changes = make_changes(table, Kind.INSERT, new=[(number,) for number in range(len(partitions))])
     found = Routes(changes, "all", np.array(partitions, np.int64)).by_partition()

@@ -118,7 +118,9 @@ PROMISED = [one for one in CELLS if one[2] in (YES, ONE_KEY, SAME_VALUES, IN_A_R
 @pytest.mark.parametrize(("rule", "guarantee", "cell"), PROMISED)
 @FEW
 @given(data=st.data())
-def test_what_is_promised_holds(rule: str, guarantee: str, cell: str, data: st.DataObject) -> None:
+def test_promised_dispatch_guarantee_holds_for_random_transactions(
+    rule: str, guarantee: str, cell: str, data: st.DataObject
+) -> None:
     shape = "one key" if cell == ONE_KEY else data.draw(st.sampled_from([*SHAPES, "one key"]))
     if shape == "one key" and rule == "index-value with index":
         shape = "handle"  # it must have the index
@@ -145,7 +147,7 @@ REFUSED = [one for one in CELLS if one[1] != "balance" and one[2] in (NO, ONE_KE
 
 
 @pytest.mark.parametrize(("rule", "guarantee", "cell"), REFUSED)
-def test_what_is_not_promised_does_not_hold(rule: str, guarantee: str, cell: str) -> None:
+def test_unpromised_dispatch_guarantee_is_broken_by_known_history(rule: str, guarantee: str, cell: str) -> None:
     """Neither in a table with a second unique key, where one is asked for, nor by the row's own key, where others
     are."""
     found = routed(rule, table_of_shape("handle"), HISTORIES[guarantee])
@@ -153,7 +155,7 @@ def test_what_is_not_promised_does_not_hold(rule: str, guarantee: str, cell: str
 
 
 @pytest.mark.parametrize("guarantee", [name for _, name, cell in CELLS if cell == IN_A_RANGE])
-def test_what_holds_between_resolved_events_does_not_over_them(guarantee: str) -> None:
+def test_conflict_guarantee_ends_at_next_segment(guarantee: str) -> None:
     """Rows that one transaction ties together go apart in the next segment; so do the parts of a transaction that is
     too large for one."""
     info, groups = table_of_shape("handle"), groups_of(guarantee, "handle", None)
@@ -170,7 +172,7 @@ def test_what_holds_between_resolved_events_does_not_over_them(guarantee: str) -
 
 
 @pytest.mark.parametrize(("rule", "cell"), [(rule, cell) for rule, name, cell in CELLS if name == "balance"])
-def test_balance(rule: str, cell: str) -> None:
+def test_rows_are_balanced_over_partitions_as_table_says(rule: str, cell: str) -> None:
     """600 rows in 600 transactions; the same in one; and 600 rows with one value."""
     info = table_of_shape("handle")
     apart = shares(routed(rule, info, [[(None, (n, 0, n, n))] for n in range(600)]))
@@ -192,7 +194,7 @@ def shares(found: Written) -> list[float]:
     return [counts[n] / counts.total() for n in range(PARTITIONS)]
 
 
-def test_the_page_has_this_table() -> None:
+def test_kafka_page_has_guarantee_table_of_test() -> None:
     lines = PAGE.read_text().splitlines()
     begin = next(at for at, line in enumerate(lines) if line.startswith("| `partition` |"))
     header, _, *rows = (
@@ -204,7 +206,7 @@ def test_the_page_has_this_table() -> None:
     assert not lines[begin + 2 + len(TABLE)].startswith("|"), "a row that no test knows"
 
 
-def test_every_method_has_a_row() -> None:
+def test_guarantee_table_has_every_dispatch_method() -> None:
     from drainer.dispatch.rules import _METHODS
 
     assert {name for name in _METHODS if name} == RULES.keys() - {"index-value with index"}

@@ -50,15 +50,15 @@ PACKED = NOON << 24 | 500_000
         (FieldType(Tp.YEAR, flen=4), 1999, "1999"),
     ],
 )
-def test_texts(kind: FieldType, carrier: Carrier, text: str) -> None:
+def test_hash_text_of_each_type_equals_ticdcs(kind: FieldType, carrier: Carrier, text: str) -> None:
     assert hash_text(Form.of(kind), ZoneInfo("Asia/Shanghai"))(carrier) == text.encode()
 
 
-def test_binary_strings_count_as_they_are() -> None:
+def test_hash_text_of_binary_strings_is_their_bytes() -> None:
     assert hash_text(Form.of(FieldType(Tp.BLOB, charset="binary")), UTC)(b"\xff\0") == b"\xff\0"
 
 
-def test_a_value_that_no_column_holds_is_named() -> None:
+def test_invalid_value_is_refused_with_its_column() -> None:
     table = make_table("d", "t", [("doc", FieldType(Tp.JSON))])
     changes = make_changes(table, Kind.INSERT, new=[[b"\xff"]])
     with pytest.raises(DecodeError, match=r"column `d`\.`t`\.`doc`"):
@@ -76,7 +76,9 @@ def test_a_value_that_no_column_holds_is_named() -> None:
     ),
     places=st.sampled_from([(), (0,), (1,), (0, 1), (1, 0)]),
 )
-def test_columns_hash_as_rows_do(rows: list[tuple[int | None, bytes | None]], places: tuple[int, ...]) -> None:
+def test_hashes_of_columns_equal_those_of_each_row(
+    rows: list[tuple[int | None, bytes | None]], places: tuple[int, ...]
+) -> None:
     table = make_table("db", "täb", [("Id", INT), ("text", TEXT)])
     changes = make_changes(table, Kind.INSERT, new=rows)
     wanted = []

@@ -85,7 +85,9 @@ def transactions(draw: st.DrawFn, shape: str) -> tuple[list[Changed], list[Chang
 @pytest.mark.parametrize("rule", sorted(RULES))
 @FEW
 @given(data=st.data(), shape=st.sampled_from(SHAPES))
-def test_pieces_give_each_partition_the_events_of_the_whole(rule: str, data: st.DataObject, shape: str) -> None:
+def test_transaction_in_pieces_gives_each_partition_events_of_the_whole(
+    rule: str, data: st.DataObject, shape: str
+) -> None:
     _, changes, pieces = data.draw(transactions(shape))
     if not changes:
         return
@@ -104,7 +106,7 @@ def test_pieces_give_each_partition_the_events_of_the_whole(rule: str, data: st.
 
 
 @given(data=st.data(), shape=st.sampled_from(SHAPES), raw=st.booleans())
-def test_what_is_applied_in_order_has_room_in_every_unique_key(data: st.DataObject, shape: str, raw: bool) -> None:
+def test_events_of_pieces_applied_in_order_violate_no_unique_key(data: st.DataObject, shape: str, raw: bool) -> None:
     info = table_of_shape(shape)
     before, changes, pieces = data.draw(transactions(shape))
     rows: list[Image] = []
@@ -159,12 +161,12 @@ def test_what_is_applied_in_order_has_room_in_every_unique_key(data: st.DataObje
         ),
     ],
 )
-def test_rows_and_values_of_several_pieces(pieces: list[list[Changed]], wanted: list[Event]) -> None:
+def test_changes_of_one_row_in_several_pieces_are_merged(pieces: list[list[Changed]], wanted: list[Event]) -> None:
     found = events_of(in_pieces(pieces_of("handle", pieces), "table"))
     assert [event for rows in found.values() for event in rows] == wanted
 
 
-def test_only_rows_of_several_pieces_are_kept() -> None:
+def test_only_rows_that_occur_in_several_pieces_are_held() -> None:
     """A transaction of any size is held in memory only as far as its pieces meet."""
     pieces: list[list[Changed]] = [
         [(None, (number, 0, None, 0)) for number in range(begin, begin + 11)] for begin in (0, 11, 22)
@@ -175,7 +177,7 @@ def test_only_rows_of_several_pieces_are_kept() -> None:
     assert sum(part.segment.change_count == 2 for part in parts) == 3  # once for each class
 
 
-def test_inserts_alone_are_read_twice() -> None:
+def test_pieces_with_only_inserts_are_read_twice() -> None:
     read = 0
     works = pieces_of("handle", [[(None, (number, 0, None, 0))] for number in range(5)])
 
@@ -190,7 +192,7 @@ def test_inserts_alone_are_read_twice() -> None:
 
 @FEW
 @given(data=st.data(), shape=st.sampled_from(SHAPES))
-def test_hashes_that_meet_change_no_event(data: st.DataObject, shape: str) -> None:
+def test_colliding_row_hashes_change_no_event(data: st.DataObject, shape: str) -> None:
     _, changes, pieces = data.draw(transactions(shape))
     if not changes:
         return
@@ -206,7 +208,7 @@ def test_hashes_that_meet_change_no_event(data: st.DataObject, shape: str) -> No
 
 @FEW
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)))
-def test_transactions_are_written_one_behind_another(data: st.DataObject, shape: str, rule: str) -> None:
+def test_pieces_of_several_transactions_are_written_in_order(data: st.DataObject, shape: str, rule: str) -> None:
     """Several in a piece, and pieces that end within one."""
     info = table_of_shape(shape)
     history = [changes for changes in data.draw(rows_of_transactions(shape)) if changes]
@@ -248,7 +250,7 @@ def test_transactions_are_written_one_behind_another(data: st.DataObject, shape:
         assert {*removed.values(), *added.values()} <= {1}
 
 
-def test_what_works_raises_comes_out() -> None:
+def test_error_raised_while_reading_pieces_is_passed_on() -> None:
     works = pieces_of("handle", [[(None, A)], [(A, B)]])
 
     def torn() -> Iterable[ChangeSegment]:
@@ -259,7 +261,7 @@ def test_what_works_raises_comes_out() -> None:
         list(in_order(torn, RowEvents()))
 
 
-def test_nothing_is_nothing() -> None:
+def test_pieces_without_changes_give_no_events() -> None:
     def empty() -> Iterable[ChangeSegment]:
         yield ChangeSegment(0, 1, (), 0, 0)
 

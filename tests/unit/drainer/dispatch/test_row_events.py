@@ -42,7 +42,9 @@ def key(shape: str, image: Image) -> object:
 
 
 @given(data=st.data(), shape=st.sampled_from(SHAPES), raw=st.booleans(), rows_min=st.sampled_from([1, 1 << 30]))
-def test_events_make_the_states_of_each_transaction(data: st.DataObject, shape: str, raw: bool, rows_min: int) -> None:
+def test_events_reproduce_state_after_each_transaction(
+    data: st.DataObject, shape: str, raw: bool, rows_min: int
+) -> None:
     info = table_of_shape(shape)
     transactions = data.draw(rows_of_transactions(shape))
     found = events(info, segment_of([info], payloads_of(info, transactions), rows_min=rows_min), raw=raw)
@@ -64,7 +66,7 @@ def test_events_make_the_states_of_each_transaction(data: st.DataObject, shape: 
 
 
 @given(data=st.data(), shape=st.sampled_from(KEYED), raw=st.booleans())
-def test_there_is_one_event_for_a_row_and_transaction(data: st.DataObject, shape: str, raw: bool) -> None:
+def test_each_row_has_one_event_in_transaction(data: st.DataObject, shape: str, raw: bool) -> None:
     """A delete and an insert, where an update was split."""
     info = table_of_shape(shape)
     found = events(info, segment_of([info], payloads_of(info, data.draw(rows_of_transactions(shape)))), raw=raw)
@@ -96,14 +98,14 @@ def test_there_is_one_event_for_a_row_and_transaction(data: st.DataObject, shape
         ([((1, 0, 5, 0), (1, 0, 5, 1))], [(Kind.UPDATE, (1, 0, 5, 0), (1, 0, 5, 1))]),
     ],
 )
-def test_changes_of_one_row_merge(
+def test_changes_of_one_row_in_transaction_are_merged(
     changes: list[tuple[Row | None, Row | None]], wanted: list[tuple[Kind, Row | None, Row | None]]
 ) -> None:
     info = table_of_shape("handle")
     assert [event for _, event in events(info, segment_of([info], payloads_of(info, [changes])))] == wanted
 
 
-def test_deletes_come_first_and_inserts_last() -> None:
+def test_deletes_come_before_updates_and_inserts_last() -> None:
     """The split of one row's update would else collide with the row that takes its value."""
     info = table_of_shape("handle")
     changes: list[tuple[Row | None, Row | None]] = [
@@ -117,7 +119,7 @@ def test_deletes_come_first_and_inserts_last() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_raw_keeps_an_update_of_a_unique_key(shape: str) -> None:
+def test_raw_mode_keeps_update_of_unique_key_whole(shape: str) -> None:
     """A clustered key is upstream's own key, under which a moved row is a delete and an insert."""
     info = table_of_shape(shape)
     updates: list[list[tuple[Row | None, Row | None]]] = [
@@ -132,7 +134,7 @@ def test_raw_keeps_an_update_of_a_unique_key(shape: str) -> None:
         assert kinds == [Kind.UPDATE, Kind.UPDATE]
 
 
-def test_transactions_of_one_commit_ts_are_told_apart() -> None:
+def test_transactions_with_equal_commit_ts_are_kept_apart() -> None:
     info = table([("id", INT), ("v", INT)], handle="id")
     payloads = [
         transaction([(info, ("insert", {}, {1: 1, 2: 1}))], commit_ts=BEGIN_TS, start_ts=5),
@@ -141,7 +143,7 @@ def test_transactions_of_one_commit_ts_are_told_apart() -> None:
     assert [kind for _, (kind, _, _) in events(info, segment_of([info], payloads))] == [Kind.INSERT, Kind.UPDATE]
 
 
-def test_events_of_all_tables_have_places_among_one_another() -> None:
+def test_events_of_several_tables_are_in_commit_order() -> None:
     first = table_of_shape("handle")
     second = table_of_shape("none", table_id=101, name="other")
     steps: list[tuple[TableInfo, Step]] = []
@@ -160,5 +162,5 @@ def test_events_of_all_tables_have_places_among_one_another() -> None:
     assert [text for text in texts if isinstance(text, bytes)] == [b"0", b"1", b"2"]
 
 
-def test_no_changes_no_events() -> None:
+def test_segment_without_changes_has_no_events() -> None:
     assert RowEvents().of(ChangeSegment(0, 1, (), 0, 0)) == []

@@ -18,7 +18,7 @@ from tests.support.row_changes import make_table
 INT = FieldType(Tp.LONG, flen=11, decimal=0)
 
 
-def test_the_first_rule_that_matches_counts_for_topic_and_partition() -> None:
+def test_first_matching_rule_decides_topic_and_partition() -> None:
     router = Router(
         [
             DispatchRule(("a.*",), partition="ts"),
@@ -33,7 +33,7 @@ def test_the_first_rule_that_matches_counts_for_topic_and_partition() -> None:
     assert router.topics([("b", "t"), ("a", "t"), ("b", "t")]) == ["b_t", "all"]
 
 
-def test_an_unknown_partition_is_told_and_goes_by_table() -> None:
+def test_unknown_partition_method_is_warned_of_and_goes_by_table() -> None:
     router = Router([DispatchRule(("*.*",), partition="even"), DispatchRule(("*.*",), dispatcher="rowid")], "t")
     assert [rule.method for rule in router.rules] == [Method.TABLE, Method.INDEX_VALUE, Method.TABLE]
     assert [("'even'" in one, "'rowid'" in one) for one in router.warnings] == [(True, False), (False, True)]
@@ -50,24 +50,24 @@ def test_an_unknown_partition_is_told_and_goes_by_table() -> None:
         (DispatchRule(("a.b",), topic="{table}_{schema}"), "{table}_{schema}"),
     ],
 )
-def test_rules_that_contradict_themselves(rule: DispatchRule, said: str) -> None:
+def test_contradictory_dispatch_rule_is_refused(rule: DispatchRule, said: str) -> None:
     with pytest.raises((DispatchConfigError, PatternError)) as caught:
         Router([rule], "t")
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250])
-def test_names_that_no_topic_may_have(name: str) -> None:
+def test_invalid_topic_name_is_refused(name: str) -> None:
     with pytest.raises(DispatchConfigError):
         check_topic(name)
 
 
 @given(schema=st.text(max_size=300), table=st.text(max_size=300))
-def test_every_table_has_a_legal_topic(schema: str, table: str) -> None:
+def test_topic_expression_gives_valid_topic_for_any_table(schema: str, table: str) -> None:
     assert check_topic(TopicExpression.parse("{schema}.{table}").topic(schema, table))
 
 
-def test_avro_takes_a_fixed_topic() -> None:
+def test_avro_topic_expression_may_be_fixed_or_name_schema_and_table() -> None:
     assert TopicExpression.parse("all", "avro").topic("a", "b") == "all"
     with pytest.raises(DispatchConfigError, match="as Avro needs"):
         TopicExpression.parse("x{schema}", "avro")
@@ -77,7 +77,7 @@ def some_table() -> Table:
     return make_table("d", "t", [("id", INT), ("U", INT), ("v", INT)], primary=["id"], unique=[["U"]])
 
 
-def test_columns_of_a_rule() -> None:
+def test_dispatch_rule_resolves_its_column_indexes() -> None:
     def places(**rule: object) -> tuple[int, ...]:
         return Router([DispatchRule(("*.*",), **rule)], "t").rule("d", "t").places(some_table())  # type: ignore[arg-type]
 
@@ -92,13 +92,13 @@ def test_columns_of_a_rule() -> None:
         places(partition="index-value", index="nosuch")
 
 
-def test_tables_are_checked_before_there_are_rows() -> None:
+def test_router_check_refuses_table_lacking_rule_columns() -> None:
     router = Router([DispatchRule(("d.t",), partition="columns", columns=("nosuch",))], "t")
     with pytest.raises(DispatchError, match=r"`d`\.`t`"):
         router.check(some_table())
 
 
-def test_two_long_patterns_that_differ_at_their_ends_are_told_apart() -> None:
+def test_repr_of_long_table_patterns_differs_in_their_ends() -> None:
     """What a batch was cut by is recorded as a digest of the rules' repr (rule 16)."""
     one, other = (TablePatterns.parse([f"/{'a' * 300}{end}/.*"]) for end in "xy")
     assert repr(one) != repr(other)

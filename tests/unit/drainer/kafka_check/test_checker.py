@@ -32,7 +32,7 @@ def rules(promises: Promises, *partitions: list[Event]) -> dict[Broken, int]:
 
 
 @given(data=st.data(), moves=st.sampled_from(Moves))
-def test_good_streams_pass(data: st.DataObject, moves: Moves) -> None:
+def test_streams_that_follow_rules_have_no_violations(data: st.DataObject, moves: Moves) -> None:
     stream = data.draw(streams(moves=Moves.NEVER if moves is Moves.NEVER else Moves.AT_RESOLVED))
     stream.promises = replace(stream.promises, moves=moves)
     mixed = [place for place, events in stream.partitions.items() for _ in events]
@@ -47,7 +47,7 @@ def test_good_streams_pass(data: st.DataObject, moves: Moves) -> None:
 
 
 @given(data=st.data(), stream=streams())
-def test_rows_in_the_wrong_order_are_found(data: st.DataObject, stream: Stream) -> None:
+def test_rows_in_wrong_order_are_reported(data: st.DataObject, stream: Stream) -> None:
     """Two messages of a partition trade places."""
     places = [
         (place, first, second)
@@ -69,7 +69,7 @@ def test_rows_in_the_wrong_order_are_found(data: st.DataObject, stream: Stream) 
 
 
 @given(data=st.data(), stream=streams())
-def test_a_row_in_two_partitions_is_found(data: st.DataObject, stream: Stream) -> None:
+def test_row_in_two_partitions_is_reported(data: st.DataObject, stream: Stream) -> None:
     place = data.draw(st.sampled_from([place for place, events in stream.partitions.items() if len(events) > 2]))
     events = stream.partitions[place]
     rows = [at for at, event in enumerate(events) if isinstance(event, RowEvent)]
@@ -84,7 +84,7 @@ def test_a_row_in_two_partitions_is_found(data: st.DataObject, stream: Stream) -
 
 
 @given(data=st.data(), stream=streams())
-def test_a_row_that_is_there_twice_is_found(data: st.DataObject, stream: Stream) -> None:
+def test_repeated_row_is_reported(data: st.DataObject, stream: Stream) -> None:
     place = data.draw(st.sampled_from([place for place, events in stream.partitions.items() if len(events) > 2]))
     events = stream.partitions[place]
     at = data.draw(st.sampled_from([at for at, event in enumerate(events) if isinstance(event, RowEvent)]))
@@ -96,7 +96,7 @@ def test_a_row_that_is_there_twice_is_found(data: st.DataObject, stream: Stream)
 
 
 @given(data=st.data(), stream=streams(), extra=st.booleans())
-def test_a_row_behind_its_resolved_event_or_ddl_is_found(data: st.DataObject, stream: Stream, extra: bool) -> None:
+def test_row_after_its_resolved_event_or_ddl_is_reported(data: st.DataObject, stream: Stream, extra: bool) -> None:
     marks = [
         (place, at)
         for place, events in stream.partitions.items()
@@ -118,7 +118,7 @@ def test_a_row_behind_its_resolved_event_or_ddl_is_found(data: st.DataObject, st
 
 
 @given(data=st.data(), stream=streams())
-def test_a_missing_mark_is_found(data: st.DataObject, stream: Stream) -> None:
+def test_missing_resolved_event_or_ddl_is_reported(data: st.DataObject, stream: Stream) -> None:
     marks = [
         (place, at)
         for place, events in stream.partitions.items()
@@ -133,7 +133,7 @@ def test_a_missing_mark_is_found(data: st.DataObject, stream: Stream) -> None:
     assert (report.violations[0].place, report.violations[0].offset) == (place, -1)
 
 
-def test_conflicting_rows_may_move_behind_a_resolved_event_alone() -> None:
+def test_row_may_change_partition_only_after_resolved_event() -> None:
     promises = Promises(moves=Moves.AT_RESOLVED)
     moved: list[Event] = [ResolvedEvent(15), row_event(1, 20), ResolvedEvent(30)]
     home: list[Event] = [row_event(1, 10), ResolvedEvent(15), ResolvedEvent(30)]
@@ -149,7 +149,7 @@ def test_conflicting_rows_may_move_behind_a_resolved_event_alone() -> None:
     assert rules(Promises(), home, moved) == {Broken.ROW_IN_TWO_PARTITIONS: 1}
 
 
-def test_resolved_events_and_ddls_do_not_go_back() -> None:
+def test_resolved_event_or_ddl_going_back_is_reported() -> None:
     back: list[Event] = [ResolvedEvent(10), ResolvedEvent(9)]
     assert rules(Promises(), back) == {Broken.RESOLVED_BACK: 1}
     assert rules(Promises(repeats=True), back) == rules(Promises(), [ResolvedEvent(10), ResolvedEvent(10)]) == {}
@@ -160,7 +160,7 @@ def test_resolved_events_and_ddls_do_not_go_back() -> None:
     assert rules(Promises(), [ResolvedEvent(10), ddl_event(10)]) == {}
 
 
-def test_repetitions_stay_in_their_partition_and_below_no_resolved_event() -> None:
+def test_allowed_repeats_in_another_partition_or_after_resolved_are_reported() -> None:
     once: list[Event] = [row_event(1, 10, Change.INSERT), row_event(2, 11, Change.INSERT), row_event(1, 12)]
     promises = Promises(ordered=True, repeats=True)
     stream = Stream(promises, {P0: [*once, *once, ResolvedEvent(12)], P1: [ResolvedEvent(12)]})
@@ -177,7 +177,7 @@ def test_repetitions_stay_in_their_partition_and_below_no_resolved_event() -> No
     assert rules(promises, [ddl_event(10), ResolvedEvent(11), ddl_event(10)]) == {Broken.DDL_BEHIND_RESOLVED: 1}
 
 
-def test_halves_of_an_update_are_in_their_order() -> None:
+def test_insert_before_delete_of_one_split_update_is_reported() -> None:
     delete: Event = row_event(1, 10, Change.DELETE)
     insert: Event = row_event(1, 10, Change.INSERT)
     assert rules(Promises(), [delete, insert]) == {}
@@ -189,14 +189,14 @@ def test_halves_of_an_update_are_in_their_order() -> None:
     assert rules(Promises(), [moved], [row_event(1, 11)]) == {Broken.ROW_IN_TWO_PARTITIONS: 1}
 
 
-def test_ddls_of_the_first_partition_alone() -> None:
+def test_ddl_missing_in_first_partition_is_reported() -> None:
     promises = Promises(ddl_everywhere=False)
     assert rules(promises, [ddl_event(5)], []) == {}
     assert rules(promises, [], [ddl_event(5)]) == {Broken.DDL_MISSING: 1}
     assert rules(Promises(), [ddl_event(5)], []) == {Broken.DDL_MISSING: 1}
 
 
-def test_topics_that_come_later_or_end() -> None:
+def test_topic_that_begins_later_or_ends_may_lack_events_of_other_times() -> None:
     def checked(promises: Promises, other: list[int]) -> set[Broken]:
         checker = Checker({"topic": 1, "other": 1}, promises)
         for place, stamps in ((P0, [10, 20, 30]), (Place("other", 0), other)):
@@ -211,7 +211,7 @@ def test_topics_that_come_later_or_end() -> None:
     assert checked(Promises(topics_end=True), [10, 30]) == {Broken.RESOLVED_MISSING}
 
 
-def test_partitions_that_are_still_written_may_lack_what_is_new() -> None:
+def test_partition_still_written_may_lack_newest_events() -> None:
     live = Promises(whole=False)
     one: list[Event] = [row_event(1, 5), ResolvedEvent(10), ddl_event(15), ResolvedEvent(20)]
     assert rules(live, one, [ResolvedEvent(10)]) == {}
@@ -220,7 +220,7 @@ def test_partitions_that_are_still_written_may_lack_what_is_new() -> None:
     assert rules(Promises(), one, [ResolvedEvent(10)]) == {Broken.DDL_MISSING: 1, Broken.RESOLVED_MISSING: 1}
 
 
-def test_rows_may_move_where_partitions_are_added() -> None:
+def test_row_may_change_partition_when_partitions_are_added() -> None:
     admin = AdminEvent(2, 15)
     old: list[Event] = [row_event(1, 5), ddl_event(8), ResolvedEvent(10), admin, ResolvedEvent(20)]
     new: list[Event] = [admin, row_event(1, 17), ResolvedEvent(20)]
@@ -229,7 +229,7 @@ def test_rows_may_move_where_partitions_are_added() -> None:
     assert rules(Promises(), [*old, row_event(1, 25)], new) == {Broken.ROW_IN_TWO_PARTITIONS: 1}
 
 
-def test_another_number_of_partitions_is_told_to_all() -> None:
+def test_partition_count_change_missing_in_partition_is_reported() -> None:
     """One that was told to some lets a row be in two partitions at once; and so does an empty partition."""
     admin, end = AdminEvent(2, 10), ResolvedEvent(20)
     told: list[Event] = [row_event(1, 5), ResolvedEvent(10), admin, end]
@@ -244,7 +244,7 @@ def test_another_number_of_partitions_is_told_to_all() -> None:
     assert rules(Promises(), told, [admin, end], [ResolvedEvent(10), end]) == {}, "a third that is not used"
 
 
-def test_another_number_of_partitions_is_a_boundary() -> None:
+def test_row_on_wrong_side_of_partition_count_change_is_reported() -> None:
     """Rows up to it come before, others behind; else one of a row could overtake another in the other partition."""
     admin, end = AdminEvent(2, 10), ResolvedEvent(30)
     assert rules(Promises(), [row_event(1, 20), admin, end], [admin, row_event(1, 25), end]) == {
@@ -257,7 +257,7 @@ def test_another_number_of_partitions_is_a_boundary() -> None:
     assert rules(Promises(repeats=True), repeated, [admin, end]) == {}
 
 
-def test_rows_that_tell_no_key() -> None:
+def test_rows_without_key_are_counted_or_identified_by_given_key() -> None:
     """Rules of time hold for them, too; a table's key may be told apart from the messages."""
 
     def plain(key: int, commit_ts: int) -> RowEvent:
@@ -275,7 +275,7 @@ def test_rows_that_tell_no_key() -> None:
     assert dict(checker.finish().broken) == {Broken.ROW_TWICE: 1}
 
 
-def test_tombstones_have_no_time_and_a_place() -> None:
+def test_tombstone_without_commit_ts_is_checked_for_its_partition() -> None:
     key = {"id": ColumnValue(1)}
 
     def avro(change: Change, commit_ts: int) -> RowEvent:
@@ -287,7 +287,7 @@ def test_tombstones_have_no_time_and_a_place() -> None:
     assert rules(Promises(), stream, elsewhere) == {Broken.ROW_IN_TWO_PARTITIONS: 1}
 
 
-def test_events_that_are_only_counted() -> None:
+def test_bootstrap_admin_and_unreadable_messages_are_counted() -> None:
     checker = Checker({"topic": 1})
     checker.add(P0, 0, [BootstrapEvent("db", "t", 3), AdminEvent(1)])
     checker.add_unreadable(P0, 1, "torn")
@@ -297,7 +297,7 @@ def test_events_that_are_only_counted() -> None:
 
 
 @pytest.mark.parametrize("value", ["a", "\ud800", b"\xff", 1.5, None])
-def test_keys_of_any_value(value: object) -> None:
+def test_row_key_may_have_any_value(value: object) -> None:
     def event(commit_ts: int) -> RowEvent:
         key = {"id": ColumnValue(value)}  # type: ignore[arg-type]
         return RowEvent(Change.UPSERT, commit_ts, "db", "t", new={}, key=key)

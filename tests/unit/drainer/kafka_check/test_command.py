@@ -63,7 +63,7 @@ def good(directory: Path) -> None:
     dump(directory, 1, [*rows((2, 11)), *ddl, *ENCODER.resolved(20)])
 
 
-def test_records_of_files(tmp_path: Path) -> None:
+def test_records_are_read_from_files_and_invalid_lines_refused(tmp_path: Path) -> None:
     dump(tmp_path, 1, [Message(b"k", None, 1, 1), Message(None, b"v", 1, 1)])
     (tmp_path / "notes.txt").write_text("")
     assert list(partitions_in(tmp_path)) == [Place("topic", 1)]
@@ -76,7 +76,9 @@ def test_records_of_files(tmp_path: Path) -> None:
         list(records_in(tmp_path))
 
 
-def test_brokers_that_are_away(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_brokers_are_reported_once_with_reason(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reason is said, and said once."""
     monkeypatch.setattr("drainer.kafka_reading.records._METADATA_S", 5)
     with socket() as reserved:  # nobody listens there, and nobody else can
@@ -114,7 +116,7 @@ class Forgetful:
     def close(self) -> None: ...
 
 
-def test_a_question_that_one_broker_of_several_leaves_open_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_request_without_answer_is_repeated_within_short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Forgetful()
     monkeypatch.setattr("drainer.kafka_reading.records._consumer", lambda *_: client)
     reader = TopicReader({}, ["t"])
@@ -133,13 +135,13 @@ def refused(*_: object) -> SimpleNamespace:
     return SimpleNamespace(list_topics=list_topics, poll=lambda _: None, close=lambda: None)
 
 
-def test_who_is_told_to_stop_does_not_wait_for_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_reader_stopped_before_brokers_answer_raises_read_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drainer.kafka_reading.records._consumer", refused)
     with pytest.raises(ReadStopped, match="stopped before the brokers at b:1 had answered"):
         TopicReader({"bootstrap.servers": "b:1"}, ["t"], is_stopped=lambda: True)
 
 
-def test_a_consumer_that_is_stopped_before_brokers_answer_ends_well(
+def test_consumer_stopped_before_brokers_answer_ends_without_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("drainer.kafka_reading.records._consumer", refused)
@@ -151,7 +153,7 @@ def test_a_consumer_that_is_stopped_before_brokers_answer_ends_well(
     assert not (tmp_path / "rows.db").exists()
 
 
-def test_brokers_that_say_nothing_of_why_they_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_brokers_are_reported_with_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a port that wants TLS, or one of something else."""
     monkeypatch.setattr("drainer.kafka_reading.records._consumer", refused)
     monkeypatch.setattr("drainer.kafka_reading.records._METADATA_S", 0.0)
@@ -159,7 +161,7 @@ def test_brokers_that_say_nothing_of_why_they_do_not_answer(monkeypatch: pytest.
         TopicReader({"bootstrap.servers": "b:1"}, ["t"])
 
 
-def test_ctrl_c_is_no_traceback(
+def test_interrupt_ends_with_code_130_and_no_traceback(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good(tmp_path)
@@ -184,12 +186,12 @@ def test_ctrl_c_is_no_traceback(
         (consumer_main, [URI, "--print", "--nope"]),
     ],
 )
-def test_a_bad_command_line_exits_2(program: Callable[[list[str]], int], argv: list[str]) -> None:
+def test_invalid_command_line_exits_with_2(program: Callable[[list[str]], int], argv: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         sys.exit(program(argv))
 
 
-def test_missing_packages_are_no_broken_rule(
+def test_missing_packages_exit_with_2_and_name_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
@@ -199,7 +201,7 @@ def test_missing_packages_are_no_broken_rule(
 
 
 @pytest.mark.parametrize("program", ["reparo", "kafka_check", "kafka_consumer"])
-def test_programs_that_read_files_and_topics_import_no_spark(program: str) -> None:
+def test_reading_programs_import_no_module_outside_their_extra(program: str) -> None:
     """And no other module than those of their extra."""
     code = f"import sys, drainer.{program}.__main__; print(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -209,13 +211,13 @@ def test_programs_that_read_files_and_topics_import_no_spark(program: str) -> No
 
 
 @pytest.mark.parametrize("program", [main, consumer_main])
-def test_help_tells_exit_codes(program: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_text_lists_exit_codes(program: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         program(["--help"])
     assert "Exit code 0 " in capsys.readouterr().out
 
 
-def test_a_long_run_says_how_far_it_is() -> None:
+def test_progress_is_logged_at_intervals() -> None:
     now = [0.0]
     core = ConsumerCore([Place("t", 0)], Resume(), lambda *_: None)
     progress = Progress(lambda: now[0])
@@ -226,7 +228,7 @@ def test_a_long_run_says_how_far_it_is() -> None:
     assert [(line["event"], line["messages"]) for line in logs] == [("applied so far", 10), ("applied so far", 17)]
 
 
-def test_a_good_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topic_without_violations_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good(tmp_path)
     assert main([URI, "--directory", str(tmp_path), "--ordered"]) == 0
     assert capsys.readouterr().out == (
@@ -234,7 +236,7 @@ def test_a_good_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     )
 
 
-def test_a_breach_is_shown_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_violation_is_printed_with_partition_and_offset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good(tmp_path)
     dump(tmp_path, 1, [*rows((2, 11)), *ENCODER.resolved(20), *rows((4, 19), *[(5, 21)] * 30)])
     assert main([URI, "--directory", str(tmp_path)]) == 1
@@ -247,7 +249,7 @@ def test_a_breach_is_shown_with_its_place(tmp_path: Path, capsys: pytest.Capture
     assert out.endswith("\nbroken: ddl-missing 1, row-behind-resolved 1, row-twice 29\n")
 
 
-def test_what_is_allowed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_violations_allowed_by_options_are_not_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dump(tmp_path, 0, [*rows((1, 10)), *rows((1, 10)), *ENCODER.resolved(20)])
     dump(tmp_path, 1, [*ENCODER.resolved(20), *rows((1, 21))])
     where = [URI, "--directory", str(tmp_path)]
@@ -260,7 +262,7 @@ def test_what_is_allowed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "resolved-missing: topic[1]: 1 resolved events" in capsys.readouterr().out
 
 
-def test_a_message_of_another_protocol_is_a_breach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_message_of_another_protocol_is_violation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dump(tmp_path, 0, [Message(b"torn", b"torn", 1, 1)])
     assert main([URI, "--directory", str(tmp_path)]) == 1
     assert "message: topic[0] offset 0: " in capsys.readouterr().out
@@ -279,6 +281,8 @@ def test_a_message_of_another_protocol_is_a_breach(tmp_path: Path, capsys: pytes
         ([URI, "--topic", "^["], "topic '^[' is no regular expression: "),
     ],
 )
-def test_what_cannot_be_checked(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_arguments_exit_with_2_and_reason(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 2
     assert said in capsys.readouterr().err

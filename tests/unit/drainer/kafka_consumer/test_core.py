@@ -68,7 +68,7 @@ def normal(applied: Applied) -> Applied:
 
 
 @given(data=st.data(), stream=streams())
-def test_everything_once_wherever_it_begins_again(data: st.DataObject, stream: Stream) -> None:
+def test_consumer_applies_every_event_once_in_order_after_any_restart(data: st.DataObject, stream: Stream) -> None:
     """Crashes: what a consumer had read and not applied is lost, what it stored is not."""
     messages = {place: messages_of(data, events) for place, events in stream.partitions.items()}
     resume = Resume()
@@ -101,7 +101,7 @@ def test_everything_once_wherever_it_begins_again(data: st.DataObject, stream: S
 
 
 @given(data=st.data(), stream=streams())
-def test_rows_that_a_producer_repeats_are_applied_once_and_in_order(data: st.DataObject, stream: Stream) -> None:
+def test_consumer_applies_rows_repeated_by_producer_once(data: st.DataObject, stream: Stream) -> None:
     """At least once: a stretch above the newest resolved event comes again."""
     for place, events in stream.partitions.items():
         begin = max((n + 1 for n, one in enumerate(events[:-1]) if isinstance(one, ResolvedEvent)), default=0)
@@ -129,7 +129,7 @@ def keyless(commit_ts: int, value: int, change: Change = Change.INSERT) -> RowEv
     resolved=st.sets(st.integers(1, 6)),
     data=st.data(),
 )
-def test_equal_rows_without_a_key_are_applied_as_often_as_they_were_written(
+def test_consumer_applies_equal_keyless_rows_as_often_as_written(
     transactions: list[list[int]], resolved: set[int], data: st.DataObject
 ) -> None:
     """Each transaction may have equal rows. The producer ends anywhere and begins again with an earlier transaction."""
@@ -163,7 +163,7 @@ def test_the_schema_of_positions_is_left_out(schema: str) -> None:
     assert core.left_out == 2
 
 
-def test_a_row_that_went_to_another_partition_is_deleted_before_it_is_put() -> None:
+def test_consumer_applies_delete_before_insert_of_row_that_changed_partition() -> None:
     core = ConsumerCore([P0, P1])
     core.add(P0, 0, [row_event(1, 5, Change.INSERT), ResolvedEvent(9)])
     core.add(P1, 0, [row_event(1, 5, Change.DELETE), ResolvedEvent(9)])
@@ -171,7 +171,7 @@ def test_a_row_that_went_to_another_partition_is_deleted_before_it_is_put() -> N
     assert [row.change for row in part.rows] == [Change.DELETE, Change.INSERT]
 
 
-def test_rows_without_a_key_keep_their_order() -> None:
+def test_consumer_keeps_order_of_keyless_rows() -> None:
     def plain(change: Change) -> RowEvent:
         return RowEvent(change, 5, "db", "t", old={} if change is Change.DELETE else None, new={})
 
@@ -181,7 +181,7 @@ def test_rows_without_a_key_keep_their_order() -> None:
     assert [row.change for row in part.rows] == [Change.INSERT, Change.DELETE, Change.INSERT]
 
 
-def test_the_slowest_partition_holds_back_rows_and_offsets() -> None:
+def test_consumer_watermark_is_that_of_slowest_partition() -> None:
     core = ConsumerCore([P0, P1])
     core.add(P0, 0, [row_event(1, 5)])
     core.add(P0, 1, [ddl_event(7)])
@@ -203,7 +203,7 @@ def test_the_slowest_partition_holds_back_rows_and_offsets() -> None:
     assert (rest.rows, rest.ddl, rest.resume.applied_ts) == ((), None, 9)
 
 
-def test_a_message_that_is_half_applied_is_read_again_and_its_first_half_is_not() -> None:
+def test_consumer_applies_only_the_rest_of_half_applied_message_after_restart() -> None:
     both: list[Event] = [row_event(1, 5), row_event(2, 12)]
     core = ConsumerCore([P0])
     core.add(P0, 0, both)
@@ -218,7 +218,7 @@ def test_a_message_that_is_half_applied_is_read_again_and_its_first_half_is_not(
     assert [row.commit_ts for row in again.buffered] == [12, 6]
 
 
-def test_a_row_that_is_read_again_at_the_commit_ts_that_was_applied_is_left_out() -> None:
+def test_consumer_skips_row_read_again_at_applied_commit_ts() -> None:
     """A row without a key would be there twice."""
     messages: list[list[Event]] = [[row_event(2, 12)], [row_event(1, 5)], [ResolvedEvent(5)]]
     core = ConsumerCore([P0])
@@ -232,7 +232,7 @@ def test_a_row_that_is_read_again_at_the_commit_ts_that_was_applied_is_left_out(
     assert ([row.commit_ts for row in again.buffered], again.left_out, again.next()) == ([12], 1, None)
 
 
-def test_a_row_that_comes_late_at_the_commit_ts_that_was_applied_is_applied() -> None:
+def test_consumer_applies_late_row_at_applied_commit_ts() -> None:
     core = ConsumerCore([P0])
     core.add(P0, 0, [row_event(1, 5), ResolvedEvent(5)])
     (part,) = parts_of(core)
@@ -242,7 +242,7 @@ def test_a_row_that_comes_late_at_the_commit_ts_that_was_applied_is_applied() ->
         assert late is not None and [row.commit_ts for row in late.rows] == [5]
 
 
-def test_a_ddl_at_the_commit_ts_of_a_resolved_event_runs_once() -> None:
+def test_ddl_at_commit_ts_of_resolved_event_runs_once() -> None:
     core = ConsumerCore([P0, P1])
     for place in (P0, P1):
         core.add(place, 0, [ResolvedEvent(10)])
@@ -260,7 +260,7 @@ def test_a_ddl_at_the_commit_ts_of_a_resolved_event_runs_once() -> None:
     assert [one.query for one in again.pending_ddls] == ["another"]
 
 
-def test_ddls_of_topics_run_by_commit_ts_whichever_is_read_first() -> None:
+def test_ddls_of_several_topics_run_in_commit_ts_order() -> None:
     other = Place("other", 0)
     core = ConsumerCore([P0, other])
     core.add(P0, 0, [ddl_event(20, "b"), ResolvedEvent(20)])
@@ -268,7 +268,7 @@ def test_ddls_of_topics_run_by_commit_ts_whichever_is_read_first() -> None:
     assert [part.ddl.query for part in parts_of(core) if part.ddl is not None] == ["a", "b"]
 
 
-def test_partitions_that_are_added() -> None:
+def test_consumer_waits_for_added_partition_after_partition_count_event() -> None:
     core = ConsumerCore([P0])
     core.add(P0, 0, [row_event(1, 5), ResolvedEvent(10), AdminEvent(2, 10), row_event(1, 15), ResolvedEvent(20)])
     (part,) = parts_of(core)
@@ -279,7 +279,7 @@ def test_partitions_that_are_added() -> None:
     assert part.resume.reads == {P0: Read(1, 1), P1: Read(1, 1)}
 
 
-def test_tombstones_come_where_they_stand() -> None:
+def test_tombstone_without_commit_ts_is_applied_in_offset_order() -> None:
     """They tell no commit_ts."""
     upsert, delete = Change.UPSERT, Change.DELETE
     core = ConsumerCore([P0])
@@ -293,7 +293,7 @@ def test_tombstones_come_where_they_stand() -> None:
     ]
 
 
-def test_a_tombstone_is_the_first_that_a_consumer_reads() -> None:
+def test_tombstone_read_first_after_restart_is_applied() -> None:
     """It follows a row that the consumer before had applied."""
     core = ConsumerCore([P0])
     core.add(P0, 0, [row_event(1, 5, Change.UPSERT), ResolvedEvent(5)])
@@ -305,7 +305,7 @@ def test_a_tombstone_is_the_first_that_a_consumer_reads() -> None:
     assert (applied, again.left_out) == ([(0, Change.DELETE)], 0)
 
 
-def test_a_tombstone_that_was_read_and_not_applied_is_read_again() -> None:
+def test_tombstone_read_but_not_applied_is_read_again_after_restart() -> None:
     """Although what it follows is applied before it is reached."""
     core = ConsumerCore([P0, P1])
     core.add(P0, 0, [row_event(1, 30, Change.UPSERT)])
@@ -324,7 +324,7 @@ def test_a_tombstone_that_was_read_and_not_applied_is_read_again() -> None:
     assert applied == [Change.UPSERT, Change.DELETE]
 
 
-def test_a_tombstone_that_was_applied_is_left_out() -> None:
+def test_tombstone_already_applied_is_skipped_after_restart() -> None:
     """It is read again, since a DDL before it waits."""
     core = ConsumerCore([P0])
     core.add(P0, 0, [row_event(1, 5, Change.UPSERT), ResolvedEvent(5)])
@@ -339,7 +339,7 @@ def test_a_tombstone_that_was_applied_is_left_out() -> None:
     assert (again.buffered, again.left_out) == ([], 1)
 
 
-def test_values_that_are_elsewhere_are_an_error() -> None:
+def test_handle_only_row_without_resolver_raises_consume_error() -> None:
     core = ConsumerCore([P0])
     words = r"topic\[0\] offset 3: the insert of `db`\.`t` \(id = 7\) at commit_ts 5 .* "
     row = RowEvent(Change.INSERT, 5, "db", "t", new={"id": ColumnValue(7)}, handle_only=True)
@@ -349,7 +349,7 @@ def test_values_that_are_elsewhere_are_an_error() -> None:
         core.add(P0, 3, [replace(row, claim="claim/7")])
 
 
-def test_values_that_are_elsewhere_are_asked_for_once() -> None:
+def test_handle_only_row_is_resolved_once_unless_already_applied() -> None:
     """And not for rows that are applied."""
     asked: list[int] = []
 
@@ -366,7 +366,7 @@ def test_values_that_are_elsewhere_are_asked_for_once() -> None:
     assert part.resume.reads[P0] == Read(4, 4), "a row that is left out is not read again"
 
 
-def test_a_row_below_its_partitions_watermark_is_kept_while_it_is_not_applied() -> None:
+def test_row_below_its_partitions_watermark_is_kept_until_applied() -> None:
     """A producer that began again: what the watermark of one partition has passed need not be applied."""
     core = ConsumerCore([P0, P1])
     core.add(P0, 0, [row_event(1, 40), ResolvedEvent(100)])

@@ -70,7 +70,7 @@ def image(**values: Any) -> Image:
         (BootstrapEvent("db", "t", 5), {"event": "bootstrap", "commit_ts": 5, "table": "db.t"}),
     ],
 )
-def test_an_event_is_a_line(event: Event, shown: dict[str, Any]) -> None:
+def test_event_of_each_kind_is_one_json_line(event: Event, shown: dict[str, Any]) -> None:
     line = line_of(RECORD, event)
     assert "\n" not in line
     assert json.loads(line) == {"topic": "shop", "partition": 2, "offset": 7, **shown}

@@ -51,7 +51,9 @@ def update(old: Image, new: Image) -> RowEvent:
 
 @FEW
 @given(data=st.data(), stream=streams())
-def test_rows_are_there_once_wherever_it_begins_again(data: st.DataObject, stream: Stream, tmp_path: Path) -> None:
+def test_sqlite_file_holds_every_row_once_after_any_restart(
+    data: st.DataObject, stream: Stream, tmp_path: Path
+) -> None:
     """The stream's changes need not fit one another: a put row is there, a removed one is not."""
     path = tmp_path / "rows.db"
     path.unlink(missing_ok=True)
@@ -82,7 +84,7 @@ def test_rows_are_there_once_wherever_it_begins_again(data: st.DataObject, strea
     assert contents(path) == sorted(rows.values())
 
 
-def test_kinds_of_events(tmp_path: Path) -> None:
+def test_sqlite_file_applies_insert_upsert_update_and_delete_events(tmp_path: Path) -> None:
     destination = consumer(tmp_path / "rows.db")
     assert destination.open() == Resume()
     with_more: Image = {**image(4, 4), "big": ColumnValue(1 << 63), "raw": ColumnValue(b"\xff")}
@@ -100,7 +102,7 @@ def test_kinds_of_events(tmp_path: Path) -> None:
     destination.close()
 
 
-def test_rows_without_a_key_go_one_at_a_time(tmp_path: Path) -> None:
+def test_sqlite_delete_of_keyless_row_removes_one_row(tmp_path: Path) -> None:
     def plain(value: object) -> Image:
         return {"v": ColumnValue(value), "n": ColumnValue(None)}  # type: ignore[arg-type]
 
@@ -112,7 +114,7 @@ def test_rows_without_a_key_go_one_at_a_time(tmp_path: Path) -> None:
     assert contents(tmp_path / "rows.db") == [(1, None), (1, None), (3, None)]
 
 
-def test_a_column_named_rowid_is_no_row_number(tmp_path: Path) -> None:
+def test_sqlite_table_with_column_named_rowid_is_updated_right(tmp_path: Path) -> None:
     def plain(value: int) -> Image:
         return {"rowid": ColumnValue(value)}
 
@@ -123,7 +125,7 @@ def test_a_column_named_rowid_is_no_row_number(tmp_path: Path) -> None:
     assert contents(tmp_path / "rows.db") == [(1,), (2,)]
 
 
-def test_tables_of_a_database_whose_name_begins_alike_stay(tmp_path: Path) -> None:
+def test_drop_database_keeps_tables_of_databases_with_the_same_prefix(tmp_path: Path) -> None:
     destination = opened(tmp_path / "rows.db")
     names = [("db", "t"), ("db.t", "u"), ("db", "t.u")]
     rows = [RowEvent(Change.INSERT, 5, schema, table, new=image(1, 1)) for schema, table in names]
@@ -152,7 +154,9 @@ def ddl(kind: ActionType, query: str, table: str = "t") -> DdlEvent:
         (ddl(ActionType.ADD_INDEX, "ALTER TABLE t ADD INDEX (v)"), {"db.t": [(1, 1)], "db2.t": [(2, 2)]}),
     ],
 )
-def test_ddls_that_concern_names(event: DdlEvent, wanted: dict[str, list[tuple[int, ...]]], tmp_path: Path) -> None:
+def test_table_and_database_ddls_change_sqlite_tables(
+    event: DdlEvent, wanted: dict[str, list[tuple[int, ...]]], tmp_path: Path
+) -> None:
     path = tmp_path / "rows.db"
     destination = opened(path)
     elsewhere = RowEvent(Change.INSERT, 5, "db2", "t", new=image(2, 2))
@@ -165,7 +169,7 @@ def test_ddls_that_concern_names(event: DdlEvent, wanted: dict[str, list[tuple[i
     destination.close()
 
 
-def test_a_column_that_is_renamed(tmp_path: Path) -> None:
+def test_renamed_column_keeps_its_values_in_sqlite(tmp_path: Path) -> None:
     destination = opened(tmp_path / "rows.db")
     change = ddl(ActionType.MODIFY_COLUMN, "ALTER TABLE t CHANGE v w BIGINT")
     destination.apply(part(row_event(1, 5, Change.INSERT, value=1), ddl=change))
@@ -175,7 +179,7 @@ def test_a_column_that_is_renamed(tmp_path: Path) -> None:
     assert contents(tmp_path / "rows.db") == [(1, 1), (2, 2)]
 
 
-def test_a_part_is_applied_whole_or_not(tmp_path: Path) -> None:
+def test_refused_part_is_rolled_back_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "rows.db"
     destination = opened(path)
     destination.apply(part(row_event(1, 5, Change.INSERT)))
@@ -187,7 +191,7 @@ def test_a_part_is_applied_whole_or_not(tmp_path: Path) -> None:
     assert consumer(path).open().applied_ts == 1
 
 
-def test_two_consumers_do_not_both_apply(tmp_path: Path) -> None:
+def test_second_consumer_of_one_sqlite_file_is_refused(tmp_path: Path) -> None:
     first = opened(tmp_path / "rows.db")
     with pytest.raises(ConsumeError, match="is being written by another"):
         opened(tmp_path / "rows.db")
@@ -196,18 +200,18 @@ def test_two_consumers_do_not_both_apply(tmp_path: Path) -> None:
     assert contents(tmp_path / "rows.db") == [(1, 0)]
 
 
-def test_positions_travel_as_text() -> None:
+def test_resume_position_reads_back_from_its_text() -> None:
     resume = Resume(7, {P0: Read(1, 3), Place("other", 2): Read(0, 0)}, frozenset({(7, 6, "ALTER …", 1)}))
     assert resume_of(resume_text(resume)) == resume
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"applied_ts": 1, "reads": [[1]], "ddls": []}'])
-def test_damaged_positions(text: str) -> None:
+def test_damaged_resume_position_is_refused(text: str) -> None:
     with pytest.raises(ConsumeError, match="the stored position is damaged"):
         resume_of(text)
 
 
-def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+def test_file_that_is_not_sqlite_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.db").write_bytes(b"not a database, but something else entirely" * 30)
     with pytest.raises(ConsumeError, match=r"rows\.db cannot be used as an SQLite file: file is not a database"):
         consumer(tmp_path / "rows.db").open()
@@ -242,7 +246,7 @@ def test_a_ddl_that_takes_a_partitions_rows_is_refused(what: str, tmp_path: Path
         opened(tmp_path / "rows.db").apply(part(ddl=DdlEvent(9, "db", "t", f"ALTER TABLE nothing {what}")))
 
 
-def test_a_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_sqlite_file_that_cannot_be_created_is_refused_with_its_path(tmp_path: Path) -> None:
     """One line, as for a file that is no SQLite."""
     (tmp_path / "text").write_text("this is no database, and long enough that SQLite looks at its head" * 9)
     for path in (tmp_path, tmp_path / "text"):

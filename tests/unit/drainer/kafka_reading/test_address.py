@@ -10,7 +10,7 @@ from drainer.kafka_reading.address import kafka_address
 URI = "kafka://h:9092/topic?protocol=canal-json"
 
 
-def test_parameters_that_nobody_knows_are_named() -> None:
+def test_unknown_address_parameters_are_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"parameters that are not known: enable-tidb-extention, protokoll$"):
         kafka_address(f"{URI}&enable-tidb-extention=true&protokoll=x", "test", {})
     for name in ("addresses", "topic", "dispatchers", "security"):
@@ -18,7 +18,7 @@ def test_parameters_that_nobody_knows_are_named() -> None:
             kafka_address(f"{URI}&{name}=x", "test", {})
 
 
-def test_a_drainers_own_address_is_taken_as_it_is() -> None:
+def test_sink_uri_of_drainer_is_accepted_as_address() -> None:
     """What concerns its producer has no effect."""
     more = "partition-num=6&replication-factor=3&max-message-bytes=1048576&kafka-version=2.4.0&required-acks=-1&slots=3"
     address = kafka_address(
@@ -38,7 +38,7 @@ def test_a_drainers_own_address_is_taken_as_it_is() -> None:
         ("max-retry=x", "max-retry: "),
     ],
 )
-def test_a_value_that_its_setting_does_not_take_is_an_error_of_the_address(parameter: str, words: str) -> None:
+def test_invalid_address_parameter_value_is_refused_without_password(parameter: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         kafka_address(f"kafka://a/t?{parameter}&sasl-password=hidden&sasl-user=u", "x", {})
     text = str(refused.value)

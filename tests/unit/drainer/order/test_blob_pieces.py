@@ -14,21 +14,21 @@ from drainer.spark.source.executor import slotted
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5), st.integers(1, 70), st.randoms())
-def test_blobs_come_back_whatever_the_order(blobs: list[bytes], bytes_max: int, dice: random.Random) -> None:
+def test_shuffled_blob_pieces_join_to_the_same_blobs(blobs: list[bytes], bytes_max: int, dice: random.Random) -> None:
     pieces = [piece for blob in blobs for piece in cut_blob(blob, bytes_max)]
     assert all(len(piece) <= bytes_max + 16 for piece in pieces)
     dice.shuffle(pieces)
     assert sorted(join_blobs(pieces)) == sorted(blobs)
 
 
-def test_a_blob_that_is_not_whole_is_an_error() -> None:
+def test_incomplete_blob_pieces_are_refused() -> None:
     pieces = list(cut_blob(bytes(100), 30))
     for broken in (pieces[1:], pieces[:-1], [pieces[0]], [b"short"]):
         with pytest.raises(BlobError, match="blob"):
             join_blobs(broken)
 
 
-def test_no_row_and_no_batch_is_above_a_few_mib() -> None:
+def test_slotted_rows_and_batches_are_bounded_in_size() -> None:
     """What a reading task gives to the JVM."""
     slots = {0: bytes(11 << 20), 1: b"small", 2: bytes(3 << 20), 3: b"", 4: bytes(4 << 20)}
     batches = list(slotted(slots))
@@ -45,7 +45,9 @@ PLACES = st.builds(Place, st.text("/aé\udc80 ", max_size=9), st.integers(0, 1 <
 
 
 @given(st.lists(PLACES, max_size=4), st.lists(st.binary(max_size=60), max_size=3), st.randoms())
-def test_references_stand_among_pieces(places: list[Place], blobs: list[bytes], dice: random.Random) -> None:
+def test_file_references_among_blob_pieces_are_read(
+    places: list[Place], blobs: list[bytes], dice: random.Random
+) -> None:
     pieces = [*map(refer, places), *(piece for blob in blobs for piece in cut_blob(blob, 20))]
     dice.shuffle(pieces)
     asked: list[Place] = []
@@ -58,7 +60,7 @@ def test_references_stand_among_pieces(places: list[Place], blobs: list[bytes], 
     assert sorted(asked) == sorted(places)
 
 
-def test_a_reference_where_there_can_be_none_and_a_torn_one() -> None:
+def test_unexpected_or_torn_file_reference_is_refused() -> None:
     reference = refer(Place("/f", 1, 2))
     with pytest.raises(BlobError, match="lies in a file"):
         join_blobs([reference])

@@ -116,7 +116,7 @@ def net_rows(work: SegmentWork) -> list[NetRow]:
 
 
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 40))
-def test_any_order_of_slots_and_chunks_ends_as_upstream(seed: int, steps: int) -> None:
+def test_net_rows_applied_in_any_order_end_as_upstream(seed: int, steps: int) -> None:
     """Rule 12: REPLACE of final states, with a secondary unique key, evicts stale rows only."""
     dice = random.Random(seed)
     upstream = Upstream(dice)
@@ -147,7 +147,7 @@ def replace(rows: dict[int, tuple[object, ...]], net: NetRow) -> None:
 
 
 @given(seed=st.integers(0, 2**32), parts=st.integers(1, 4), slots=st.integers(1, 5))
-def test_cutting_and_merging_changes_nothing(seed: int, parts: int, slots: int) -> None:
+def test_folded_parts_merge_to_the_same_rows_however_cut(seed: int, parts: int, slots: int) -> None:
     """Rules 16 and 19: parts cut anywhere, transactions in two parts, blobs in any order."""
     dice = random.Random(seed)
     upstream = Upstream(dice)
@@ -178,7 +178,7 @@ def messages(payloads: Sequence[bytes], dice: random.Random) -> list[Sequence[by
     return [payloads[low:high] for low, high in pairwise([0, *cuts, len(payloads)])]
 
 
-def test_what_comes_in_order_must_lie_behind() -> None:
+def test_add_in_order_refuses_binlogs_before_last() -> None:
     one, two, three = (
         transaction([(SHOP, ("insert", {}, {1: n, 2: None, 3: b"v"}))], commit_ts=BEGIN_TS + n) for n in range(3)
     )
@@ -190,7 +190,7 @@ def test_what_comes_in_order_must_lie_behind() -> None:
         builder.add_in_order([one])
 
 
-def test_first_kinds() -> None:
+def test_net_row_has_kind_of_its_first_change() -> None:
     """An insert is known not to exist yet; a moved row is a delete and an insert."""
     rows = {n: {1: n, 2: None, 3: b"v"} for n in range(1, 6)}
     moved = {1: 9, 2: None, 3: b"v"}
@@ -221,7 +221,7 @@ def test_first_kinds() -> None:
     assert work.source_bytes == len(payload)
 
 
-def test_images_of_a_key_that_ignores_trailing_spaces() -> None:
+def test_every_old_spelling_of_padded_key_is_deleted() -> None:
     """Rule 10: every old byte image is deleted, the one to be written is not."""
     written = [{1: b"a" + b" " * n, 2: n} for n in range(3)]
     steps: list[Step] = [
@@ -247,7 +247,7 @@ def test_images_of_a_key_that_ignores_trailing_spaces() -> None:
         assert work.folded[0].shape == shape  # with upstream's collations
 
 
-def test_a_slot_knows_as_much_of_the_table() -> None:
+def test_merged_slot_has_the_same_table_shape() -> None:
     """Its collations, how many digits upstream keeps, and of what family its columns are."""
     kinds = [("k", not_null(TEXT)), ("d", FieldType(Tp.NEWDECIMAL, flen=10, decimal=4)), ("j", FieldType(Tp.JSON))]
     info = table(kinds, unique={"PRIMARY": ["k"]}, clustered=True)
@@ -258,7 +258,7 @@ def test_a_slot_knows_as_much_of_the_table() -> None:
     assert merge_slot(blobs_of(info, [payloads])).folded[0].shape == shape
 
 
-def test_composite_keys_keep_their_parts_apart() -> None:
+def test_composite_key_identities_keep_their_parts_apart() -> None:
     rows = [{1: 1, 2: b"x", 3: 0}, {1: 1, 2: b"x\0", 3: 0}, {1: 2, 2: b"", 3: 0}]
     payload = transaction([(UNCLUSTERED, ("insert", {}, row)) for row in rows], commit_ts=BEGIN_TS)
     found = net_rows(work_of(decoder_of(UNCLUSTERED), [payload]))
@@ -268,7 +268,7 @@ def test_composite_keys_keep_their_parts_apart() -> None:
     assert [net.stale for net in dead] == [(b"(1,'x')",), (b"(1,'x\0')",), (b"(2,'')",)]
 
 
-def test_of_two_rows_under_one_key_the_later_stays() -> None:
+def test_later_row_of_one_key_wins() -> None:
     """Rule 21: as if a batch had ended between them; in any parts and any order."""
     rows = [{1: 1, 2: None, 3: b"x"}, {1: 1, 2: None, 3: b"y"}]
     payloads = [transaction([(SHOP, ("insert", {}, row))], commit_ts=BEGIN_TS + n) for n, row in enumerate(rows)]
@@ -288,7 +288,7 @@ def blobs_of(info: TableInfo, parts: Iterable[Sequence[bytes]]) -> list[bytes]:
     return blobs
 
 
-def test_tables_without_a_key_stay_in_order_and_whole() -> None:
+def test_changes_of_keyless_table_stay_in_order() -> None:
     """Rule 11; rule 19 for what stays in order: start_ts tells transactions of one commit_ts apart."""
     bare = table([("a", INT), ("f", FieldType(Tp.FLOAT))])
     row = {1: 1, 2: 0.5}
@@ -307,7 +307,7 @@ def test_tables_without_a_key_stay_in_order_and_whole() -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_rows_that_reorganize_partition_writes_twice_count_once(parts: int) -> None:
+def test_rows_repeated_by_reorganize_partition_count_once(parts: int) -> None:
     """While it runs TiDB writes a row to the old and to the new partition, and tells of each (seen at a real one)."""
     info = table([("id", INT), ("v", INT)], handle="id")
 
@@ -338,7 +338,7 @@ def test_rows_that_reorganize_partition_writes_twice_count_once(parts: int) -> N
     assert [net.row for net in work.folded[0].rows if net.row is not None] == [b"(2,9)"]
 
 
-def test_without_a_key_the_rowid_tells_that_a_row_was_written_twice() -> None:
+def test_keyless_rows_repeated_with_the_same_rowid_count_once() -> None:
     bare = table([("a", INT)])
     old, new = {1: 1, -1: 7}, {1: 2, -1: 7}
     steps: list[Step] = [("update", old, new), ("update", old, new), ("delete", new, {}), ("delete", new, {})]
@@ -350,7 +350,7 @@ def test_without_a_key_the_rowid_tells_that_a_row_was_written_twice() -> None:
 
 
 @pytest.mark.parametrize("way", ["finish", "slots"])
-def test_the_same_row_of_two_tables_without_a_key_counts_in_each(way: str) -> None:
+def test_equal_rows_of_two_keyless_tables_count_in_each(way: str) -> None:
     """Both tables count their rowids from 1, and one transaction empties both."""
     tables = [table([("a", INT)], table_id=number, name=f"t{number}") for number in (1, 2)]
     old, new = {1: 1, -1: 1}, {1: 2, -1: 1}

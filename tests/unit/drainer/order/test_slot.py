@@ -13,7 +13,7 @@ from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import BEGIN_TS, INT, decoder_of, table, transaction
 
 
-def test_slots_of_version_1() -> None:
+def test_slot_of_key_equals_hash_version_4() -> None:
     """Rule 16: whoever changes these numbers gives the hash a new version."""
     assert HASH_VERSION == 5
     keys = [identity(n) for n in (0, 1, -1, 2**63)] + [identity(b"a"), identity((1, b"a")), identity((1, b"a\0"))]
@@ -21,14 +21,14 @@ def test_slots_of_version_1() -> None:
     assert slot_of(101, keys[0], 1 << 30) != slot_of(100, keys[0], 1 << 30)
 
 
-def test_whole_numbers_order_as_numbers() -> None:
+def test_integer_identities_sort_as_numbers() -> None:
     """Rows go into a clustered table in the order of its key."""
     numbers = [-(2**63), -5, -1, 0, 1, 255, 256, 2**63 - 1, 2**64 - 1]
     assert sorted(numbers, key=identity) == numbers
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, -1])
-def test_damaged_blobs_are_named(cut: int) -> None:
+def test_damaged_slot_blob_is_refused(cut: int) -> None:
     bare = table([("id", INT)], handle="id")
     builder = FoldBuilder(decoder_of(bare), SQL_TEXT)
     builder.add(transaction([(bare, ("insert", {}, {1: 1}))], commit_ts=BEGIN_TS))

@@ -26,7 +26,7 @@ def latin1(value: bytes) -> bytes:
 @example(values=[b"", b"", None, b""])
 @example(values=[bytes(range(256)), b'<>&"\\', None, b"\x00", b"a"])
 @example(values=[b"x" * 2000, None, b"", b"yz"])
-def test_each_value_alone(
+def test_binary_column_text_equals_that_of_each_value(
     written: Callable[[Any], Any], alone: Callable[[bytes], bytes], values: Sequence[bytes | None]
 ) -> None:
     expected = [None if value is None else alone(value) for value in values]

@@ -16,7 +16,7 @@ from tests.support.row_changes import make_table
 TABLE = make_table("test", "t", [("id", FieldType(Tp.LONG))], primary=["id"])
 
 
-def test_what_is_kept_is_bounded_and_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_tables_are_made_once_and_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_tables, "TABLES_MAX", 2)
     made: list[int] = []
     tables = CompiledTables[int]()
@@ -26,7 +26,7 @@ def test_what_is_kept_is_bounded_and_made_once(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("protocol", ["open-protocol", "canal-json", "debezium", "simple", "secondary-binlog"])
-def test_a_version_of_a_table_is_compiled_once_and_does_not_travel(protocol: str) -> None:
+def test_compiled_table_is_reused_and_not_pickled(protocol: str) -> None:
     encoder = make_encoder(ProtocolOptions(protocol))
     assert encoder.table(TABLE) is encoder.table(TABLE)
     compiled = type(encoder.table(TABLE)).__name__.encode()

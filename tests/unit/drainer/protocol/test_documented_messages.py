@@ -59,6 +59,6 @@ def section(title: str) -> str:
 
 
 @pytest.mark.parametrize("title", OPTIONS)
-def test_messages(title: str) -> None:
+def test_messages_in_protocols_page_equal_encoders(title: str) -> None:
     shown = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", section(title), re.DOTALL)]
     assert shown == written(OPTIONS[title])

@@ -31,7 +31,7 @@ def float32(value: float) -> bytes:
 @example(["\u2028", None, "plain", "ü"])
 @example(["‐", "a"])
 @example(["\x7f", ""])
-def test_text_is_escaped_as_one_value_is(values: list[str | None]) -> None:
+def test_text_column_is_escaped_as_each_value_alone(values: list[str | None]) -> None:
     encoded = [None if value is None else value.encode() for value in values]
     expected = [None if value is None else json_string(value)[1:-1].encode() for value in values]
     assert utf8_text(pa.array(encoded, pa.binary())).to_pylist() == expected
@@ -39,13 +39,13 @@ def test_text_is_escaped_as_one_value_is(values: list[str | None]) -> None:
     assert utf8_text(pa.array([b'"', *encoded], pa.binary()).slice(1)).to_pylist() == expected
 
 
-def test_text_that_is_not_utf8() -> None:
+def test_text_column_with_invalid_utf8_is_refused() -> None:
     with pytest.raises(DecodeError, match="not UTF-8"):
         utf8_text(pa.array([b"a", b"\xff"], pa.binary()))
 
 
 @given(st.lists(st.none() | st.binary(max_size=8), max_size=5))
-def test_bytes_as_characters_come_back(values: list[bytes | None]) -> None:
+def test_latin1_text_of_bytes_reads_back_equal(values: list[bytes | None]) -> None:
     found = latin1_text(pa.array(values, pa.binary())).to_pylist()
     read = [None if text is None else json.loads(b'"' + text + b'"').encode("iso-8859-1") for text in found]
     assert read == values
@@ -53,7 +53,7 @@ def test_bytes_as_characters_come_back(values: list[bytes | None]) -> None:
 
 @given(st.lists(finite | st.none(), min_size=1, max_size=5))
 @example([5e-324, 1.7976931348623157e308, -0.0, 1e21, 1e-7, 1e-6, 123456789012345680.0])
-def test_doubles(values: list[float | None]) -> None:
+def test_json_digits_of_doubles_read_back_equal(values: list[float | None]) -> None:
     array = pa.array(values, pa.float64())
     plain, short = plain_double(DOUBLE)(array).to_pylist(), short_double(DOUBLE)(array).to_pylist()
     for value, digits, brief in zip(values, plain, short, strict=True):
@@ -66,7 +66,7 @@ def test_doubles(values: list[float | None]) -> None:
 
 @given(st.lists(singles, min_size=1, max_size=5))
 @example([3.4028234663852886e38, 1e-45, 0.1, 16777216.0, 12345.123046875])
-def test_singles(values: list[float]) -> None:
+def test_json_digits_of_singles_are_the_shortest(values: list[float]) -> None:
     """The digits are strconv's, whatever stands beside a value."""
     array = pa.array(values, pa.float64())
     for made in (plain_double(SINGLE), short_double(SINGLE)):
@@ -90,7 +90,7 @@ def _significant(digits: str) -> str:
         (16777216.0, b"16777216", b"16777216"),
     ],
 )
-def test_digits_of_singles(value: float, plain: bytes, short: bytes) -> None:
+def test_json_digits_of_extreme_singles_are_exact(value: float, plain: bytes, short: bytes) -> None:
     for array in (pa.array([value]), pa.array([value, 1e30])):
         assert plain_double(SINGLE)(array)[0].as_py() == plain
         assert short_double(SINGLE)(array)[0].as_py() == short
@@ -110,7 +110,7 @@ def test_digits_of_singles(value: float, plain: bytes, short: bytes) -> None:
         (2.5e30, b"2500000000000000000000000000000", b"2.5e+30"),
     ],
 )
-def test_digits(value: float, plain: bytes, short: bytes) -> None:
+def test_json_digits_of_doubles_with_and_without_exponent_are_exact(value: float, plain: bytes, short: bytes) -> None:
     """Alone, and beside a value that Arrow writes with an exponent."""
     for array in (pa.array([value]), pa.array([value, 1e300])):
         assert plain_double(DOUBLE)(array)[0].as_py() == plain
@@ -119,11 +119,11 @@ def test_digits(value: float, plain: bytes, short: bytes) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("form", [SINGLE, DOUBLE])
-def test_what_is_no_number(value: float, form: Form) -> None:
+def test_nan_and_infinity_are_refused_in_json(value: float, form: Form) -> None:
     with pytest.raises(DecodeError):
         plain_double(form)(pa.array([1.0, value]))
 
 
-def test_a_double_that_is_no_single() -> None:
+def test_double_beyond_4_bytes_is_refused_for_float_column() -> None:
     with pytest.raises(DecodeError, match="4 bytes"):
         plain_double(SINGLE)(pa.array([1e300]))

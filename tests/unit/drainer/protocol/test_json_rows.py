@@ -24,7 +24,7 @@ def binary(values: list[str | None]) -> pa.Array:
 
 
 @given(TEXTS)
-def test_values_stand_in_their_slots(values: list[str | None]) -> None:
+def test_json_rows_insert_values_into_their_slots(values: list[str | None]) -> None:
     """Quoted or not, with NULLs and without, one slot used twice."""
     rows = Rows(['{"a":', Slot(0, quoted=True), ',"%s":', Slot(0, quoted=True), ',"n":', Slot(1), "}"])
     counts = pa.array([str(n).encode() if n % 2 else None for n in range(len(values))], pa.binary())
@@ -32,12 +32,12 @@ def test_values_stand_in_their_slots(values: list[str | None]) -> None:
     assert found == [{"a": value, "%s": value, "n": n if n % 2 else None} for n, value in enumerate(values)]
 
 
-def test_slots_without_anything_between() -> None:
+def test_json_rows_with_adjacent_slots_are_joined() -> None:
     rows = Rows([Slot(0), Slot(1, quoted=True), Slot(0)])
     assert rows.build([binary(["1"]), binary(["x"])]).to_pylist() == [b'1"x"1']
 
 
-def test_more_rows_than_one_array_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_rows_beyond_one_array_are_joined_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are joined part by part; columns that no slot names may be empty."""
     rows = Rows(["<", Slot(1, quoted=True), ">"])
     columns = [binary([]), binary([str(n) if n % 3 else None for n in range(50)])]
@@ -47,18 +47,18 @@ def test_more_rows_than_one_array_holds(monkeypatch: pytest.MonkeyPatch) -> None
     assert whole[:3] == [b"<null>", b'<"1">', b'<"2">']
 
 
-def test_parts_with_commas_between() -> None:
+def test_joined_parts_have_commas_between() -> None:
     assert joined([["a", Slot(0)]]) == ["a", Slot(0)]
     assert joined([["a", Slot(0)], ["b"]]) == ["a", Slot(0), ",", "b"]
     assert joined([]) == []
 
 
-def test_numbers_and_constants() -> None:
+def test_numbers_and_constants_become_text_columns() -> None:
     assert numbers(np.array([0, (1 << 64) - 1], np.uint64)).to_pylist() == [b"0", b"18446744073709551615"]
     assert constant(b"x", 2).to_pylist() == [b"x", b"x"]
 
 
-def test_a_column_that_no_update_altered_is_written_once() -> None:
+def test_unchanged_column_of_updates_is_written_once() -> None:
     """The old image's text is the new one's; 0 and -0 are equal numbers with two texts."""
     table = make_table(
         "shop", "orders", [("n", FieldType(Tp.LONG)), ("f", FieldType(Tp.DOUBLE)), ("g", FieldType(Tp.DOUBLE))]

@@ -85,14 +85,14 @@ def notes(events: list[RowEvent]) -> list[object]:
     return [(e.new or e.old or {})["note"].value if "note" in (e.new or e.old or {}) else None for e in events]
 
 
-def test_rows_that_fit_stay_the_same_objects() -> None:
+def test_rows_within_limit_are_returned_unchanged() -> None:
     changes = rows_of(b"a", b"b")
     table = OpenEncoder(OPTIONS).table(TABLE)
     rows = table.encode(changes)
     assert LargeMessages(OpenEncoder(OPTIONS), OPTIONS, LIMIT, "feed").fitted(table, changes, rows) is rows
 
 
-def test_exactly_the_limit_fits_and_one_byte_more_does_not() -> None:
+def test_row_of_exactly_limit_fits_and_one_byte_more_does_not() -> None:
     changes = rows_of(b"a" * 100)
     (message,) = OpenEncoder(OPTIONS).frame(OpenEncoder(OPTIONS).table(TABLE).encode(changes))
     fitted(changes, OPTIONS, limit=message.length)
@@ -100,7 +100,7 @@ def test_exactly_the_limit_fits_and_one_byte_more_does_not() -> None:
         fitted(changes, OPTIONS, limit=message.length - 1)
 
 
-def test_without_an_option_the_row_is_named() -> None:
+def test_oversized_row_without_option_is_refused_with_its_key() -> None:
     with pytest.raises(MessageTooLarge) as caught:
         fitted(rows_of(b"a", b"b" * 500, commit_ts=77), OPTIONS)
     error = pickle.loads(pickle.dumps(caught.value))
@@ -110,7 +110,7 @@ def test_without_an_option_the_row_is_named() -> None:
     assert (error.limit, error.length > 600) == (300, True)
 
 
-def test_handle_keys_alone() -> None:
+def test_oversized_row_becomes_handle_key_only() -> None:
     for kind in Kind:
         _, events = fitted(rows_of(b"a", b"b" * 500, b"c", kind=kind), HANDLES)
         assert [event.handle_only for event in events] == [False, True, False]
@@ -118,7 +118,7 @@ def test_handle_keys_alone() -> None:
         assert [(e.new or e.old or {})["id"].value for e in events] == [0, 1, 2]
 
 
-def test_a_table_without_a_handle_key_is_an_error() -> None:
+def test_oversized_row_without_handle_key_is_refused() -> None:
     changes = make_changes(KEYLESS, Kind.INSERT, new=[[b"a" * 500]], commit_ts=9)
     for options in (HANDLES, CLAIMS):
         store = MemoryStore()
@@ -129,7 +129,7 @@ def test_a_table_without_a_handle_key_is_an_error() -> None:
         fitted(changes, OPTIONS)
 
 
-def test_a_key_that_is_too_large_itself_is_an_error_and_no_claim_is_left() -> None:
+def test_oversized_handle_key_is_refused_and_leaves_no_claim() -> None:
     table = make_table("shop", "t", [("name", TEXT)], primary=["name"])
     changes = make_changes(table, Kind.INSERT, new=[[b"n" * 500]])
     for options in (HANDLES, CLAIMS):
@@ -140,7 +140,7 @@ def test_a_key_that_is_too_large_itself_is_an_error_and_no_claim_is_left() -> No
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])
-def test_a_claim_resolves_to_the_whole_row(compression: str) -> None:
+def test_claim_check_resolves_to_the_whole_row(compression: str) -> None:
     options = replace(CLAIMS, large_message_handle_compression=compression)  # type: ignore[arg-type]
     note = b"".join(b"%x" % (n * n) for n in range(500))
     for kind in Kind:
@@ -153,7 +153,7 @@ def test_a_claim_resolves_to_the_whole_row(compression: str) -> None:
         assert whole.claim == events[1].claim
 
 
-def test_a_claim_holds_the_framed_message() -> None:
+def test_claim_check_object_holds_key_and_value_in_base64() -> None:
     """TiCDC's form: `key` and `value` in base64."""
     store = MemoryStore()
     changes = rows_of(b"b" * 500)
@@ -165,7 +165,7 @@ def test_a_claim_holds_the_framed_message() -> None:
     assert (b64decode(document["key"]), b64decode(document["value"])) == (message.key, message.value)
 
 
-def test_a_raw_claim_holds_the_value_alone() -> None:
+def test_raw_claim_check_object_holds_only_value() -> None:
     options, store = replace(CLAIMS, claim_check_raw_value=True), MemoryStore()
     changes = rows_of(b"b" * 500)
     fitted(changes, options, store)
@@ -173,7 +173,7 @@ def test_a_raw_claim_holds_the_value_alone() -> None:
     assert list(store.objects.values()) == [message.value]
 
 
-def test_an_attempt_that_is_repeated_writes_the_same_claim_again() -> None:
+def test_repeated_attempt_writes_the_same_claim_check() -> None:
     store = MemoryStore()
     first, _ = fitted(rows_of(b"b" * 500), CLAIMS, store)
     again, _ = fitted(rows_of(b"b" * 500), CLAIMS, store)
@@ -181,7 +181,7 @@ def test_an_attempt_that_is_repeated_writes_the_same_claim_again() -> None:
     assert len(store.objects) == 1 and len(store.puts) == 2
 
 
-def test_names_tell_changes_apart() -> None:
+def test_claim_check_names_differ_for_different_changes() -> None:
     """The delete and the insert that an update is split into have one key and one commit_ts."""
     other = make_table("shop", "orders", [("id", INT), ("note", TEXT)], primary=["id"], table_id=102)
     named = [
@@ -197,18 +197,18 @@ def test_names_tell_changes_apart() -> None:
     assert all(len(name) == 41 and name.endswith(".json") for name in named)
 
 
-def test_a_claim_option_without_a_store_is_an_error() -> None:
+def test_claim_check_without_storage_is_refused() -> None:
     with pytest.raises(EncodeError, match="there is no store for claims"):
         fitted(rows_of(b"b" * 500), CLAIMS)
 
 
-def test_two_limits() -> None:
+def test_limits_of_option_and_topic_take_the_smaller() -> None:
     assert limits_of(OPTIONS, None) == Limits(300, 300)
     assert limits_of(OPTIONS, 1_000_012) == Limits(300, 999_884)
     assert limits_of(OPTIONS, 200) == Limits(72, 72)
 
 
-def test_only_the_name_of_a_location_counts() -> None:
+def test_claim_check_location_is_resolved_by_its_object_name() -> None:
     """And a location that names none is refused: the store is the reader's own."""
     store = MemoryStore()
     _, (event,) = fitted(rows_of(b"b" * 500), CLAIMS, store)
@@ -219,7 +219,7 @@ def test_only_the_name_of_a_location_counts() -> None:
             claimed_row(replace(event, claim=claim), OpenDecoder(CLAIMS), store)
 
 
-def test_a_claim_of_another_row_or_none_is_refused() -> None:
+def test_claim_check_of_another_row_or_invalid_content_is_refused() -> None:
     store = MemoryStore()
     _, (event,) = fitted(rows_of(b"b" * 500), CLAIMS, store)
     (name,) = store.objects
@@ -242,7 +242,7 @@ def test_a_claim_of_another_row_or_none_is_refused() -> None:
         claimed_row(event, OpenDecoder(CLAIMS), store)
 
 
-def test_a_directory_keeps_claims(tmp_path: Path) -> None:
+def test_directory_store_keeps_claim_checks(tmp_path: Path) -> None:
     store = open_store(f"file://{tmp_path}/deep/claims/")
     _, (event,) = fitted(rows_of(b"b" * 500), CLAIMS, store, limit=400)
     name = event.claim.rpartition("/")[2]
@@ -254,14 +254,14 @@ def test_a_directory_keeps_claims(tmp_path: Path) -> None:
         store.get("x.json")
 
 
-def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_claim_directory_is_reported_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ClaimStoreError, match=r"the claim file://.*/file/x cannot be written: "):
         open_store(f"file://{tmp_path}/file").put("x", b"")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_claim_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claim_check_is_written_completely_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(str(tmp_path))
     store.put("x", b"old")
 
@@ -275,7 +275,9 @@ def test_a_claim_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monke
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_two_attempts_that_write_one_claim_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_writers_of_one_claim_check_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both in processes of the same id, on two machines. Neither takes the file of the other one away."""
     real = os.fsync
     others = [open_store(str(tmp_path))]
@@ -294,7 +296,7 @@ def test_two_attempts_that_write_one_claim_at_a_time(tmp_path: Path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 
-def test_a_new_directory_of_claims_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_claim_directories_are_synced_in_their_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each new directory is synced in its parent, or a crash of the machine takes acknowledged claims away."""
     synced: list[Path] = []
     for module in ("binlog.runtime.directories", "drainer.protocol.claim_store"):
@@ -307,7 +309,7 @@ def test_a_new_directory_of_claims_is_durable(tmp_path: Path, monkeypatch: pytes
     assert synced == [tmp_path / "a" / "b"]
 
 
-def test_object_stores_go_through_arrow(tmp_path: Path) -> None:
+def test_arrow_store_writes_and_reads_claim_checks(tmp_path: Path) -> None:
     """With Arrow's own file system over a directory: S3 itself is not run here."""
     (tmp_path / "claims").mkdir()
     files = SubTreeFileSystem(str(tmp_path), LocalFileSystem())
@@ -321,7 +323,7 @@ def test_object_stores_go_through_arrow(tmp_path: Path) -> None:
         store.put("no/such/folder", b"")
 
 
-def test_addresses_of_object_stores() -> None:
+def test_object_store_address_is_translated_for_arrow_without_showing_secrets() -> None:
     secret = (
         "s3://bucket/a/b?endpoint=http://127.0.0.1:9000&access-key=AK&secret-access-key=S%2FK&force-path-style=true"
     )
@@ -338,7 +340,7 @@ def test_addresses_of_object_stores() -> None:
             open_store(wrong)
 
 
-def test_a_directory_that_takes_no_claims_is_known_before_a_row_is_too_large(tmp_path: Path) -> None:
+def test_directory_store_check_refuses_unwritable_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(
         ClaimStoreError, match=r"claim-check-storage-uri file://.*/file: claims cannot be written there: "
@@ -348,7 +350,7 @@ def test_a_directory_that_takes_no_claims_is_known_before_a_row_is_too_large(tmp
     assert not list((tmp_path / "new" / "claims").iterdir())
 
 
-def test_an_arrow_store_that_takes_no_claims(tmp_path: Path) -> None:
+def test_arrow_store_check_refuses_unwritable_place(tmp_path: Path) -> None:
     local = LocalFileSystem()
     ArrowStore(local, str(tmp_path), "s3://b").check()
     with pytest.raises(ClaimStoreError, match="claim-check-storage-uri s3://b: claims cannot be written there: "):

@@ -41,5 +41,5 @@ UNSIGNED, ZEROFILL = Flag.UNSIGNED, Flag.UNSIGNED | Flag.ZEROFILL
         (FieldType(Tp.SET, elems=("x", "y")), "set", "set('x','y')"),
     ],
 )
-def test_a_type(kind: FieldType, basic: str, full: str) -> None:
+def test_basic_and_full_type_text_of_each_type_is_tidbs(kind: FieldType, basic: str, full: str) -> None:
     assert (basic_type(kind), full_type(kind)) == (basic, full)

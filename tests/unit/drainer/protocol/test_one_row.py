@@ -6,7 +6,7 @@ from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Message
 from drainer.protocol.row_messages import frame_rows
 
 
-def test_each_row_is_a_message_of_its_own() -> None:
+def test_frame_rows_makes_one_message_of_each_row() -> None:
     rows = [EncodedRow(b"key", b"value", 7), EncodedRow(None, b"v", 8), EncodedRow(b"k", None, 9)]
     found = [*frame_rows(iter(rows))]
     assert found == [Message(b"key", b"value", 1, 7), Message(None, b"v", 1, 8), Message(b"k", None, 1, 9)]

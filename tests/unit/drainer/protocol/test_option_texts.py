@@ -13,17 +13,17 @@ from drainer.protocol.options import ProtocolOptions
 LARGE = "kafka-config.large-message-handle."
 
 
-def test_nothing_given_is_ticdcs_defaults() -> None:
+def test_protocol_options_without_settings_are_ticdcs_defaults() -> None:
     assert protocol_options({}) == ProtocolOptions("open-protocol")
 
 
-def test_the_uri_wins_over_the_file() -> None:
+def test_sink_uri_options_override_those_of_file() -> None:
     file = {"kafka-config.max-message-bytes": "5", "only-output-updated-columns": "true", "max-batch-size": "7"}
     found = protocol_options({"max-message-bytes": "9", "only-output-updated-columns": "false"}, file)
     assert (found.max_message_bytes, found.only_output_updated_columns, found.max_batch_size) == (9, False, 7)
 
 
-def test_every_option_has_a_name() -> None:
+def test_every_protocol_option_can_be_set_by_its_name() -> None:
     """Each field, set through its name in the file, has the value; a field that is added without a name fails here."""
     texts = {
         "protocol": "SIMPLE",
@@ -65,7 +65,7 @@ def test_every_option_has_a_name() -> None:
     assert "secret" not in repr(found)
 
 
-def test_debezium_has_an_old_value_option_of_its_own() -> None:
+def test_debezium_uses_its_own_output_old_value_option() -> None:
     file = {"open.output-old-value": "false", "debezium.output-old-value": "true"}
     assert protocol_options({"protocol": "debezium"}, file).output_old_value
     assert not protocol_options({"protocol": "open-protocol"}, file).output_old_value
@@ -112,19 +112,19 @@ def test_debezium_has_an_old_value_option_of_its_own() -> None:
         ),
     ],
 )
-def test_refusals_name_the_option_and_what_it_may_be(uri: dict[str, str], error: str) -> None:
+def test_refused_option_is_named_with_its_allowed_values(uri: dict[str, str], error: str) -> None:
     assert set(uri) <= URI_NAMES
     with pytest.raises(ProtocolConfigError) as caught:
         protocol_options(uri)
     assert error in str(caught.value)
 
 
-def test_large_messages_are_allowed_where_ticdc_allows_them() -> None:
+def test_handle_key_only_is_allowed_for_protocols_of_ticdc() -> None:
     for uri in ({}, {"protocol": "simple"}, {"protocol": "canal-json", "enable-tidb-extension": "true"}):
         given = {"large-message-handle-option": "handle-key-only", **uri}
         assert protocol_options(given).large_message_handle_option == "handle-key-only"
 
 
-def test_a_checksum_level_that_is_none_of_ticdcs() -> None:
+def test_unknown_integrity_check_level_is_refused() -> None:
     with pytest.raises(ProtocolConfigError, match='integrity-check-level must be "none" or "correctness", not \'all\''):
         protocol_options({}, {"integrity-check-level": "all"})

@@ -60,7 +60,9 @@ def is_part(found: Mapping[str, object], whole: Mapping[str, object], *, names: 
 
 @pytest.mark.parametrize("chosen", PROTOCOLS, ids=lambda chosen: "-".join(map(str, chosen.values())))
 @pytest.mark.parametrize("kind", Kind)
-def test_nothing_is_lost(chosen: dict[str, Any], kind: Kind, tmp_path: Path) -> None:
+def test_rows_read_back_whole_with_combined_large_message_options(
+    chosen: dict[str, Any], kind: Kind, tmp_path: Path
+) -> None:
     less: dict[str, Any] = {} if chosen["protocol"] == "simple" else LESS
     how = product(("handle-key-only", "claim-check"), ("none", "snappy", "lz4"), ({}, less), (False, True))
     for number, (large, compression, more, raw) in enumerate(how):

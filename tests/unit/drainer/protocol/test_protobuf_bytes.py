@@ -14,5 +14,5 @@ NUMBERS = st.integers(0, 64).flatmap(lambda bits: st.integers((1 << bits) >> 1, 
 
 
 @given(st.lists(NUMBERS, max_size=20))
-def test_many_varints_are_those_of_each(numbers: list[int]) -> None:
+def test_uvarints_of_array_equal_those_of_each_number(numbers: list[int]) -> None:
     assert uvarints(np.array(numbers, np.uint64)) == [encode_uvarint(number) for number in numbers]

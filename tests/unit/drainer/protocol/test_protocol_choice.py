@@ -106,14 +106,14 @@ ASKED = {
 REFUSED = {"rows too large for a message": "an error"}
 
 
-def test_every_protocol_has_a_row() -> None:
+def test_protocol_table_in_kafka_page_has_every_protocol() -> None:
     assert {PROTOCOLS[name] for name in TABLE_OF_PAGE} == set(PROTOCOLS.values())
     assert set(ASKED) < set(HEADER)
 
 
 @pytest.mark.parametrize("column", ASKED)
 @pytest.mark.parametrize("protocol", TABLE_OF_PAGE)
-def test_cell(protocol: str, column: str) -> None:
+def test_protocol_table_cell_equals_encoders_answer(protocol: str, column: str) -> None:
     """`with` names what it needs, without which it is not so; `unless` names what ends it."""
     cell = TABLE_OF_PAGE[protocol][column]
     ask = ASKED[column]

@@ -71,7 +71,7 @@ def documents(protocol: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("protocol", PARAMETERS)
-def test_messages(protocol: str) -> None:
+def test_messages_in_readme_equal_encoders(protocol: str) -> None:
     part = SECTION.split(f"<!-- {protocol} -->\n")[1].split("\n<!-- ")[0]
     about = part[: part.index("```")]
     shown = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", part, re.DOTALL)]
@@ -81,11 +81,11 @@ def test_messages(protocol: str) -> None:
     assert told == {name: value for name, value in PARAMETERS[protocol].items() if name != "schema-registry"}
 
 
-def test_every_protocol_is_shown() -> None:
+def test_readme_shows_messages_of_every_protocol() -> None:
     assert {PROTOCOLS[name] for name in PARAMETERS} == set(PROTOCOLS.values())
 
 
-def test_the_configuration_is_one() -> None:
+def test_configuration_in_readme_is_valid() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", SECTION, re.DOTALL)
     given = tomllib.loads(text)["syncer"]
     assert given["db-type"] == "kafka"

@@ -26,7 +26,7 @@ def columns_of(rows: list[EncodedRow]) -> EncodedColumns:
 
 
 @given(st.lists(ROWS | KEYLESS, min_size=1, max_size=4), st.integers(1, 9), st.integers(1, 400), st.data())
-def test_messages_are_those_of_the_rows(
+def test_messages_from_columns_equal_those_of_rows(
     parts: list[list[EncodedRow]], most: int, size: int, data: st.DataObject
 ) -> None:
     """In any order, and of some of them, as often as they are asked for."""

@@ -14,12 +14,12 @@ from drainer.protocol.options import Compression
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["\ufdd0"], ["a\ufdd0", 'b"'], ["<", "", "\ufdd0\ufdd0"]])
-def test_strings_of_a_column_are_those_of_each(texts: list[str]) -> None:
+def test_json_strings_of_column_equal_those_of_each_value(texts: list[str]) -> None:
     assert json_strings(texts) == [json_string(text)[1:-1] for text in texts]
 
 
 @pytest.mark.parametrize("how", ["snappy", "lz4"])
-def test_a_compressed_value_that_is_cut_or_goes_on_is_refused(how: Compression) -> None:
+def test_compressed_value_that_is_cut_or_too_long_is_refused(how: Compression) -> None:
     data = compress(b"0123456789" * 20, how)
     assert decompress(data, how) == b"0123456789" * 20
     for damaged in [data[:end] for end in range(len(data))] + [data + b"\0"]:
@@ -27,7 +27,7 @@ def test_a_compressed_value_that_is_cut_or_goes_on_is_refused(how: Compression) 
             decompress(damaged, how)
 
 
-def test_a_short_string_that_runs_out_of_its_container_is_torn() -> None:
+def test_tidb_json_string_beyond_its_container_is_refused() -> None:
     data = bytes(encode_json(["abc"]))
     assert decode_text(data) == ('["abc"]', len(data))
     longer = data.replace(b"\x03abc", b"\x04abc")

@@ -14,26 +14,26 @@ TEXT = FieldType(Tp.VARCHAR, 0, 16, charset="utf8mb4", collate="utf8mb4_bin")
 SEVEN = ColumnFlag.BINARY | ColumnFlag.HANDLE_KEY | ColumnFlag.PRIMARY_KEY
 
 
-def test_an_integer_primary_key_has_flag_11_and_a_nullable_text_64() -> None:
+def test_column_flags_of_integer_primary_key_are_11_and_of_nullable_text_64() -> None:
     table = make_table("test", "t", [("id", INT), ("val", TEXT)], primary=["id"])
     assert [int(column.flags) for column in table.columns] == [11, 64]
     assert table.handle == (0,)
 
 
-def test_every_column_of_a_key_of_several_has_its_flags() -> None:
+def test_every_column_of_multi_column_key_has_its_flags() -> None:
     kinds = [("a", INT), ("b", INT), ("c", INT)]
     table = make_table("test", "t", kinds, primary=["a", "b"], unique=[["c"]])
     assert table.columns[0].flags == table.columns[1].flags == SEVEN | ColumnFlag.MULTIPLE_KEY
     assert table.columns[2].flags == ColumnFlag.BINARY | ColumnFlag.UNIQUE_KEY
 
 
-def test_year_and_bit_are_unsigned() -> None:
+def test_year_and_bit_columns_have_unsigned_flag() -> None:
     table = make_table("test", "t", [("y", FieldType(Tp.YEAR)), ("b", FieldType(Tp.BIT, flen=9))])
     assert [int(column.flags) for column in table.columns] == [193, 193]
     assert table.handle == ()
 
 
-def test_the_handle_is_the_unique_key_with_the_fewest_columns_then_the_lowest_id() -> None:
+def test_handle_key_is_unique_key_with_fewest_columns_then_lowest_id() -> None:
     """TestHandleKeyPriority: a pair, a single column twice, a nullable one."""
     kinds = [("a", INT), ("b", INT), ("c", INT), ("d", replace(INT, flag=0))]
     unique = [["d"], ["a", "b"], ["b"], ["c"]]

@@ -25,7 +25,7 @@ async def forced_offline(world: World) -> None:
     world.client("a").answer = 200
 
 
-async def test_rule_2_what_a_forced_pump_brings_back_is_an_alarm() -> None:
+async def test_rule_2_returning_forced_offline_pump_reports_binlogs_below_position() -> None:
     """And what it holds above the position is read as ever."""
     world = World()
     world.held = {"b": ((40, 45), (55, 60), (90, 99), (95, 130))}
@@ -37,7 +37,7 @@ async def test_rule_2_what_a_forced_pump_brings_back_is_an_alarm() -> None:
     assert await world.survey(200) == 200, "it is looked at once"
 
 
-async def test_rule_2_one_that_left_in_order_brings_nothing_back() -> None:
+async def test_rule_2_returning_pump_without_binlogs_in_gap_reports_nothing() -> None:
     world = World()
     world.held = {"b": ((40, 45), (150, 160))}
     await forced_offline(world)
@@ -46,7 +46,7 @@ async def test_rule_2_one_that_left_in_order_brings_nothing_back() -> None:
     assert world.pumps.views["b"].missed.count == 0
 
 
-async def test_rule_2_a_pump_whose_record_was_removed_has_left_too() -> None:
+async def test_rule_2_pump_with_removed_record_counts_as_departed() -> None:
     world = World()
     await world.put("a", State.ONLINE)
     await world.put("b", State.ONLINE)
@@ -61,7 +61,7 @@ async def test_rule_2_a_pump_whose_record_was_removed_has_left_too() -> None:
     assert (view.counts, view.error, view.missed.count) == (True, "", 1)
 
 
-async def test_rule_2_where_a_pump_was_left_survives_the_drainer() -> None:
+async def test_rule_2_departed_ts_survives_restart_of_drainer() -> None:
     world = World()
     world.held = {"b": ((55, 60),)}
     await forced_offline(world)
@@ -75,7 +75,7 @@ async def test_rule_2_where_a_pump_was_left_survives_the_drainer() -> None:
     assert world.pumps.views["b"].missed == Missed(1, ((55, 60),))
 
 
-async def test_rule_2_a_prewrite_that_is_pending_there_is_waited_for() -> None:
+async def test_rule_2_pending_prewrite_of_returning_pump_holds_watermark() -> None:
     """Its commit may still come, below the position: nothing moves until it is known, and then it is an alarm."""
     world = World()
     await forced_offline(world)
@@ -88,7 +88,7 @@ async def test_rule_2_a_prewrite_that_is_pending_there_is_waited_for() -> None:
     assert world.pumps.views["b"].missed.count == 1
 
 
-async def test_rule_2_nothing_is_believed_without_a_pump_before_it_is_written_down() -> None:
+async def test_rule_2_departed_ts_is_written_before_watermark_moves() -> None:
     world = World()
     await world.put("a", State.ONLINE)
     await world.put("b", State.ONLINE)
@@ -109,7 +109,7 @@ async def test_rule_2_nothing_is_believed_without_a_pump_before_it_is_written_do
     assert world.left.ts("b") == 60
 
 
-async def test_rule_2_a_question_asked_ahead_is_asked_again() -> None:
+async def test_rule_2_survey_ahead_of_position_waits_for_departed_ts() -> None:
     """While a batch is applied nobody knows yet where a pump that leaves is left."""
     world = World()
     await world.put("a", State.ONLINE)
@@ -124,7 +124,7 @@ async def test_rule_2_a_question_asked_ahead_is_asked_again() -> None:
     assert (await world.pumps.survey(after_ts=80, limits=LIMITS)).ts == 100
 
 
-async def test_rule_2_an_unfinished_batch_ends_before_anybody_looks_back() -> None:
+async def test_rule_2_returning_pump_is_checked_after_unfinished_batch() -> None:
     """It goes on without the pump that is back, so what that one holds of the batch's range is passed too."""
     world = World()
     world.held = {"b": ((55, 60), (105, 110))}
@@ -138,7 +138,7 @@ async def test_rule_2_an_unfinished_batch_ends_before_anybody_looks_back() -> No
     assert world.pumps.views["b"].missed.count == 2
 
 
-async def test_a_pump_of_ours_that_takes_a_go_pumps_place_is_noticed() -> None:
+async def test_pump_with_extension_replacing_go_pump_is_detected_after_reconnect() -> None:
     world = World()
     await world.put("p", State.ONLINE)
     world.answers = {("p", True): NoExtension("unimplemented"), ("p", False): 60}
@@ -153,7 +153,7 @@ async def test_a_pump_of_ours_that_takes_a_go_pumps_place_is_noticed() -> None:
     assert [client.closed for client in world.clients] == [True, True, False]
 
 
-async def test_a_go_pump_that_was_only_restarted_stays_one() -> None:
+async def test_restarted_go_pump_is_still_go_pump() -> None:
     world = World()
     await world.put("p", State.ONLINE)
     world.answers = {("p", True): NoExtension("unimplemented"), ("p", False): 60}
@@ -164,7 +164,7 @@ async def test_a_go_pump_that_was_only_restarted_stays_one() -> None:
     assert world.client("p") is go and not go.interrupted
 
 
-async def test_a_go_pump_that_takes_ours_place_is_noticed() -> None:
+async def test_go_pump_replacing_pump_with_extension_is_detected() -> None:
     world = World()
     await world.put("p", State.ONLINE)
     await world.survey(10)

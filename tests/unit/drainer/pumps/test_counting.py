@@ -13,26 +13,26 @@ ONLINE = RegisteredPump("a", "h:1", State.ONLINE, 5, 100, final=False)
 
 
 @pytest.mark.parametrize("state", [State.ONLINE, State.PAUSING, State.CLOSING, State.PAUSED])
-def test_everything_but_offline_counts(state: State) -> None:
+def test_pump_in_any_state_but_offline_counts(state: State) -> None:
     assert counts(replace(ONLINE, state=state), after_ts=1000)
 
 
-def test_an_offline_pump_does_not_count() -> None:
+def test_offline_pump_does_not_count() -> None:
     assert not counts(replace(ONLINE, state=State.OFFLINE), after_ts=0)
 
 
-def test_a_paused_pump_of_ours_counts_until_its_last_commit_has_been_read() -> None:
+def test_paused_pump_counts_until_its_last_commit_is_read() -> None:
     """Rule 1: `paused` is written with nothing pending and writes closed, so max_commit_ts is its last."""
     paused = replace(ONLINE, state=State.PAUSED, final=True)
     assert counts(paused, after_ts=99)
     assert not counts(paused, after_ts=100)
 
 
-def test_a_paused_go_pump_always_counts() -> None:
+def test_paused_go_pump_always_counts() -> None:
     assert counts(replace(ONLINE, state=State.PAUSED, final=False), after_ts=10**18)
 
 
-def test_heartbeats_of_a_pump_that_counts_change_nothing() -> None:
+def test_heartbeat_of_counting_pump_does_not_restart_survey() -> None:
     assert unchanged([ONLINE], [replace(ONLINE, mod_revision=6, max_commit_ts=200)], after_ts=0)
 
 
@@ -45,11 +45,11 @@ def test_heartbeats_of_a_pump_that_counts_change_nothing() -> None:
         [],
     ],
 )
-def test_any_other_change_starts_the_survey_over(after: list[RegisteredPump]) -> None:
+def test_change_of_state_host_or_members_restarts_survey(after: list[RegisteredPump]) -> None:
     assert not unchanged([ONLINE], after, after_ts=0)
 
 
-def test_offline_online_written_to_and_forced_offline_between_two_equal_lists() -> None:
+def test_offline_pump_with_new_mod_revision_restarts_survey() -> None:
     """The counterexample of rule 8: only the mod_revision of the pump that does not count tells."""
     before = replace(ONLINE, state=State.OFFLINE, mod_revision=7)
     assert unchanged([before], [before], after_ts=0)

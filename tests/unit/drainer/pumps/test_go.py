@@ -63,7 +63,7 @@ async def marked(pump: GoPump, after_ts: int, until_ts: int) -> PumpMark:
     raise AssertionError(f"{until_ts} did not come")
 
 
-async def test_its_resolved_ts_is_what_came_last_and_fakes_move_it(go: StubPump) -> None:
+async def test_go_pump_resolved_ts_is_last_binlog_or_fake(go: StubPump) -> None:
     go.put(binlog(10), binlog(20), encode_fake(BASE + 30))
     pump = GoPump("go", go.host, cluster_id=1, security=PLAIN)
     found = await marked(pump, BASE, BASE + 30)
@@ -76,7 +76,7 @@ async def test_its_resolved_ts_is_what_came_last_and_fakes_move_it(go: StubPump)
     await pump.close()
 
 
-async def test_asked_from_an_earlier_position_it_tells_again_what_lies_behind_that(go: StubPump) -> None:
+async def test_go_pump_asked_from_earlier_position_counts_from_there(go: StubPump) -> None:
     """The next batch was asked for ahead, and this one failed: it is planned anew, from its own beginning."""
     go.put(binlog(10), binlog(20), encode_fake(BASE + 30))
     pump = GoPump("go", go.host, cluster_id=1, security=PLAIN)
@@ -89,7 +89,7 @@ async def test_asked_from_an_earlier_position_it_tells_again_what_lies_behind_th
     await pump.close()
 
 
-async def test_a_full_backlog_is_not_read_any_further_until_the_position_moves(go: StubPump) -> None:
+async def test_go_pump_full_backlog_is_not_read_until_position_moves(go: StubPump) -> None:
     go.put(*(binlog(ts) for ts in range(10, 100, 10)))
     pump = GoPump("go", go.host, cluster_id=1, security=PLAIN, backlog_max=3)
     found = await marked(pump, BASE, BASE + 30)
@@ -99,7 +99,7 @@ async def test_a_full_backlog_is_not_read_any_further_until_the_position_moves(g
     await pump.close()
 
 
-async def test_until_something_came_it_holds_back(go: StubPump) -> None:
+async def test_go_pump_is_unavailable_until_its_first_binlog(go: StubPump) -> None:
     pump = GoPump("go", go.host, cluster_id=1, security=PLAIN)
     with pytest.raises(PumpUnavailable):
         await pump.mark(after_ts=0, limits=Limits(1))
@@ -117,7 +117,7 @@ async def until_it_raises(pump: GoPump, match: str) -> None:
     raise AssertionError(f"it was believed all the time: {match}")
 
 
-async def test_one_that_falls_silent_is_not_believed_and_is_connected_to_anew(go: StubPump) -> None:
+async def test_silent_go_pump_is_unavailable_and_reconnected(go: StubPump) -> None:
     """Its host is gone, and TCP does not say so: no fake binlog came where one comes every three seconds."""
     go.put(binlog(10), encode_fake(BASE + 30))
     pump = GoPump("go", go.host, cluster_id=1, security=PLAIN, silence_max_s=0.3)
@@ -138,7 +138,7 @@ async def test_one_that_falls_silent_is_not_believed_and_is_connected_to_anew(go
     await pump.close()
 
 
-async def test_a_survey_says_which_pump_is_silent(go: StubPump) -> None:
+async def test_survey_names_silent_go_pump(go: StubPump) -> None:
     """`HeldBack` in /status, and the metric of how long a pump has held the watermark."""
     registry = Registry(MemoryEtcd())
     await registry.create("pumps", NodeStatus("p", go.host, State.ONLINE))
@@ -160,7 +160,7 @@ async def test_a_survey_says_which_pump_is_silent(go: StubPump) -> None:
         await pumps.close()
 
 
-async def test_a_backlog_that_is_full_for_long_is_no_silence(go: StubPump) -> None:
+async def test_go_pump_with_full_backlog_is_not_silent(go: StubPump) -> None:
     """The destination is slow: nobody reads the stream, so that its silence says nothing."""
     go.put(*(binlog(ts) for ts in range(10, 100, 10)))
     pump = GoPump("go", go.host, cluster_id=1, security=PLAIN, backlog_max=2, silence_max_s=0.2)
@@ -173,7 +173,7 @@ async def test_a_backlog_that_is_full_for_long_is_no_silence(go: StubPump) -> No
     await pump.close()
 
 
-async def test_the_extension_says_that_it_is_not_there(go: StubPump) -> None:
+async def test_extension_request_to_go_pump_raises_no_extension_error(go: StubPump) -> None:
     pump = ExtensionPump("go", go.host, cluster_id=1, security=PLAIN)
     with pytest.raises(NoExtension):
         await pump.mark(after_ts=0, limits=Limits(1))
@@ -181,7 +181,7 @@ async def test_the_extension_says_that_it_is_not_there(go: StubPump) -> None:
 
 
 @pytest.mark.parametrize("extension", [True, False])
-def test_a_range_is_pulled_whole_and_nothing_beside_it(extension: bool, stub: StubPump, go: StubPump) -> None:
+def test_pull_returns_exactly_binlogs_of_its_range(extension: bool, stub: StubPump, go: StubPump) -> None:
     server = stub if extension else go
     server.put(*(binlog(ts) for ts in range(10, 60, 10)))
     server.resolve(BASE + 50)
@@ -195,7 +195,9 @@ def test_a_range_is_pulled_whole_and_nothing_beside_it(extension: bool, stub: St
     ("cluster", "after", "until", "kind"),
     [(2, 0, 40, ClusterMismatch), (1, 0, 40, PurgedPosition), (1, 10, 99, PumpUnavailable)],
 )
-def test_what_a_pull_may_raise(stub: StubPump, cluster: int, after: int, until: int, kind: type[BinlogError]) -> None:
+def test_pull_raises_cluster_mismatch_purged_position_or_unavailable(
+    stub: StubPump, cluster: int, after: int, until: int, kind: type[BinlogError]
+) -> None:
     stub.put(binlog(10))
     stub.resolve(BASE + 50)
     stub.purged_ts = BASE + 5
@@ -205,7 +207,7 @@ def test_what_a_pull_may_raise(stub: StubPump, cluster: int, after: int, until: 
 
 
 @pytest.mark.parametrize("extension", [True, False])
-async def test_what_either_kind_holds_of_a_range_that_was_passed(extension: bool) -> None:
+async def test_missed_binlogs_of_passed_range_are_counted(extension: bool) -> None:
     """Rule 2: both ends as in a pull, fakes apart."""
     stub = StubPump(extension=extension)
     stub.put(binlog(10), binlog(20), encode_fake(BASE + 25), binlog(30), binlog(40), encode_fake(BASE + 50))
@@ -222,7 +224,7 @@ async def test_what_either_kind_holds_of_a_range_that_was_passed(extension: bool
         stub.stop()
 
 
-async def test_a_go_pumps_lost_connection_is_remembered(go: StubPump) -> None:
+async def test_go_pump_lost_connection_sets_interrupted(go: StubPump) -> None:
     go.put(encode_fake(BASE + 30))
     pump = GoPump("go", go.host, cluster_id=1, security=PLAIN)
     await marked(pump, BASE, BASE + 30)
@@ -237,7 +239,7 @@ async def test_a_go_pumps_lost_connection_is_remembered(go: StubPump) -> None:
 
 
 @pytest.mark.parametrize("ours_first", [False, True], ids=["a Go pump, then ours", "ours, then a Go pump"])
-async def test_a_data_dir_that_changes_hands(ours_first: bool) -> None:
+async def test_survey_follows_data_dir_that_another_kind_of_pump_takes_over(ours_first: bool) -> None:
     """One id, one address, two programs after each other: the survey goes on with the other one in its own way."""
     registry = Registry(MemoryEtcd())
     first = StubPump(extension=ours_first, port=free_port())

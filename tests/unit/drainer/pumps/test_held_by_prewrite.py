@@ -24,7 +24,7 @@ def seen(*marks: object) -> Watermark:
     return Watermark(min(m.resolved_ts for m in marks), tuple(marks))  # type: ignore[attr-defined, arg-type]
 
 
-def test_the_lowest_pump_holds_if_its_prewrite_is_old() -> None:
+def test_watermark_held_by_old_prewrite_names_lowest_pump() -> None:
     behind, ahead = mark(100, node_id="a", holding=OLD), mark(200, node_id="b", holding=Pending(201, 90_000))
     found = held_by_prewrite(seen(ahead, behind))
     assert found is not None
@@ -36,14 +36,14 @@ def test_the_lowest_pump_holds_if_its_prewrite_is_old() -> None:
     assert held_by_prewrite(Watermark(0, ())) is None
 
 
-def test_one_of_tidb_and_a_ddl() -> None:
+def test_watermark_held_by_ddl_prewrite_names_job_and_remedy() -> None:
     found = held_by_prewrite(seen(mark(100, holding=Pending(101, 8_000, 77))))
     assert found is not None
     assert "its prewrite 101 of DDL job 77 waits for its commit" in str(found[0])
     assert "binlogctl settle" in str(found[0])
 
 
-async def test_status_metric_and_log_name_it_and_forget_it() -> None:
+async def test_pump_holding_by_prewrite_is_shown_until_released() -> None:
     held = [True]
     scheduler, pumps = made(lambda *_: seen(mark(100, holding=OLD if held else None)), Position(100))
     pumps.views = {"a": PumpView("a")}  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ async def test_status_metric_and_log_name_it_and_forget_it() -> None:
 
 
 @pytest.mark.parametrize("told", [True, False])
-async def test_a_pump_tells_it_with_its_watermark(told: bool) -> None:
+async def test_watermark_answer_of_pump_has_its_oldest_pending_prewrite(told: bool) -> None:
     class Telling(StubPump):
         def Watermark(self, request: ext.WatermarkReq, context: object) -> ext.WatermarkResp:
             answer = super().Watermark(request, context)  # type: ignore[arg-type]

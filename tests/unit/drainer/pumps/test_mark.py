@@ -23,7 +23,9 @@ def mark(**changes: object) -> PumpMark:
 
 
 @given(ts_lists, st.integers(1, 8), st.integers(0, 500), st.integers(501, 1000))
-def test_ranges_cover_the_whole_without_overlap(splits: list[int], pieces: int, after_ts: int, until_ts: int) -> None:
+def test_ranges_of_mark_cover_the_whole_without_overlap(
+    splits: list[int], pieces: int, after_ts: int, until_ts: int
+) -> None:
     """Whatever the splits are, the ranges are one after another from after_ts to until_ts, none empty."""
     ranges = ranges_of(mark(split_ts=tuple(splits)), after_ts=after_ts, until_ts=until_ts, pieces_max=pieces)
     assert 1 <= len(ranges) <= pieces
@@ -32,15 +34,15 @@ def test_ranges_cover_the_whole_without_overlap(splits: list[int], pieces: int, 
     assert all(r.after_ts < r.until_ts for r in ranges)
 
 
-def test_the_watermark_is_the_least_resolved_ts() -> None:
+def test_watermark_is_lowest_resolved_ts() -> None:
     assert watermark_of((mark(resolved_ts=50), mark(resolved_ts=40)), floor_ts=7).ts == 40
 
 
-def test_without_a_pump_that_counts_the_watermark_stays() -> None:
+def test_watermark_without_counting_pumps_stays_at_floor() -> None:
     assert watermark_of((), floor_ts=7).ts == 7
 
 
-def test_bytes_until_counts_in_pieces() -> None:
+def test_bytes_until_is_rounded_up_to_next_split() -> None:
     """Rounded up, for what a batch may hold must not be underestimated."""
     found = mark(batch_bytes=400, end_ts=100, split_ts=(25, 50, 75))
     assert [found.bytes_until(ts) for ts in (1, 25, 60, 99, 100)] == [100, 200, 300, 400, 400]
@@ -49,7 +51,7 @@ def test_bytes_until_counts_in_pieces() -> None:
 TELLS = {"batch_count": 9, "batch_bytes": 900, "end_ts": 100, "split_ts": (25, 50), "bytes_exact": True}
 
 
-def test_what_an_answer_says_exactly_of_a_shorter_range() -> None:
+def test_mark_counts_exactly_at_its_end_and_splits_only() -> None:
     """At its end, behind its last binlog, and at its splits; anything else must be asked (rule 22)."""
     found = mark(**TELLS, last_ts=80, splits=(Counted(2, 250), Counted(5, 500)))
     whole = Counted(9, 900)
@@ -66,7 +68,7 @@ def test_what_an_answer_says_exactly_of_a_shorter_range() -> None:
     assert mark(end_ts=100).counted(40) == Counted(0, None)
 
 
-def test_each_range_says_what_it_holds() -> None:
+def test_ranges_of_mark_have_their_planned_counts() -> None:
     found = mark(**TELLS, last_ts=80, splits=(Counted(2, 250), Counted(5, 500)))
     ranges = ranges_of(found, after_ts=10, until_ts=90, pieces_max=3)
     assert [part.planned for part in ranges] == [Counted(2, 250), Counted(3, 250), Counted(4, 400)]
@@ -78,7 +80,7 @@ places = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 400)), max_size=3
 
 
 @given(places, st.integers(0, 3000), st.integers(0, 40), st.integers(1, 8))
-def test_the_ranges_of_a_cut_count_what_lies_in_them(
+def test_ranges_of_cut_count_binlogs_in_them(
     found: list[tuple[int, int]], bytes_max: int, count_max: int, pieces: int
 ) -> None:
     """One after another from begin to end, each with just its binlogs; also where the first fills half the batch."""
@@ -100,19 +102,19 @@ def ends(limits: Limits) -> tuple[int, Stop, int, int]:
     return found.end_ts, found.stop, found.batch_count, found.batch_bytes
 
 
-def test_a_batch_without_bounds_ends_at_the_resolved_ts() -> None:
+def test_batch_without_limits_ends_at_resolved_ts() -> None:
     assert ends(Limits(0)) == (99, Stop.RESOLVED, 4, 350)
 
 
-def test_a_batch_ends_before_the_binlog_that_does_not_fit() -> None:
+def test_batch_ends_before_binlog_beyond_its_limit() -> None:
     assert ends(Limits(200)) == (20, Stop.LIMIT, 2, 200)
     assert ends(Limits(0, 1)) == (10, Stop.LIMIT, 1, 100)
 
 
-def test_the_first_binlog_goes_even_if_it_alone_is_too_large() -> None:
+def test_batch_holds_first_binlog_larger_than_its_limit() -> None:
     assert ends(Limits(1)) == (10, Stop.LIMIT, 1, 100)
 
 
-def test_a_batch_ends_before_a_ddl_and_before_a_newer_schema() -> None:
+def test_batch_ends_before_ddl_or_newer_schema_version() -> None:
     assert ends(Limits(0, stop_at_schema=True, schema_version=1)) == (29, Stop.DDL, 2, 200)
     assert ends(Limits(0, stop_at_schema=True, schema_version=0)) == (9, Stop.SCHEMA, 0, 0)

@@ -48,7 +48,7 @@ def pulled(pump: StubPump, *, extension: bool) -> list[int]:
     return [envelope.scan(payload).commit_ts for message in found for payload in payloads(message)]
 
 
-def test_everything_of_the_range(pump: StubPump) -> None:
+def test_pull_returns_the_whole_range_from_either_kind_of_pump(pump: StubPump) -> None:
     """The plan may be older than the program that now runs on the pump's data-dir, either way round."""
     assert pulled(pump, extension=True) == [20, 30]
     assert pulled(pump, extension=False) == [20, 30]
@@ -62,7 +62,7 @@ def ranged(pump: StubPump, **more: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("extension", [True, False], ids=["ours", "Go's"])
-def test_binlogs_come_whole_and_counted_also_those_that_came_in_parts(extension: bool) -> None:
+def test_pulled_binlogs_are_whole_and_counted_when_sent_in_parts(extension: bool) -> None:
     stub = StubPump(extension=extension)
     value = bytes((15 << 3 | 2,)) + encode_uvarint(2 * PART_BYTES_MAX) + bytes(2 * PART_BYTES_MAX)  # of a later TiDB
     large = envelope.encode_binlog(tp=1, start_ts=14, commit_ts=15, prewrite_value=value)
@@ -82,7 +82,7 @@ def test_binlogs_come_whole_and_counted_also_those_that_came_in_parts(extension:
         stub.stop()
 
 
-def test_parts_that_make_no_binlog_are_refused(monkeypatch: pytest.MonkeyPatch, pump: StubPump) -> None:
+def test_incomplete_parts_of_binlog_are_refused(monkeypatch: pytest.MonkeyPatch, pump: StubPump) -> None:
     first = ext.PullRangeResp(payloads=[b"abc"], last_ts=20, whole_bytes=5).SerializeToString()
     other = ext.PullRangeResp(payloads=[b"abc"], last_ts=30).SerializeToString()
     end = ext.PullRangeResp(end=ext.PullEnd(bytes=3)).SerializeToString()
@@ -106,7 +106,7 @@ SIZE = len(binlog(20)) + len(binlog(30))
         (Counted(2, SIZE + 1), f"planned with 2 binlogs of {SIZE + 1} bytes, but 2 binlogs of {SIZE} bytes"),
     ],
 )
-def test_rule_22_what_comes_is_compared_with_what_was_planned(pump: StubPump, planned: Counted, said: str) -> None:
+def test_rule_22_pulled_binlogs_that_differ_from_plan_are_refused(pump: StubPump, planned: Counted, said: str) -> None:
     if not said:
         assert ranged(pump, planned=planned) == [20, 30]
         return
@@ -114,12 +114,12 @@ def test_rule_22_what_comes_is_compared_with_what_was_planned(pump: StubPump, pl
         ranged(pump, planned=planned)
 
 
-def test_rule_22_fakes_do_not_count(pump: StubPump) -> None:
+def test_rule_22_fake_binlogs_are_not_counted(pump: StubPump) -> None:
     pump.put(envelope.encode_fake(15), envelope.encode_fake(25))
     assert ranged(pump, planned=Counted(2, SIZE)) == [20, 30]
 
 
-def test_rule_22_a_pull_without_its_end_is_an_error() -> None:
+def test_rule_22_pull_without_final_message_is_refused() -> None:
     stub = StubPump()
     stub.omits_end = True
     stub.put(binlog(20))
@@ -131,7 +131,7 @@ def test_rule_22_a_pull_without_its_end_is_an_error() -> None:
         stub.stop()
 
 
-def test_rule_22_an_end_that_says_more_than_came_is_an_error() -> None:
+def test_rule_22_final_message_that_counts_more_than_came_is_refused() -> None:
     received = Received()
     assert received.add(ext.PullRangeResp(payloads=[b"abc", b"de"]))
     assert not received.add(ext.PullRangeResp(end=ext.PullEnd(count=3, bytes=9)))
@@ -140,7 +140,7 @@ def test_rule_22_an_end_that_says_more_than_came_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("last", [10, 28])
-def test_a_go_pump_that_stops_ends_its_stream_early(last: int) -> None:
+def test_go_pump_stream_that_ends_early_is_error(last: int) -> None:
     """With a status that says all is well: what has come then is not the range."""
     stub = StubPump(extension=False)
     stub.put(binlog(last))
@@ -161,7 +161,7 @@ def test_a_go_pump_that_stops_ends_its_stream_early(last: int) -> None:
     assert "pump p" in str(found) and "ended" in str(found) and "before ts 30" in str(found)
 
 
-async def test_rule_2_what_a_pump_does_not_tell_to_the_end_is_not_all_of_it() -> None:
+async def test_rule_2_missed_count_of_go_pump_that_ends_early_is_refused() -> None:
     """A pump that is back and ends its answer early: nothing moves, where a shorter count would be believed."""
     stub = StubPump(extension=False)
     stub.put(binlog(20))
@@ -177,7 +177,7 @@ async def test_rule_2_what_a_pump_does_not_tell_to_the_end_is_not_all_of_it() ->
         await asyncio.to_thread(stub.stop)
 
 
-async def test_rule_2_what_a_pump_of_ours_does_not_tell_to_the_end_is_not_all_of_it() -> None:
+async def test_rule_2_missed_count_without_final_message_is_refused() -> None:
     stub = StubPump()
     stub.put(binlog(20))
     stub.resolve(40)
@@ -193,7 +193,7 @@ async def test_rule_2_what_a_pump_of_ours_does_not_tell_to_the_end_is_not_all_of
         stub.stop()
 
 
-def test_a_pump_that_is_killed_is_an_error() -> None:
+def test_pull_from_killed_pump_raises_pump_unavailable() -> None:
     pump = StubPump()
     pump.put(binlog(20))
     pump.resolve(40)
@@ -205,7 +205,7 @@ def test_a_pump_that_is_killed_is_an_error() -> None:
         pump.stop()
 
 
-def test_a_pull_that_failed_is_not_kept_until_the_garbage_collector_runs() -> None:
+def test_failed_pull_is_freed_without_garbage_collection() -> None:
     """It holds the messages that were received; and a pump that is down is tried again and again."""
     pump = StubPump()
     pump.put(binlog(20))

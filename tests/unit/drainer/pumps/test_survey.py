@@ -13,7 +13,7 @@ from drainer.pumps.health import HeldBack
 from tests.unit.drainer.pumps.world import LIMITS, World
 
 
-async def test_the_watermark_is_the_least_of_those_that_count() -> None:
+async def test_survey_watermark_is_lowest_of_counting_pumps() -> None:
     world = World()
     await world.put("a", State.ONLINE)
     await world.put("b", State.CLOSING)
@@ -23,7 +23,7 @@ async def test_the_watermark_is_the_least_of_those_that_count() -> None:
     assert {client.node_id for client in world.clients} == {"a", "b"}
 
 
-async def test_a_pump_that_registers_while_others_are_asked_is_asked_too() -> None:
+async def test_pump_that_registers_during_survey_is_asked_too() -> None:
     world = World()
     await world.put("a", State.ONLINE)
     await world.pumps.survey(after_ts=10, limits=LIMITS)
@@ -37,7 +37,7 @@ async def test_a_pump_that_registers_while_others_are_asked_is_asked_too() -> No
     assert (await world.pumps.survey(after_ts=10, limits=LIMITS)).ts == 50
 
 
-async def test_an_offline_pump_that_came_and_went_while_others_were_asked_starts_it_over() -> None:
+async def test_offline_pump_that_was_online_during_survey_restarts_it() -> None:
     """Rule 8's counterexample: between two lists that look equal it was online and took a write."""
     world = World()
     await world.put("a", State.ONLINE)
@@ -55,7 +55,7 @@ async def test_an_offline_pump_that_came_and_went_while_others_were_asked_starts
     assert world.client("a").asked == asked + 2
 
 
-async def test_a_list_that_never_settles_holds_back() -> None:
+async def test_pump_list_that_keeps_changing_holds_watermark() -> None:
     world = World()
     await world.put("a", State.ONLINE)
     await world.pumps.survey(after_ts=10, limits=LIMITS)
@@ -71,7 +71,7 @@ async def test_a_list_that_never_settles_holds_back() -> None:
         await world.pumps.survey(after_ts=10, limits=LIMITS)
 
 
-async def test_a_dead_pump_holds_back_by_name_and_since_when_until_it_answers() -> None:
+async def test_dead_pump_holds_watermark_by_name_until_it_answers() -> None:
     world = World()
     await world.put("a", State.ONLINE)
     await world.put("dead", State.ONLINE)
@@ -93,7 +93,7 @@ async def test_a_dead_pump_holds_back_by_name_and_since_when_until_it_answers() 
     assert (view.down_since, view.error) == (None, "")
 
 
-async def test_a_dead_pump_that_is_forced_offline_is_let_go() -> None:
+async def test_dead_pump_forced_offline_releases_watermark() -> None:
     world = World()
     await world.put("a", State.ONLINE)
     await world.put("dead", State.ONLINE)
@@ -105,7 +105,7 @@ async def test_a_dead_pump_that_is_forced_offline_is_let_go() -> None:
     assert all(client.closed for client in world.clients if client.node_id == "dead")
 
 
-async def test_a_paused_pump_of_ours_holds_back_only_until_its_last_commit_is_read() -> None:
+async def test_paused_pump_holds_watermark_until_its_last_commit_is_read() -> None:
     world = World()
     await world.put("a", State.ONLINE)
     await world.put("p", State.PAUSED, max_commit_ts=50, label={"final": "true"})
@@ -115,7 +115,7 @@ async def test_a_paused_pump_of_ours_holds_back_only_until_its_last_commit_is_re
     assert await world.survey(50) == 100
 
 
-async def test_a_paused_go_pump_holds_back_for_ever() -> None:
+async def test_paused_go_pump_always_holds_watermark() -> None:
     world = World()
     await world.put("go", State.PAUSED, max_commit_ts=50)
     world.answers[("go", True)] = PumpUnavailable("not running")
@@ -123,7 +123,7 @@ async def test_a_paused_go_pump_holds_back_for_ever() -> None:
         await world.survey(10**6)
 
 
-async def test_without_the_extension_a_pump_is_taken_for_a_go_pump() -> None:
+async def test_pump_without_extension_is_treated_as_go_pump() -> None:
     world = World()
     await world.put("go", State.ONLINE)
     world.answers = {("go", True): NoExtension("unimplemented"), ("go", False): 60}
@@ -131,7 +131,7 @@ async def test_without_the_extension_a_pump_is_taken_for_a_go_pump() -> None:
     assert found.ts == 60 and not found.marks[0].extension
 
 
-async def test_a_pump_on_a_new_address_gets_a_new_connection() -> None:
+async def test_pump_with_new_address_gets_new_connection() -> None:
     world = World()
     await world.put("a", State.ONLINE)
     await world.pumps.survey(after_ts=10, limits=LIMITS)
@@ -143,7 +143,7 @@ async def test_a_pump_on_a_new_address_gets_a_new_connection() -> None:
     assert [mark.host for mark in found.marks] == ["elsewhere:2"]
 
 
-async def test_a_pump_of_another_cluster_is_an_error_for_good() -> None:
+async def test_pump_of_another_cluster_raises_cluster_mismatch() -> None:
     world = World()
     await world.put("a", State.ONLINE)
     world.answers[("a", True)] = ClusterMismatch(1, 2)
@@ -151,14 +151,14 @@ async def test_a_pump_of_another_cluster_is_an_error_for_good() -> None:
         await world.pumps.survey(after_ts=10, limits=LIMITS)
 
 
-async def test_a_registry_that_does_not_answer_holds_back() -> None:
+async def test_unavailable_registry_holds_watermark() -> None:
     world = World()
     world.etcd.fail()
     with pytest.raises(HeldBack, match="registry"):
         await world.pumps.survey(after_ts=10, limits=LIMITS)
 
 
-async def test_a_record_that_cannot_be_read_holds_back_until_it_is_repaired() -> None:
+async def test_unreadable_pump_record_holds_watermark_until_repaired() -> None:
     """Rule 8: it may be a pump that takes writes, so nothing is known to be final without it."""
     world = World()
     await world.put("a", State.ONLINE)

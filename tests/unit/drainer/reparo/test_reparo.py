@@ -89,7 +89,7 @@ def contents(tmp_path: Path) -> dict[str, list[Any]]:
     return {name: rows for name, rows in found.items() if not name.startswith("tidb_binlog")}
 
 
-def test_it_prints_one_line_for_each_event(
+def test_reparo_prints_one_line_for_each_event(
     tmp_path: Path, files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(tmp_path, files) == 0
@@ -107,7 +107,7 @@ def test_it_prints_one_line_for_each_event(
     ]
 
 
-def test_range_and_filter_choose_what_is_printed(
+def test_reparo_prints_only_events_of_its_range_and_filter(
     tmp_path: Path, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "r.toml"
@@ -120,7 +120,7 @@ def test_range_and_filter_choose_what_is_printed(
     assert "orders" not in out and out.count("shop.users") == 2
 
 
-def test_a_file_becomes_tables(tmp_path: Path, files: Path) -> None:
+def test_reparo_replays_files_into_sqlite_tables(tmp_path: Path, files: Path) -> None:
     assert run(tmp_path, files, "-dest-type", "sqlite") == 0
     assert contents(tmp_path) == {
         "shop.sales": [(1, "pa'id")],
@@ -128,7 +128,7 @@ def test_a_file_becomes_tables(tmp_path: Path, files: Path) -> None:
     }
 
 
-def test_it_goes_on_where_it_ended(tmp_path: Path, files: Path) -> None:
+def test_reparo_continues_after_its_stored_position(tmp_path: Path, files: Path) -> None:
     """Nothing twice, although nothing has a key; also when a file grows meanwhile."""
     last = files / "binlog-0000000000000001-20240101000000"
     whole = last.read_bytes()
@@ -142,7 +142,7 @@ def test_it_goes_on_where_it_ended(tmp_path: Path, files: Path) -> None:
     assert len(contents(tmp_path)["shop.users"]) == 3
 
 
-def test_a_row_that_is_not_there_is_named_and_nothing_is_applied(
+def test_reparo_refuses_change_of_missing_row_and_applies_nothing(
     tmp_path: Path, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path, files, "-dest-type", "sqlite", "-stop-tso", str(TS + 2)) == 0
@@ -161,14 +161,14 @@ def test_a_row_that_is_not_there_is_named_and_nothing_is_applied(
     assert contents(tmp_path)["shop.sales"] == [(1, "pa'id")]
 
 
-def test_safe_mode_may_do_all_of_it_again(tmp_path: Path, files: Path) -> None:
+def test_reparo_safe_mode_replays_again_to_the_same_rows(tmp_path: Path, files: Path) -> None:
     assert run(tmp_path, files, "-dest-type", "sqlite") == 0
     before = contents(tmp_path)
     assert run(tmp_path, files, "-dest-type", "sqlite", "-safe-mode", "-name", "b", "-start-tso", str(TS + 5)) == 0
     assert contents(tmp_path) == before
 
 
-def test_a_column_named_rowid_is_no_row_number(tmp_path: Path) -> None:
+def test_reparo_deletes_right_row_of_table_with_column_named_rowid(tmp_path: Path) -> None:
     directory = tmp_path / "files"
     directory.mkdir()
     table = make_table("s", "t", [("rowid", KINDS["big"])])
@@ -178,7 +178,7 @@ def test_a_column_named_rowid_is_no_row_number(tmp_path: Path) -> None:
     assert contents(tmp_path)["s.t"] == [(1,), (2,)]
 
 
-def test_timestamps_come_in_utc(tmp_path: Path) -> None:
+def test_reparo_writes_timestamps_in_utc(tmp_path: Path) -> None:
     directory = tmp_path / "files"
     directory.mkdir()
     kind = FieldType(Tp.TIMESTAMP, Flag.NOT_NULL, 22, 2)
@@ -199,19 +199,19 @@ def test_timestamps_come_in_utc(tmp_path: Path) -> None:
         (["-data-dir", "/nowhere/x"], 1, "is no directory"),
     ],
 )
-def test_settings_that_cannot_be(
+def test_reparo_refuses_invalid_settings_with_code_and_message(
     tmp_path: Path, files: Path, capsys: pytest.CaptureFixture[str], args: list[str], code: int, message: str
 ) -> None:
     assert run(tmp_path, files, *args) == code
     assert message in capsys.readouterr().err
 
 
-def test_a_setting_has_the_name_it_has_here(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reparo_names_missing_setting_as_in_its_own_config(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-data-dir", str(files), "-dest-type", "sqlite"]) == 1
     assert capsys.readouterr().err == "reparo: dest-db.path: a sqlite destination needs the path of its file\n"
 
 
-def test_times_are_local_and_win_over_tsos() -> None:
+def test_start_datetime_is_local_time_and_overrides_start_tso() -> None:
     config = ReparoConfig.model_validate({"start-datetime": "2024-02-29 13:05:06", "start-tso": 5, "stop-tso": 7})
     assert config.start_ts >> 18 == pytest.approx(1709211906000, abs=15 * 3600 * 1000)
     assert config.stop_ts == 7
@@ -219,7 +219,7 @@ def test_times_are_local_and_win_over_tsos() -> None:
         config.check()
 
 
-def test_a_column_that_is_added_dropped_or_renamed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reparo_follows_added_dropped_and_renamed_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "files"
     directory.mkdir()
     big, text = KINDS["big"], KINDS["varchar"]
@@ -248,7 +248,7 @@ def test_a_column_that_is_added_dropped_or_renamed(tmp_path: Path, capsys: pytes
     assert contents(tmp_path) == {}
 
 
-def test_ctrl_c_is_a_line_and_no_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_interrupt_of_reparo_logs_one_line_and_exits_with_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
@@ -259,7 +259,7 @@ def test_ctrl_c_is_a_line_and_no_traceback(monkeypatch: pytest.MonkeyPatch, tmp_
     assert [line["event"].split(";")[0] for line in logs] == ["interrupted"]
 
 
-def test_a_failure_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_reparo_reports_failure_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Whether the log goes to a file or to standard error, in this order: the last one stays."""
     for more in (["-log-file", str(tmp_path / "log")], []):
         assert main(["-data-dir", str(tmp_path), *more]) == 2

@@ -32,19 +32,19 @@ from drainer.reparo.statement import parse
         ("flush tables", ("", "", "")),
     ],
 )
-def test_names(query: str, wanted: tuple[str, str, str]) -> None:
+def test_ddl_text_gives_schema_current_database_and_table(query: str, wanted: tuple[str, str, str]) -> None:
     found = parse(query)
     assert (found.schema, found.use, found.table) == wanted
     assert not found.text.startswith("use ")
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=10))
-def test_any_database_name_is_found_again(name: str) -> None:
+def test_database_name_of_any_text_is_parsed_back(name: str) -> None:
     found = parse(ddl_text(name, "drop table t", 4))
     assert (found.schema, found.use, found.text) == (name, name, "drop table t")
 
 
 @pytest.mark.parametrize("query", ["", ";", "use `d`; drop table a; drop table b", "drop table a; drop table b"])
-def test_more_or_less_than_one_statement_is_refused(query: str) -> None:
+def test_ddl_text_without_exactly_one_statement_is_refused(query: str) -> None:
     with pytest.raises(ReparoError, match="statements where one is expected"):
         parse(query)

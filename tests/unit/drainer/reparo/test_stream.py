@@ -27,7 +27,7 @@ def stamps(directory: Path, start: int = 0, stop: int = 0, position: FilePositio
     return [one.binlog.commit_ts for one in Stream(directory, Range(start, stop), position)]
 
 
-def test_both_ends_are_inclusive_and_only_files_that_matter_are_read(tmp_path: Path) -> None:
+def test_range_ends_are_inclusive_and_only_needed_files_are_read(tmp_path: Path) -> None:
     write(tmp_path, [1, 2], [3, 4], [5, 6], [7])
     for start in range(9):
         for stop in range(9):
@@ -36,19 +36,19 @@ def test_both_ends_are_inclusive_and_only_files_that_matter_are_read(tmp_path: P
     assert [name.number for name in Stream(tmp_path, Range(4, 5)).files] == [1, 2]
 
 
-def test_a_last_file_without_records_loses_none(tmp_path: Path) -> None:
+def test_last_file_without_records_loses_no_records(tmp_path: Path) -> None:
     """Upstream's reparo takes it for the one to begin with, and leaves the file before it out."""
     write(tmp_path, [1, 2], [3, 4], [])
     assert stamps(tmp_path, 3) == [3, 4]
     assert stamps(tmp_path, 9) == []
 
 
-def test_transactions_of_one_commit_ts_in_two_files(tmp_path: Path) -> None:
+def test_transactions_of_one_commit_ts_in_two_files_are_all_read(tmp_path: Path) -> None:
     write(tmp_path, [1, 2], [ddl_binlog(2, "x"), 3])
     assert stamps(tmp_path, 2) == [2, 2, 3]
 
 
-def test_what_a_killed_drainer_of_upstream_wrote_again_is_passed_over(tmp_path: Path) -> None:
+def test_records_rewritten_by_killed_upstream_drainer_are_skipped(tmp_path: Path) -> None:
     write(tmp_path, [1, 2, 3], [2, 3, 4, 4, 5], [ddl_binlog(5, "x"), 6])
     assert stamps(tmp_path) == [1, 2, 3, 4, 5, 5, 6]
 
@@ -67,7 +67,7 @@ A, B, C = ddl_binlog(5, "a"), ddl_binlog(5, "b"), ddl_binlog(5, "c")
         ([A, B, B], [A, B, B]),
     ],
 )
-def test_records_of_one_commit_ts_that_were_written_again_are_read_once(
+def test_records_of_one_commit_ts_rewritten_by_upstream_are_read_once(
     tmp_path: Path, payloads: list[int | bytes], wanted: list[int | bytes]
 ) -> None:
     """Also behind every position where a killed reparo may have ended."""
@@ -80,7 +80,7 @@ def test_records_of_one_commit_ts_that_were_written_again_are_read_once(
         assert list(Stream(tmp_path, Range(), entry.position)) == entries[n + 1 :]
 
 
-def test_equal_records_of_this_projects_drainer_are_all_read(tmp_path: Path) -> None:
+def test_equal_records_beside_position_file_are_all_read(tmp_path: Path) -> None:
     """It writes each transaction once, so two equal ones are two."""
     write(tmp_path, [A, A, 6, 6])
     assert stamps(tmp_path) == [5, 6]
@@ -88,7 +88,7 @@ def test_equal_records_of_this_projects_drainer_are_all_read(tmp_path: Path) -> 
     assert stamps(tmp_path) == [5, 5, 6, 6]
 
 
-def test_reading_goes_on_behind_every_record(tmp_path: Path) -> None:
+def test_stream_resumes_after_any_record(tmp_path: Path) -> None:
     write(tmp_path, [1, 2, ddl_binlog(2, "x")], [3], [ddl_binlog(4, "y"), 5])
     entries = list(Stream(tmp_path, Range()))
     for n, entry in enumerate(entries):
@@ -96,7 +96,7 @@ def test_reading_goes_on_behind_every_record(tmp_path: Path) -> None:
         assert rest == [one.position for one in entries[n + 1 :]]
 
 
-def test_a_position_of_other_files_is_refused(tmp_path: Path) -> None:
+def test_position_of_other_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path, [1, 2], [3])
     entry = list(Stream(tmp_path, Range()))[1]
     write(tmp_path, [1, 9], [10])
@@ -110,7 +110,7 @@ def test_a_position_of_other_files_is_refused(tmp_path: Path) -> None:
         FilePosition.parse('{"file_number": 1}')
 
 
-def test_a_file_that_is_missing_and_a_directory_without_any(tmp_path: Path) -> None:
+def test_missing_file_in_between_or_directory_without_files_is_refused(tmp_path: Path) -> None:
     paths = write(tmp_path, [1], [2], [3])
     paths[1].unlink()
     with pytest.raises(ReparoError, match="files are missing in between"):
@@ -128,7 +128,7 @@ def test_a_file_that_is_missing_and_a_directory_without_any(tmp_path: Path) -> N
         Stream(tmp_path / "nowhere", Range())
 
 
-def test_damage_names_file_and_offset_and_may_be_skipped(tmp_path: Path) -> None:
+def test_damaged_record_is_refused_with_file_and_offset_or_skipped(tmp_path: Path) -> None:
     paths = write(tmp_path, [1, 2, 3], [4])
     data = bytearray(paths[0].read_bytes())
     size = len(framed(dml_head(1, 0)))
@@ -139,13 +139,13 @@ def test_damage_names_file_and_offset_and_may_be_skipped(tmp_path: Path) -> None
     assert [one.binlog.commit_ts for one in Stream(tmp_path, Range(), skips_damage=True)] == [1, 3, 4]
 
 
-def test_a_record_that_is_no_binlog_is_named(tmp_path: Path) -> None:
+def test_record_that_is_not_binlog_is_refused_with_its_offset(tmp_path: Path) -> None:
     write(tmp_path, [1, b"\xff\xff"])
     with pytest.raises(ReparoError, match=r"record at byte \d+: the record is not a binlog"):
         stamps(tmp_path)
 
 
-def test_progress_ends_at_the_files_bytes(tmp_path: Path) -> None:
+def test_progress_sums_to_bytes_of_files(tmp_path: Path) -> None:
     paths = write(tmp_path, [1, 2], [3])
     read: dict[int, int] = {}
     stream = Stream(tmp_path, Range(), advanced=lambda number, count: read.update({number: count}))

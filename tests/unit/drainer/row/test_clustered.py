@@ -87,7 +87,9 @@ def _in_key(column: ColumnInfo) -> ColumnInfo:
 
 
 @given(case=cases())
-def test_every_clustered_key(case: tuple[TableInfo, dict[int, Datum], dict[int, Datum], bool]) -> None:
+def test_rows_of_every_clustered_key_are_read_by_both_decoders(
+    case: tuple[TableInfo, dict[int, Datum], dict[int, Datum], bool],
+) -> None:
     """Both ways give the columns that were written; generated ones are not among them."""
     info, old, new, new_collation = case
     codec = codec_of(info)

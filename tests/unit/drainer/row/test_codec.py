@@ -47,7 +47,7 @@ def rows_of(view: SchemaView, *payloads: bytes) -> list[object]:
     return [net.row for table in builder.finish(0, 1).folded for net in table.rows]
 
 
-def test_a_row_of_the_old_schema_for_the_new_table() -> None:
+def test_row_of_old_schema_gets_default_of_added_column() -> None:
     """By column id, with the default of the column it lacks."""
     view = altered(OLD, NEW)
     insert = transaction([(OLD, ("insert", {}, ROW))], commit_ts=BEGIN_TS)
@@ -56,7 +56,7 @@ def test_a_row_of_the_old_schema_for_the_new_table() -> None:
     assert rows_of(view, insert, update, other) == [b"(1,'z',7)", b"(2,'y',7)"]
 
 
-def test_rows_of_both_schemas_meet_under_one_key() -> None:
+def test_rows_of_old_and_new_schema_fold_under_one_key() -> None:
     view = altered(OLD, NEW)
     old = transaction([(OLD, ("insert", {}, ROW))], commit_ts=BEGIN_TS)
     new_row = {1: 1, 3: b"z", 4: 9}
@@ -64,7 +64,7 @@ def test_rows_of_both_schemas_meet_under_one_key() -> None:
     assert rows_of(view, new, old) == [b"(1,'z',9)"]
 
 
-def test_rows_of_both_schemas_are_each_written_with_their_own_types() -> None:
+def test_rows_of_old_and_new_schema_keep_their_own_types() -> None:
     kinds = [FieldType(Tp.DATETIME, 128, 19 + fsp, fsp) for fsp in (0, 3)]
     old, new = (table([("id", INT), ("at", kind)], handle="id") for kind in kinds)
     payloads = [
@@ -77,7 +77,7 @@ def test_rows_of_both_schemas_are_each_written_with_their_own_types() -> None:
 
 @pytest.mark.parametrize("way", ["finish", "slots"])
 @pytest.mark.parametrize("keyed", [True, False])
-def test_a_value_that_cannot_be_written_is_named(way: str, keyed: bool) -> None:
+def test_first_invalid_value_is_reported_with_column_and_commit_ts(way: str, keyed: bool) -> None:
     """The first of them, of rows that wait to be written together."""
     columns = [("id", INT), ("at", FieldType(Tp.DATETIME, 128, 19, 0))]
     info = table(columns, handle="id") if keyed else table(columns)
@@ -92,7 +92,7 @@ def test_a_value_that_cannot_be_written_is_named(way: str, keyed: bool) -> None:
         builder.finish(0, 1) if way == "finish" else builder.slots(2)
 
 
-def test_a_column_on_its_way_in_is_read_and_left_out() -> None:
+def test_write_only_column_is_read_and_left_out() -> None:
     """A write-only column stands in rows, but the destination has no such column."""
     coming = replace(ADDED, offset=3, state=SchemaState.WRITE_ONLY)
     info = replace(OLD, columns=(*OLD.columns, coming))
@@ -101,7 +101,7 @@ def test_a_column_on_its_way_in_is_read_and_left_out() -> None:
     assert rows_of(view_of(OLD), payload) == [b"(1,'x','y')"]
 
 
-def test_an_unknown_column_is_left_out_only_where_the_history_says_so() -> None:
+def test_unknown_column_is_skipped_only_with_result_for_it() -> None:
     info = replace(OLD, columns=(*OLD.columns, replace(ADDED, offset=3)))
     payload = transaction([(info, ("insert", {}, {**ROW, 4: 5}))], commit_ts=BEGIN_TS, version=3)
     known = altered(OLD, OLD, verdicts={(OLD.id, 4): 3})
@@ -110,7 +110,7 @@ def test_an_unknown_column_is_left_out_only_where_the_history_says_so() -> None:
         rows_of(altered(OLD, OLD, verdicts={(OLD.id, 4): 2}), payload)
 
 
-def test_tables_that_are_gone_or_unknown() -> None:
+def test_rows_of_dropped_table_are_skipped_and_of_unknown_table_refused() -> None:
     payload = transaction([(OLD, ("insert", {}, ROW))], commit_ts=BEGIN_TS)
     gone = SchemaView({}, {OLD.id: SkipReason.TRUNCATED}, 0, 9, None)
     assert rows_of(gone, payload) == []
@@ -119,7 +119,7 @@ def test_tables_that_are_gone_or_unknown() -> None:
         rows_of(SchemaView({}, {}, 0, 9, None), payload)
 
 
-def test_an_update_that_lacks_a_public_column_is_damage() -> None:
+def test_update_without_public_column_is_refused() -> None:
     """D-TR-04, unless a DDL may be dropping it: then the row is of another schema_version."""
     short = {1: 1, 3: b"y"}
     view = view_of(OLD)
@@ -137,7 +137,7 @@ def test_an_update_that_lacks_a_public_column_is_damage() -> None:
 
 
 @pytest.mark.parametrize("kind", ["insert", "update", "delete"])
-def test_a_binlog_cut_at_every_byte_is_a_named_error(kind: str) -> None:
+def test_binlog_cut_at_any_byte_is_refused(kind: str) -> None:
     payload = transaction([(OLD, (kind, ROW, ROW))], commit_ts=BEGIN_TS)
     decoder = decoder_of(OLD)
     whole = rows_of(view_of(OLD), payload)
@@ -152,7 +152,7 @@ def test_a_binlog_cut_at_every_byte_is_a_named_error(kind: str) -> None:
         assert [net.row for found in work.folded for net in found.rows] in ([], whole)
 
 
-def test_a_row_cut_at_every_byte_is_a_named_error() -> None:
+def test_row_cut_at_any_byte_is_refused_with_table_and_commit_ts() -> None:
     """Where lengths are right and only the row is short; test_program cuts rows of every type. An insert cut between
     two columns is the row of a writer that left NULLs out."""
     codec = decoder_of(OLD).codec(OLD.id, 1, 0)
@@ -166,12 +166,12 @@ def test_a_row_cut_at_every_byte_is_a_named_error() -> None:
             codec.insert(row, 0, end, 5)
 
 
-def test_the_handle_of_a_row_without_columns() -> None:
+def test_row_with_only_handle_column_is_read() -> None:
     only = table([("id", INT)], handle="id")
     assert rows_of(view_of(only), transaction([(only, ("insert", {}, {1: -5}))], commit_ts=BEGIN_TS)) == [b"(-5)"]
 
 
-def test_pumpload_repeats_the_key_in_the_row() -> None:
+def test_handle_wins_over_its_column_repeated_in_row() -> None:
     codec = decoder_of(OLD).codec(OLD.id, 1, 0)
     assert codec is not None
     # An integer handle is the column, whatever the row says.
@@ -181,7 +181,7 @@ def test_pumpload_repeats_the_key_in_the_row() -> None:
         assert by_general(codec, Kind.INSERT, row) == [5, b"a", b"b"]
 
 
-def test_what_a_destination_learns_of_a_table() -> None:
+def test_table_shape_has_key_collations_and_match_kinds() -> None:
     kinds = [("id", INT), ("t", TEXT), ("f", FieldType(Tp.FLOAT)), ("j", FieldType(Tp.JSON))]
     info = table(kinds, handle="id", unique={"t": ["t"]})
     codec = decoder_of(info).codec(info.id, 1, 0)
@@ -198,7 +198,7 @@ def test_what_a_destination_learns_of_a_table() -> None:
     assert codec is not None and codec.shape.collations == ("binary", TEXT.collate) and codec.shape.has_text_key
 
 
-def test_how_many_digits_upstream_keeps() -> None:
+def test_table_shape_has_fraction_digits_and_type_classes() -> None:
     """What a type leaves out is none; a FLOAT has no digits of its own."""
     kinds = [
         ("a", FieldType(Tp.NEWDECIMAL, flen=10, decimal=4)),
@@ -216,12 +216,12 @@ def test_how_many_digits_upstream_keeps() -> None:
     assert codec.shape.families == ("decimal", *times, "float", "text")
 
 
-def test_text_that_is_no_utf8_is_hexadecimal() -> None:
+def test_text_with_invalid_utf8_is_written_in_hex() -> None:
     payload = transaction([(OLD, ("insert", {}, {1: 1, 2: b"\xff'", 3: "é'\\".encode()}))], commit_ts=BEGIN_TS)
     assert rows_of(view_of(OLD), payload) == [b"(1,x'ff27','" + "é".encode() + b"\\'\\\\')"]
 
 
-def test_a_wrong_type_is_an_error_that_names_the_column() -> None:
+def test_value_of_wrong_type_is_refused_with_its_column() -> None:
     row = encode_value(1) + encode_row({2: Uint(3)})
     codec = decoder_of(OLD).codec(OLD.id, 1, 0)
     assert codec is not None
@@ -230,7 +230,7 @@ def test_a_wrong_type_is_an_error_that_names_the_column() -> None:
         codec.insert(row, 0, len(row), 77)
 
 
-def test_both_ways_to_scan_a_binlog_agree() -> None:
+def test_scan_in_place_equals_general_reader() -> None:
     """In place and by the general reader: timestamps short and long, table ids and versions of one to three bytes."""
     for table_id in (1, 127, 128, 20_000, 3_000_000):
         for version in (1, 127, 128, 16_383, 16_384):
@@ -250,7 +250,7 @@ def test_both_ways_to_scan_a_binlog_agree() -> None:
 
 
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
-def test_a_row_from_before_a_change_of_type_keeps_its_value(dialect: str) -> None:
+def test_row_older_than_type_change_keeps_its_value(dialect: str) -> None:
     """The column has another id since; a row that has both was written while the DDL ran, with the value it gave."""
     old = table([("id", INT), ("n", INT)], unique={"PRIMARY": ["id"]})
     text = ColumnInfo(id=7, name="label", offset=1, type=TEXT, origin_default="never")
@@ -280,7 +280,7 @@ def test_a_row_from_before_a_change_of_type_keeps_its_value(dialect: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["update", "delete"])
-def test_a_row_without_a_key_that_lacks_a_column_on_its_way_out(kind: str) -> None:
+def test_keyless_row_without_column_being_dropped_is_refused(kind: str) -> None:
     """It is not found by a value that it does not tell: the DDL must run first. With a key nothing is amiss."""
     old = table([("id", not_null(INT)), ("b", INT)])
     keyed = table([("id", not_null(INT)), ("b", INT)], unique={"PRIMARY": ["id"]})

@@ -43,13 +43,13 @@ def generated(info: TableInfo) -> TableInfo:
         ),
     ],
 )
-def test_tables_that_stay_in_order(info: TableInfo, why: str) -> None:
+def test_table_without_usable_key_is_applied_in_order(info: TableInfo, why: str) -> None:
     key = choose_key(info)
     assert key.columns == ()
     assert key.why == why
 
 
-def test_the_first_key_that_will_do() -> None:
+def test_first_usable_key_is_chosen() -> None:
     info = table(
         [("a", CI), ("b", INT), ("c", NN_TEXT), ("d", NN_INT)],
         unique={"PRIMARY": ["a"], "u1": ["b"], "u2": ["d", "c"], "u3": ["d"]},
@@ -71,12 +71,12 @@ def test_the_first_key_that_will_do() -> None:
         (PRICE, b"-0.5", b"0.5", False),
     ],
 )
-def test_identity(kind: FieldType, a: bytes, b: bytes, same: bool) -> None:
+def test_key_identity_compares_as_collation_does(kind: FieldType, a: bytes, b: bytes, same: bool) -> None:
     key = choose_key(table([("k", kind)], unique={"PRIMARY": ["k"]}))
     compared = key_function(key, [Form.of(kind)])
     carriers = [text.decode() if kind.tp is Tp.NEWDECIMAL else text for text in (a, b)]
     assert (compared(carriers[:1]) == compared(carriers[1:])) is same
 
 
-def test_numbers_are_exact() -> None:
+def test_integer_key_is_compared_exactly() -> None:
     assert choose_key(table([("id", INT)], handle="id")).same == (Same.EXACT,)

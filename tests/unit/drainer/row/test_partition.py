@@ -74,14 +74,16 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("info", "rows", "places"), PLACES)
-def test_the_partition_of_a_row(info: TableInfo, rows: list[dict[int, object]], places: list[int | None]) -> None:
+def test_locator_finds_partition_of_row(
+    info: TableInfo, rows: list[dict[int, object]], places: list[int | None]
+) -> None:
     locate = locator(info)
     types = {column.id: column.type for column in info.columns}
     found = [locate({i: flatten(value, types[i]) for i, value in row.items()}) for row in rows]
     assert found == [None if place is None else 201 + place for place in places]
 
 
-def test_what_cannot_be_told() -> None:
+def test_locator_refuses_unsupported_partition_expression() -> None:
     with pytest.raises(PartitionUnknown, match="rand"):
         locator(parted(IDS, R, "rand(`id`)", 10))
     with pytest.raises(PartitionUnknown):
@@ -135,19 +137,19 @@ def truncate(version: int = 20) -> Job:
     return job(9, ActionType.TRUNCATE_TABLE_PARTITION, version, schema_id=2, table_id=100, table_info=TRUNCATED)
 
 
-def test_rows_of_a_truncated_partition_are_gone_with_it() -> None:
+def test_late_row_of_truncated_partition_is_skipped() -> None:
     late, new = insert(OLD, 1, 19, 5, 15), insert(OLD, 2, 20, 6, 25)
     assert written(after(truncate()), late, new) == [("t", (6, 0)), ("t", (15, 0)), ("t", (25, 0))]
 
 
-def test_updates_and_deletes_of_rows_that_are_gone() -> None:
+def test_late_update_and_delete_in_truncated_partition_are_skipped() -> None:
     schema = after(truncate())
     values: list[Mapping[int, Datum]] = [{1: 5, 2: 0}, {1: 5, 2: 1}]
     steps: list[tuple[TableInfo, Step]] = [(OLD, ("update", values[0], values[1])), (OLD, ("delete", values[1], {}))]
     assert written(schema, transaction(steps, commit_ts=ts(1), version=19)) == []
 
 
-def test_a_partition_that_is_dropped_takes_three_versions() -> None:
+def test_dropped_partition_ddl_runs_before_rows_of_its_last_two_versions() -> None:
     """Rows of the last two know it no more, and TiDB puts them into the next range: the DDL runs before them."""
     drop = job(9, ActionType.DROP_TABLE_PARTITION, 20, schema_id=2, table_id=100, table_info=DROPPED)
     late, inside = insert(OLD, 1, 17, 5, 15), insert(OLD, 2, 18, 6)
@@ -159,7 +161,7 @@ def test_a_partition_that_is_dropped_takes_three_versions() -> None:
     assert [belongs(waiting.view(), version) for version in (18, 19)] == [True, False]
 
 
-def test_rows_of_exchanged_partitions_change_places() -> None:
+def test_late_rows_of_exchanged_partitions_go_to_other_table() -> None:
     swap = job(9, ActionType.EXCHANGE_TABLE_PARTITION, 20, schema_id=2, table_id=150, table_info=EXCHANGED)
     old = insert(OLD, 1, 19, 5, 15), insert(NORMAL, 2, 19, 6)
     new = insert(OLD, 3, 20, 7), insert(replace(NORMAL, id=201), 4, 20, 8)
@@ -167,7 +169,7 @@ def test_rows_of_exchanged_partitions_change_places() -> None:
     assert found == [("t", (6, 0)), ("t", (7, 0)), ("t", (15, 0)), ("n", (5, 0)), ("n", (8, 0))]
 
 
-def test_an_exchange_and_then_a_truncate() -> None:
+def test_late_row_follows_exchange_and_then_truncate() -> None:
     """A row finds its way through everything that happened to its physical id."""
     swap = job(8, ActionType.EXCHANGE_TABLE_PARTITION, 20, schema_id=2, table_id=150, table_info=EXCHANGED)
     assert found_after_truncate(swap) == [("t", (15, 0)), ("n", (5, 0))]
@@ -178,7 +180,7 @@ def found_after_truncate(swap: Job) -> list[tuple[str, object]]:
     return written(after(swap, truncate(21)), *old)
 
 
-def test_rows_of_reorganized_partitions_stay() -> None:
+def test_late_rows_of_reorganized_partitions_are_kept() -> None:
     assert OLD.partition is not None
     split = replace(OLD, partition=replace(OLD.partition, definitions=NEW_DEFINITIONS[:1]))
     for kind in (ActionType.REORGANIZE_PARTITION, ActionType.ADD_TABLE_PARTITION):
@@ -186,7 +188,7 @@ def test_rows_of_reorganized_partitions_stay() -> None:
         assert written(schema, insert(OLD, 1, 19, 5, 15)) == [("t", (5, 0)), ("t", (15, 0))]
 
 
-def test_what_cannot_be_placed_stays(caplog: pytest.LogCaptureFixture) -> None:
+def test_late_row_with_unreadable_partition_expression_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     def unread(info: TableInfo) -> TableInfo:
         assert info.partition is not None
         return replace(info, partition=replace(info.partition, expr="mystery(`id`)"))

@@ -48,7 +48,7 @@ def read(parts: list[bytes]) -> list[tuple[int, int, int, bytes]]:
 
 
 @given(changes, st.integers(1, 2000), st.integers(0, 1 << 40))
-def test_pieces_hold_the_rows_in_their_order(found: list[Row], bytes_max: int, version: int) -> None:
+def test_pieces_of_transaction_hold_its_rows_in_order(found: list[Row], bytes_max: int, version: int) -> None:
     value = build(found, version)
     cut = list(pieces(binlog(value), bytes_max))
     assert read(cut) == read([bytes(binlog(value))])
@@ -57,7 +57,7 @@ def test_pieces_hold_the_rows_in_their_order(found: list[Row], bytes_max: int, v
 
 
 @given(st.permutations(range(9)))
-def test_fields_may_lie_in_any_order(order: list[int]) -> None:
+def test_pieces_are_equal_for_any_order_of_protobuf_fields(order: list[int]) -> None:
     """Protobuf allows it. Rows of one kind keep the order in which they come, and `sequence` may be packed."""
     fields = [
         b"\x08\x09", b"\x12\x02i1", b"\x12\x02i2", b"\x1a\x02u1", b"\x32\x02d1", b"\x3a\x03\x00\x01\x04", b"\x38\x00",
@@ -68,7 +68,7 @@ def test_fields_may_lie_in_any_order(order: list[int]) -> None:
     assert read(list(pieces(binlog(value), 3))) == read([bytes(binlog(value))])
 
 
-def test_no_cut_between_a_change_and_its_like() -> None:
+def test_pieces_are_not_cut_between_equal_changes() -> None:
     """While REORGANIZE PARTITION runs TiDB tells of a row twice in turn; what drops the second must see both."""
     row = b"r" * 96 + b"\x08\x01\x08\x05"
     value = build([(1, 0, b"a" * 300), (1, 1, row), (1, 1, row), (1, 1, row), (1, 4, row), (1, 4, row), (1, 0, b"b")])
@@ -80,7 +80,7 @@ def test_no_cut_between_a_change_and_its_like() -> None:
     assert max(map(len, pieces(binlog(alike), 1000))) < 3000  # but a piece has an end
 
 
-def test_an_empty_transaction_has_no_piece() -> None:
+def test_transaction_without_rows_has_no_pieces() -> None:
     assert list(pieces(binlog(b"\x08\x05"))) == []
     assert list(pieces(binlog(b"\x08\x05\x12\x02\x08\x01"))) == []
 
@@ -95,18 +95,18 @@ def test_an_empty_transaction_has_no_piece() -> None:
         (b"\x08\x01\x13", "wire type 3"),
     ],
 )
-def test_damage_is_an_error_that_names_the_transaction(body: bytes, text: str) -> None:
+def test_damaged_transaction_is_refused_with_its_commit_ts(body: bytes, text: str) -> None:
     value = b"\x08\x05\x12" + encode_uvarint(len(body)) + body
     with pytest.raises(DecodeError, match=f"commit_ts {(1 << 60) + 1}.*{text}"):
         list(pieces(binlog(value)))
 
 
-def test_cut_and_damaged_at_every_place() -> None:
+def test_pieces_of_randomly_damaged_transaction_raise_only_decode_error() -> None:
     value = build([(n % 3, (0, 1, 4)[n % 3], bytes([n]) * n) for n in range(40)])
     survives(lambda data: list(pieces(memoryview(data), 50)), bytes(binlog(value)), rounds=2000)
 
 
-def test_nothing_but_a_piece_is_copied() -> None:
+def test_memory_of_pieces_is_bounded_by_one_piece() -> None:
     """Of 32 MiB in pieces of 1 MiB."""
     view = binlog(build([(1, 0, n.to_bytes(200)) for n in range(160_000)]))
     tracemalloc.start()

@@ -13,7 +13,7 @@ from drainer.row import scalar
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_a_float_reads_back_as_the_same_single(value: float) -> None:
+def test_float_text_reads_back_as_the_same_single(value: float) -> None:
     """Servers read the text as a double and round it."""
     assert struct.pack("<f", float(scalar.float_text(value))) == struct.pack("<f", value)
 
@@ -27,17 +27,17 @@ def test_a_float_reads_back_as_the_same_single(value: float) -> None:
         (-0.0, "-0.0"),
     ],
 )
-def test_a_float_is_shown_short(value: float, text: str) -> None:
+def test_float_text_is_the_shortest_for_simple_values(value: float, text: str) -> None:
     assert scalar.float_text(value) == text
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e39])
-def test_no_float(value: float) -> None:
+def test_float_text_refuses_nan_infinity_and_overflow(value: float) -> None:
     with pytest.raises(DecodeError):
         scalar.float_text(value)
 
 
-def test_enum_and_set_beyond_their_names() -> None:
+def test_enum_error_value_is_0_and_unknown_set_bit_refused() -> None:
     """X-14: an ENUM's error value is 0; a SET's unknown bit is damage (F-01)."""
     assert scalar.enum_index(3, 2) == 0
     assert scalar.enum_name(0, ("a",)) == ""
@@ -45,7 +45,7 @@ def test_enum_and_set_beyond_their_names() -> None:
         scalar.set_bits(4, 2)
 
 
-def test_packed_times_are_kept_by_their_bytes() -> None:
+def test_packed_times_are_cached_by_bytes_and_refuse_other_lengths() -> None:
     times = scalar.PackedTimes()
     assert times[b"\x80" * 8 + b"\x01"] == 1 << 56
     for raw in (b"\x80" * 9, b"\x01", b"\x80" * 7 + b"\x01\x01"):

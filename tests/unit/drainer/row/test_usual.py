@@ -86,7 +86,7 @@ def _encoded(info: TableInfo, old: dict[int, Datum], new: dict[int, Datum]) -> d
 
 @pytest.mark.parametrize("needed", ["key", "all"])
 @given(case=rows())
-def test_the_usual_and_the_general_decoder_agree(
+def test_fast_path_and_general_decoder_read_equal_values(
     needed: str, case: tuple[TableInfo, dict[int, Datum], dict[int, Datum]]
 ) -> None:
     info, old, new = case
@@ -104,7 +104,7 @@ def _is_unusual(old: dict[int, Datum], new: dict[int, Datum]) -> bool:
 
 
 @given(case=rows(), data=st.data())
-def test_damage_never_passes_the_usual_decoder_alone(
+def test_damaged_row_is_never_accepted_by_fast_path_alone(
     case: tuple[TableInfo, dict[int, Datum], dict[int, Datum]], data: st.DataObject
 ) -> None:
     """Cut at every byte, and with one byte changed: the usual decoder gives what the general decoder gives, or nothing.
@@ -120,7 +120,7 @@ def test_damage_never_passes_the_usual_decoder_alone(
             assert fast is None or repr(fast) == repr(slow) or (slow is None and fast == intact), (kind, damaged)
 
 
-def test_what_is_not_told_of_a_row_is_its_default() -> None:
+def test_column_missing_in_insert_is_null() -> None:
     """TiDB leaves NULLs out of an insert; a row of a table with its key alone is one 00 behind the handle."""
     info = table([("id", INT), ("a", INT), ("b", TEXT)], handle="id")
     codec = codec_of(info)
@@ -133,7 +133,7 @@ def test_what_is_not_told_of_a_row_is_its_default() -> None:
     assert both(codec, Kind.INSERT, row) == ([5, b"k"], [5, b"k"])
 
 
-def test_both_images_of_an_update_have_the_same_columns() -> None:
+def test_update_whose_images_have_different_columns_is_refused() -> None:
     """Also those that nobody asks for: what stands in one image alone is damage, and the general decoder says so."""
     info = table([("id", INT), ("a", INT)], handle="id")
     codec = codec_of(info)
@@ -143,7 +143,7 @@ def test_both_images_of_an_update_have_the_same_columns() -> None:
 
 
 @pytest.mark.parametrize("rowid", [1, 100, 1 << 20, 1 << 62])
-def test_a_rowid_behind_a_row_is_stepped_over(rowid: int) -> None:
+def test_rowid_after_row_is_skipped(rowid: int) -> None:
     """Rows without a clustered key end with it, in an update both images."""
     info = table([("a", INT), ("b", TEXT)])
     codec = codec_of(info)
@@ -154,7 +154,7 @@ def test_a_rowid_behind_a_row_is_stepped_over(rowid: int) -> None:
 
 
 @pytest.mark.parametrize("rowid", [b"\0", b"\0\x08", b"\x01\x05", b"\x02\0", b"\x05\x05", b"\x09\x05"])
-def test_a_rowid_that_is_no_whole_number_is_left_to_the_general_decoder(rowid: bytes) -> None:
+def test_malformed_rowid_is_left_to_general_decoder(rowid: bytes) -> None:
     info = table([("a", INT), ("b", TEXT)])
     codec = codec_of(info)
     values: dict[int, Datum] = {1: 5, 2: b"x"}
@@ -167,7 +167,7 @@ def test_a_rowid_that_is_no_whole_number_is_left_to_the_general_decoder(rowid: b
         assert usual(codec, kind, damaged) is None, kind
 
 
-def test_a_rowid_stands_behind_both_images_or_none() -> None:
+def test_rowid_after_only_one_image_of_update_is_refused() -> None:
     info = table([("a", INT), ("b", TEXT)])
     codec = codec_of(info)
     values: dict[int, Datum] = {1: 5, 2: b"x"}

@@ -6,5 +6,5 @@ from tests.support.schema_case import Case, Runner, cases
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_case(case: Case) -> None:
+def test_schema_case_of_text_file_gives_expected_steps(case: Case) -> None:
     Runner().run(case)

@@ -32,7 +32,9 @@ def catalog(*schemas: str) -> Catalog:
         (("a",), "CREATE TABLE `b`.`t` (`like` INT, `s` INT)", None),
     ],
 )
-def test_the_source_is_looked_for(schemas: tuple[str, ...], text: str, wanted: str | None) -> None:
+def test_create_table_like_names_schema_of_its_source_table(
+    schemas: tuple[str, ...], text: str, wanted: str | None
+) -> None:
     """The text stays where it says enough, and where more than one table may be meant."""
     made = job(5, ActionType.CREATE_TABLE, 5, schema_id=30, table_info=replace(SOURCE, id=11, name="t"))
     assert independent(made, text, catalog(*schemas)) == (wanted or text)

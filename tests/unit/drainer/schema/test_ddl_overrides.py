@@ -6,7 +6,7 @@ from binlog.errors import ConfigError
 from drainer.schema.ddl_overrides import RewriteRule, RewriteRules
 
 
-def test_by_job_id_or_commit_ts() -> None:
+def test_rewrite_rule_is_found_by_job_id_or_commit_ts() -> None:
     rules = RewriteRules([RewriteRule(("A",), job_id=7), RewriteRule((), commit_ts=99)])
     assert rules.text_for(7, 1) == ("A",)
     assert rules.text_for(8, 99) == ()
@@ -21,6 +21,6 @@ def test_by_job_id_or_commit_ts() -> None:
         ([RewriteRule((), job_id=1), RewriteRule((), job_id=1)], "rule 2: a second rule for 1"),
     ],
 )
-def test_bad_rules_are_named(rules: list[RewriteRule], message: str) -> None:
+def test_invalid_rewrite_rule_is_refused_with_its_number(rules: list[RewriteRule], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         RewriteRules(rules)

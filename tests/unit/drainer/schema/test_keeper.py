@@ -62,14 +62,14 @@ async def keeper_of(*sources: StubSource) -> SchemaKeeper:
     return keeper
 
 
-async def test_a_batch_that_needs_nothing_asks_nothing() -> None:
+async def test_batch_of_known_schema_versions_asks_no_source() -> None:
     source = StubSource(CREATED)
     keeper = await keeper_of(source)
     await keeper.prepare(read_batch([row(ts(1), 2, 10)], after_ts=BEGIN_TS, until_ts=ts(9)))
     assert source.asked == [None]
 
 
-async def test_a_new_version_is_asked_for_once_and_brings_its_job() -> None:
+async def test_new_schema_version_is_asked_for_once_and_its_job_learned() -> None:
     """The published job of an early DDL (X-08): the row comes first."""
     source = StubSource(CREATED, [ADD_B])
     keeper = await keeper_of(source)
@@ -81,7 +81,7 @@ async def test_a_new_version_is_asked_for_once_and_brings_its_job() -> None:
     assert kinds == [Ddl, Rows]
 
 
-async def test_a_running_jobs_version_is_settled() -> None:
+async def test_version_of_running_job_is_settled_without_ddl() -> None:
     source = StubSource(CREATED)
     keeper = await keeper_of(source)
     batch = read_batch([row(ts(1), 7, 10)], after_ts=BEGIN_TS, until_ts=ts(9))
@@ -94,7 +94,7 @@ async def test_a_running_jobs_version_is_settled() -> None:
     assert belongs(keeper.schema.view(), 8)
 
 
-async def test_a_ddl_whose_job_shows_up_late() -> None:
+async def test_ddl_job_that_appears_late_is_asked_for_by_id() -> None:
     source = StubSource(CREATED, [], [], [ADD_B], complete=False)
     keeper = await keeper_of(source)
     batch = read_batch([row(ts(1), 2, 10), ddl(ts(2), 9, "x")], after_ts=BEGIN_TS, until_ts=ts(9))
@@ -107,7 +107,7 @@ async def test_a_ddl_whose_job_shows_up_late() -> None:
     assert isinstance(first, Ddl)
 
 
-async def test_a_job_that_is_nowhere() -> None:
+async def test_job_in_no_source_is_error_if_sources_are_complete() -> None:
     error = JobUnknown(job_id=9, version=None, commit_ts=5, final_ts=4)
     assert not await (await keeper_of(StubSource(CREATED, complete=False))).missing(error)
     with pytest.raises(
@@ -118,7 +118,7 @@ async def test_a_job_that_is_nowhere() -> None:
         await (await keeper_of()).missing(error)
 
 
-async def test_one_incomplete_source_makes_the_whole_incomplete() -> None:
+async def test_provider_is_incomplete_with_one_incomplete_source() -> None:
     assert (await keeper_of(StubSource(CREATED))).complete
     assert not (await keeper_of(StubSource(CREATED), StubSource([], complete=False))).complete
 
@@ -136,7 +136,9 @@ UNKNOWN_B = UnknownColumn(table_id=10, column_id=2, schema_version=8, commit_ts=
     ],
     ids=["running", "rolled back", "table gone", "just finished"],
 )
-async def test_an_unknown_column(shown: TableInfo | None, decided: bool) -> None:
+async def test_unknown_column_is_skipped_unless_its_job_has_just_finished(
+    shown: TableInfo | None, decided: bool
+) -> None:
     source = StubSource(CREATED, complete=False)
     source.shown = shown
     keeper = await keeper_of(source)
@@ -146,7 +148,7 @@ async def test_an_unknown_column(shown: TableInfo | None, decided: bool) -> None
     assert not keeper.schema.view().skips_column(10, 2, 9)
 
 
-async def test_an_unknown_column_whose_job_has_come() -> None:
+async def test_unknown_column_is_resolved_by_its_job() -> None:
     source = StubSource(CREATED, [ADD_B], complete=False)
     source.shown = table(10, "t", ["a", "b"])
     keeper = await keeper_of(source)
@@ -165,7 +167,7 @@ class AwaySource(StubSource):
         return await super().refresh(wanted)
 
 
-async def test_a_source_that_is_away_makes_the_batch_wait() -> None:
+async def test_unavailable_source_makes_batch_wait() -> None:
     source = AwaySource(CREATED, [ADD_B], complete=False)
     keeper = await keeper_of(source)
     batch = read_batch([row(ts(1), 9, 10)], after_ts=BEGIN_TS, until_ts=ts(9))
@@ -180,7 +182,7 @@ async def test_a_source_that_is_away_makes_the_batch_wait() -> None:
     assert [type(step) for step in walk(batch, keeper.schema)] == [Ddl, Rows]
 
 
-async def test_published_jobs() -> None:
+async def test_published_jobs_in_etcd_are_read_and_invalid_ones_refused() -> None:
     class Store:
         rows: ClassVar = [(j.schema_version, json.dumps(j.to_json()).encode()) for j in CREATED]
 
@@ -200,7 +202,7 @@ async def test_published_jobs() -> None:
     assert replace(found, table_info=ADD_B.table_info) == ADD_B
 
 
-async def test_etcd_away() -> None:
+async def test_unavailable_etcd_makes_published_history_unavailable() -> None:
     class Store:
         async def all(self) -> list[tuple[int, bytes]]:
             raise EtcdError("http://etcd: no leader")
@@ -209,7 +211,7 @@ async def test_etcd_away() -> None:
         await PublishedSource(Store()).refresh()
 
 
-async def test_a_column_of_a_job_that_is_known_and_still_to_run() -> None:
+async def test_column_of_pending_known_job_is_skipped_before_its_version() -> None:
     """A drainer that is behind: upstream shows the column as public, to rows before the job's version it was not."""
     source = StubSource([*CREATED, ADD_B], complete=False)
     source.shown = table(10, "t", ["a", "b"])
@@ -238,7 +240,7 @@ ADD, DROP, MODIFY = ActionType.ADD_COLUMN, ActionType.DROP_COLUMN, ActionType.MO
     ],
     ids=["one part", "dropped later", "noted with the first part", "without drops"],
 )
-async def test_new_columns_have_values_before_the_dropped_ones_are_gone(
+async def test_multi_schema_change_runs_at_version_of_its_added_column(
     parts: list[tuple[ActionType, int]], runs_before_a_row_of: int
 ) -> None:
     keeper = await keeper_of(StubSource([*CREATED, several(*parts)], complete=False))
@@ -252,7 +254,7 @@ async def test_new_columns_have_values_before_the_dropped_ones_are_gone(
     [([(DROP, 9), (ADD, 0)], [Ddl, Rows]), ([(DROP, 9), (ADD, 0), (MODIFY, 0)], [Ddl, Rows])],
     ids=["an added column", "and a changed type"],
 )
-async def test_new_columns_whose_version_is_not_noted(
+async def test_added_column_without_noted_version_runs_before_its_first_row(
     parts: list[tuple[ActionType, int]], steps: list[type[Step]]
 ) -> None:
     """The part that drops took three versions behind it; other jobs in between may have made it more, which a row
@@ -282,7 +284,9 @@ UNVERIFIED = TableUnverified(table_ids=(10,), schema_version=8, commit_ts=ts(1))
     ],
     ids=["as it was", "gone", "a column more", "one on its way", "another type", "one on its way out"],
 )
-async def test_rows_of_a_table_that_was_not_asked_for(shown: TableInfo | None, decided: bool) -> None:
+async def test_rows_of_unverified_table_wait_where_table_differs_from_its_last_job(
+    shown: TableInfo | None, decided: bool
+) -> None:
     """Where it looks otherwise now than after its newest known job, the rows wait for the job that is running."""
     source = StubSource(CREATED, complete=False)
     source.shown = shown
@@ -293,7 +297,7 @@ async def test_rows_of_a_table_that_was_not_asked_for(shown: TableInfo | None, d
     assert [keeper.schema.view().must_verify(10, version) for version in (8, 9)] == [not decided, True]
 
 
-async def test_the_job_of_such_rows_has_come() -> None:
+async def test_unverified_rows_are_verified_by_their_new_job() -> None:
     source = StubSource(CREATED, [ADD_B], complete=False)
     source.shown = table(10, "t", ["a!2"])
     keeper = await keeper_of(source)
@@ -304,7 +308,7 @@ async def test_the_job_of_such_rows_has_come() -> None:
     assert not complete.schema.view().must_verify(10, 99)
 
 
-def test_what_shows_that_a_ddl_is_at_work() -> None:
+def test_table_info_with_changed_indexes_or_partitions_is_not_current() -> None:
     key = IndexInfo(3, "u", (IndexColumn("a", 0),), unique=True)
     known = replace(table(10, "t", ["a"], [(11, "p0"), (12, "p1")]), indexes=(key,))
     assert is_current(known, known)
@@ -314,7 +318,7 @@ def test_what_shows_that_a_ddl_is_at_work() -> None:
     assert is_current(known, replace(known, indexes=(key, replace(key, id=4, name="v"))))
 
 
-async def test_a_status_port_that_tells_no_tables() -> None:
+async def test_invalid_table_answer_stops_no_rows_and_unavailable_one_makes_them_wait() -> None:
     """What it does not tell stops no rows; while it is away they wait."""
 
     class Mute(StubSource):

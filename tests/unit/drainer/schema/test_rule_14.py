@@ -60,7 +60,9 @@ def histories(draw: st.DrawFn) -> tuple[list[Job], list[ServedBinlog]]:
 
 
 @given(histories(), st.lists(st.integers(1, 60), max_size=4))
-def test_promises(history: tuple[list[Job], list[ServedBinlog]], cuts: Sequence[int]) -> None:
+def test_rule_14_holds_for_any_order_of_binlogs_versions_and_batches(
+    history: tuple[list[Job], list[ServedBinlog]], cuts: Sequence[int]
+) -> None:
     jobs, binlogs = history
     schema = Schema.open(JobHistory([*BEGUN, *jobs]), position_ts=BEGIN_TS)
     schema.settle(1 << 40)

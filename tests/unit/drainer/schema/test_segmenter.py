@@ -59,7 +59,7 @@ def test_steps_cover_the_range_without_a_gap() -> None:
     assert [(s.after_ts, s.until_ts) for s in steps if isinstance(s, Rows)] == [(BEGIN_TS, ts(2) - 1), (ts(2), END)]
 
 
-def test_an_early_ddl_stands_just_before_the_row_that_needs_it() -> None:
+def test_early_ddl_comes_just_before_row_that_needs_it() -> None:
     batch = batch_of(row(ts(1), 2, 10), row(ts(2), 9, 10), ddl(ts(3), 9, "ALTER …;"))
     steps = list(walk(batch, opened(ADD_B)))
     assert positions(steps) == [("Rows", ts(2) - 1), ("early", ts(2) - 1), ("Rows", END)]
@@ -68,18 +68,18 @@ def test_an_early_ddl_stands_just_before_the_row_that_needs_it() -> None:
     assert early.own_ts == ts(3)
 
 
-def test_nothing_to_apply_is_a_fence() -> None:
+def test_batch_without_changes_is_one_advance_step() -> None:
     assert list(walk(batch_of(), opened())) == [Fence(END)]
     ignored = Policy(ignored_ts=frozenset({ts(1)}))
     assert list(walk(batch_of(row(ts(1), 2, 10)), opened(policy=ignored))) == [Fence(END)]
 
 
-def test_a_ddl_at_the_very_end_needs_no_fence() -> None:
+def test_ddl_at_end_of_batch_needs_no_advance_step() -> None:
     batch = read_batch([ddl(ts(2), 9, "x")], after_ts=BEGIN_TS, until_ts=ts(2))
     assert positions(walk(batch, opened(ADD_B))) == [("ddl", ts(2))]
 
 
-def test_a_ddl_is_committed_only_when_the_next_step_is_asked_for() -> None:
+def test_ddl_changes_schema_only_when_next_step_is_taken() -> None:
     """A DDL that failed downstream leaves the schema as it was, and comes again."""
     schema = opened(ADD_B)
     batch = batch_of(ddl(ts(2), 9, "x"), row(ts(3), 9, 10))
@@ -91,7 +91,7 @@ def test_a_ddl_is_committed_only_when_the_next_step_is_asked_for() -> None:
     assert schema.catalog.tables[10].versions == (2, 9)
 
 
-def test_a_job_the_destination_has_marked_is_not_run_again() -> None:
+def test_job_marked_done_by_destination_is_not_run_again() -> None:
     batch = batch_of(row(ts(1), 9, 10), ddl(ts(2), 9, "x"))
     schema = opened(ADD_B)
     assert positions(walk(batch, schema, job_done={9}.__contains__)) == [("Rows", END)]
@@ -113,7 +113,7 @@ def test_an_unknown_job_ends_the_batch_before_its_binlog() -> None:
     assert positions(walk(batch.after(error.final_ts), schema)) == [("ddl", ts(2)), ("Rows", END)]
 
 
-def test_a_version_nobody_was_asked_about_ends_the_batch() -> None:
+def test_unsettled_schema_version_ends_batch_before_its_row() -> None:
     """With or without complete sources, they are read again once per new version."""
     schema = opened()
     batch = batch_of(row(ts(1), 8, 10))
@@ -124,7 +124,7 @@ def test_a_version_nobody_was_asked_about_ends_the_batch() -> None:
     assert positions(walk(batch, schema)) == [("Rows", END)]
 
 
-def test_the_view_of_a_segment_says_what_belongs_to_it() -> None:
+def test_segment_view_belongs_excludes_versions_of_later_ddl() -> None:
     schema = opened(ADD_B)
     first = next(iter(walk(batch_of(row(ts(1), 2, 10), row(ts(2), 9, 10)), schema)))
     assert isinstance(first, Rows)
@@ -132,18 +132,18 @@ def test_the_view_of_a_segment_says_what_belongs_to_it() -> None:
     assert not belongs(first.view, 9)
 
 
-def test_an_ignored_ddl_still_moves_the_schema() -> None:
+def test_ignored_ddl_still_changes_schema() -> None:
     schema = opened(ADD_B, policy=Policy(ignored_ts=frozenset({ts(1)})))
     assert positions(walk(batch_of(ddl(ts(1), 9, "x")), schema)) == [("Fence", END)]
     assert schema.catalog.tables[10].versions == (2, 9)
 
 
-def test_an_ignored_ddl_needs_no_job() -> None:
+def test_ignored_ddl_with_unknown_job_is_skipped() -> None:
     schema = opened(policy=Policy(ignored_ts=frozenset({ts(1)})))
     assert positions(walk(batch_of(ddl(ts(1), 4711, "x")), schema)) == [("Fence", END)]
 
 
-def test_the_announcement_of_drop_column_needs_no_job() -> None:
+def test_drop_column_announcement_with_unknown_job_is_skipped() -> None:
     """It is written while the job runs (X-06), when no history has it."""
     schema = opened()
     assert positions(walk(batch_of(ddl(ts(1), 9, "ALTER … DROP", state=1), row(ts(2), 2, 10)), schema)) == [
@@ -151,7 +151,7 @@ def test_the_announcement_of_drop_column_needs_no_job() -> None:
     ]
 
 
-def test_without_sync_ddl_only_the_schema_moves() -> None:
+def test_ddl_without_sync_ddl_changes_only_schema() -> None:
     schema = opened(ADD_B, policy=Policy(sync_ddl=False))
     steps = list(walk(batch_of(ddl(ts(1), 9, "x"), row(ts(2), 9, 10)), schema))
     assert positions(steps) == [("Rows", END)]
@@ -161,19 +161,19 @@ def test_without_sync_ddl_only_the_schema_moves() -> None:
 @pytest.mark.parametrize(
     "rule", [RewriteRule(("SQL 1", "SQL 2"), job_id=9), RewriteRule(("SQL 1", "SQL 2"), commit_ts=ts(2))]
 )
-def test_a_rewrite_rule_replaces_the_text(rule: RewriteRule) -> None:
+def test_rewrite_rule_replaces_ddl_statements(rule: RewriteRule) -> None:
     schema = opened(ADD_B, policy=Policy(rewrite=RewriteRules([rule])))
     (step, _) = walk(batch_of(ddl(ts(2), 9, "x")), schema)
     assert isinstance(step, Ddl)
     assert (step.use, step.sql, step.query) == ("d", ("SQL 1", "SQL 2"), "x")
 
 
-def test_an_empty_rewrite_rule_skips_the_ddl() -> None:
+def test_empty_rewrite_rule_skips_ddl() -> None:
     schema = opened(ADD_B, policy=Policy(rewrite=RewriteRules([RewriteRule((), job_id=9)])))
     assert positions(walk(batch_of(ddl(ts(2), 9, "x")), schema)) == [("Fence", END)]
 
 
-def test_the_step_tells_what_it_touches() -> None:
+def test_ddl_step_names_tables_it_touches() -> None:
     step = next(iter(walk(batch_of(ddl(ts(2), 9, "x")), opened(ADD_B))))
     assert isinstance(step, Ddl)
     assert step.touched_names == (("d", "t"),)
@@ -182,7 +182,7 @@ def test_the_step_tells_what_it_touches() -> None:
     assert [len(info.columns) for info in (step.before, step.after)] == [1, 2]
 
 
-def test_a_job_whose_binlog_lies_before_a_start_is_not_run() -> None:
+def test_job_with_binlog_before_start_is_not_run() -> None:
     """FinishedTS is after the binlog's commit_ts (X-05): a start may fall between them."""
     late = job(9, ActionType.ADD_COLUMN, 9, schema_id=2, table_id=10, table_info=ADD_B.table_info, finished_ts=ts(500))
     schema = opened(late)
@@ -190,7 +190,7 @@ def test_a_job_whose_binlog_lies_before_a_start_is_not_run() -> None:
     assert schema.catalog.tables[10].versions == (2, 9)
 
 
-def test_may_exist_only_at_a_first_start() -> None:
+def test_ddl_may_exist_is_set_only_at_first_start() -> None:
     old = job(9, ActionType.ADD_COLUMN, 9, schema_id=2, table_id=10, table_info=ADD_B.table_info, start_ts=BEGIN_TS - 5)
     for first_start in (True, False):
         schema = Schema.open(JobHistory([*DONE, old]), position_ts=BEGIN_TS, first_start=first_start)

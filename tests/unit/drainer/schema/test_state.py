@@ -25,7 +25,7 @@ def pending(schema: Schema) -> list[int]:
     return found
 
 
-def test_finished_before_the_position_is_done() -> None:
+def test_job_finished_before_position_counts_as_done() -> None:
     history = JobHistory([CREATE, created(2, ts(20)), created(3, ts(30))])
     schema = Schema.open(history, position_ts=ts(20), job_done=lambda _: False)
     assert set(schema.catalog.tables) == {102}
@@ -34,7 +34,7 @@ def test_finished_before_the_position_is_done() -> None:
     assert schema.applied_version == 3
 
 
-def test_marked_jobs_are_done() -> None:
+def test_job_with_mark_counts_as_done() -> None:
     """An early DDL ran, and the position stands before its binlog."""
     history = JobHistory([CREATE, created(2, ts(20)), created(3, ts(30))])
     schema = Schema.open(history, position_ts=ts(15), job_done={2}.__contains__)
@@ -42,25 +42,25 @@ def test_marked_jobs_are_done() -> None:
     assert pending(schema) == [3]
 
 
-def test_with_marks_a_version_alone_proves_nothing() -> None:
+def test_job_without_mark_is_pending_in_spite_of_lower_version() -> None:
     """A DDL on another table may have finished later with a lower version."""
     history = JobHistory([CREATE, created(2, ts(30)), created(3, ts(20))])
     schema = Schema.open(history, position_ts=ts(20), schema_version=3, job_done={3}.__contains__)
     assert pending(schema) == [2]
 
 
-def test_a_position_of_upstreams_checkpoint_goes_by_version() -> None:
+def test_jobs_are_done_by_version_for_upstream_checkpoint() -> None:
     history = JobHistory([CREATE, created(2, ts(30)), created(3, ts(40))])
     assert pending(Schema.open(history, position_ts=ts(20), schema_version=2)) == [3]
 
 
-def test_a_job_without_finished_ts_goes_by_mark_or_version() -> None:
+def test_job_without_finished_ts_is_done_by_mark_or_version() -> None:
     history = JobHistory([CREATE, created(2, 0), created(3, 0)])
     assert pending(Schema.open(history, position_ts=ts(20), schema_version=2, job_done=lambda _: False)) == [3]
     assert pending(Schema.open(history, position_ts=ts(20), job_done={2}.__contains__)) == [3]
 
 
-def test_a_job_learned_late_that_lies_before_the_start_only_moves_the_schema() -> None:
+def test_job_learned_late_with_finish_before_start_only_changes_schema() -> None:
     schema = Schema.open(JobHistory([CREATE]), position_ts=ts(20), job_done=lambda _: False)
     assert schema.learn([created(2, ts(15)), created(3, ts(30))]) == 2
     assert set(schema.catalog.tables) == {102}
@@ -68,7 +68,7 @@ def test_a_job_learned_late_that_lies_before_the_start_only_moves_the_schema() -
     assert schema.learn([created(3, ts(30))]) == 0
 
 
-def test_a_view_never_changes() -> None:
+def test_schema_view_is_unchanged_by_later_jobs() -> None:
     schema = Schema.open(JobHistory([CREATE, created(2, ts(30))]), position_ts=ts(20))
     before = schema.view()
     assert before is schema.view()
@@ -80,7 +80,7 @@ def test_a_view_never_changes() -> None:
 
 
 @pytest.mark.parametrize("count", [5000])
-def test_learned_verdicts_are_bounded(count: int) -> None:
+def test_column_results_of_view_are_bounded_in_number(count: int) -> None:
     schema = Schema.open(JobHistory(), position_ts=0, complete=False)
     for column_id in range(count):
         schema.skip_column(10, column_id, 7)

@@ -37,7 +37,7 @@ def matches(patterns: list[str], name: str, *, ignores_case: bool = True) -> boo
         (["", "# a comment", "db.*"], ["db.x"], ["x.db"]),
     ],
 )  # fmt: skip
-def test_patterns(patterns: list[str], yes: list[str], no: list[str]) -> None:
+def test_table_patterns_match_as_tidbs_table_filter(patterns: list[str], yes: list[str], no: list[str]) -> None:
     if patterns == ["db.t[]"]:
         with pytest.raises(PatternError, match="unexpected '\\['"):
             TablePatterns.parse(patterns)
@@ -48,7 +48,7 @@ def test_patterns(patterns: list[str], yes: list[str], no: list[str]) -> None:
         assert not matches(patterns, name), name
 
 
-def test_case_counts_where_it_is_said() -> None:
+def test_table_patterns_respect_case_when_asked() -> None:
     assert not matches(["Db.*"], "db.t", ignores_case=False)
     assert matches(["Db.*"], "Db.t", ignores_case=False)
     assert not matches(["/^d/.t"], "Db.t", ignores_case=False)
@@ -68,7 +68,7 @@ def test_case_counts_where_it_is_said() -> None:
         ("!", "expected database.table"),
     ],
 )
-def test_patterns_that_are_none(pattern: str, said: str) -> None:
+def test_invalid_table_pattern_is_refused_with_reason(pattern: str, said: str) -> None:
     with pytest.raises(PatternError) as caught:
         TablePatterns.parse([pattern])
     assert said in str(caught.value)
@@ -76,7 +76,7 @@ def test_patterns_that_are_none(pattern: str, said: str) -> None:
 
 
 @given(st.text(max_size=20))
-def test_any_text_is_a_pattern_or_refused(text: str) -> None:
+def test_any_text_is_parsed_as_pattern_or_refused(text: str) -> None:
     with contextlib.suppress(PatternError):
         assert TablePatterns.parse([text]).match("db", "t") in (True, False)
     with contextlib.suppress(PatternError):
@@ -84,7 +84,7 @@ def test_any_text_is_a_pattern_or_refused(text: str) -> None:
 
 
 @given(schema=st.text(min_size=1, max_size=8), table=st.text(min_size=1, max_size=8))
-def test_a_quoted_name_matches_itself_alone(schema: str, table: str) -> None:
+def test_quoted_pattern_matches_only_its_name(schema: str, table: str) -> None:
     pattern = ".".join("`" + name.replace("`", "``") + "`" for name in (schema, table))
     found = TablePatterns.parse([pattern], ignores_case=False)
     assert found.match(schema, table)
@@ -104,7 +104,7 @@ def test_a_quoted_name_matches_itself_alone(schema: str, table: str) -> None:
         (["!db.*"], [], ["db", "a"]),
     ],
 )
-def test_databases_as_tidb_s_table_filter_matches_them(patterns: list[str], yes: list[str], no: list[str]) -> None:
+def test_database_matching_equals_tidbs_match_schema(patterns: list[str], yes: list[str], no: list[str]) -> None:
     """A DDL of a database counts where a table of it may: MatchSchema of TiDB's pkg/util/table-filter."""
     found = TablePatterns.parse(patterns)
     assert [name for name in (*yes, *no) if found.match_schema(name)] == yes

@@ -39,7 +39,7 @@ def columns_at(found: Watched, table_id: int, version: int) -> list[str] | None:
     return None if written is None or written.name is None else [c.name for c in written.info.columns]
 
 
-def test_a_row_is_read_as_its_version_says() -> None:
+def test_row_is_read_with_table_of_its_schema_version() -> None:
     found = watched(created(2, 10, "orders"), changed(5, ActionType.ADD_COLUMN, 10, "orders", "id", "price"))
     assert columns_at(found, 10, 2) == ["id"]
     assert columns_at(found, 10, 4) == ["id"]
@@ -50,7 +50,7 @@ def test_a_row_is_read_as_its_version_says() -> None:
     assert [c.name for c in found.newest["shop", "orders"].columns] == ["id", "price"]
 
 
-def test_names_are_compared_as_tidb_does() -> None:
+def test_watched_table_names_ignore_case() -> None:
     found = watch(
         JobHistory([job(1, ActionType.CREATE_SCHEMA, 1, schema=(1, "Shop")), created(2, 10, "Orders")]),
         [("shop", "ORDERS")],
@@ -58,7 +58,7 @@ def test_names_are_compared_as_tidb_does() -> None:
     assert list(found.newest) == [("Shop", "Orders")]
 
 
-def test_rows_of_a_table_that_was_truncated_or_dropped_are_still_its_rows() -> None:
+def test_rows_of_truncated_or_dropped_table_still_belong_to_it() -> None:
     found = watched(
         created(2, 10, "orders"),
         job(3, ActionType.TRUNCATE_TABLE, 3, schema_id=1, table_id=10, table_info=table(11, "orders")),
@@ -70,7 +70,7 @@ def test_rows_of_a_table_that_was_truncated_or_dropped_are_still_its_rows() -> N
     assert [info.id for info in found.newest.values()] == [12]
 
 
-def test_a_rename_takes_rows_away_and_brings_them() -> None:
+def test_renamed_table_loses_or_gains_rows_at_its_version() -> None:
     found = watched(
         created(2, 10, "orders"),
         created(3, 11, "orders_new", "id", "more"),
@@ -86,12 +86,12 @@ def test_a_rename_takes_rows_away_and_brings_them() -> None:
     assert found.newest["shop", "orders"].id == 11
 
 
-def test_a_history_that_begins_late_reads_older_rows_by_its_first_word() -> None:
+def test_older_rows_are_read_with_first_known_table_version() -> None:
     found = watched(changed(7, ActionType.ADD_COLUMN, 10, "orders", "id", "price"))
     assert columns_at(found, 10, 3) == ["id", "price"]
 
 
-def test_a_column_whose_type_was_changed_has_an_ancestor() -> None:
+def test_column_with_changed_type_has_ancestors_and_readded_one_none() -> None:
     """TiDB gives it another id; one that is dropped and added again under its name has none."""
     found = watched(
         created(2, 10, "orders", "id#1", "price#2"),
@@ -104,7 +104,7 @@ def test_a_column_whose_type_was_changed_has_an_ancestor() -> None:
     assert found.ancestors(10, 5) == []
 
 
-def test_failed_jobs_and_other_tables_show_nothing() -> None:
+def test_failed_jobs_and_unwatched_tables_are_ignored() -> None:
     failed = changed(3, ActionType.ADD_COLUMN, 10, "orders", "id", "never")
     found = watched(created(2, 10, "orders"), replace(failed, state=JobState(3)), created(4, 20, "items"))
     assert columns_at(found, 10, 9) == ["id"]

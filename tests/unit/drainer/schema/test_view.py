@@ -23,26 +23,26 @@ def view_of(tables: TableVersions, verdicts: dict[tuple[int, int], int] | None =
 @pytest.mark.parametrize(
     ("version", "at"), [(0, 5), (4, 5), (5, 5), (6, 5), (8, 5), (9, 9), (11, 9), (12, 12), (1000, 12)]
 )
-def test_the_newest_not_newer_than_the_row(version: int, at: int) -> None:
+def test_lookup_returns_newest_version_not_after_row(version: int, at: int) -> None:
     found = view_of(versions(5, 9, 12)).lookup(10, version, 1)
     assert isinstance(found, TableAt)
     assert (found.at_version, found.at.name) == (at, f"v{at}")
     assert (found.current_version, found.current.name) == (12, "v12")
 
 
-def test_a_bounded_number_of_versions_is_kept() -> None:
+def test_table_keeps_bounded_number_of_versions() -> None:
     kept = versions(*range(1, 20))
     assert kept.versions == tuple(range(20 - VERSIONS_KEPT, 20))
     assert kept.current.name == "v19"
 
 
-def test_an_older_job_met_late_takes_its_place_by_version() -> None:
+def test_older_version_added_late_is_sorted_by_version() -> None:
     late = versions(5, 12).add(9, table(10, "v9"))
     assert late.versions == (5, 9, 12)
     assert late.current.name == "v12"
 
 
-def test_rows_without_a_table() -> None:
+def test_lookup_of_missing_table_is_truncated_system_or_unknown() -> None:
     view = view_of(versions(5))
     assert view.lookup(11, 7, 1) is SkipReason.TRUNCATED
     assert view.lookup(SYSTEM_TABLE_ID_MIN + 3, 7, 1) is SkipReason.SYSTEM
@@ -51,14 +51,14 @@ def test_rows_without_a_table() -> None:
     assert (caught.value.table_id, caught.value.commit_ts) == (12, 4711)
 
 
-def test_pickles_small_and_whole() -> None:
+def test_pickled_view_is_equal_and_can_be_reduced_to_tables() -> None:
     view = view_of(versions(5, 9), {(10, 3): 7})
     again = pickle.loads(pickle.dumps(view))
     assert again == view
     assert again.only([11]).tables == {}
 
 
-def test_unknown_columns_wait_only_for_incomplete_sources() -> None:
+def test_unknown_column_is_skipped_only_with_complete_sources_or_result() -> None:
     assert view_of(versions(5)).skips_column(10, 3, 8)
     view = view_of(versions(5), {(10, 3): 7})
     assert view.skips_column(10, 3, 7)
@@ -74,6 +74,6 @@ def test_unknown_columns_wait_only_for_incomplete_sources() -> None:
         JobUnknown(job_id=None, version=2, commit_ts=3, final_ts=2),
     ],
 )
-def test_errors_travel_between_processes(error: Exception) -> None:
+def test_schema_errors_survive_pickling(error: Exception) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))

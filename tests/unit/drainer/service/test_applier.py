@@ -30,7 +30,7 @@ class Batch:
     """Stands for what Spark keeps files of."""
 
 
-def test_what_is_done_is_not_kept_until_the_next_comes() -> None:
+def test_applier_frees_finished_work_before_next_begins() -> None:
     """A drainer may stand idle for days behind a batch of many files."""
     applier = Applier()
     batch = Batch()
@@ -43,7 +43,7 @@ def test_what_is_done_is_not_kept_until_the_next_comes() -> None:
     assert gone.wait(WAIT_S)
 
 
-def test_behind_work_that_failed_nothing_begins_until_it_is_reset() -> None:
+def test_applier_refuses_work_after_failure_until_reset() -> None:
     applier = Applier()
     told = threading.Event()
     applier.begin(raising(KeyError("first")), told.set)
@@ -56,7 +56,7 @@ def test_behind_work_that_failed_nothing_begins_until_it_is_reset() -> None:
     applier.wait()
 
 
-def test_work_that_failed_is_not_kept_until_the_garbage_collector_runs() -> None:
+def test_applier_frees_failed_work_without_garbage_collection() -> None:
     applier = Applier()
     batch = Batch()
     gone = threading.Event()
@@ -76,7 +76,7 @@ def test_work_that_failed_is_not_kept_until_the_garbage_collector_runs() -> None
         gc.enable()
 
 
-def test_what_is_called_for_failed_work_may_fail_too() -> None:
+def test_applier_continues_after_its_failure_callback_raises() -> None:
     """It stops a query, whose JVM may be gone."""
     applier = Applier()
     applier.begin(raising(KeyError("first")), raising(ConnectionRefusedError("the JVM is gone")))
@@ -86,7 +86,7 @@ def test_what_is_called_for_failed_work_may_fail_too() -> None:
     assert done.wait(WAIT_S)
 
 
-def test_all_work_is_done_on_one_thread() -> None:
+def test_applier_does_all_work_on_one_thread() -> None:
     """Spark keeps something for every thread that calls it."""
     applier = Applier()
     threads: list[int] = []

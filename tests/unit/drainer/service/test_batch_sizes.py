@@ -18,7 +18,7 @@ from drainer.service.daemon import batch_sizes
         ("jsonl", False, 8 << 20, 0),
     ],
 )
-def test_a_destination_that_the_driver_writes_alone_has_larger_inline_batches(
+def test_batch_size_in_driver_is_larger_for_destinations_written_only_there(
     db_type: str, spread: bool, inline: int, spread_bytes: int, tmp_path: Path
 ) -> None:
     to = {"dir" if db_type == "file" else "path": str(tmp_path)}

@@ -53,7 +53,7 @@ def said(config: Config, first: FirstStart, store: Store) -> tuple[int, list[Any
     return position.commit_ts, lines
 
 
-async def test_an_empty_destination_begins_at_the_beginning() -> None:
+async def test_first_start_with_empty_destination_begins_at_oldest_binlog() -> None:
     first = await first_start(config(), KNOWN, Pumps())
     position_ts, (line,) = said(config(), first, Store())
     assert position_ts == 0
@@ -70,7 +70,7 @@ async def test_an_empty_destination_begins_at_the_beginning() -> None:
         ({}, Pumps(FIRST_TS), KNOWN),
     ],
 )
-async def test_otherwise_it_begins_now_and_names_what_is_not_there(
+async def test_first_start_otherwise_begins_now_and_names_missing_tables(
     given: dict[str, object], pumps: Pumps, known: Known
 ) -> None:
     settings = config(**given)
@@ -82,13 +82,13 @@ async def test_otherwise_it_begins_now_and_names_what_is_not_there(
     assert "initial-commit-ts = 0" in line["remedy"]
 
 
-async def test_what_was_purged_before_the_first_table_is_no_loss_nor_is_a_pump_that_is_away() -> None:
+async def test_first_start_ignores_binlogs_purged_before_first_table() -> None:
     for pumps in (Pumps(FIRST_TS - 1), Pumps(None)):
         assert (await first_start(config(), KNOWN, pumps)).empty_ts == 0
     assert (await first_start(config(), Known((), 0), Pumps())).empty_ts is None
 
 
-async def test_a_destination_with_one_of_the_tables_was_filled_by_somebody() -> None:
+async def test_first_start_with_partly_filled_destination_begins_now() -> None:
     first = await first_start(config(), KNOWN, Pumps())
     position_ts, (line,) = said(config(), first, Store(rows={("SHOP", "lines"): {}}))
     assert (position_ts, line["missing"]) == (NOW_TS, ["shop.orders"])
@@ -97,7 +97,7 @@ async def test_a_destination_with_one_of_the_tables_was_filled_by_somebody() -> 
     assert (position_ts, line["log_level"], line["skipped_until_ts"]) == (NOW_TS, "info", NOW_TS)
 
 
-async def test_a_setting_that_has_no_effect_is_told_with_both_numbers() -> None:
+async def test_initial_commit_ts_that_differs_from_position_is_warned_of() -> None:
     for given in ({"initial-commit-ts": 17}, {"initial-commit-ts": -1}):
         _, (line,) = said(config(**given), FirstStart(), Store(Document(Stored(900, 0, 0))))
         assert line["log_level"] == "warning"
@@ -106,7 +106,7 @@ async def test_a_setting_that_has_no_effect_is_told_with_both_numbers() -> None:
     assert said(config(**{"initial-commit-ts": 0}), FirstStart(TABLES), Store()) == (0, [])
 
 
-def test_sqlite_is_asked_for_its_tables(tmp_path: Path) -> None:
+def test_first_start_with_sqlite_finds_its_missing_tables(tmp_path: Path) -> None:
     file = tmp_path / "down.sqlite"
     with sqlite3.connect(file) as connection:
         connection.execute('CREATE TABLE "Shop.orders" (id INTEGER)')

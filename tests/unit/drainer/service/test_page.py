@@ -27,13 +27,13 @@ DOCUMENT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_all_is_well() -> None:
+def test_status_page_of_healthy_drainer_has_no_alarm() -> None:
     text = page(DOCUMENT)
     assert 'class="alarm' not in text
     assert "0.2 s" in text and "12,345" in text and "2026-11-21 08:16:57<" in text and "last: inline, 2.0 KiB" in text
 
 
-def test_what_needs_somebody_is_an_alarm() -> None:
+def test_status_page_shows_alarm_for_each_state_that_needs_operator() -> None:
     pump = {
         **DOCUMENT["Pumps"][0],
         "error": "refused",
@@ -60,13 +60,13 @@ def test_what_needs_somebody_is_an_alarm() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "mood"), [(2.0, "warn"), (45.0, "bad")])
-def test_a_failure_is_red_when_it_lasts(seconds: float, mood: str) -> None:
+def test_status_page_failure_turns_red_after_a_while(seconds: float, mood: str) -> None:
     """A DDL that waits for a lock fails for a moment."""
     text = page({**DOCUMENT, "Error": "DDL: locked", "ErrorTime": "now", "ErrorSeconds": seconds, "ErrorTries": 3})
     assert f'class="alarm {mood}">Failing since now' in text
 
 
-def test_what_fails_and_what_was_passed() -> None:
+def test_status_page_shows_failure_tries_and_missed_binlogs() -> None:
     pump = {**DOCUMENT["Pumps"][0], "missed": 2, "missedTS": [{"startTS": 5, "commitTS": 6}]}
     failing = {
         "Error": "h:3306: refused",
@@ -81,12 +81,12 @@ def test_what_fails_and_what_was_passed() -> None:
     assert "has been running for 1 min 35 s" in text
 
 
-def test_before_it_runs() -> None:
+def test_status_page_while_spark_starts_shows_phase() -> None:
     text = page({**DOCUMENT, "Phase": "starting Spark", "Position": 0, "Pumps": []})
     assert "starting Spark" in text and "the beginning" in text and "1970" not in text
 
 
-def test_while_the_destination_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_page_while_destination_is_opened_shows_its_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drainer.service.starting_page.FAILURES", Failures())  # other tests fail in this process too
     document = StartingPages("d1", "db:3306").document()
     text = starting_page(document)
@@ -95,7 +95,7 @@ def test_while_the_destination_is_opened(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "4 tries in 3.0 s: db:3306: refused" in starting_page({**document, **failing})
 
 
-def test_a_large_transaction_shows_how_far_it_is() -> None:
+def test_status_page_shows_progress_of_large_transaction() -> None:
     large = {"step": "applying", "bytes": 120 << 20, "of": 240 << 20}
     text = page({**DOCUMENT, "LargeTransaction": large, "BatchSeconds": 95})
     assert "applying a large transaction: 120 MiB of 240 MiB in 1 min" in text.replace(".0", "")

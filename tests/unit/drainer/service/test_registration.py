@@ -24,7 +24,7 @@ async def record(registry: Registry) -> NodeStatus:
     return found.status
 
 
-async def test_the_record_follows_the_destination_not_what_has_been_read() -> None:
+async def test_drainer_record_follows_position_of_destination() -> None:
     """Rule 20: a batch that was read and could not be applied is still needed by the next start."""
     registry, run = Registry(MemoryEtcd()), start(Store())
     node = DrainerNode(registry, node_id="d", host="h:1", position=lambda: run.pipeline.position_ts, started_ts=END)
@@ -43,7 +43,7 @@ async def test_the_record_follows_the_destination_not_what_has_been_read() -> No
     assert run.store.commit_ts == middle
 
 
-async def test_a_restart_takes_its_former_record_over_and_never_overtakes_the_position() -> None:
+async def test_drainer_record_after_restart_is_at_position() -> None:
     """Rule 20: the destination may be older than the record (restored from a backup); then the record goes back."""
     registry = Registry(MemoryEtcd())
     await registry.create("drainers", NodeStatus("d", "old:1", State.ONLINE, max_commit_ts=900))
@@ -52,7 +52,7 @@ async def test_a_restart_takes_its_former_record_over_and_never_overtakes_the_po
     assert (await record(registry)).max_commit_ts == 500
 
 
-async def test_one_that_closes_is_offline_in_the_end() -> None:
+async def test_closed_drainer_is_registered_as_offline() -> None:
     """Pumps keep nothing for it any more. Where its status page is stands in a label (R-02 allows them)."""
     registry = Registry(MemoryEtcd())
     node = DrainerNode(registry, node_id="d", host="h:1", position=lambda: 5, started_ts=1, status_addr="h:9249")
@@ -64,7 +64,7 @@ async def test_one_that_closes_is_offline_in_the_end() -> None:
     assert (await record(registry)).state is State.OFFLINE
 
 
-async def test_writes_whose_answers_were_lost_are_recognised_also_when_the_state_moved_on() -> None:
+async def test_drainer_record_write_with_lost_answer_is_recognised_as_its_own() -> None:
     """One change of etcd's leader while a drainer stops must not look like a second process with its id."""
     etcd = LossyEtcd()
     node = DrainerNode(Registry(etcd), node_id="d", host="h:1", position=lambda: 5, started_ts=1)

@@ -77,7 +77,7 @@ async def next_until(scheduler: Scheduler, start_ts: int) -> int:
     return await asyncio.to_thread(scheduler.next_until, start_ts)
 
 
-async def test_a_batch_is_planned_and_its_tasks_are_given_out() -> None:
+async def test_scheduler_plans_batch_and_its_tasks() -> None:
     found = mark(100, batch_bytes=10, batch_count=1)
     scheduler, _ = made(lambda *_: watermark_of((found,), floor_ts=0), Position(50))
     assert await next_until(scheduler, 50) == 100
@@ -86,7 +86,7 @@ async def test_a_batch_is_planned_and_its_tasks_are_given_out() -> None:
     assert scheduler.current is not None and scheduler.current.mode is Mode.INLINE
 
 
-async def test_spark_s_offset_may_lag_behind_the_position() -> None:
+async def test_batch_begins_at_position_when_sparks_offset_lags() -> None:
     """Advances happen without a batch: the next one begins at the position, whatever Spark's start offset is."""
     found = mark(100, batch_bytes=10, batch_count=1)
     scheduler, pumps = made(lambda *_: watermark_of((found,), floor_ts=0), Position(70))
@@ -95,7 +95,7 @@ async def test_spark_s_offset_may_lag_behind_the_position() -> None:
     assert scheduler.current is not None and scheduler.current.after_ts == 70
 
 
-async def test_nothing_new_is_a_short_wait_not_a_busy_loop() -> None:
+async def test_scheduler_without_new_binlogs_waits_between_surveys() -> None:
     scheduler, pumps = made(lambda *_: watermark_of((mark(50),), floor_ts=0), Position(50))
     begin = time.monotonic()
     assert await next_until(scheduler, 50) == 50
@@ -103,7 +103,7 @@ async def test_nothing_new_is_a_short_wait_not_a_busy_loop() -> None:
     assert len(pumps.asked) < 20 and scheduler.current is None
 
 
-async def test_progress_without_data_is_written_down_only_now_and_then() -> None:
+async def test_position_without_changes_is_advanced_only_at_intervals() -> None:
     position = Position(50)
     ts = iter(range(60, 10_000))
     scheduler, _ = made(lambda *_: watermark_of((mark(next(ts)),), floor_ts=0), position)
@@ -113,7 +113,7 @@ async def test_progress_without_data_is_written_down_only_now_and_then() -> None
     assert scheduler.watermark_state.applied_ts > 60
 
 
-async def test_a_pump_that_holds_back_is_in_the_outlook_until_it_answers() -> None:
+async def test_pump_that_holds_watermark_is_shown_until_it_answers() -> None:
     held = [True]
 
     def answer(*_: object) -> Watermark:
@@ -129,7 +129,7 @@ async def test_a_pump_that_holds_back_is_in_the_outlook_until_it_answers() -> No
     assert (scheduler.watermark_state.held_back, scheduler.watermark_state.held_since) == ("", None)
 
 
-async def test_until_now_ends_at_the_watermark_of_the_start() -> None:
+async def test_until_now_ends_at_watermark_of_start_survey() -> None:
     position, reached = Position(50), asyncio.Event()
     resolved = [100]
     scheduler, _ = made(
@@ -144,7 +144,7 @@ async def test_until_now_ends_at_the_watermark_of_the_start() -> None:
     assert reached.is_set()
 
 
-async def test_an_open_intent_comes_first() -> None:
+async def test_open_intent_is_planned_before_new_batches() -> None:
     position = Position(50)
     position.open_intent = Intent(50, 90, 4, 100, 1, "d", ("a",), (9,))
     found = mark(100, batch_bytes=9000, batch_count=9)
@@ -154,7 +154,7 @@ async def test_an_open_intent_comes_first() -> None:
 
 
 @pytest.mark.parametrize("given_up", [(), ("lost",)])
-async def test_an_open_intent_is_not_finished_without_one_of_its_pumps(given_up: tuple[str, ...]) -> None:
+async def test_open_intent_with_missing_pump_holds_until_given_up(given_up: tuple[str, ...]) -> None:
     """Forced offline in the middle of a batch: it holds back, by name, until an operator says that it is lost."""
     position = Position(50)
     position.open_intent = Intent(50, 90, 4, 100, 1, "d", ("a", "lost"), (9, 9))
@@ -165,7 +165,7 @@ async def test_an_open_intent_is_not_finished_without_one_of_its_pumps(given_up:
     assert scheduler.watermark_state.held_by == ("" if given_up else "lost")
 
 
-async def test_under_a_backlog_the_next_batch_is_looked_up_while_one_is_applied() -> None:
+async def test_next_batch_is_surveyed_during_apply_under_backlog() -> None:
     def answer(after_ts: int, _: Limits) -> Watermark:
         end_ts = after_ts + 10
         found = mark(1000, end_ts=end_ts, batch_bytes=8000, batch_count=9, stop=Stop.LIMIT)
@@ -200,7 +200,7 @@ async def begun(answer: Answer, fold: FoldOrder | None = FOLD) -> tuple[Schedule
     return scheduler, pumps, position
 
 
-async def test_a_spread_batch_is_planned_behind_one_that_is_being_applied() -> None:
+async def test_distributed_batch_is_planned_while_another_is_applied() -> None:
     """It is read meanwhile. The open intent is that of the batch before it, and is not finished twice."""
     scheduler, _, position = await begun(backlog)
     assert await next_until(scheduler, 60) == 70
@@ -230,7 +230,7 @@ def nothing(_after_ts: int, _limits: Limits) -> Watermark:
 
 
 @pytest.mark.parametrize("answer", [ddl_ahead, few_rows, nothing])
-async def test_what_is_not_spread_waits_until_the_batch_before_it_is_applied(answer: Answer) -> None:
+async def test_batch_in_driver_waits_until_batch_before_is_applied(answer: Answer) -> None:
     scheduler, pumps, position = await begun(answer)
     for _ in range(3):
         assert await next_until(scheduler, 60) == 60
@@ -245,12 +245,12 @@ async def test_what_is_not_spread_waits_until_the_batch_before_it_is_applied(ans
         assert until_ts == 1000 and scheduler.current is not None and scheduler.current.mode is Mode.INLINE
 
 
-async def test_what_must_be_readable_twice_is_not_read_ahead() -> None:
+async def test_batch_without_fold_order_is_not_read_ahead() -> None:
     scheduler, _, _ = await begun(backlog, fold=None)
     assert await next_until(scheduler, 60) == 60
 
 
-async def test_a_question_ahead_that_cannot_be_settled_is_asked_again_at_the_position() -> None:
+async def test_survey_ahead_that_is_held_back_is_repeated_at_position() -> None:
     """Rule 2: pumps come and go at the position alone. Until then nothing is held back."""
     held = [True]
 
@@ -285,7 +285,7 @@ class Gated(Pumps):
         return found
 
 
-async def test_a_question_of_a_query_that_is_over_plans_nothing() -> None:
+async def test_survey_of_ended_query_plans_no_batch() -> None:
     """The batch that is being applied fails while the one behind it is planned. The next query begins at the position;
     what comes of the old question must not stand in the place of its plan."""
     position = Position(50)
@@ -309,7 +309,7 @@ async def test_a_question_of_a_query_that_is_over_plans_nothing() -> None:
     assert scheduler.current is plan, "nor does a question that comes late take it away"
 
 
-async def test_a_query_that_is_over_does_not_advance_the_position_beside_the_next_one() -> None:
+async def test_advance_of_ended_query_completes_before_next_plans() -> None:
     """Its question found nothing up to 1000. Until that is written the next query plans nothing: its batch would begin
     where the destination does not stand any more."""
     position = Position(50)
@@ -336,7 +336,7 @@ async def test_a_query_that_is_over_does_not_advance_the_position_beside_the_nex
     assert scheduler.current is not None and scheduler.current.after_ts == position.position_ts == 1000
 
 
-async def test_after_stop_nothing_is_planned() -> None:
+async def test_stopped_scheduler_plans_nothing() -> None:
     found = mark(100, batch_bytes=10, batch_count=1)
     scheduler, pumps = made(lambda *_: watermark_of((found,), floor_ts=0), Position(50))
     scheduler.stop()
@@ -344,7 +344,7 @@ async def test_after_stop_nothing_is_planned() -> None:
     assert pumps.asked == []
 
 
-async def test_all_pumps_are_asked_at_once_for_what_lies_in_a_range() -> None:
+async def test_all_pumps_are_asked_concurrently_for_their_counts() -> None:
     """One after another, a hundred pumps would be a hundred ways there and back before each batch (rule 22)."""
 
     def answer(*_: object) -> Watermark:
@@ -405,7 +405,7 @@ async def planned_of(backlogs: Backlogs, rounds: int) -> list[int]:
     return found
 
 
-async def test_one_busy_pump_of_many_fills_a_batch_alone() -> None:
+async def test_single_busy_pump_among_many_fills_whole_batch() -> None:
     """Asked for an equal share each, it would end every batch at a hundredth, too little to be spread."""
     backlogs = Backlogs(list(range(1, 2000)), *([] for _ in range(99)))
     batches = await planned_of(backlogs, 20)
@@ -413,7 +413,7 @@ async def test_one_busy_pump_of_many_fills_a_batch_alone() -> None:
     assert backlogs.surveys == len(batches) + 1, "what was learned is asked for first"
 
 
-async def test_a_size_that_gave_no_batch_is_not_asked_for_again() -> None:
+async def test_survey_size_cut_by_new_schema_is_not_asked_for_again() -> None:
     """The first question of a life is for a whole batch of each pump, for how many there are is not known yet. Where it
     meets rows of a new schema it brings an inline batch, and the next question is for equal shares."""
     asked: list[int] = []
@@ -435,7 +435,7 @@ async def test_a_size_that_gave_no_batch_is_not_asked_for_again() -> None:
     assert asked[before] == SIZES.spread_bytes_max // 2
 
 
-async def test_pumps_that_all_become_busy_do_not_bring_a_batch_each() -> None:
+async def test_batch_size_stays_bounded_when_all_pumps_become_busy() -> None:
     """The share that one pump filled alone is too much for each of ten."""
     alone, together = list(range(1, 1000)), list(range(1000, 2000))
     backlogs = Backlogs([*alone, *together], *([*together] for _ in range(10)))
@@ -446,7 +446,7 @@ async def test_pumps_that_all_become_busy_do_not_bring_a_batch_each() -> None:
 
 
 @given(st.lists(st.lists(st.integers(1, 3000), max_size=300, unique=True), min_size=1, max_size=12))
-def test_whatever_pumps_hold_all_of_it_is_planned_in_few_questions(times: list[list[int]]) -> None:
+def test_binlogs_of_any_pumps_are_planned_in_few_surveys(times: list[list[int]]) -> None:
     async def run() -> None:
         backlogs = Backlogs(*times)
         batches = await planned_of(backlogs, 5000)
@@ -457,7 +457,7 @@ def test_whatever_pumps_hold_all_of_it_is_planned_in_few_questions(times: list[l
     asyncio.run(run())
 
 
-async def test_a_share_that_never_fits_is_not_looked_for_without_end() -> None:
+async def test_survey_with_share_that_never_fits_ends_after_few_tries() -> None:
     """Half a batch of one, and twelve of the next: a few questions, then what there is."""
     asked: list[int] = []
 

@@ -43,7 +43,7 @@ def counted_run(pipeline: StandingPipeline) -> CountedRun:
     return CountedRun(None, None, 1, pipeline, None, loop=loop, pause_s=0)  # type: ignore[arg-type]
 
 
-async def test_spark_s_own_failure_begins_again_a_few_times() -> None:
+async def test_query_restarts_a_few_times_after_spark_failures() -> None:
     """A worker that was late to call back once ended the drainer."""
     run = counted_run(StandingPipeline())
     for _ in range(SPARK_FAILURES_MAX):
@@ -55,7 +55,7 @@ async def test_spark_s_own_failure_begins_again_a_few_times() -> None:
     assert run.started == SPARK_FAILURES_MAX
 
 
-async def test_progress_in_between_forgives() -> None:
+async def test_spark_failure_count_is_reset_by_progress() -> None:
     pipeline = StandingPipeline()
     run = counted_run(pipeline)
     for ts in range(20, 20 + 3 * SPARK_FAILURES_MAX):
@@ -64,20 +64,20 @@ async def test_progress_in_between_forgives() -> None:
     assert run.started == 3 * SPARK_FAILURES_MAX
 
 
-async def test_a_pump_begins_again_without_bound() -> None:
+async def test_query_restarts_without_limit_after_pump_unavailable() -> None:
     run = counted_run(StandingPipeline())
     for _ in range(10):
         run._query_ended(PumpUnavailable("pump-1 is gone"))
     assert run.started == 10
 
 
-async def test_a_batch_that_must_go_inline_begins_again() -> None:
+async def test_query_restarts_for_batch_that_must_run_in_driver() -> None:
     run = counted_run(StandingPipeline())
     run._query_ended(NotSpread("two rows of d.t hold one value of (u)"))
     assert run.started == 1
 
 
-async def test_an_error_that_counts_ends_it_once_and_for_all() -> None:
+async def test_fatal_error_ends_run_in_spite_of_later_spark_failures() -> None:
     """What Spark says of a batch that failed on its own account does not begin it again."""
     run = counted_run(StandingPipeline())
     run._fail(Fenced("another drainer took over"))
@@ -87,7 +87,7 @@ async def test_an_error_that_counts_ends_it_once_and_for_all() -> None:
     assert run.started == 0
 
 
-async def test_a_range_that_differs_is_planned_anew_and_ends_it_where_that_does_not_help() -> None:
+async def test_differing_range_is_replanned_a_few_times_and_then_fatal() -> None:
     """A late commit is in the next plan; a pump that does not serve what it has is not mended by asking (rule 22)."""
     run = counted_run(StandingPipeline())
     for _ in range(SPARK_FAILURES_MAX + 1):
@@ -97,7 +97,7 @@ async def test_a_range_that_differs_is_planned_anew_and_ends_it_where_that_does_
     assert run.started == SPARK_FAILURES_MAX
 
 
-async def test_nothing_begins_while_stopping() -> None:
+async def test_query_does_not_restart_while_stopping() -> None:
     run = counted_run(StandingPipeline(stopping=True))
     run._query_ended(SparkFailed("interrupted"))
     assert run.started == 0
@@ -137,7 +137,7 @@ class Session:
         return found
 
 
-async def test_the_number_of_tasks_follows_the_executors() -> None:
+async def test_number_of_tasks_follows_executors() -> None:
     """Those of a cluster register when the session runs already, and one that dies takes its processors along."""
     scheduler, pipeline = Told(), Told()
     run = SparkRun(None, None, 1, pipeline, scheduler, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
@@ -147,7 +147,7 @@ async def test_the_number_of_tasks_follows_the_executors() -> None:
     assert scheduler.tasks == pipeline.tasks == [2, 16, 12, 1]
 
 
-async def test_after_every_batch_the_executors_are_looked_at() -> None:
+async def test_executors_are_counted_after_every_batch() -> None:
     class Applied(Told):
         current = Plan(1, 2, Mode.INLINE, (), 1)
         runs = 0
@@ -171,7 +171,7 @@ async def test_after_every_batch_the_executors_are_looked_at() -> None:
     assert feed.covered == (1, 2), "its files would never be removed"
 
 
-async def test_a_session_that_is_over_ends_the_drainer_with_both_reasons() -> None:
+async def test_stopped_spark_session_ends_run_with_both_reasons() -> None:
     """A master may end an application whose executors all failed."""
 
     class OverRun(CountedRun):
@@ -184,7 +184,7 @@ async def test_a_session_that_is_over_ends_the_drainer_with_both_reasons() -> No
         await asyncio.wait_for(run.wait(), 60)
 
 
-async def test_what_a_node_lacks_is_the_reason_even_if_another_failure_comes_last() -> None:
+async def test_missing_module_on_node_is_reported_as_reason() -> None:
     pipeline = StandingPipeline()
     run = counted_run(pipeline)
     run._query_ended(NodeLacks("node a has no module drainer"))
@@ -194,7 +194,7 @@ async def test_what_a_node_lacks_is_the_reason_even_if_another_failure_comes_las
         await asyncio.wait_for(run.wait(), 60)
 
 
-async def test_what_a_node_lacked_before_is_forgotten_with_progress() -> None:
+async def test_missing_module_on_node_is_forgotten_after_progress() -> None:
     pipeline = StandingPipeline()
     run = counted_run(pipeline)
     run._query_ended(NodeLacks("node a has no module drainer"))
@@ -298,7 +298,7 @@ class Batches:
         return self._pool.submit(batch)
 
 
-async def test_a_batch_is_read_while_the_one_before_it_is_applied_and_applied_behind_it() -> None:
+async def test_batch_is_read_while_the_one_before_is_applied() -> None:
     gates = Gates()
     batches = Batches(gates)
     gates.open("read 1")
@@ -317,7 +317,7 @@ async def test_a_batch_is_read_while_the_one_before_it_is_applied_and_applied_be
     assert [plan.until_ts for plan in gates.behind] == [1, 2]
 
 
-async def test_a_batch_of_another_kind_waits_and_is_applied_before_spark_goes_on() -> None:
+async def test_batch_in_driver_waits_for_the_one_before_and_completes() -> None:
     """A DDL is in it, for one."""
     gates = Gates()
     batches = Batches(gates)
@@ -334,7 +334,7 @@ async def test_a_batch_of_another_kind_waits_and_is_applied_before_spark_goes_on
     assert gates.position_ts == 2
 
 
-async def test_behind_a_batch_that_failed_nothing_is_applied() -> None:
+async def test_batch_after_failed_one_is_not_applied() -> None:
     """Its own error begins it again, not that of the batch that was read behind it."""
     gates = Gates()
     batches = Batches(gates)
@@ -357,7 +357,7 @@ async def test_behind_a_batch_that_failed_nothing_is_applied() -> None:
     assert gates.position_ts == 1
 
 
-async def test_a_batch_that_fails_when_there_is_no_next_one_ends_the_query() -> None:
+async def test_failed_batch_without_next_one_stops_query() -> None:
     gates = Gates()
     batches = Batches(gates)
     gates.open("read 1")
@@ -369,7 +369,7 @@ async def test_a_batch_that_fails_when_there_is_no_next_one_ends_the_query() -> 
     assert batches.run.started == 1
 
 
-async def test_an_error_that_counts_in_the_batch_before_ends_the_drainer() -> None:
+async def test_fatal_error_of_batch_before_ends_run() -> None:
     gates = Gates()
     batches = Batches(gates)
     gates.open("read 1")
@@ -384,7 +384,7 @@ async def test_an_error_that_counts_in_the_batch_before_ends_the_drainer() -> No
     assert batches.run.started == 0 and "begin apply 2" not in gates.log
 
 
-async def test_what_cannot_be_read_is_told_when_the_batch_before_it_is_applied() -> None:
+async def test_read_error_is_raised_after_batch_before_is_applied() -> None:
     """Else the next query would begin with a batch that is still being applied."""
     gates = Gates()
     batches = Batches(gates)
@@ -402,7 +402,7 @@ async def test_what_cannot_be_read_is_told_when_the_batch_before_it_is_applied()
     assert batches.run.started == 1
 
 
-async def test_a_query_that_ends_by_itself_waits_for_the_batch_that_is_applied() -> None:
+async def test_ended_query_restarts_after_applying_batch() -> None:
     """The next one begins at the position, which is not known before."""
     gates = Gates()
     batches = Batches(gates)
@@ -416,7 +416,7 @@ async def test_a_query_that_ends_by_itself_waits_for_the_batch_that_is_applied()
     assert (batches.run.started, gates.position_ts) == (1, 1)
 
 
-async def test_a_read_that_stops_with_the_drainer_is_no_error() -> None:
+async def test_cancelled_read_while_stopping_is_not_error() -> None:
     gates = Gates()
     batches = Batches(gates)
     gates.open("read 1")
@@ -439,7 +439,7 @@ class GoneQuery:
         raise ConnectionRefusedError("the JVM is gone")
 
 
-async def test_a_failed_batch_whose_query_cannot_be_stopped_stops_no_later_one() -> None:
+async def test_failed_stop_of_query_does_not_stop_next_one() -> None:
     """Else the next query's first batch would wait for ever."""
     gates = Gates()
     batches = Batches(gates)

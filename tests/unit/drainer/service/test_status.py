@@ -27,7 +27,7 @@ def seconds_ago(seconds: float) -> int:
 
 
 @pytest.mark.parametrize("has_position", [True, False])
-async def test_lag_before_anything_is_applied_is_the_age_of_the_first_binlog(has_position: bool) -> None:
+async def test_lag_before_first_batch_is_age_of_first_binlog(has_position: bool) -> None:
     status = status_at(seconds_ago(138), 5) if has_position else status_at(0, seconds_ago(138))
     assert 138 <= status._lag_s() < 600
     assert not status._is_synced(), "nothing came because nothing can be applied"
@@ -56,11 +56,11 @@ async def test_the_phase_until_the_first_batch_is_applied() -> None:
     assert phase() == "", "there is nothing to apply"
 
 
-async def test_lag_grows_from_the_start_where_the_first_binlog_is_not_known() -> None:
+async def test_lag_with_unknown_first_binlog_counts_from_start() -> None:
     status = status_at(0)
     status._first_ts = seconds_ago(70)
     assert status._lag_s() >= 70
 
 
-async def test_a_drainer_that_has_applied_everything_is_synced() -> None:
+async def test_drainer_that_has_applied_everything_is_synced() -> None:
     assert status_at(seconds_ago(2))._is_synced()

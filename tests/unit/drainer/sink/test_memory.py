@@ -27,7 +27,7 @@ def work(after: int, until: int, *rows: NetRow, changes: tuple[Change, ...] = ()
     return SegmentWork(after, until, (Folded(SHAPE, rows),), Ordered(changes), 1, 1)
 
 
-def test_position_and_rows_move_together_and_once() -> None:
+def test_apply_moves_position_and_rows_together_once() -> None:
     store = Store()
     one = MemorySink(store)
     assert one.open(IDENTITY, 100).fresh
@@ -40,7 +40,7 @@ def test_position_and_rows_move_together_and_once() -> None:
     assert (store.rows, one.commit_ts) == ({("d", "t"): {b"1": b"(1)"}}, 200)
 
 
-def test_a_successor_fences_the_one_before() -> None:
+def test_successor_fences_driver_and_slot_writers_before_it() -> None:
     store = Store()
     old, new = MemorySink(store), MemorySink(store)
     old.open(IDENTITY, 200)
@@ -88,7 +88,7 @@ def test_a_slot_of_a_range_that_is_finished_writes_nothing() -> None:
     assert one.store.rows == {}
 
 
-def test_a_closed_one_moves_nothing_and_the_schema_version_never_goes_back() -> None:
+def test_closed_sink_moves_nothing_and_schema_version_never_decreases() -> None:
     one = MemorySink()
     one.open(IDENTITY, 100)
     one.advance(200, 9)
@@ -99,7 +99,7 @@ def test_a_closed_one_moves_nothing_and_the_schema_version_never_goes_back() -> 
         one.advance(400, 9)
 
 
-def test_jobs_are_remembered() -> None:
+def test_ddl_job_is_done_after_its_ddl_ran() -> None:
     one = MemorySink()
     one.open(IDENTITY, 100)
     job = Job(5, ActionType.CREATE_TABLE, schema_version=9)
@@ -108,13 +108,13 @@ def test_jobs_are_remembered() -> None:
     assert one.store.position.read() == Stored(one.commit_ts, 9, 1, "n")
 
 
-def test_a_servers_password_is_not_shown_but_travels() -> None:
+def test_server_config_hides_password_in_repr_and_keeps_it_when_pickled() -> None:
     config = ServerConfig(password="hidden")
     assert "hidden" not in repr(config)
     assert pickle.loads(pickle.dumps(config)).password == "hidden"
 
 
-def test_lock_names_fit_and_differ() -> None:
+def test_lock_names_are_unique_within_64_characters() -> None:
     """64 characters are the servers' limit; two long changefeeds do not share a lock."""
     names = {lock_name(1, "f" * 90 + end) for end in "ab"} | {lock_name(2, "f")}
     assert len(names) == 3

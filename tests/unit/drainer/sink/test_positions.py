@@ -70,7 +70,7 @@ class TestFile(PositionSuite):
         return transaction
 
 
-def test_jobs_of_an_earlier_day_are_forgotten_and_no_others() -> None:
+def test_purge_removes_only_jobs_old_in_both_days_and_ids() -> None:
     """One that ran early is asked for again at its own binlog, whatever ids partitions have taken meanwhile."""
     store = DocumentPositionStore(Document(), "x")
     begin = tso.compose(1_700_000_000_000, 0)
@@ -101,7 +101,7 @@ def written(path: Path) -> None:
     file.close()
 
 
-def test_all_of_it_is_read_back(tmp_path: Path) -> None:
+def test_position_file_reads_back_everything_written(tmp_path: Path) -> None:
     written(tmp_path / "p")
     file = PositionFile(tmp_path / "p", OURS)
     with file.transaction() as store:
@@ -112,7 +112,7 @@ def test_all_of_it_is_read_back(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_file_cut_anywhere_is_refused_and_is_no_first_start(tmp_path: Path) -> None:
+def test_position_file_cut_at_any_byte_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "p")
     whole = (tmp_path / "p").read_bytes()
     file = PositionFile(tmp_path / "p", OURS)
@@ -123,7 +123,7 @@ def test_a_file_cut_anywhere_is_refused_and_is_no_first_start(tmp_path: Path) ->
     file.close()
 
 
-def test_a_file_with_another_byte_is_refused(tmp_path: Path) -> None:
+def test_position_file_with_changed_byte_is_refused_by_checksum(tmp_path: Path) -> None:
     written(tmp_path / "p")
     whole = (tmp_path / "p").read_text()
     file = PositionFile(tmp_path / "p", OURS)
@@ -135,7 +135,7 @@ def test_a_file_with_another_byte_is_refused(tmp_path: Path) -> None:
     file.close()
 
 
-def test_what_a_crash_left_beside_the_file_is_not_looked_at(tmp_path: Path) -> None:
+def test_partial_new_file_left_by_crash_is_ignored(tmp_path: Path) -> None:
     written(tmp_path / "p")
     (tmp_path / "p.new").write_text('{"crc"')
     file = PositionFile(tmp_path / "p", OURS)
@@ -147,7 +147,7 @@ def test_what_a_crash_left_beside_the_file_is_not_looked_at(tmp_path: Path) -> N
     file.close()
 
 
-def test_one_drainer_at_a_time(tmp_path: Path) -> None:
+def test_position_file_is_locked_by_one_drainer_at_a_time(tmp_path: Path) -> None:
     file = PositionFile(tmp_path / "p", OURS)
     with pytest.raises(LockHeld, match="another drainer"):
         PositionFile(tmp_path / "p", OURS)
@@ -155,7 +155,7 @@ def test_one_drainer_at_a_time(tmp_path: Path) -> None:
     PositionFile(tmp_path / "p", OURS).close()
 
 
-def test_another_changefeed_s_file_is_refused(tmp_path: Path) -> None:
+def test_position_file_of_another_changefeed_is_refused(tmp_path: Path) -> None:
     written(tmp_path / "p")
     file = PositionFile(tmp_path / "p", Identity(7, "other", "n"))
     with pytest.raises(DestinationRefused, match="is the position of changefeed 'main'"), file.transaction():
@@ -163,7 +163,7 @@ def test_another_changefeed_s_file_is_refused(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_disk_that_refuses_changes_nothing(tmp_path: Path) -> None:
+def test_position_file_is_unchanged_when_writing_fails(tmp_path: Path) -> None:
     written(tmp_path / "p")
     before = (tmp_path / "p").read_text()
     (tmp_path / "p.new").mkdir()
@@ -175,13 +175,13 @@ def test_a_disk_that_refuses_changes_nothing(tmp_path: Path) -> None:
     assert json.loads(before)["body"]["changefeed"] == "main"
 
 
-def test_a_position_is_made_once(tmp_path: Path) -> None:
+def test_creating_position_twice_is_refused(tmp_path: Path) -> None:
     document = Document(Stored(1, 1, 1))
     with pytest.raises(PositionMoved):
         DocumentPositionStore(document, "x").create(2)
 
 
-def test_a_directory_is_made_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_created_directories_are_synced_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash of the machine must not take it away with the position that was flushed into it."""
     synced: list[Path] = []
     monkeypatch.setattr("binlog.runtime.directories.sync_directory", synced.append)
@@ -189,7 +189,7 @@ def test_a_directory_is_made_durably(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert synced == [tmp_path, tmp_path / "a"]
 
 
-def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_is_refused_with_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no other drainer."""
 
     def no_locks(*_: object) -> None:
@@ -201,7 +201,7 @@ def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("missing", ["notes", "jobs", "chunks", "position"])
-def test_a_file_of_another_version_is_told(tmp_path: Path, missing: str) -> None:
+def test_position_file_of_another_version_is_refused(tmp_path: Path, missing: str) -> None:
     """Its checksum is right."""
     written(tmp_path / "p")
     body = json.loads((tmp_path / "p").read_text())["body"]

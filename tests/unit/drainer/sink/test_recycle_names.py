@@ -16,7 +16,9 @@ OWNER = recycle_names.tag(Identity(7, "main", "n"))
 @given(
     st.integers(0, (1 << 63) - 1), st.integers(1, (1 << 48) - 1), st.integers(1, (1 << 48) - 1), st.text(max_size=64)
 )
-def test_a_name_is_read_back(commit_ts: int, job_id: int, table_id: int, table: str) -> None:
+def test_recycled_table_name_is_parsed_back_within_64_characters(
+    commit_ts: int, job_id: int, table_id: int, table: str
+) -> None:
     name = recycle_names.name_for(OWNER, commit_ts=commit_ts, job_id=job_id, table_id=table_id, table=table)
     assert len(recycle_names.fresh_name(name)) <= 64
     assert recycle_names.kept(OWNER, [name]) == [recycle_names.Kept(commit_ts, job_id, table_id, name)]
@@ -24,7 +26,7 @@ def test_a_name_is_read_back(commit_ts: int, job_id: int, table_id: int, table: 
     assert fresh.fresh
 
 
-def test_only_our_own_and_the_latest() -> None:
+def test_recycled_tables_are_changefeeds_own_with_latest_found() -> None:
     """A table that came back and went again is there twice if the first was brought back by hand."""
     other = recycle_names.tag(Identity(7, "other", "n"))
     names = [
@@ -39,7 +41,7 @@ def test_only_our_own_and_the_latest() -> None:
     assert recycle_names.latest(found, 6) is None
 
 
-def test_a_table_expires_by_the_time_in_its_name() -> None:
+def test_recycled_table_expires_by_time_in_its_name() -> None:
     at = tso.compose(1_000_000, 7)
     table = recycle_names.Kept(at, 1, 2, "x")
     assert not table.is_expired(tso.compose(1_003_600), 3_600)

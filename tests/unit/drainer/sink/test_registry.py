@@ -63,7 +63,7 @@ def compared(tree: ast.AST) -> Iterator[tuple[int, str]]:
                     yield part.lineno, str(part.value)
 
 
-def test_no_module_asks_for_a_destination_s_name() -> None:
+def test_no_module_outside_destinations_compares_db_type() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name!r}"
         for path in modules()
@@ -82,11 +82,11 @@ def test_no_module_asks_for_a_destination_s_name() -> None:
         "place.startswith('sqlite:')",
     ],
 )
-def test_what_the_check_finds(source: str) -> None:
+def test_db_type_check_finds_each_form_of_comparison(source: str) -> None:
     assert list(compared(ast.parse(source)))
 
 
-def test_no_module_imports_a_destination_s_package() -> None:
+def test_no_module_outside_destinations_imports_their_packages() -> None:
     own = tuple(f"drainer.sink.{name}" for name in (*PACKAGES, "memory"))
     found = []
     for path in modules():
@@ -98,7 +98,7 @@ def test_no_module_imports_a_destination_s_package() -> None:
 
 
 @pytest.mark.parametrize("db_type", registry.KINDS)
-def test_every_kind_is_made_without_touching_anything(db_type: str, tmp_path: Path) -> None:
+def test_every_kind_of_sink_is_made_without_creating_files(db_type: str, tmp_path: Path) -> None:
     path = {key: str(tmp_path / "x") for key in ("path", "dir") if key in keys(db_type)}
     to = registry.section(db_type).model_validate({**MINIMAL.get(db_type, {}), **path})
     to.check()
@@ -114,18 +114,18 @@ def keys(db_type: str) -> set[str]:
     return {info.alias or name for name, info in registry.section(db_type).model_fields.items()}
 
 
-def test_a_kind_that_is_not_there_is_named_with_those_that_are() -> None:
+def test_unknown_db_type_is_refused_with_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"'oracle'.*mysql"):
         registry.kind("oracle")
 
 
-def test_every_writer_can_be_imported() -> None:
+def test_writer_modules_of_every_kind_can_be_imported() -> None:
     for kind in registry.KINDS.values():
         for name in kind.writer:
             import_module(name)
 
 
-def test_a_library_that_is_not_installed_is_named_where_it_is_needed() -> None:
+def test_missing_client_library_is_named_when_its_sink_is_made() -> None:
     """And stands in nobody else's way."""
     code = (
         "import sys; sys.modules['confluent_kafka'] = None; from drainer.sink import registry\n"
@@ -141,7 +141,7 @@ def test_a_library_that_is_not_installed_is_named_where_it_is_needed() -> None:
     )
 
 
-def test_the_table_imports_no_destination() -> None:
+def test_registry_section_imports_no_destination_driver() -> None:
     """Who reads a configuration for one destination does not load the others' drivers."""
     code = (
         "import sys; from drainer.sink import registry; registry.section('sqlite'); "
@@ -151,7 +151,7 @@ def test_the_table_imports_no_destination() -> None:
     assert shown.stdout.strip() == "[]"
 
 
-def test_a_key_of_another_kind_is_refused_with_both_names() -> None:
+def test_key_of_another_db_type_is_refused_with_both_names() -> None:
     with pytest.raises(ValidationError) as refused:
         taken("mysql", {"host": "h", "path": "x"})
     (error,) = refused.value.errors()
@@ -160,13 +160,13 @@ def test_a_key_of_another_kind_is_refused_with_both_names() -> None:
     assert "sqlite" in error["msg"]
 
 
-def test_an_unknown_key_is_refused_as_unknown() -> None:
+def test_unknown_section_key_is_refused() -> None:
     with pytest.raises(ValidationError) as refused:
         taken("sqlite", {"path": "x", "no-such": 1})
     assert [error["type"] for error in refused.value.errors()] == ["extra_forbidden"]
 
 
-def test_a_section_is_that_of_its_kind() -> None:
+def test_section_class_matches_its_db_type() -> None:
     assert [names for names in sections() if "mysql" in names] == ["mysql, tidb, mariadb"]
     for db_type in registry.KINDS:
         found = taken(db_type, {})

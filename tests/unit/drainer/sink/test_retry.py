@@ -14,7 +14,7 @@ from drainer.sink.errors import DestinationDown, DestinationError
 from drainer.sink.retry import Patience
 
 
-def test_time_runs_from_the_first_failure() -> None:
+def test_retry_deadline_starts_at_first_failure() -> None:
     """Work that goes well for long, and then loses its connection, is tried again."""
     patience = Patience("the test", 0.05)
     deadline_s = time.monotonic() + 0.1
@@ -46,13 +46,13 @@ def test_work_that_gives_up_says_for_how_long_it_has_failed() -> None:
     assert 10.0 <= found.value.failing_s < 300
 
 
-def test_without_patience_the_first_failure_is_the_end() -> None:
+def test_retry_deadline_of_zero_raises_at_first_failure() -> None:
     with pytest.raises(DestinationDown):
         Patience("the test", 0.0).failed(DestinationError("once"))
 
 
 @pytest.mark.parametrize("is_second", [False, True])
-def test_a_failure_is_told_when_it_comes_again_or_took_long(monkeypatch: pytest.MonkeyPatch, is_second: bool) -> None:
+def test_failure_is_reported_after_repeats_or_long_try(monkeypatch: pytest.MonkeyPatch, is_second: bool) -> None:
     """Five tries of ten seconds each would be a silent minute; a deadlock or two are nothing to be told of."""
     now = [1000.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])

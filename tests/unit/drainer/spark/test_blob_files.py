@@ -37,7 +37,7 @@ INTENT = Intent(BASE, BASE + 50, 2, 10, 1, "")
 
 
 @given(st.lists(st.dictionaries(st.integers(0, 9), st.binary(max_size=50)), max_size=4))
-def test_what_several_tasks_write_is_found(tmp_path: Path, tasks: list[dict[int, bytes]]) -> None:
+def test_blobs_of_several_tasks_are_read_back_from_files(tmp_path: Path, tasks: list[dict[int, bytes]]) -> None:
     written = [blob_files.write(str(tmp_path), slots) for slots in tasks]
     for slots, references in zip(tasks, written, strict=True):
         assert {slot: join_blobs([one], blob_files.read) for slot, one in references.items()} == {
@@ -45,20 +45,20 @@ def test_what_several_tasks_write_is_found(tmp_path: Path, tasks: list[dict[int,
         }
 
 
-def test_a_head_stands_before_each_blob(tmp_path: Path) -> None:
+def test_blob_file_has_its_head_before_each_blob(tmp_path: Path) -> None:
     references = blob_files.write(str(tmp_path), {0: b"first", 1: b"", 2: b"third"}, b"head:")
     found = [join_blobs([one], blob_files.read) for one in references.values()]
     assert found == [[b"head:first"], [b"head:"], [b"head:third"]]
 
 
-def test_only_references_go_through_the_jvm(tmp_path: Path) -> None:
+def test_blob_files_return_only_small_references(tmp_path: Path) -> None:
     references = blob_files.write(str(tmp_path), {0: bytes(5 << 20), 1: b"small"})
     assert max(map(len, references.values())) < 1000
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size == (5 << 20) + 5
 
 
-def test_a_file_that_is_too_short_or_gone(tmp_path: Path) -> None:
+def test_truncated_or_missing_blob_file_is_refused(tmp_path: Path) -> None:
     references = blob_files.write(str(tmp_path), {0: b"first", 1: b"second"})
     (file,) = tmp_path.iterdir()
     os.truncate(file, 8)
@@ -80,7 +80,7 @@ class ShortReads(io.FileIO):
         return super().readinto(memoryview(buffer)[:3]) or 0
 
 
-def test_a_blob_that_the_kernel_gives_in_several_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blob_returned_in_several_reads_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     references = blob_files.write(str(tmp_path), {0: b"first", 1: b"the second blob" * 1000})
 
     def opened(path: Path, _mode: str, buffering: int = -1) -> Any:
@@ -91,7 +91,7 @@ def test_a_blob_that_the_kernel_gives_in_several_reads(tmp_path: Path, monkeypat
     assert join_blobs([references[1]], blob_files.read) == [b"the second blob" * 1000]
 
 
-def test_a_file_that_cannot_be_written_leaves_its_room(tmp_path: Path) -> None:
+def test_blob_file_that_fails_to_write_is_removed(tmp_path: Path) -> None:
     """A full disk: a task is attempted four times, and what each leaves would be there until the batch has ended."""
     program = (
         "import resource, signal, sys\n"
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_written_leaves_its_room(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_task_of_a_batch_that_is_gone_fails(tmp_path: Path) -> None:
+def test_blob_file_write_without_its_folder_fails(tmp_path: Path) -> None:
     """It must not bring back the folder, which nobody would remove."""
     with pytest.raises(FileNotFoundError):
         blob_files.write(str(tmp_path / "1-2"), {0: b"x"})
@@ -127,7 +127,7 @@ class Line:
 @pytest.mark.parametrize(
     ("base", "fold", "there"), [("files", object(), True), ("files", None, False), ("", object(), False)]
 )
-def test_tasks_that_fold_are_told_the_folder(tmp_path: Path, base: str, fold: Any, there: bool) -> None:
+def test_folding_tasks_get_blob_folder_of_their_batch(tmp_path: Path, base: str, fold: Any, there: bool) -> None:
     folder = str(tmp_path / base) if base else ""
     options = SourceOptions.parse({"planner": "p", "packed": "true", **({"blob-folder": folder} if folder else {})})
     reader = planned_reader.PlannedReader(options)
@@ -139,7 +139,7 @@ def test_tasks_that_fold_are_told_the_folder(tmp_path: Path, base: str, fold: An
     assert [one for one in tmp_path.rglob("*") if one.is_dir() and "-" in one.name] == ([Path(wanted)] if there else [])
 
 
-def test_files_go_when_nobody_refers_to_the_batch(tmp_path: Path) -> None:
+def test_blob_files_are_removed_with_last_reference_to_batch(tmp_path: Path) -> None:
     for range_ in ((1, 5), (5, 9)):
         Path(blob_files.folder_of(str(tmp_path), *range_)).mkdir()
         blob_files.write(blob_files.folder_of(str(tmp_path), *range_), {0: b"x"})
@@ -154,7 +154,7 @@ def test_files_go_when_nobody_refers_to_the_batch(tmp_path: Path) -> None:
     assert {one.name for one in tmp_path.iterdir()} == {"5-9"}
 
 
-def test_a_cluster_s_tasks_get_no_folder_of_the_driver() -> None:
+def test_tasks_of_cluster_get_no_blob_folder() -> None:
     assert "blob-folder" not in Query(None, options={})._options  # type: ignore[arg-type]
     assert Query(None, options={}, one_machine=True)._options["blob-folder"]  # type: ignore[arg-type]
     SparkBatch(None, ErrorSeal.new()).covers(1, 5)  # type: ignore[arg-type]  # and nothing is removed
@@ -183,7 +183,7 @@ class Order:
 
 
 @pytest.mark.parametrize("in_files", [True, False])
-def test_a_slot_is_whole_or_refused_whichever_way_it_came(tmp_path: Path, in_files: bool) -> None:
+def test_slot_from_files_or_rows_is_whole_or_refused(tmp_path: Path, in_files: bool) -> None:
     """Rule 22: each slot hears of all parts, one without rows, too."""
     pump = StubPump()
     payloads = [

@@ -74,21 +74,21 @@ def in_spark(error: BaseException) -> RuntimeError:
 
 
 @pytest.mark.parametrize("kind", all_errors(), ids=lambda kind: f"{kind.__module__}.{kind.__qualname__}")
-def test_what_a_task_raises_is_what_the_driver_gets(kind: type[BinlogError]) -> None:
+def test_error_of_task_reaches_driver_with_class_and_fields(kind: type[BinlogError]) -> None:
     error = example(kind)
     found = SEAL.unwrap(in_spark(SEAL.carry(error)))
     assert type(found) is kind
     assert (str(found), found.args, vars(found)) == (str(error), error.args, vars(error))
 
 
-def test_fields_of_every_kind_of_value() -> None:
+def test_error_fields_of_every_kind_of_value_survive_spark() -> None:
     error = BinlogError(b"\xff", (1, ("a", None)), [True, 1.5], {3: b"x"})
     error.place = (1, 2)  # type: ignore[attr-defined]
     found = SEAL.unwrap(in_spark(SEAL.carry(error)))
     assert (found.args, vars(found)) == (error.args, vars(error))
 
 
-def test_the_driver_knows_every_error_that_a_worker_may_raise() -> None:
+def test_every_error_class_of_worker_is_loaded_in_driver() -> None:
     """A class that is not loaded in the driver would arrive as SparkFailed."""
     count = (
         "import {0}\nfrom binlog.errors import BinlogError\n"
@@ -124,7 +124,7 @@ def forged(seal: ErrorSeal = STRANGE) -> str:
     return str(seal.carry(UniqueConflict("s", schema="s", table="t", key="k")))
 
 
-def test_a_pickle_in_the_text_is_text(tmp_path: Path) -> None:
+def test_pickle_in_error_text_is_not_loaded(tmp_path: Path) -> None:
     trace = tmp_path / "called"
     pickled = base64.b64encode(pickle.dumps((Harmful(trace), (), {}))).decode()
     for mark in (f"<binlog-error:{pickled}>", f"<binlog-error:{pickled}:{'0' * 64}>"):
@@ -133,7 +133,7 @@ def test_a_pickle_in_the_text_is_text(tmp_path: Path) -> None:
     assert not trace.exists()
 
 
-def test_a_forged_mark_counts_for_nothing_and_hides_nothing() -> None:
+def test_forged_error_mark_is_ignored_and_hides_no_real_one() -> None:
     assert isinstance(SEAL.unwrap(in_spark(RuntimeError(forged()))), SparkFailed)
     for names in (forged(), forged()[:-1], "<binlog-error:", "<binlog-error:AAAA:", f"{forged()}<binlog-error:AAAA"):
         error = RowMissing(f"no such row: {names}", schema=names, table="t")
@@ -142,7 +142,7 @@ def test_a_forged_mark_counts_for_nothing_and_hides_nothing() -> None:
         assert found.schema == names
 
 
-def test_without_a_secret_nothing_is_taken_out_of_the_text() -> None:
+def test_error_seal_without_secret_takes_nothing_from_text() -> None:
     alone = ErrorSeal()
     assert "binlog-error" not in str(alone.carry(PumpUnavailable("pump a: gone")))
     text = forged().rpartition("<binlog-error:")[2].partition(":")[0]
@@ -169,13 +169,13 @@ def test_without_a_secret_nothing_is_taken_out_of_the_text() -> None:
     ],
     ids=lambda parts: repr(parts)[:40],
 )
-def test_an_executor_of_another_version_fails_plainly(parts: bytes | dict[str, object]) -> None:
+def test_signed_error_of_another_version_becomes_spark_failed(parts: bytes | dict[str, object]) -> None:
     """Signed, so from an executor of ours; yet not what this version writes."""
     text = base64.b64encode(parts if isinstance(parts, bytes) else json.dumps(parts).encode()).decode()
     assert isinstance(SEAL.unwrap(in_spark(RuntimeError(f"<binlog-error:{text}:{SEAL._code(text)}>"))), SparkFailed)
 
 
-def test_cut_and_changed_at_every_place() -> None:
+def test_sealed_error_cut_or_changed_at_any_byte_is_ignored() -> None:
     whole = str(SEAL.carry(DecodeError("binlog", offset=7, detail="torn")))
     for at in range(len(whole)):
         assert isinstance(SEAL.unwrap(RuntimeError(whole[:at])), SparkFailed)
@@ -185,7 +185,7 @@ def test_cut_and_changed_at_every_place() -> None:
         assert isinstance(SEAL.unwrap(RuntimeError(whole[:at] + changed + whole[at + 1 :])), SparkFailed)
 
 
-def test_the_secret_is_not_shown() -> None:
+def test_error_seal_secret_is_never_shown() -> None:
     secret = ErrorSeal.new().secret
     assert len(secret) >= 32
     assert secret not in repr(ErrorSeal(secret))
@@ -202,11 +202,11 @@ def test_the_secret_is_not_shown() -> None:
     ],
     ids=lambda e: type(e).__name__,
 )
-def test_what_the_pipeline_decides_by(error: BinlogError) -> None:
+def test_error_fields_used_by_pipeline_survive_spark(error: BinlogError) -> None:
     assert vars(SEAL.unwrap(in_spark(SEAL.carry(error)))) == vars(error) != {}
 
 
-def test_spark_s_own_failure_is_one_line() -> None:
+def test_spark_failure_is_reduced_to_one_line() -> None:
     text = "[STREAM_FAILED] Query terminated\nTraceback:\n  File x\nOSError: disk full\n\tat org"
     found = SEAL.unwrap(RuntimeError(text))
     assert isinstance(found, SparkFailed) and str(found) == "OSError: disk full"
@@ -234,7 +234,7 @@ def test_spark_s_own_failure_is_one_line() -> None:
         ),
     ],
 )
-def test_the_line_that_matters(text: str, reason: str) -> None:
+def test_reason_of_spark_error_is_its_relevant_line(text: str, reason: str) -> None:
     assert reason_of(text) == reason
 
 
@@ -245,7 +245,7 @@ class Asked(Py4JError):  # type: ignore[misc]
         raise ConnectionRefusedError
 
 
-def test_an_error_whose_text_nobody_can_tell_any_more_is_no_other_error() -> None:
+def test_error_whose_text_needs_ended_jvm_is_reported_as_jvm_ended() -> None:
     """A thread that failed over it would leave the drainer waiting for the end of a query that is over."""
     assert str(SEAL.unwrap(Asked())) == JVM_ENDED
     assert text_of(OSError("full")) == "OSError: full"

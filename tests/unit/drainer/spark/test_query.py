@@ -13,7 +13,7 @@ from drainer.spark.query import Query, SparkBatch
 from tests.support.servers import wait_until
 
 
-def test_a_query_that_was_not_started_can_be_stopped() -> None:
+def test_query_that_was_not_started_can_be_stopped() -> None:
     """A drainer that is told to stop just when a query begins again."""
     query = Query(None, options={})
     query.stop()
@@ -43,7 +43,7 @@ class Begins:
         assert self.stopped.wait(60)
 
 
-def test_a_query_that_is_stopped_while_it_starts_ends() -> None:
+def test_query_stopped_while_it_starts_ends() -> None:
     """Its first batch may fail before Spark has told that it runs, and no other batch would end it."""
     session: Any = Begins()
     query = Query(session, options={})
@@ -77,7 +77,7 @@ class Fails(Begins):
             self.error = error
 
 
-def test_files_of_a_batch_that_failed_go_with_its_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blob_files_of_failed_batch_are_removed_with_its_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A drainer may begin one query after another, for as long as a pump cannot be reached."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     session: Any = Fails()
@@ -98,7 +98,7 @@ def test_files_of_a_batch_that_failed_go_with_its_query(tmp_path: Path, monkeypa
     assert there_when_ended == [True], "one that is still applied reads its files"
 
 
-def test_files_go_where_the_next_query_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blob_files_are_removed_when_no_next_query_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("threading.excepthook", lambda _: None)
     session: Any = Fails()

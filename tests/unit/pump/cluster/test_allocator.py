@@ -29,7 +29,7 @@ def allocate(allocator: Allocator, count: int, clock_ms: int) -> int:
     return ts
 
 
-def test_rises_within_and_between_milliseconds() -> None:
+def test_allocated_timestamps_rise_within_and_between_milliseconds() -> None:
     allocator = in_office()
     first = allocate(allocator, 1, 1_000_000)
     assert first == compose(1_000_000, 0)
@@ -38,14 +38,14 @@ def test_rises_within_and_between_milliseconds() -> None:
     assert allocate(allocator, 1, 999_000) == compose(1_000_001, 1), "a clock that goes back changes nothing"
 
 
-def test_a_millisecond_that_is_full_gives_way_to_the_next() -> None:
+def test_allocation_moves_to_next_millisecond_when_logical_part_is_full() -> None:
     """A batch never straddles two: it ends with its last timestamp."""
     allocator = in_office()
     assert allocate(allocator, LOGICAL_MAX + 1, 1_000_000) == compose(1_000_000, LOGICAL_MAX)
     assert allocate(allocator, 2, 1_000_000) == compose(1_000_001, 1)
 
 
-def test_rule_7_nothing_at_or_above_the_bound() -> None:
+def test_rule_7_allocator_gives_no_timestamp_at_or_above_stored_bound() -> None:
     """What is given out is below what etcd holds, so that a successor can start there."""
     allocator = Allocator()
     allocator.begin_term(bound_ms=0, clock_ms=1_000_000, log_max_ts=0)
@@ -55,7 +55,7 @@ def test_rule_7_nothing_at_or_above_the_bound() -> None:
     assert physical_ms(allocate(allocator, 1, 1_000_000 + WINDOW_MS - 1)) < 1_000_000 + WINDOW_MS
 
 
-def test_rule_7_a_successor_starts_above_bound_clock_and_log() -> None:
+def test_rule_7_new_term_starts_above_bound_clock_and_log() -> None:
     """Its clock may be behind, and an etcd that lost its data must not take time back."""
     behind = in_office(bound_ms=2_000_000, clock_ms=1_000_000)
     assert allocate(behind, 1, 1_000_000) >= compose(2_000_000)
@@ -65,7 +65,7 @@ def test_rule_7_a_successor_starts_above_bound_clock_and_log() -> None:
     assert allocate(wiped, 1, 1_000_000) > compose(5_000_000, 7)
 
 
-def test_a_pump_that_returns_to_office_does_not_repeat_itself() -> None:
+def test_allocator_repeats_no_timestamp_when_same_pump_is_elected_again() -> None:
     allocator = in_office()
     first = allocate(allocator, 10, 1_000_000)
     allocator.begin_term(bound_ms=1_000_000 + WINDOW_MS, clock_ms=999_999, log_max_ts=0)
@@ -73,7 +73,7 @@ def test_a_pump_that_returns_to_office_does_not_repeat_itself() -> None:
     assert allocate(allocator, 1, 999_999) > first
 
 
-def test_rule_7_the_term_counts_from_before_the_request() -> None:
+def test_rule_7_term_length_counts_from_before_the_renewal_request() -> None:
     """The answer to a renewal may be late; the lease in etcd is not later for that."""
     term = Term()
     assert not term.holds(0)
@@ -86,7 +86,7 @@ def test_rule_7_the_term_counts_from_before_the_request() -> None:
     assert not term.holds(10)
 
 
-def test_rule_7_a_stopped_leader_wakes_up() -> None:
+def test_rule_7_stopped_leader_does_not_hold_term_after_waking_up() -> None:
     """It read nothing while it slept; its successor gave out 1500; now it allocates 501 - and must not answer."""
     old, term = in_office(clock_ms=500), Term()
     term.renewed(asked_s=0, ttl_s=3)
@@ -98,7 +98,7 @@ def test_rule_7_a_stopped_leader_wakes_up() -> None:
 
 
 @given(st.integers(0, 2**32))
-def test_rule_7_whoever_asks_later_gets_more(seed: int) -> None:
+def test_rule_7_later_requests_get_larger_timestamps_over_any_leaders_and_clocks(seed: int) -> None:
     """Leaders come and go with clocks that disagree: over all of them timestamps rise."""
     dice = random.Random(seed)
     stored_ms, last = 0, 0
@@ -129,7 +129,7 @@ def log_of(*ts: int) -> Callable[[int], int]:
     return lambda until_ts: max((each for each in ts if each <= until_ts), default=0)
 
 
-def test_a_bound_far_ahead_is_refused_and_the_error_names_the_repair() -> None:
+def test_bound_far_ahead_of_clock_is_refused_with_repair_command_in_error() -> None:
     """Who went on from there would give every transaction a ts of that time."""
     start_after(bound_ms=CLOCK_MS + DAY_MS, clock_ms=CLOCK_MS, log_ts_until=log_of())
     for bound_ms in (CLOCK_MS + DAY_MS + 1, physical_ms((1 << 63) - 1), 10**30):
@@ -138,7 +138,7 @@ def test_a_bound_far_ahead_is_refused_and_the_error_names_the_repair() -> None:
     start_after(bound_ms=CLOCK_MS + 9 * DAY_MS, clock_ms=CLOCK_MS, log_ts_until=log_of(), ahead_max_s=9 * 86_400)
 
 
-def test_a_ts_far_ahead_in_the_own_log_counts_only_where_no_bound_is_known() -> None:
+def test_ts_far_ahead_in_own_log_is_refused_only_if_bound_is_absent() -> None:
     """The bound is above everything that was given out; without one, nobody knows what was."""
     bad, good = (1 << 63) - 5, compose(CLOCK_MS + 1000)
     log = log_of(good, bad)

@@ -45,7 +45,7 @@ async def until(condition: Callable[[], bool], deadline_s: float = 60) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_one_is_elected_and_stores_its_bound_first() -> None:
+async def test_election_of_two_candidates_has_one_leader_that_stores_its_bound_first() -> None:
     etcd, clocks = MemoryEtcd(), Clocks()
     async with candidate(etcd, "a:1", clocks) as a, candidate(etcd, "b:1", clocks) as b:
         await until(lambda: a.leads or b.leads)
@@ -59,7 +59,7 @@ async def test_one_is_elected_and_stores_its_bound_first() -> None:
         await until(lambda: other.leader == leader.leader)
 
 
-async def test_rule_7_failover_continues_above() -> None:
+async def test_rule_7_failover_continues_above_last_timestamp_of_old_leader() -> None:
     """The leader stops: its lease goes at once, and the successor starts at the bound."""
     etcd, clocks = MemoryEtcd(), Clocks()
     async with candidate(etcd, "b:1", clocks) as b:
@@ -74,7 +74,7 @@ async def test_rule_7_failover_continues_above() -> None:
         assert await b.timestamps(1) > last
 
 
-async def test_rule_7_a_leader_whose_clock_says_the_term_is_over_refuses() -> None:
+async def test_rule_7_leader_refuses_when_its_clock_says_the_term_is_over() -> None:
     """It was stopped for a minute: nothing has told it that its lease is gone, and still it does not answer."""
     etcd, clocks = MemoryEtcd(), Clocks()
     async with candidate(etcd, "a:1", clocks) as a:
@@ -85,7 +85,7 @@ async def test_rule_7_a_leader_whose_clock_says_the_term_is_over_refuses() -> No
             await a.timestamps(1)
 
 
-async def test_rule_7_the_lease_is_looked_at_after_the_allocation() -> None:
+async def test_rule_7_lease_is_checked_after_allocation() -> None:
     """The process is stopped between the two."""
     etcd, clocks = MemoryEtcd(), Clocks()
 
@@ -105,7 +105,7 @@ async def test_rule_7_the_lease_is_looked_at_after_the_allocation() -> None:
             await a.timestamps(1)
 
 
-async def test_a_lost_lease_ends_the_term() -> None:
+async def test_lost_lease_ends_term_and_new_leader_becomes_known() -> None:
     """Expired, and taken by another pump at once: no more answers, and it knows the new leader."""
     etcd, clocks = MemoryEtcd(), Clocks()
     async with candidate(etcd, "a:1", clocks) as a:
@@ -121,7 +121,7 @@ async def test_a_lost_lease_ends_the_term() -> None:
         await until(lambda: a.leads)
 
 
-async def test_a_process_before_this_one_may_still_hold_the_lease() -> None:
+async def test_leader_key_of_an_earlier_process_at_same_address_is_named_in_error() -> None:
     """The key names this pump's own address: the error must not say that X gives out timestamps and X does not."""
     etcd, clocks = MemoryEtcd(), Clocks()
     await etcd.put(LEADER_KEY, b"a:1")
@@ -131,7 +131,7 @@ async def test_a_process_before_this_one_may_still_hold_the_lease() -> None:
             await a.timestamps(1)
 
 
-async def test_the_bound_moves_ahead_of_the_clock() -> None:
+async def test_stored_bound_stays_ahead_of_advancing_clock() -> None:
     etcd, clocks = MemoryEtcd(), Clocks()
     async with candidate(etcd, "a:1", clocks) as a:
         await until(lambda: a.leads)
@@ -146,7 +146,7 @@ async def test_the_bound_moves_ahead_of_the_clock() -> None:
         assert int(bound.value) > clocks.ms
 
 
-async def test_rule_7_a_bound_that_somebody_raised_is_respected() -> None:
+async def test_rule_7_leader_that_lost_its_key_does_not_raise_bound() -> None:
     """Raising is a transaction on the leader's key and the bound: who is no longer leader changes nothing."""
     etcd, clocks = MemoryEtcd(), Clocks()
     async with candidate(etcd, "a:1", clocks) as a:
@@ -167,7 +167,7 @@ async def test_rule_7_a_bound_that_somebody_raised_is_respected() -> None:
         assert after.value == before.value
 
 
-async def test_etcd_down_for_a_moment() -> None:
+async def test_leader_answers_through_short_etcd_outage_and_refuses_after_long_one() -> None:
     """A term outlives a short outage, and ends with a long one."""
     etcd, clocks = MemoryEtcd(), Clocks()
     async with candidate(etcd, "a:1", clocks) as a:
@@ -180,7 +180,7 @@ async def test_etcd_down_for_a_moment() -> None:
         etcd.recover()
 
 
-async def test_a_bound_that_is_no_number_is_an_error() -> None:
+async def test_bound_that_is_not_a_number_prevents_election() -> None:
     """Starting at 0 would take time back."""
     etcd, clocks = MemoryEtcd(), Clocks()
     await etcd.put(BOUND_KEY, b"soon")
@@ -189,7 +189,7 @@ async def test_a_bound_that_is_no_number_is_an_error() -> None:
         assert not a.leads
 
 
-async def test_a_bound_far_ahead_is_not_continued_and_a_repair_is_noticed() -> None:
+async def test_bound_far_ahead_prevents_election_until_it_is_repaired() -> None:
     """Nobody sees this pump lead meanwhile, so that one with a better clock can."""
     etcd, clocks = MemoryEtcd(), Clocks()
     far_ms = clocks.ms + 86_400_001
@@ -209,7 +209,7 @@ async def test_a_bound_far_ahead_is_not_continued_and_a_repair_is_noticed() -> N
         assert physical_ms(await a.timestamps(1)) < clocks.ms + 10
 
 
-async def test_a_clock_that_is_set_far_forward_in_office_is_not_followed() -> None:
+async def test_clock_set_far_forward_during_term_is_not_followed_by_bound() -> None:
     """The bound would follow it, and never come back."""
     etcd, clocks = MemoryEtcd(), Clocks()
     async with candidate(etcd, "a:1", clocks) as a:
@@ -225,7 +225,7 @@ async def test_a_clock_that_is_set_far_forward_in_office_is_not_followed() -> No
         assert int(bound.value) < 1_000_000 + 3_600_000 + 10_000
 
 
-async def test_members_name_the_leader() -> None:
+async def test_get_members_names_leader_and_fails_without_one() -> None:
     etcd, clocks = MemoryEtcd(), Clocks()
     async with candidate(etcd, "a:1", clocks, log_max_ts=compose(9_000_000)) as a:
         service = TsoService(a, 7)

@@ -56,7 +56,7 @@ class _SlowLease(MemoryLease):
         return left_s
 
 
-async def test_the_first_term_counts_from_before_the_grant() -> None:
+async def test_first_term_counts_from_before_the_lease_grant() -> None:
     """etcd counted from the moment it granted; when the answer came is of no matter."""
     clocks = Clocks()
     async with candidate(SlowEtcd(clocks, grant_s=1), "a:1", clocks) as a:
@@ -68,7 +68,7 @@ async def test_the_first_term_counts_from_before_the_grant() -> None:
             await a.timestamps(1)
 
 
-async def test_a_grant_that_took_longer_than_the_term_is_none() -> None:
+async def test_lease_grant_that_took_longer_than_the_term_starts_no_term() -> None:
     clocks = Clocks()
     etcd = SlowEtcd(clocks, grant_s=HOLDS_S, leases_max=3)
     led = False
@@ -83,7 +83,7 @@ async def test_a_grant_that_took_longer_than_the_term_is_none() -> None:
         assert not led
 
 
-async def test_a_renewal_counts_from_before_it_was_asked_for() -> None:
+async def test_lease_renewal_counts_from_before_its_request() -> None:
     clocks = Clocks()
     etcd = SlowEtcd(clocks, keep_alive_s=1)
     async with candidate(etcd, "a:1", clocks) as a:
@@ -98,7 +98,7 @@ async def test_a_renewal_counts_from_before_it_was_asked_for() -> None:
             await a.timestamps(1)
 
 
-async def test_an_ended_term_is_not_resumed() -> None:
+async def test_ended_term_is_not_resumed_by_late_renewal_answer() -> None:
     """The renewal's answer comes when the term is over: somebody else may have had one since, and its end is final,
     also where the answer, counted from its question, would reach further."""
     clocks = Clocks()
@@ -115,7 +115,7 @@ async def test_an_ended_term_is_not_resumed() -> None:
         assert await etcd.get(LEADER_KEY) is None
 
 
-async def test_the_lease_is_renewed_in_time() -> None:
+async def test_lease_is_renewed_before_term_ends() -> None:
     """Without renewals the term would be over."""
     clocks = Clocks()
     etcd = SlowEtcd(clocks)
@@ -127,7 +127,7 @@ async def test_the_lease_is_renewed_in_time() -> None:
         assert await a.timestamps(1)
 
 
-async def test_nobody_takes_a_leaders_place() -> None:
+async def test_candidate_does_not_overwrite_leader_key_created_meanwhile() -> None:
     """The key is created, never written over: a candidate that read "nobody leads" before the other one won."""
     clocks = Clocks()
 
@@ -170,7 +170,7 @@ async def _refused_to_raise(etcd: Elected, clocks: Clocks, a: Election) -> None:
         await asked
 
 
-async def test_the_bound_is_raised_by_the_leader_alone() -> None:
+async def test_bound_is_not_raised_after_leader_key_changed() -> None:
     """Another pump leads since the look: the write compares the leader's key."""
     clocks = Clocks()
     etcd = Elected(clocks)
@@ -186,7 +186,7 @@ async def test_the_bound_is_raised_by_the_leader_alone() -> None:
         assert await etcd.get(BOUND_KEY) == before
 
 
-async def test_the_bound_is_raised_from_what_was_read() -> None:
+async def test_bound_raised_meanwhile_is_not_overwritten_by_lower_one() -> None:
     """A higher bound that came since the look is not written over."""
     clocks = Clocks()
     etcd = Elected(clocks)
@@ -205,7 +205,7 @@ async def test_the_bound_is_raised_from_what_was_read() -> None:
         assert found.value == far
 
 
-async def test_a_bound_that_is_high_enough_is_used_by_its_leader_alone() -> None:
+async def test_stored_high_bound_is_not_used_after_leader_key_changed() -> None:
     """Nothing need be written then, so nothing is compared: the leader's key is looked at instead."""
     clocks = Clocks()
     etcd = SlowEtcd(clocks)
@@ -229,7 +229,7 @@ async def _turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_successor_starts_above_the_bound_its_log_and_its_clock() -> None:
+async def test_new_leader_starts_above_bound_log_and_clock() -> None:
     for bound_ms, log_ms in ((5_000_000, 0), (0, 6_000_000), (5_000_000, 6_000_000)):
         clocks = Clocks()
         etcd = SlowEtcd(clocks)

@@ -39,7 +39,7 @@ async def state_of(etcd: MemoryEtcd, name: str = "p1") -> NodeStatus:
     return record.status
 
 
-async def test_registration_and_lifecycle() -> None:
+async def test_node_registers_pauses_and_registers_again_with_previous_state() -> None:
     etcd = MemoryEtcd()
     node = Node(Registry(etcd), "p1", resolved_ts=lambda: 42)
     assert node.refuses_prewrites == "offline", "a pump registers before it accepts a prewrite"
@@ -55,7 +55,7 @@ async def test_registration_and_lifecycle() -> None:
     assert again.previous is State.PAUSED
 
 
-async def test_the_record_has_score_and_labels() -> None:
+async def test_registry_record_holds_current_score_and_labels() -> None:
     """Each heartbeat measures anew; labels of the operator stand beside those of the pump."""
     etcd = MemoryEtcd()
     node = Node(Registry(etcd), "p1", resolved_ts=lambda: 42, labels={"zone": "a"})
@@ -75,7 +75,7 @@ async def test_the_record_has_score_and_labels() -> None:
     beating.cancel()
 
 
-async def test_rule_1_final_is_said_while_paused_and_taken_back_before_anything_is_accepted() -> None:
+async def test_rule_1_final_label_lasts_while_paused_and_is_gone_after_registration() -> None:
     """The label and its ts survive heartbeats; the next life's registration has neither."""
     etcd = MemoryEtcd()
     node = await registered(etcd)
@@ -90,7 +90,7 @@ async def test_rule_1_final_is_said_while_paused_and_taken_back_before_anything_
     assert (back.state, back.final, back.label, back.max_commit_ts) == (State.ONLINE, False, None, 42)
 
 
-async def test_rule_1_paused_without_a_last_word_promises_nothing() -> None:
+async def test_rule_1_paused_record_without_final_ts_has_no_final_label() -> None:
     etcd = MemoryEtcd()
     node = await registered(etcd)
     await node.move(Event.PAUSE)
@@ -99,7 +99,7 @@ async def test_rule_1_paused_without_a_last_word_promises_nothing() -> None:
     assert (left.state, left.label, left.max_commit_ts) == (State.PAUSED, None, 42)
 
 
-async def test_the_record_reads_as_upstreams() -> None:
+async def test_registry_record_has_keys_and_label_form_of_original() -> None:
     """R-02: its keys in its order, labels in the shape its programs decode."""
     etcd = MemoryEtcd()
     node = Node(Registry(etcd), "p1", resolved_ts=lambda: 42)
@@ -116,7 +116,7 @@ async def test_the_record_reads_as_upstreams() -> None:
 
 
 @pytest.mark.parametrize("how", ["forced offline", "a second live instance", "deleted"])
-async def test_rule_2_a_foreign_write_stops_prewrites(how: str) -> None:
+async def test_rule_2_foreign_write_to_record_stops_prewrites(how: str) -> None:
     """Nobody overwrites the other in turns: who finds a revision not its own stops, and leaves the record alone."""
     etcd = MemoryEtcd()
     node = await registered(etcd)
@@ -139,7 +139,7 @@ async def test_rule_2_a_foreign_write_stops_prewrites(how: str) -> None:
         assert await state_of(etcd) == before
 
 
-async def test_rule_2_the_watch_notices_at_once() -> None:
+async def test_rule_2_watch_stops_prewrites_at_once_after_foreign_write() -> None:
     """Between two heartbeats a prewrite could be acknowledged by a pump that no longer counts."""
     etcd = MemoryEtcd()
     node = await registered(etcd)
@@ -154,7 +154,7 @@ async def test_rule_2_the_watch_notices_at_once() -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-async def test_rule_2_writes_whose_answers_were_lost_are_recognised(lost: int) -> None:
+async def test_rule_2_own_record_writes_are_recognised_after_lost_answers(lost: int) -> None:
     """etcd took one of them and failed before it said so: the next must not mistake it for a second instance."""
     etcd = LossyEtcd()
     node = await registered(etcd)
@@ -174,7 +174,7 @@ async def test_rule_2_writes_whose_answers_were_lost_are_recognised(lost: int) -
 # Identity
 
 
-def test_node_id(tmp_path: Path) -> None:
+def test_node_id_of_node_file_wins_and_generated_id_is_stored(tmp_path: Path) -> None:
     """P-LC-01: what `.node` holds wins, a configured id is not kept, a made one is."""
     assert node_id(tmp_path, "mine", "h:8250") == "mine"
     assert not (tmp_path / ".node").exists()
@@ -184,7 +184,7 @@ def test_node_id(tmp_path: Path) -> None:
     assert node_id(tmp_path, "mine", "h:9999") == made
 
 
-def test_node_id_that_cannot_be_read(tmp_path: Path) -> None:
+def test_node_id_fails_if_node_file_is_unreadable_or_id_has_slash(tmp_path: Path) -> None:
     (tmp_path / ".node").mkdir()
     with pytest.raises(ConfigError, match=r"\.node"):
         node_id(tmp_path, "", "h:8250")
@@ -193,7 +193,7 @@ def test_node_id_that_cannot_be_read(tmp_path: Path) -> None:
         node_id(tmp_path, "a/b", "h:8250")
 
 
-def test_the_directory_has_one_user(tmp_path: Path) -> None:
+def test_directory_lock_refuses_second_user_until_release(tmp_path: Path) -> None:
     """0700, and locked while the pump lives (P-LC-02)."""
     lock = DirectoryLock(tmp_path / "d")
     assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
@@ -234,7 +234,7 @@ async def drainer(etcd: MemoryEtcd, name: str, servicer: Drainer | None, *, age_
         await server.stop(None)
 
 
-async def test_notify_online_drainers() -> None:
+async def test_notify_drainers_reaches_living_ones_and_ignores_stale_records() -> None:
     """All must answer (P-LC-05); a dead one with a stale record is only warned about (L-20)."""
     etcd, living = MemoryEtcd(), Drainer()
     async with drainer(etcd, "d1", living), drainer(etcd, "stale", None, age_ms=31_000):
@@ -242,7 +242,7 @@ async def test_notify_online_drainers() -> None:
     assert living.notified == 1
 
 
-async def test_a_living_drainer_that_refuses() -> None:
+async def test_notify_drainers_fails_after_retries_if_living_drainer_refuses() -> None:
     etcd, servicer = MemoryEtcd(), Drainer(refuse=True)
     async with drainer(etcd, "d1", servicer):
         with pytest.raises(NotifyFailed, match="fail to notify all living drainer: d1"):

@@ -76,7 +76,7 @@ async def registered(etcd: MemoryEtcd) -> Node:
 
 
 @pytest.mark.parametrize("before", ["nobody", "a former life"])
-async def test_two_that_register_at_the_same_time(before: str) -> None:
+async def test_registration_fails_if_record_changes_between_read_and_write(before: str) -> None:
     """Whoever wrote between the look and the write keeps the record; the other one does not start."""
     etcd = BusyEtcd()
     if before == "a former life":
@@ -87,7 +87,7 @@ async def test_two_that_register_at_the_same_time(before: str) -> None:
     assert await etcd.status() == FOREIGN
 
 
-async def test_nothing_is_accepted_before_the_record_is_written() -> None:
+async def test_prewrites_are_refused_until_record_is_written() -> None:
     """A drainer lists the pumps: one that is not in the list yet must not take a prewrite."""
     etcd = BusyEtcd()
     node = made(etcd)
@@ -102,13 +102,13 @@ async def test_nothing_is_accepted_before_the_record_is_written() -> None:
     assert node.refuses_prewrites == ""
 
 
-async def test_a_pump_that_is_not_online_refuses_by_its_state() -> None:
+async def test_node_refuses_prewrites_with_its_state_when_not_online() -> None:
     node = await registered(BusyEtcd())
     await node.move(Event.PAUSE)
     assert node.refuses_prewrites == "pausing"
 
 
-async def test_a_heartbeat_that_comes_second_writes_nothing() -> None:
+async def test_heartbeat_behind_foreign_write_writes_nothing() -> None:
     """Forced offline a moment before it."""
     etcd = BusyEtcd()
     node = await registered(etcd)
@@ -119,7 +119,7 @@ async def test_a_heartbeat_that_comes_second_writes_nothing() -> None:
     assert await etcd.status() == FOREIGN
 
 
-async def test_one_that_is_usurped_writes_no_more() -> None:
+async def test_node_writes_no_more_after_foreign_write_was_seen() -> None:
     """Also where the record it knew is there again."""
     etcd = BusyEtcd()
     node = await registered(etcd)
@@ -132,7 +132,7 @@ async def test_one_that_is_usurped_writes_no_more() -> None:
     assert etcd.before_write is not None
 
 
-async def test_a_foreign_write_after_one_whose_answer_was_lost() -> None:
+async def test_foreign_write_after_lost_answer_is_not_taken_for_own_write() -> None:
     """Its own write is there no more: what stands in its place is not taken for its own."""
     etcd = BusyEtcd()
     node = await registered(etcd)
@@ -146,7 +146,7 @@ async def test_a_foreign_write_after_one_whose_answer_was_lost() -> None:
     assert await etcd.status() == FOREIGN
 
 
-async def test_a_foreign_write_while_a_lost_one_is_recognised() -> None:
+async def test_foreign_write_while_lost_answer_is_resolved_stops_node() -> None:
     """Between the look that finds our own write and the next write."""
     etcd = BusyEtcd()
     node = await registered(etcd)
@@ -164,7 +164,7 @@ async def test_a_foreign_write_while_a_lost_one_is_recognised() -> None:
     assert await etcd.status() == FOREIGN
 
 
-async def test_a_lost_answer_is_forgotten_with_the_next_write() -> None:
+async def test_lost_answer_no_longer_excuses_a_record_after_next_write() -> None:
     """A record that equals the lost one later is somebody's: nothing of ours is uncertain any more."""
     etcd = BusyEtcd()
     node = await registered(etcd)
@@ -179,7 +179,7 @@ async def test_a_lost_answer_is_forgotten_with_the_next_write() -> None:
     assert node.refuses_prewrites
 
 
-async def test_the_watch_knows_its_own_writes() -> None:
+async def test_watch_ignores_own_writes_and_other_records_and_notices_deletion() -> None:
     """Heartbeats, one whose answer was lost, and another pump's record are not foreign; a deletion is."""
     etcd = BusyEtcd()
     node = await registered(etcd)
@@ -201,7 +201,7 @@ async def test_the_watch_knows_its_own_writes() -> None:
     assert node.refuses_prewrites == "removed"
 
 
-async def test_the_watch_sees_a_heartbeat_before_its_answer() -> None:
+async def test_watch_event_of_own_heartbeat_before_its_answer_is_not_foreign() -> None:
     """etcd tells the watch while the write is still under way: it waits for the answer, and the record is its own."""
     etcd = BusyEtcd()
     node = await registered(etcd)
@@ -215,7 +215,7 @@ async def test_the_watch_sees_a_heartbeat_before_its_answer() -> None:
     await asyncio.gather(watch, return_exceptions=True)
 
 
-async def test_going_offline_leaves_a_foreign_record_alone() -> None:
+async def test_go_offline_leaves_foreign_record_unchanged() -> None:
     etcd = BusyEtcd()
     node = await registered(etcd)
     await etcd.foreign()
@@ -224,7 +224,7 @@ async def test_going_offline_leaves_a_foreign_record_alone() -> None:
     assert await etcd.status() == FOREIGN
 
 
-async def test_going_offline_takes_the_record_back() -> None:
+async def test_go_offline_writes_offline_state_to_own_record() -> None:
     etcd = BusyEtcd()
     node = await registered(etcd)
     await node.go_offline()

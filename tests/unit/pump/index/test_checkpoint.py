@@ -125,7 +125,9 @@ def damaged(source: Path, target: Path, pattern: str, damage: Damage, step: int)
 
 
 @pytest.mark.parametrize(("damage", "checkpoints"), [(zeroed, 0), (zeroed, 3), (cut, 3), (flipped, 0)])
-async def test_rule_25_any_page_of_the_indexs_log_may_be_lost(tmp_path: Path, damage: Damage, checkpoints: int) -> None:
+async def test_rule_25_every_binlog_is_served_after_loss_of_an_index_log_page(
+    tmp_path: Path, damage: Damage, checkpoints: int
+) -> None:
     """LevelDB steps over the gap and has a newer head than what it lost: everything in the value log is served."""
     copy = await live_copy(tmp_path, checkpoints=checkpoints)
     count = 0
@@ -136,7 +138,7 @@ async def test_rule_25_any_page_of_the_indexs_log_may_be_lost(tmp_path: Path, da
 
 
 @pytest.mark.parametrize(("damage", "checkpoints"), [(zeroed, 3), (cut, 3), (flipped, 3), (cut, 9)])
-async def test_rule_25_any_stretch_of_the_indexs_manifest_may_be_lost(
+async def test_rule_25_index_serves_all_or_does_not_open_after_loss_in_manifest(
     tmp_path: Path, damage: Damage, checkpoints: int
 ) -> None:
     """Everything is served, or the index does not open, and its error says how to make it anew, which works."""
@@ -155,7 +157,7 @@ async def test_rule_25_any_stretch_of_the_indexs_manifest_may_be_lost(
     assert served >= 3 or (damage, checkpoints) != (cut, 3)  # what else LevelDB itself misses, or sees
 
 
-async def test_rule_25_a_gap_in_a_long_manifest(tmp_path: Path) -> None:
+async def test_rule_25_all_binlogs_are_served_after_gap_in_long_manifest(tmp_path: Path) -> None:
     """A block of it is lost and those behind it are there: the newest table is known, and older ones are not. LevelDB
     opens, and says nothing."""
     copy = await live_copy(tmp_path, checkpoints=3)
@@ -174,7 +176,7 @@ async def test_rule_25_a_gap_in_a_long_manifest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["checkpoint", "kv", "CURRENT", "both"])
-async def test_files_that_are_gone(tmp_path: Path, what: str) -> None:
+async def test_recovery_reads_whole_log_if_checkpoint_or_index_files_are_missing(tmp_path: Path, what: str) -> None:
     """Without the checkpoint nothing is proved, without the index nothing is there: the whole log is read."""
     copy = await live_copy(tmp_path, checkpoints=3)
     if what in ("checkpoint", "both"):
@@ -186,7 +188,7 @@ async def test_files_that_are_gone(tmp_path: Path, what: str) -> None:
     await check(copy)
 
 
-async def test_a_checkpoint_damaged_at_every_byte(tmp_path: Path) -> None:
+async def test_decode_checkpoint_rejects_damage_at_every_byte(tmp_path: Path) -> None:
     """Nothing that is not a checkpoint is taken for one."""
     found = Checkpoint(7, 99, Head(Pointer(3, 500), 700, 1234), Pointer(2, 16), b"boot" * 4)
     data = encode_checkpoint(found)
@@ -199,7 +201,7 @@ async def test_a_checkpoint_damaged_at_every_byte(tmp_path: Path) -> None:
     assert decode_checkpoint(data + b"\0") is None
 
 
-async def test_a_start_reads_what_follows_the_checkpoint_alone(tmp_path: Path) -> None:
+async def test_start_after_clean_stop_reads_only_behind_checkpoint(tmp_path: Path) -> None:
     """After a clean stop nothing is read again but the last record and what is pending."""
     async with opened(tmp_path, SetClock(1)) as store:
         for number in range(100):
@@ -211,7 +213,7 @@ async def test_a_start_reads_what_follows_the_checkpoint_alone(tmp_path: Path) -
         assert trusted.start == trusted.head.pointer  # type: ignore[union-attr]
 
 
-async def test_checkpoints_follow_the_bytes_of_the_log(tmp_path: Path) -> None:
+async def test_checkpoints_are_written_every_checkpoint_bytes_of_log(tmp_path: Path) -> None:
     """Without a stop, too: what a crash makes a start read again is bounded."""
     options = WriterOptions(progress_interval_s=0.0)
     async with opened(tmp_path, SetClock(1), checkpoint_bytes=1000, writer=options) as store:
@@ -226,7 +228,7 @@ async def test_checkpoints_follow_the_bytes_of_the_log(tmp_path: Path) -> None:
         assert head is not None and head.end > 2000
 
 
-async def test_a_purge_point_is_never_lost(tmp_path: Path) -> None:
+async def test_purge_point_survives_loss_of_index(tmp_path: Path) -> None:
     """It is in the checkpoint too: an index made anew must not serve what is left as if it were whole."""
     async with opened(tmp_path / "a", SetClock(1)) as store:
         await write(store, prewrite(10), commit(10, 20), prewrite(30), commit(30, 40))
@@ -241,7 +243,7 @@ async def test_a_purge_point_is_never_lost(tmp_path: Path) -> None:
         assert await binlogs_of(store, 25) == [merged(30, 40)]
 
 
-async def test_progress_that_cannot_be_saved_breaks_the_log(tmp_path: Path) -> None:
+async def test_failed_checkpoint_write_breaks_log(tmp_path: Path) -> None:
     """A checkpoint that is not on the disk must not be believed, and LevelDB that failed takes nothing more."""
     async with opened(tmp_path, SetClock(1)) as store:
         await write(store, prewrite(10))
@@ -249,7 +251,7 @@ async def test_progress_that_cannot_be_saved_breaks_the_log(tmp_path: Path) -> N
     assert "cannot save" in (store.log.broken or "")  # the stop saves a checkpoint
 
 
-async def test_an_acknowledged_end_is_damage_and_not_a_torn_tail(tmp_path: Path) -> None:
+async def test_damaged_acknowledged_end_of_log_is_reported_and_not_cut_off(tmp_path: Path) -> None:
     """Bytes that the index knows as records are never cut off, and nothing is written in their place."""
     async with opened(tmp_path / "a", SetClock(1)) as store:
         await write(store, prewrite(10), commit(10, 20))
@@ -283,7 +285,7 @@ def manifest_of(tmp_path: Path) -> bytes:
         return path.read_bytes()
 
 
-def test_a_manifest_is_unbroken_wherever_it_is_cut(tmp_path: Path) -> None:
+def test_manifest_is_unbroken_at_any_cut_and_broken_by_gap_before_whole_record(tmp_path: Path) -> None:
     """A torn end is what a crash leaves; anything whole behind something that is not is a gap."""
     data = manifest_of(tmp_path)
     assert all(unbroken(data[:at]) for at in range(len(data) + 1))
@@ -292,7 +294,7 @@ def test_a_manifest_is_unbroken_wherever_it_is_cut(tmp_path: Path) -> None:
         assert not unbroken(flipped(data, at, 1) + bytes((32 << 10) - len(data)) + last), at
 
 
-def test_flush_leaves_nothing_in_leveldbs_log(tmp_path: Path) -> None:
+def test_index_flush_leaves_nothing_only_in_leveldb_log(tmp_path: Path) -> None:
     """Checkpoints rest on it: after `Index.flush` the tables have everything, without the log."""
     index = Index(tmp_path / "kv")
     batch, raw = index.batch()
@@ -310,7 +312,7 @@ def test_flush_leaves_nothing_in_leveldbs_log(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_flush_that_could_begin_no_new_file_is_an_error(tmp_path: Path) -> None:
+def test_index_flush_fails_if_no_new_log_file_can_be_created(tmp_path: Path) -> None:
     """LevelDB drops that error, and takes the next write: a checkpoint would name what lies in its log alone."""
     index = Index(tmp_path / "kv")
     index.flush(1)
@@ -322,7 +324,7 @@ def test_a_flush_that_could_begin_no_new_file_is_an_error(tmp_path: Path) -> Non
     index.close()
 
 
-def test_a_flush_that_could_write_no_table_is_an_error(tmp_path: Path) -> None:
+def test_index_flush_fails_if_no_table_can_be_written(tmp_path: Path) -> None:
     """LevelDB tells of it at the next write only."""
     index = Index(tmp_path / "kv")
     index.flush(1)

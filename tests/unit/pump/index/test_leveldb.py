@@ -18,7 +18,7 @@ from pump.log.record import Pointer
 SMALL = IndexOptions(block_cache_bytes=0, write_buffer_bytes=64 << 10)
 
 
-def test_a_flush_while_others_write(tmp_path: Path) -> None:
+def test_index_flush_is_complete_while_other_threads_write(tmp_path: Path) -> None:
     """LevelDB may take a flush and a write that is under way for one group, and then begins no new log."""
     index = Index(tmp_path)
     stop = threading.Event()
@@ -68,7 +68,9 @@ def damaged_table(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("ask", [Index.outcome, Index.pointer, Index.complete])
-def test_a_damaged_block_is_no_answer(tmp_path: Path, ask: Callable[[Index, int], object]) -> None:
+def test_index_lookup_in_damaged_block_fails_with_checksum_mismatch(
+    tmp_path: Path, ask: Callable[[Index, int], object]
+) -> None:
     damaged_table(tmp_path)
     index = Index(tmp_path, SMALL)
     refused = 0
@@ -119,7 +121,7 @@ class Watched(Index):
         return super()._scan(**bounds)
 
 
-def test_no_batch_of_a_removal_begins_before_what_the_last_one_deleted(tmp_path: Path) -> None:
+def test_delete_until_batches_begin_behind_keys_deleted_before(tmp_path: Path) -> None:
     """LevelDB keeps a mark for each key that was deleted until it merges tables: with batches that all began at the
     first key, ten million would be stepped over ten thousand times."""
     index = Watched(tmp_path)
@@ -142,7 +144,7 @@ def test_no_batch_of_a_removal_begins_before_what_the_last_one_deleted(tmp_path:
 COMPLETES = [(ts, Complete(ts - 1, 0, 0, 30, 0, 0, 0, 0, b"the head of a commit" * 5)) for ts in range(1, 3001)]
 
 
-def test_tables_are_not_compressed(tmp_path: Path) -> None:
+def test_index_tables_are_written_uncompressed(tmp_path: Path) -> None:
     """Half of what a scan cost was to uncompress them."""
     index = Index(tmp_path)
     batch, raw = index.batch()

@@ -36,7 +36,7 @@ class Steps(ReadingProgress):
         self.seen.append(self.now)
 
 
-def test_the_log_tells_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+def test_reading_progress_is_logged_once_per_interval(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 0.0
     caplog.set_level("INFO")
     progress = ReadingProgress(clock=lambda: now_s)
@@ -50,11 +50,11 @@ def test_the_log_tells_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     assert progress.now.percent == 26
 
 
-def test_nothing_to_read_is_no_division_by_zero() -> None:
+def test_reading_percent_is_0_when_there_is_nothing_to_read() -> None:
     assert Reading(CHECKING, 0, 0, 0, 0).percent == 0
 
 
-def test_what_pages_say() -> None:
+def test_starting_pages_show_step_percent_and_file() -> None:
     assert starting_text(None) == "the pump is starting"
     assert starting_document("p1", None)["recovery"] is None
     reading = Reading(CHECKING, 128, 5_000, 10_000, 3)
@@ -74,7 +74,7 @@ async def filled(directory: Path, transactions: int = 400) -> None:
     shutil.rmtree(directory / "kv")
 
 
-async def test_both_steps_are_told(tmp_path: Path) -> None:
+async def test_store_open_reports_checking_and_reading_steps(tmp_path: Path) -> None:
     """The newest file is checked before anything is indexed, which takes as long for each of its records."""
     await filled(tmp_path)
     store = Store(tmp_path, SetClock(100_000))
@@ -97,7 +97,7 @@ def store_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in files) - 12 * (len(files) - 1)
 
 
-async def test_reading_from_the_middle_is_measured_from_there(tmp_path: Path) -> None:
+async def test_reading_progress_counts_from_start_position_within_log(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100_000)) as store:
         await write(store, *(prewrite(ts) for ts in range(1, 1000)))
         await store.writes.settle(1, 2000)
@@ -112,7 +112,7 @@ async def test_reading_from_the_middle_is_measured_from_there(tmp_path: Path) ->
     assert max(seen.percent for seen in steps.seen) <= 100
 
 
-async def test_a_start_that_is_cancelled_stops_reading_and_loses_nothing(tmp_path: Path) -> None:
+async def test_store_open_that_is_cancelled_stops_reading_and_loses_nothing(tmp_path: Path) -> None:
     await filled(tmp_path)
     store = Store(tmp_path, SetClock(100_000))
     store.reading = held = HeldReading()
@@ -126,7 +126,7 @@ async def test_a_start_that_is_cancelled_stops_reading_and_loses_nothing(tmp_pat
         assert len(await binlogs_of(store)) == 400
 
 
-def test_reading_that_is_stopped_says_so() -> None:
+def test_reading_progress_raises_reading_stopped_after_stop() -> None:
     progress = ReadingProgress()
     progress.begin(READING, 1000, 0)
     progress.stop()
@@ -135,7 +135,7 @@ def test_reading_that_is_stopped_says_so() -> None:
         progress.reached(LOOK_RECORDS, 1, 0)
 
 
-def test_few_large_records_are_looked_at_too() -> None:
+def test_reading_progress_polls_by_bytes_for_few_large_records() -> None:
     """A log may hold fewer records than are between two looks, of gigabytes."""
     progress = ReadingProgress()
     progress.begin(READING, 10 * LOOK_BYTES, 3)
@@ -150,7 +150,7 @@ def test_few_large_records_are_looked_at_too() -> None:
         progress.reached(4, 2 * LOOK_BYTES, 3)
 
 
-async def test_a_log_of_few_large_binlogs_can_be_watched_and_stopped(tmp_path: Path) -> None:
+async def test_store_open_of_few_large_binlogs_reports_progress_and_can_be_stopped(tmp_path: Path) -> None:
     row = bytes(LOOK_BYTES)
     async with opened(tmp_path, SetClock(100_000)) as store:
         for at in range(3):

@@ -33,12 +33,12 @@ def payloads(data: bytes) -> list[bytes]:
     return [step.payload for step in scan(data) if step.payload is not None]
 
 
-def test_the_hexdump_of_the_format_page() -> None:
+def test_encoded_record_equals_format_page_example() -> None:
     """FORMAT.md shows a record of the original; ours has the same bytes."""
     assert encode_record(encode_fake(470607655740637185)) == FORMAT_EXAMPLE
 
 
-def test_footer() -> None:
+def test_footer_decodes_its_max_ts_and_rejects_other_bytes() -> None:
     """P-ST-02: maxTS and the end magic; anything else is none."""
     assert decode_footer(encode_footer(77)) == 77
     assert decode_footer(b"data" + encode_footer(77)) == 77
@@ -46,7 +46,7 @@ def test_footer() -> None:
     assert decode_footer(bytes(FOOTER_BYTES)) is None
 
 
-def test_pointer() -> None:
+def test_pointer_has_12_bytes_and_sorts_in_log_order() -> None:
     """P-ST-06: 12 bytes, ordered as the log is."""
     pointer = Pointer(3, 1 << 33)
     assert pointer.encode().hex() == "030000000000000002000000"
@@ -57,14 +57,14 @@ def test_pointer() -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8))
-def test_records_come_back(wanted: list[bytes]) -> None:
+def test_scan_returns_any_payloads_that_were_encoded(wanted: list[bytes]) -> None:
     """Whatever the payloads hold, also magics and footers."""
     data = b"".join(map(encode_record, wanted))
     assert payloads(data) == wanted
 
 
 @pytest.mark.parametrize("cut", range(60))
-def test_every_cut_keeps_what_is_whole(cut: int) -> None:
+def test_scan_returns_whole_records_of_log_cut_at_any_byte(cut: int) -> None:
     """A log cut at any byte serves its whole records and one stretch of rest that reaches the end."""
     records = [encode_record(b"first"), encode_record(b"second!")]
     data = b"".join(records)[:cut]
@@ -75,7 +75,7 @@ def test_every_cut_keeps_what_is_whole(cut: int) -> None:
 
 
 @given(st.data())
-def test_one_wrong_byte_costs_one_record(data: st.DataObject) -> None:
+def test_scan_loses_one_record_for_one_wrong_byte(data: st.DataObject) -> None:
     """Damage is stepped over, named, and the scan ends."""
     records = [encode_record(bytes([i]) * 20) for i in range(5)]
     log = bytearray(b"".join(records))
@@ -94,7 +94,7 @@ def test_one_wrong_byte_costs_one_record(data: st.DataObject) -> None:
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=3), st.data())
-def test_records_inside_a_payload_are_never_found(inside: list[bytes], data: st.DataObject) -> None:
+def test_scan_never_returns_records_inside_a_damaged_or_cut_payload(inside: list[bytes], data: st.DataObject) -> None:
     """Whether the record is damaged in its payload or cut off by a kill in the middle of its append."""
     outer = encode_record(b"row" + b"".join(map(encode_record, inside)) + b"row")
     at = data.draw(st.integers(16, len(outer) - 1))
@@ -106,20 +106,20 @@ def test_records_inside_a_payload_are_never_found(inside: list[bytes], data: st.
     assert [step.payload for step in found if step.payload is not None] == [b"before"]
 
 
-def test_many_magics_in_the_garbage() -> None:
+def test_scan_finds_record_between_stretches_of_magic_bytes() -> None:
     """A stretch full of record magics is searched once, window by window."""
     garbage = MAGIC_BYTES * 50_000
     assert payloads(garbage + encode_record(b"after") + garbage) == [b"after"]
 
 
-def test_a_record_across_windows() -> None:
+def test_scan_finds_record_and_magic_across_window_borders() -> None:
     """A payload larger than the scan's window, and a magic cut by a window's edge."""
     big = bytes(Scan.WINDOW_BYTES + 5)
     data = encode_record(big) + b"x" * (Scan.WINDOW_BYTES - 2) + encode_record(b"end")
     assert [len(p) for p in payloads(data)] == [len(big), 3]
 
 
-def test_point_reads_name_file_and_offset() -> None:
+def test_check_record_error_names_fault_file_and_offset() -> None:
     """P-ST-05: wrong magic, length, CRC and a missing end each have their words."""
     record = encode_record(b"payload")
     assert check_record(record, 0, length=7, place="f", offset=9) == b"payload"

@@ -29,7 +29,7 @@ def append(log: ValueLog, *ts: int) -> list[Pointer]:
     return log.append([prewrite(t) for t in ts], list(ts))
 
 
-def test_write_read_reopen(tmp_path: Path) -> None:
+def test_value_log_reads_written_records_before_and_after_reopening(tmp_path: Path) -> None:
     """Pointers read what was written, before and after a reopening."""
     log = opened(tmp_path)
     pointers = append(log, 1, 2, 3)
@@ -42,7 +42,7 @@ def test_write_read_reopen(tmp_path: Path) -> None:
     assert append(log, 4)[0] == Pointer(0, 3 * len(encode_record(prewrite(1))))
 
 
-def test_rotation_within_a_batch(tmp_path: Path) -> None:
+def test_value_log_rotates_files_within_a_batch_at_size_limit(tmp_path: Path) -> None:
     """P-ST-03: a file that passes the limit gets its footer and the next number begins."""
     log = opened(tmp_path, file_bytes_max=100)
     pointers = append(log, *range(1, 11))
@@ -58,7 +58,7 @@ def test_rotation_within_a_batch(tmp_path: Path) -> None:
         assert file.max_ts == max(i + 1 for i, p in enumerate(pointers) if p.fid == file.fid)
 
 
-def test_footer_at_close(tmp_path: Path) -> None:
+def test_closed_large_file_gets_footer_and_next_start_begins_new_file(tmp_path: Path) -> None:
     """P-ST-03: only a file worth one gets a footer; then the next start begins a new file."""
     log = opened(tmp_path)
     log.append([bytes(CLOSE_FOOTER_BYTES_MIN)], [9])
@@ -68,7 +68,7 @@ def test_footer_at_close(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", [END_BYTES, b"\0" * 8 + END_BYTES])
-def test_a_payload_that_ends_like_a_footer(tmp_path: Path, tail: bytes) -> None:
+def test_payload_that_ends_like_a_footer_is_kept(tmp_path: Path, tail: bytes) -> None:
     """Four bytes do not make a footer (P-ST-02) where a record would be lost by it."""
     log = opened(tmp_path)
     log.append([b"data" + tail], [5])
@@ -78,7 +78,7 @@ def test_a_payload_that_ends_like_a_footer(tmp_path: Path, tail: bytes) -> None:
     assert again.tail.fid == 0
 
 
-def test_a_torn_tail_is_cut_at_every_byte(tmp_path: Path) -> None:
+def test_torn_tail_is_cut_off_at_any_byte_and_writing_continues(tmp_path: Path) -> None:
     """The last record cut anywhere: the ones before it stay, the file ends after them, and writing goes on there."""
     log = opened(tmp_path / "whole")
     pointers = append(log, 1, 2, 3)
@@ -113,7 +113,7 @@ def test_records_in_a_record_that_was_cut_off_at_any_byte(tmp_path: Path, known_
         assert path.stat().st_size == last.offset
 
 
-def test_a_torn_footer(tmp_path: Path) -> None:
+def test_torn_footer_is_cut_off_and_record_kept(tmp_path: Path) -> None:
     """A crash while the footer was written: the file goes on being the newest."""
     log = opened(tmp_path)
     log.append([bytes(CLOSE_FOOTER_BYTES_MIN)], [9])
@@ -126,7 +126,7 @@ def test_a_torn_footer(tmp_path: Path) -> None:
         assert path.stat().st_size == len(whole) - FOOTER_BYTES
 
 
-def test_damage_in_the_middle_is_reported_and_stepped_over(tmp_path: Path) -> None:
+def test_damage_within_log_is_reported_and_following_records_are_read(tmp_path: Path) -> None:
     """Not cut off: what follows it was acknowledged."""
     log = opened(tmp_path)
     pointers = append(log, 1, 2, 3)
@@ -145,7 +145,7 @@ def test_damage_in_the_middle_is_reported_and_stepped_over(tmp_path: Path) -> No
     assert path.stat().st_size == len(data)
 
 
-def test_the_head_saves_reading_the_file_again(tmp_path: Path) -> None:
+def test_value_log_open_checks_only_records_behind_index_head(tmp_path: Path) -> None:
     """Only what follows the index's head is checked; its max_ts is taken over."""
     log = opened(tmp_path)
     pointers = append(log, 100, 2)
@@ -156,7 +156,7 @@ def test_the_head_saves_reading_the_file_again(tmp_path: Path) -> None:
     assert (again.tail.size, again.tail.max_ts) == (end, 100)
 
 
-def test_a_head_past_the_end_begins_a_new_file(tmp_path: Path) -> None:
+def test_head_past_end_of_log_begins_new_file(tmp_path: Path) -> None:
     """FORMAT.md, recovery 5: an old pointer must not find a new record."""
     log = opened(tmp_path)
     append(log, 1)
@@ -167,13 +167,13 @@ def test_a_head_past_the_end_begins_a_new_file(tmp_path: Path) -> None:
     assert contents(again) == [prewrite(1), prewrite(2)]
 
 
-def test_an_index_without_its_log(tmp_path: Path) -> None:
+def test_value_log_open_fails_if_file_named_by_index_head_is_missing(tmp_path: Path) -> None:
     """A value directory that was emptied is a clear error, not a fresh start."""
     with pytest.raises(BinlogError, match="index names file 3"):
         ValueLog(tmp_path).open(Head(Pointer(3, 0), 10, 1))
 
 
-def test_a_failed_sync_is_final(tmp_path: Path) -> None:
+def test_value_log_takes_no_writes_after_failed_sync(tmp_path: Path) -> None:
     """The disk may hold the record or not: nothing follows it."""
     fail = False
 
@@ -194,14 +194,14 @@ def test_a_failed_sync_is_final(tmp_path: Path) -> None:
     assert contents(opened(tmp_path))[0] == prewrite(1)
 
 
-def test_other_files_are_not_the_log(tmp_path: Path) -> None:
+def test_value_log_open_fails_on_file_name_that_is_not_a_number(tmp_path: Path) -> None:
     """A name that is no number stops the pump before it guesses."""
     (tmp_path / "backup.vlog").write_bytes(b"")
     with pytest.raises(BinlogError, match=r"backup\.vlog"):
         ValueLog(tmp_path).open()
 
 
-def test_removed_files_can_still_be_read_by_who_holds_them(tmp_path: Path) -> None:
+def test_removed_file_is_still_readable_through_open_handle(tmp_path: Path) -> None:
     """GC does not pull a file from under a pull."""
     log = opened(tmp_path, file_bytes_max=10)
     append(log, 1, 2)

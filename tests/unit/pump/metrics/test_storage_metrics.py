@@ -69,7 +69,7 @@ def value(name: str, *labels: str) -> float:
 
 
 @pytest.mark.parametrize(("name", "kind", "labels", "buckets"), UPSTREAM, ids=[row[0] for row in UPSTREAM])
-def test_every_one_is_here_by_its_name(
+def test_metric_of_original_has_same_name_type_labels_and_buckets(
     name: str, kind: str, labels: dict[str, set[str]], buckets: tuple[float, float, int] | None
 ) -> None:
     for label in ("succ", "fail"):
@@ -94,13 +94,13 @@ def test_every_one_is_here_by_its_name(
         assert bounds == {*metrics.exponential(first, factor, count), float("inf")}
 
 
-def test_those_that_are_not_here_have_their_reason() -> None:
+def test_metrics_left_out_are_named_in_compatibility_page() -> None:
     page = (ROOT / "docs" / "compatibility.md").read_text()
     assert all(f"`binlog_{name}`" in page for name in NOT_HERE)
     assert not [name for name in NOT_HERE if name in metrics.render().decode()]
 
 
-async def test_sizes_and_times_of_writes(tmp_path: Path) -> None:
+async def test_write_metrics_count_sizes_and_times_of_batches_and_single_binlogs(tmp_path: Path) -> None:
     """A batch is what was appended together, a single each binlog in it; the probe and a refusal are none."""
     gate = Gate(7, lambda: "")
     gate.closed = ""
@@ -127,7 +127,7 @@ async def test_sizes_and_times_of_writes(tmp_path: Path) -> None:
         assert grown(f"{took}_count", "rotate") == 0
 
 
-def test_a_change_of_files_is_timed(tmp_path: Path) -> None:
+def test_log_file_rotation_is_timed(tmp_path: Path) -> None:
     log = ValueLog(tmp_path, file_bytes_max=100)
     log.open()
     before = value("pump_storage_write_binlog_duration_time_count", "rotate")
@@ -136,7 +136,7 @@ def test_a_change_of_files_is_timed(tmp_path: Path) -> None:
     log.close()
 
 
-async def test_failures_are_counted_by_where_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_storage_errors_are_counted_by_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(7, lambda: "")
     gate.closed = ""
     name = "pump_storage_error_count"
@@ -168,7 +168,7 @@ async def test_failures_are_counted_by_where_they_were(tmp_path: Path, monkeypat
     }
 
 
-async def test_an_index_that_fails_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_index_write_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = value("pump_storage_error_count", "batch_write_kv")
     async with opened(tmp_path, SetClock(100)) as store:
         found = store.index.batch
@@ -183,7 +183,7 @@ async def test_an_index_that_fails_is_counted(tmp_path: Path, monkeypatch: pytes
     assert value("pump_storage_error_count", "batch_write_kv") - before == 1
 
 
-async def test_garbage_collection_counts_keys_and_says_how_far_it_went(tmp_path: Path) -> None:
+async def test_gc_metrics_count_deleted_keys_and_show_purge_point(tmp_path: Path) -> None:
     now_ms = 1_700_000_000_000
     ts = now_ms << 18
     async with opened(tmp_path, SetClock(ts)) as store:

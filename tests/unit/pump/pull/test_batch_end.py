@@ -30,19 +30,19 @@ def entry(commit_ts: int, size: int = 100, *, flags: int = 0, version: int = 5) 
     return complete_key(commit_ts), encode_complete(complete)
 
 
-def test_keys_are_those_of_the_original() -> None:
+def test_index_keys_have_prefix_and_big_endian_ts_of_original() -> None:
     """P-ST-07: prefix and big endian."""
     assert ts_key(0x0102030405060708) == b"ts:\x01\x02\x03\x04\x05\x06\x07\x08"
     assert key_ts(ts_key(99)) == key_ts(complete_key(99)) == key_ts(outcome_key(99)) == 99
 
 
 @given(numbers, numbers)
-def test_keys_sort_as_their_ts(a: int, b: int) -> None:
+def test_complete_keys_sort_by_ts(a: int, b: int) -> None:
     assert (complete_key(a) < complete_key(b)) == (a < b)
 
 
 @given(numbers, st.integers(0, 2**32 - 1), numbers, numbers, st.binary(max_size=40))
-def test_values_come_back(start: int, fid: int, offset: int, version: int, head: bytes) -> None:
+def test_index_values_decode_to_what_was_encoded(start: int, fid: int, offset: int, version: int, head: bytes) -> None:
     complete = Complete(start, fid, offset, 7, 3, version, 1, FLAG_DDL, head)
     assert decode_complete(encode_complete(complete)) == complete
     assert complete.served_bytes == len(head) + 4
@@ -50,14 +50,14 @@ def test_values_come_back(start: int, fid: int, offset: int, version: int, head:
     assert decode_head(encode_head(own)) == own
 
 
-def test_everything_resolved() -> None:
+def test_plan_batch_ends_at_resolved_ts_when_all_entries_fit() -> None:
     plan = plan_batch([entry(10), entry(20)], 99, Limits(10_000))
     assert (plan.end_ts, plan.stop, plan.count, plan.bytes, plan.last_ts) == (99, Stop.RESOLVED, 2, 200, 20)
     empty = plan_batch([], 99, Limits(10_000))
     assert (empty.end_ts, empty.last_ts) == (99, 0)
 
 
-def test_the_byte_bound() -> None:
+def test_plan_batch_ends_at_byte_limit_after_at_least_one_binlog() -> None:
     """Bytes are those of the served binlogs. The first always fits: a batch gets on."""
     entries = [entry(10), entry(20), entry(30)]
     plan = plan_batch(entries, 99, Limits(200))
@@ -66,12 +66,12 @@ def test_the_byte_bound() -> None:
     assert (plan.end_ts, plan.stop, plan.count) == (10, Stop.LIMIT, 1)
 
 
-def test_the_count_bound() -> None:
+def test_plan_batch_ends_at_count_limit() -> None:
     plan = plan_batch([entry(10), entry(20), entry(30)], 99, Limits(0, count_max=2))
     assert (plan.end_ts, plan.stop, plan.count) == (20, Stop.LIMIT, 2)
 
 
-def test_stop_before_a_ddl() -> None:
+def test_plan_batch_stops_before_ddl_if_asked_to() -> None:
     """Only where asked for; the position just below it lets the DDL begin the next batch."""
     entries = [entry(10), entry(20, flags=FLAG_DDL), entry(30)]
     plan = plan_batch(entries, 99, Limits(10_000, stop_at_schema=True, schema_version=9))
@@ -81,19 +81,19 @@ def test_stop_before_a_ddl() -> None:
     assert plan_batch(entries, 99, Limits(10_000)).count == 3
 
 
-def test_stop_before_a_newer_schema() -> None:
+def test_plan_batch_stops_before_row_with_newer_schema_version() -> None:
     """X-08: a row may carry a version whose DDL comes after it."""
     entries = [entry(10, version=9), entry(20, version=10)]
     plan = plan_batch(entries, 99, Limits(10_000, stop_at_schema=True, schema_version=9))
     assert (plan.end_ts, plan.stop, plan.stop_ts, plan.stop_schema_version) == (19, Stop.SCHEMA, 20, 10)
 
 
-def test_fakes_are_no_binlogs() -> None:
+def test_plan_batch_does_not_count_fake_binlogs() -> None:
     plan = plan_batch([entry(10, flags=FLAG_FAKE), entry(20)], 99, Limits(10_000))
     assert (plan.count, plan.bytes) == (1, 100)
 
 
-def test_splits_share_a_batch_about_evenly() -> None:
+def test_plan_batch_splits_divide_bytes_about_evenly() -> None:
     entries = [entry(ts, 10_000) for ts in range(1, 401)]
     plan = plan_batch(entries, 999, Limits(64 << 20))
     assert len(plan.splits) == 3

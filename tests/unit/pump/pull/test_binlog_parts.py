@@ -66,14 +66,14 @@ async def test_a_large_binlog_comes_in_parts_between_small_ones(tmp_path: Path, 
     assert whole(found[2]) == merge(large_prewrite(30), commit(30, 31))
 
 
-async def test_whoever_asks_for_no_parts_gets_it_whole(tmp_path: Path) -> None:
+async def test_pull_without_part_limit_returns_large_binlog_whole(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await write(store, large_prewrite(30), commit(30, 31))
         await store.resolver.refresh()
         assert await pulled(store, 0) == [merge(large_prewrite(30), commit(30, 31))]
 
 
-async def test_unusual_shapes_come_in_parts_too(tmp_path: Path) -> None:
+async def test_pull_returns_parts_of_overtaken_prewrite_and_unusual_field_order(tmp_path: Path) -> None:
     """A commit that overtook its prewrite, and fields in another order."""
     scalars = b"\x10\x28\x08\x00\x18\x00"  # start_ts 40 before tp
     odd = scalars + large_prewrite(40)[6:]
@@ -88,7 +88,7 @@ async def test_unusual_shapes_come_in_parts_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 17, 5000, -1])
-async def test_a_damaged_one_is_never_given_whole(tmp_path: Path, at: int) -> None:
+async def test_pull_of_damaged_large_binlog_never_sends_its_last_part(tmp_path: Path, at: int) -> None:
     """The last part is held back until the checksum is right."""
     async with opened(tmp_path) as store:
         await write(store, large_prewrite(30), commit(30, 31))
@@ -108,7 +108,7 @@ async def test_a_damaged_one_is_never_given_whole(tmp_path: Path, at: int) -> No
         assert seen < complete.served_bytes
 
 
-async def test_serving_takes_parts_of_memory(tmp_path: Path) -> None:
+async def test_pull_of_large_binlog_needs_memory_for_parts_only(tmp_path: Path) -> None:
     size = 24 << 20
     async with opened(tmp_path) as store:
         await write(store, large_prewrite(30, bytes(size)), commit(30, 31))
@@ -138,7 +138,7 @@ async def test_a_batch_ends_before_a_large_transaction(tmp_path: Path) -> None:
     assert (either.count, either.stop) == (2, Stop.RESOLVED)
 
 
-async def test_a_transaction_above_the_limit_is_refused_by_name(tmp_path: Path) -> None:
+async def test_write_above_transaction_bytes_max_is_refused_with_setting_in_error(tmp_path: Path) -> None:
     """And nothing of it is pending afterwards."""
     limit = len(large_prewrite(30))
     async with opened(tmp_path, transaction_bytes_max=limit) as store:
@@ -150,7 +150,7 @@ async def test_a_transaction_above_the_limit_is_refused_by_name(tmp_path: Path) 
         assert not store.is_pending(40)
 
 
-def test_requests_are_read_without_copies_and_as_protobuf_reads_them() -> None:
+def test_parse_write_of_large_payload_reads_as_protobuf_does() -> None:
     payload = large_prewrite(30, bytes(LARGE_BYTES_MIN))
     for request in (
         pump_pb2.WriteBinlogReq(clusterID=7, payload=payload).SerializeToString(),
@@ -168,13 +168,13 @@ def test_requests_are_read_without_copies_and_as_protobuf_reads_them() -> None:
             parse_write(torn)
 
 
-def test_answers_are_written_as_protobuf_writes_them() -> None:
+def test_large_entity_encodes_as_protobuf_does() -> None:
     payload = bytes(range(256)) * 9
     assert large_entity(5, 6, [payload[:100], payload[100:]]) == entity(5, 6, payload)
     assert large_entity(1 << 60, (1 << 60) + 1, [b"x"]) == entity(1 << 60, (1 << 60) + 1, b"x")
 
 
-async def test_recovery_takes_a_small_multiple_of_the_largest_record(tmp_path: Path) -> None:
+async def test_recovery_memory_is_a_small_multiple_of_largest_record(tmp_path: Path) -> None:
     size = 24 << 20
     async with opened(tmp_path) as store:
         await write(store, large_prewrite(30, bytes(size)), large_prewrite(40, bytes(size)), commit(30, 31))
@@ -190,7 +190,7 @@ async def test_recovery_takes_a_small_multiple_of_the_largest_record(tmp_path: P
     assert peak < 4 * size
 
 
-async def test_writing_copies_a_large_binlog_not_at_all(tmp_path: Path) -> None:
+async def test_write_of_large_binlog_makes_no_copy(tmp_path: Path) -> None:
     """As it came from gRPC: one value that the request, the log and the matcher share."""
     payload = large_prewrite(30, bytes(24 << 20))
     request = pump_pb2.WriteBinlogReq(clusterID=7, payload=payload).SerializeToString()
@@ -208,7 +208,7 @@ async def test_writing_copies_a_large_binlog_not_at_all(tmp_path: Path) -> None:
     assert peak < 4 << 20
 
 
-async def test_a_repetition_of_a_large_binlog_is_compared_and_not_read_back(tmp_path: Path) -> None:
+async def test_repeated_large_binlog_is_compared_without_reading_it_whole(tmp_path: Path) -> None:
     """A client repeats what was not answered in time, which is likely for what is large."""
     rows = bytes(range(256)) * (6 << 12)
     payload = large_prewrite(30, rows)

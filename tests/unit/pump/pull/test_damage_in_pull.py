@@ -122,7 +122,9 @@ async def test_binlogs_before_a_damaged_large_one_are_sent(tmp_path: Path) -> No
             assert f"commit_ts {commit_ts_of(COUNT)} needs it" in str(error)
 
 
-async def test_a_record_that_was_purged_meanwhile_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pull_that_meets_record_purged_meanwhile_fails_with_purged_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its error is that of a purged position, and the binlogs before it are still sent."""
     async with opened(tmp_path, clock := SetClock(1), sync=False) as store:
         await filled(store, clock, ORDERS["as committed"])

@@ -34,7 +34,7 @@ async def three(tmp_path: Path, *, job: int = 0) -> Path:
     return tmp_path / "a"
 
 
-async def test_a_damaged_binlog_is_named_and_passed_over(tmp_path: Path) -> None:
+async def test_damaged_binlog_is_skipped_by_command_and_keeps_its_commit_ts(tmp_path: Path) -> None:
     directory = await three(tmp_path)
     before = counted()
     for start in range(3):
@@ -67,7 +67,7 @@ async def test_a_damaged_binlog_is_named_and_passed_over(tmp_path: Path) -> None
         assert (await store.reads.pass_over(40, dry_run=False)).why == "", "done already"
 
 
-async def test_a_ddl_keeps_its_job(tmp_path: Path) -> None:
+async def test_skipped_damaged_ddl_keeps_its_job_id(tmp_path: Path) -> None:
     async with opened(await three(tmp_path, job=7), SetClock(FAR)) as store:
         store._resolved.ts = FAR
         assert (await store.reads.pass_over(40, dry_run=False)).ddl_job_id == 7
@@ -77,7 +77,7 @@ async def test_a_ddl_keeps_its_job(tmp_path: Path) -> None:
         assert (found.ddl_job_id, found.commit_ts) == (7, 40)
 
 
-async def test_nothing_else_is_passed_over(tmp_path: Path) -> None:
+async def test_skip_of_readable_unknown_or_purged_binlog_is_refused(tmp_path: Path) -> None:
     async with opened(await three(tmp_path), SetClock(FAR)) as store:
         store._resolved.ts = FAR
         for commit_ts in (20, 60):
@@ -93,7 +93,7 @@ async def test_nothing_else_is_passed_over(tmp_path: Path) -> None:
             await store.reads.pass_over(40, dry_run=False)
 
 
-async def test_one_whose_prewrite_is_lost_and_nobody_knows_where(tmp_path: Path) -> None:
+async def test_skip_works_for_commit_whose_prewrite_position_is_unknown(tmp_path: Path) -> None:
     """The entry that recovery made, with nothing but a place."""
     here = await left_behind(tmp_path, prewrite(10), commit(10, 20), after=(prewrite(30), commit(30, 40)))
     damage(here, prewrite(30))
@@ -109,7 +109,7 @@ async def test_one_whose_prewrite_is_lost_and_nobody_knows_where(tmp_path: Path)
             await binlogs_of(store)
 
 
-async def test_both_its_records_are_damaged(tmp_path: Path) -> None:
+async def test_skip_works_if_prewrite_and_commit_are_both_damaged(tmp_path: Path) -> None:
     directory = await three(tmp_path)
     damage(directory, commit(30, 40))
     async with opened(directory, SetClock(FAR)) as store:
@@ -125,7 +125,7 @@ async def parts(store: Store) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-async def test_one_that_is_served_in_parts(tmp_path: Path) -> None:
+async def test_skip_works_for_binlog_served_in_parts(tmp_path: Path) -> None:
     async with opened(tmp_path / "a", SetClock(FAR)) as store:
         await write(store, prewrite(10), commit(10, 20), prewrite(30, row=LARGE), commit(30, 40))
     damage(tmp_path / "a", prewrite(30, row=LARGE))

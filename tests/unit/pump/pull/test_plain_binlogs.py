@@ -171,7 +171,7 @@ def check_same(store: Store, pull: Asked) -> None:
     st.integers(0, 2**32),
     st.sampled_from([500, 3000, 500 << 20]),
 )
-def test_any_log_whole_or_harmed_is_served_as_the_simplest_way_serves_it(
+def test_fast_pull_of_any_whole_or_damaged_log_equals_reference_pull(
     tmp_path_factory: pytest.TempPathFactory,
     kinds: list[str],
     pulls: list[Asked],
@@ -193,7 +193,7 @@ def test_any_log_whole_or_harmed_is_served_as_the_simplest_way_serves_it(
     asyncio.run(run())
 
 
-async def test_every_bit_of_a_record_and_every_length_of_the_file(tmp_path: Path) -> None:
+async def test_fast_pull_equals_reference_pull_for_every_flipped_bit_and_file_length(tmp_path: Path) -> None:
     """Nothing that the careful way finds out is missed by the short one."""
     pull = Asked(0, END_TS, 1 << 20, 8192, 4 << 20, 64 << 10, 8 << 20, 4)
     async with opened(tmp_path, SetClock(END_TS)) as store:
@@ -213,7 +213,9 @@ async def test_every_bit_of_a_record_and_every_length_of_the_file(tmp_path: Path
 @given(
     st.integers(0, 2**62), st.integers(0, 2**32 - 1), st.integers(0, 2**62), st.integers(0, 255), st.binary(max_size=9)
 )
-def test_a_place_is_what_the_index_says(start: int, fid: int, offset: int, flags: int, head: bytes) -> None:
+def test_unpack_place_returns_fields_of_encoded_complete(
+    start: int, fid: int, offset: int, flags: int, head: bytes
+) -> None:
     complete = Complete(start, fid, offset, 7, 3, 5, 1, flags, head)
     assert unpack_place(encode_complete(complete)) == (fid, offset, 7, 3, flags)
     assert encode_complete(complete)[COMPLETE_BYTES:] == head
@@ -240,7 +242,7 @@ def no_careful_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reader, "_read", refuse)
 
 
-async def test_neighbours_are_read_at_once_and_the_short_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_pull_reads_adjacent_records_with_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits in another order than prewrites, and a DDL among them; fakes are left out."""
     starts = list(range(10, 2010, 2))
     async with opened(tmp_path, SetClock(END_TS)) as store:
@@ -259,7 +261,7 @@ async def test_neighbours_are_read_at_once_and_the_short_way(tmp_path: Path, mon
     assert len(reads.seen) == 1
 
 
-async def test_what_lies_far_apart_is_not_read_for_what_lies_between(
+async def test_fast_pull_does_not_read_bytes_between_distant_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far = 5 << 20
@@ -276,7 +278,7 @@ async def test_what_lies_far_apart_is_not_read_for_what_lies_between(
     assert sum(size for _, size in reads.seen) == 4 * record
 
 
-async def test_the_messages_of_the_service_are_those_of_the_simplest_way(tmp_path: Path) -> None:
+async def test_pull_range_messages_equal_reference_pull_with_default_limits(tmp_path: Path) -> None:
     """With its default bounds, and the message that ends the stream."""
     async with opened(tmp_path, SetClock(END_TS)) as store:
         kinds = [*KINDS[:-2], "row"] * 20

@@ -83,7 +83,7 @@ async def filled(store: Store, kinds: list[str]) -> list[bytes]:
     st.sampled_from([1, 60, 200, 1 << 20]),
     st.booleans(),
 )
-def test_any_mixture_in_any_chunks_is_served_whole(
+def test_pull_serves_any_mixture_of_binlogs_in_any_chunk_size(
     tmp_path_factory: pytest.TempPathFactory,
     kinds: list[str],
     after: int,
@@ -121,7 +121,7 @@ def check_plan(plan: BatchPlan, rows: list[bytes]) -> None:
         assert split.count == sum(1 for row in rows if scan(row).commit_ts <= split.ts)
 
 
-async def test_splits_say_what_lies_before_them(tmp_path: Path) -> None:
+async def test_plan_splits_give_count_and_bytes_before_them(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(10_000)) as store:
         row = b"\x08\x01\x12\x78" + b"x" * 120
         for ts in range(10, 6010, 10):
@@ -134,7 +134,7 @@ async def test_splits_say_what_lies_before_them(tmp_path: Path) -> None:
             assert (split.count, split.bytes) == (len(part), sum(map(len, part)))
 
 
-async def test_where_lengths_are_not_known_bytes_are_not_said_to_be_exact(tmp_path: Path) -> None:
+async def test_plan_bytes_are_not_exact_if_commit_overtook_prewrite(tmp_path: Path) -> None:
     """A commit that came before its prewrite: both are read and merged when they are served."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20))
@@ -168,7 +168,7 @@ async def purging(store: Store) -> None:
     store.reads = ReadPath(index, store.log, store._resolved)
 
 
-async def test_a_purge_between_two_looks_is_no_empty_pull(tmp_path: Path) -> None:
+async def test_pull_fails_if_position_is_purged_between_two_index_reads(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         await purging(store)
         with pytest.raises(PurgedPosition):
@@ -178,7 +178,7 @@ async def test_a_purge_between_two_looks_is_no_empty_pull(tmp_path: Path) -> Non
         assert await binlogs_of(store, 25) == [merged(30, 40)]
 
 
-async def test_a_purge_between_two_looks_is_no_smaller_count(tmp_path: Path) -> None:
+async def test_count_fails_if_position_is_purged_between_two_index_reads(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         await purging(store)
         with pytest.raises(PurgedPosition):
@@ -186,7 +186,7 @@ async def test_a_purge_between_two_looks_is_no_smaller_count(tmp_path: Path) -> 
         assert (await store.reads.count(25, 40)).count == 1
 
 
-def test_a_damaged_block_of_the_index_is_no_end(tmp_path: Path) -> None:
+def test_scan_of_index_with_damaged_block_fails_with_checksum_mismatch(tmp_path: Path) -> None:
     """One bit of a table of LevelDB, which keeps a checksum of each block and looks at it only when asked to."""
     index = Index(tmp_path, IndexOptions(write_buffer_bytes=64 << 10))
     dice = random.Random(1)
@@ -219,7 +219,7 @@ def service(store: Store, in_flight: InFlight | None = None) -> ExtService:
     return ExtService(store, gate, in_flight or InFlight(1 << 30), node_id="p", state=lambda: "online")
 
 
-async def test_a_purge_between_two_looks_is_in_the_watermark(tmp_path: Path) -> None:
+async def test_watermark_has_purged_ts_of_purge_between_two_index_reads(tmp_path: Path) -> None:
     """The drainer compares its position with purged_ts: an older one would let it pass what is gone."""
     async with opened(tmp_path, SetClock(100)) as store:
         await purging(store)
@@ -228,7 +228,7 @@ async def test_a_purge_between_two_looks_is_in_the_watermark(tmp_path: Path) -> 
         assert (answer.batch_count, answer.purged_ts) == (1, 25)
 
 
-async def test_a_pull_ends_with_what_it_has_sent(tmp_path: Path) -> None:
+async def test_pull_range_ends_with_message_of_count_and_bytes_sent(tmp_path: Path) -> None:
     """In a message of its own, also where there was nothing to send; and the plan says the same before."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20), encode_fake(25), prewrite(30), commit(30, 40))
@@ -247,7 +247,7 @@ async def test_a_pull_ends_with_what_it_has_sent(tmp_path: Path) -> None:
             await ext.count(pb.CountReq(cluster_id=1, until_ts=store.resolved_ts + 1).SerializeToString())
 
 
-async def test_a_pump_that_stops_does_not_end_a_stream_as_if_there_were_nothing_more(tmp_path: Path) -> None:
+async def test_open_pull_fails_with_stopping_error_when_pump_stops(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20))
         gate = Gate(1, lambda: "")

@@ -21,7 +21,7 @@ from tests.unit.pump.build import opened
 MIB = 1 << 20
 
 
-def test_requests_are_taken_until_they_fill_the_bound() -> None:
+def test_in_flight_requests_are_admitted_until_limit_is_full() -> None:
     in_flight = InFlight(10 * MIB)
     with in_flight.request(4 * MIB), in_flight.request(6 * MIB):
         assert in_flight.bytes == 10 * MIB
@@ -34,14 +34,14 @@ def test_requests_are_taken_until_they_fill_the_bound() -> None:
         pass
 
 
-def test_one_request_alone_is_taken_whatever_its_size() -> None:
+def test_in_flight_admits_single_request_above_limit() -> None:
     """Its own limit is another one."""
     in_flight = InFlight(MIB)
     with in_flight.request(5 * MIB), pytest.raises(Overloaded), in_flight.request(MIB):
         pass
 
 
-def test_one_request_is_taken_beside_pulls_that_never_end() -> None:
+def test_in_flight_admits_one_request_beside_open_pulls() -> None:
     """A drainer's stream is open for as long as the drainer runs: what waits for its end waits for ever."""
     in_flight = InFlight(8 * MIB)
     with in_flight.pull(3 * MIB), in_flight.request(6 * MIB):
@@ -50,7 +50,7 @@ def test_one_request_is_taken_beside_pulls_that_never_end() -> None:
         assert in_flight.bytes == 9 * MIB
 
 
-def test_a_commit_finds_room_beside_large_prewrites() -> None:
+def test_in_flight_admits_small_commits_beside_large_prewrites() -> None:
     in_flight = InFlight(8 * MIB)
     with in_flight.request(8 * MIB), contextlib.ExitStack() as commits:
         for _ in range(16):
@@ -59,7 +59,7 @@ def test_a_commit_finds_room_beside_large_prewrites() -> None:
             pass
 
 
-def test_what_fails_gives_its_room_back() -> None:
+def test_in_flight_bytes_are_released_after_failure() -> None:
     in_flight = InFlight(8 * MIB)
     for hold in (in_flight.request, in_flight.pull):
         with pytest.raises(RuntimeError), hold(MIB):
@@ -67,7 +67,7 @@ def test_what_fails_gives_its_room_back() -> None:
         assert in_flight.bytes == 0
 
 
-def test_pulls_have_a_half_of_it() -> None:
+def test_in_flight_pulls_take_at_most_half_of_limit() -> None:
     in_flight = InFlight(8 * MIB)
     with in_flight.pull(2 * MIB), in_flight.pull(2 * MIB):
         with pytest.raises(Overloaded), in_flight.pull(MIB):
@@ -76,7 +76,7 @@ def test_pulls_have_a_half_of_it() -> None:
             pass
 
 
-async def test_a_large_answer_waits_for_requests_and_never_for_pulls_alone() -> None:
+async def test_in_flight_answer_waits_for_requests_and_not_for_pulls() -> None:
     in_flight = InFlight(8 * MIB)
     order: list[str] = []
 
@@ -94,7 +94,7 @@ async def test_a_large_answer_waits_for_requests_and_never_for_pulls_alone() -> 
     assert in_flight.bytes == 0
 
 
-def test_what_is_tolerated_is_bounded() -> None:
+def test_in_flight_tolerated_bytes_are_limited_and_counted() -> None:
     """A quarter, or one message alone; it fills the room for others."""
     in_flight = InFlight(8 * MIB)
     in_flight.take(8 * MIB)
@@ -110,7 +110,7 @@ def test_what_is_tolerated_is_bounded() -> None:
     assert in_flight.tolerate(1)
 
 
-def test_whoever_waits_is_told_of_room() -> None:
+def test_in_flight_waiters_are_notified_when_bytes_are_released() -> None:
     in_flight = InFlight(8 * MIB)
     told: list[int] = []
     in_flight.on_room = lambda: told.append(in_flight.bytes)
@@ -122,7 +122,7 @@ def test_whoever_waits_is_told_of_room() -> None:
     assert told == [MIB, 0, 0]
 
 
-async def test_the_objects_of_a_batch_are_counted_and_refuse_it_only_beside_others(tmp_path: Path) -> None:
+async def test_write_batch_objects_are_counted_and_refuse_it_only_beside_other_requests(tmp_path: Path) -> None:
     """A payload of no bytes is an object all the same. A batch alone is written whatever the bound is."""
     data = pb.WriteBatchReq(cluster_id=7, batch_id=1, payloads=[b""] * 100).SerializeToString()
     in_flight, gate = InFlight(50 << 10), Gate(7, lambda: "")

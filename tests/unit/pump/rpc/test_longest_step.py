@@ -146,7 +146,7 @@ async def steps(directory: Path, loop: CountingLoop) -> list[tuple[str, int, str
     return found
 
 
-def test_the_costliest_message_of_each_method_holds_the_loop_for_a_bounded_step(tmp_path: Path) -> None:
+def test_event_loop_step_is_bounded_for_costliest_message_of_each_method(tmp_path: Path) -> None:
     with asyncio.Runner(loop_factory=CountingLoop) as runner:
         found = runner.run(steps(tmp_path, cast(CountingLoop, runner.get_loop())))
     (full,) = [calls for method, number, _, calls in found if method.endswith("WriteBatch") and not number]

@@ -31,7 +31,7 @@ U64 = st.integers(0, 2**64 - 1)
 
 
 @given(U64, st.integers(-(2**63), 2**63 - 1), st.lists(st.sampled_from([b"", b"small", b"x" * 300, LARGE]), max_size=5))
-def test_batches(cluster_id: int, batch_id: int, payloads: list[bytes]) -> None:
+def test_parse_batch_reads_any_batch_as_protobuf_does(cluster_id: int, batch_id: int, payloads: list[bytes]) -> None:
     request: Any = pump_ext_pb2.WriteBatchReq(cluster_id=cluster_id, batch_id=batch_id % 2**63, payloads=payloads)
     data = request.SerializeToString()
     for given_as in (data, memoryview(data)):
@@ -45,7 +45,7 @@ def test_batches(cluster_id: int, batch_id: int, payloads: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("first", [b"", LARGE])
-def test_a_batch_of_too_many_payloads_is_refused(first: bytes) -> None:
+def test_parse_batch_refuses_more_than_payloads_max(first: bytes) -> None:
     payloads = [first, *[b""] * (PAYLOADS_MAX - 1)]
     assert len(parse_batch(pump_ext_pb2.WriteBatchReq(payloads=payloads).SerializeToString())[2]) == PAYLOADS_MAX
     with pytest.raises(TooManyItems, match="more than 2048 payloads"):
@@ -53,7 +53,7 @@ def test_a_batch_of_too_many_payloads_is_refused(first: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [10, len(LARGE)])
-def test_torn_batches(size: int) -> None:
+def test_parse_batch_raises_decode_error_for_cut_message(size: int) -> None:
     data = pump_ext_pb2.WriteBatchReq(cluster_id=7, batch_id=300, payloads=[bytes(size)]).SerializeToString()
     for cut in (1, 3, 5, 6, 8, len(data) - 1):
         if len(data) - cut in (0, 2, 5):  # between two fields
@@ -65,7 +65,7 @@ def test_torn_batches(size: int) -> None:
 
 
 @given(U64, st.integers(1, 2**62), st.integers(100, 5000))
-def test_the_head_of_a_request_says_whose_it_is(cluster_id: int, start_ts: int, size: int) -> None:
+def test_head_of_write_returns_start_ts_and_size_of_cut_request(cluster_id: int, start_ts: int, size: int) -> None:
     payload = encode_binlog(tp=0, start_ts=start_ts, prewrite_key=b"k", prewrite_value=bytes(size))
     data = pump_pb2.WriteBinlogReq(clusterID=cluster_id or 1, payload=payload).SerializeToString()
     found = head_of_write(data[:64])
@@ -73,13 +73,13 @@ def test_the_head_of_a_request_says_whose_it_is(cluster_id: int, start_ts: int, 
 
 
 @given(st.binary(max_size=64))
-def test_any_head(head: bytes) -> None:
+def test_head_of_write_accepts_any_bytes(head: bytes) -> None:
     head_of_write(head)
     head_of_write(b"\x08" + head)
     head_of_write(b"\x08\x07\x12\x05\x08\x00\x10" + head)
 
 
-def test_the_error_for_a_message_above_its_limit_says_what_would_help() -> None:
+def test_too_long_message_error_names_transaction_or_message_limit() -> None:
     limits = MessageLimits(transaction_bytes_max=1000)
     payload = encode_binlog(tp=0, start_ts=5, prewrite_key=b"k", prewrite_value=bytes(2000))
     data = pump_pb2.WriteBinlogReq(clusterID=7, payload=payload).SerializeToString()
@@ -92,7 +92,7 @@ def test_the_error_for_a_message_above_its_limit_says_what_would_help() -> None:
         assert isinstance(found, MessageTooLarge) and "max-message-size" in str(found)
 
 
-def test_what_store_judges_is_what_the_edge_lets_through() -> None:
+def test_message_limits_admit_every_binlog_within_transaction_limit() -> None:
     """No binlog that may be written is refused for what the message has beside it."""
     limits = MessageLimits(transaction_bytes_max=1000)
     for cluster_id in (1, 2**64 - 1):
@@ -104,7 +104,7 @@ def test_what_store_judges_is_what_the_edge_lets_through() -> None:
         assert len(data) <= limits.batch
 
 
-def test_what_is_kept_of_a_large_binlog_is_no_view_of_it() -> None:
+def test_writer_of_large_binlog_is_a_copy_and_no_view() -> None:
     """A writer's id in the pending set would hold its whole transaction."""
     payload = memoryview(prewrite(10, writer=bytes(range(WRITER_BYTES))))
     found = writer_of(payload, scan(payload))  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ def test_what_is_kept_of_a_large_binlog_is_no_view_of_it() -> None:
     ),
     st.integers(1, 2**63 - 1),
 )
-def test_a_message_of_a_pull_is_what_protobuf_makes_of_it(payloads: list[bytes], last_ts: int) -> None:
+def test_pull_message_encodes_as_protobuf_does(payloads: list[bytes], last_ts: int) -> None:
     found = pulled(payloads, last_ts)
     assert found.data == pump_ext_pb2.PullRangeResp(payloads=payloads, last_ts=last_ts).SerializeToString()
     assert (found.binlogs, found.size) == (len(payloads), sum(map(len, payloads)))
@@ -125,7 +125,7 @@ def test_a_message_of_a_pull_is_what_protobuf_makes_of_it(payloads: list[bytes],
 
 
 @given(st.binary(min_size=1, max_size=300), st.integers(1, 2**63 - 1), st.integers(0, 2**40), st.integers(1, 2**40))
-def test_a_part_is_what_protobuf_makes_of_it(data: bytes, commit_ts: int, offset: int, whole: int) -> None:
+def test_pull_part_encodes_as_protobuf_does(data: bytes, commit_ts: int, offset: int, whole: int) -> None:
     found = pulled_part(Part(commit_ts, 1, data, offset, whole))
     wanted = pump_ext_pb2.PullRangeResp(payloads=[data], last_ts=commit_ts, whole_bytes=whole, part_offset=offset)
     assert found.data == wanted.SerializeToString()

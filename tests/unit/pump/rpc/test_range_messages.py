@@ -64,7 +64,9 @@ def simple(pieces: list[Piece]) -> list[tuple[bytes, int, bool]]:
 
 
 @given(shapes, bounds)
-def test_messages_hold_what_the_chunks_held(shape: list[list[int] | int], bytes_max: int) -> None:
+def test_range_messages_contain_all_binlogs_of_chunks_in_order_within_limit(
+    shape: list[list[int] | int], bytes_max: int
+) -> None:
     """In the same order, and with the commit_ts of the last; no message is larger than its bound and a chunk."""
     pieces = pieces_of(shape)
     messages = list(range_messages(pieces, message_bytes_max=bytes_max))
@@ -87,7 +89,7 @@ def test_messages_hold_what_the_chunks_held(shape: list[list[int] | int], bytes_
 @pytest.mark.parametrize(
     ("chunk_bytes", "chunks_each"), [(READ_BYTES, [8, 8, 4]), (10, [8, 8, 4]), (3 * READ_BYTES, [3, 3, 3, 3, 3, 3, 2])]
 )
-def test_a_message_ends_where_it_is_full_and_nowhere_else(chunk_bytes: int, chunks_each: list[int]) -> None:
+def test_range_messages_end_only_when_limit_is_reached(chunk_bytes: int, chunks_each: list[int]) -> None:
     """A reader gets few messages of a backlog, not one for each chunk; and none is large because a chunk is."""
     messages = range_messages(pieces_of([[chunk_bytes]] * 20), message_bytes_max=8 * READ_BYTES)
     assert [message.binlogs for message in messages if isinstance(message, Pulled)] == chunks_each
@@ -105,7 +107,7 @@ async def messages_of(store: Store, until_ts: int, bytes_max: int = 0, after_ts:
     return await answers(service(store).pull_range(request.SerializeToString()))
 
 
-async def test_a_backlog_is_read_in_small_pieces_and_sent_in_large_ones(
+async def test_pull_range_reads_small_chunks_and_sends_large_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 5 * READ_BYTES // 1000
@@ -128,7 +130,7 @@ async def test_a_backlog_is_read_in_small_pieces_and_sent_in_large_ones(
     assert len(reads) >= 5 and max(reads) < 2 * READ_BYTES
 
 
-async def test_several_messages_of_several_chunks_from_a_log_of_several_files(tmp_path: Path) -> None:
+async def test_pull_range_over_several_files_sends_each_binlog_once(tmp_path: Path) -> None:
     """Every binlog once and in order, in messages that are full but for the last. A pull that begins after any of the
     messages continues there."""
     count = 6 * READ_BYTES // 1000
@@ -154,7 +156,7 @@ async def test_several_messages_of_several_chunks_from_a_log_of_several_files(tm
         assert len(files) > 2
 
 
-async def test_a_large_binlog_stands_between_the_messages_of_those_around_it(tmp_path: Path) -> None:
+async def test_pull_range_sends_large_binlog_between_messages_of_its_neighbours(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(END_TS), sync=False) as store:
         await filled(store, 3)
         await write(store, large_prewrite(100, bytes(1 << 20)), commit(100, 105), prewrite(110), commit(110, 115))
@@ -168,7 +170,9 @@ async def test_a_large_binlog_stands_between_the_messages_of_those_around_it(tmp
 
 
 @pytest.mark.parametrize("number", [0, 200, 299])
-async def test_a_damaged_record_in_any_chunk_of_a_message_ends_the_pull_by_name(tmp_path: Path, number: int) -> None:
+async def test_pull_range_fails_at_damaged_record_in_any_chunk_with_file_and_offset(
+    tmp_path: Path, number: int
+) -> None:
     async with opened(tmp_path, SetClock(END_TS), sync=False) as store:
         await filled(store, 300)
         until_ts = await store.resolver.refresh()

@@ -90,7 +90,7 @@ async def write(turn: TurnWriter, payload: bytes) -> BaseException | None:
     return error
 
 
-async def test_what_arrives_in_one_turn_goes_together_and_in_order() -> None:
+async def test_writes_of_one_loop_turn_form_one_group_in_order() -> None:
     store = Recorder()
     turn = turn_of(store)
     payloads = [b"%d" % number for number in range(GROUP_MAX + 10)]
@@ -104,7 +104,7 @@ async def test_what_arrives_in_one_turn_goes_together_and_in_order() -> None:
     assert await write(turn, b"alone") is None and store.groups[-1] == [b"alone"]
 
 
-async def test_who_must_wait_for_the_source_holds_nobody_back() -> None:
+async def test_write_that_waits_for_timestamp_source_does_not_delay_its_group() -> None:
     store = Recorder()
     store.go_on.clear()
     turn = turn_of(store)
@@ -115,7 +115,7 @@ async def test_who_must_wait_for_the_source_holds_nobody_back() -> None:
     assert await asyncio.wait_for(far, 60) is None
 
 
-async def test_a_large_one_goes_alone() -> None:
+async def test_large_write_forms_a_group_of_its_own() -> None:
     store = Recorder()
     turn = turn_of(store)
     large = bytes(GROUPED_BYTES_MAX + 1)
@@ -123,7 +123,7 @@ async def test_a_large_one_goes_alone() -> None:
     assert sorted(store.groups, key=len) == [[large], [b"a", b"b"]]
 
 
-async def test_a_named_error_is_everybodys_answer() -> None:
+async def test_binlog_error_of_group_is_answered_to_each_writer() -> None:
     store = Recorder()
     store.error = Stopping("the pump is stopping")
     answers = await asyncio.gather(*(write(turn_of(store), b"a") for _ in range(3)))
@@ -131,7 +131,7 @@ async def test_a_named_error_is_everybodys_answer() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_a_mistake_of_ours_leaves_nobody_waiting(count: int) -> None:
+async def test_unexpected_exception_in_group_reaches_every_writer(count: int) -> None:
     store = Recorder()
     store.error = ValueError("a mistake")
     turn = turn_of(store)
@@ -141,7 +141,7 @@ async def test_a_mistake_of_ours_leaves_nobody_waiting(count: int) -> None:
     assert all(isinstance(answer, ValueError) for answer in answers)
 
 
-async def test_who_is_cancelled_takes_nobody_along() -> None:
+async def test_cancelled_writer_does_not_cancel_its_group() -> None:
     store = Recorder()
     turn = turn_of(store)
     tasks = [asyncio.create_task(write(turn, payload)) for payload in (b"a", b"b")]
@@ -151,7 +151,7 @@ async def test_who_is_cancelled_takes_nobody_along() -> None:
     assert store.groups == [[b"a", b"b"]] and tasks[0].cancelled()
 
 
-async def test_whose_answer_fails_takes_nobody_along() -> None:
+async def test_failing_answer_of_one_call_does_not_stop_others() -> None:
     class Broken(Caller):
         def _tell(self, error: BaseException | None) -> int:
             raise ValueError("a mistake")
@@ -164,7 +164,7 @@ async def test_whose_answer_fails_takes_nobody_along() -> None:
     assert await asyncio.wait_for(other.told, 60) is None and store.groups == [[b"a", b"b"]]
 
 
-async def test_a_loop_that_ends_tells_everybody() -> None:
+async def test_cancelled_group_task_cancels_waiting_writers() -> None:
     store = Recorder()
     store.go_on.clear()
     turn = turn_of(store)
@@ -177,7 +177,7 @@ async def test_a_loop_that_ends_tells_everybody() -> None:
         await asyncio.wait_for(waiting, 60)
 
 
-async def test_through_a_store(tmp_path: Path) -> None:
+async def test_turn_writer_over_real_store_answers_each_write_by_itself(tmp_path: Path) -> None:
     """Pairs, a refusal, a probe and a ts that nobody gave out, in one turn; the source does not answer."""
     clock = SetClock(100)
     async with opened(tmp_path, clock) as store:
@@ -247,7 +247,7 @@ class Turns:
         self.store.end()
 
 
-async def test_who_comes_while_a_group_is_under_way_goes_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writes_during_a_running_group_go_with_next_group(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns(monkeypatch)
     turns.take(b"a")
     await turns.turns_until_begun()
@@ -262,7 +262,7 @@ async def test_who_comes_while_a_group_is_under_way_goes_with_the_next(monkeypat
     assert all(caller.told.done() for caller in turns.callers)
 
 
-async def test_a_caller_that_is_alone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_single_caller_waits_for_no_other_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns(monkeypatch)
     for _ in range(3):
         turns.take(b"a")
@@ -275,7 +275,7 @@ async def test_a_caller_that_is_alone_waits_for_nobody(monkeypatch: pytest.Monke
     assert await turns.turns_until_begun() == 1, "that there were others is forgotten"
 
 
-async def test_a_small_group_waits_some_turns_for_callers_that_were_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_small_group_waits_some_turns_for_recent_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns(monkeypatch)
     await turns.group_of(3)
     turns.take(b"a")
@@ -287,7 +287,7 @@ async def test_a_small_group_waits_some_turns_for_callers_that_were_there(monkey
     assert turns.store.groups[-1] == [b"a", b"b", b"c"]
 
 
-async def test_no_call_waits_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_group_waiting_ends_at_size_or_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither where somebody comes in every turn, nor where turns are long."""
     turns = Turns(monkeypatch)
     await turns.group_of(3)
@@ -304,7 +304,7 @@ async def test_no_call_waits_longer_than_that(monkeypatch: pytest.MonkeyPatch) -
     assert await turns.turns_until_begun() == 1
 
 
-async def test_a_large_group_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_group_starts_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns(monkeypatch)
     turns.take(b"a")
     await turns.turns_until_begun()
@@ -316,7 +316,7 @@ async def test_a_large_group_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -
     assert turns.store.groups == [[b"a"], large]
 
 
-async def test_a_group_that_fails_holds_nobody_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_group_does_not_delay_next_group(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns(monkeypatch)
     turns.store.error = Stopping("the pump is stopping")
     turns.take(b"a", b"b")
@@ -329,7 +329,7 @@ async def test_a_group_that_fails_holds_nobody_back(monkeypatch: pytest.MonkeyPa
     assert [str(caller.told.result()) for caller in turns.callers] == ["the pump is stopping"] * 2 + ["None"]
 
 
-async def test_each_group_waits_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_group_waits_anew_for_recent_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also behind one for which all turns were idle; and one caller that is alone is no reason to forget the others."""
     turns = Turns(monkeypatch)
     await turns.group_of(3)
@@ -347,7 +347,9 @@ async def test_each_group_waits_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     assert turns.store.groups[1:] == [[b"a", b"b"], [b"c", b"d"], [b"0"], [b"e", b"f"]]
 
 
-async def test_calls_that_arrive_together_count_each(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_that_arrive_together_are_counted_separately_for_group_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     turns = Turns(monkeypatch)
     turns.take(b"a")
     await turns.turns_until_begun()
@@ -358,7 +360,7 @@ async def test_calls_that_arrive_together_count_each(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("wrong", [b"", commit(20, 19)], ids=["usual", "with another"])
-async def test_a_mistake_behind_the_write_holds_nobody_back(
+async def test_unexpected_exception_after_write_does_not_block_later_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: bytes
 ) -> None:
     """Whoever wrote is told that it is not known, and the calls that came meanwhile are not held back for ever."""

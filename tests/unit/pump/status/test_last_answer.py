@@ -9,7 +9,7 @@ from binlog.errors import BinlogError
 from pump.status.last_answer import LastAnswer
 
 
-async def test_a_server_that_hangs_is_not_waited_for_and_its_last_answer_is_shown() -> None:
+async def test_last_answer_of_server_that_hangs_is_shown_with_its_age() -> None:
     answers: list[asyncio.Future[int]] = []
 
     async def ask() -> int:

@@ -22,13 +22,13 @@ def draw(**changed: object) -> str:
     return page({**OWN, **changed}, now_ms=NOW_MS, available_bytes=1 << 30, full=False, drainers=drainers)
 
 
-def test_a_healthy_pump() -> None:
+def test_status_page_of_healthy_pump_has_no_alarm() -> None:
     text = draw()
     assert "alarm " not in text
     assert "1.5 s ago" in text and "2.0 KiB" in text and "d1" in text
 
 
-def test_what_needs_somebody_is_an_alarm() -> None:
+def test_status_page_shows_alarm_for_each_fault() -> None:
     pending = {"startTS": 5, "ageSeconds": 30.0, "ddlJobID": 0, "prewriteKey": "6b"}
     assert "pending for 30.0 s" in draw(pendingCount=1, pending=[pending])
     assert "prewrites are refused" in draw(usurped="offline")

@@ -138,7 +138,7 @@ async def test_an_index_that_lacks_writes_proves_nothing(tmp_path: Path) -> None
             assert not found.index_is_complete()
 
 
-async def test_a_damaged_prewrite_that_was_not_indexed_with_its_commit_intact(tmp_path: Path) -> None:
+async def test_damaged_unindexed_prewrite_with_intact_commit_fails_every_pull(tmp_path: Path) -> None:
     """FORMAT.md, recovery 4: the pull fails, now and after every later start; for others it is no evidence."""
     here = await left_behind(
         tmp_path, prewrite(10), commit(10, 20), after=(prewrite(30), commit(30, 40), prewrite(50), commit(50, 60))
@@ -153,7 +153,7 @@ async def test_a_damaged_prewrite_that_was_not_indexed_with_its_commit_intact(tm
             assert prewrites_not_found() == counted + 1
 
 
-async def test_a_damaged_prewrite_that_was_indexed_and_its_commit_was_not(tmp_path: Path) -> None:
+async def test_damaged_indexed_prewrite_with_unindexed_commit_fails_every_pull(tmp_path: Path) -> None:
     here = await left_behind(
         tmp_path,
         prewrite(10),
@@ -189,7 +189,7 @@ async def test_a_damaged_prewrite_that_the_index_knows_stays_pending(tmp_path: P
 
 
 @pytest.mark.parametrize("starts", [1, 3])
-async def test_a_commit_that_comes_after_its_unindexed_prewrite_was_damaged(tmp_path: Path, starts: int) -> None:
+async def test_commit_of_damaged_unindexed_prewrite_fails_pull_and_counts_as_late(tmp_path: Path, starts: int) -> None:
     """Nobody knows of which ts the damaged bytes were, so a commit without a prewrite is taken for one of them."""
     here = await left_behind(tmp_path, prewrite(10), commit(10, 20), after=(prewrite(30), prewrite(50), commit(50, 60)))
     at = damage(here, prewrite(30))
@@ -203,7 +203,7 @@ async def test_a_commit_that_comes_after_its_unindexed_prewrite_was_damaged(tmp_
         await all_but(store, 40, f"byte {at}", wanted=[merged(10, 20), merged(50, 60)])
 
 
-async def test_a_prewrite_that_is_written_again_mends_it(tmp_path: Path) -> None:
+async def test_repeated_prewrite_replaces_damaged_one(tmp_path: Path) -> None:
     """A client repeats what was not answered; also in a log that is read again."""
     here = await left_behind(tmp_path, prewrite(10), commit(10, 20), after=(prewrite(30), commit(30, 40)))
     damage(here, prewrite(30))
@@ -218,7 +218,7 @@ async def test_a_prewrite_that_is_written_again_mends_it(tmp_path: Path) -> None
         assert await binlogs_of(store) == [merged(10, 20), merged(30, 40)]
 
 
-async def test_a_prewrite_that_was_written_again_and_not_indexed_mends_it(tmp_path: Path) -> None:
+async def test_repeated_prewrite_that_was_not_indexed_replaces_damaged_one(tmp_path: Path) -> None:
     """Killed between the log and the index, which knows the commit as one whose prewrite is lost."""
     here = await left_behind(tmp_path, prewrite(10), commit(10, 20), after=(prewrite(30), commit(30, 40)))
     damage(here, prewrite(30))
@@ -233,7 +233,7 @@ async def test_a_prewrite_that_was_written_again_and_not_indexed_mends_it(tmp_pa
         assert await binlogs_of(store) == [merged(10, 20), merged(30, 40)]
 
 
-async def test_a_commit_without_a_prewrite_in_a_whole_log_is_not_served(tmp_path: Path) -> None:
+async def test_commit_without_prewrite_in_undamaged_log_is_not_served(tmp_path: Path) -> None:
     """It is some other pump's, or its prewrite is on its way."""
     here = await left_behind(tmp_path, prewrite(10), commit(10, 20), after=(commit(30, 40),))
     async with opened(here, SetClock(FAR)) as store:
@@ -242,7 +242,7 @@ async def test_a_commit_without_a_prewrite_in_a_whole_log_is_not_served(tmp_path
         assert await binlogs_of(store) == [merged(10, 20)]
 
 
-async def test_damage_is_forgotten_with_its_file(tmp_path: Path) -> None:
+async def test_damage_is_forgotten_when_its_file_is_deleted(tmp_path: Path) -> None:
     here = await left_behind(tmp_path, prewrite(10), commit(10, 20), after=(prewrite(30), prewrite(50)))
     at = damage(here, prewrite(30))
     async with opened(here, SetClock(FAR)) as store:
@@ -257,7 +257,7 @@ async def test_damage_is_forgotten_with_its_file(tmp_path: Path) -> None:
         assert not any("earlier start" in str(each) for each in store.damage), "the file is gone, its key was not yet"
 
 
-def test_what_a_start_finds_is_synced_before_it_is_believed(tmp_path: Path) -> None:
+def test_value_log_open_syncs_records_before_it_trusts_them(tmp_path: Path) -> None:
     """A process that died before its sync leaves records in the page cache, and repetitions are answered by them."""
     log = ValueLog(tmp_path)
     log.open()

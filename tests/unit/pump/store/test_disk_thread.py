@@ -37,7 +37,7 @@ async def test_a_short_job_is_done_when_run_returns() -> None:
     assert not running.told.is_set() and not running.thread._thread.is_alive()
 
 
-async def test_who_takes_longer_is_told_of() -> None:
+async def test_disk_thread_notifies_about_job_that_takes_longer_than_patience() -> None:
     running, gate = Running(wait_max_s=0.001), threading.Event()
     assert not running.run(1, gate)
     await asyncio.sleep(0)
@@ -52,7 +52,7 @@ async def test_who_takes_longer_is_told_of() -> None:
     await running.thread.stop()
 
 
-async def test_a_long_job_is_never_waited_for() -> None:
+async def test_disk_thread_never_waits_for_job_not_marked_short() -> None:
     running = Running(wait_max_s=WAIT_S)
     for number in range(100):
         running.told.clear()
@@ -64,7 +64,7 @@ async def test_a_long_job_is_never_waited_for() -> None:
     await running.thread.stop()
 
 
-async def test_a_job_that_ends_just_when_patience_does() -> None:
+async def test_disk_thread_reports_end_once_if_job_ends_as_patience_ends() -> None:
     """Told in one of the two ways, never in both or neither."""
     running = Running(wait_max_s=0.0)
     for number in range(500):

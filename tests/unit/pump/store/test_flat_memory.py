@@ -18,7 +18,7 @@ GROWTH_MAX = 0.02  # of a block for each transaction: an entry in any table woul
 
 
 @pytest.mark.parametrize("usual", [True, False])
-async def test_nothing_is_kept_of_what_is_stored(tmp_path: Path, usual: bool) -> None:
+async def test_store_memory_does_not_grow_with_stored_binlogs(tmp_path: Path, usual: bool) -> None:
     """Also of what is not the usual shape of TiDB's binlogs, which goes another way; pulled meanwhile."""
     first = 1 << 60 if usual else 1 << 20  # a ts of fewer bytes is none of TiDB's
     clock, last = SetClock(first), first

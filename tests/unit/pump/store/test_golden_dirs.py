@@ -26,7 +26,7 @@ def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / str(request.param)
 
 
-async def test_it_serves_what_was_recorded(data_dir: Path) -> None:
+async def test_data_dir_of_go_pump_serves_recorded_binlogs_at_every_opening(data_dir: Path) -> None:
     """Byte for byte, in order, at the first opening and at the second."""
     first_ts = scan(TYPES.binlogs[0]).commit_ts - 1
     last_ts = scan(TYPES.binlogs[-1]).commit_ts
@@ -41,7 +41,7 @@ async def test_it_serves_what_was_recorded(data_dir: Path) -> None:
             assert [p for p in with_fakes if p in set(TYPES.binlogs)] == TYPES.binlogs
 
 
-async def test_an_index_that_was_lost_is_made_again(data_dir: Path) -> None:
+async def test_lost_index_of_go_pump_data_dir_is_rebuilt_from_log(data_dir: Path) -> None:
     shutil.rmtree(data_dir / "kv")
     async with opened(data_dir, FAR) as store:
         wanted = [payload for payload in TYPES.binlogs if not scan(payload).is_fake]
@@ -49,7 +49,7 @@ async def test_an_index_that_was_lost_is_made_again(data_dir: Path) -> None:
         assert all(payload in served for payload in wanted)
 
 
-async def test_what_we_add_is_where_the_original_looks(data_dir: Path) -> None:
+async def test_keys_and_pointers_added_to_go_pump_data_dir_have_original_form(data_dir: Path) -> None:
     """`ts:` keys and pointers of the original's shape; head and handle name records of the log."""
     base = 1 << 59
     async with opened(data_dir, SetClock(base - 10)) as store:
@@ -66,7 +66,7 @@ async def test_what_we_add_is_where_the_original_looks(data_dir: Path) -> None:
             assert len(value) == 12
 
 
-async def test_the_recording_written_anew_makes_the_same_log(tmp_path: Path) -> None:
+async def test_recorded_writes_make_same_log_records_and_binlogs(tmp_path: Path) -> None:
     """What TiDB sent, through our writer: the same records, hence the same bytes, as far as the set goes."""
     async with opened(tmp_path, SetClock(1), ts_ahead_max_s=0) as store:
         assert set(await store.writes.write(TYPES.writes)) == {None}

@@ -41,7 +41,9 @@ async def _submitted(store: Store, payloads: Sequence[bytes]) -> list[BinlogErro
 @pytest.mark.parametrize("way", [_written, _submitted])
 @pytest.mark.parametrize("first_ts", [USUAL_TS, 1 << 20])
 @pytest.mark.parametrize("row_bytes", [100, WriterOptions().loop_bytes_max])
-async def test_no_payload_is_kept_that_was_stored(tmp_path: Path, way: Way, first_ts: int, row_bytes: int) -> None:
+async def test_stored_payloads_have_no_references_left_after_answer(
+    tmp_path: Path, way: Way, first_ts: int, row_bytes: int
+) -> None:
     async with opened(tmp_path, SetClock(first_ts)) as store:
         payloads = [prewrite(first_ts + 4 * n, row=bytes(row_bytes)) for n in range(3)]
         before = [sys.getrefcount(payload) for payload in payloads]
@@ -52,7 +54,7 @@ async def test_no_payload_is_kept_that_was_stored(tmp_path: Path, way: Way, firs
 
 
 @pytest.mark.parametrize("way", [_written, _submitted])
-async def test_no_payload_is_kept_that_was_refused(tmp_path: Path, way: Way) -> None:
+async def test_refused_payloads_have_no_references_left_after_answer(tmp_path: Path, way: Way) -> None:
     """Also not those that were stored together with a refused one."""
     async with opened(tmp_path, SetClock(USUAL_TS), transaction_bytes_max=1_000) as store:
         payloads = [prewrite(USUAL_TS), prewrite(USUAL_TS + 4)[:-3], prewrite(USUAL_TS + 8, row=bytes(2_000))]

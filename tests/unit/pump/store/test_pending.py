@@ -29,7 +29,7 @@ def test_rule_4_resolved_never_goes_back() -> None:
     assert resolved.advance(120, pending.oldest()) == 150
 
 
-def test_resolved_stays_below_the_oldest() -> None:
+def test_resolved_ts_stays_below_oldest_pending_prewrite() -> None:
     """One slow transaction holds back only what is newer than its own start."""
     pending, resolved = arrived(70, 30, 90), Resolved()
     assert resolved.advance(100, pending.oldest()) == 29
@@ -38,7 +38,7 @@ def test_resolved_stays_below_the_oldest() -> None:
     assert resolved.advance(100, pending.oldest()) == 69
 
 
-def test_a_repeated_request_counts_once_more() -> None:
+def test_prewrite_sent_twice_stays_pending_after_first_copy_fails() -> None:
     """The first copy fails before the log, the second is still on its way: the prewrite stays pending."""
     pending = arrived(10, 10)
     pending.refused(10)
@@ -49,7 +49,7 @@ def test_a_repeated_request_counts_once_more() -> None:
     assert pending.oldest() is None
 
 
-def test_a_repetition_after_the_commit_leaves() -> None:
+def test_repeated_prewrite_after_commit_leaves_pending_set() -> None:
     """P, C, and P again: the last one finds the outcome stored."""
     pending = arrived(10)
     pending.stored(10)
@@ -60,7 +60,7 @@ def test_a_repetition_after_the_commit_leaves() -> None:
     assert len(pending) == 0
 
 
-def test_an_unknown_end_stays() -> None:
+def test_prewrite_with_unknown_write_result_stays_pending() -> None:
     """A write that may be in the log is pending until its outcome is known."""
     pending = arrived(10, 20)
     pending.stored(10)
@@ -68,14 +68,14 @@ def test_an_unknown_end_stays() -> None:
     assert [entry.start_ts for entry in pending.first(5)] == [10]
 
 
-def test_settling_what_is_not_here() -> None:
+def test_settling_of_absent_prewrite_changes_nothing() -> None:
     """A commit whose prewrite is on another pump."""
     pending = arrived(10)
     pending.settled(99)
     assert len(pending) == 1
 
 
-def test_old_ones_are_those_in_the_log() -> None:
+def test_older_than_returns_stored_prewrites_only() -> None:
     """Only what is stored can be asked about and settled."""
     pending = PendingSet()
     pending.arrive(1, since_s=0, size=1)
@@ -86,7 +86,7 @@ def test_old_ones_are_those_in_the_log() -> None:
     assert [entry.start_ts for entry in pending.older_than(1)] == [1]
 
 
-def test_a_start_ts_that_is_also_reserved_keeps_writer_key_and_job() -> None:
+def test_reserved_ts_that_is_also_a_prewrite_keeps_writer_key_and_job() -> None:
     """The ts after the resolved ts is reserved while a fake binlog is made; a prewrite may begin at it meanwhile."""
     pending = PendingSet()
     pending.reserve(10)
@@ -99,7 +99,7 @@ def test_a_start_ts_that_is_also_reserved_keeps_writer_key_and_job() -> None:
     assert pending.oldest() is None
 
 
-def test_a_reserved_ts_holds_resolved_and_is_no_prewrite() -> None:
+def test_reserved_ts_holds_resolved_ts_and_is_not_listed_as_prewrite() -> None:
     pending = arrived(30)
     pending.reserve(20)
     assert (pending.oldest(), len(pending)) == (20, 2)
@@ -108,7 +108,7 @@ def test_a_reserved_ts_holds_resolved_and_is_no_prewrite() -> None:
     assert (pending.oldest(), len(pending)) == (30, 1)
 
 
-def test_memory_of_prewrites_that_left_while_an_older_one_is_pending_is_released() -> None:
+def test_pending_set_heap_stays_small_while_one_old_prewrite_is_pending() -> None:
     pending = arrived(1)
     for ts in range(2, 20_000):
         pending.arrive(ts, since_s=0, size=1)
@@ -120,7 +120,7 @@ def test_memory_of_prewrites_that_left_while_an_older_one_is_pending_is_released
     assert pending.oldest() is None
 
 
-def test_restored_entries_hold_resolved() -> None:
+def test_restored_prewrites_hold_resolved_ts() -> None:
     """What recovery found counts as before the crash."""
     pending = PendingSet()
     pending.restore([Pending(40, 0.0, 1), Pending(20, 0.0, 1)])
@@ -128,7 +128,7 @@ def test_restored_entries_hold_resolved() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 60))
-def test_rule_6_and_4_no_commit_below_resolved(seed: int, steps: int) -> None:
+def test_rule_6_and_4_every_commit_is_above_resolved_ts_in_any_interleaving(seed: int, steps: int) -> None:
     """Writers in any interleaving: T is fetched before the set is read, so no commit lands at or below resolved."""
     dice = random.Random(seed)
     clock = 0
@@ -159,7 +159,7 @@ def test_rule_6_and_4_no_commit_below_resolved(seed: int, steps: int) -> None:
         assert resolved.ts < ts or not resolved.is_late(clock + 1)
 
 
-def test_the_other_order_is_wrong() -> None:
+def test_pending_set_read_before_ts_fetch_lets_resolved_ts_pass_a_commit() -> None:
     """Reading the set first and fetching T afterwards resolves past a transaction that began in between."""
     pending = PendingSet()
     oldest = pending.oldest()

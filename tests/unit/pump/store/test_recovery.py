@@ -79,7 +79,7 @@ def without_index(source: Path, target: Path) -> Path:
     return target
 
 
-async def test_every_cut_of_a_small_log(tmp_path: Path) -> None:
+async def test_recovery_without_index_restores_log_cut_at_any_byte(tmp_path: Path) -> None:
     """The index is lost and the log ends at any byte: what is whole is served, what has no outcome is pending."""
     steps = STEPS[:5]
     lengths = [len(encode_record(step)) for step in steps]
@@ -93,7 +93,7 @@ async def test_every_cut_of_a_small_log(tmp_path: Path) -> None:
         assert (served, pending) == state_after(max(i for i, end in enumerate(ends) if end <= cut)), cut
 
 
-async def test_the_last_record_cut_at_every_byte_with_its_index(tmp_path: Path) -> None:
+async def test_recovery_with_index_restores_log_whose_last_record_is_cut_at_any_byte(tmp_path: Path) -> None:
     """A crash before the last batch was indexed: the index knows all but the last record, whose tail is torn."""
     await write_all(tmp_path / "a")
     last = encode_record(commit(30, 50))
@@ -110,7 +110,7 @@ async def test_the_last_record_cut_at_every_byte_with_its_index(tmp_path: Path) 
         shutil.rmtree(here)
 
 
-async def test_a_lost_end_of_the_index(tmp_path: Path) -> None:
+async def test_recovery_rebuilds_any_lost_end_of_index(tmp_path: Path) -> None:
     """LevelDB is not synced: any end of it may be gone after a power cut, and comes back from the log."""
     directory = tmp_path / "a"
     copies = []
@@ -133,7 +133,7 @@ async def test_opening_twice_changes_nothing(tmp_path: Path) -> None:
         await check(tmp_path / "a", len(STEPS))
 
 
-async def test_what_the_original_wrote_meanwhile_is_added(tmp_path: Path) -> None:
+async def test_recovery_adds_records_written_by_go_pump_meanwhile(tmp_path: Path) -> None:
     """A Go pump knows nothing of `cm:` and `sc:`: its head moves on without ours."""
     directory = tmp_path / "a"
     await write_all(directory)
@@ -155,7 +155,7 @@ async def test_what_the_original_wrote_meanwhile_is_added(tmp_path: Path) -> Non
         assert head.pointer == store.index.head()
 
 
-async def test_damage_in_the_middle_is_reported_at_recovery(tmp_path: Path) -> None:
+async def test_recovery_reports_damage_within_log_and_serves_following_records(tmp_path: Path) -> None:
     """Named with file, offset and length; what follows is served."""
     await write_all(tmp_path / "a")
     here = without_index(tmp_path / "a", tmp_path / "b")
@@ -171,7 +171,7 @@ async def test_damage_in_the_middle_is_reported_at_recovery(tmp_path: Path) -> N
         assert await binlogs_of(store) == [merged(10, 20), merged(31, 40)]
 
 
-async def test_a_commit_whose_prewrite_is_far_before_the_start(tmp_path: Path) -> None:
+async def test_recovery_serves_commit_whose_prewrite_is_before_read_start(tmp_path: Path) -> None:
     """Reading begins at handlePointer; a commit after it may need a prewrite from before (a Go pump moved it on)."""
     directory = tmp_path / "a"
     await write_all(directory)
@@ -185,7 +185,7 @@ async def test_a_commit_whose_prewrite_is_far_before_the_start(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("limit", [1, 60, 100, 1000])
-async def test_rotated_files(tmp_path: Path, limit: int) -> None:
+async def test_recovery_handles_file_border_between_prewrite_and_commit(tmp_path: Path, limit: int) -> None:
     """Every file boundary between a prewrite and its commit."""
     async with opened(tmp_path / "a", SetClock(1), file_bytes_max=limit) as store:
         for step in STEPS:
@@ -195,7 +195,7 @@ async def test_rotated_files(tmp_path: Path, limit: int) -> None:
     await check(without_index(tmp_path / "a", tmp_path / "b"), len(STEPS))
 
 
-async def test_garbage_with_a_right_checksum(tmp_path: Path) -> None:
+async def test_recovery_reports_record_with_valid_checksum_that_is_no_binlog(tmp_path: Path) -> None:
     """A record whose payload is no binlog is damage by its writer: reported, stepped over."""
     await write_all(tmp_path / "a")
     here = without_index(tmp_path / "a", tmp_path / "b")
@@ -207,7 +207,7 @@ async def test_garbage_with_a_right_checksum(tmp_path: Path) -> None:
         assert store.reads.outcome(30) == 60
 
 
-async def test_a_long_recovery_says_how_far_it_is(
+async def test_recovery_logs_percentage_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(tmp_path / "a", SetClock(100)) as store:

@@ -26,7 +26,7 @@ class Disk:
         return os.statvfs_result((1, 1, 1 << 40, free, free, 0, 0, 0, 0, 255))
 
 
-def test_writes_stop_at_the_limit(tmp_path: Path) -> None:
+def test_space_check_fails_at_limit_of_available_bytes(tmp_path: Path) -> None:
     space = Space(tmp_path, stop_bytes=100, statvfs=Disk(101, 100))
     space.refresh()
     space.check()
@@ -37,7 +37,7 @@ def test_writes_stop_at_the_limit(tmp_path: Path) -> None:
         space.check()
 
 
-async def test_room_is_what_the_disk_says_from_now_on(tmp_path: Path) -> None:
+async def test_wait_for_room_ignores_space_seen_before_and_retries_after_disk_error(tmp_path: Path) -> None:
     """What was seen before the disk was full says nothing; a disk that does not answer is asked again."""
     disk = Disk(1 << 40, 0, OSError(errno.EIO, "x"), RESUME_BYTES, RESUME_BYTES + 1, 7)
     space = Space(tmp_path, stop_bytes=0, statvfs=disk)
@@ -46,13 +46,13 @@ async def test_room_is_what_the_disk_says_from_now_on(tmp_path: Path) -> None:
     assert disk.free == [7]
 
 
-async def test_room_is_above_the_limit(tmp_path: Path) -> None:
+async def test_wait_for_room_waits_until_free_bytes_exceed_limit(tmp_path: Path) -> None:
     disk = Disk(1 << 40, (1 << 40) + 1, 7)
     await Space(tmp_path, stop_bytes=1 << 40, statvfs=disk).wait_for_room(0)
     assert disk.free == [7]
 
 
-def test_errors_that_a_full_disk_makes(tmp_path: Path) -> None:
+def test_lacks_room_recognises_full_disk_errors_only(tmp_path: Path) -> None:
     assert lacks_room(str(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "f")))
     assert lacks_room(f"x: {plyvel.IOError(b'IO error: f: No space left on device')}")
     assert lacks_room(str(OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))))

@@ -23,7 +23,7 @@ from tests.unit.pump.build import (
 )
 
 
-async def test_a_pair_is_served_as_one(tmp_path: Path) -> None:
+async def test_prewrite_and_commit_are_served_as_one_binlog(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20))
         await store.resolver.refresh()
@@ -32,7 +32,7 @@ async def test_a_pair_is_served_as_one(tmp_path: Path) -> None:
         assert await binlogs_of(store, 0, 19) == []
 
 
-async def test_commit_order_whatever_the_write_order(tmp_path: Path) -> None:
+async def test_pull_is_in_commit_ts_order_for_any_write_order(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(1), prewrite(2), prewrite(3), commit(3, 30), commit(1, 10), commit(2, 20))
         await store.resolver.refresh()
@@ -49,7 +49,9 @@ async def test_commit_order_whatever_the_write_order(tmp_path: Path) -> None:
         ([prewrite(1), rollback(1), prewrite(2), commit(2, 3)], [3]),
     ],
 )
-async def test_sequences_of_the_sorter(tmp_path: Path, steps: list[bytes], served: list[int]) -> None:
+async def test_pull_serves_sorter_test_sequences_of_original_in_order(
+    tmp_path: Path, steps: list[bytes], served: list[int]
+) -> None:
     """Upstream's TestSorter; where its sorter drops 9 behind 10, the resolved ts waits and serves both in order."""
     async with opened(tmp_path, SetClock(1000)) as store:
         for step in steps:
@@ -59,7 +61,7 @@ async def test_sequences_of_the_sorter(tmp_path: Path, steps: list[bytes], serve
         assert got == served
 
 
-async def test_resolved_ts_waits_for_the_oldest(tmp_path: Path) -> None:
+async def test_resolved_ts_waits_for_oldest_pending_prewrite(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(90), prewrite(95), commit(95, 99))
         assert await store.resolver.refresh() == 101
@@ -69,7 +71,7 @@ async def test_resolved_ts_waits_for_the_oldest(tmp_path: Path) -> None:
         assert await store.resolver.refresh() > 101
 
 
-async def test_unusual_field_orders_are_merged_by_reading_both(tmp_path: Path) -> None:
+async def test_unusual_field_order_is_merged_to_same_binlog(tmp_path: Path) -> None:
     """protobuf allows any order; what is served is the same binlog."""
     odd = prewrite(10)[14:] + prewrite(10)[:14]
     odd = encode_binlog(tp=0, start_ts=10, prewrite_key=b"k", prewrite_value=b"\x08\x05")
@@ -93,7 +95,7 @@ async def test_a_commit_without_its_prewrite_is_not_served(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("together", [True, False])
-async def test_a_prewrite_behind_its_commit_completes_it(tmp_path: Path, together: bool) -> None:
+async def test_prewrite_stored_after_its_commit_is_served(tmp_path: Path, together: bool) -> None:
     async with opened(tmp_path, SetClock(15)) as store:
         if together:
             await write(store, commit(10, 20), prewrite(10))
@@ -106,7 +108,7 @@ async def test_a_prewrite_behind_its_commit_completes_it(tmp_path: Path, togethe
         assert store.reads.outcome(10) == 20
 
 
-async def test_repetitions_within_one_batch(tmp_path: Path) -> None:
+async def test_repetitions_within_one_batch_are_stored_once(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), prewrite(10), commit(10, 20), commit(10, 20), prewrite(10))
         await store.resolver.refresh()
@@ -114,7 +116,7 @@ async def test_repetitions_within_one_batch(tmp_path: Path) -> None:
         assert store.writes.counters.written == 2
 
 
-async def test_nothing_is_served_before_t_is_fetched(tmp_path: Path) -> None:
+async def test_store_open_fails_without_timestamp_source(tmp_path: Path) -> None:
     """Rule 3: a start without timestamps fails instead of serving a guess."""
     clock = SetClock()
     clock.down = True
@@ -123,13 +125,13 @@ async def test_nothing_is_served_before_t_is_fetched(tmp_path: Path) -> None:
             pass
 
 
-async def test_pulls_stay_within_what_was_promised(tmp_path: Path) -> None:
+async def test_pull_above_resolved_ts_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         with pytest.raises(NotResolved):
             await binlogs_of(store, 0, store.resolved_ts + 1)
 
 
-async def test_a_purged_position_is_an_error(tmp_path: Path) -> None:
+async def test_pull_from_purged_position_is_refused(tmp_path: Path) -> None:
     """Never a later start in silence, as upstream's (P-RPC-09)."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20), prewrite(30), commit(30, 40))
@@ -140,7 +142,7 @@ async def test_a_purged_position_is_an_error(tmp_path: Path) -> None:
         assert await binlogs_of(store, 25) == [merged(30, 40)]
 
 
-async def test_a_damaged_record_ends_a_pull_with_its_place(tmp_path: Path) -> None:
+async def test_pull_fails_at_damaged_record_with_its_offset(tmp_path: Path) -> None:
     """Upstream (P-PULL-03) ends the stream as if all was well, for ever."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20), prewrite(30), commit(30, 40))
@@ -156,7 +158,7 @@ async def test_a_damaged_record_ends_a_pull_with_its_place(tmp_path: Path) -> No
         assert await binlogs_of(store, 0, 20) == [merged(10, 20)]
 
 
-async def test_plan_over_a_store(tmp_path: Path) -> None:
+async def test_plan_over_store_counts_binlogs_and_bytes_that_pull_serves(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(3000)) as store:
         for ts in range(10, 1210, 2):
             await write(store, prewrite(ts), commit(ts, ts + 1))
@@ -168,7 +170,7 @@ async def test_plan_over_a_store(tmp_path: Path) -> None:
         assert (plan.count, plan.stop, plan.end_ts, plan.stop_ts) == (7, Stop.LIMIT, 23, 25)
 
 
-async def test_waiting_pulls_are_woken_by_a_commit(tmp_path: Path) -> None:
+async def test_commit_wakes_waiting_pull_without_polling(tmp_path: Path) -> None:
     """No polling: a commit that becomes visible refreshes the resolved ts at once."""
     clock = SetClock(100)
     async with opened(tmp_path, clock) as store:
@@ -182,7 +184,7 @@ async def test_waiting_pulls_are_woken_by_a_commit(tmp_path: Path) -> None:
         assert await asyncio.wait_for(waiting, 60) > now + 1
 
 
-async def test_a_pull_that_has_everything_asks_for_nothing(tmp_path: Path) -> None:
+async def test_idle_pull_fetches_no_timestamps(tmp_path: Path) -> None:
     """A waiting pull fetches no timestamps while nothing becomes visible: it once span as fast as the TSO answered."""
     clock = SetClock(100)
     async with opened(tmp_path, clock) as store:

@@ -37,7 +37,7 @@ from tests.unit.pump.build import (
         (commit(10, 0), InvalidBinlog),
     ],
 )
-async def test_bad_binlogs_are_refused_alone(tmp_path: Path, payload: bytes, kind: type[Exception]) -> None:
+async def test_invalid_binlog_of_batch_is_refused_alone(tmp_path: Path, payload: bytes, kind: type[Exception]) -> None:
     """One bad binlog of a batch has an error; the others are stored; nothing is left pending by it."""
     async with opened(tmp_path, SetClock(100)) as store:
         results = await store.writes.write([prewrite(30), payload, commit(30, 40)])
@@ -45,7 +45,7 @@ async def test_bad_binlogs_are_refused_alone(tmp_path: Path, payload: bytes, kin
         assert store.pending_count == 0
 
 
-async def test_prewrites_of_a_pump_that_takes_none(tmp_path: Path) -> None:
+async def test_store_refusing_prewrites_still_takes_commits(tmp_path: Path) -> None:
     """P-RPC-03: commits and rollbacks in any state."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10))
@@ -55,7 +55,7 @@ async def test_prewrites_of_a_pump_that_takes_none(tmp_path: Path) -> None:
         assert store.pending_count == 0
 
 
-async def test_a_full_disk(tmp_path: Path) -> None:
+async def test_full_disk_refuses_everything_but_fake_binlogs(tmp_path: Path) -> None:
     """P-RPC-05, P-RPC-06: everything but fakes is refused, the probe too."""
     async with opened(tmp_path, SetClock(100), stop_bytes=1 << 62) as store:
         for payload in (prewrite(10), commit(10, 20), b""):
@@ -64,7 +64,7 @@ async def test_a_full_disk(tmp_path: Path) -> None:
         assert store.pending_count == 0
 
 
-async def test_a_broken_log_refuses_and_keeps_pending_what_may_be_there(tmp_path: Path) -> None:
+async def test_broken_log_refuses_writes_and_keeps_uncertain_prewrites_pending(tmp_path: Path) -> None:
     """A write with an unknown end stays pending; those after it never reached the log."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(90))
@@ -104,7 +104,7 @@ def failing_sync(_fd: int) -> None:
         (prewrite(95), commit(95, 97), prewrite(95), commit(95, 97)),
     ],
 )
-async def test_rule_23_a_repetition_fails_with_its_original(tmp_path: Path, batch: tuple[bytes, ...]) -> None:
+async def test_rule_23_repetition_in_batch_with_failed_sync_fails_too(tmp_path: Path, batch: tuple[bytes, ...]) -> None:
     """One batch, whose sync fails: nothing of it is answered with success, nor with a conflict that may not be one;
     what was pending stays pending; a repetition in a later batch gets no other answer."""
     async with opened(tmp_path, clock := SetClock(1)) as store:
@@ -133,7 +133,7 @@ async def test_rule_23_a_repetition_of_what_was_stored_before_stays_settled(tmp_
         assert store.reads.outcome(10) == 20
 
 
-async def test_rule_23_a_fake_that_was_not_stored_is_an_error(tmp_path: Path) -> None:
+async def test_rule_23_write_fake_raises_after_failed_sync(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         store.log._sync = failing_sync
         with pytest.raises(LogBroken):
@@ -142,7 +142,7 @@ async def test_rule_23_a_fake_that_was_not_stored_is_an_error(tmp_path: Path) ->
         await asyncio.wait_for(write_fakes(store, 0.001), 60)  # it ends: the log takes nothing more
 
 
-async def test_an_index_that_fails_breaks_the_log_too(tmp_path: Path) -> None:
+async def test_failed_index_write_breaks_log_and_keeps_prewrite_pending(tmp_path: Path) -> None:
     """Upstream reports success when the index write failed; here the end is unknown and nothing follows."""
     async with opened(tmp_path, SetClock(100)) as store:
 
@@ -161,7 +161,7 @@ async def test_an_index_that_fails_breaks_the_log_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file_bytes_max", [1 << 20, 200], ids=["judged on the loop", "judged by the thread"])
-async def test_an_index_that_cannot_be_read_leaves_nobody_waiting(
+async def test_unreadable_index_fails_all_writes_under_way_with_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_bytes_max: int
 ) -> None:
     """It fails amid a batch: what was judged before, what was being judged, and what would have been next are all
@@ -186,7 +186,7 @@ async def test_an_index_that_cannot_be_read_leaves_nobody_waiting(
         assert all(entry.in_flight == 0 for entry in store.pending(9))
 
 
-async def test_a_cancelled_caller_leaves_a_true_pending_set(tmp_path: Path) -> None:
+async def test_cancelled_writer_leaves_pending_set_correct(tmp_path: Path) -> None:
     """The report of the writer counts, whoever still waits for it."""
     async with opened(tmp_path, SetClock(100)) as store:
         task = asyncio.create_task(store.writes.write([prewrite(10)]))

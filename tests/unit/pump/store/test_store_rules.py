@@ -40,7 +40,7 @@ async def test_rule_3_recovery_finds_pending_prewrites(tmp_path: Path) -> None:
         assert await binlogs_of(store) == [merged(10, 20), merged(11, 30)]
 
 
-async def test_rule_3_handle_and_max_commit_never_pass_what_is_pending(tmp_path: Path) -> None:
+async def test_rule_3_handle_pointer_and_max_commit_ts_never_pass_pending_prewrites(tmp_path: Path) -> None:
     """A Go pump that opens our data-dir serves up to maxCommitTS and reads from handlePointer."""
     async with opened(tmp_path, clock := SetClock(1)) as store:
         await write(store, prewrite(10), prewrite(11), commit(11, 50))
@@ -54,7 +54,7 @@ async def test_rule_3_handle_and_max_commit_never_pass_what_is_pending(tmp_path:
         assert store.index.own_head().pointer == store.index.head()  # type: ignore[union-attr]
 
 
-async def test_rule_3_a_resent_commit_is_a_success(tmp_path: Path) -> None:
+async def test_rule_3_resent_commit_succeeds_and_other_commit_ts_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20))
         size = store.log.size
@@ -70,7 +70,7 @@ async def test_rule_3_a_resent_commit_is_a_success(tmp_path: Path) -> None:
         assert await binlogs_of(store) == [merged(10, 20)]
 
 
-async def test_rule_3_one_outcome_also_when_it_overtook_its_prewrite(tmp_path: Path) -> None:
+async def test_rule_3_commit_that_overtook_prewrite_keeps_its_one_outcome(tmp_path: Path) -> None:
     """The commit is stored, then one batch has its prewrite and a second outcome: only the same pair is a success."""
     async with opened(tmp_path, SetClock(100)) as store:
         for start_ts, again in ((10, commit(10, 20)), (30, commit(30, 41)), (50, rollback(50))):
@@ -83,7 +83,7 @@ async def test_rule_3_one_outcome_also_when_it_overtook_its_prewrite(tmp_path: P
         assert await binlogs_of(store) == [merged(10, 20), merged(30, 40), merged(50, 60)]
 
 
-async def test_rule_4_another_prewrite_under_the_same_ts(tmp_path: Path) -> None:
+async def test_rule_4_different_prewrite_with_same_ts_is_refused(tmp_path: Path) -> None:
     """The index never overwrites a different record."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10))
@@ -120,7 +120,7 @@ async def test_rule_4_a_fake_at_the_ts_of_a_pending_prewrite_does_not_end_it(tmp
         assert store.writes.counters.late_commits == 0
 
 
-async def test_rule_4_t_is_fetched_before_the_pending_set_is_read(tmp_path: Path) -> None:
+async def test_rule_4_ts_is_fetched_before_pending_set_is_read(tmp_path: Path) -> None:
     """While T is on its way a prewrite is acknowledged whose commit may come below T: resolved must not pass it."""
     seen: list[Store] = []
 
@@ -139,7 +139,7 @@ async def test_rule_4_t_is_fetched_before_the_pending_set_is_read(tmp_path: Path
         assert store.writes.counters.late_commits == 0
 
 
-async def test_rule_4_a_fakes_place_is_reserved_before_its_ts_is_fetched(tmp_path: Path) -> None:
+async def test_rule_4_ts_of_fake_binlog_is_reserved_before_it_is_fetched(tmp_path: Path) -> None:
     """A refresh that overtakes the fake must not resolve past it."""
 
     class Slow(SetClock):
@@ -188,7 +188,7 @@ async def test_rule_4_a_prewrite_at_the_ts_reserved_for_a_fake_keeps_its_writer_
         assert entry.writer == b"w" * 16
 
 
-async def test_rule_4_what_a_kill_takes_back_is_given_out_again_before_anything_can_come_below_it(
+async def test_rule_4_resolved_ts_lost_by_kill_is_reached_again_without_late_commits(
     tmp_path: Path,
 ) -> None:
     """maxCommitTS is saved now and then, so a killed pump may begin below what it had given out. Whatever is pending
@@ -218,7 +218,7 @@ async def test_rule_4_the_probe_is_never_pending(tmp_path: Path) -> None:
         assert isinstance((await store.writes.write([b""], refuse_prewrites="paused"))[0], NotOnline)
 
 
-async def test_a_late_commit_is_an_alarm_and_is_kept(tmp_path: Path) -> None:
+async def test_late_commit_is_counted_named_and_stored(tmp_path: Path) -> None:
     """At or below a resolved ts already given out: stored, counted, named. Never a silent drop."""
     async with opened(tmp_path, SetClock(100)) as store:
         assert await store.resolver.refresh() > 100
@@ -232,7 +232,7 @@ async def test_a_late_commit_is_an_alarm_and_is_kept(tmp_path: Path) -> None:
 # Rollbacks of copies (rule 5)
 
 
-async def test_rule_5_a_rollback_may_overtake_its_prewrite(tmp_path: Path) -> None:
+async def test_rule_5_rollback_before_its_prewrite_refuses_it_also_after_restart(tmp_path: Path) -> None:
     """The tombstone refuses the delayed P, also after a restart; a repeated R is a success."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, rollback(10))
@@ -266,7 +266,7 @@ async def test_rule_1_drained_waits_for_the_commits(tmp_path: Path) -> None:
         assert await waiting
 
 
-async def test_rule_1_sealed_with_nothing_pending_is_a_last_word(tmp_path: Path) -> None:
+async def test_rule_1_seal_without_pending_prewrites_returns_last_commit_ts(tmp_path: Path) -> None:
     """What it returns is the last commit, not a fake; nothing is taken afterwards, not even a commit."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20), prewrite(30))
@@ -279,19 +279,19 @@ async def test_rule_1_sealed_with_nothing_pending_is_a_last_word(tmp_path: Path)
                 await store.writes.write([late])
 
 
-async def test_rule_1_an_empty_pump_is_final_at_0(tmp_path: Path) -> None:
+async def test_rule_1_seal_of_empty_store_returns_0(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         assert await store.writes.seal("stopping", 1) == 0
 
 
-async def test_rule_1_sealed_with_a_prewrite_pending_is_none(tmp_path: Path) -> None:
+async def test_rule_1_seal_with_pending_prewrite_returns_none(tmp_path: Path) -> None:
     """Its commit follows it to this pump, after the restart, at a ts that drainers must not have passed by then."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10))
         assert await store.writes.seal("stopping", 0.01) is None
 
 
-async def test_rule_1_sealing_waits_for_what_was_taken_before(tmp_path: Path) -> None:
+async def test_rule_1_seal_waits_for_writes_accepted_before(tmp_path: Path) -> None:
     """A commit that is being written has no prewrite in the set it could be seen by: it is waited for by itself."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10))
@@ -301,13 +301,13 @@ async def test_rule_1_sealing_waits_for_what_was_taken_before(tmp_path: Path) ->
         assert await writing == [None]
 
 
-async def test_rule_1_a_broken_log_has_no_last_word(tmp_path: Path) -> None:
+async def test_rule_1_seal_of_broken_log_returns_none(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         store.log.give_up("the disk is gone")
         assert await store.writes.seal("stopping", 1) is None
 
 
-async def test_settle(tmp_path: Path) -> None:
+async def test_settle_commits_or_rolls_back_pending_prewrite(tmp_path: Path) -> None:
     """An operator's commit and rollback; the key of the prewrite is served."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), prewrite(11))

@@ -40,7 +40,7 @@ class Boot:
         return self.s
 
 
-def test_the_limit_moves_with_time_and_needs_no_call() -> None:
+def test_horizon_moves_with_elapsed_time_and_source_timestamps() -> None:
     boot = Boot()
     horizon = Horizon(600, boot_s=boot)
     assert horizon.beyond(1), "nothing is known of the source yet"
@@ -54,12 +54,12 @@ def test_the_limit_moves_with_time_and_needs_no_call() -> None:
     assert not horizon.beyond(NOW + 10 * HOUR), "its clock was set forward"
 
 
-def test_no_bound() -> None:
+def test_horizon_of_0_seconds_has_no_limit() -> None:
     assert not Horizon(0).beyond(NEAR_THE_END)
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**7))))
-def test_what_the_source_gave_out_is_never_beyond_a_horizon_that_has_just_seen_it(steps: list[tuple[int, int]]) -> None:
+def test_horizon_admits_any_timestamp_it_has_just_seen(steps: list[tuple[int, int]]) -> None:
     boot = Boot()
     horizon, ts = Horizon(1, boot_s=boot), NOW
     for slept_s, moved_ms in steps:
@@ -74,7 +74,7 @@ def test_what_the_source_gave_out_is_never_beyond_a_horizon_that_has_just_seen_i
     prewrite(NEAR_THE_END), prewrite(NOW + HOUR), commit(NOW, NOW + HOUR), commit(NOW + HOUR, NOW + HOUR + 1),
     rollback(NOW + HOUR), encode_fake(NOW + HOUR),
 ], ids=["prewrite near the end", "prewrite", "commit", "commit of what is not here", "rollback", "fake"])  # fmt: skip
-async def test_refused_by_name(tmp_path: Path, payload: bytes) -> None:
+async def test_binlog_with_ts_too_far_ahead_is_refused_with_setting_in_error(tmp_path: Path, payload: bytes) -> None:
     async with opened(tmp_path, SetClock(NOW)) as store:
         await write(store, prewrite(NOW))
         error = await refused(store, payload)
@@ -87,7 +87,7 @@ async def test_refused_by_name(tmp_path: Path, payload: bytes) -> None:
         assert store.largest_ts <= NOW + 100, "nothing of it is in the log"
 
 
-async def test_the_others_of_its_batch_are_written(tmp_path: Path) -> None:
+async def test_other_binlogs_of_batch_with_ts_too_far_ahead_are_written(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(NOW)) as store:
         results = await store.writes.write([prewrite(NOW + 10), prewrite(NEAR_THE_END), commit(NOW + 10, NOW + 11)])
         assert [type(error) for error in results] == [type(None), TooFarAhead, type(None)]
@@ -95,7 +95,7 @@ async def test_the_others_of_its_batch_are_written(tmp_path: Path) -> None:
         assert store.writes.counters.refused == 1
 
 
-async def test_a_source_whose_clock_was_set_forward_is_asked_before_anything_is_refused(tmp_path: Path) -> None:
+async def test_timestamp_source_with_clock_set_forward_is_asked_before_refusal(tmp_path: Path) -> None:
     """A pump that nobody reads has not asked for long; meanwhile PD moved to a machine whose clock is ahead."""
     clock = SetClock(NOW)
     async with opened(tmp_path, clock) as store:
@@ -108,7 +108,7 @@ async def test_a_source_whose_clock_was_set_forward_is_asked_before_anything_is_
         ]
 
 
-async def test_in_doubt_nothing_is_taken(tmp_path: Path) -> None:
+async def test_ts_beyond_limit_is_refused_as_unavailable_if_source_does_not_answer(tmp_path: Path) -> None:
     """The source does not answer: the writer tries again, as for any pump that cannot serve now."""
     clock = SetClock(NOW)
     async with opened(tmp_path, clock) as store:
@@ -117,7 +117,7 @@ async def test_in_doubt_nothing_is_taken(tmp_path: Path) -> None:
         assert isinstance(await refused(store, prewrite(NOW + HOUR)), TimestampUnavailable)
 
 
-async def test_one_that_is_in_the_log_already_is_ended_by_a_rollback(tmp_path: Path) -> None:
+async def test_prewrite_too_far_ahead_in_log_can_be_rolled_back(tmp_path: Path) -> None:
     """From before there was a bound: `binlogctl settle -rollback` is the way out, and it brings no new ts."""
     async with opened(tmp_path, SetClock(NOW), ts_ahead_max_s=0) as store:
         await write(store, prewrite(NEAR_THE_END), prewrite(NOW + 3))

@@ -38,7 +38,7 @@ ANY = st.one_of(
 
 
 @given(ANY, st.data())
-def test_what_is_read_is_what_scan_reads(payload: bytes, drawn: st.DataObject) -> None:
+def test_scan_usual_reads_any_binlog_as_scan_does(payload: bytes, drawn: st.DataObject) -> None:
     """Also of bytes that were cut or changed: then there is nothing, or what `scan` says."""
     if drawn.draw(st.booleans()):
         payload = payload[: drawn.draw(st.integers(0, len(payload)))]
@@ -85,7 +85,7 @@ WHOLE = [
 
 
 @pytest.mark.parametrize("payload", WHOLE, ids=range(len(WHOLE)))
-def test_any_byte_may_be_any_other(payload: bytes) -> None:
+def test_scan_usual_agrees_with_scan_after_any_byte_change(payload: bytes) -> None:
     """What stands between the key, the row and the ends decides; a byte more or less anywhere, too."""
     assert agrees(payload)
     within = [at for at in range(len(payload)) if at < 28 or at > len(payload) - 8 or payload[at] not in (0, 0x6B)]
@@ -98,13 +98,13 @@ def test_any_byte_may_be_any_other(payload: bytes) -> None:
 
 
 @pytest.mark.parametrize("length", [127, 128, 16383, 16384, 1 << 21])
-def test_a_value_of_any_length(length: int) -> None:
+def test_scan_usual_leaves_value_longer_than_two_length_bytes_to_scan(length: int) -> None:
     """Of more than two bytes of length it goes the general way."""
     payload = prewrite_of(bytes(length))
     assert agrees(payload) == (scan(payload).value_end - scan(payload).value_at < 1 << 14)
 
 
-def test_a_length_of_three_bytes_is_not_taken_for_one_of_two() -> None:
+def test_scan_usual_does_not_take_three_byte_length_for_two_bytes() -> None:
     """Bytes that would be whole if its third byte were the first of the value; as they are, they end within it."""
     head = prewrite(BASE, row=b"")[: scan(prewrite(BASE, row=b"")).key_end]
     value = b"\x08\x05\x12" + bytes(16389 - 3)
@@ -115,23 +115,23 @@ def test_a_length_of_three_bytes_is_not_taken_for_one_of_two() -> None:
 
 
 @pytest.mark.parametrize("key_bytes", [127, 128, 300])
-def test_a_key_of_any_length(key_bytes: int) -> None:
+def test_scan_usual_leaves_key_longer_than_127_bytes_to_scan(key_bytes: int) -> None:
     for payload in (prewrite(BASE, key=b"k" * key_bytes), commit(BASE, BASE + 1, key=b"k" * key_bytes)):
         assert agrees(payload) == (key_bytes < 128)
 
 
-def test_a_commit_is_later_than_its_start() -> None:
+def test_scan_usual_rejects_commit_ts_not_above_start_ts() -> None:
     for commit_ts in (BASE - 1, BASE):
         assert scan_usual([commit(BASE, commit_ts)]) is None
 
 
-def test_the_largest_of_many_is_of_either_kind() -> None:
+def test_scan_usual_largest_ts_is_over_prewrites_and_commits() -> None:
     for ends, largest in ((BASE + 9, BASE + 9), (BASE + 3, BASE + 5)):
         usual = scan_usual([prewrite(BASE + 5), commit(BASE + 1, ends), prewrite(BASE + 2)])
         assert usual is not None and usual.largest_ts == largest
 
 
-def test_tidbs_own_are_usual() -> None:
+def test_scan_usual_accepts_tidb_binlogs_and_no_others() -> None:
     assert scan_usual([prewrite(BASE, row=bytes(200)), commit(BASE, BASE + 1)]) is not None
     for other in (prewrite(5), rollback(BASE), prewrite(BASE, job=3), prewrite(BASE, writer=b"w" * 16), b""):
         assert scan_usual([prewrite(BASE), other]) is None
@@ -203,7 +203,7 @@ async def play(directory: Path, groups: Sequence[Sequence[bytes]], way: Way, **o
     st.sampled_from([1, 1 << 15]),
     st.sampled_from([0, 1 << 20]),
 )
-def test_the_same_is_stored_and_answered(groups: list[list[bytes]], remembered: int, on_loop: int) -> None:
+def test_fast_path_stores_and_answers_as_general_path(groups: list[list[bytes]], remembered: int, on_loop: int) -> None:
     """By the way of usual binlogs, single or in batches, and by that of all; in groups of any size, judged on the loop
     or by the thread; with much remembered of what was stored lately, or next to nothing."""
     directory = Path(tempfile.mkdtemp(prefix="usual-"))
@@ -220,7 +220,7 @@ def test_the_same_is_stored_and_answered(groups: list[list[bytes]], remembered: 
 
 
 @pytest.mark.parametrize("on_loop", [0, 1 << 20])
-async def test_usual_batches_need_no_object_for_each_binlog(
+async def test_fast_path_scans_no_single_binlog_of_usual_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_loop: int
 ) -> None:
     """Neither on the loop nor in the thread; what is unusual among them has every one scanned."""
@@ -244,7 +244,7 @@ async def test_usual_batches_need_no_object_for_each_binlog(
 
 
 @pytest.mark.parametrize("way", [submitted, written])
-async def test_a_usual_binlog_may_be_too_large_or_too_far_ahead(tmp_path: Path, way: Way) -> None:
+async def test_fast_path_refuses_binlog_too_large_or_too_far_ahead_alone(tmp_path: Path, way: Way) -> None:
     """By either way: the others of its batch are written."""
     async with opened(tmp_path, SetClock(BASE + 1000), transaction_bytes_max=100) as store:
         assert await way(store, [prewrite(BASE), prewrite(BASE + 1, row=bytes(20))]) == [None] * 2
@@ -256,7 +256,7 @@ async def test_a_usual_binlog_may_be_too_large_or_too_far_ahead(tmp_path: Path, 
         assert isinstance(error, BinlogError) and not store.is_pending(far)
 
 
-async def test_a_usual_batch_that_waits_for_room_may_be_given_up(tmp_path: Path) -> None:
+async def test_cancelled_fast_path_batch_leaves_nothing_before_it_is_queued(tmp_path: Path) -> None:
     """Before it is queued nothing of it is left; afterwards it is written, and only nobody is told."""
     async with opened(tmp_path, SetClock(BASE + 1000), writer=WriterOptions(wait_max_s=0.0)) as store:
         store._writer._room.clear()
@@ -293,7 +293,9 @@ FIRST: dict[str, bytes] = {
 
 @pytest.mark.parametrize("first", FIRST)
 @pytest.mark.parametrize("file_bytes_max", [70, 1 << 20])
-async def test_a_usual_commit_of_any_prewrite(tmp_path: Path, first: str, file_bytes_max: int) -> None:
+async def test_fast_path_commit_of_any_prewrite_stores_as_general_path_does(
+    tmp_path: Path, first: str, file_bytes_max: int
+) -> None:
     """Also of one in an earlier file, which must stay for as long as the commit; and again, with another ts."""
     groups = [[FIRST[first]], [commit(BASE, BASE + 5)], [commit(BASE, BASE + 5)], [commit(BASE, BASE + 7)],
               [prewrite(BASE + 1), commit(BASE + 1, BASE + 5)], [prewrite(BASE + 5)]]  # fmt: skip
@@ -309,7 +311,7 @@ async def test_a_usual_commit_of_any_prewrite(tmp_path: Path, first: str, file_b
     assert said[0][-2] or file_bytes_max > 70 or first == "of a DDL", "the row fills a file, its commit has room"
 
 
-async def test_a_group_after_which_a_file_ends(tmp_path: Path) -> None:
+async def test_fast_path_group_rotates_files_and_records_commits_across_files(tmp_path: Path) -> None:
     """Its file gets its footer behind it, and a commit in another file than its prewrite is known as such."""
     async with opened(tmp_path, SetClock(BASE + 1000), file_bytes_max=400) as store:
         for number in range(0, 20, 2):
@@ -322,7 +324,7 @@ async def test_a_group_after_which_a_file_ends(tmp_path: Path) -> None:
         assert store.index.needs()[0] > BASE
 
 
-async def test_what_a_late_commit_and_a_full_disk_are_told(tmp_path: Path) -> None:
+async def test_fast_path_counts_late_commit_and_refuses_on_full_disk(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(BASE + 1000)) as store:
         assert await submitted(store, [prewrite(BASE)]) == [None]
         store._resolved.ts = BASE + 5
@@ -333,7 +335,9 @@ async def test_what_a_late_commit_and_a_full_disk_are_told(tmp_path: Path) -> No
         assert "space" in str(error) and not store.is_pending(BASE + 20)
 
 
-async def test_a_group_whose_write_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_path_group_with_failed_sync_fails_and_stays_pending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody hears of success, the prewrites stay pending, and nothing is taken any more."""
     async with opened(tmp_path, SetClock(BASE + 1000)) as store:
         assert await submitted(store, [prewrite(BASE)]) == [None]
@@ -350,7 +354,7 @@ async def test_a_group_whose_write_fails(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_what_is_judged_is_worth_nothing_before_the_disk_has_it(
+async def test_fast_path_group_has_no_effect_before_its_sync_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     """While a group's sync is under way: nobody is answered, neither its callers nor those who repeat its binlogs; the
@@ -393,7 +397,7 @@ async def test_what_is_judged_is_worth_nothing_before_the_disk_has_it(
 
 
 @pytest.mark.parametrize("remembered", [1, 1 << 15])
-async def test_a_ts_that_a_usual_commit_took_is_taken(tmp_path: Path, remembered: int) -> None:
+async def test_fast_path_refuses_ts_used_by_earlier_commit(tmp_path: Path, remembered: int) -> None:
     """By a later group, one with the set of recent ts changed in between, and after many changes."""
     options = WriterOptions(recent_max=remembered)
     async with opened(tmp_path, SetClock(BASE + 1000, held=True), writer=options) as store:
@@ -409,7 +413,7 @@ async def test_a_ts_that_a_usual_commit_took_is_taken(tmp_path: Path, remembered
         assert store.is_pending(BASE + 1) and not store.is_pending(BASE + 9)
 
 
-async def test_a_report_that_submits_does_not_overtake_the_others(tmp_path: Path) -> None:
+async def test_writes_submitted_by_a_report_are_reported_behind_earlier_ones(tmp_path: Path) -> None:
     """Where a commit was reported before its prewrite, the prewrite would stay pending for ever."""
     options = WriterOptions(wait_max_s=60.0)  # a short write is done when `submit` returns
     async with opened(tmp_path, SetClock(BASE + 1000), writer=options) as store:
@@ -433,7 +437,7 @@ async def test_a_report_that_submits_does_not_overtake_the_others(tmp_path: Path
         assert not store.is_pending(BASE)
 
 
-async def test_who_seals_the_store_waits_for_what_was_submitted(tmp_path: Path) -> None:
+async def test_seal_waits_for_submitted_writes_and_refuses_later_ones(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(BASE + 1000)) as store:
         told: list[list[BinlogError | None]] = []
         store.writes.submit([prewrite(BASE)], lambda results, _left: told.append(results))
@@ -444,7 +448,7 @@ async def test_who_seals_the_store_waits_for_what_was_submitted(tmp_path: Path) 
             store.writes.submit([prewrite(BASE + 9)], lambda results, _left: told.append(results))
 
 
-async def test_the_loop_waits_for_short_writes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_event_loop_waits_for_short_writes_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not for what the thread does from beginning to end: that is large, or ends a file."""
     waited: list[bool] = []
     run = disk_thread.DiskThread.run
@@ -466,7 +470,7 @@ async def test_the_loop_waits_for_short_writes_alone(tmp_path: Path, monkeypatch
     assert waited[3:] == [False, False]
 
 
-async def test_a_pump_that_takes_no_prewrites_takes_no_usual_one(tmp_path: Path) -> None:
+async def test_fast_path_refuses_prewrites_and_takes_commits_while_pausing(tmp_path: Path) -> None:
     """P-RPC-03, by either way: commits of what is pending are taken."""
     async with opened(tmp_path, SetClock(BASE + 1000)) as store:
         assert await store.writes.write([prewrite(BASE), prewrite(BASE + 1)]) == [None] * 2
@@ -481,7 +485,7 @@ async def test_a_pump_that_takes_no_prewrites_takes_no_usual_one(tmp_path: Path)
 
 
 @pytest.mark.parametrize("way", [submitted, written])
-async def test_a_broken_log_refuses_usual_prewrites_as_a_pump_that_takes_none(tmp_path: Path, way: Way) -> None:
+async def test_broken_log_refuses_fast_path_prewrites_as_not_online(tmp_path: Path, way: Way) -> None:
     """So that a client goes to another pump; of a commit it is not known."""
     async with opened(tmp_path, SetClock(BASE + 1000)) as store:
         assert await way(store, [prewrite(BASE)]) == [None]
@@ -492,7 +496,7 @@ async def test_a_broken_log_refuses_usual_prewrites_as_a_pump_that_takes_none(tm
 
 
 @pytest.mark.parametrize("on_loop", [0, 1 << 20])
-async def test_a_batch_of_repetitions_writes_nothing(tmp_path: Path, on_loop: int) -> None:
+async def test_batch_of_repetitions_writes_nothing_and_keeps_head(tmp_path: Path, on_loop: int) -> None:
     """Nor does it move the head, from which the next start reads."""
     batch = [prewrite(BASE), commit(BASE, BASE + 1)]
     async with opened(tmp_path, SetClock(BASE + 1000), writer=WriterOptions(loop_bytes_max=on_loop)) as store:

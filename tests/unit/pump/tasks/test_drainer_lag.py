@@ -26,7 +26,7 @@ def drainer(name: str, ahead_ms: int, state: State = State.ONLINE) -> NodeStatus
     return NodeStatus(name, "h:1", state, max_commit_ts=PURGED + compose(ahead_ms))
 
 
-def test_twenty_hours_before_the_purge_point_reaches_them() -> None:
+def test_far_behind_names_drainers_within_20_hours_of_purge_point() -> None:
     drainers = [
         drainer("near", 20 * HOUR_MS),
         drainer("far", 20 * HOUR_MS - 1),
@@ -37,18 +37,18 @@ def test_twenty_hours_before_the_purge_point_reaches_them() -> None:
     assert [each.node_id for each in found] == ["far", "waited for"]
 
 
-def test_a_short_retention_tells_later() -> None:
+def test_far_behind_margin_shrinks_with_short_retention() -> None:
     """Upstream's twenty hours are all of them, where binlogs are kept for eight."""
     drainers = [drainer("near", 4 * HOUR_MS), drainer("far", 4 * HOUR_MS - 1)]
     found = far_behind(drainers, purged_ts=PURGED, retention=timedelta(hours=8))
     assert [each.node_id for each in found] == ["far"]
 
 
-def test_nothing_was_purged_yet() -> None:
+def test_far_behind_names_nobody_before_first_purge() -> None:
     assert far_behind([drainer("new", 0)], purged_ts=0, retention=WEEK) == []
 
 
-async def test_they_are_counted_and_logged(tmp_path: Path) -> None:
+async def test_drainers_far_behind_are_counted_and_logged(tmp_path: Path) -> None:
     etcd = MemoryEtcd()
     registry = Registry(etcd)
     await registry.create("drainers", drainer("lag far", 1))

@@ -39,7 +39,7 @@ def looking(store: Store, etcd: MemoryEtcd) -> ExpiredWriters:
     return ExpiredWriters(store, etcd, age_s=0)
 
 
-async def test_only_what_a_dead_writer_left_is_rolled_back(tmp_path: Path) -> None:
+async def test_prewrites_of_expired_writer_only_are_rolled_back(tmp_path: Path) -> None:
     etcd = MemoryEtcd()
     alive, _ = await living(etcd)
     dead, lease = await living(etcd)
@@ -59,7 +59,7 @@ async def test_only_what_a_dead_writer_left_is_rolled_back(tmp_path: Path) -> No
         assert await expired.look() == 0
 
 
-async def test_after_a_restart_the_writer_is_still_known(tmp_path: Path) -> None:
+async def test_writer_of_pending_prewrite_is_known_after_restart(tmp_path: Path) -> None:
     etcd = MemoryEtcd()
     alive, _ = await living(etcd)
     dead = secrets.token_bytes(16)
@@ -74,7 +74,7 @@ async def test_after_a_restart_the_writer_is_still_known(tmp_path: Path) -> None
         assert isinstance(await refused(store, commit(10, 50)), RolledBack)
 
 
-async def test_without_an_answer_of_etcd_nothing_is_rolled_back(tmp_path: Path) -> None:
+async def test_no_prewrite_is_rolled_back_while_etcd_is_down(tmp_path: Path) -> None:
     etcd = MemoryEtcd()
     async with opened(tmp_path) as store:
         await write(store, prewrite(10, writer=secrets.token_bytes(16)))
@@ -101,7 +101,7 @@ class Meanwhile(MemoryEtcd):
         return answer
 
 
-async def test_a_writer_that_comes_while_the_pump_looks_is_not_taken_for_dead(tmp_path: Path) -> None:
+async def test_prewrite_of_writer_registered_during_check_is_kept(tmp_path: Path) -> None:
     etcd = Meanwhile()
     async with opened(tmp_path) as store:
         await write(store, prewrite(10, writer=secrets.token_bytes(16)))
@@ -116,7 +116,7 @@ async def test_a_writer_that_comes_while_the_pump_looks_is_not_taken_for_dead(tm
         assert store.is_pending(20)
 
 
-async def test_a_commit_at_that_very_moment_wins(tmp_path: Path) -> None:
+async def test_commit_during_expiry_check_wins_over_rollback(tmp_path: Path) -> None:
     etcd = Meanwhile()
     dead = secrets.token_bytes(16)
     async with opened(tmp_path) as store:
@@ -147,7 +147,7 @@ async def test_commit_and_rollback_in_one_batch_have_one_outcome(tmp_path: Path)
 
 
 @pytest.mark.parametrize("published", [True, False])
-async def test_of_a_ddl_the_published_job_decides(tmp_path: Path, published: bool) -> None:
+async def test_expired_ddl_prewrite_is_settled_by_published_job(tmp_path: Path, published: bool) -> None:
     etcd = MemoryEtcd()
     job = Job(
         id=7, type=ActionType.CREATE_TABLE, schema_state=5, schema_id=1, table_id=2, schema_name="s", table_name="t",
@@ -166,7 +166,7 @@ async def test_of_a_ddl_the_published_job_decides(tmp_path: Path, published: boo
         assert (late is None) if published else isinstance(late, RolledBack)
 
 
-async def test_what_is_pulled_does_not_name_the_writer(tmp_path: Path) -> None:
+async def test_pulled_binlog_does_not_contain_writer(tmp_path: Path) -> None:
     """Byte for byte what it is without one: drainers read the same binlog."""
     writer = secrets.token_bytes(16)
     clock = SetClock(1 << 60)
@@ -181,14 +181,14 @@ async def test_what_is_pulled_does_not_name_the_writer(tmp_path: Path) -> None:
         assert merge(stored, commit(start_ts, commit_ts)) == expected
 
 
-async def test_a_foreign_key_among_the_writers_is_passed_over() -> None:
+async def test_living_writers_ignores_invalid_key() -> None:
     etcd = MemoryEtcd()
     writer, _ = await living(etcd)
     await etcd.put(f"{WRITERS_PREFIX}not-hex", b"")
     assert await living_writers(etcd) == {writer}
 
 
-async def test_a_watermark_tells_which_prewrite_holds_it_back(tmp_path: Path) -> None:
+async def test_watermark_names_oldest_pending_prewrite(tmp_path: Path) -> None:
     writer = secrets.token_bytes(16)
     async with opened(tmp_path) as store:
         gate = Gate(1, lambda: "")

@@ -31,13 +31,13 @@ def drainer(state: State, ts: int) -> NodeStatus:
     return NodeStatus("d", "h:1", state, max_commit_ts=ts)
 
 
-def test_the_point_by_age() -> None:
+def test_purge_point_is_retention_age_limited_by_resolved_ts() -> None:
     now_ms = 10 * 86_400_000
     assert purge_point([], now_ms=now_ms, retention=DAY, resolved_ts=1 << 62) == compose(9 * 86_400_000)
     assert purge_point([], now_ms=now_ms, retention=DAY, resolved_ts=5) == 5, "pending prewrites and later stay"
 
 
-def test_rule_20_no_drainer_in_use_is_overtaken() -> None:
+def test_rule_20_purge_point_never_passes_online_or_paused_drainers() -> None:
     """Paused ones count; offline ones do not."""
     now_ms = 10 * 86_400_000
     drainers = [drainer(State.ONLINE, 1000), drainer(State.PAUSED, 900), drainer(State.OFFLINE, 1)]
@@ -49,7 +49,7 @@ def collector(store: Store, registry: Registry) -> GarbageCollector:
     return GarbageCollector(store, registry, DAY, clock_ms=lambda: time.time_ns() // 1_000_000)
 
 
-async def test_a_clock_that_jumps_forward_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gc_removes_nothing_after_system_clock_jumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No drainer is registered, so age alone decides, and the timestamp source says what time it is."""
     clock_ms = time.time_ns() // 1_000_000
     start_ts, commit_ts = compose(clock_ms - 1000), compose(clock_ms - 999)
@@ -64,7 +64,7 @@ async def test_a_clock_that_jumps_forward_removes_nothing(tmp_path: Path, monkey
         assert store.reads.purged_ts < start_ts
 
 
-async def test_rule_20_nothing_goes_while_a_drainers_record_cannot_be_read(tmp_path: Path) -> None:
+async def test_rule_20_gc_fails_while_a_drainer_record_is_unreadable(tmp_path: Path) -> None:
     etcd = MemoryEtcd()
     registry = Registry(etcd)
     async with opened(tmp_path, SetClock(1)) as store:
@@ -78,7 +78,7 @@ async def test_rule_20_nothing_goes_while_a_drainers_record_cannot_be_read(tmp_p
         assert await collector(store, registry).collect() == 30
 
 
-async def test_files_go_when_nobody_needs_them(tmp_path: Path) -> None:
+async def test_gc_removes_files_that_no_commit_or_drainer_needs(tmp_path: Path) -> None:
     """A file whose prewrite is committed from a later one stays until that commit may go."""
     passed, late, all_ = (compose(SLACK_MS + ms) for ms in (10, 20, SLACK_MS + 30))
     registry = Registry(MemoryEtcd())
@@ -123,14 +123,14 @@ async def test_a_file_stays_for_the_largest_commit_that_needs_it(tmp_path: Path)
         assert store.index.needs()[0] == late, "also in an index that was made anew"
 
 
-async def test_the_point_never_goes_back(tmp_path: Path) -> None:
+async def test_purge_point_never_goes_back(tmp_path: Path) -> None:
     registry = Registry(MemoryEtcd())
     async with opened(tmp_path, SetClock(1)) as store:
         store.index.save_purged(50)
         assert await collector(store, registry).collect() == 50
 
 
-async def test_what_ended_before_the_purge_is_not_pending_in_an_index_that_is_made_anew(tmp_path: Path) -> None:
+async def test_prewrite_ended_before_purge_is_not_pending_in_rebuilt_index(tmp_path: Path) -> None:
     """The rollback of `old` went with its file, the prewrite's file stays. A commit that comes for one that was taken
     as ended is served all the same."""
     old, slow, point, young, all_ = (compose(ms) for ms in (10, 12, 2 * SLACK_MS, 3 * SLACK_MS, 4 * SLACK_MS))
@@ -166,7 +166,7 @@ async def test_what_ended_before_the_purge_is_not_pending_in_an_index_that_is_ma
         assert await binlogs_of(store, all_) == [merged(slow, all_ + 8), merged(all_ + 1, all_ + 9)]
 
 
-async def test_damage_in_a_file_that_is_gone_is_no_damage_any_more(tmp_path: Path) -> None:
+async def test_damage_of_deleted_file_is_no_longer_reported(tmp_path: Path) -> None:
     """A commit without a prewrite, of another pump's transaction, is not taken for one that was lost there."""
     async with opened(tmp_path, SetClock(1), file_bytes_max=1, ts_ahead_max_s=0) as store:
         for payload in (prewrite(10), commit(10, 20), prewrite(30), commit(30, 40)):
@@ -190,7 +190,7 @@ async def test_damage_in_a_file_that_is_gone_is_no_damage_any_more(tmp_path: Pat
         assert await binlogs_of(store, point) == [merged(point + 101, point + 103)]
 
 
-async def test_a_collection_that_is_cancelled_has_ended_before_the_index_is_closed(
+async def test_cancelled_gc_ends_its_thread_before_index_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LevelDB crashes the process where it is closed under a thread that scans it."""

@@ -59,7 +59,7 @@ def looking(
     ids=["committed", "deleted", "rolled back", "another's commit", "alive", "outlived lock", "another's lock",
          "no trace", "no trace for a minute"],
 )  # fmt: skip
-async def test_what_tikv_says_settles(
+async def test_orphaned_prewrite_is_settled_by_tikv_state(
     tmp_path: Path,
     tikv: StubTiKV,
     writes: list[tuple[int, int, int]],
@@ -85,7 +85,7 @@ async def test_what_tikv_says_settles(
     [([], 0), ([(ROLLED_BACK, START, START)], 0), ([], START)],
     ids=["no trace", "a rollback, perhaps of one that asked too late", "outlived lock"],
 )
-async def test_below_the_gc_safepoint_nothing_is_rolled_back(
+async def test_orphaned_prewrite_below_gc_safepoint_is_never_rolled_back(
     tmp_path: Path, tikv: StubTiKV, writes: list[tuple[int, int, int]], locked: int, collect_at: str
 ) -> None:
     """The pump was down for longer than TiKV keeps versions, or the safepoint passes while it asks: the commit may have
@@ -110,7 +110,9 @@ async def test_below_the_gc_safepoint_nothing_is_rolled_back(
         assert not store.pending_below_safepoint()
 
 
-async def test_above_the_gc_safepoint_and_committed_below_it(tmp_path: Path, tikv: StubTiKV) -> None:
+async def test_orphaned_prewrite_above_safepoint_is_rolled_back_and_found_commit_is_taken(
+    tmp_path: Path, tikv: StubTiKV
+) -> None:
     """The newest version of a row is kept, however old: a commit that is found is one."""
     tikv.safepoint_ts = START - 1
     async with opened(tmp_path) as store:
@@ -125,7 +127,7 @@ async def test_above_the_gc_safepoint_and_committed_below_it(tmp_path: Path, tik
         assert store.reads.outcome(START + 2) == COMMIT
 
 
-async def test_a_pd_that_tells_no_safepoint_leaves_it_pending(tmp_path: Path, tikv: StubTiKV) -> None:
+async def test_orphaned_prewrite_stays_pending_if_pd_returns_no_safepoint(tmp_path: Path, tikv: StubTiKV) -> None:
     tikv.tells_safepoint = False
     tikv.writes = [(ROLLED_BACK, START, START)]
     async with opened(tmp_path) as store:
@@ -134,14 +136,16 @@ async def test_a_pd_that_tells_no_safepoint_leaves_it_pending(tmp_path: Path, ti
         assert not store.pending_below_safepoint()
 
 
-async def test_no_trace_says_nothing_where_a_service_writes(tmp_path: Path, tikv: StubTiKV) -> None:
+async def test_orphaned_prewrite_without_trace_stays_pending_where_services_write(
+    tmp_path: Path, tikv: StubTiKV
+) -> None:
     async with opened(tmp_path) as store:
         await write(store, prewrite(START))
         assert await looking(store, tikv, trace_wait_s=-1, services=True).look() == 1
         assert not tikv.asked_status
 
 
-async def test_a_pump_that_does_not_answer_holds_up_nothing(tmp_path: Path, tikv: StubTiKV) -> None:
+async def test_orphan_check_goes_on_if_another_pump_does_not_answer(tmp_path: Path, tikv: StubTiKV) -> None:
     tikv.writes = [(PUT, START, COMMIT)]
     etcd = MemoryEtcd()
     await Registry(etcd).create("pumps", NodeStatus("other", f"127.0.0.1:{free_port()}", State.PAUSED))
@@ -151,7 +155,7 @@ async def test_a_pump_that_does_not_answer_holds_up_nothing(tmp_path: Path, tikv
         assert store.reads.outcome(START) == COMMIT
 
 
-async def test_a_store_that_does_not_answer_leaves_it_pending(tmp_path: Path, tikv: StubTiKV) -> None:
+async def test_orphaned_prewrite_stays_pending_if_tikv_does_not_answer(tmp_path: Path, tikv: StubTiKV) -> None:
     client = TiKV([tikv.addr])
     tikv.region_error = "epoch not match"
     with pytest.raises(StoreUnavailable, match="epoch not match"):
@@ -164,7 +168,7 @@ async def test_a_store_that_does_not_answer_leaves_it_pending(tmp_path: Path, ti
         await client.outcome(b"k", START, now_ts=COMMIT, give_up=False)
 
 
-async def test_the_writers_own_commit_after_all_is_the_same_one(tmp_path: Path, tikv: StubTiKV) -> None:
+async def test_late_commit_of_settled_orphan_with_same_ts_succeeds(tmp_path: Path, tikv: StubTiKV) -> None:
     tikv.writes = [(PUT, START, COMMIT)]
     clock = SetClock(START - 10)
     async with opened(tmp_path, clock=clock) as store:

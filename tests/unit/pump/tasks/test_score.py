@@ -24,7 +24,7 @@ SECONDS = st.floats(0, 1000, allow_nan=False)
 SHARES = st.floats(0, 1, allow_nan=False)
 
 
-def test_an_idle_pump_with_an_empty_disk_has_the_best_score() -> None:
+def test_score_of_idle_pump_is_maximum_and_halves_at_fair_measures() -> None:
     assert Measures().score == SCORE_MAX
     assert Measures(write_s=WRITE_FAIR_S).score == SCORE_MAX / 2
     assert Measures(room=0.5).score == SCORE_MAX / 2
@@ -41,7 +41,7 @@ def test_worse_measures_never_make_a_better_score(
     assert SCORE_MIN <= worse.score <= better.score <= SCORE_MAX
 
 
-def test_room_ends_where_writes_are_refused() -> None:
+def test_room_measure_is_0_where_writes_are_refused() -> None:
     gib = 1 << 30
     assert room_of(100 * gib, 100 * gib, 0) == 1.0
     assert room_of(55 * gib, 100 * gib, 10 * gib) == 0.5
@@ -50,7 +50,7 @@ def test_room_ends_where_writes_are_refused() -> None:
     assert room_of(5 * gib, 8 * gib, 10 * gib) == 0.0
 
 
-def test_write_time_follows_and_forgets() -> None:
+def test_write_time_mean_follows_and_decays() -> None:
     """Halfway to the newest interval; silence counts as fast, for only writes can show that a pump has recovered."""
     time = WriteTime()
     assert time.update(8.0, 10) == pytest.approx(0.4)
@@ -61,7 +61,7 @@ def test_write_time_follows_and_forgets() -> None:
     assert Measures(time.mean_s).score == SCORE_MAX
 
 
-def test_backlog_is_what_the_last_drainer_has_yet_to_read() -> None:
+def test_backlog_is_bytes_behind_slowest_drainer() -> None:
     backlog = Backlog([(100, 1000), (200, 2000)])
     assert backlog.above([], 500) == 0, "nobody reads"
     assert backlog.above([50], 0) == 3000
@@ -76,7 +76,7 @@ def test_backlog_is_what_the_last_drainer_has_yet_to_read() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=3 * SAMPLES_MAX), st.integers(0, 100_000))
-def test_backlog_is_never_less_than_it_is(steps: list[tuple[int, int]], position: int) -> None:
+def test_backlog_estimate_is_never_below_real_backlog(steps: list[tuple[int, int]], position: int) -> None:
     """Whatever samples are thinned out; and what is kept of them is bounded."""
     backlog = Backlog([])
     ts = written = passed = 0
@@ -89,7 +89,7 @@ def test_backlog_is_never_less_than_it_is(steps: list[tuple[int, int]], position
     assert len(backlog._samples) <= SAMPLES_MAX
 
 
-def test_counters_that_are_measured_are_those_of_writes() -> None:
+def test_score_counters_include_successful_writes_only() -> None:
     """A rename of a metric's method or label would leave the score blind."""
     seconds, count = call_metrics.write_seconds()
     written = call_metrics.written_bytes()
@@ -103,7 +103,7 @@ def test_counters_that_are_measured_are_those_of_writes() -> None:
     assert call_metrics.written_bytes() - written == 8
 
 
-def test_labels_are_names_and_values() -> None:
+def test_parse_labels_reads_names_and_values_and_refuses_reserved_ones() -> None:
     assert parse_labels(["zone=a", " rack = 1 "]) == {"zone": "a", "rack": "1"}
     for bad in (["zone"], ["=a"], ["zone="], ["final=true"], ["status=h:1"], ["a=1", "a=2"]):
         with pytest.raises(ValueError, match="label '"):

@@ -44,7 +44,7 @@ async def bound_of(etcd: MemoryEtcd) -> bytes | None:
     return found.value if found else None
 
 
-def test_the_new_bound_is_above_everything_that_was_reached() -> None:
+def test_decided_bound_is_above_every_position_that_is_not_far_ahead() -> None:
     """A clock that is behind the pumps' must not take time back."""
     ahead = compose(NOW_MS + 5_000, 3)
     found = decide(stored=b"%d" % FAR_MS, now_ms=NOW_MS, positions=[("pump p", ahead), ("drainer d", 7)])
@@ -55,18 +55,18 @@ def test_the_new_bound_is_above_everything_that_was_reached() -> None:
 
 @pytest.mark.parametrize(("stored", "right"), [(b"%d" % (NOW_MS + DAY_MS), True), (b"1", True), (b"soon", False),
                                                (None, False), (b"%d" % (NOW_MS + DAY_MS + 1), False)])  # fmt: skip
-def test_which_bounds_are_right(stored: bytes | None, right: bool) -> None:
+def test_decide_lowers_no_bound_that_is_valid_or_absent(stored: bytes | None, right: bool) -> None:
     assert (decide(stored=stored, now_ms=NOW_MS, positions=[]).bound_ms is None) == right
 
 
-async def test_it_is_lowered_to_just_above_now() -> None:
+async def test_reset_tso_bound_lowers_bound_to_just_above_now() -> None:
     etcd = await cluster()
     await reset(session(etcd, yes=True))
     now_ms = time.time() * 1000
     assert now_ms < int(await bound_of(etcd) or 0) < now_ms + 2 * MARGIN_MS
 
 
-async def test_a_dry_run_says_everything_and_writes_nothing() -> None:
+async def test_reset_tso_bound_dry_run_reports_everything_and_writes_nothing() -> None:
     etcd = await cluster(drainer_ts=compose(FAR_MS))
     await etcd.put(LEADER_KEY, b"p:8250")
     with structlog.testing.capture_logs() as lines:
@@ -83,7 +83,7 @@ async def test_a_dry_run_says_everything_and_writes_nothing() -> None:
     assert await bound_of(etcd) == str(FAR_MS).encode()
 
 
-async def test_what_is_in_use_is_not_undercut() -> None:
+async def test_reset_tso_bound_below_a_position_in_use_requires_force() -> None:
     """A drainer that is above the new bound would never apply what commits below."""
     etcd = await cluster(drainer_ts=compose(FAR_MS))
     with pytest.raises(CommandError, match=r"drainer d \(online\) at \d+.*-force.*Nothing was written"):
@@ -93,7 +93,7 @@ async def test_what_is_in_use_is_not_undercut() -> None:
     assert await bound_of(etcd) != str(FAR_MS).encode()
 
 
-async def test_not_under_a_pump_that_leads() -> None:
+async def test_reset_tso_bound_is_refused_while_a_pump_leads() -> None:
     etcd = await cluster()
     await etcd.put(LEADER_KEY, b"p:8250")
     with pytest.raises(CommandError, match="pump p:8250 allocates timestamps now"):
@@ -101,7 +101,7 @@ async def test_not_under_a_pump_that_leads() -> None:
 
 
 @pytest.mark.parametrize("key", [LEADER_KEY, BOUND_KEY])
-async def test_what_changes_between_the_look_and_the_write_is_noticed(key: str) -> None:
+async def test_reset_tso_bound_fails_if_leader_or_bound_changes_before_its_write(key: str) -> None:
     class Meanwhile(MemoryEtcd):
         async def txn(self, *args: Any, **named: Any) -> int | None:
             if self.armed:
@@ -118,14 +118,14 @@ async def test_what_changes_between_the_look_and_the_write_is_noticed(key: str) 
         await reset(session(etcd, yes=True))
 
 
-async def test_nobody_confirms_by_accident() -> None:
+async def test_reset_tso_bound_requires_yes_or_dry_run() -> None:
     etcd = await cluster()
     with pytest.raises(CommandError, match="confirm with -yes, or preview with -dry-run"):
         await reset(session(etcd))
 
 
 @pytest.mark.parametrize("source", [b"pd", None])
-async def test_with_a_pd_there_is_no_bound(source: bytes | None) -> None:
+async def test_reset_tso_bound_is_refused_where_pd_allocates_timestamps(source: bytes | None) -> None:
     etcd = MemoryEtcd()
     if source:
         await etcd.put(SOURCE_KEY, source)
@@ -133,7 +133,7 @@ async def test_with_a_pd_there_is_no_bound(source: bytes | None) -> None:
         await reset(session(etcd, yes=True))
 
 
-async def test_a_right_bound_stays() -> None:
+async def test_reset_tso_bound_keeps_valid_bound() -> None:
     etcd = await cluster(b"17")
     await reset(session(etcd, yes=True))
     assert await bound_of(etcd) == b"17"

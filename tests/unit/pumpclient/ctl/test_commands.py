@@ -60,7 +60,7 @@ async def etcd() -> MemoryEtcd:
     return etcd
 
 
-async def test_pumps(etcd: MemoryEtcd, lines: list[Any]) -> None:
+async def test_pumps_command_lists_online_pumps_as_log_lines(etcd: MemoryEtcd, lines: list[Any]) -> None:
     await nodes.query(session(etcd), "pumps")
     (line,) = lines
     assert line["event"] == "query node"
@@ -69,12 +69,12 @@ async def test_pumps(etcd: MemoryEtcd, lines: list[Any]) -> None:
     assert line["node"].startswith(text)
 
 
-async def test_offline_pumps_are_shown_when_asked_for(etcd: MemoryEtcd, lines: list[Any]) -> None:
+async def test_pumps_command_lists_offline_pumps_if_asked_to(etcd: MemoryEtcd, lines: list[Any]) -> None:
     await nodes.query(session(etcd, show_offline_nodes=True), "pumps")
     assert [line["node"][:12] for line in lines] == ["{NodeID: p1,", "{NodeID: p2,"]
 
 
-async def test_update_pump(etcd: MemoryEtcd, lines: list[Any]) -> None:
+async def test_update_pump_writes_state_and_refuses_unknown_state_or_node(etcd: MemoryEtcd, lines: list[Any]) -> None:
     await nodes.update(session(etcd, node_id="p1", state="offline"), "pumps")
     record = await Registry(etcd).get("pumps", "p1")
     assert record is not None
@@ -115,7 +115,7 @@ async def node() -> AsyncIterator[Answering]:
 @pytest.mark.parametrize("kind", ["pump", "drainer"])
 @pytest.mark.parametrize(("word", "action"), [("pause", "pause"), ("offline", "close")])
 @pytest.mark.parametrize("label", [True, False], ids=["ours", "the original's"])
-async def test_asking_a_node_to_go(
+async def test_pause_and_offline_commands_send_action_to_status_address(
     node: Answering, lines: list[Any], kind: str, word: str, action: str, label: bool
 ) -> None:
     """Ours say in a label where their page is; the original's answer at the address of their record."""
@@ -128,7 +128,7 @@ async def test_asking_a_node_to_go(
     assert lines[-1]["event"] == "Apply action on node success"
 
 
-async def test_a_node_that_refuses_or_does_not_answer(node: Answering) -> None:
+async def test_pause_command_fails_if_node_refuses_or_does_not_answer(node: Answering) -> None:
     """Upstream's tool calls both a success."""
     etcd = MemoryEtcd()
     await Registry(etcd).create("pumps", NodeStatus("p", node.server.addr, State.PAUSED))
@@ -145,7 +145,7 @@ async def test_a_node_that_refuses_or_does_not_answer(node: Answering) -> None:
         await leave.ask(session(etcd, node_id="q"), "pumps", "close")
 
 
-async def test_unknown_commands() -> None:
+async def test_run_refuses_unknown_command_and_invalid_pd_urls() -> None:
     with pytest.raises(Misused, match="cmd fly not supported"):
         await run(Options(cmd="fly"), LogOutput())
     with pytest.raises(CommandError, match="-pd-urls ftp://x:1"):
@@ -156,7 +156,7 @@ async def test_unknown_commands() -> None:
 
 
 @pytest.mark.parametrize("zone", ["", "+08:00", "Asia/Shanghai", "UTC"])
-def test_savepoint_is_toml(zone: str, tmp_path: Path) -> None:
+def test_savepoint_file_is_toml_with_time_in_comment(zone: str, tmp_path: Path) -> None:
     """Upstream's time lines made the file unreadable; they are comments here."""
     commit_ts = compose(1_600_000_000_000, 5)
     text = meta.savepoint_text(commit_ts, meta.parse_zone(zone) if zone else None)
@@ -170,7 +170,7 @@ def test_savepoint_is_toml(zone: str, tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["savepoint"]
 
 
-def test_zones() -> None:
+def test_parse_zone_reads_local_and_refuses_unknown_zone() -> None:
     with pytest.raises(CommandError, match="Mars/Olympus"):
         meta.parse_zone("Mars/Olympus")
     moment = datetime(2026, 1, 2, tzinfo=UTC)
@@ -196,7 +196,7 @@ async def abandoned(shop: Shop) -> tuple[StubPump, Service]:
     return shop.pumps["a"], service
 
 
-async def test_listing_what_is_pending(shop: Shop, lines: list[Any]) -> None:
+async def test_settle_without_start_ts_lists_pending_prewrites(shop: Shop, lines: list[Any]) -> None:
     await abandoned(shop)
     await settle.settle(session(shop.etcd))
     inspected, pending = [line for line in lines if line["log_level"] == "info"][-2:]
@@ -209,7 +209,7 @@ async def test_listing_what_is_pending(shop: Shop, lines: list[Any]) -> None:
     )
 
 
-async def test_a_copy_whose_commit_is_elsewhere_is_told(shop: Shop, lines: list[Any]) -> None:
+async def test_inspect_suggests_rollback_for_copy_committed_on_another_pump(shop: Shop, lines: list[Any]) -> None:
     pump, service = await abandoned(shop)
     other = await shop.add("b")
     other.store(pump.payloads[-1])
@@ -219,7 +219,7 @@ async def test_a_copy_whose_commit_is_elsewhere_is_told(shop: Shop, lines: list[
 
 
 @pytest.mark.parametrize("how", [{"commit_ts": 105}, {"rollback": True}])
-async def test_settling(shop: Shop, how: dict[str, Any]) -> None:
+async def test_settle_commits_or_rolls_back_named_prewrite(shop: Shop, how: dict[str, Any]) -> None:
     pump, _ = await abandoned(shop)
     await settle.settle(session(shop.etcd, node_id="a", start_ts=100, yes=True, **how))
     assert not pump.pending
@@ -242,14 +242,16 @@ async def test_settling(shop: Shop, how: dict[str, Any]) -> None:
         ({"commit_ts": 105}, "-start-ts or -all is required"),
     ],
 )
-async def test_settling_is_refused(shop: Shop, options: dict[str, Any], why: str) -> None:
+async def test_settle_refuses_incomplete_or_contradictory_options(
+    shop: Shop, options: dict[str, Any], why: str
+) -> None:
     pump, _ = await abandoned(shop)
     with pytest.raises(CommandError, match=why):
         await settle.settle(session(shop.etcd, **options))
     assert set(pump.pending) == {100}
 
 
-async def test_a_ddl_is_settled_as_its_job_says(shop: Shop, lines: list[Any]) -> None:
+async def test_settle_of_ddl_prewrite_requires_outcome_of_published_job(shop: Shop, lines: list[Any]) -> None:
     """The writer died after publishing the job, before the commit: it is committed, at FinishedTS and nothing else."""
     service = await shop.service()
     pump = shop.pumps["a"]
@@ -271,7 +273,7 @@ async def test_a_ddl_is_settled_as_its_job_says(shop: Shop, lines: list[Any]) ->
     assert pump.commits == {job.start_ts: job.finished_ts}
 
 
-async def test_a_pump_that_does_not_answer_is_an_error_at_the_end(shop: Shop, lines: list[Any]) -> None:
+async def test_inspect_reports_other_pumps_before_error_for_silent_ones(shop: Shop, lines: list[Any]) -> None:
     await abandoned(shop)
     gone = await shop.add("b")
     go = await shop.add("c", extension=False)

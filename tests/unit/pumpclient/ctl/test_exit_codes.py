@@ -46,7 +46,7 @@ from pumpclient.ctl.options import EXIT_CODES, UsageError, usage
         (RegistryConflict("x"), 6),
     ],
 )
-def test_every_failure_has_its_code(error: BinlogError, code: int) -> None:
+def test_each_error_class_has_its_documented_exit_code(error: BinlogError, code: int) -> None:
     assert code_of(error) == code
     assert f"  {code}  {EXIT_CODES[code]}" in usage()
 
@@ -58,7 +58,7 @@ def ended(*argv: str) -> int:
     return stopped.value.code
 
 
-def test_a_failure_as_log_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_in_log_output_is_a_line_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     """As upstream's, on stdout. The exit code is that of a bad command line; upstream's is 1."""
     assert ended("-cmd", "fly") == 2
     out, err = capsys.readouterr()
@@ -67,14 +67,14 @@ def test_a_failure_as_log_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
 
 
-def test_a_failure_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_in_table_output_is_text_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended("pumps", "-pd-urls", "ftp://x:1", "-o", "table") == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("binlogctl pumps: -pd-urls ftp://x:1: URL scheme must be")
 
 
-def test_a_failure_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_in_json_output_is_an_error_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended("pumps", "-ssl-ca", "/nowhere/ca.pem", "-o", "json") == 2
     out, err = capsys.readouterr()
     error = json.loads(out)["error"]
@@ -91,7 +91,9 @@ def test_a_failure_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (("-watch", "-interval", "0s"), "must be above 0"),
     ],
 )
-def test_what_cannot_be_watched(argv: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_with_other_commands_or_invalid_interval_is_refused(
+    argv: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert ended(*argv) == 2
     assert why in capsys.readouterr().err
 
@@ -99,7 +101,7 @@ def test_what_cannot_be_watched(argv: tuple[str, ...], why: str, capsys: pytest.
 # --- encrypt ---------------------------------------------------------------------------------------------------------
 
 
-def test_encrypt_prints_what_a_drainer_reads(
+def test_encrypt_command_prints_text_that_decrypt_reads(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No cluster is asked: the default -pd-urls leads nowhere here."""
@@ -111,7 +113,7 @@ def test_encrypt_prints_what_a_drainer_reads(
     assert decrypt(text, {"BINLOG_SECRET_KEY": "00" * 32}) == "geheim"
 
 
-def test_encrypt_reads_stdin_and_warns_of_the_public_key_beside_the_answer(
+def test_encrypt_command_reads_stdin_and_warns_about_public_key(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("BINLOG_SECRET_KEY", raising=False)
@@ -130,7 +132,7 @@ def test_encrypt_reads_stdin_and_warns_of_the_public_key_beside_the_answer(
         (("encrypt", "-text", "a"), "0011", "has 2 bytes"),
     ],
 )
-def test_what_cannot_be_encrypted(
+def test_encrypt_command_refuses_missing_text_or_invalid_key(
     argv: tuple[str, ...],
     key: str,
     why: str,

@@ -18,11 +18,11 @@ from pumpclient.ctl.options import HELP, Options, UsageError, parse, usage
         ["-node-id", "p1", "update-pump", "-state", "offline", "-show-offline-nodes"],
     ],
 )
-def test_spellings(argv: list[str]) -> None:
+def test_parse_accepts_all_spellings_of_flags_and_command(argv: list[str]) -> None:
     assert parse(argv) == Options(cmd="update-pump", node_id="p1", state="offline", show_offline_nodes=True)
 
 
-def test_defaults() -> None:
+def test_parse_of_no_arguments_returns_defaults() -> None:
     assert parse([]) == Options()
     assert Options().cmd == "pumps"
     assert Options().data_dir == "binlog_position"
@@ -42,7 +42,9 @@ def test_defaults() -> None:
         (["pumps", "drainers"], "'drainers' is not a valid flag"),
     ],
 )
-def test_refusals(argv: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parse_refuses_invalid_arguments_with_exit_code_2(
+    argv: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(UsageError) as caught:
         parse(argv)
     assert why in str(caught.value)
@@ -52,7 +54,7 @@ def test_refusals(argv: list[str], why: str, capsys: pytest.CaptureFixture[str])
     assert why in capsys.readouterr().err
 
 
-def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_version_flags_print_text_and_exit_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     for argv, text in ((["-h"], "-show-offline-nodes"), (["--help"], "settle"), (["-V"], "Release Version:")):
         with pytest.raises(SystemExit) as stopped:
             main(argv)
@@ -60,7 +62,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         assert text in capsys.readouterr().out
 
 
-def test_every_flag_is_explained() -> None:
+def test_every_flag_and_command_is_explained_in_usage() -> None:
     text = usage()
     assert set(HELP) == set(Options.__dataclass_fields__)
     assert {*COMMANDS, *LOCAL} == set(EXPLAINED)

@@ -43,7 +43,7 @@ async def etcd() -> MemoryEtcd:
     return etcd
 
 
-async def test_a_table_shows_whose_heartbeat_is_missing(etcd: MemoryEtcd) -> None:
+async def test_table_output_marks_online_node_without_heartbeat(etcd: MemoryEtcd) -> None:
     """A process that died in state online stays online in its record: only its heartbeat's age tells."""
     out, err = io.StringIO(), io.StringIO()
     await nodes.query(session(etcd, TableOutput(out, err), show_offline_nodes=True), "pumps")
@@ -69,7 +69,7 @@ async def test_offline_nodes_that_are_hidden_are_counted() -> None:
     assert err.getvalue() == "offline pumps are not listed; -show-offline-nodes lists them: offline 1\n"
 
 
-async def test_json_is_one_document(etcd: MemoryEtcd) -> None:
+async def test_json_output_of_several_commands_is_one_document(etcd: MemoryEtcd) -> None:
     out = io.StringIO()
     output = JsonOutput(out)
     await nodes.query(session(etcd, output), "pumps")
@@ -87,7 +87,7 @@ async def test_json_is_one_document(etcd: MemoryEtcd) -> None:
     assert [done["before"] for done in document["done"]] == ["online"]
 
 
-async def test_inspect_as_table_and_as_json() -> None:
+async def test_inspect_lists_pumps_and_pending_prewrites_as_table_and_json() -> None:
     shop = Shop()
     try:
         await shop.add("a")
@@ -107,14 +107,14 @@ async def test_inspect_as_table_and_as_json() -> None:
         await shop.close()
 
 
-def test_cells() -> None:
+def test_table_output_aligns_cells_and_shows_missing_values_as_dash() -> None:
     out = io.StringIO()
     listing = Listing("things", {"a": "A", "b": "LONG HEADING", "c": "C"}, "thing")
     TableOutput(out, io.StringIO()).rows(listing, [{"a": 1, "b": None, "c": [2, 3]}, {"a": "x" * 5, "b": "y", "c": []}])
     assert out.getvalue() == "A      LONG HEADING  C\n1      -             2,3\nxxxxx  y             -\n"
 
 
-def test_pipes_get_the_originals_lines() -> None:
+def test_auto_output_to_a_pipe_is_log_lines() -> None:
     """Scripts that read the original's output go on working; a test's stdout is no terminal."""
     assert isinstance(open_output("auto"), LogOutput)
     assert isinstance(open_output("log"), LogOutput)

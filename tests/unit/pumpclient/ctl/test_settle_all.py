@@ -50,7 +50,7 @@ async def shop() -> AsyncIterator[Shop]:
 ALL = {"all": True, "rollback": True, "older_than": "0s"}
 
 
-async def test_a_dry_run_says_what_would_be_done_and_does_nothing(shop: Shop, lines: list[Any]) -> None:
+async def test_settle_all_dry_run_lists_outcomes_and_changes_nothing(shop: Shop, lines: list[Any]) -> None:
     await settle.settle(session(shop.etcd, **ALL, dry_run=True))
     told = {line["start_ts"]: line["how"] for line in lines if line["event"] == "prewrite to settle"}
     assert told == {
@@ -60,7 +60,7 @@ async def test_a_dry_run_says_what_would_be_done_and_does_nothing(shop: Shop, li
     assert sum(len(pump.pending) for pump in shop.pumps.values()) == 5
 
 
-async def test_all_are_settled(shop: Shop, lines: list[Any]) -> None:
+async def test_settle_all_ends_old_prewrites_and_spares_living_writers(shop: Shop, lines: list[Any]) -> None:
     await settle.settle(session(shop.etcd, **ALL, yes=True))
     assert set(shop.pumps["a"].pending) == {120}
     assert not shop.pumps["b"].pending
@@ -68,13 +68,13 @@ async def test_all_are_settled(shop: Shop, lines: list[Any]) -> None:
     assert {line["node_id"]: line["count"] for line in lines if line["event"] == "settled"} == {"a": 2, "b": 2}
 
 
-async def test_only_of_one_pump_and_with_force(shop: Shop) -> None:
+async def test_settle_all_of_one_pump_with_force_ends_prewrites_of_living_writer(shop: Shop) -> None:
     await settle.settle(session(shop.etcd, **ALL, yes=True, force=True, node_id="a"))
     assert not shop.pumps["a"].pending
     assert len(shop.pumps["b"].pending) == 2
 
 
-async def test_young_ones_are_left_alone(shop: Shop) -> None:
+async def test_settle_all_spares_prewrites_younger_than_older_than(shop: Shop) -> None:
     """The stub's are 1.5 s old; by default a minute is young."""
     await settle.settle(session(shop.etcd, all=True, rollback=True, yes=True))
     assert len(shop.pumps["a"].pending) == 3
@@ -94,13 +94,15 @@ async def test_young_ones_are_left_alone(shop: Shop) -> None:
         (ALL, "settling 4 transactions cannot be undone: confirm with -yes, or preview with -dry-run"),
     ],
 )
-async def test_what_is_refused(shop: Shop, options: dict[str, Any], why: str) -> None:
+async def test_settle_all_refuses_contradictory_or_unconfirmed_options(
+    shop: Shop, options: dict[str, Any], why: str
+) -> None:
     with pytest.raises(CommandError, match=why):
         await settle.settle(session(shop.etcd, **options))
     assert sum(len(pump.pending) for pump in shop.pumps.values()) == 5
 
 
-async def test_a_pump_that_does_not_answer_is_told_at_the_end(shop: Shop) -> None:
+async def test_settle_all_ends_with_error_for_silent_pump(shop: Shop) -> None:
     await shop.pumps["b"].stop()
     with pytest.raises(CommandError, match="no answer from b"):
         await settle.settle(session(shop.etcd, **ALL, yes=True))
@@ -108,11 +110,11 @@ async def test_a_pump_that_does_not_answer_is_told_at_the_end(shop: Shop) -> Non
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("2h", 7200), ("0", 0)])
-def test_durations(text: str, seconds: float) -> None:
+def test_seconds_of_reads_numbers_with_units(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "s", "1d", "-1s", "1.5h"])
-def test_no_durations(text: str) -> None:
+def test_seconds_of_refuses_text_that_is_no_duration(text: str) -> None:
     with pytest.raises(UsageError):
         seconds_of(text)

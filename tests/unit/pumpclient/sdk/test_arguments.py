@@ -51,13 +51,13 @@ def wrong(value: object) -> Any:
             "not ('a', '5')"),
     ],
 )  # fmt: skip
-def test_declarations(declare: Callable[[], object], text: str) -> None:
+def test_invalid_declaration_error_names_argument_and_value(declare: Callable[[], object], text: str) -> None:
     with pytest.raises(BadDeclaration) as caught:
         declare()
     assert text in str(caught.value)
 
 
-def test_a_column_without_a_type() -> None:
+def test_column_without_type_raises_type_error() -> None:
     with pytest.raises(TypeError, match="'type'"):
         Column("a")  # type: ignore[call-arg]
 
@@ -85,7 +85,9 @@ def test_a_column_without_a_type() -> None:
         ({"add_index": [Index.over("i", ["x"])]}, "t: key i, column x: there is no such column; the columns are id, v"),
     ],
 )
-async def test_alter_table(shop: Shop, arguments: dict[str, Any], text: str) -> None:
+async def test_invalid_alter_table_argument_error_names_argument_and_value(
+    shop: Shop, arguments: dict[str, Any], text: str
+) -> None:
     service = await shop.service()
     await service.create_database("shop")
     table = await service.create_table("shop", Table("t", ID, Column("v", Int())))
@@ -94,7 +96,7 @@ async def test_alter_table(shop: Shop, arguments: dict[str, Any], text: str) -> 
     assert text in str(caught.value)
 
 
-async def test_tables_and_names(shop: Shop) -> None:
+async def test_service_methods_refuse_names_where_tables_are_required(shop: Shop) -> None:
     service = await shop.service()
     await service.create_database("shop")
     with pytest.raises(BadDeclaration, match=r"table must be a Table, not 'orders'"):
@@ -127,7 +129,9 @@ async def test_tables_and_names(shop: Shop) -> None:
         ("h:1", {"on_expired": 5}, TypeError, "on_expired=5: expected a function, got int"),
     ],
 )
-async def test_connect(url: Any, options: dict[str, Any], kind: type[Exception], text: str) -> None:
+async def test_connect_refuses_invalid_options_before_any_connection(
+    url: Any, options: dict[str, Any], kind: type[Exception], text: str
+) -> None:
     """At once, before anything is reached."""
     with pytest.raises(kind) as caught:
         await Service.connect(url, **options)

@@ -38,7 +38,7 @@ def catalog(*jobs: Job) -> Catalog:
     return made
 
 
-def test_names_are_found_in_any_case() -> None:
+def test_catalog_finds_names_in_any_case() -> None:
     made = catalog(job(2, ActionType.CREATE_TABLE, table=info(5)))
     assert made.databases() == ("Shop",)
     assert made.tables("SHOP") == ("orders",)
@@ -51,7 +51,7 @@ def test_names_are_found_in_any_case() -> None:
         made.tables("nope")
 
 
-def test_a_version_is_applied_once_and_failed_jobs_only_count() -> None:
+def test_catalog_applies_each_version_once_and_only_counts_failed_jobs() -> None:
     made = catalog(job(2, ActionType.CREATE_TABLE, table=info(5)))
     made.apply(job(2, ActionType.DROP_TABLE, table=info(5)))
     assert made.tables("shop") == ("orders",)
@@ -61,7 +61,7 @@ def test_a_version_is_applied_once_and_failed_jobs_only_count() -> None:
     assert made.version == 3
 
 
-def test_rename_truncate_and_drop() -> None:
+def test_catalog_follows_rename_truncate_and_drop() -> None:
     made = catalog(
         job(2, ActionType.CREATE_TABLE, table=info(5)),
         job(3, ActionType.RENAME_TABLE, table=info(5, "bills")),
@@ -75,7 +75,7 @@ def test_rename_truncate_and_drop() -> None:
     assert made.databases() == ()
 
 
-def test_rename_into_another_database() -> None:
+def test_catalog_follows_rename_into_another_database() -> None:
     other = Job(id=50, type=ActionType.CREATE_SCHEMA, schema_id=9, schema_version=2, db_info=DBInfo(9, "archive"))
     made = catalog(other, job(3, ActionType.CREATE_TABLE, table=info(5)))
     made.apply(job(4, ActionType.RENAME_TABLE, table=info(5, "old"), schema_id=9))
@@ -94,7 +94,7 @@ def handles() -> tuple[Catalog, Bound, Bound, Bound]:
     return made, Bound("Shop", first, 2), Bound("Shop", lines, 3), Bound("Shop", second, 4)
 
 
-def test_a_transaction_gets_a_version_at_which_all_its_handles_stood() -> None:
+def test_version_for_returns_version_valid_for_all_handles() -> None:
     made, old, lines, new = handles()
     assert made.good_until(old) == 3
     assert made.good_until(new) == made.good_until(lines) == FOREVER - 1
@@ -106,13 +106,13 @@ def test_a_transaction_gets_a_version_at_which_all_its_handles_stood() -> None:
     assert made.version_for([lines], preferred=10) == 10
 
 
-def test_handles_that_never_stood_together() -> None:
+def test_version_for_refuses_handles_never_valid_together() -> None:
     made, old, _, new = handles()
     with pytest.raises(SchemaConflict, match=r"Shop.orders as of version 2 was changed in version 4"):
         made.version_for([old, new], preferred=4)
 
 
-def test_a_truncated_table_ends_its_handles() -> None:
+def test_truncate_table_ends_validity_of_handles() -> None:
     made, _, _, new = handles()
     made.apply(job(5, ActionType.TRUNCATE_TABLE, table=info(7), table_id=5))
     assert made.good_until(new) == 4

@@ -118,7 +118,7 @@ CASES += [pytest.param("keys", table, id=table.name) for table in KEYS]
 
 
 @pytest.mark.parametrize(("capture", "table"), CASES)
-def test_table_info(capture: str, table: Table) -> None:
+def test_build_table_makes_table_info_recorded_from_tidb(capture: str, table: Table) -> None:
     real = jobs(capture)[table.name]["binlog"]["TableInfo"]
     made = schema.build_table(table, table_id=real["id"], start_ts=real["update_timestamp"]).to_json()
     if table.name == "t_int":
@@ -129,14 +129,14 @@ def test_table_info(capture: str, table: Table) -> None:
 
 
 @pytest.mark.parametrize(("capture", "table"), CASES)
-def test_create_table_text(capture: str, table: Table) -> None:
+def test_create_table_text_equals_text_recorded_from_tidb(capture: str, table: Table) -> None:
     text = jobs(capture)[table.name]["text"]
     if table.name in TEXT_DIFFERS:
         text = text.replace("INT(8) UNSIGNED ZEROFILL", "INT")
     assert sql.create_table(table) == text
 
 
-def test_alter_table_as_tidb_did_it() -> None:
+def test_alter_table_assigns_ids_offsets_and_flags_as_tidb_does() -> None:
     """ADD COLUMN, ADD UNIQUE, DROP INDEX, DROP COLUMN: ids go on, offsets close up, flags follow the keys."""
     table = Table("t3", ID, *i("a", "b"), c("c", t.VarChar(50)), *i("u"))
     info = schema.build_table(table, table_id=171, start_ts=1)
@@ -186,7 +186,9 @@ def changed_tables() -> Mapping[int, tuple[TableInfo, TableInfo]]:
         (167, lambda info: modify.change_column(info, "k", c("k", t.Int(), comment="only comment"))),
     ],
 )
-def test_changed_columns_as_tidb_did_them(job_id: int, change: Callable[[TableInfo], TableInfo]) -> None:
+def test_changed_column_has_table_info_recorded_from_tidb(
+    job_id: int, change: Callable[[TableInfo], TableInfo]
+) -> None:
     before, after = changed_tables()[job_id]
     made = replace(change(before), update_timestamp=after.update_timestamp)
     assert made.to_json()["cols"] == after.to_json()["cols"]

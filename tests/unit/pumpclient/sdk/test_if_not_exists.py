@@ -72,7 +72,7 @@ def everything() -> Table:
     )
 
 
-async def test_a_program_starts_twice(shop: Shop) -> None:
+async def test_if_not_exists_lets_program_declare_its_tables_twice(shop: Shop) -> None:
     for _ in range(2):
         service = await shop.service()
         await service.create_database("shop", if_not_exists=True)
@@ -125,7 +125,9 @@ async def test_services_that_start_at_once_make_one_table(shop: Shop) -> None:
         ),
     ],
 )
-async def test_another_table_of_that_name_is_an_error(shop: Shop, declared: Table, difference: str) -> None:
+async def test_if_not_exists_refuses_different_table_with_its_difference(
+    shop: Shop, declared: Table, difference: str
+) -> None:
     service = await shop.service()
     await service.create_database("shop")
     await service.create_table("shop", Table("orders", ID, NOTE))
@@ -136,7 +138,7 @@ async def test_another_table_of_that_name_is_an_error(shop: Shop, declared: Tabl
     assert len(await shop.jobs()) == 2
 
 
-async def test_another_collation_of_the_database_and_no_database(shop: Shop) -> None:
+async def test_if_not_exists_refuses_other_collation_or_missing_database(shop: Shop) -> None:
     service = await shop.service()
     with pytest.raises(SchemaNotFound):
         await service.create_table("shop", Table("orders", ID), if_not_exists=True)
@@ -147,7 +149,7 @@ async def test_another_collation_of_the_database_and_no_database(shop: Shop) -> 
         await service.create_database("shop")
 
 
-async def test_the_old_version_of_a_service_starts_again_after_the_new_one_altered_the_table(shop: Shop) -> None:
+async def test_accept_added_lets_old_service_version_use_altered_table(shop: Shop) -> None:
     """Its rows are those of a handle from before the ALTER, wherever the added columns stand."""
     declared = Table("orders", ID, NOTE, unique={"note": ["note"]})
     new = await shop.service()
@@ -184,9 +186,7 @@ async def test_the_old_version_of_a_service_starts_again_after_the_new_one_alter
         (Table("orders", ID), "it has no column note"),
     ],
 )
-async def test_other_differences_are_refused_also_where_added_columns_are_accepted(
-    shop: Shop, there: Table, difference: str
-) -> None:
+async def test_accept_added_refuses_other_differences(shop: Shop, there: Table, difference: str) -> None:
     service = await shop.service()
     await service.create_database("shop")
     await service.create_table("shop", there)

@@ -60,13 +60,13 @@ async def test_every_prewrite_names_its_living_writer(shop: Shop) -> None:
     assert [writer_of(p, scan(p)) for p in commits] == [b""] * 3
 
 
-async def test_two_services_are_two_writers(shop: Shop) -> None:
+async def test_each_service_registers_its_own_writer(shop: Shop) -> None:
     await shop.service()
     await shop.service()
     assert len(await living_writers(shop.etcd)) == 2
 
 
-async def test_after_a_sleep_it_is_somebody_else(shop: Shop) -> None:
+async def test_service_gets_new_writer_id_after_expired_lease(shop: Shop) -> None:
     """An id is never used again: what it left has been rolled back under that name."""
     service, table = await opened(shop, WriterLease(shop.etcd, keep=Unkept))
     before = writers(shop.pumps["a"])[-1]
@@ -78,7 +78,7 @@ async def test_after_a_sleep_it_is_somebody_else(shop: Shop) -> None:
     assert await living_writers(shop.etcd) == {after}
 
 
-async def test_a_lease_that_etcd_has_kept_goes_on(shop: Shop) -> None:
+async def test_writer_lease_continues_if_etcd_still_has_it(shop: Shop) -> None:
     """Our clock says that it may have ended: after an outage of etcd it may live all the same."""
     service, table = await opened(shop, WriterLease(shop.etcd, keep=Unkept))
     held = service._lease._held
@@ -89,7 +89,7 @@ async def test_a_lease_that_etcd_has_kept_goes_on(shop: Shop) -> None:
     assert len(set(writers(shop.pumps["a"]))) == 1
 
 
-async def test_nothing_is_sent_under_a_lease_of_which_nobody_knows(shop: Shop) -> None:
+async def test_no_prewrite_is_sent_while_lease_state_is_unknown(shop: Shop) -> None:
     service, table = await opened(shop, WriterLease(shop.etcd, keep=Unkept))
     sent = len(shop.pumps["a"].received)
     sleep_through(shop, service)
@@ -102,7 +102,7 @@ async def test_nothing_is_sent_under_a_lease_of_which_nobody_knows(shop: Shop) -
     shop.etcd.recover()
 
 
-async def test_a_commit_that_comes_after_the_rollback_says_so(shop: Shop) -> None:
+async def test_commit_after_rollback_by_pump_raises_transaction_rolled_back(shop: Shop) -> None:
     service, table = await opened(shop)
     pump = shop.pumps["a"]
     txn = await service.begin()
@@ -119,7 +119,7 @@ async def test_a_commit_that_comes_after_the_rollback_says_so(shop: Shop) -> Non
     assert again.commit_ts in pump.commits.values()
 
 
-async def test_a_writer_without_its_lease_publishes_no_job(shop: Shop) -> None:
+async def test_ddl_of_writer_without_lease_publishes_no_job(shop: Shop) -> None:
     service, _ = await opened(shop)
     jobs = len(await shop.jobs())
     pump = shop.pumps["a"]
@@ -136,7 +136,7 @@ async def test_a_writer_without_its_lease_publishes_no_job(shop: Shop) -> None:
     assert not pump.pending
 
 
-async def test_the_lease_is_renewed_while_the_service_lives(shop: Shop) -> None:
+async def test_writer_lease_is_renewed_until_service_is_closed(shop: Shop) -> None:
     """Its end moves away with each renewal, of which this waits for two. Of a lease of a second it would wait for the
     end itself, which a pause of the machine may bring."""
     lease = WriterLease(shop.etcd, ttl_s=4, keep=KeepAliveTask)
@@ -168,7 +168,7 @@ class Asked(MemoryEtcd):
         super().check_up(request)
 
 
-async def test_a_lease_is_counted_from_before_it_was_asked_for() -> None:
+async def test_writer_lease_time_counts_from_before_each_request() -> None:
     """An answer may take long, and etcd counts from when it gave it: when it is granted, renewed, and asked whether it
     lives."""
     etcd = Asked()
@@ -186,7 +186,7 @@ async def test_a_lease_is_counted_from_before_it_was_asked_for() -> None:
     await lease.close()
 
 
-async def test_a_lease_that_a_thread_renews_is_counted_from_before_it_was_asked_for() -> None:
+async def test_lease_time_renewed_by_thread_counts_from_before_request() -> None:
     asked: list[float] = []
 
     class Thread(KeepAliveThread):
@@ -217,7 +217,7 @@ class Lossy(MemoryEtcd):
         return answer
 
 
-async def test_an_id_of_which_it_is_not_known_whether_it_is_registered_is_not_used() -> None:
+async def test_writer_id_with_lost_registration_answer_is_not_used() -> None:
     etcd = Lossy()
     lease = WriterLease(etcd)
     with pytest.raises(EtcdError):
@@ -245,7 +245,7 @@ async def held_up(shop: Shop, tp: BinlogType, fault: Fault = Fault.HANG) -> tupl
     return service, task, txn.start_ts
 
 
-async def test_close_waits_for_what_is_under_way(shop: Shop) -> None:
+async def test_service_close_waits_for_commits_under_way(shop: Shop) -> None:
     service, table = await opened(shop)
     transactions = [await service.begin() for _ in range(20)]
     for number, txn in enumerate(transactions):
@@ -259,7 +259,7 @@ async def test_close_waits_for_what_is_under_way(shop: Shop) -> None:
     assert not await living_writers(shop.etcd)
 
 
-async def test_close_cancels_what_does_not_end(shop: Shop) -> None:
+async def test_service_close_cancels_prewrite_that_does_not_end(shop: Shop) -> None:
     service, task, start_ts = await held_up(shop, BinlogType.PREWRITE)
     await service.close(wait_s=0)
     with pytest.raises(ClientClosed, match=f"while transaction {start_ts} was under way: it is not committed"):
@@ -268,7 +268,7 @@ async def test_close_cancels_what_does_not_end(shop: Shop) -> None:
     assert not await living_writers(shop.etcd), "the pumps may roll back what is left"
 
 
-async def test_a_commit_that_is_under_way_is_not_called_uncommitted(shop: Shop) -> None:
+async def test_service_close_raises_commit_undelivered_for_commit_under_way(shop: Shop) -> None:
     service, task, start_ts = await held_up(shop, BinlogType.COMMIT)
     await service.close(wait_s=0)
     with pytest.raises(CommitUndelivered, match="the client was closed") as caught:
@@ -278,7 +278,7 @@ async def test_a_commit_that_is_under_way_is_not_called_uncommitted(shop: Shop) 
     assert not await living_writers(shop.etcd)
 
 
-async def test_a_callers_own_cancellation_stays_one(shop: Shop) -> None:
+async def test_cancellation_by_caller_raises_cancelled_error(shop: Shop) -> None:
     service, task, _ = await held_up(shop, BinlogType.PREWRITE)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -286,7 +286,7 @@ async def test_a_callers_own_cancellation_stays_one(shop: Shop) -> None:
     await service.close(wait_s=0)
 
 
-async def test_nothing_begins_after_close(shop: Shop) -> None:
+async def test_closed_service_refuses_transactions_and_ddl(shop: Shop) -> None:
     service, table = await opened(shop)
     open_one = await service.begin()
     open_one.insert(table, {"id": 1})
@@ -300,7 +300,7 @@ async def test_nothing_begins_after_close(shop: Shop) -> None:
     await service.close()
 
 
-async def test_a_ddl_that_is_being_published_is_left_to_the_pumps(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_service_close_leaves_ddl_under_publication_pending(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rolling it back here could contradict a job that etcd has just taken."""
     service, _ = await opened(shop)
     pump = shop.pumps["a"]

@@ -63,7 +63,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("old", "new", "how", "values"), TAKEN)
-def test_a_type_that_holds_every_value(old: Any, new: Any, how: Retype, values: list[object]) -> None:
+def test_retype_keeps_every_value_of_accepted_type_change(
+    old: Any, new: Any, how: Retype, values: list[object]
+) -> None:
     """The drainer casts as `flatten` does; the new type's encoder takes what comes out as it is."""
     assert retype(old, new) is how
     for value in values:
@@ -113,7 +115,7 @@ def test_rows_older_than_the_column_keep_its_first_default() -> None:
     assert (made.columns[1].origin_default, made.columns[1].default) == ("1.50", None)
 
 
-def test_what_cannot_be_says_what_and_why() -> None:
+def test_impossible_column_change_error_names_column_and_reason() -> None:
     made = table(Column("v", t.Int()), Column("s", t.VarChar(9)), indexes={"k": ["s"]})
     for name, column, why in (
         ("id", Column("id", t.NumericType(30)), r"t\.id is part of the primary key: its type BIGINT cannot become DEC"),
@@ -150,7 +152,7 @@ def names(info: TableInfo) -> list[str]:
     return [column.name for column in info.columns]
 
 
-def test_a_column_moves_and_keys_follow_it() -> None:
+def test_move_column_updates_offsets_in_keys() -> None:
     made = table(Column("a", t.Int()), Column("b", t.Int()), Column("c", t.Int()), indexes={"k": ["c", "a"]})
     moved = schema.move_column(made, "C", "id")
     assert names(moved) == ["id", "c", "a", "b"]
@@ -164,7 +166,7 @@ def test_a_column_moves_and_keys_follow_it() -> None:
         schema.move_column(made, "a", "x")
 
 
-def test_an_integer_of_the_primary_key_may_get_more_bytes() -> None:
+def test_primary_key_integer_may_only_become_a_wider_signed_integer() -> None:
     made = schema.build_table(Table("t", Column("id", t.Int(), primary_key=True)), table_id=5, start_ts=1)
     wider = modify.change_column(made, "id", Column("id", t.BigInt(), primary_key=True))
     assert (wider.columns[0].id, wider.columns[0].type.tp, wider.pk_is_handle) == (1, t.BigInt().tp, True)
@@ -178,7 +180,7 @@ def test_an_integer_of_the_primary_key_may_get_more_bytes() -> None:
         modify.change_column(unsigned, "id", Column("id", t.BigInt(), primary_key=True))
 
 
-def test_a_default_that_is_no_text_is_there_after_json() -> None:
+def test_binary_default_that_is_not_text_survives_json() -> None:
     """The text of a JSON document has no such bytes, so they travel where those of a BIT do."""
     column = Column("v", t.Binary(3), default=b"\xff\x00\xfe")
     made = schema.add_column(table(), column)
@@ -205,7 +207,7 @@ def test_a_default_that_is_no_text_is_there_after_json() -> None:
         ({"place": {1: "a"}}, "a key of place must be a str, not 1"),
     ],
 )
-def test_a_place_that_cannot_be(arguments: dict[str, Any], why: str) -> None:
+def test_alter_table_place_argument_refuses_invalid_positions(arguments: dict[str, Any], why: str) -> None:
     arguments = {"modify": [Column("b" if "neither" in why else "a", t.Int())], **arguments}
     with pytest.raises(BadDeclaration, match=why):
         statements.alteration(**arguments).check("ALTER TABLE d.t")

@@ -73,7 +73,7 @@ async def begun(service: Service, table: Table, number: int = 1) -> Transaction:
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-async def test_never_more_than_have_a_place() -> None:
+async def test_places_admits_at_most_in_flight_max_in_order_of_arrival() -> None:
     places = Places(in_flight_max=3, queue_max=100, queue_wait_s=60)
     most, ended = 0, []
 
@@ -91,7 +91,7 @@ async def test_never_more_than_have_a_place() -> None:
     assert (places.in_flight, places.queued) == (0, 0)
 
 
-async def test_a_full_queue_is_busy_at_once() -> None:
+async def test_places_with_full_queue_raises_busy_at_once() -> None:
     places = Places(in_flight_max=1, queue_max=2, queue_wait_s=60)
     await places.take("transaction 1")
     waiting = [asyncio.create_task(places.take(f"transaction {n}")) for n in (2, 3)]
@@ -105,7 +105,7 @@ async def test_a_full_queue_is_busy_at_once() -> None:
     assert (places.in_flight, places.queued) == (1, 0)
 
 
-async def test_waiting_ends() -> None:
+async def test_places_raises_busy_after_queue_wait() -> None:
     places = Places(in_flight_max=1, queue_max=1, queue_wait_s=0.01)
     await places.take("transaction 1")
     with pytest.raises(Busy, match=r"transaction 2 was not sent: none of the 1 being sent ended within 0\.01 s"):
@@ -117,12 +117,12 @@ async def test_waiting_ends() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"in_flight_max": 0}, {"queue_max": -1}, {"queue_wait_s": -1}, {"in_flight_max": True}]
 )
-def test_numbers_that_leave_no_place_are_refused(wrong: dict[str, Any]) -> None:
+def test_places_refuses_invalid_limits(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadDeclaration, match=next(iter(wrong))):
         Places(**wrong)
 
 
-async def test_slow_pumps_push_back(shop: Shop) -> None:
+async def test_service_refuses_transactions_when_pumps_are_slow_and_queue_is_full(shop: Shop) -> None:
     """Two commits hang; the third transaction waits, the fourth is told at once; nothing of either is at the pump."""
     service = await shop.service(limits=PATIENT, places=Places(in_flight_max=2, queue_max=1, queue_wait_s=60))
     table = await table_of(service)
@@ -144,7 +144,7 @@ async def test_slow_pumps_push_back(shop: Shop) -> None:
     await until(lambda: (service.in_flight, service.queued) == (0, 0))
 
 
-async def test_a_place_is_kept_while_its_commit_is_under_way(shop: Shop) -> None:
+async def test_place_stays_taken_while_cancelled_commit_is_under_way(shop: Shop) -> None:
     """Callers that give up do not make room for more: what they began is still being sent."""
     service = await shop.service(limits=PATIENT, places=Places(in_flight_max=1, queue_max=0))
     table = await table_of(service)
@@ -173,7 +173,7 @@ async def undelivered(shop: Shop, service: Service, table: Table) -> Transaction
     return txn
 
 
-async def test_an_unknown_outcome_is_found_out(shop: Shop) -> None:
+async def test_outcome_of_undelivered_commit_is_found_by_asking_again(shop: Shop) -> None:
     service = await shop.service(limits=BRIEF)
     txn = await undelivered(shop, service, await table_of(service))
     with pytest.raises(CommitUndelivered):
@@ -184,7 +184,7 @@ async def test_an_unknown_outcome_is_found_out(shop: Shop) -> None:
     assert await txn.outcome() is True
 
 
-async def test_whoever_asks_during_the_commit_waits_for_its_end(shop: Shop) -> None:
+async def test_outcome_during_commit_waits_for_its_end(shop: Shop) -> None:
     """Its prewrite is under way yet: False would say that it never will be visible."""
     service = await shop.service(limits=PATIENT)
     table = await table_of(service)
@@ -199,7 +199,7 @@ async def test_whoever_asks_during_the_commit_waits_for_its_end(shop: Shop) -> N
     assert await committing == txn.commit_ts == pump.commits[txn.start_ts]
 
 
-async def test_whoever_asks_during_a_commit_that_fails_is_told(shop: Shop) -> None:
+async def test_outcome_during_failing_commit_is_false(shop: Shop) -> None:
     service = await shop.service(limits=PATIENT)
     table = await table_of(service)
     gives_up_soon(service)
@@ -214,7 +214,7 @@ async def test_whoever_asks_during_a_commit_that_fails_is_told(shop: Shop) -> No
         await committing
 
 
-async def test_after_close_an_unknown_outcome_stays_unknown(shop: Shop) -> None:
+async def test_outcome_after_close_of_undelivered_commit_stays_unknown(shop: Shop) -> None:
     """ClientClosed would say that nothing is visible, and the pump has stored the commit."""
     service = await shop.service(limits=BRIEF)
     table = await table_of(service)
@@ -229,7 +229,7 @@ async def test_after_close_an_unknown_outcome_stays_unknown(shop: Shop) -> None:
             await txn.outcome()
 
 
-async def test_run_of_a_closed_service_tells_that_the_outcome_is_unknown(shop: Shop) -> None:
+async def test_run_of_closed_service_raises_commit_undelivered_for_unknown_outcome(shop: Shop) -> None:
     """At once, for nobody answers any more; and not as ClientClosed, which its caller would make again."""
     service = await shop.service(limits=PATIENT)
     table = await table_of(service)
@@ -248,7 +248,7 @@ async def test_run_of_a_closed_service_tells_that_the_outcome_is_unknown(shop: S
     assert len(begun_ts) == 1
 
 
-async def test_what_the_pump_rolled_back_is_not_committed(shop: Shop) -> None:
+async def test_outcome_of_commit_rolled_back_by_pump_is_false(shop: Shop) -> None:
     service = await shop.service(limits=BRIEF)
     txn = await undelivered(shop, service, await table_of(service))
     pump = shop.pumps["a"]
@@ -258,7 +258,7 @@ async def test_what_the_pump_rolled_back_is_not_committed(shop: Shop) -> None:
     assert await txn.outcome() is False
 
 
-async def test_what_was_never_sent_is_not_committed(shop: Shop) -> None:
+async def test_outcome_of_transaction_never_sent_is_false(shop: Shop) -> None:
     service = await shop.service()
     txn = await begun(service, await table_of(service))
     assert await txn.outcome() is False
@@ -272,7 +272,7 @@ async def test_what_was_never_sent_is_not_committed(shop: Shop) -> None:
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
-async def test_run_repeats_what_did_not_happen(shop: Shop) -> None:
+async def test_run_repeats_transactions_that_were_not_committed(shop: Shop) -> None:
     """No timestamp, no pump that takes it, a rollback by the pump: each attempt is a new transaction."""
     service = await shop.service(limits=PATIENT)
     table = await table_of(service)
@@ -320,7 +320,7 @@ async def test_run_does_not_repeat_what_is_committed(shop: Shop) -> None:
     assert pump.commits[first[0]] == commit_ts
 
 
-async def test_run_gives_up(shop: Shop) -> None:
+async def test_run_raises_last_error_when_its_time_is_over(shop: Shop) -> None:
     service = await shop.service(limits=PATIENT)
     table = await table_of(service)
     gives_up_soon(service)
@@ -337,7 +337,7 @@ ELSEWHERE = [EtcdError("of another service"), CommitUndelivered(5, 6, pump="x", 
 
 
 @pytest.mark.parametrize("error", [Busy("full"), ValueError("mine"), KeyError("mine"), *ELSEWHERE])
-async def test_run_raises_what_repetition_does_not_mend(shop: Shop, error: Exception) -> None:
+async def test_run_raises_other_errors_without_repetition(shop: Shop, error: Exception) -> None:
     service = await shop.service()
     calls: list[int] = []
 
@@ -350,7 +350,7 @@ async def test_run_raises_what_repetition_does_not_mend(shop: Shop, error: Excep
     assert len(calls) == 1
 
 
-def test_pauses_double_and_end() -> None:
+def test_retry_pauses_double_up_to_maximum_and_end_with_error() -> None:
     now_s = [0.0]
     retry = Retry(10.0, clock=lambda: now_s[0], dice=random.Random(3))
     error = TimestampUnavailable("none")
@@ -445,7 +445,7 @@ async def reporting(shop: Shop, *, commit_wait_s: float) -> tuple[Service, Table
     return service, table, seen
 
 
-async def test_who_commits_does_not_wait_for_as_long_as_the_commit_is_sent(shop: Shop) -> None:
+async def test_commit_raises_undelivered_after_commit_wait_while_delivery_goes_on(shop: Shop) -> None:
     """The caller is told that it is not known yet; the pump comes back, and has the commit without another call."""
     service, table, seen = await reporting(shop, commit_wait_s=0.05)
     pump = without_commits(shop)
@@ -465,7 +465,7 @@ async def test_who_commits_does_not_wait_for_as_long_as_the_commit_is_sent(shop:
     assert await txn.outcome() is True
 
 
-async def test_what_was_given_up_in_the_background_is_reported_and_can_be_asked_again(shop: Shop) -> None:
+async def test_undelivered_commit_in_background_is_reported_and_can_be_asked_again(shop: Shop) -> None:
     service, table, seen = await reporting(shop, commit_wait_s=0)
     service.client._writer._limits = replace(AWAY, commit_budget_s=0.1)
     pump = without_commits(shop)
@@ -479,7 +479,7 @@ async def test_what_was_given_up_in_the_background_is_reported_and_can_be_asked_
     assert await txn.outcome() is True
 
 
-async def test_the_transactions_of_a_pump_that_is_away_do_not_take_every_place(shop: Shop) -> None:
+async def test_commits_to_unreachable_pump_do_not_occupy_all_places(shop: Shop) -> None:
     """With a place each they would keep out, for ten minutes, what other pumps store at once; a caller who was
     cancelled makes no difference."""
     service = await shop.service(limits=AWAY, places=Places(in_flight_max=2, queue_max=1, queue_wait_s=60))
@@ -521,7 +521,7 @@ async def test_run_asks_until_its_time_is_over_and_writes_once(shop: Shop) -> No
     assert len(made) == 1
 
 
-async def test_who_makes_a_table_does_not_wait_for_longer_either(shop: Shop) -> None:
+async def test_create_database_raises_undelivered_after_commit_wait(shop: Shop) -> None:
     service = await shop.service(limits=AWAY)
     waits(service, 0.05)
     pump = without_commits(shop)
@@ -550,7 +550,7 @@ def no_timestamp_behind_a_prewrite(shop: Shop) -> None:
     pump.on_write = fail
 
 
-async def test_who_gets_no_commit_ts_does_not_wait_for_as_long_as_the_rollback_is_sent(shop: Shop) -> None:
+async def test_commit_without_commit_ts_raises_while_rollback_goes_on(shop: Shop) -> None:
     """Nothing is visible, and the caller is told why; the rollback goes on."""
     service = await shop.service(limits=AWAY)
     table = await table_of(service)
@@ -567,7 +567,7 @@ async def test_who_gets_no_commit_ts_does_not_wait_for_as_long_as_the_rollback_i
     assert txn.start_ts not in shop.pumps["a"].pending
 
 
-async def test_a_rollback_that_fails_is_not_why_a_commit_failed(shop: Shop) -> None:
+async def test_failed_rollback_does_not_replace_error_of_commit(shop: Shop) -> None:
     service = await shop.service(limits=replace(BRIEF, commit_wait_s=60))
     table = await table_of(service)
     no_timestamp_behind_a_prewrite(shop)
@@ -577,7 +577,7 @@ async def test_a_rollback_that_fails_is_not_why_a_commit_failed(shop: Shop) -> N
     assert service.client.counts.undelivered == 1
 
 
-async def test_a_statement_without_a_commit_ts_does_not_wait_for_longer_either(shop: Shop) -> None:
+async def test_ddl_without_commit_ts_raises_after_commit_wait_and_releases_lock(shop: Shop) -> None:
     """Nor does it keep the lock from the next one."""
     service = await shop.service(limits=AWAY)
     waits(service, 0.05)
@@ -592,7 +592,7 @@ async def test_a_statement_without_a_commit_ts_does_not_wait_for_longer_either(s
     await until(lambda: service.client.open_transactions == 0)
 
 
-async def test_a_service_that_closes_names_what_it_was_still_sending(
+async def test_closing_service_reports_transactions_it_was_still_sending(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its caller has been told that it is being sent; now it is not any more."""

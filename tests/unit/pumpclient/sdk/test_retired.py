@@ -61,7 +61,7 @@ async def gone(shop: Shop, writer: bytes) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_commit_that_no_pump_took_ends_its_writers_lease(shop: Shop) -> None:
+async def test_undelivered_commit_retires_writer_id_and_ends_its_lease(shop: Shop) -> None:
     service, table = await opened(shop)
     error = await undelivered(shop, service, table)
     left = writer_under(shop, error.start_ts)
@@ -73,7 +73,7 @@ async def test_a_commit_that_no_pump_took_ends_its_writers_lease(shop: Shop) -> 
     assert await living_writers(shop.etcd) == {writer_under(shop, txn.start_ts)}
 
 
-async def test_what_is_repeated_after_that_is_refused_by_name(shop: Shop) -> None:
+async def test_commit_repeated_after_rollback_by_pump_raises_transaction_rolled_back(shop: Shop) -> None:
     service, table = await opened(shop)
     error = await undelivered(shop, service, table)
     await gone(shop, writer_under(shop, error.start_ts))
@@ -82,7 +82,7 @@ async def test_what_is_repeated_after_that_is_refused_by_name(shop: Shop) -> Non
         await service.client.commit(error.start_ts, error.commit_ts)
 
 
-async def test_the_lease_lives_while_a_transaction_uses_it(shop: Shop) -> None:
+async def test_retired_lease_lives_until_last_transaction_using_it_ends(shop: Shop) -> None:
     """One that runs under the same id is not ended with the one that failed, not even when its caller has gone."""
     service, table = await opened(shop)
     pump = shop.pumps["a"]
@@ -116,7 +116,7 @@ async def test_the_lease_lives_while_a_transaction_uses_it(shop: Shop) -> None:
     pump.faults.clear()
 
 
-async def test_a_cancelled_commit_that_arrives_retires_nobody(shop: Shop) -> None:
+async def test_cancelled_commit_that_is_stored_retires_no_writer(shop: Shop) -> None:
     service, table = await opened(shop)
     pump = shop.pumps["a"]
     pump.only = lambda envelope: envelope.tp == BinlogType.COMMIT
@@ -134,7 +134,7 @@ async def test_a_cancelled_commit_that_arrives_retires_nobody(shop: Shop) -> Non
     assert writer_under(shop, later.start_ts) == writer_under(shop, txn.start_ts)
 
 
-async def test_a_rollback_that_no_pump_took(shop: Shop) -> None:
+async def test_undelivered_rollback_retires_writer_id(shop: Shop) -> None:
     """Without a timestamp the prewrite is taken back; when that does not arrive, it is left to the pumps."""
     service, table = await opened(shop)
     pump = shop.pumps["a"]
@@ -161,9 +161,7 @@ class Silent(MemoryEtcd):
         return await super().txn(compares, puts, deletes)
 
 
-async def test_a_ddl_of_which_it_is_not_known_whether_it_is_published(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ddl_with_unknown_publication_retires_writer_id(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdk_ddl, "CONFIRM_TRIES", 2)
     monkeypatch.setattr(sdk_ddl, "CONFIRM_PAUSE_S", 0.01)
     shop.etcd.__class__ = Silent
@@ -179,7 +177,7 @@ async def test_a_ddl_of_which_it_is_not_known_whether_it_is_published(
         txn.insert(table, {"id": 1})
 
 
-async def test_a_ddl_that_is_refused_retires_nobody(shop: Shop) -> None:
+async def test_refused_ddl_retires_no_writer(shop: Shop) -> None:
     service, table = await opened(shop)
     with pytest.raises(Exception, match="shop"):
         await service.create_database("shop")
@@ -210,7 +208,7 @@ class Held:
             self._owner.stopped.append(self._lease)
 
 
-async def test_a_lease_that_cannot_be_ended_is_not_renewed_any_more() -> None:
+async def test_retired_lease_is_not_renewed_while_etcd_is_down() -> None:
     """Without etcd nothing is asked twice: the lease runs out by itself."""
     etcd, held = MemoryEtcd(), Held()
     lease = WriterLease(etcd, keep=held)
@@ -251,7 +249,7 @@ class SlowLease:
         await self._inner.revoke()
 
 
-async def test_one_that_is_retired_while_etcd_is_asked_about_it_is_not_used_again() -> None:
+async def test_lease_retired_while_etcd_is_asked_about_it_is_not_used_again() -> None:
     etcd, held = Slow(), Held()
     lease = WriterLease(etcd, keep=held)
     use, under_way = await lease.enter(), await lease.enter()  # so that the lease lives on
@@ -269,7 +267,7 @@ async def test_one_that_is_retired_while_etcd_is_asked_about_it_is_not_used_agai
     assert not await living_writers(etcd)
 
 
-async def test_close_ends_retired_leases_too() -> None:
+async def test_service_close_ends_retired_leases() -> None:
     etcd = MemoryEtcd()
     lease = WriterLease(etcd)
     uses = [await lease.enter(), await lease.enter()]

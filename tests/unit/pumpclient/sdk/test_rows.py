@@ -29,7 +29,7 @@ def codec(*columns: Column, **options: object) -> RowCodec:
 ID = Column("id", t.BigInt(), primary_key=True)
 
 
-def test_worked_bytes() -> None:
+def test_row_codec_encodes_documented_example_bytes() -> None:
     """By hand from the layout of a row (F-02)."""
     made = codec(ID, Column("name", t.VarChar(24)))
     assert made.insert({"id": 1, "name": "a"}, rowid=0).hex(" ") == "08 02 08 04 02 02 61"
@@ -81,7 +81,7 @@ CODECS = {
 
 @pytest.mark.parametrize("name", CODECS)
 @given(row=ROWS, new=ROWS)
-def test_what_is_written_is_read(name: str, row: dict[str, object], new: dict[str, object]) -> None:
+def test_row_codec_decodes_any_row_it_encoded(name: str, row: dict[str, object], new: dict[str, object]) -> None:
     made = CODECS[name]
     _, inserted = decode_insert(made.info, made.insert(row, rowid=77))
     deleted = decode_delete(made.info, made.delete(row))
@@ -143,7 +143,7 @@ GIVEN_CODEC = codec(
 
 
 @given(row=GIVEN)
-def test_the_row_that_an_insert_returns_is_the_stored_one_byte_for_byte(row: dict[str, object]) -> None:
+def test_row_returned_by_insert_equals_stored_row(row: dict[str, object]) -> None:
     """Whatever kinds of values it was given; so a delete or an update of it names exactly the row that is there."""
     made = GIVEN_CODEC
     encoded, stored = made.insert_stored(row, rowid=0)
@@ -161,7 +161,7 @@ def test_the_row_that_an_insert_returns_is_the_stored_one_byte_for_byte(row: dic
     assert made.update(stored, {}) is None
 
 
-def test_stored_values_are_of_pythons_own_kinds() -> None:
+def test_insert_returns_stored_values_as_python_types() -> None:
     _, stored = GIVEN_CODEC.insert_stored({"id": 1, "doc": {"a": [1, None]}}, rowid=0)
     now = stored.pop("now")
     assert isinstance(now, datetime)
@@ -174,7 +174,7 @@ def test_stored_values_are_of_pythons_own_kinds() -> None:
     }  # fmt: skip
 
 
-def test_an_update_names_unknown_columns_of_either_row() -> None:
+def test_row_with_unknown_or_missing_column_is_refused_by_name() -> None:
     made = codec(ID, Column("v", t.Int()))
     with pytest.raises(RowRejected, match=r"s\.t\.w: no such column"):
         made.update({"id": 1, "v": 1}, {"w": 2})
@@ -184,7 +184,7 @@ def test_an_update_names_unknown_columns_of_either_row() -> None:
         made.insert([("id", 1)], rowid=0)  # type: ignore[arg-type]
 
 
-def test_keys() -> None:
+def test_row_key_contains_handle_or_clustered_key_columns() -> None:
     made = codec(Column("id", t.BigInt(unsigned=True), primary_key=True))
     encoded = made.insert({"id": (1 << 64) - 1}, rowid=0)
     assert encoded == b"\x08\x01\x00"  # a handle is signed even where its column is not (F-02)
@@ -195,7 +195,7 @@ def test_keys() -> None:
     assert key.handle == (b"x", "1.5")
 
 
-def test_without_a_key_rows_get_the_rowid() -> None:
+def test_rows_without_primary_key_get_rowid() -> None:
     made = codec(Column("a", t.Int()))
     assert made.needs_rowid
     handle, row = decode_insert(made.info, made.insert({"a": 5}, rowid=77))
@@ -204,7 +204,7 @@ def test_without_a_key_rows_get_the_rowid() -> None:
     assert decode_delete(made.info, made.delete({"a": None})) == {1: None}
 
 
-def test_moving_the_clustered_key() -> None:
+def test_update_of_clustered_key_becomes_delete_and_insert() -> None:
     made = codec(ID, Column("v", t.Int()))
     moved = made.update({"id": 1, "v": 2}, {"id": 3})
     assert moved is not None
@@ -219,7 +219,7 @@ def test_moving_the_clustered_key() -> None:
     assert not changed.moves
 
 
-def test_an_insert_fills_defaults() -> None:
+def test_insert_fills_missing_columns_with_defaults() -> None:
     made = codec(
         ID,
         Column("n", t.Int(), nullable=False, default=7),
@@ -246,7 +246,7 @@ def test_an_insert_fills_defaults() -> None:
     }  # fmt: skip
 
 
-def test_rows_are_refused_by_name() -> None:
+def test_refused_row_error_names_column_value_and_reason() -> None:
     made = codec(ID, Column("v", t.TinyInt(), nullable=False), Column("w", t.Int()))
     with pytest.raises(RowRejected, match=r"s\.t\.x: no such column"):
         made.insert({"id": 1, "v": 1, "x": 1}, rowid=0)

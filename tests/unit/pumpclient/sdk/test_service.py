@@ -77,7 +77,7 @@ async def test_rows_leave_as_one_prewrite_and_one_commit(shop: Shop) -> None:
     assert decode_insert(table.bound.info, mutation.inserted[1])[0] == (2,)
 
 
-async def test_an_exception_or_an_empty_block_sends_nothing(shop: Shop) -> None:
+async def test_transaction_that_fails_or_is_empty_sends_nothing(shop: Shop) -> None:
     service, table = await opened(shop)
     pump = shop.pumps["a"]
     pump.received.clear()
@@ -108,7 +108,7 @@ async def test_a_refused_row_leaves_the_transaction_usable(shop: Shop) -> None:
     assert txn.row_count == 1
 
 
-async def test_without_a_commit_ts_the_prewrite_is_taken_back(shop: Shop) -> None:
+async def test_prewrite_is_rolled_back_if_commit_ts_is_unavailable(shop: Shop) -> None:
     service, table = await opened(shop)
     pump = shop.pumps["a"]
     txn = await service.begin()
@@ -121,7 +121,7 @@ async def test_without_a_commit_ts_the_prewrite_is_taken_back(shop: Shop) -> Non
     assert txn.commit_ts is None
 
 
-async def test_a_failed_prewrite_is_no_transaction(shop: Shop) -> None:
+async def test_failed_prewrite_commits_nothing(shop: Shop) -> None:
     service, table = await opened(shop)
     pump = shop.pumps["a"]
     pump.faults.extend([Fault.REFUSE] * 10_000)
@@ -132,7 +132,7 @@ async def test_a_failed_prewrite_is_no_transaction(shop: Shop) -> None:
     assert txn.start_ts not in pump.commits
 
 
-async def test_an_undelivered_commit_tells_its_commit_ts(shop: Shop) -> None:
+async def test_undelivered_commit_error_contains_commit_ts(shop: Shop) -> None:
     service = await shop.service(replace(FAST, commit_budget_s=0.05))
     await service.create_database("shop")
     table = await service.create_table("shop", orders())
@@ -150,7 +150,7 @@ async def test_an_undelivered_commit_tells_its_commit_ts(shop: Shop) -> None:
 # --- versions --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_transaction_keeps_the_handle_it_was_given(shop: Shop) -> None:
+async def test_transaction_keeps_schema_version_of_its_table_handle(shop: Shop) -> None:
     """Opened before an ALTER, committed after it: written as of before."""
     service, old = await opened(shop)
     txn = await service.begin()
@@ -171,7 +171,7 @@ async def test_a_transaction_keeps_the_handle_it_was_given(shop: Shop) -> None:
     await mixed.commit()  # the row that was refused is not in it
 
 
-async def test_tables_of_another_service_appear(shop: Shop) -> None:
+async def test_service_sees_tables_of_another_service(shop: Shop) -> None:
     first, table = await opened(shop)
     second = await shop.service()
     assert await second.tables("shop") == ("orders",)
@@ -186,7 +186,7 @@ async def test_tables_of_another_service_appear(shop: Shop) -> None:
         await second.table("shop", "nothing")
 
 
-async def test_the_watch_of_jobs_comes_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_job_watch_recovers_after_etcd_outage(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pumpclient.sdk.service.RELOAD_S", 0.01)
     first, table = await opened(shop)
     second = await shop.service()
@@ -200,7 +200,7 @@ async def test_the_watch_of_jobs_comes_back(shop: Shop, monkeypatch: pytest.Monk
 # --- DDL -------------------------------------------------------------------------------------------------------------
 
 
-async def test_order_of_a_ddl(shop: Shop) -> None:
+async def test_ddl_is_prewritten_then_published_then_committed(shop: Shop) -> None:
     """P acknowledged, then the commit_ts, then the job, then C: seen from the etcd and the pump."""
     service = await shop.service()
     pump = shop.pumps["a"]
@@ -228,7 +228,7 @@ async def test_order_of_a_ddl(shop: Shop) -> None:
     assert binlog.prewrite_key.startswith(b"mDBs")
 
 
-async def test_every_statement(shop: Shop) -> None:
+async def test_ddl_methods_publish_expected_jobs_with_text_of_tidb(shop: Shop) -> None:
     service, table = await opened(shop)
     table = await service.alter_table(table, add=[Column("n", Int(), default=5)], after="id")
     table = await service.alter_table(table, drop=["note"])
@@ -273,7 +273,7 @@ async def test_every_statement(shop: Shop) -> None:
     assert [job.finished_ts for job in jobs] == sorted({job.finished_ts for job in jobs})
 
 
-async def test_ddl_as_text(shop: Shop) -> None:
+async def test_ddl_text_runs_supported_statements_and_refuses_others(shop: Shop) -> None:
     service, _ = await opened(shop)
     await service.ddl("create database `b``c`")
     assert await service.databases() == ("b`c", "shop")
@@ -293,7 +293,7 @@ async def test_ddl_as_text(shop: Shop) -> None:
             await service.ddl(text)
 
 
-async def test_statements_that_cannot_be(shop: Shop) -> None:
+async def test_impossible_ddl_is_refused_and_leaves_no_job_lock_or_prewrite(shop: Shop) -> None:
     service, table = await opened(shop)
     with pytest.raises(SchemaExists):
         await service.create_database("SHOP")
@@ -318,7 +318,7 @@ async def test_statements_that_cannot_be(shop: Shop) -> None:
     assert not shop.pumps["a"].pending
 
 
-async def test_ddl_of_many_services_is_one_after_the_other(shop: Shop) -> None:
+async def test_ddl_of_concurrent_services_is_serialized(shop: Shop) -> None:
     services = [await shop.service() for _ in range(3)]
     await services[0].create_database("shop")
     names = [f"t{n}" for n in range(12)]
@@ -332,7 +332,7 @@ async def test_ddl_of_many_services_is_one_after_the_other(shop: Shop) -> None:
     assert len({job.table_id for job in jobs}) == 13
 
 
-async def test_a_lost_lock_publishes_nothing(shop: Shop) -> None:
+async def test_lost_ddl_lock_publishes_no_job_and_rolls_back_prewrite(shop: Shop) -> None:
     """A holder that slept through its lease: the job is fenced off, the prewrite is taken back."""
     service, _ = await opened(shop)
     pump = shop.pumps["a"]
@@ -349,7 +349,7 @@ async def test_a_lost_lock_publishes_nothing(shop: Shop) -> None:
     assert await service.databases() == ("shop",)
 
 
-async def test_the_lock_is_waited_for_and_not_for_ever(shop: Shop) -> None:
+async def test_ddl_lock_times_out_while_held_and_is_free_afterwards(shop: Shop) -> None:
     async with ddl_lock(shop.etcd, "somebody"):
         with pytest.raises(DdlLockTimeout, match="somebody holds it"):
             async with ddl_lock(shop.etcd, "me", wait_s=0.05):
@@ -358,7 +358,7 @@ async def test_the_lock_is_waited_for_and_not_for_ever(shop: Shop) -> None:
         pass
 
 
-async def test_etcd_away_while_publishing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ddl_with_lost_publication_answer_is_found_published(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer to the publishing transaction is lost: it is looked up, and found done."""
     monkeypatch.setattr("pumpclient.sdk.ddl.CONFIRM_PAUSE_S", 0.01)
     service, _ = await opened(shop)
@@ -380,7 +380,7 @@ async def test_etcd_away_while_publishing(shop: Shop, monkeypatch: pytest.Monkey
     assert not shop.pumps["a"].pending
 
 
-async def test_a_cancelled_ddl_is_carried_through_or_taken_back(shop: Shop) -> None:
+async def test_cancelled_ddl_is_either_published_and_committed_or_neither(shop: Shop) -> None:
     service, _ = await opened(shop)
     pump = shop.pumps["a"]
     for turns in range(60):

@@ -40,11 +40,11 @@ from pumpclient.sdk.table import NOW, Column, Index, Table
         (Column("c", t.Time(2), default="-12:34:56.78"), "`c` TIME(2) DEFAULT _UTF8MB4'-12:34:56.78'"),
     ],
 )
-def test_columns(column: Column, text: str) -> None:
+def test_column_sql_equals_text_of_tidb(column: Column, text: str) -> None:
     assert sql.column_sql("t", column) == text
 
 
-def test_statements() -> None:
+def test_ddl_statement_texts_quote_names_and_options() -> None:
     assert sql.create_database("a`b", "utf8mb4_bin") == "CREATE DATABASE `a``b`;"
     text = "CREATE DATABASE `d` CHARACTER SET = utf8mb4 COLLATE = utf8mb4_general_ci;"
     assert sql.create_database("d", "utf8mb4_general_ci") == text
@@ -64,7 +64,7 @@ def test_statements() -> None:
     )
 
 
-def test_table_options() -> None:
+def test_create_table_text_contains_collation_and_comment() -> None:
     table = Table("t", Column("a", t.Int()), collate="utf8mb4_general_ci", comment="a 'b'")
     assert sql.create_table(table) == (
         "CREATE TABLE `t` (`a` INT) DEFAULT CHARACTER SET = UTF8MB4 DEFAULT COLLATE = UTF8MB4_GENERAL_CI "
@@ -82,7 +82,7 @@ def test_table_options() -> None:
         (Column("c", t.Enum("a"), default="b"), ValueRejected),
     ],
 )
-def test_impossible_defaults(column: Column, error: type[Exception]) -> None:
+def test_create_table_refuses_invalid_default(column: Column, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"t\.c"):
         sql.create_table(Table("t", column))
 
@@ -106,7 +106,7 @@ def test_impossible_defaults(column: Column, error: type[Exception]) -> None:
         (lambda: Table("t", Column("a", t.Int()), unique=["a"]), "unique: a key must be a list of columns, not 'a'"),
     ],
 )
-def test_impossible_tables(declare: object, why: str) -> None:
+def test_invalid_table_declaration_error_says_why(declare: object, why: str) -> None:
     with pytest.raises(BadDeclaration) as caught:
         declare()  # type: ignore[operator]
     assert why in str(caught.value)

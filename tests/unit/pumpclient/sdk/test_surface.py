@@ -35,7 +35,7 @@ def test_every_public_name_has_a_docstring() -> None:
     assert missing == []
 
 
-def test_every_error_a_caller_may_meet_can_be_imported_from_here() -> None:
+def test_every_public_error_class_is_exported_by_package() -> None:
     """All errors of the SDK and of the pump client; errors of a package's inside have no leaf of their own."""
 
     def leaves(kind: type[BaseException]) -> Iterator[type[BaseException]]:
@@ -55,7 +55,7 @@ def test_every_error_a_caller_may_meet_can_be_imported_from_here() -> None:
     [(sdk.Service, sdk.SyncService), (sdk.Transaction, sdk.SyncTransaction)],
     ids=["service", "transaction"],
 )
-def test_tasks_and_threads_have_the_same_calls_with_the_same_arguments(tasks: type, threads: type) -> None:
+def test_async_and_sync_classes_have_same_methods_and_parameters(tasks: type, threads: type) -> None:
     def calls(kind: type) -> dict[str, list[tuple[str, Any, Any]]]:
         found = {}
         for name, function in members(kind):

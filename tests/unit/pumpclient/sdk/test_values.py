@@ -121,18 +121,18 @@ REFUSED: list[tuple[FieldType, object, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "value", "shown"), TAKEN)
-def test_taken(kind: FieldType, value: object, shown: object) -> None:
+def test_encoder_accepts_value_and_returns_its_stored_form(kind: FieldType, value: object, shown: object) -> None:
     assert to_text(encoder(kind)(value), kind) == shown
 
 
 @pytest.mark.parametrize(("kind", "value", "why"), REFUSED)
-def test_refused(kind: FieldType, value: object, why: str) -> None:
+def test_encoder_refuses_value_with_reason(kind: FieldType, value: object, why: str) -> None:
     with pytest.raises(ValueError) as caught:
         encoder(kind)(value)
     assert why in str(caught.value)
 
 
-def test_unsigned_numbers_remember_it() -> None:
+def test_encoder_returns_uint_for_unsigned_types() -> None:
     """The flag byte of a row depends on it (F-01)."""
     for kind, value in ((t.Int(unsigned=True), 5), (t.Bit(3), 5), (t.Enum("a"), "a"), (t.Set("a"), "a")):
         assert isinstance(encoder(kind)(value), Uint)
@@ -140,7 +140,7 @@ def test_unsigned_numbers_remember_it() -> None:
     assert not isinstance(encoder(t.Year())(2020), Uint)
 
 
-def test_types_that_cannot_be_written() -> None:
+def test_encoder_refuses_types_that_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="vector cannot be written"):
         encoder(FieldType(Tp.VECTOR))
 
@@ -190,6 +190,6 @@ def test_text_keeps_its_value(value: str) -> None:
         lambda: t.VarChar(5, collate="latin9_x"),
     ],
 )
-def test_impossible_types(declare: object) -> None:
+def test_invalid_type_declaration_is_refused(declare: object) -> None:
     with pytest.raises(BadDeclaration):
         declare()  # type: ignore[operator]

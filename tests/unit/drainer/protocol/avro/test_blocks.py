@@ -37,7 +37,7 @@ def rows_of(block: Block) -> list[bytes]:
 
 
 @given(st.lists(LONGS | EDGES))
-def test_varints(numbers: list[int]) -> None:
+def test_varints_of_array_equal_those_of_each_number(numbers: list[int]) -> None:
     block = varints(np.array(numbers, np.int64))
     assert rows_of(block) == [varint(number) for number in numbers]
     if numbers:
@@ -45,7 +45,7 @@ def test_varints(numbers: list[int]) -> None:
 
 
 @given(st.lists(EDGES | LONGS))
-def test_signed_numbers_in_as_few_bytes_as_may_be(numbers: list[int]) -> None:
+def test_big_endian_of_signed_numbers_takes_fewest_bytes(numbers: list[int]) -> None:
     octets = np.array(numbers, ">i8").view(np.uint8).reshape(len(numbers), 8)
     expected = [bytes((len(data) * 2,)) + data for data in map(twos_complement, numbers)]
     assert rows_of(big_endian(octets, signed=True)) == expected
@@ -54,14 +54,16 @@ def test_signed_numbers_in_as_few_bytes_as_may_be(numbers: list[int]) -> None:
 
 
 @given(st.lists(st.integers(0, (1 << 64) - 1) | st.sampled_from([0, 1, 127, 128, 255, 256, (1 << 64) - 1])))
-def test_unsigned_numbers_in_as_few_bytes_as_may_be(numbers: list[int]) -> None:
+def test_big_endian_of_unsigned_numbers_takes_fewest_bytes(numbers: list[int]) -> None:
     octets = np.array(numbers, ">u8").view(np.uint8).reshape(len(numbers), 8)
     data = [number.to_bytes(max(1, -(-number.bit_length() // 8)), "big") for number in numbers]
     assert rows_of(big_endian(octets, signed=False)) == [bytes((len(one) * 2,)) + one for one in data]
 
 
 @given(st.lists(st.tuples(LONGS, st.binary(max_size=90) | st.none()), min_size=1), st.booleans())
-def test_pieces_are_joined_in_their_order(rows: list[tuple[int, bytes | None]], null_first: bool) -> None:
+def test_joined_pieces_keep_their_order_for_sliced_arrays(
+    rows: list[tuple[int, bytes | None]], null_first: bool
+) -> None:
     """Also where the arrays are slices of others."""
     padded = pa.array([b"before", *(text for _, text in rows), b"behind"], pa.binary()).slice(1, len(rows))
     valid = padded.is_valid().to_numpy(zero_copy_only=False)
@@ -73,13 +75,13 @@ def test_pieces_are_joined_in_their_order(rows: list[tuple[int, bytes | None]], 
     ]
 
 
-def test_no_pieces_and_no_rows() -> None:
+def test_joined_without_pieces_or_rows_gives_empty_values() -> None:
     assert joined([], 2).to_pylist() == [b"", b""]
     assert joined([constant(b"x", 0)], 0).to_pylist() == []
     assert joined([fixed(np.zeros((1, 0), np.uint8))], 1).to_pylist() == [b""]
 
 
-def test_the_length_of_null_is_0_although_it_has_bytes_in_the_buffer() -> None:
+def test_byte_length_of_null_is_0_with_bytes_in_its_buffer() -> None:
     places = pa.py_buffer(np.array([0, 2, 5, 6], np.int32))
     array = pa.Array.from_buffers(pa.binary(), 3, [pa.py_buffer(b"\x05"), places, pa.py_buffer(b"abcdef")])
     assert array.to_pylist() == [b"ab", None, b"f"]

@@ -24,7 +24,7 @@ ZONES = ["UTC", "Asia/Shanghai", "America/New_York", "Australia/Lord_Howe", "Asi
     st.sampled_from(ZONES).map(ZoneInfo),
     st.integers(0, 6),
 )
-def test_timestamps(values: list[int | None], zone: ZoneInfo, fsp: int) -> None:
+def test_timestamp_column_texts_equal_those_of_each_value(values: list[int | None], zone: ZoneInfo, fsp: int) -> None:
     """Africa/Monrovia was off by 44 minutes and 30 seconds until 1972; changes to summer time are among the others."""
     form = Form.of(FieldType(Tp.TIMESTAMP, decimal=fsp))
     found = texts_of(form, pa.array(values, pa.uint64()), zone).to_pylist()
@@ -32,7 +32,7 @@ def test_timestamps(values: list[int | None], zone: ZoneInfo, fsp: int) -> None:
 
 
 @pytest.mark.parametrize("name", ZONES)
-def test_around_a_change_of_the_zone(name: str) -> None:
+def test_timestamp_column_texts_around_time_zone_change_are_right(name: str) -> None:
     zone, form = ZoneInfo(name), Form.of(FieldType(Tp.TIMESTAMP, decimal=6))
     moments = [
         pack(Civil(year, month, day, hour, minute, 59, 999_999))
@@ -44,7 +44,7 @@ def test_around_a_change_of_the_zone(name: str) -> None:
     assert found == [timestamp_text(moment, 6, zone).encode() for moment in moments]
 
 
-def test_bits_that_are_no_time() -> None:
+def test_timestamp_column_with_invalid_bits_is_refused() -> None:
     form = Form.of(FieldType(Tp.TIMESTAMP))
     for name in ("UTC", "Asia/Shanghai"):
         with pytest.raises(DecodeError):

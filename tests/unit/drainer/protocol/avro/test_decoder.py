@@ -56,7 +56,7 @@ def messages(**more: Any) -> tuple[bytes, bytes, Any]:
     return made.key, made.value, make_decoder(encoder.options, schemas)
 
 
-def test_every_cut_is_noticed() -> None:
+def test_avro_message_cut_at_any_byte_is_refused() -> None:
     key, value, decoder = messages()
     (event,) = decoder.decode(key, value)
     assert isinstance(event, RowEvent)
@@ -70,7 +70,7 @@ def test_every_cut_is_noticed() -> None:
             decoder.decode(key[:end], None)
 
 
-def test_what_stands_behind_a_record_is_noticed() -> None:
+def test_bytes_after_avro_record_are_refused() -> None:
     key, value, decoder = messages()
     for bad in ((key, value + b"\0"), (key + b"\0", value), (key + b"\0", None)):
         with pytest.raises(MessageError, match="after the record"):
@@ -78,7 +78,7 @@ def test_what_stands_behind_a_record_is_noticed() -> None:
 
 
 @given(st.data())
-def test_changed_bytes_give_an_event_or_a_message_error(data: st.DataObject) -> None:
+def test_avro_message_with_changed_bytes_gives_event_or_message_error(data: st.DataObject) -> None:
     key, value, decoder = messages()
     changed = bytearray(value)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -91,7 +91,7 @@ def test_changed_bytes_give_an_event_or_a_message_error(data: st.DataObject) -> 
 
 
 @given(st.binary(max_size=40) | st.none(), st.binary(max_size=40) | st.none())
-def test_any_bytes(key: bytes | None, value: bytes | None) -> None:
+def test_avro_decoder_of_any_bytes_raises_only_message_error(key: bytes | None, value: bytes | None) -> None:
     _, _, decoder = messages()
     for lead in (b"", b"\0\0\0\0\1", b"\0\0\0\0\2", b"\1", b"\2", b"\3\0" + bytes(16)):
         try:
@@ -111,14 +111,14 @@ def test_any_bytes(key: bytes | None, value: bytes | None) -> None:
         (b"\0\0\0\0\7\2", "no schema has the id 7"),
     ],
 )
-def test_headers(data: bytes, words: str) -> None:
+def test_invalid_avro_header_is_refused(data: bytes, words: str) -> None:
     _, good, decoder = messages()
     for key, value in ((None, data), (data, None), (data, good)):
         with pytest.raises(MessageError, match=words):
             decoder.decode(key, value)
 
 
-def test_nothing_at_all() -> None:
+def test_avro_message_without_key_and_value_is_refused() -> None:
     _, _, decoder = messages()
     for key, value in ((None, None), (b"", b""), (None, b"")):
         with pytest.raises(MessageError, match="neither key nor value"):
@@ -142,7 +142,7 @@ def test_nothing_at_all() -> None:
         b'\1{"query":"q","type":3,"schema":"s","table":"t","commitTs":true}',
     ],
 )
-def test_events_that_are_none(value: bytes) -> None:
+def test_invalid_watermark_and_ddl_messages_are_refused(value: bytes) -> None:
     with pytest.raises(MessageError):
         make_decoder(OPTIONS).decode(None, value)
 
@@ -183,7 +183,7 @@ RECORD = {"type": "record", "name": "t", "namespace": "n.s", "fields": [FIELD]}
         ({**RECORD, "fields": [{"name": "a", "type": "string"}]}, b"\2\xff"),
     ],
 )
-def test_schemas_and_records_that_are_none(schema: Any, record: bytes) -> None:
+def test_invalid_avro_schema_or_record_is_refused(schema: Any, record: bytes) -> None:
     text = schema if isinstance(schema, str) else json.dumps(schema)
     with pytest.raises(MessageError, match="Avro"):
         make_decoder(OPTIONS, KnownSchemas({1: text})).decode(None, b"\0\0\0\0\1" + record)
@@ -199,7 +199,7 @@ def test_schemas_and_records_that_are_none(schema: Any, record: bytes) -> None:
         ({"type": "record", "name": "t", "fields": [FIELD]}, ("", "t")),
     ],
 )
-def test_where_a_tables_name_stands(schema: dict[str, Any], names: tuple[str, str]) -> None:
+def test_table_name_is_taken_from_namespace_and_record_name(schema: dict[str, Any], names: tuple[str, str]) -> None:
     (event,) = make_decoder(OPTIONS, KnownSchemas({9: json.dumps(schema)})).decode(None, b"\0\0\0\0\x09\2")
     assert isinstance(event, RowEvent)
     assert (event.schema, event.table) == names
@@ -214,7 +214,7 @@ class Counting:
         return self.text
 
 
-def test_each_schema_is_asked_for_once() -> None:
+def test_each_schema_id_is_looked_up_once() -> None:
     schemas = Counting(json.dumps(RECORD))
     decoder = make_decoder(OPTIONS, schemas)
     for _ in range(5):
@@ -272,7 +272,7 @@ def checked(checksum: str, *, corrupted: bool = False) -> tuple[bytes, Any]:
     return row.value[:-3] + tail, make_decoder(CHECKED, schemas)
 
 
-def test_a_rows_checksum_is_compared() -> None:
+def test_row_with_wrong_checksum_is_refused() -> None:
     true = str(crc32(b"".join(part for *_, part in COLUMNS)))
     value, decoder = checked(true)
     (event,) = decoder.decode(None, value)
@@ -287,7 +287,7 @@ def test_a_rows_checksum_is_compared() -> None:
     decoder.decode(None, value)
 
 
-def test_a_row_that_was_corrupt_upstream_is_logged() -> None:
+def test_row_marked_corrupted_upstream_is_logged() -> None:
     value, decoder = checked("", corrupted=True)
     with capture_logs() as logs:
         decoder.decode(None, value)
@@ -295,7 +295,7 @@ def test_a_row_that_was_corrupt_upstream_is_logged() -> None:
     assert (line["log_level"], line["schema"], line["table"]) == ("warning", "s", "t")
 
 
-def test_a_checksum_of_a_vector() -> None:
+def test_checksum_of_vector_column_is_compared() -> None:
     field = {"name": "v", "type": {"type": "string", "connect.parameters": {"tidb_type": "TiDBVECTORFloat32"}}}
     fields = [field, {"name": "_tidb_row_level_checksum", "type": "string"}]
     decoder = make_decoder(OPTIONS, KnownSchemas({1: json.dumps({**RECORD, "fields": fields})}))
@@ -308,7 +308,7 @@ def test_a_checksum_of_a_vector() -> None:
         decoder.decode(None, b"\0\0\0\0\1\x06abc\2" + b"1")
 
 
-def test_a_zone_that_is_used_for_timestamps_alone() -> None:
+def test_time_zone_applies_to_timestamp_and_not_to_datetime() -> None:
     table = make_table("s", "t", [("a", FieldType(Tp.TIMESTAMP)), ("b", FieldType(Tp.DATETIME))])
     encoder, schemas = ready(table, replace(OPTIONS, time_zone="Asia/Shanghai"))
     (row,) = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[[_STAMP, _STAMP]]))
@@ -320,7 +320,7 @@ def test_a_zone_that_is_used_for_timestamps_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bytes", "string"])
-def test_a_torn_text_is_told_as_such(kind: str) -> None:
+def test_cut_string_value_is_refused_with_its_offset(kind: str) -> None:
     schema = json.dumps({**RECORD, "fields": [{"name": "a", "type": kind}]})
     with pytest.raises(MessageError, match="a: the message ends within the value that begins at byte 5"):
         make_decoder(OPTIONS, KnownSchemas({1: schema})).decode(None, b"\0\0\0\0\1\x08ab")

@@ -35,7 +35,7 @@ def values(image: Image | None) -> dict[str, Any] | None:
     return None if image is None else {name: column.value for name, column in image.items()}
 
 
-def test_an_update_and_a_delete() -> None:
+def test_update_has_new_row_and_delete_has_null_value() -> None:
     encoder, schemas = ready(TABLE, EXTENDED)
     ours, decoder = encoder.table(TABLE), make_decoder(EXTENDED, schemas)
     (updated,) = ours.encode(make_changes(TABLE, Kind.UPDATE, old=[[1, b"a"]], new=[[1, None]]))
@@ -55,7 +55,7 @@ def test_an_update_and_a_delete() -> None:
         assert (event.change, event.commit_ts, values(event.old), event.new) == (Change.DELETE, 0, {"id": 1}, None)
 
 
-def test_without_the_extension_inserts_and_updates_are_the_same() -> None:
+def test_inserts_and_updates_without_tidb_extension_are_equal() -> None:
     encoder, schemas = ready(TABLE, OPTIONS)
     ours = encoder.table(TABLE)
     inserted = ours.encode(make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]]))
@@ -65,7 +65,7 @@ def test_without_the_extension_inserts_and_updates_are_the_same() -> None:
     assert (event.change, event.commit_ts) == (Change.UPSERT, 0)
 
 
-def test_many_rows_each_with_its_own_commit_ts() -> None:
+def test_rows_of_one_batch_keep_their_own_commit_ts() -> None:
     encoder, schemas = ready(TABLE, EXTENDED)
     stamps = [1, 1 << 18, 5 << 60, (1 << 64) - 1]
     rows: list[list[Carrier]] = [[n, b"x" * n] for n in range(4)]
@@ -80,7 +80,7 @@ def test_many_rows_each_with_its_own_commit_ts() -> None:
     ]
 
 
-def test_a_table_without_a_handle_key() -> None:
+def test_table_without_handle_key_has_no_key_and_refuses_deletes() -> None:
     """Values without keys; of a delete nothing would be left, so it is refused by name."""
     encoder, schemas = ready(NO_KEY, EXTENDED)
     ours = encoder.table(NO_KEY)
@@ -95,7 +95,7 @@ def test_a_table_without_a_handle_key() -> None:
 
 @pytest.mark.parametrize("extension", [True, False])
 @pytest.mark.parametrize("table", [TABLE, NO_KEY])
-def test_the_old_row(table: Any, extension: bool) -> None:
+def test_avro_output_old_row_adds_old_row_to_updates_and_deletes(table: Any, extension: bool) -> None:
     """As newer versions of TiCDC have it: inserts without one, updates with both, deletes with the old row twice."""
     options = replace(OPTIONS, avro_output_old_row=True, enable_tidb_extension=extension)
     encoder, schemas = ready(table, options)
@@ -117,7 +117,7 @@ def test_the_old_row(table: Any, extension: bool) -> None:
             assert event.commit_ts == (row.commit_ts if extension else 0)
 
 
-def test_ids_that_are_missing() -> None:
+def test_missing_schema_id_is_reported_with_its_subjects() -> None:
     encoder = make_encoder(OPTIONS).in_topic(TOPIC)
     changes = make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]])
     with pytest.raises(SchemaIdMissing) as caught:
@@ -134,13 +134,13 @@ def test_ids_that_are_missing() -> None:
         encoder.in_topic("other").table(TABLE).encode(changes)
 
 
-def test_an_encoder_travels() -> None:
+def test_pickled_avro_encoder_encodes_the_same() -> None:
     encoder, _ = ready(TABLE, EXTENDED)
     changes = make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]])
     assert pickle.loads(pickle.dumps(encoder)).table(TABLE).encode(changes) == encoder.table(TABLE).encode(changes)
 
 
-def test_headers_of_glue() -> None:
+def test_glue_registry_header_holds_schema_uuid() -> None:
     encoder = make_encoder(OPTIONS).in_topic(TOPIC)
     required = encoder.required_schemas(TOPIC, TABLE)
     ids = [UUID(int=n) for n in (1, 2)]
@@ -170,7 +170,7 @@ def test_headers_of_glue() -> None:
         (FieldType(Tp.JSON), b"\xee", "."),
     ],
 )
-def test_what_cannot_be_written_is_named(kind: FieldType, bad: Carrier, words: str) -> None:
+def test_invalid_value_is_refused_with_column_and_commit_ts(kind: FieldType, bad: Carrier, words: str) -> None:
     """The table, the column, and the commit_ts of the first such row."""
     table = make_table("s", "t", [("id", INT), ("c", kind)], primary=["id"])
     good: dict[Tp, Carrier] = {Tp.VARCHAR: b"", Tp.NEWDECIMAL: "1.00", Tp.DOUBLE: 0.5, Tp.FLOAT: 0.5, Tp.JSON: b"\4\0"}
@@ -195,7 +195,7 @@ def test_an_enum_without_a_name_is_empty_text() -> None:
         assert values(event.new) == {"e": ""}
 
 
-def test_checksum_fields_are_empty() -> None:
+def test_checksum_fields_of_encoder_are_empty() -> None:
     """Binlogs carry no checksums."""
     options = replace(
         EXTENDED,
@@ -212,7 +212,7 @@ def test_checksum_fields_are_empty() -> None:
     assert values(event.new) == {"id": 1, "v": "a"}
 
 
-def test_watermark_events() -> None:
+def test_watermark_and_ddl_messages_read_back_equal() -> None:
     encoder = make_encoder(replace(EXTENDED, avro_enable_watermark=True))
     ddl = Ddl(5, 4, "s", "t", "create table `t` (a int) /* < */", 3)
     assert encoder.ddl_scope is DdlScope.ALL_PARTITIONS
@@ -230,7 +230,7 @@ def test_watermark_events() -> None:
         assert (quiet.ddl(ddl), quiet.resolved(5), quiet.ddl_scope) == ([], [], DdlScope.NONE)
 
 
-def test_every_row_is_a_message() -> None:
+def test_every_avro_row_is_one_message() -> None:
     encoder = make_encoder(OPTIONS)
     rows = [EncodedRow(b"k", b"v", 1), EncodedRow(b"k", None, 2)]
     assert list(encoder.frame(rows)) == [Message(b"k", b"v", 1, 1), Message(b"k", None, 1, 2)]
@@ -255,18 +255,18 @@ def test_every_row_is_a_message() -> None:
         ({"time_zone": "../etc"}, "time-zone"),
     ],
 )
-def test_options_that_are_refused(options: dict[str, Any], words: str) -> None:
+def test_unsupported_avro_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ProtocolConfigError, match=words):
         registry.make_encoder(replace(OPTIONS, **options))
 
 
-def test_both_of_its_names() -> None:
+def test_avro_protocol_is_found_by_both_of_its_names() -> None:
     for name in ("avro", "flat-avro", "Avro"):
         assert registry.make_encoder(ProtocolOptions(name)).name == "avro"
         registry.make_decoder(ProtocolOptions(name))
 
 
-def test_the_driver_asks_any_encoder_whether_it_registers() -> None:
+def test_table_encoder_sets_topic_only_for_registering_encoders() -> None:
     """`table_encoder` gives one for the topic; other protocols' encoders have no topic."""
     encoder, _ = ready(TABLE, OPTIONS)
     assert isinstance(encoder, RegisteringEncoder)

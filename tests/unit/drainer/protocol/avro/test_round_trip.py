@@ -70,7 +70,7 @@ def _differs_in_fastavro(case: Case, value: Carrier) -> bool:
 @pytest.mark.parametrize("name", CASES)
 @FEW
 @given(data=st.data())
-def test_each_type(name: str, data: st.DataObject) -> None:
+def test_value_of_each_type_reads_back_equal(name: str, data: st.DataObject) -> None:
     cases = [CASES[name], CASES[name].not_null()]
     count = data.draw(st.integers(1, 8))
     rows = rows_of(data.draw, cases, count)
@@ -78,7 +78,7 @@ def test_each_type(name: str, data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-def test_types_side_by_side(data: st.DataObject) -> None:
+def test_row_of_several_types_reads_back_equal(data: st.DataObject) -> None:
     plain = [name for name, case in CASES.items() if not case.options]
     names = data.draw(st.lists(st.sampled_from(plain), max_size=8))
     cases = [CASES[name].not_null() if data.draw(st.booleans()) else CASES[name] for name in names]
@@ -86,7 +86,7 @@ def test_types_side_by_side(data: st.DataObject) -> None:
     check(cases, rows, chosen={}, defaults=data.draw(st.sampled_from(["ticdc", "avro"])))
 
 
-def test_no_rows() -> None:
+def test_encoding_no_rows_gives_no_messages() -> None:
     table = make_table("s", "t", [("id", CASES["int"].not_null().kind)], primary=["id"])
     encoder, _ = ready(table, OPTIONS)
     assert encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[])) == []

@@ -44,7 +44,7 @@ def field_of(table: Table, options: ProtocolOptions) -> dict[str, Any]:
     return found
 
 
-def test_the_text_of_both_schemas() -> None:
+def test_key_and_value_schema_text_equals_ticdcs() -> None:
     table = make_table("te-st", "1t", [("id", INT), ("a<b", TEXT)], primary=["id"])
     schemas = table_schemas(table, ProtocolOptions("avro", namespace="my ns", enable_tidb_extension=True))
     head = '{"type":"record","name":"_1t","namespace":"my_ns.te_st","fields":['
@@ -58,13 +58,13 @@ def test_the_text_of_both_schemas() -> None:
     )
 
 
-def test_text_is_escaped_as_go_does() -> None:
+def test_compact_json_escapes_text_as_go_does() -> None:
     assert compact_json({"a": ["<&>\u2028", 1.0, 1e21, True, None]}) == (
         '{"a":["\\u003c\\u0026\\u003e\\u2028",1,1e+21,true,null]}'
     )
 
 
-def test_no_handle_key_no_key() -> None:
+def test_table_without_handle_key_has_no_key_schema() -> None:
     table = make_table("s", "t", [("a", INT)])
     assert table_schemas(table, TICDC).key is None
     assert [one.subject for one in make_encoder(TICDC).required_schemas("x.y", table)] == ["x_y-value"]
@@ -98,7 +98,9 @@ def test_no_handle_key_no_key() -> None:
         (FieldType(Tp.YEAR, Flag.UNSIGNED), {"default": "2023"}, 2023, 2023),
     ],
 )
-def test_defaults(kind: FieldType, default: dict[str, Any], ticdc: object, avro: object) -> None:
+def test_column_default_in_schema_follows_type_and_mode(
+    kind: FieldType, default: dict[str, Any], ticdc: object, avro: object
+) -> None:
     """What stands first in a nullable column's union is its default's type; a NOT NULL column without one has none."""
     not_null = replace(kind, flag=kind.flag | Flag.NOT_NULL)
     for options, expected in ((TICDC, ticdc), (AVRO, avro)):
@@ -111,7 +113,7 @@ def test_defaults(kind: FieldType, default: dict[str, Any], ticdc: object, avro:
         assert isinstance(field["type"], dict)
 
 
-def test_a_timestamps_default_is_utc_in_ticdc_and_in_the_zone_in_avro() -> None:
+def test_timestamp_default_is_utc_in_ticdc_mode_and_local_in_avro_mode() -> None:
     table = with_default(FieldType(Tp.TIMESTAMP), default="2020-01-02 03:04:05")
     assert field_of(table, replace(TICDC, time_zone="Asia/Shanghai"))["default"] == "2020-01-02 03:04:05"
     assert field_of(table, replace(AVRO, time_zone="Asia/Shanghai"))["default"] == "2020-01-02 11:04:05"
@@ -125,7 +127,9 @@ def test_a_timestamps_default_is_utc_in_ticdc_and_in_the_zone_in_avro() -> None:
         (INT, {"default": "7"}, 7),
     ],
 )
-def test_a_reader_fills_a_new_column_by_its_default(kind: FieldType, default: dict[str, Any], read: object) -> None:
+def test_reader_with_newer_schema_fills_added_column_with_default(
+    kind: FieldType, default: dict[str, Any], read: object
+) -> None:
     """A message from before ADD COLUMN, read by the schema behind it."""
     before = make_table("s", "t", [("a", INT)])
     encoder, schemas = ready(before, AVRO)
@@ -144,7 +148,7 @@ def test_a_reader_fills_a_new_column_by_its_default(kind: FieldType, default: di
     assert (default.encode("latin-1") if isinstance(default, str) else default) == read
 
 
-def test_new_messages_by_the_old_schema() -> None:
+def test_new_message_is_read_by_old_schema() -> None:
     """A column that the reader does not know yet, one that is dropped, and one that was widened by DDL."""
     kinds = [("a", INT), ("b", TEXT), ("d", FieldType(Tp.DOUBLE))]
     before, after = make_table("s", "t", kinds), make_table("s", "t", [*kinds[:1], ("c", INT), *kinds[2:]])
@@ -159,7 +163,7 @@ def test_new_messages_by_the_old_schema() -> None:
     assert fastavro.schemaless_reader(BytesIO(row.value[5:]), written, newest) == {"a": 1, "c": 2.0, "d": 0.5}
 
 
-def test_a_late_row_of_a_column_that_has_become_not_null() -> None:
+def test_late_row_of_column_now_not_null_keeps_nullable_schema() -> None:
     """It was written when it was not, perhaps with NULL: so its schema is a union still."""
     table = make_table("s", "t", [("a", INT)])
     (column,) = table.columns
@@ -167,7 +171,7 @@ def test_a_late_row_of_a_column_that_has_become_not_null() -> None:
     assert field_of(replace(table, columns=(late,)), TICDC)["type"][0] == "null"
 
 
-def test_names_that_avro_cannot_tell_apart() -> None:
+def test_columns_with_equal_avro_names_are_refused() -> None:
     with pytest.raises(EncodeError) as caught:
         table_schemas(make_table("s", "t", [("a-b", INT), ("c", INT), ("a_b", INT)]), TICDC)
     for part in ("`s`.`t`", "`a-b`", "`a_b`"):
@@ -180,7 +184,7 @@ def test_names_that_avro_cannot_tell_apart() -> None:
         table_schemas(make_table("s", "t", [("_ticdc_before", INT)]), replace(TICDC, avro_output_old_row=True))
 
 
-def test_with_checksums_columns_are_in_the_order_of_their_ids() -> None:
+def test_schema_columns_with_row_checksum_are_in_column_id_order() -> None:
     table = make_table("s", "t", [("a", INT), ("b", INT)], primary=["a", "b"])
     first, second = table.columns
     table = replace(table, columns=(second, first))
@@ -194,7 +198,7 @@ def test_with_checksums_columns_are_in_the_order_of_their_ids() -> None:
     assert names[1][-3:] == ["_tidb_row_level_checksum", "_tidb_corrupted", "_tidb_checksum_version"]
 
 
-def test_types_that_say_no_length() -> None:
+def test_decimal_and_bit_without_length_get_default_parameters() -> None:
     kind = field_of(make_table("s", "t", [("c", FieldType(Tp.NEWDECIMAL))]), TICDC)["type"][1]
     assert (kind["precision"], kind["scale"]) == (10, 0)
     kind = field_of(make_table("s", "t", [("c", FieldType(Tp.BIT))]), TICDC)["type"][1]
@@ -204,11 +208,11 @@ def test_types_that_say_no_length() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"), [("中文", "__"), ("1a", "_1a"), ("-x", "_x"), ("é1", "_1"), ("_", "_"), ("a.b", "a_b")]
 )
-def test_names(name: str, expected: str) -> None:
+def test_avro_name_replaces_invalid_characters(name: str, expected: str) -> None:
     assert avro_name(name) == expected
 
 
-def test_subjects_of_each_strategy() -> None:
+def test_subject_names_follow_naming_strategy() -> None:
     assert key_subject("ticdc", "a.b") == "a_b-key"
     assert value_subject("ticdc", "a.b", "n.s.t") == "a_b-value"
     assert (key_subject("topic", "a.b"), value_subject("topic", "a.b", "n.s.t")) == ("a.b-key", "a.b-value")
@@ -218,12 +222,12 @@ def test_subjects_of_each_strategy() -> None:
         key_subject("other", "a")  # type: ignore[arg-type]
 
 
-def test_schemas_that_differ_in_a_default_are_two() -> None:
+def test_schemas_with_different_defaults_have_different_fingerprints() -> None:
     one, other = (with_default(TEXT, default=text) for text in ("a", "b"))
     prints = {RequiredSchema("s", table_schemas(table, TICDC).value).fingerprint for table in (one, other)}
     assert len(prints) == 2
 
 
-def test_names_of_enums_come_back() -> None:
+def test_allowed_enum_names_read_back_equal() -> None:
     for names in (("a,b", "c"), ("", "a"), (",", ",,"), ("a",), ("\\",)):
         assert allowed_names(allowed_text(names)) == names

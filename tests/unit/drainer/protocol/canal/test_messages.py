@@ -41,7 +41,7 @@ def sent(
     return [(row.value or b"").decode() for row in rows]
 
 
-def test_an_insert() -> None:
+def test_insert_message_text_is_exact() -> None:
     assert sent(PLAIN, Kind.INSERT, new=[(7, b"Ann", 3)]) == [
         '{"id":0,"database":"shop","table":"staff","pkNames":["id"],"isDdl":false,"type":"INSERT",'
         f'"es":{COMMIT_MS},"ts":{COMMIT_MS},"sql":"",'
@@ -51,7 +51,7 @@ def test_an_insert() -> None:
     ]
 
 
-def test_an_update_with_the_extension() -> None:
+def test_update_message_with_tidb_extension_has_old_row_and_commit_ts() -> None:
     """An unsigned number above the signed maximum has the next larger Java type, row by row."""
     old, new = [(7, b"Ann", 3), (8, b"Bo", 1)], [(7, b"Ann", 200), (8, None, 127)]
     first, second = (json.loads(text) for text in sent(EXTENDED, Kind.UPDATE, old=old, new=new))
@@ -64,14 +64,14 @@ def test_an_update_with_the_extension() -> None:
     assert list(first)[-3:] == ["old", "data", "_tidb"]
 
 
-def test_a_delete_has_the_old_row_as_data() -> None:
+def test_delete_message_has_old_row_as_data() -> None:
     (text,) = sent(EXTENDED, Kind.DELETE, old=[(7, None, 3)])
     message = json.loads(text)
     assert (message["type"], message["old"]) == ("DELETE", None)
     assert message["data"] == [{"id": "7", "name": None, "level": "3"}]
 
 
-def test_deletes_with_handle_key_columns_alone() -> None:
+def test_delete_with_handle_key_option_has_only_handle_key_columns() -> None:
     options = ProtocolOptions("canal-json", delete_only_output_handle_key_columns=True)
     message = json.loads(sent(options, Kind.DELETE, old=[(7, b"Ann", 3)])[0])
     assert message["data"] == [{"id": "7"}]
@@ -84,7 +84,7 @@ def test_deletes_with_handle_key_columns_alone() -> None:
 @pytest.mark.parametrize(
     "options", [replace(PLAIN, only_output_updated_columns=True), replace(PLAIN, content_compatible=True)]
 )
-def test_only_changed_columns_are_in_old(options: ProtocolOptions) -> None:
+def test_update_old_row_has_only_changed_columns(options: ProtocolOptions) -> None:
     """A NULL is another value than the text "null", and than an empty one."""
     old = [(7, b"Ann", 3), (8, None, 1), (9, b"x", 1), (10, b"", 1)]
     new = [(7, b"Ann", 4), (8, b"null", 1), (9, b"x", 1), (10, None, 1)]
@@ -102,12 +102,12 @@ def test_only_changed_columns_are_in_old(options: ProtocolOptions) -> None:
     ]
 
 
-def test_whole_types_with_content_compatible() -> None:
+def test_mysql_types_with_content_compatible_have_lengths() -> None:
     (text,) = sent(ProtocolOptions("canal-json", content_compatible=True), Kind.INSERT, new=[(7, b"Ann", 3)])
     assert json.loads(text)["mysqlType"] == {"id": "int(11)", "name": "varchar(32)", "level": "tinyint(3) unsigned"}
 
 
-def test_text_that_json_and_formats_escape() -> None:
+def test_names_and_values_are_escaped_as_json() -> None:
     """A percent sign is text like any other, in values and in names."""
     table = make_table("a%sb", 't"%d', [("i%%d", INT), ("v", text_type(Tp.VARCHAR, 32))], primary=["i%%d"])
     rows = (
@@ -136,7 +136,7 @@ def test_text_that_json_and_formats_escape() -> None:
         (ActionType.LOCK_TABLE, "QUERY"),
     ],
 )
-def test_a_ddl(action: ActionType, kind: str) -> None:
+def test_ddl_message_of_each_kind_is_exact(action: ActionType, kind: str) -> None:
     query = "ALTER TABLE `staff` ADD COLUMN `x` INT DEFAULT '<'"
     ddl = Ddl(COMMIT, COMMIT - 1, "shop", "staff", query, int(action))
     (message,) = make_encoder(EXTENDED).ddl(ddl)
@@ -161,13 +161,13 @@ def test_a_ddl(action: ActionType, kind: str) -> None:
     assert make_decoder(EXTENDED).decode(None, message.value) == [event]
 
 
-def test_a_ddl_goes_to_the_first_partition() -> None:
+def test_ddl_message_goes_to_first_partition() -> None:
     assert make_encoder(PLAIN).ddl_scope is DdlScope.FIRST_PARTITION
     (message,) = make_encoder(PLAIN).ddl(Ddl(COMMIT, 0, "shop", "", "CREATE DATABASE `shop`", 1))
     assert "_tidb" not in json.loads(message.value or b"")
 
 
-def test_a_watermark_needs_the_extension() -> None:
+def test_watermark_is_sent_only_with_tidb_extension() -> None:
     assert make_encoder(PLAIN).resolved(COMMIT) == []
     (message,) = make_encoder(EXTENDED).resolved(COMMIT)
     text = (message.value or b"").decode()
@@ -176,7 +176,7 @@ def test_a_watermark_needs_the_extension() -> None:
     assert make_decoder(EXTENDED).decode(None, message.value) == [ResolvedEvent(COMMIT)]
 
 
-def test_messages_that_would_be_too_large() -> None:
+def test_oversized_row_becomes_handle_key_only_or_claim_check_message() -> None:
     table = make_encoder(EXTENDED).table(TABLE)
     changes = make_changes(TABLE, Kind.UPDATE, old=[(7, b"Ann", 3)], new=[(7, b"B", 4)], commit_ts=COMMIT)
     (short,) = table.encode_handle_only(changes)
@@ -191,7 +191,7 @@ def test_messages_that_would_be_too_large() -> None:
     assert isinstance(event, RowEvent) and event.claim == "s3://b/x.json" and not event.handle_only
 
 
-def test_handle_keys_alone_are_refused_where_they_cannot_be() -> None:
+def test_handle_key_only_is_refused_without_extension_or_handle_key() -> None:
     changes = make_changes(TABLE, Kind.DELETE, old=[(7, b"Ann", 3)], commit_ts=COMMIT)
     with pytest.raises(EncodeError, match=r"`shop`.`staff`.*enable-tidb-extension"):
         make_encoder(PLAIN).table(TABLE).encode_handle_only(changes)
@@ -204,14 +204,14 @@ def test_handle_keys_alone_are_refused_where_they_cannot_be() -> None:
         make_encoder(options).table(bare).encode(deletes)
 
 
-def test_options_that_contradict_one_another() -> None:
+def test_conflicting_canal_options_are_refused() -> None:
     with pytest.raises(ProtocolConfigError, match="enable-tidb-extension"):
         make_encoder(ProtocolOptions("canal-json", large_message_handle_option="claim-check"))
     with pytest.raises(ProtocolConfigError, match="Mars/Olympus"):
         make_encoder(ProtocolOptions("canal-json", time_zone="Mars/Olympus"))
 
 
-def test_bytes_that_are_no_text_name_table_column_and_commit_ts() -> None:
+def test_invalid_utf8_text_is_refused_with_table_column_and_commit_ts() -> None:
     rows: list[tuple[Carrier, ...]] = [(1, b"ok", 1), (2, b"\xff", 1)]
     changes = make_changes(TABLE, Kind.INSERT, new=rows, commit_ts=[COMMIT, COMMIT + 5])
     with pytest.raises(EncodeError, match=f"`shop`.`staff`.`name` of the change with commit_ts {COMMIT + 5}: text"):

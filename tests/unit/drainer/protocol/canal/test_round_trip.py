@@ -28,7 +28,7 @@ ENCODER = make_encoder(OPTIONS)
 
 @FEW
 @given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=4), st.integers(1, (1 << 63) - 1))
-def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
+def test_rows_of_every_type_read_back_equal(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
     for changes in changes_of_each_kind(pairs, commit_ts):
         rows = ENCODER.table(TABLE).encode(changes)
         for row, pair in zip(rows, pairs, strict=True):
@@ -38,7 +38,7 @@ def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> 
 
 @FEW
 @given(typed_rows(), st.data())
-def test_only_changed_columns_come_back(row: Row, data: st.DataObject) -> None:
+def test_old_row_with_only_updated_columns_reads_back_changed_ones(row: Row, data: st.DataObject) -> None:
     """The old image is partial: exactly the columns whose values differ."""
     other = data.draw(typed_rows())
     chosen = data.draw(st.sets(st.integers(0, len(row) - 1)))
@@ -55,7 +55,7 @@ def test_only_changed_columns_come_back(row: Row, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("how", ["snappy", "lz4"])
-def test_compressed_values(how: Compression) -> None:
+def test_compressed_messages_are_decoded(how: Compression) -> None:
     options = replace(OPTIONS, large_message_handle_compression=how)
     (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[empty_row()]))
     assert len(make_decoder(options).decode(None, sent.value)) == 1
@@ -65,7 +65,7 @@ def test_compressed_values(how: Compression) -> None:
         make_decoder(OPTIONS).decode(None, sent.value)
 
 
-def test_an_encoder_is_sent_without_what_it_compiled() -> None:
+def test_pickled_encoder_leaves_out_compiled_tables() -> None:
     check_sent(OPTIONS)
 
 
@@ -74,7 +74,7 @@ def sample() -> bytes:
     return ENCODER.table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[empty_row()]))[0].value or b""
 
 
-def test_a_message_cut_anywhere() -> None:
+def test_message_cut_at_any_byte_is_refused() -> None:
     whole = sample()
     for end in range(len(whole)):
         with pytest.raises(MessageError):
@@ -82,7 +82,7 @@ def test_a_message_cut_anywhere() -> None:
 
 
 @given(st.data())
-def test_a_damaged_message_raises_nothing_else(data: st.DataObject) -> None:
+def test_damaged_message_raises_only_message_error(data: st.DataObject) -> None:
     whole = bytearray(sample())
     for _ in range(data.draw(st.integers(1, 3))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
@@ -125,7 +125,7 @@ GOOD: dict[str, object] = {
         ({"_tidb": 7}, "_tidb is 7"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, object], place: str) -> None:
+def test_wrong_message_member_is_named_in_error(change: dict[str, object], place: str) -> None:
     assert make_decoder(OPTIONS).decode(None, json.dumps(GOOD).encode())
     with pytest.raises(MessageError, match=place):
         make_decoder(OPTIONS).decode(None, json.dumps(GOOD | change).encode())
@@ -134,12 +134,12 @@ def test_what_is_wrong_is_named(change: dict[str, object], place: str) -> None:
 @pytest.mark.parametrize(
     "value", [None, b"", b"[]", b"null", b"NaN", b'{"type":NaN}', b"\xff", b"[" * 100_000, b"1" * 5000]
 )
-def test_what_is_no_object(value: bytes | None) -> None:
+def test_value_that_is_not_json_object_is_refused(value: bytes | None) -> None:
     with pytest.raises(MessageError):
         make_decoder(OPTIONS).decode(None, value)
 
 
-def test_a_message_of_canal_itself_with_several_rows() -> None:
+def test_message_of_canal_gives_one_event_for_each_row() -> None:
     message = GOOD | {
         "type": "UPDATE",
         "data": [{"a": "1"}, {"a": None}],

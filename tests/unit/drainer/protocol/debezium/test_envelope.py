@@ -171,7 +171,7 @@ def validate(message: bytes | None, payload: Schema, *, schema: bool = True) -> 
 
 @FEW
 @given(typed_rows(), typed_rows())
-def test_rows(was: tuple[Carrier, ...], now: tuple[Carrier, ...]) -> None:
+def test_row_messages_are_valid_by_debeziums_envelope(was: tuple[Carrier, ...], now: tuple[Carrier, ...]) -> None:
     for options in (OPTIONS, replace(OPTIONS, debezium_disable_schema=True)):
         encoder = make_encoder(options).table(TABLE)
         for kind in Kind:
@@ -191,13 +191,13 @@ def test_rows(was: tuple[Carrier, ...], now: tuple[Carrier, ...]) -> None:
         Ddl(1, 0, "typed", "", "DROP DATABASE", ActionType.DROP_SCHEMA),
     ],
 )
-def test_schema_changes(ddl: Ddl) -> None:
+def test_schema_change_messages_are_valid_by_debeziums_envelope(ddl: Ddl) -> None:
     (message,) = make_encoder(OPTIONS).ddl(ddl)
     validate(message.value, CHANGE)
     validate(message.key, {"type": "object", "required": ["databaseName"]})
 
 
-def test_the_envelope_is_no_empty_check() -> None:
+def test_envelope_validation_refuses_invalid_messages() -> None:
     (row,) = (
         make_encoder(OPTIONS)
         .table(TABLE)

@@ -65,7 +65,7 @@ def sent(
     return json.loads(row.key or b""), json.loads(row.value or b"")
 
 
-def test_an_insert_without_schema() -> None:
+def test_insert_message_without_schema_is_exact() -> None:
     """The order of members is TiCDC's."""
     changes = make_changes(TABLE, Kind.INSERT, new=[(7, b"Ann<", 200)], commit_ts=COMMIT)
     (row,) = make_encoder(BARE).table(TABLE).encode(changes)
@@ -78,7 +78,7 @@ def test_an_insert_without_schema() -> None:
     )
 
 
-def test_an_update_and_a_delete() -> None:
+def test_update_and_delete_payloads_have_before_and_after() -> None:
     _, value = sent(BARE, Kind.UPDATE, old=[(7, None, 1)], new=[(7, b"B", 2)])
     assert value["payload"] == {
         "source": SOURCE,
@@ -94,14 +94,14 @@ def test_an_update_and_a_delete() -> None:
     assert value["payload"]["before"] == {"id": 7, "name": "B", "level": None}
 
 
-def test_updates_without_the_old_row() -> None:
+def test_update_without_output_old_value_has_no_before() -> None:
     _, value = sent(replace(BARE, output_old_value=False), Kind.UPDATE, old=[(7, None, 1)], new=[(7, b"B", 2)])
     assert "before" not in value["payload"]
     _, value = sent(replace(BARE, output_old_value=False), Kind.DELETE, old=[(7, None, 1)])
     assert value["payload"]["before"] == {"id": 7, "name": None, "level": 1}
 
 
-def test_the_schema_of_a_row() -> None:
+def test_row_message_schema_describes_key_and_envelope() -> None:
     key, value = sent(OPTIONS, Kind.INSERT, new=[(7, b"Ann", 3)])
     id_field = {"type": "int32", "optional": False, "field": "id"}
     assert key["schema"] == {
@@ -128,14 +128,14 @@ def test_the_schema_of_a_row() -> None:
     assert schema["fields"][2]["name"] == "io.debezium.connector.mysql.Source"
 
 
-def test_names_in_schemas_have_only_the_characters_that_they_may() -> None:
+def test_schema_names_replace_invalid_characters() -> None:
     table = make_table("1-db", "a.b-ü", STAFF, primary=["id"])
     key, value = sent(replace(OPTIONS, namespace="c 1"), Kind.INSERT, new=[(7, b"Ann", 3)], table=table)
     assert key["schema"]["name"] == "c_1._1_db.a.b__.Key"
     assert value["payload"]["source"]["db"] == "1-db"
 
 
-def test_a_table_without_a_handle_key_has_an_empty_key() -> None:
+def test_table_without_handle_key_has_empty_key() -> None:
     table = make_table("shop", "log", [("a", FieldType(Tp.LONG))])
     key, _ = sent(BARE, Kind.INSERT, new=[(7,)], table=table)
     assert key == {"payload": {}}
@@ -144,7 +144,7 @@ def test_a_table_without_a_handle_key_has_an_empty_key() -> None:
 
 
 @pytest.mark.parametrize(("number", "shown"), [(0, "AA=="), (128, "AIA="), ((1 << 64) - 1, "AP//////////")])
-def test_an_unsigned_bigint_in_precise_mode_is_connects_decimal(number: int, shown: str) -> None:
+def test_unsigned_bigint_in_precise_mode_is_connect_decimal(number: int, shown: str) -> None:
     """As row, key and default; a signed BIGINT stays int64. The decoder restores the number without TiDB's type."""
     options = replace(OPTIONS, debezium_bigint_unsigned_handling_mode="precise")
     unsigned = FieldType(Tp.LONGLONG, Flag.UNSIGNED | Flag.NOT_NULL)
@@ -184,7 +184,7 @@ def test_an_unsigned_bigint_in_precise_mode_is_connects_decimal(number: int, sho
         (FieldType(Tp.DURATION), "-01:00:00", -3600000000),
     ],
 )
-def test_a_default(kind: FieldType, default: str, shown: object) -> None:
+def test_column_default_in_schema_has_form_of_its_type(kind: FieldType, default: str, shown: object) -> None:
     table = make_table("shop", "t", [("v", kind)])
     column = replace(table.columns[0], info=replace(table.columns[0].info, default=default))
     _, value = sent(OPTIONS, Kind.INSERT, new=[(None,)], table=replace(table, columns=(column,)))
@@ -193,7 +193,7 @@ def test_a_default(kind: FieldType, default: str, shown: object) -> None:
     assert value["payload"]["after"] == {"v": None}
 
 
-def test_defaults_of_bits_and_expressions() -> None:
+def test_bit_default_is_shown_and_expression_default_left_out() -> None:
     table = make_table("shop", "t", [("b", FieldType(Tp.BIT, 0, 1)), ("c", FieldType(Tp.BIT, 0, 9))])
     first, second = table.columns
     columns = (
@@ -222,7 +222,7 @@ def ddl_value(options: ProtocolOptions, ddl: Ddl) -> dict[str, Any]:
     return found
 
 
-def test_a_created_table() -> None:
+def test_create_table_message_describes_table() -> None:
     ddl = a_ddl(ActionType.CREATE_TABLE, after=TABLE)
     value = ddl_value(OPTIONS, ddl)
     payload = value["payload"]
@@ -261,7 +261,7 @@ def test_a_created_table() -> None:
     )
 
 
-def test_other_ddls() -> None:
+def test_rename_drop_truncate_and_database_ddl_have_their_table_changes() -> None:
     renamed = make_table("shop", "people", STAFF, primary=["id"])
     changes = {
         name: ddl_value(BARE, ddl)["payload"]
@@ -285,7 +285,7 @@ def test_other_ddls() -> None:
     assert changes["unknown"]["tableChanges"] == []
 
 
-def test_a_ddl_comes_back() -> None:
+def test_ddl_message_reads_back_equal() -> None:
     assert make_encoder(OPTIONS).ddl_scope is DdlScope.ALL_PARTITIONS
     for options in (OPTIONS, BARE):
         (message,) = make_encoder(options).ddl(a_ddl(ActionType.DROP_TABLE, before=TABLE))
@@ -294,7 +294,7 @@ def test_a_ddl_comes_back() -> None:
         assert make_decoder(options).decode(message.key, message.value) == [expected]
 
 
-def test_a_watermark_needs_the_extension() -> None:
+def test_watermark_is_sent_only_with_tidb_extension() -> None:
     assert make_encoder(OPTIONS).resolved(COMMIT) == []
     (message,) = make_encoder(EXTENDED).resolved(COMMIT)
     key, value = json.loads(message.key or b""), json.loads(message.value or b"")
@@ -310,7 +310,7 @@ def test_a_watermark_needs_the_extension() -> None:
     assert make_decoder(EXTENDED).decode(message.key, message.value) == [ResolvedEvent(COMMIT)]
 
 
-def test_options_that_debezium_does_not_have() -> None:
+def test_options_unsupported_by_debezium_are_refused() -> None:
     for option in (
         replace(OPTIONS, large_message_handle_option="claim-check"),
         replace(OPTIONS, only_output_updated_columns=True),
@@ -323,14 +323,14 @@ def test_options_that_debezium_does_not_have() -> None:
         make_encoder(OPTIONS).table(TABLE).encode_handle_only(changes)
 
 
-def test_a_value_that_no_column_holds_names_its_place() -> None:
+def test_invalid_value_is_refused_with_column_and_commit_ts() -> None:
     table = make_table("shop", "t", [("id", INT), ("d", FieldType(Tp.DATE))], primary=["id"])
     changes = make_changes(table, Kind.INSERT, new=[(1, 0), (2, 1 << 63)], commit_ts=[COMMIT, COMMIT + 1])
     with pytest.raises(EncodeError, match=rf"`shop`.`t`.`d` of the change with commit_ts {COMMIT + 1}"):
         make_encoder(OPTIONS).table(table).encode(changes)
 
 
-def test_what_a_reader_of_another_connector_finds() -> None:
+def test_snapshot_message_of_another_connector_is_read() -> None:
     """Debezium's own messages have no commit_ts, and reads of a snapshot."""
     payload = {"op": "r", "source": {"db": "d", "table": "t"}, "before": None, "after": {"a": 1.5, "b": False}}
     (event,) = make_decoder(BARE).decode(None, json.dumps({"payload": payload}).encode())

@@ -91,7 +91,9 @@ def check(value: Any, schema: dict[str, Any], where: str = "payload") -> None:
 
 @FEW
 @given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=3), st.integers(1, (1 << 63) - 1))
-def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
+def test_rows_of_every_type_read_back_equal_and_valid_by_their_schema(
+    pairs: list[tuple[Row, Row]], commit_ts: int
+) -> None:
     for changes in changes_of_each_kind(pairs, commit_ts):
         for row, pair in zip(ENCODER.table(TABLE).encode(changes), pairs, strict=True):
             for part in (row.key, row.value):
@@ -104,7 +106,7 @@ def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> 
 
 @FEW
 @given(typed_rows())
-def test_without_a_schema_values_stay_as_they_are_written(row: Row) -> None:
+def test_message_without_schema_reads_back_raw_values(row: Row) -> None:
     options = replace(OPTIONS, debezium_disable_schema=True)
     (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[row]))
     (event,) = make_decoder(options).decode(sent.key, sent.value)
@@ -114,7 +116,7 @@ def test_without_a_schema_values_stay_as_they_are_written(row: Row) -> None:
     assert all(column.type_name == "" for column in (event.new or {}).values())
 
 
-def test_watermarks_and_ddls_are_valid_by_their_schemas() -> None:
+def test_watermark_and_ddl_messages_are_valid_by_their_schemas() -> None:
     for message in [*ENCODER.resolved(5), *ENCODER.ddl(Ddl(5, 4, "typed", "everything", "CREATE", 3, None, TABLE))]:
         for part in (message.key, message.value):
             document = json.loads(part or b"")
@@ -122,7 +124,7 @@ def test_watermarks_and_ddls_are_valid_by_their_schemas() -> None:
 
 
 @given(st.integers(100, 9999), st.integers(0, 12), st.integers(0, 31))
-def test_days_are_python_s(year: int, month: int, day: int) -> None:
+def test_date_value_equals_pythons_days_since_1970(year: int, month: int, day: int) -> None:
     packed = pack(Civil(year, month, day))
     assert unpack(packed).year == year
     form = next(column.form for column in TABLE.columns if column.name == "day")
@@ -135,7 +137,7 @@ def test_days_are_python_s(year: int, month: int, day: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["snappy", "lz4"])
-def test_keys_and_values_are_compressed(how: Compression) -> None:
+def test_compressed_keys_and_values_are_decoded(how: Compression) -> None:
     options = replace(OPTIONS, large_message_handle_compression=how)
     (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[empty_row()]))
     (event,) = make_decoder(options).decode(sent.key, sent.value)
@@ -144,7 +146,7 @@ def test_keys_and_values_are_compressed(how: Compression) -> None:
     assert make_decoder(options).decode(message.key, message.value)
 
 
-def test_an_encoder_is_sent_without_what_it_compiled() -> None:
+def test_pickled_encoder_leaves_out_compiled_tables() -> None:
     check_sent(OPTIONS)
 
 
@@ -154,7 +156,7 @@ def sample() -> tuple[bytes, bytes]:
     return rows[0].key or b"", rows[0].value or b""
 
 
-def test_a_message_cut_anywhere() -> None:
+def test_message_cut_at_any_byte_is_refused() -> None:
     key, value = sample()
     for end in range(len(key)):
         with pytest.raises(MessageError, match="Debezium key"):
@@ -165,7 +167,7 @@ def test_a_message_cut_anywhere() -> None:
 
 
 @given(st.data())
-def test_a_damaged_message_raises_nothing_else(data: st.DataObject) -> None:
+def test_damaged_message_raises_only_message_error(data: st.DataObject) -> None:
     key, whole = sample()
     value = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -197,7 +199,7 @@ def document(field: dict[str, object], value: object) -> bytes:
         ({"type": "string"}, {}),
     ],
 )
-def test_a_value_that_is_none_of_its_type(field: dict[str, object], value: object) -> None:
+def test_value_invalid_for_its_schema_type_is_refused(field: dict[str, object], value: object) -> None:
     with pytest.raises(MessageError, match=r"payload\.after: a is .* is expected"):
         make_decoder(OPTIONS).decode(None, document(field, value))
 
@@ -220,12 +222,12 @@ def test_a_value_that_is_none_of_its_type(field: dict[str, object], value: objec
         ),
     ],
 )
-def test_what_is_wrong_is_named(value: dict[str, object], place: str) -> None:
+def test_wrong_message_member_is_named_in_error(value: dict[str, object], place: str) -> None:
     with pytest.raises(MessageError, match=place):
         make_decoder(OPTIONS).decode(None, json.dumps(value).encode())
 
 
-def test_a_column_that_its_schema_does_not_have() -> None:
+def test_column_missing_in_schema_is_refused() -> None:
     value = json.loads(document({"type": "string"}, "x"))
     value["payload"]["after"]["b"] = "y"
     with pytest.raises(MessageError, match="b is not in the schema"):

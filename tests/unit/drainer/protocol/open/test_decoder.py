@@ -67,7 +67,7 @@ def row(value: object, **key: object) -> RowEvent:
 
 
 @pytest.mark.parametrize("how", ["none", "snappy", "lz4"])
-def test_every_cut_of_a_message_is_refused(how: Compression) -> None:
+def test_message_cut_at_any_byte_is_refused(how: Compression) -> None:
     """But for cuts that leave whole events in key and value alike, of which there are none here."""
     for message in messages(how):
         assert message.key is not None and message.value is not None
@@ -83,7 +83,7 @@ def test_every_cut_of_a_message_is_refused(how: Compression) -> None:
 
 
 @given(st.data(), st.sampled_from(["none", "snappy", "lz4"]))
-def test_flipped_bytes_are_an_event_or_an_error(data: st.DataObject, how: Compression) -> None:
+def test_message_with_changed_bytes_gives_events_or_message_error(data: st.DataObject, how: Compression) -> None:
     for message in messages(how):
         assert message.key is not None and message.value is not None
         key, value = bytearray(message.key), bytearray(message.value)
@@ -113,7 +113,7 @@ _columns = st.dictionaries(
     st.fixed_dictionaries({"ts": st.integers(0, 9), "t": st.integers(0, 5)}, optional={"scm": _json, "rid": _json}),
     st.dictionaries(st.sampled_from(["u", "p", "d", "q", "t", "partition"]), _columns | _json),
 )
-def test_any_document_is_an_event_or_an_error(key: dict[str, Any], value: dict[str, Any]) -> None:
+def test_any_json_document_gives_events_or_message_error(key: dict[str, Any], value: dict[str, Any]) -> None:
     read(*framed([key], [value]))
 
 
@@ -157,14 +157,14 @@ def test_any_document_is_an_event_or_an_error(key: dict[str, Any], value: dict[s
         (*framed([{"t": 1, "ts": 1, "ohk": 1}], [{"u": {"a": {"t": 3, "v": 1}}}]), "ohk is a number, neither true"),
     ],
 )
-def test_errors_say_what_and_where(key: bytes, value: bytes, error: str) -> None:
+def test_message_error_says_what_is_wrong_and_where(key: bytes, value: bytes, error: str) -> None:
     with pytest.raises(MessageError) as caught:
         OpenDecoder(OPTIONS).decode(key, value)
     assert error in str(caught.value)
     assert str(caught.value).startswith("open-protocol")
 
 
-def test_the_second_producer_is_read() -> None:
+def test_message_of_pingcap_ticdc_is_read() -> None:
     """pingcap/ticdc 1.12: other orders, `scm` and `tbl` though empty, `"ohk":false` beside a claim, an empty `p`."""
     cell = {"v": 1, "f": 11, "t": 3, "h": True, "new member": []}
     event = row({"p": {}, "u": {"b": cell, "a": cell}}, tbl="", scm="", ohk=False, ccl="file:///c/x.json", ptn=6)
@@ -183,7 +183,7 @@ def test_the_second_producer_is_read() -> None:
     assert row({"u": {"a": cell}}, ohk=True).handle_only
 
 
-def test_what_is_not_known_is_carried_through() -> None:
+def test_unknown_flags_and_types_are_kept() -> None:
     cells = {
         "flags": {"t": 3, "f": 4099, "v": 7},
         "kind": {"t": 77, "v": "x"},
@@ -206,24 +206,24 @@ def test_what_is_not_known_is_carried_through() -> None:
     }
 
 
-def test_a_row_of_which_nothing_is_left_is_no_event() -> None:
+def test_row_without_columns_is_no_event() -> None:
     documents: list[object] = [{}, {"u": {}}, {"u": None, "p": {}}]
     for value in documents:
         assert OpenDecoder(OPTIONS).decode(*framed([{"ts": 5, "t": 1}], [value])) == []
 
 
-def test_a_message_of_the_version_alone_is_empty() -> None:
+def test_message_with_only_version_has_no_events() -> None:
     for value in (b"", None):
         assert OpenDecoder(OPTIONS).decode((1).to_bytes(8, "big"), value) == []
 
 
-def test_several_events_of_several_kinds_in_one_message() -> None:
+def test_message_with_events_of_several_kinds_is_read_in_order() -> None:
     keys: list[object] = [{"ts": 1, "t": 3}, {"ts": 2, "t": 1}, {"ts": 3, "t": 3}]
     found = OpenDecoder(OPTIONS).decode(*framed(keys, [b"", {"d": {"a": {"t": 3, "v": 1}}}, b""]))
     assert [type(event) for event in found] == [ResolvedEvent, RowEvent, ResolvedEvent]
 
 
-def test_old_documents_have_varchar_in_base64() -> None:
+def test_varchar_in_base64_is_read_with_its_option() -> None:
     """Seed 002's logs: `YWE=`."""
     legacy = ProtocolOptions("open-protocol", open_varchar_base64=True)
     cells = {"a": {"t": 15, "v": "YWE="}, "b": {"t": 254, "f": 65, "v": "YWE="}}
@@ -234,7 +234,7 @@ def test_old_documents_have_varchar_in_base64() -> None:
         OpenDecoder(legacy).decode(*framed([{"ts": 5, "t": 1}], [{"u": {"a": {"t": 15, "v": "aa!"}}}]))
 
 
-def test_another_compression_than_the_reader_was_told_is_an_error() -> None:
+def test_message_of_another_compression_is_refused() -> None:
     for written, told in (
         ("snappy", "none"),
         ("none", "snappy"),
@@ -246,7 +246,7 @@ def test_another_compression_than_the_reader_was_told_is_an_error() -> None:
         assert read(first.key, first.value, told) is None  # type: ignore[arg-type]
 
 
-def test_a_snappy_block_that_says_it_is_huge_is_refused_before_memory_is_taken() -> None:
+def test_snappy_block_with_huge_declared_size_is_refused() -> None:
     with pytest.raises(MessageError, match="more than 1,073,741,824 bytes"):
         OpenDecoder(options("snappy")).decode(*framed([{"ts": 5, "t": 1}], [b"\xff\xff\xff\xff\x0f" + b"\0" * 9]))
 
@@ -255,14 +255,14 @@ _bytes = st.binary(max_size=60) | st.text(max_size=20).map(lambda text: text.enc
 
 
 @given(_bytes)
-def test_quoted_bytes_come_back(value: bytes) -> None:
+def test_quoted_bytes_unquote_to_the_same_bytes(value: bytes) -> None:
     text = quote(value)
     assert unquote(text) == value
     assert text.isprintable()
 
 
 @given(_bytes)
-def test_bytes_are_quoted_one_character_after_another(value: bytes) -> None:
+def test_quote_equals_gos_quoting_rune_by_rune(value: bytes) -> None:
     """As Go's documentation says it, rune by rune."""
     short = dict(zip(b'\a\b\t\n\v\f\r"\\', (rf"\{char}" for char in 'abtnvfr"\\'), strict=True))
     wanted, at = "", 0
@@ -292,24 +292,24 @@ def _rune(part: bytes) -> str:
     ("text", "value"),
     [(r"\101\x41A", b"AAA"), (r"é\U0001f600", "é😀".encode()), (r"\377\a", b"\xff\a"), (r"\\n", b"\\n"), ("'", b"'")],
 )
-def test_all_escapes_of_go_are_read(text: str, value: bytes) -> None:
+def test_unquote_reads_all_escapes_of_go(text: str, value: bytes) -> None:
     assert unquote(text) == value
 
 
 @pytest.mark.parametrize("text", ["\\", r"\x4", r"\400", r"\ud800", r"\U00110000", r"\'", 'a"b', "a\nb", r"\8"])
-def test_what_go_does_not_unquote_is_refused(text: str) -> None:
+def test_unquote_refuses_escapes_that_go_refuses(text: str) -> None:
     with pytest.raises(ValueError, match="escape"):
         unquote(text)
 
 
 @pytest.mark.parametrize("tp", [tp for tp in Tp if tp not in (Tp.NULL, Tp.GEOMETRY)])
-def test_null_of_every_type(tp: Tp) -> None:
+def test_null_of_every_type_is_decoded(tp: Tp) -> None:
     found: dict[str, ColumnValue] = image({"c": {"t": int(tp), "f": 64, "v": None}}, "u", base64_text=False)
     assert found == {"c": ColumnValue(None, int(tp), int(ColumnFlag.NULLABLE))}
 
 
 @pytest.mark.parametrize("tp", [tp for tp in Tp if tp not in (Tp.NULL, Tp.GEOMETRY)])
 @pytest.mark.parametrize("value", [True, [], {}])
-def test_no_type_has_values_of_other_kinds(tp: Tp, value: Value) -> None:
+def test_boolean_list_or_object_value_is_refused_for_every_type(tp: Tp, value: Value) -> None:
     with pytest.raises(MessageError, match="neither number nor string"):
         image({"c": {"t": int(tp), "f": 64, "v": value}}, "u", base64_text=False)

@@ -39,7 +39,7 @@ def columns_of(rows: list[EncodedRow]) -> EncodedColumns:
 
 
 @given(st.lists(rows_of, min_size=1, max_size=4), st.integers(1, 300), st.integers(1, 5), st.data())
-def test_columns_are_framed_as_their_rows_are(
+def test_framed_columns_equal_framed_rows(
     parts: list[list[EncodedRow]], max_bytes: int, max_rows: int, data: st.DataObject
 ) -> None:
     """In any order, and of some of them."""
@@ -55,14 +55,14 @@ def test_columns_are_framed_as_their_rows_are(
     assert some.longest() >= max((len(rows[at].key or b"") + len(rows[at].value or b"") for at in chosen), default=0)
 
 
-def test_a_part_of_an_array_is_framed_without_the_rest() -> None:
+def test_slice_of_columns_is_framed_without_the_rest() -> None:
     rows = [EncodedRow(b"k%d" % number, b"v" * number, number) for number in range(9)]
     keys, values, stamps = columns_of(rows)
     part = EncodedColumns(keys.slice(3, 4), values.slice(3, 4), stamps[3:7])
     assert list(frame_columns(part, 1 << 20, 3)) == list(frame(rows[3:7], 1 << 20, 3))
 
 
-def test_rows_are_taken_as_messages_are_asked_for() -> None:
+def test_frame_takes_rows_only_as_messages_are_consumed() -> None:
     """A batch of a million rows is not held twice."""
     taken = []
 
@@ -76,7 +76,7 @@ def test_rows_are_taken_as_messages_are_asked_for() -> None:
     assert len(taken) == 5
 
 
-def test_a_message_may_have_exactly_the_limit() -> None:
+def test_message_of_exactly_size_limit_is_allowed() -> None:
     rows = [EncodedRow(b"key", b"value", 1)] * 2
     (whole,) = frame(rows, 1 << 20, 16)
     assert whole.length == 36 + 8 + 2 * (3 + 5 + 16)

@@ -37,7 +37,7 @@ def named(*ids: int, less_than: tuple[str, ...] = ()) -> tuple[PartitionDefiniti
     return tuple(PartitionDefinition(n, f"p{n}", (b,) if b else ()) for n, b in zip(ids, bounds, strict=True))
 
 
-def test_the_handle_is_an_integer_of_64_bits_with_a_sign() -> None:
+def test_row_id_is_signed_64_bit_integer() -> None:
     """A BIGINT UNSIGNED above 2^63 is a negative handle upstream; 0 is not written."""
     table = make_table("s", "t", [("id", FieldType(Tp.LONGLONG, Flag.UNSIGNED | Flag.NOT_NULL))], primary=["id"])
     assert keys(make_changes(table, Kind.INSERT, new=[[5], [2**64 - 1], [0]], commit_ts=1)) == [
@@ -47,25 +47,25 @@ def test_the_handle_is_an_integer_of_64_bits_with_a_sign() -> None:
     ]
 
 
-def test_other_keys_have_no_row_id() -> None:
+def test_row_id_is_left_out_without_single_integer_key() -> None:
     for columns, primary in (([("a", TEXT)], ["a"]), ([("a", INT), ("b", INT)], ["a", "b"]), ([("a", INT)], [])):
         table = make_table("s", "t", columns, primary=primary)
         row = [b"1" if kind is TEXT else 1 for _, kind in columns]
         assert keys(make_changes(table, Kind.DELETE, old=[row], commit_ts=1)) == ['{"ts":1,"scm":"s","tbl":"t","t":1}']
 
 
-def test_an_update_has_the_new_handle() -> None:
+def test_update_key_has_new_row_id() -> None:
     table = make_table("s", "t", [("id", INT)], primary=["id"])
     assert '"rid":2,' in keys(make_changes(table, Kind.UPDATE, old=[[1]], new=[[2]]))[0]
 
 
-def test_names_are_escaped_as_go_does() -> None:
+def test_key_names_are_escaped_as_go_does() -> None:
     table = make_table('s"<', "t\u2028é", [("a", INT)])
     expected = '{"ts":1,"scm":"s\\"\\u003c","tbl":"t\\u2028é","t":1}'
     assert keys(make_changes(table, Kind.INSERT, new=[[1]], commit_ts=1)) == [expected]
 
 
-def test_partitions_by_hash_and_range() -> None:
+def test_partition_id_by_hash_and_range_is_in_key() -> None:
     hashed = partitioned([("id", INT)], PartitionInfo(PartitionType.HASH, "`id`", definitions=named(11, 12)))
     assert [key[27:35] for key in keys(make_changes(hashed, Kind.INSERT, new=[[4], [5]], commit_ts=1))] == [
         ',"rid":4',
@@ -91,7 +91,7 @@ def test_partitions_by_hash_and_range() -> None:
     ]
 
 
-def test_partitions_by_key_of_a_decimal() -> None:
+def test_partition_id_by_key_of_decimal_is_in_key() -> None:
     """The carrier is text, and the partition's hash goes over the text with the column's digits."""
     parts = PartitionInfo(PartitionType.KEY, columns=("d",), definitions=named(3, 4, 5))
     table = partitioned([("id", INT), ("d", FieldType(Tp.NEWDECIMAL, 0, 10, 2))], parts)
@@ -100,13 +100,13 @@ def test_partitions_by_key_of_a_decimal() -> None:
 
 
 @pytest.mark.parametrize("expr", ["no such function(`id`)", "`gone`"])
-def test_a_partition_that_cannot_be_computed_is_left_out(expr: str) -> None:
+def test_partition_id_is_left_out_where_it_cannot_be_computed(expr: str) -> None:
     table = partitioned([("id", INT)], PartitionInfo(PartitionType.HASH, expr, definitions=named(11, 12)))
     (key,) = keys(make_changes(table, Kind.INSERT, new=[[4]], commit_ts=1))
     assert key == '{"ts":1,"scm":"a","tbl":"c","rid":4,"t":1}'
 
 
-def test_a_row_that_no_partition_takes_has_none() -> None:
+def test_partition_id_is_left_out_for_row_outside_all_partitions() -> None:
     parts = PartitionInfo(PartitionType.RANGE, "`id`", definitions=named(7, less_than=("10",)))
     found = keys(make_changes(partitioned([("id", INT)], parts), Kind.INSERT, new=[[9], [10]], commit_ts=1))
     assert ['"ptn":7' in key for key in found] == [True, False]

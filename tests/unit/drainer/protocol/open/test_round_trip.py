@@ -58,7 +58,7 @@ def same(found: object, wanted: object) -> bool:
 
 
 @given(st.lists(images, min_size=1, max_size=4), st.lists(images, min_size=4, max_size=4))
-def test_every_type_goes_there_and_back(new: list[Image], old: list[Image]) -> None:
+def test_rows_of_every_type_read_back_equal(new: list[Image], old: list[Image]) -> None:
     old = [(row[0], *image[1:]) for row, image in zip(new, old, strict=False)]
     order = sorted(seen(new[0]))
     for kind, before, after in ((Kind.INSERT, None, new), (Kind.UPDATE, old, new), (Kind.DELETE, old, None)):
@@ -81,7 +81,7 @@ def _codes() -> dict[str, tuple[int, int]]:
 
 
 @given(st.lists(images, min_size=1, max_size=3))
-def test_the_text_is_what_go_writes_for_the_same_document(rows: list[Image]) -> None:
+def test_row_text_equals_gos_json_of_document(rows: list[Image]) -> None:
     """json.dumps of the parsed document is the same text again, but for what Go alone escapes."""
     for row in make_encoder(OPTIONS).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=rows)):
         assert row.value is not None
@@ -99,7 +99,7 @@ def test_the_text_is_what_go_writes_for_the_same_document(rows: list[Image]) -> 
     "char", ['"', "\\", "<", ">", "&", "\u2028", "\u2029", "\0", "\x1f", "\n", "\ufdd0", "'", "\x7f"]
 )
 @pytest.mark.parametrize("rows", [1, 3])
-def test_one_character_that_json_or_go_escapes(char: str, rows: int) -> None:
+def test_single_escaped_character_in_column_is_written_right(char: str, rows: int) -> None:
     """Alone in its column, which is written as it is where it has none of them."""
     notes = [f"a{char}b", "plain", None][:rows]
     found = make_changes(SMALL, Kind.INSERT, new=[(n, t and t.encode()) for n, t in enumerate(notes)])
@@ -111,7 +111,7 @@ def test_one_character_that_json_or_go_escapes(char: str, rows: int) -> None:
     assert [values(e.new)["val"] for e in events(found) if isinstance(e, RowEvent)] == notes  # type: ignore[index]
 
 
-def test_a_float_has_the_shortest_digits_of_a_single() -> None:
+def test_float_is_written_with_the_shortest_digits_of_single() -> None:
     """Its carrier is a double: 3.14 in four bytes is 3.1400001049041748."""
     columns = [("id", ID), ("f", FieldType(Tp.FLOAT)), ("d", FieldType(Tp.DOUBLE))]
     table = make_table("test", "f", columns, primary=["id"])
@@ -125,7 +125,7 @@ def test_a_float_has_the_shortest_digits_of_a_single() -> None:
     assert [row["d"]["v"] for row in found[:2]] == ["3.140000104904175", "1.401298464324817e-45"]
 
 
-def test_changed_columns_alone() -> None:
+def test_only_updated_columns_option_leaves_changed_columns_in_old_row() -> None:
     options = replace(OPTIONS, only_output_updated_columns=True)
     old, new = [(1, b"a"), (2, None), (3, b"x"), (4, None)], [(1, b"a"), (2, b"z"), (5, None), (4, None)]
     found = events(make_changes(SMALL, Kind.UPDATE, old=old, new=new), options)
@@ -138,20 +138,20 @@ def test_changed_columns_alone() -> None:
     assert [e.change for e in found if isinstance(e, RowEvent)] == ["upsert", "update", "update", "upsert"]
 
 
-def test_no_changed_column_in_a_whole_batch() -> None:
+def test_update_without_changes_has_no_old_row() -> None:
     options = replace(OPTIONS, only_output_updated_columns=True)
     (row,) = make_encoder(options).table(SMALL).encode(make_changes(SMALL, Kind.UPDATE, old=[(1, b"")], new=[(1, b"")]))
     assert row.value == b'{"u":{"id":{"t":3,"h":true,"f":11,"v":1},"val":{"t":15,"f":64,"v":""}}}'
 
 
-def test_without_old_values_an_update_is_an_upsert() -> None:
+def test_update_without_output_old_value_reads_back_as_upsert() -> None:
     options = replace(OPTIONS, output_old_value=False)
     (event,) = events(make_changes(SMALL, Kind.UPDATE, old=[(1, b"a")], new=[(1, b"b")]), options)
     assert isinstance(event, RowEvent)
     assert (event.change, event.old, values(event.new)) == (Change.UPSERT, None, {"id": 1, "val": "b"})
 
 
-def test_deletes_with_handle_keys_alone() -> None:
+def test_delete_with_handle_key_option_has_only_handle_key_columns() -> None:
     options = replace(OPTIONS, delete_only_output_handle_key_columns=True)
     (event,) = events(make_changes(SMALL, Kind.DELETE, old=[(1, b"a")]), options)
     assert isinstance(event, RowEvent)
@@ -163,7 +163,7 @@ def test_deletes_with_handle_keys_alone() -> None:
 
 
 @pytest.mark.parametrize("how", ["snappy", "lz4"])
-def test_compressed_rows_and_ddls(how: Compression) -> None:
+def test_compressed_rows_and_ddls_read_back_equal(how: Compression) -> None:
     options = replace(OPTIONS, large_message_handle_compression=how)
     rows = [(n, b"aaaaaaaaaaaaaaaa" * 10) for n in range(1, 40)]
     found = events(make_changes(SMALL, Kind.INSERT, new=rows), options)
@@ -177,7 +177,7 @@ def test_compressed_rows_and_ddls(how: Compression) -> None:
 
 
 @pytest.mark.parametrize(("place", "bad"), [("new", b"\xff"), ("old", b"a\xed\xa0\x80")])
-def test_text_that_is_not_utf8_is_refused(place: str, bad: bytes) -> None:
+def test_text_with_invalid_utf8_is_refused_with_column_and_commit_ts(place: str, bad: bytes) -> None:
     """Go's encoder writes U+FFFD in its place, and says nothing."""
     rows = [(n, b"good") for n in range(5)]
     wrong = [(n, bad if n == 3 else b"good") for n in range(5)]
@@ -192,7 +192,7 @@ def test_text_that_is_not_utf8_is_refused(place: str, bad: bytes) -> None:
         events(changes)
 
 
-def test_a_damaged_value_is_refused_by_name() -> None:
+def test_invalid_datetime_is_refused_with_column_and_commit_ts() -> None:
     kind = FieldType(Tp.DATETIME)
     table = make_table("test", "d", [("id", ID), ("at", kind)], primary=["id"])
     changes = make_changes(table, Kind.INSERT, new=[(1, 0), (2, (1 << 64) - 1)], commit_ts=[7, 8])
@@ -200,7 +200,7 @@ def test_a_damaged_value_is_refused_by_name() -> None:
         events(changes)
 
 
-def test_timestamps_are_shown_in_the_zone() -> None:
+def test_timestamps_are_written_in_configured_time_zone() -> None:
     table = make_table("test", "z", [("id", ID), ("at", FieldType(Tp.TIMESTAMP))], primary=["id"])
     noon = parse_datetime("2024-07-01 12:00:00")
     (event,) = events(make_changes(table, Kind.INSERT, new=[(1, noon)]), replace(OPTIONS, time_zone="Asia/Shanghai"))
@@ -210,7 +210,7 @@ def test_timestamps_are_shown_in_the_zone() -> None:
         make_encoder(replace(OPTIONS, time_zone="Mars"))
 
 
-def test_the_other_events() -> None:
+def test_ddl_resolved_and_partition_change_events_read_back_equal() -> None:
     encoder, decoder = make_encoder(OPTIONS), make_decoder(OPTIONS)
     for messages, wanted in (
         (
@@ -228,14 +228,14 @@ def test_the_other_events() -> None:
         encoder.ddl(Ddl(7, 6, "s", "t", "drop \udcff", 1))
 
 
-def test_a_table_is_compiled_once_for_each_version() -> None:
+def test_table_is_compiled_once_for_each_version() -> None:
     encoder = make_encoder(OPTIONS)
     later = make_table("test", "t1", [("id", ID), ("val", TEXT)], primary=["id"], version=2)
     assert encoder.table(SMALL) is encoder.table(SMALL)
     assert encoder.table(SMALL) is not encoder.table(later)
 
 
-def test_encoders_travel_without_what_they_compiled() -> None:
+def test_pickled_encoder_encodes_the_same() -> None:
     encoder = make_encoder(OPTIONS)
     encoder.table(SMALL)
     again = pickle.loads(pickle.dumps(encoder))
@@ -244,7 +244,7 @@ def test_encoders_travel_without_what_they_compiled() -> None:
     assert again.table(SMALL).encode(changes) == encoder.table(SMALL).encode(changes)
 
 
-def test_a_large_batch_is_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batch_encoded_in_pieces_equals_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     changes = make_changes(
         SMALL, Kind.UPDATE, old=[(n, b"%d" % n) for n in range(100)], new=[(n, None) for n in range(100)]
     )

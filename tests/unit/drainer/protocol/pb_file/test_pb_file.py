@@ -65,12 +65,12 @@ def by_library(one: RowChanges) -> bytes:
 
 
 @given(changes())
-def test_bytes_are_those_of_the_protobuf_library(one: RowChanges) -> None:
+def test_encoded_binlog_equals_bytes_of_protobuf_library(one: RowChanges) -> None:
     assert encoded(one) == by_library(one)
 
 
 @given(changes())
-def test_what_is_written_is_read_again(one: RowChanges) -> None:
+def test_encoded_binlog_reads_back_equal(one: RowChanges) -> None:
     found = decode(encoded(one))
     assert (found.commit_ts, found.query) == (TS, None)
     assert found.names() == [(one.table.schema, one.table.name)] * len(one)
@@ -86,7 +86,7 @@ def test_what_is_written_is_read_again(one: RowChanges) -> None:
 
 
 @given(changes(), st.data())
-def test_damaged_payloads_are_refused_or_read(one: RowChanges, data: st.DataObject) -> None:
+def test_damaged_payload_raises_only_message_error(one: RowChanges, data: st.DataObject) -> None:
     whole = encoded(one)
     at = data.draw(st.integers(0, len(whole) - 1))
     flipped = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
@@ -96,7 +96,7 @@ def test_damaged_payloads_are_refused_or_read(one: RowChanges, data: st.DataObje
                 assert event.columns or not event.columns
 
 
-def test_a_ddl_stands_behind_its_database() -> None:
+def test_ddl_text_begins_with_use_database() -> None:
     assert ddl_text("sh`op", "create table t (id int);", 3) == "use `sh``op`; create table t (id int);"
     assert ddl_text("shop", "create database shop", 1) == "create database shop;"
     assert ddl_text("", "flush tables", 0) == "flush tables"
@@ -106,7 +106,7 @@ def test_a_ddl_stands_behind_its_database() -> None:
     assert (found.commit_ts, found.query, list(found.events())) == (TS, "use `s`; drop table t;", [])
 
 
-def test_a_value_that_its_column_cannot_hold_names_the_row() -> None:
+def test_invalid_value_is_refused_with_column_and_commit_ts() -> None:
     table = make_table("s", "t", [("id", KINDS["big"]), ("b", KINDS["bit"])], primary=["id"])
     one = make_changes(table, Kind.UPDATE, old=[(1, 5), (2, 6)], new=[(1, 5), (2, 4096)], commit_ts=[TS, TS + 7])
     with pytest.raises(EncodeError, match=rf"`s`.`t`.`b` at commit_ts {TS + 7}: .*BIT\(11\)"):
@@ -123,7 +123,7 @@ def test_a_value_that_its_column_cannot_hold_names_the_row() -> None:
         (pb.Column(name="id", tp=b"\x03", value=b"\x02\x09a"), "insufficient bytes"),
     ],
 )
-def test_a_column_that_is_none_names_its_table(column: pb.Column, message: str) -> None:
+def test_invalid_column_is_refused_with_its_table(column: pb.Column, message: str) -> None:
     binlog = pb.Binlog(tp=pb.DML, commit_ts=TS)
     binlog.dml_data.events.add(schema_name="s", table_name="t", tp=pb.Insert).row.append(column.SerializeToString())
     with pytest.raises(MessageError, match=rf"a row of `s`.`t`: .*{message}"):
@@ -133,6 +133,6 @@ def test_a_column_that_is_none_names_its_table(column: pb.Column, message: str) 
 @pytest.mark.parametrize(
     "payload", [b"", b"\x08\x00", b"\x10\x01", b"\xff", pb.Binlog(tp=0, commit_ts=-1).SerializeToString()]
 )
-def test_a_payload_without_its_head_is_refused(payload: bytes) -> None:
+def test_payload_without_type_or_commit_ts_is_refused(payload: bytes) -> None:
     with pytest.raises(MessageError):
         decode(payload)

@@ -29,13 +29,13 @@ def read(path: Path, data: bytes, *, is_last: bool = False) -> tuple[list[bytes]
     return [one.payload for one in found], skipped
 
 
-def test_a_record_is_laid_out_as_upstream_has_it() -> None:
+def test_record_bytes_have_upstreams_layout() -> None:
     assert framed(b"pay", b"load")[:19] == bytes.fromhex("04051b1c 0700000000000000 7061796c6f6164")
     # CRC-32C of "123456789" is the check value of the polynomial.
     assert framed(b"123456789")[-4:] == (0xE3069283).to_bytes(4, "little")
 
 
-def test_names_of_every_age_are_taken() -> None:
+def test_file_names_of_every_upstream_version_are_parsed() -> None:
     plain = parse_name("binlog-0000000000000007-20181010101010")
     assert plain is not None and (plain.number, plain.first_ts, plain.is_compressed) == (7, 0, False)
     old = parse_name("binlog-0000000000000001")
@@ -54,13 +54,13 @@ def test_names_of_every_age_are_taken() -> None:
         assert parse_name(other) is None, other
 
 
-def test_files_are_sorted_by_number_and_the_plain_twin_counts(tmp_path: Path) -> None:
+def test_files_are_sorted_by_number_and_plain_file_is_preferred_to_compressed(tmp_path: Path) -> None:
     for name in ("binlog-10-t", "binlog-9-t-55.gz", "binlog-9-t", "binlog-8-t-5.gz", ".lock", "other"):
         (tmp_path / name).touch()
     assert [one.text for one in sorted_files(tmp_path, parse_name)] == ["binlog-8-t-5.gz", "binlog-9-t", "binlog-10-t"]
 
 
-def test_records_have_their_offsets(tmp_path: Path) -> None:
+def test_records_are_read_with_their_offsets(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(WHOLE)
     found = list(records(tmp_path / "f"))
     assert [one.payload for one in found] == PAYLOADS
@@ -68,7 +68,7 @@ def test_records_have_their_offsets(tmp_path: Path) -> None:
     assert found[-1].read_bytes == len(WHOLE)
 
 
-def test_a_file_cut_anywhere(tmp_path: Path) -> None:
+def test_file_cut_at_any_byte_is_damaged_unless_it_is_last(tmp_path: Path) -> None:
     """The last file ends in silence at its last whole record; in any other, a cut is damage and is named."""
     for size in range(len(WHOLE) + 1):
         whole = [payload for payload, end in zip(PAYLOADS, ENDS, strict=True) if end <= size]
@@ -81,7 +81,7 @@ def test_a_file_cut_anywhere(tmp_path: Path) -> None:
                 list(records(tmp_path / "f"))
 
 
-def test_a_byte_changed_anywhere_takes_one_record_and_no_other(tmp_path: Path) -> None:
+def test_changed_byte_loses_only_its_record(tmp_path: Path) -> None:
     starts = [0, *ENDS[:-1]]
     for at in range(len(WHOLE)):
         for is_last in (False, True):
@@ -93,7 +93,7 @@ def test_a_byte_changed_anywhere_takes_one_record_and_no_other(tmp_path: Path) -
             assert skipped == ([] if torn_tail else [(starts[hit], ENDS[hit] - starts[hit])]), at
 
 
-def test_a_checksum_that_is_wrong_is_named(tmp_path: Path) -> None:
+def test_wrong_checksum_is_reported_with_its_offset(tmp_path: Path) -> None:
     data = bytearray(WHOLE)
     data[ENDS[1] + 20] ^= 1
     (tmp_path / "f").write_bytes(data)
@@ -102,7 +102,7 @@ def test_a_checksum_that_is_wrong_is_named(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, len(ENDS) - 1))
-def test_bytes_between_records_are_passed_over(tmp_path_factory: pytest.TempPathFactory, junk: bytes, n: int) -> None:
+def test_bytes_between_records_are_skipped(tmp_path_factory: pytest.TempPathFactory, junk: bytes, n: int) -> None:
     path = tmp_path_factory.getbasetemp() / "junk"
     data = WHOLE[: ENDS[n]] + junk + WHOLE[ENDS[n] :]
     found, _ = read(path, data, is_last=True)
@@ -119,7 +119,7 @@ def tarred(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, tarred])
-def test_compressed_files_are_read_and_cut_ones_never_as_if_whole(tmp_path: Path, pack: object) -> None:
+def test_compressed_file_that_is_cut_is_never_read_as_whole(tmp_path: Path, pack: object) -> None:
     packed = pack(WHOLE)  # type: ignore[operator]
     path = tmp_path / "f.tar.gz"
     assert read(path, packed) == (PAYLOADS, [])
@@ -133,7 +133,7 @@ def test_compressed_files_are_read_and_cut_ones_never_as_if_whole(tmp_path: Path
         assert all(payload in PAYLOADS for payload in found)
 
 
-def test_a_size_that_is_absurd_takes_no_memory(tmp_path: Path) -> None:
+def test_record_with_absurd_size_is_skipped_without_allocating(tmp_path: Path) -> None:
     for size in ((1 << 63) - 1, 1 << 40, (1 << 31) - 1):
         data = MAGIC_BYTES + size.to_bytes(8, "little") + b"x" * 50 + WHOLE
         assert read(tmp_path / "f", data)[0] == PAYLOADS

@@ -104,7 +104,7 @@ def by_library(one: RowChanges) -> list[bytes]:
 
 
 @given(changes())
-def test_bytes_are_those_of_the_protobuf_library(one: RowChanges) -> None:
+def test_encoded_messages_equal_bytes_of_protobuf_library(one: RowChanges) -> None:
     assert [int(kind) for kind in (Kind.INSERT, Kind.UPDATE, Kind.DELETE)] == [pb.Insert, pb.Update, pb.Delete]
     found = messages(one)
     assert [message.value for message in found] == by_library(one)
@@ -113,7 +113,7 @@ def test_bytes_are_those_of_the_protobuf_library(one: RowChanges) -> None:
 
 
 @given(changes())
-def test_what_is_written_is_read_again(one: RowChanges) -> None:
+def test_encoded_messages_read_back_equal(one: RowChanges) -> None:
     events = [event for message in messages(one) for event in decoded(message)]
     assert [event.commit_ts for event in events] == one.commit_ts.tolist()
     for at, event in enumerate(events):
@@ -132,7 +132,7 @@ def test_what_is_written_is_read_again(one: RowChanges) -> None:
 
 
 @given(changes(), st.data())
-def test_damaged_messages_are_refused_or_read(one: RowChanges, data: st.DataObject) -> None:
+def test_damaged_message_raises_only_message_error(one: RowChanges, data: st.DataObject) -> None:
     """Cut at every byte, and one byte changed: MessageError, or events, and nothing else."""
     whole = messages(one)[0].value or b""
     for size in range(len(whole)):
@@ -147,7 +147,7 @@ def test_damaged_messages_are_refused_or_read(one: RowChanges, data: st.DataObje
         assert isinstance(decoded(Message(None, flipped, 0, 0)), list)
 
 
-def test_a_transaction_is_one_message_with_all_its_tables_in_order() -> None:
+def test_transaction_is_one_message_with_its_tables_in_order() -> None:
     a, b = (make_table("s", name, [("id", KINDS["big"])], primary=["id"], table_id=n) for n, name in enumerate("ab"))
     encoder = make_encoder(OPTIONS)
     rows = [
@@ -170,7 +170,7 @@ def test_a_transaction_is_one_message_with_all_its_tables_in_order() -> None:
 
 
 @given(changes())
-def test_many_rows_are_written_as_each_is(one: RowChanges) -> None:
+def test_many_rows_are_encoded_as_each_alone(one: RowChanges) -> None:
     """With arrays, for whole messages as well as for rows of transactions that have several."""
     apart = replace(one, commit_ts=one.commit_ts + np.arange(len(one), dtype=np.uint64) * 5)
     compiled = SecondaryTable(one.table, ZoneInfo("UTC"))
@@ -185,14 +185,14 @@ def test_many_rows_are_written_as_each_is(one: RowChanges) -> None:
     assert many.values.equals(columns.values)
 
 
-def test_transactions_of_one_commit_ts_are_apart() -> None:
+def test_transactions_with_equal_commit_ts_are_separate_messages() -> None:
     table = make_table("s", "t", [("id", KINDS["big"])], primary=["id"])
     one = make_changes(table, Kind.INSERT, new=[(1,), (2,)], commit_ts=TS)
     one.start_ts[1] -= 5
     assert [message.rows for message in messages(one)] == [1, 1]
 
 
-def test_a_ddl_has_its_names_and_its_text() -> None:
+def test_ddl_message_has_schema_table_and_query() -> None:
     encoder = make_encoder(OPTIONS)
     (message,) = encoder.ddl(Ddl(TS, TS - 1, "shöp", "t", "create table t(id int)", 3))
     wanted = pb.Binlog(type=pb.DDL, commit_ts=TS)
@@ -204,7 +204,7 @@ def test_a_ddl_has_its_names_and_its_text() -> None:
     assert not encoder.resolved(TS)
 
 
-def test_a_value_that_its_column_cannot_hold_names_the_row() -> None:
+def test_invalid_value_is_refused_with_column_and_commit_ts() -> None:
     table = make_table("s", "t", [("id", KINDS["big"]), ("b", KINDS["bit"])], primary=["id"])
     one = make_changes(table, Kind.INSERT, new=[(1, 5), (2, 4096)], commit_ts=[TS, TS + 7])
     with pytest.raises(EncodeError, match=rf"`s`.`t`.`b` at commit_ts {TS + 7}: .*BIT\(11\)"):
@@ -232,7 +232,7 @@ def test_rows_that_contradict_their_table_are_refused(change: Any) -> None:
         decoded(Message(None, binlog.SerializeToString(), 0, 0))
 
 
-def test_types_have_upstreams_names_and_columns_their_key() -> None:
+def test_decoded_columns_have_upstreams_type_names_and_key_flags() -> None:
     table = make_table("s", "t", [("id", KINDS["big"]), ("v", FieldType(Tp.BLOB, charset="binary"))], primary=["id"])
     (event,) = decoded(messages(make_changes(table, Kind.INSERT, new=[(1, b"\xff")], commit_ts=TS))[0])
     assert event.new == {
@@ -241,7 +241,7 @@ def test_types_have_upstreams_names_and_columns_their_key() -> None:
     }
 
 
-def test_options_that_it_does_not_have_are_refused() -> None:
+def test_options_unsupported_by_secondary_binlog_are_refused() -> None:
     with pytest.raises(ProtocolConfigError, match="time zone"):
         make_encoder(ProtocolOptions("secondary-binlog", time_zone="Mars"))
     with pytest.raises(ProtocolConfigError, match="large-message-handle-option"):

@@ -62,12 +62,12 @@ def rows(kind: Kind, **images: list[tuple[Carrier, ...]]) -> list[bytes]:
     return [row.value or b"" for row in ENCODER.table(TABLE).encode(changes)]
 
 
-def test_the_schema_is_one_that_others_parse() -> None:
+def test_avro_schema_document_is_json_with_message_last() -> None:
     assert json.loads(json.dumps(document())) == document()
     assert [record["name"] for record in document()][-1] == "Message"
 
 
-def test_a_row_by_another_reader() -> None:
+def test_update_row_is_read_by_fastavro() -> None:
     first, second = rows(Kind.UPDATE, old=[NULLS, NULLS], new=[FULL, NULLS])
     message = native(first)
     assert message["type"] == "DML"
@@ -102,14 +102,14 @@ def test_a_row_by_another_reader() -> None:
     assert native(second)["payload"][1]["data"] == old
 
 
-def test_inserts_and_deletes_have_one_image() -> None:
+def test_insert_has_only_data_and_delete_only_old() -> None:
     (insert,), (delete,) = rows(Kind.INSERT, new=[FULL]), rows(Kind.DELETE, old=[FULL])
     assert native(insert)["payload"][1]["old"] is None
     assert native(delete)["payload"][1]["data"] is None
     assert native(insert)["payload"][1]["data"] == native(delete)["payload"][1]["old"]
 
 
-def test_a_watermark() -> None:
+def test_watermark_message_is_read_by_fastavro_and_decoder() -> None:
     (message,) = ENCODER.resolved(COMMIT)
     assert native(message.value) == {
         "type": "WATERMARK",
@@ -118,7 +118,7 @@ def test_a_watermark() -> None:
     assert make_decoder(OPTIONS).decode(None, message.value) == [ResolvedEvent(COMMIT)]
 
 
-def test_a_bootstrap_message() -> None:
+def test_bootstrap_message_describes_table_schema() -> None:
     """Attributes are there for the types that have them."""
     (message,) = ENCODER.bootstrap(TABLE, COMMIT)
     name, payload = native(message.value)["payload"]
@@ -141,7 +141,7 @@ def test_a_bootstrap_message() -> None:
     assert isinstance(event, BootstrapEvent) and (event.schema, event.table, event.commit_ts) == ("shop", "staff", 0)
 
 
-def test_a_ddl() -> None:
+def test_ddl_message_is_read_by_fastavro_and_decoder() -> None:
     ddl = Ddl(COMMIT, COMMIT - 1, "shop", "staff", "SOME ddl", int(ActionType.ADD_INDEX), TABLE, TABLE)
     (message,) = ENCODER.ddl(ddl)
     name, payload = native(message.value)["payload"]
@@ -156,7 +156,7 @@ def test_a_ddl() -> None:
     )
 
 
-def test_messages_that_would_be_too_large() -> None:
+def test_oversized_row_becomes_handle_key_only_or_claim_check_message() -> None:
     changes = make_changes(TABLE, Kind.UPDATE, old=[NULLS], new=[NULLS], commit_ts=COMMIT)
     (short,) = ENCODER.table(TABLE).encode_handle_only(changes)
     payload = native(short.value)["payload"][1]
@@ -172,12 +172,12 @@ def test_messages_that_would_be_too_large() -> None:
         ENCODER.table(bare).encode_handle_only(make_changes(bare, Kind.DELETE, old=[(1,)]))
 
 
-def test_a_row_whose_schema_has_not_come() -> None:
+def test_row_with_unknown_schema_version_is_refused() -> None:
     with pytest.raises(SchemaUnknown, match=r"`shop`.`staff` has schema version 81"):
         make_decoder(OPTIONS).decode(None, rows(Kind.INSERT, new=[FULL])[0])
 
 
-def test_what_another_writer_writes() -> None:
+def test_message_written_by_fastavro_is_read() -> None:
     out = BytesIO()
     payload = {"version": 1, "commitTs": COMMIT, "buildTs": 0}
     message = {"type": "WATERMARK", "payload": (named("Watermark"), payload)}
@@ -186,14 +186,14 @@ def test_what_another_writer_writes() -> None:
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1))
-def test_numbers(value: int) -> None:
+def test_number_is_encoded_as_avro_long(value: int) -> None:
     out = BytesIO()
     fastavro.schemaless_writer(out, "long", value)
     assert number(value) == out.getvalue()
 
 
 @pytest.mark.parametrize("how", ["snappy", "lz4"])
-def test_compressed_values(how: Compression) -> None:
+def test_compressed_messages_are_decoded(how: Compression) -> None:
     options = replace(OPTIONS, large_message_handle_compression=how)
     decoder = make_decoder(options)
     decoder.decode(None, make_encoder(options).bootstrap(TABLE, COMMIT)[0].value)
@@ -208,7 +208,7 @@ def samples() -> tuple[bytes, ...]:
     return (*rows(Kind.UPDATE, old=[NULLS], new=[FULL]), *(message.value or b"" for message in events))
 
 
-def test_a_message_cut_anywhere() -> None:
+def test_message_cut_at_any_byte_is_refused() -> None:
     for whole in samples():
         for end in range(len(whole)):
             with pytest.raises(MessageError):
@@ -218,7 +218,7 @@ def test_a_message_cut_anywhere() -> None:
 
 
 @given(st.data())
-def test_a_damaged_message_raises_nothing_else(data: st.DataObject) -> None:
+def test_damaged_message_raises_only_message_error(data: st.DataObject) -> None:
     decoder = make_decoder(OPTIONS)
     decoder.decode(None, ENCODER.bootstrap(TABLE, COMMIT)[0].value)
     whole = bytearray(data.draw(st.sampled_from(samples())))
@@ -231,6 +231,6 @@ def test_a_damaged_message_raises_nothing_else(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b"\x16", b"\x00" * 50, b"\xff" * 50])
-def test_what_is_no_message(value: bytes | None) -> None:
+def test_value_that_is_not_message_is_refused(value: bytes | None) -> None:
     with pytest.raises(MessageError):
         make_decoder(OPTIONS).decode(None, value)

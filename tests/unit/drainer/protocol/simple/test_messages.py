@@ -103,38 +103,38 @@ def sent(
     return (row.value or b"").decode()
 
 
-def test_an_insert_has_its_columns_in_the_order_of_their_names() -> None:
+def test_insert_message_has_columns_in_name_order() -> None:
     assert sent(Kind.INSERT, new=[(7, b"Ann<", 200, 0)]) == HEAD % "INSERT" + (
         ',"data":{"at":{"location":"UTC","value":"0000-00-00 00:00:00"},"id":"7","level":"200","name":"Ann\\u003c"}}'
     )
 
 
-def test_an_update() -> None:
+def test_update_message_text_is_exact() -> None:
     assert sent(Kind.UPDATE, old=[(7, b"A", None, None)], new=[(7, None, 2, None)]) == HEAD % "UPDATE" + (
         ',"data":{"at":null,"id":"7","level":"2","name":null},"old":{"at":null,"id":"7","level":null,"name":"A"}}'
     )
 
 
-def test_a_delete() -> None:
+def test_delete_message_text_is_exact() -> None:
     assert sent(Kind.DELETE, old=[(7, b"A", None, None)]) == HEAD % "DELETE" + (
         ',"old":{"at":null,"id":"7","level":null,"name":"A"}}'
     )
 
 
-def test_a_timestamp_says_its_zone() -> None:
+def test_timestamp_value_has_its_time_zone() -> None:
     packed = (2024 * 13 + 3 << 5 | 9) << 41 | (7 << 12 | 5 << 6 | 1) << 24
     text = sent(Kind.INSERT, new=[(7, None, None, packed)], options=replace(OPTIONS, time_zone="Asia/Tokyo"))
     assert json.loads(text)["data"]["at"] == {"location": "Asia/Tokyo", "value": "2024-03-09 16:05:01"}
 
 
-def test_a_table_whose_last_change_has_no_timestamp_has_its_schema_version() -> None:
+def test_table_without_update_timestamp_has_its_schema_version() -> None:
     table = make_table("shop", "staff", STAFF, primary=["id"], version=81)
     assert json.loads(sent(Kind.INSERT, new=[(7, None, None, None)], table=table))["schemaVersion"] == 81
     (message,) = make_encoder(OPTIONS).bootstrap(table, COMMIT)
     assert json.loads(message.value or b"")["tableSchema"]["version"] == 81
 
 
-def test_a_bootstrap_message() -> None:
+def test_bootstrap_message_describes_table_schema() -> None:
     (message,) = make_encoder(OPTIONS).bootstrap(TABLE, COMMIT)
     document = json.loads(message.value or b"")
     assert document == {
@@ -148,7 +148,7 @@ def test_a_bootstrap_message() -> None:
     assert make_decoder(OPTIONS).decode(None, message.value) == [BootstrapEvent("shop", "staff", 0, document)]
 
 
-def test_types_names_and_defaults_in_a_schema() -> None:
+def test_table_schema_has_types_elements_and_defaults() -> None:
     kinds = [
         ("e", FieldType(Tp.ENUM, charset="utf8mb4", collate="utf8mb4_bin", elems=("a", "b"))),
         ("f", FieldType(Tp.FLOAT, Flag.UNSIGNED | Flag.ZEROFILL, 12, -1)),
@@ -185,7 +185,7 @@ def ddl_value(ddl: Ddl) -> dict[str, Any]:
     return found
 
 
-def test_a_ddl() -> None:
+def test_ddl_message_has_table_schema_before_and_after() -> None:
     """The table as it is behind the DDL, and as it was."""
     before = make_table("shop", "staff", STAFF[:2], primary=["id"])
     value = ddl_value(ddl_of(ActionType.ADD_COLUMN, before=before, after=TABLE))
@@ -208,7 +208,7 @@ def test_a_ddl() -> None:
     }
 
 
-def test_ddls_come_back() -> None:
+def test_ddl_messages_read_back_equal() -> None:
     (message,) = make_encoder(OPTIONS).ddl(ddl_of(ActionType.CREATE_TABLE, after=TABLE))
     extra = {"type": "CREATE", "tableSchema": SCHEMA}
     assert make_decoder(OPTIONS).decode(None, message.value) == [
@@ -220,14 +220,14 @@ def test_ddls_come_back() -> None:
     ]
 
 
-def test_a_watermark() -> None:
+def test_watermark_message_reads_back_equal() -> None:
     (message,) = make_encoder(OPTIONS).resolved(COMMIT)
     expected = f'{{"version":1,"type":"WATERMARK","commitTs":{COMMIT},"buildTs":{COMMIT_MS}}}'
     assert message.value == expected.encode()
     assert make_decoder(OPTIONS).decode(None, message.value) == [ResolvedEvent(COMMIT)]
 
 
-def test_messages_that_would_be_too_large() -> None:
+def test_oversized_row_becomes_handle_key_only_or_claim_check_message() -> None:
     """TiCDC marks both kinds with handleKeyOnly."""
     changes = make_changes(TABLE, Kind.UPDATE, old=[(7, b"A", 1, 0)], new=[(7, b"B", 2, 0)], commit_ts=COMMIT)
     (short,) = make_encoder(OPTIONS).table(TABLE).encode_handle_only(changes)
@@ -248,7 +248,7 @@ def test_messages_that_would_be_too_large() -> None:
         make_encoder(OPTIONS).table(bare).encode_handle_only(deletes)
 
 
-def test_a_row_whose_schema_has_not_come() -> None:
+def test_row_with_unknown_schema_version_is_refused() -> None:
     row = sent(Kind.INSERT, new=[(7, b"Ann", 3, None)]).encode()
     decoder = make_decoder(OPTIONS)
     with pytest.raises(SchemaUnknown, match=rf"insert with commit_ts {COMMIT}.*`shop`.`staff`.*version {VERSION}"):
@@ -262,7 +262,7 @@ def test_a_row_whose_schema_has_not_come() -> None:
     assert len(decoder.decode(None, row)) == 1
 
 
-def test_both_schemas_of_a_ddl_are_kept() -> None:
+def test_decoder_keeps_both_schemas_of_ddl() -> None:
     """A row written under the old one may come behind the DDL of another partition's clock."""
     before = make_table("shop", "staff", STAFF, primary=["id"], version=80)
     decoder = make_decoder(OPTIONS)
@@ -272,7 +272,7 @@ def test_both_schemas_of_a_ddl_are_kept() -> None:
         assert decoder.decode(None, sent(Kind.INSERT, new=[(7, b"Ann", 3, None)], table=table).encode())
 
 
-def test_options_that_simple_does_not_have() -> None:
+def test_options_unsupported_by_simple_are_refused() -> None:
     for options in (
         replace(OPTIONS, enable_row_checksum=True),
         replace(OPTIONS, only_output_updated_columns=True),

@@ -38,7 +38,7 @@ def informed(options: ProtocolOptions = OPTIONS) -> Decoder:
 
 @FEW
 @given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=4), st.integers(1, (1 << 63) - 1))
-def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
+def test_rows_of_every_type_read_back_equal_in_json_and_avro(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
     """In JSON and in Avro."""
     for options, changes in product((OPTIONS, AVRO), changes_of_each_kind(pairs, commit_ts)):
         decoder = informed(options)
@@ -50,7 +50,7 @@ def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> 
 
 
 @pytest.mark.parametrize("how", ["snappy", "lz4"])
-def test_compressed_values(how: Compression) -> None:
+def test_compressed_messages_are_decoded(how: Compression) -> None:
     options = replace(OPTIONS, large_message_handle_compression=how)
     (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[empty_row()]))
     assert len(informed(options).decode(None, sent.value)) == 1
@@ -58,7 +58,7 @@ def test_compressed_values(how: Compression) -> None:
     assert len(informed(options).decode(None, message.value)) == 1
 
 
-def test_an_encoder_is_sent_without_what_it_compiled() -> None:
+def test_pickled_encoder_leaves_out_compiled_tables() -> None:
     check_sent(OPTIONS)
 
 
@@ -70,7 +70,7 @@ def samples() -> tuple[bytes, bytes]:
     return row.value or b"", schema.value or b""
 
 
-def test_a_message_cut_anywhere() -> None:
+def test_message_cut_at_any_byte_is_refused() -> None:
     decoder = informed()
     for whole in samples():
         for end in range(len(whole)):
@@ -79,7 +79,7 @@ def test_a_message_cut_anywhere() -> None:
 
 
 @given(st.data())
-def test_a_damaged_message_raises_nothing_else(data: st.DataObject) -> None:
+def test_damaged_message_raises_only_message_error(data: st.DataObject) -> None:
     whole = bytearray(data.draw(st.sampled_from(samples())))
     for _ in range(data.draw(st.integers(1, 3))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
@@ -111,13 +111,13 @@ def test_a_damaged_message_raises_nothing_else(data: st.DataObject) -> None:
         ({"type": "UPDATE"}, "old"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, object], place: str) -> None:
+def test_wrong_message_member_is_named_in_error(change: dict[str, object], place: str) -> None:
     good = json.loads(samples()[0])
     with pytest.raises(MessageError, match=place):
         informed().decode(None, json.dumps(good | change).encode())
 
 
 @pytest.mark.parametrize("value", [None, b"", b"[]", b"\xff", b"[" * 100_000])
-def test_what_is_no_object(value: bytes | None) -> None:
+def test_value_that_is_not_json_object_is_refused(value: bytes | None) -> None:
     with pytest.raises(MessageError):
         informed().decode(None, value)

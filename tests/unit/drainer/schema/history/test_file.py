@@ -26,11 +26,11 @@ DOCUMENTS = [json.dumps(j.to_json()) for j in JOBS]
     ],
     ids=["a job a line", "array of lines", "TiDB's indented array"],
 )
-def test_shapes(text: str) -> None:
+def test_history_file_is_read_as_lines_or_json_array(text: str) -> None:
     assert [j.id for j in parse_jobs(text, "f")] == [1, 3]
 
 
-def test_empty() -> None:
+def test_empty_history_file_has_no_jobs() -> None:
     assert parse_jobs("", "f") == []
     assert parse_jobs("[]", "f") == []
 
@@ -45,13 +45,13 @@ def test_empty() -> None:
         (DOCUMENTS[0][:-5], "f, line 1: not JSON"),
     ],
 )
-def test_names_the_line(text: str, message: str) -> None:
+def test_invalid_history_file_is_refused_with_line_number(text: str, message: str) -> None:
     with pytest.raises(HistoryBroken) as caught:
         parse_jobs(text, "f")
     assert message in str(caught.value)
 
 
-async def test_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
+async def test_changed_history_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "history.json"
     path.write_text(DOCUMENTS[0])
     source = FileSource(path)
@@ -61,7 +61,7 @@ async def test_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
     assert [j.id for j in await source.refresh()] == [1, 3]
 
 
-async def test_a_missing_file_is_named(tmp_path: Path) -> None:
+async def test_missing_or_binary_history_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(HistoryBroken, match=r"nowhere\.json: cannot be read"):
         await FileSource(tmp_path / "nowhere.json").refresh()
     (tmp_path / "binary").write_bytes(b"\xff\xfe")

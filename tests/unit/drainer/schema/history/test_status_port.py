@@ -90,7 +90,7 @@ def serving(port: Port) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("pages", ["old", "down", "up"])
-async def test_everything_first_then_what_is_new(pages: str) -> None:
+async def test_first_refresh_returns_all_jobs_and_later_ones_only_new(pages: str) -> None:
     port = Port(pages, ids=list(range(1, 1000)))
     with serving(port) as url:
         source = UrlSource(url, interval_s=0)
@@ -102,7 +102,7 @@ async def test_everything_first_then_what_is_new(pages: str) -> None:
 
 @pytest.mark.parametrize("pages", ["old", "down", "up"])
 @pytest.mark.parametrize("cap", [64, 10_000])
-async def test_more_new_jobs_than_a_page_holds(pages: str, cap: int) -> None:
+async def test_refresh_reads_several_pages_of_new_jobs(pages: str, cap: int) -> None:
     port = Port(pages, cap=cap, ids=list(range(1, 50)))
     with serving(port) as url:
         source = UrlSource(url + "/ddl/history", interval_s=0)
@@ -111,7 +111,7 @@ async def test_more_new_jobs_than_a_page_holds(pages: str, cap: int) -> None:
         assert [j.id for j in await source.refresh()] == list(range(50, 50 + 3 * PAGE_JOBS))
 
 
-async def test_a_job_that_ran_long_is_found_by_its_id() -> None:
+async def test_job_below_newest_page_is_found_by_its_id() -> None:
     """It finishes below the newest page of a busy cluster."""
     port = Port("down", ids=[i for i in range(1, 2000) if i != 17])
     with serving(port) as url:
@@ -122,7 +122,7 @@ async def test_a_job_that_ran_long_is_found_by_its_id() -> None:
         assert [j.id for j in await source.refresh(17)] == [17]
 
 
-async def test_a_job_that_finished_out_of_order_within_the_newest_page() -> None:
+async def test_job_finished_out_of_order_within_newest_page_is_returned() -> None:
     port = Port("down", ids=[1, 2, 4, 5])
     with serving(port) as url:
         source = UrlSource(url, interval_s=0)
@@ -131,7 +131,7 @@ async def test_a_job_that_finished_out_of_order_within_the_newest_page() -> None
         assert [j.id for j in await source.refresh()] == [3]
 
 
-async def test_reads_no_more_often_than_allowed() -> None:
+async def test_refresh_waits_for_configured_interval() -> None:
     port = Port("down", ids=[1])
     with serving(port) as url:
         source = UrlSource(url, interval_s=0.05, burst=1)
@@ -144,9 +144,7 @@ async def test_reads_no_more_often_than_allowed() -> None:
 @given(
     asked=st.lists(st.floats(0, 5), min_size=1, max_size=60), interval_s=st.floats(0.01, 2), burst=st.integers(1, 10)
 )
-def test_a_pace_lets_a_few_through_at_once_and_the_rest_one_by_one(
-    asked: list[float], interval_s: float, burst: int
-) -> None:
+def test_pace_allows_burst_and_then_one_request_per_interval(asked: list[float], interval_s: float, burst: int) -> None:
     """`asked`: seconds between the end of one question and the next."""
     pace = Pace(interval_s, burst)
     now_s, begun = 0.0, []
@@ -159,7 +157,7 @@ def test_a_pace_lets_a_few_through_at_once_and_the_rest_one_by_one(
         assert last - first >= interval_s * 0.999
 
 
-async def test_what_a_row_behind_a_ddl_needs_to_know_is_not_held_up() -> None:
+async def test_requests_for_row_after_ddl_fit_into_burst() -> None:
     """The DDL's job, the table as it stands, and the history once more. With an interval of a minute, one question that
     must wait for it would outlast the deadline."""
     port = Port("down", ids=[1], tables={1: table(1, "t").to_json()})
@@ -175,7 +173,7 @@ async def test_what_a_row_behind_a_ddl_needs_to_know_is_not_held_up() -> None:
         assert [urlsplit(path).path for path in port.asked] == ["/ddl/history"] * 2 + ["/schema", "/ddl/history"]
 
 
-async def test_a_job_that_stays_away_is_not_asked_for_all_the_time() -> None:
+async def test_repeated_refreshes_beyond_burst_are_delayed() -> None:
     port = Port("down", ids=[1])
     with serving(port) as url:
         source = UrlSource(url, interval_s=60)
@@ -187,7 +185,7 @@ async def test_a_job_that_stays_away_is_not_asked_for_all_the_time() -> None:
         assert len(port.asked) == BURST
 
 
-async def test_jobs_that_are_known_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_known_jobs_are_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest page holds 200 of them, each with a whole table."""
     read: list[int] = []
     from_json = Job.from_json
@@ -208,7 +206,7 @@ async def test_jobs_that_are_known_are_not_read_again(monkeypatch: pytest.Monkey
         assert read == [100]
 
 
-async def test_a_table_of_this_moment() -> None:
+async def test_table_request_returns_current_table_info() -> None:
     port = Port("down", tables={10: table(10, "t", ["a", "b!2"]).to_json()})
     with serving(port) as url:
         source = UrlSource(url)
@@ -230,7 +228,7 @@ async def test_a_table_of_this_moment() -> None:
         (500, b""),
     ],
 )
-async def test_bad_answers_are_named(status: int, body: bytes) -> None:
+async def test_invalid_status_port_answer_is_refused_with_its_path(status: int, body: bytes) -> None:
     class Bad(Port):
         def answer(self, path: str) -> tuple[int, bytes]:
             return status, body
@@ -239,18 +237,18 @@ async def test_bad_answers_are_named(status: int, body: bytes) -> None:
         await UrlSource(url).refresh()
 
 
-async def test_nobody_there() -> None:
+async def test_unreachable_status_port_is_reported_with_its_url() -> None:
     with pytest.raises(HistoryBroken, match=r"127\.0\.0\.1:1/ddl/history: no answer"):
         await UrlSource("http://127.0.0.1:1", fetch=fetcher(timeout_s=1)).refresh()
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:10080", "ftp://host", "http://", "history.json"])
-def test_not_a_url(url: str) -> None:
+def test_invalid_history_url_is_refused(url: str) -> None:
     with pytest.raises(HistoryBroken, match="not the http"):
         UrlSource(url)
 
 
-async def test_an_https_status_port_is_verified_with_the_configured_ca(tmp_path: Path) -> None:
+async def test_https_status_port_certificate_is_verified_with_configured_ca(tmp_path: Path) -> None:
     """As etcd and pumps are: a TiDB's certificate is of the cluster's own authority."""
     (tmp_path / "other").mkdir()
     ours, stranger = Authority(tmp_path), Authority(tmp_path / "other", "stranger")

@@ -83,7 +83,7 @@ BYTES = FieldType(Tp.BLOB, Flag.BINARY, 100, 0, "binary", "binary", ())
         (kind_of(Tp.JSON), None, None),
     ],
 )  # fmt: skip
-def test_each_type(kind: FieldType, value: Datum, shown: object) -> None:
+def test_json_value_of_each_type_is_as_documented(kind: FieldType, value: Datum, shown: object) -> None:
     found = one(kind, value)
     assert (found, type(found)) == (shown, type(shown))
 
@@ -122,14 +122,14 @@ def meant(kind: FieldType, value: Any) -> object:
 
 
 @given(st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), datums(kind))))
-def test_nothing_of_a_value_is_lost(case: tuple[FieldType, Datum]) -> None:
+def test_json_value_of_any_datum_reads_back_equal(case: tuple[FieldType, Datum]) -> None:
     kind, value = case
     assert read_back(kind, one(kind, value)) == meant(kind, value)
 
 
 @FEW
 @given(data=st.data(), info=tables())
-def test_a_row_has_every_column_by_name(data: st.DataObject, info: TableInfo) -> None:
+def test_json_row_has_every_column_under_its_name(data: st.DataObject, info: TableInfo) -> None:
     values = data.draw(values_of(info))
     found = written(info, values)
     assert list(found) == [column.name for column in info.columns]
@@ -139,7 +139,7 @@ def test_a_row_has_every_column_by_name(data: st.DataObject, info: TableInfo) ->
         assert (shown is None) == (value is None)
 
 
-def test_lines_of_a_table_share_a_slot_and_keep_their_order() -> None:
+def test_lines_of_table_are_in_one_slot_in_commit_order() -> None:
     infos = [table([("id", INT)], handle="id", table_id=n, name=f"t{n}") for n in range(1, 9)]
     payloads = [
         transaction([(info, ("insert", {}, {1: n})) for info in infos], commit_ts=BEGIN_TS + n) for n in range(20)
@@ -156,12 +156,12 @@ def test_lines_of_a_table_share_a_slot_and_keep_their_order() -> None:
         assert {slot_of_table("db", line["table"], 3) for line in read} == {slot}
 
 
-def test_slots_are_as_version_1_cut_them() -> None:
+def test_slot_of_table_equals_slotting_version_1() -> None:
     """Part of a batch's recorded cut: another answer needs another version."""
     assert [slot_of_table("shop", name, 16) for name in ("orders", "lines", "", "ü")] == [2, 6, 5, 5]
 
 
-def test_a_damaged_value_is_told_with_its_column() -> None:
+def test_invalid_value_is_reported_with_column_and_commit_ts() -> None:
     import pyarrow as pa
 
     with pytest.raises(DecodeError):
@@ -171,7 +171,7 @@ def test_a_damaged_value_is_told_with_its_column() -> None:
         written(info, {1: 1, 2: float("inf")})
 
 
-def test_a_ddl_is_a_line_of_its_table() -> None:
+def test_ddl_line_names_its_schema_table_job_and_statements() -> None:
     info = table([("id", INT)], handle="id", name="t")
     job = Job(5, ActionType.CREATE_TABLE, schema_version=9, start_ts=BEGIN_TS - 9)
     change = TableChange(None, Located(info.id, "d", info))

@@ -38,7 +38,7 @@ def payloads(rows_each: int) -> list[bytes]:
 
 @pytest.mark.parametrize("rows_each", [1, 20])
 @pytest.mark.parametrize(("form", "times"), [(PbFormat(UTC), 8), (ParquetFormat(), 10)])
-def test_a_batch_takes_a_few_times_its_binlogs_and_leaves_nothing(
+def test_memory_of_batch_is_bounded_by_its_binlogs_and_freed_afterwards(
     form: FileFormat, times: int, rows_each: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = payloads(rows_each)

@@ -29,7 +29,7 @@ NUMBERS = {"tiny", "int", "big", "ubig", "year", "bit"}
 
 @pytest.mark.parametrize("name", KINDS)
 @given(data=st.data())
-def test_a_column_holds_what_went_in(name: str, data: st.DataObject) -> None:
+def test_arrow_column_of_each_type_holds_values_given(name: str, data: st.DataObject) -> None:
     form = Form.of(KINDS[name])
     values = data.draw(st.lists(st.none() | VALUES[name], min_size=1, max_size=8))
     found = arrow_column(form, pa.array(values, form.carrier_type))
@@ -49,7 +49,7 @@ def test_a_column_holds_what_went_in(name: str, data: st.DataObject) -> None:
             assert cell == text_of(form, UTC)(value)
 
 
-def test_types_that_no_arrow_type_holds_are_widened() -> None:
+def test_decimal_and_bit_too_wide_for_arrow_become_string_and_decimal() -> None:
     wide = Form.of(FieldType(Tp.NEWDECIMAL, 0, 65, 30))
     assert arrow_type(wide) == pa.string()
     assert arrow_column(wide, pa.array(["1.5"])).to_pylist() == ["1.5"]
@@ -61,7 +61,7 @@ def test_types_that_no_arrow_type_holds_are_widened() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("bit", 2048), ("varchar", b"\xff"), ("set", 8), ("json", b"\x99")], ids=str
 )
-def test_what_no_column_holds_is_refused(name: str, value: Any) -> None:
+def test_arrow_column_refuses_invalid_value_of_its_type(name: str, value: Any) -> None:
     form = Form.of(KINDS[name])
     with pytest.raises(DecodeError):
         arrow_column(form, pa.array([value], form.carrier_type))
@@ -75,7 +75,7 @@ def segment(*rows: Any) -> Any:
     return builder.finish(BEGIN_TS, BEGIN_TS + 100)
 
 
-def test_kinds_of_change_stand_in_one_table_in_order() -> None:
+def test_arrow_table_holds_inserts_updates_and_deletes_in_commit_order() -> None:
     (found,) = tables_of(
         segment(
             ("insert", {}, {1: 1, 2: b"a"}),
@@ -94,14 +94,14 @@ def test_kinds_of_change_stand_in_one_table_in_order() -> None:
     assert stamps.tolist() == [1, 2, 3, 4]
 
 
-def test_a_row_that_is_refused_is_named() -> None:
+def test_refused_row_is_reported_with_column_and_commit_ts() -> None:
     with pytest.raises(EncodeError, match=rf"`db`\.`t`\.`v` at commit_ts {BEGIN_TS + 2}: ") as refused:
         list(tables_of(segment(("insert", {}, {1: 1, 2: b"a"}), ("insert", {}, {1: 2, 2: b"\xff"}))))
     assert "UTF" in str(refused.value)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=64))
-def test_every_name_is_a_directory_of_its_own(name: str) -> None:
+def test_path_of_any_name_is_one_safe_directory_name(name: str) -> None:
     made = path_of(name)
     assert Path(made).name == made
     assert not made.startswith((".", "_"))
@@ -109,7 +109,7 @@ def test_every_name_is_a_directory_of_its_own(name: str) -> None:
     assert path_of(name + "x") != made
 
 
-def test_names_that_only_differ_in_what_is_quoted() -> None:
+def test_names_that_differ_only_in_escaped_characters_get_different_directories() -> None:
     assert len({path_of(name) for name in ("a.b", "a%2Eb", "a_b", "_a", "%5Fa", "a b", "表")}) == 7
     assert path_of("orders_2024-a") == "orders_2024-a"
     assert path_of("表") == "表"

@@ -51,7 +51,7 @@ def test_nothing_else_is_written_while_a_range_is_open(tmp_path: Path) -> None:
     assert not lines_of(tmp_path)
 
 
-def test_only_what_receipts_name_is_committed(tmp_path: Path) -> None:
+def test_commit_takes_only_parts_named_by_receipts(tmp_path: Path) -> None:
     """An attempt that lost, and one of an older driver, have written too."""
     destination = opened(tmp_path, rotate_bytes=100)
     writer = pickle.loads(pickle.dumps(destination.begin(INTENT)))
@@ -67,7 +67,7 @@ def test_only_what_receipts_name_is_committed(tmp_path: Path) -> None:
     assert keys_of(tmp_path) == [1, 2, 3, 4]
 
 
-def test_a_part_that_the_driver_does_not_see_is_not_committed(tmp_path: Path) -> None:
+def test_part_missing_or_cut_in_drivers_directory_is_not_committed(tmp_path: Path) -> None:
     """An executor on a machine with a directory of its own."""
     destination = opened(tmp_path)
     receipt = destination.begin(INTENT).write(0, segment(0, 100, 1))
@@ -85,7 +85,7 @@ def test_a_part_that_the_driver_does_not_see_is_not_committed(tmp_path: Path) ->
     assert keys_of(tmp_path) == [1]
 
 
-def test_a_renaming_that_failed_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_renaming_of_parts_is_completed_by_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The position has moved; the next record must not forget what is still to be renamed."""
     destination = opened(tmp_path)
     receipt = destination.begin(INTENT).write(0, segment(0, 100, 1))
@@ -100,11 +100,11 @@ def test_a_renaming_that_failed_is_made_up_for(tmp_path: Path, monkeypatch: pyte
     assert keys_of(tmp_path) == [1]
 
 
-def test_without_spread_the_driver_writes_alone(tmp_path: Path) -> None:
+def test_sink_without_distribution_writes_in_driver_only(tmp_path: Path) -> None:
     assert opened(tmp_path, spread=False).parallel is None
 
 
-def test_an_executor_whose_disk_is_full_leaves_no_part(tmp_path: Path) -> None:
+def test_executor_with_full_disk_leaves_no_part_file(tmp_path: Path) -> None:
     """Spark tries again, and each attempt would fill the disk further."""
     writer = opened(tmp_path, rotate_bytes=700).begin(INTENT)
     with full_disk(400), pytest.raises(DestinationDown, match="File too large"):
@@ -119,7 +119,7 @@ def spread(destination: FileSink, after: int, *keys: int) -> None:
 
 
 @pytest.mark.parametrize("then", ["apply", "spread"])
-def test_what_follows_a_renaming_that_failed_loses_nothing(
+def test_batch_after_failed_renaming_keeps_committed_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     """Of the same life: neither is the committed part forgotten, nor what is appended behind it."""
@@ -138,7 +138,7 @@ def test_what_follows_a_renaming_that_failed_loses_nothing(
     assert keys_of(tmp_path) == [1, 2]
 
 
-def test_complete_files_may_be_moved_away_at_once(tmp_path: Path) -> None:
+def test_start_succeeds_without_complete_files(tmp_path: Path) -> None:
     """As docs/jsonl.md says, whatever wrote them last."""
     destination = opened(tmp_path, rotate_bytes=100)
     spread(destination, 0, 1, 2, 3)
@@ -152,7 +152,9 @@ def test_complete_files_may_be_moved_away_at_once(tmp_path: Path) -> None:
     assert sorted(tmp_path.glob("*.jsonl")) == [current]
 
 
-def test_so_may_those_that_a_start_gave_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_succeeds_without_complete_files_renamed_by_former_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     destination = opened(tmp_path, rotate_bytes=100)
     with monkeypatch.context() as patched, pytest.raises(DestinationDown):
         patched.setattr("drainer.sink.file.sink.rename_parts", refuses)
@@ -164,7 +166,7 @@ def test_so_may_those_that_a_start_gave_their_names(tmp_path: Path, monkeypatch:
     assert opened(tmp_path).commit_ts == BEGIN_TS + 100
 
 
-def test_an_old_driver_renames_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fenced_driver_renames_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new one has done so, and goes on in those files."""
     old = opened(tmp_path)
     with monkeypatch.context() as patched, pytest.raises(DestinationDown):
@@ -181,7 +183,7 @@ def test_an_old_driver_renames_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert keys_of(tmp_path) == [1, 2, 4]
 
 
-def test_what_an_attempt_left_does_not_become_part_of_a_complete_file(tmp_path: Path) -> None:
+def test_lines_of_failed_attempt_are_cut_before_parts_follow(tmp_path: Path) -> None:
     """Executors' parts follow the file that the driver had begun to append to."""
     destination = opened(tmp_path)
     destination.apply(segment(0, 10, 1), 1)
@@ -195,7 +197,7 @@ def test_what_an_attempt_left_does_not_become_part_of_a_complete_file(tmp_path: 
     assert keys_of(tmp_path) == [1, 2]
 
 
-def test_ddls_of_one_place_keep_their_order(tmp_path: Path) -> None:
+def test_ddl_lines_of_one_commit_ts_are_numbered_in_run_order_across_files(tmp_path: Path) -> None:
     """Of several that run early neither ids nor start_ts tell which was first; they may be in several files, and the
     drainer may have been started again between them."""
     ran = [(30, 10), (20, 10), (40, 10), (10, 20), (50, 20)]

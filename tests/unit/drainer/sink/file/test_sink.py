@@ -120,7 +120,7 @@ def test_each_transaction_is_one_record_in_order(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_ddls_are_what_would_run_downstream(tmp_path: Path) -> None:
+def test_ddl_records_hold_statements_that_would_run_downstream(tmp_path: Path) -> None:
     destination = opened(tmp_path)
     destination.ddl(ddl(1, "create database `d`", tp=1))
     destination.ddl(ddl(2, "drop table a", "drop table b", query="drop table a, b, x"))
@@ -135,7 +135,7 @@ def test_ddls_are_what_would_run_downstream(tmp_path: Path) -> None:
     assert destination.commit_ts == BEGIN_TS + 4
 
 
-def test_a_transaction_in_pieces_is_one_record(tmp_path: Path) -> None:
+def test_transaction_in_pieces_is_one_record_in_memory_and_spilled(tmp_path: Path) -> None:
     """Held in memory as far as it may, the rest in a temporary file that has no name."""
     pieces = [segment(0, 10, (n,) * 1) for n in range(40)]
     whole, spilled = tmp_path / "whole", tmp_path / "spilled"
@@ -148,7 +148,9 @@ def test_a_transaction_in_pieces_is_one_record(tmp_path: Path) -> None:
     assert next(whole.glob("binlog-*")).read_bytes() == next(spilled.glob("binlog-*")).read_bytes()
 
 
-def test_a_transaction_that_no_record_holds_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transaction_too_large_for_record_is_refused_with_its_commit_ts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("drainer.sink.file.pb.PAYLOAD_BYTES_MAX", 100)
     destination = opened(tmp_path)
     with pytest.raises(DestinationRefused, match=f"commit_ts {BEGIN_TS + 1} has .*ignore-txn-commit-ts"):
@@ -159,7 +161,7 @@ def test_a_transaction_that_no_record_holds_is_named(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("form", ["pb", "parquet"])
 @pytest.mark.parametrize("by_next_attempt", [True, False])
-def test_a_file_that_is_due_after_a_failed_attempt_has_nothing_of_it(
+def test_rotation_after_failed_attempt_leaves_none_of_its_records(
     tmp_path: Path, form: str, by_next_attempt: bool
 ) -> None:
     clock = Clock()
@@ -184,7 +186,7 @@ def test_a_file_that_is_due_after_a_failed_attempt_has_nothing_of_it(
 
 
 @with_lines
-def test_what_raises_in_the_middle_leaves_nothing(tmp_path: Path, form: str) -> None:
+def test_transaction_that_fails_midway_is_overwritten_by_next_attempt(tmp_path: Path, form: str) -> None:
     """And what it wrote is overwritten by the next attempt of the same life, also where it had begun another file."""
     clock = Clock()
     destination = opened(tmp_path, form, rotate_bytes=100, clock_s=clock)
@@ -218,7 +220,7 @@ def test_a_batch_that_does_not_begin_at_the_position_writes_nothing(tmp_path: Pa
 
 
 @with_lines
-def test_an_old_driver_that_wakes_touches_no_file(tmp_path: Path, form: str) -> None:
+def test_fenced_driver_changes_no_file(tmp_path: Path, form: str) -> None:
     """Where the lock did not hold, the epoch does."""
     old = opened(tmp_path, form)
     old.apply(segment(0, 10, 1), 1)
@@ -281,7 +283,7 @@ def test_what_cannot_be_opened_holds_no_lock(tmp_path: Path, form: str, name: st
 
 
 @with_lines
-def test_files_follow_one_another_by_size(tmp_path: Path, form: str) -> None:
+def test_file_rotates_when_it_reaches_its_size_limit(tmp_path: Path, form: str) -> None:
     destination = opened(tmp_path, form, rotate_bytes=150)
     for n in range(8):
         destination.apply(segment(10 * n, 10 * n + 10, n, 100 + n), 1)
@@ -293,7 +295,7 @@ def test_files_follow_one_another_by_size(tmp_path: Path, form: str) -> None:
         assert list(records(path)), "no file without a record: upstream's reparo would lose the one before"
 
 
-def test_files_follow_one_another_by_age_and_complete_ones_may_go(tmp_path: Path) -> None:
+def test_file_rotates_by_age_and_complete_files_may_be_removed(tmp_path: Path) -> None:
     clock = Clock()
     destination = opened(tmp_path, interval_ms=60_000, clock_s=clock)
     destination.apply(segment(0, 10, (1,)), 1)
@@ -334,7 +336,7 @@ def test_a_current_file_that_is_gone_is_not_begun_anew(tmp_path: Path, form: str
     assert keys_of(tmp_path) == [[1], [2]]
 
 
-def test_complete_files_are_compressed_and_old_ones_removed(tmp_path: Path) -> None:
+def test_complete_files_are_compressed_and_removed_after_retention_time(tmp_path: Path) -> None:
     clock = Clock()
     destination = opened(tmp_path, "pb-gzip", rotate_bytes=1, clock_s=clock, retention=timedelta(days=2))
     for n in range(3):
@@ -353,7 +355,7 @@ def test_complete_files_are_compressed_and_old_ones_removed(tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.glob("binlog-*")) == names[1:]
 
 
-def test_the_newest_file_is_never_removed(tmp_path: Path) -> None:
+def test_newest_file_older_than_retention_time_is_kept(tmp_path: Path) -> None:
     clock = Clock()
     destination = opened(tmp_path, clock_s=clock, retention=timedelta(days=2))
     destination.apply(segment(0, 10, (1,)), 1)
@@ -365,7 +367,7 @@ def test_the_newest_file_is_never_removed(tmp_path: Path) -> None:
     assert path.exists()
 
 
-def test_the_current_file_is_not_put_away(tmp_path: Path) -> None:
+def test_current_file_is_neither_compressed_nor_converted(tmp_path: Path) -> None:
     for form in ("pb-gzip", "parquet"):
         destination = opened(tmp_path / form, form)
         for n in range(2):
@@ -377,7 +379,9 @@ def test_the_current_file_is_not_put_away(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_what_cannot_be_compressed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_whose_compression_fails_stays_and_is_compressed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> bool:
         raise OSError("no space")
 
@@ -393,7 +397,7 @@ def test_what_cannot_be_compressed_stays(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @with_lines
-def test_a_disk_that_is_full_says_so_and_loses_nothing(tmp_path: Path, form: str) -> None:
+def test_full_disk_is_reported_and_next_attempt_loses_nothing(tmp_path: Path, form: str) -> None:
     """Not even what the driver could not flush hides the error."""
     destination = opened(tmp_path, form)
     destination.apply(segment(0, 10, 1), 1)
@@ -407,7 +411,7 @@ def test_a_disk_that_is_full_says_so_and_loses_nothing(tmp_path: Path, form: str
     assert keys_of(tmp_path) == [[1], [2], [3]]
 
 
-def test_parquet_files_appear_when_they_are_whole(tmp_path: Path) -> None:
+def test_parquet_files_appear_only_when_complete(tmp_path: Path) -> None:
     clock = Clock()
     destination = opened(tmp_path, "parquet", interval_ms=60_000, clock_s=clock)
     destination.apply(segment(0, 10, (1, 2), (3,)), 1)
@@ -426,7 +430,7 @@ def test_parquet_files_appear_when_they_are_whole(tmp_path: Path) -> None:
     assert not list((tmp_path / "stage").iterdir())
 
 
-def test_a_conversion_that_fails_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_parquet_conversion_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     destination = opened(tmp_path, "parquet", rotate_bytes=1)
     with monkeypatch.context() as patched:
         patched.setattr("drainer.sink.file.parquet.HELD_ROWS_MAX", "not a number")
@@ -438,7 +442,7 @@ def test_a_conversion_that_fails_is_done_again(tmp_path: Path, monkeypatch: pyte
     assert [row["after"]["id"] for _, row in parquet_rows(tmp_path)] == [1, 2]
 
 
-def test_the_section_makes_the_sink() -> None:
+def test_file_section_makes_sink_with_its_settings() -> None:
     model = section("file")
     to = model.model_validate({"dir": "/x", "rotate-interval": "10m", "retention-time": "7", "compression": "gzip"})
     assert isinstance(to, FileSection)
@@ -456,17 +460,17 @@ def test_the_section_makes_the_sink() -> None:
         ({"dir": "/x", "retention-time": "-1s"}, "retention-time must not be negative"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(values: dict[str, Any], message: str) -> None:
+def test_file_section_with_conflicting_settings_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         section("file").model_validate(values).check()
 
 
-def test_a_zone_that_is_none_is_refused() -> None:
+def test_unknown_time_zone_of_file_section_is_refused() -> None:
     with pytest.raises(ValueError, match="Mars"):
         section("file").model_validate({"dir": "/x", "time-zone": "Mars"})
 
 
-def test_a_writer_that_is_abandoned_gives_nothing(tmp_path: Path) -> None:
+def test_abandoned_transaction_writer_outputs_nothing(tmp_path: Path) -> None:
     given: list[int] = []
     writer = TransactionWriter(tmp_path, lambda slot, parts, length: given.append(length), UTC, 10)
     writer.add(segment(0, 10, (1, 2)))

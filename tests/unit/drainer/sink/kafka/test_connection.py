@@ -29,7 +29,7 @@ def checked(**settings: Any) -> dict[str, str]:
     return made.client_settings("drainer a:8249")
 
 
-def test_a_sink_uri_names_brokers_topic_and_settings() -> None:
+def test_sink_uri_sets_brokers_topic_compression_and_sasl() -> None:
     made = section(sink_uri="kafka://a:1,b/shop-all?compression=lz4&required-acks=-1&sasl-user=u&sasl-password=p%26q")
     made.check()
     assert (made.addresses, made.topic, made.compression) == (("a:1", "b:9092"), "shop-all", "lz4")
@@ -39,7 +39,7 @@ def test_a_sink_uri_names_brokers_topic_and_settings() -> None:
     assert told["security.protocol"] == "SASL_PLAINTEXT"
 
 
-def test_the_uri_wins_over_the_file_and_leaves_the_rest_of_it() -> None:
+def test_sink_uri_overrides_file_and_keeps_its_other_settings() -> None:
     made = section(
         sink_uri="kafka+ssl://a/t?compression=zstd&kafka-version=2.4.0",
         compression="gzip",
@@ -49,7 +49,7 @@ def test_the_uri_wins_over_the_file_and_leaves_the_rest_of_it() -> None:
     assert made.security.tls and made.security.sasl_user == "u"
 
 
-def test_a_password_is_in_no_text_of_the_section() -> None:
+def test_repr_of_kafka_section_contains_no_password() -> None:
     made = section(sink_uri=f"kafka://a/t?sasl-user=u&sasl-password=hidden&sasl-oauth-client-secret={SECRET}")
     assert "hidden" not in repr(made) and SECRET not in repr(made)
 
@@ -80,7 +80,7 @@ def test_a_password_is_in_no_text_of_the_section() -> None:
         ("kafka://a/t?ca=%00", "parameter ca has a NUL"),
     ],
 )
-def test_a_uri_that_is_none_is_refused_by_its_part(uri: str, words: str) -> None:
+def test_invalid_sink_uri_is_refused_naming_wrong_part_without_password(uri: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_sink_uri(uri)
     text = str(refused.value)
@@ -88,7 +88,7 @@ def test_a_uri_that_is_none_is_refused_by_its_part(uri: str, words: str) -> None
 
 
 @pytest.mark.parametrize("name", ["topic", "addresses", "sink-uri", "security"])
-def test_what_stands_before_the_parameters_is_none_of_them(name: str) -> None:
+def test_sink_uri_parameter_named_like_topic_or_addresses_is_refused(name: str) -> None:
     """?topic=other was the topic, whatever the path said."""
     with pytest.raises(ConfigError, match=f"sink-uri: {name} is no parameter"):
         section(sink_uri=f"kafka://a/t?{name}=other")
@@ -97,24 +97,24 @@ def test_what_stands_before_the_parameters_is_none_of_them(name: str) -> None:
 @pytest.mark.parametrize("uri", [{}, {"sink_uri": "kafka://a/t?sasl-user=u"}])
 @pytest.mark.parametrize("tables", [{}, {"kafka_config": {"sasl-user": "u"}}])
 @pytest.mark.parametrize("security", ["hidden", 5, ["hidden"], [["sasl-password", "hidden"]], [{"ca": "hidden"}]])
-def test_security_that_is_no_section_is_refused(uri: dict[str, Any], tables: dict[str, Any], security: object) -> None:
+def test_security_of_wrong_type_is_refused(uri: dict[str, Any], tables: dict[str, Any], security: object) -> None:
     with pytest.raises(ConfigError) as refused:
         section(security=security, **uri, **tables)
     assert str(refused.value) == "syncer.to.security: a section was expected"
 
 
-def test_a_file_s_name_that_no_file_has_is_refused() -> None:
+def test_tls_file_name_with_nul_byte_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"syncer\.to\.security"):
         checked(security={"ca": "a\0b"})
 
 
-def test_a_parameter_that_is_no_setting_is_refused() -> None:
+def test_unknown_sink_uri_parameter_is_refused() -> None:
     with pytest.raises(ValueError, match="no-such-thing"):
         section(sink_uri="kafka://a/t?no-such-thing=1")
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_a_uri_or_refused(text: str) -> None:
+def test_any_sink_uri_text_is_parsed_or_refused_with_config_error(text: str) -> None:
     try:
         parsed = parse_sink_uri("kafka://" + text)
     except (ConfigError, ValueError):
@@ -122,7 +122,7 @@ def test_any_text_is_a_uri_or_refused(text: str) -> None:
     assert parsed.addresses and parsed.topic
 
 
-def test_no_address_and_no_topic_are_said() -> None:
+def test_missing_address_or_topic_is_refused() -> None:
     with pytest.raises(ConfigError, match="no Kafka address"):
         section(topic="t").check()
     with pytest.raises(ConfigError, match=r"syncer\.to\.topic"):
@@ -132,14 +132,14 @@ def test_no_address_and_no_topic_are_said() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "scram-sha-256", "SCRAM-SHA-512"])
-def test_a_password_mechanism_needs_user_and_password(mechanism: str) -> None:
+def test_sasl_password_mechanism_without_password_is_refused(mechanism: str) -> None:
     with pytest.raises(ConfigError, match=f"{mechanism.upper()} needs sasl-user and sasl-password"):
         checked(security={"sasl-mechanism": mechanism, "sasl-user": "u"})
     told = checked(security={"sasl-mechanism": mechanism, "sasl-user": "u", "sasl-password": "p"})
     assert told["sasl.mechanism"] == mechanism.upper()
 
 
-def test_oauth_is_told_to_the_library_with_its_secret_decoded() -> None:
+def test_oauth_settings_reach_library_with_decoded_secret() -> None:
     oauth = {"sasl-oauth-client-id": "c", "sasl-oauth-client-secret": SECRET, "sasl-oauth-token-url": "https://i/t"}
     told = checked(security={**oauth, "sasl-oauth-scopes": "a,b"})
     assert told["sasl.mechanism"] == "OAUTHBEARER" and told["sasl.oauthbearer.method"] == "oidc"
@@ -153,12 +153,12 @@ def test_oauth_is_told_to_the_library_with_its_secret_decoded() -> None:
 
 
 @pytest.mark.parametrize("security", [{"sasl-mechanism": "GSSAPI"}, {"sasl-gssapi-realm": "R"}])
-def test_gssapi_is_refused_with_what_can_be_done(security: dict[str, str]) -> None:
+def test_gssapi_is_refused_with_remedy(security: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="needs a Kafka client library built with it"):
         checked(security=security)
 
 
-def test_tls_files_are_looked_for_before_anything_starts(tmp_path: Path) -> None:
+def test_unreadable_tls_file_is_refused_by_config_check(tmp_path: Path) -> None:
     there = tmp_path / "ca.pem"
     there.write_text("x")
     told = checked(security={"ca": str(there)})
@@ -169,13 +169,13 @@ def test_tls_files_are_looked_for_before_anything_starts(tmp_path: Path) -> None
         checked(security={"cert": str(there)})
 
 
-def test_a_setting_that_apply_depends_on_cannot_be_changed() -> None:
+def test_client_setting_needed_by_transactions_cannot_be_overridden() -> None:
     with pytest.raises(ConfigError, match=r"transactional\.id cannot be set"):
         checked(client={"transactional.id": "x", "linger.ms": "5"})
     assert checked(client={"linger.ms": "5"})["linger.ms"] == "5"
 
 
-def test_the_client_id_is_one_that_kafka_takes() -> None:
+def test_default_client_id_is_valid_for_kafka_and_invalid_one_refused() -> None:
     assert checked()["client.id"] == "drainer_a_8249"
     with pytest.raises(ConfigError, match="kafka-client-id"):
         checked(kafka_client_id="a b")
@@ -190,6 +190,6 @@ def test_the_client_id_is_one_that_kafka_takes() -> None:
         {"sasl-oauth-client-id": "c", "sasl-oauth-client-secret": SECRET, "sasl-oauth-token-url": "https://i/t"},
     ],
 )
-def test_the_client_library_takes_what_it_is_told(security: dict[str, Any]) -> None:
+def test_client_library_accepts_settings_of_each_security_section(security: dict[str, Any]) -> None:
     """It refuses names and values that it does not know when a client is made; nothing is connected."""
     assert Producer({**checked(security=security), "log_level": 0}) is not None

@@ -109,7 +109,7 @@ notes = st.dictionaries(st.text(max_size=3), st.integers(), max_size=3)
 
 
 @given(st.lists(st.tuples(positions, jobs, notes, st.booleans(), st.integers(0, 60)), min_size=1, max_size=8))
-def test_what_is_read_is_what_was_written_whatever_is_compacted(
+def test_control_document_reads_back_equal_after_any_compaction(
     states: list[tuple[Stored, dict[int, int], dict[str, int], bool, int]],
 ) -> None:
     """By one driver after another, each of which claims."""
@@ -134,7 +134,7 @@ def test_what_is_read_is_what_was_written_whatever_is_compacted(
         before = after
 
 
-def test_what_an_older_driver_writes_is_in_nobody_s_way() -> None:
+def test_records_of_older_epoch_do_not_change_document() -> None:
     """Where nothing fences it off, and even if compaction leaves nothing but its last words."""
     log = Log()
     old = Document(Stored(5, 1, 0, "old"))
@@ -150,7 +150,7 @@ def test_what_an_older_driver_writes_is_in_nobody_s_way() -> None:
     assert document_of(log.records, "x") == new
 
 
-def test_a_driver_that_claimed_and_died_has_changed_nothing() -> None:
+def test_claim_without_position_changes_no_document() -> None:
     log = Log()
     before = Document(Stored(5, 1, 0, "old"), {4: JobMark(4, DONE, 5)})
     for key, value in changed(Document(), before):
@@ -159,7 +159,7 @@ def test_a_driver_that_claimed_and_died_has_changed_nothing() -> None:
     assert document_of(log.records, "x") == before
 
 
-def test_a_claim_behind_ours_fences_us_off() -> None:
+def test_later_claim_fences_driver() -> None:
     log = Log()
     mine = log.append(CLAIM, claim_value(Identity(7, "main", "n")))
     check_claims(log.records, mine, "x")
@@ -168,7 +168,7 @@ def test_a_claim_behind_ours_fences_us_off() -> None:
         check_claims(log.records, mine, "x")
 
 
-def test_claims_of_several_changefeeds_do_not_hide_one_another() -> None:
+def test_claims_of_several_changefeeds_are_kept_apart_after_compaction() -> None:
     """Also when the topic is compacted; one that is taken back is none."""
     log = Log()
     ours, theirs = Identity(7, "main", "n"), Identity(7, "other", "m")
@@ -189,7 +189,7 @@ def test_claims_of_several_changefeeds_do_not_hide_one_another() -> None:
         check_claims(log.records, mine, "x", (7, "main"))
 
 
-def test_a_new_epoch_deletes_what_the_former_one_wrote() -> None:
+def test_new_epoch_deletes_records_of_former_epoch() -> None:
     """Else the topic would grow with each start."""
     jobs = {id_: JobMark(id_, DONE, 30 + id_) for id_ in (1, 2)}
     before = Document(Stored(40, 3, 5, node_id="n"), jobs=jobs)
@@ -201,7 +201,7 @@ def test_a_new_epoch_deletes_what_the_former_one_wrote() -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_claim_in_a_log_that_was_made_anew_fences_us_off(after: bool) -> None:
+def test_claim_in_recreated_control_topic_fences_driver(after: bool) -> None:
     """Whose offset is smaller than that of ours, or another record has ours."""
     log, mine = Log(), 57
     log.append(CLAIM, claim_value(Identity(7, "main", "d2")))
@@ -214,7 +214,7 @@ def test_a_claim_in_a_log_that_was_made_anew_fences_us_off(after: bool) -> None:
         check_claims(log.records[1:], mine, "x")
 
 
-def test_a_claim_with_another_id_at_the_offset_of_ours_fences_us_off() -> None:
+def test_claim_with_other_id_at_same_offset_fences_driver() -> None:
     """Each start on a new control topic has the same offsets."""
     log = Log()
     mine = log.append(CLAIM, claim_value(Identity(7, "main", "d2"), "theirs"))
@@ -232,7 +232,7 @@ def test_a_driver_knows_its_claim_by_its_id(is_ours: bool) -> None:
         driver.check(log.records)
 
 
-def test_a_mark_is_of_its_range_and_cut() -> None:
+def test_slot_mark_counts_only_for_its_range_and_slots() -> None:
     log = Log()
     assert not is_marked(log.records, INTENT, "x")
     log.append(MARK_KEY, mark_value(replace(INTENT, after_ts=50, until_ts=100)))
@@ -244,7 +244,7 @@ def test_a_mark_is_of_its_range_and_cut() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b"{}", b"7", b'{"commit_ts": "x"}', b"\xff"])
-def test_what_others_wrote_is_refused_by_name(value: bytes) -> None:
+def test_invalid_control_record_is_refused_with_topic_name(value: bytes) -> None:
     wanted = pytest.raises(DestinationRefused, match=r"topic c.*start the one that wrote it")
     with wanted:
         document_of([Record(0, b"0/position", value)], "topic c")

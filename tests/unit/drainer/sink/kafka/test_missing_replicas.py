@@ -21,7 +21,7 @@ def topic(*partitions: PartitionMetadata) -> TopicMetadata:
     return made
 
 
-def test_what_is_missing_is_named_with_the_broker_s_own_words() -> None:
+def test_missing_replicas_are_named_with_brokers_error() -> None:
     found = {
         "a": topic(
             partition(1, [1, 2, 3], [3, 1, 2]),
@@ -37,5 +37,5 @@ def test_what_is_missing_is_named_with_the_broker_s_own_words() -> None:
     ]
 
 
-def test_a_topic_or_partition_that_is_not_told_of_is_left_out() -> None:
+def test_missing_replicas_skips_topics_and_partitions_without_metadata() -> None:
     assert missing_replicas({"a": topic(partition(1, [1], [1]))}, [("a", 1), ("b", 0)]) == []

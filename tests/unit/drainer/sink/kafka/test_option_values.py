@@ -49,7 +49,7 @@ def refused(name: str, value: object, words: str) -> None:
         assert words in problem["msg"] and f"not {value!r}" in problem["msg"]
 
 
-def test_the_lists_are_complete() -> None:
+def test_option_lists_hold_every_duration_number_and_boolean() -> None:
     assert {"dial-timeout", "read-timeout", "write-timeout", "retry-for", "transaction-timeout"} < set(DURATIONS)
     assert {"max-message-bytes", "partition-num", "max-retry", "kafka-max-messages"} < set(NUMBERS)
     assert {"exactly-once", "safe-mode", "enable-tls"} < set(BOOLEANS)
@@ -57,27 +57,27 @@ def test_the_lists_are_complete() -> None:
 
 
 @pytest.mark.parametrize("name", DURATIONS)
-def test_no_duration(name: str) -> None:
+def test_invalid_duration_in_sink_uri_is_refused(name: str) -> None:
     values: list[str] = ["-1s", "-1ms", "1", "1.5", "s", "", " ", "nan", "NaNs", "inf", "9999999h", "9" * 30 + "s"]
     for value in values:
         refused(name, value, "a duration was expected, from ")
 
 
 @pytest.mark.parametrize("name", DURATIONS)
-def test_no_duration_in_a_file(name: str) -> None:
+def test_invalid_duration_in_config_file_is_refused(name: str) -> None:
     values: list[object] = [-1, 1, 1.5, float("nan"), float("inf"), True, 10**30, None, ["1s"]]
     for value in values:
         refused(name, value, "a duration was expected, from ")
 
 
-def test_a_duration_of_zero_is_no_timeout() -> None:
+def test_zero_duration_is_refused_except_for_retry_for() -> None:
     """sarama, which TiCDC uses, refuses it, too. retry-for = 0 means: do not retry."""
     for name in set(DURATIONS) - {"retry-for"}:
         refused(name, "0s", "a duration was expected, from ")
     assert of_file("retry-for", "0s").retry_for == timedelta(0)
 
 
-def test_durations_as_in_go() -> None:
+def test_duration_in_go_syntax_within_bounds_is_accepted() -> None:
     assert of_uri("dial-timeout", "1.5s").dial_timeout == timedelta(seconds=1.5)
     assert of_uri("read-timeout", "5m").read_timeout == timedelta(minutes=5)
     refused("read-timeout", "5m1s", "from 1ms to 5m")
@@ -86,7 +86,7 @@ def test_durations_as_in_go() -> None:
     assert of_file("retry-for", "8760h").retry_for == timedelta(days=365)
 
 
-def test_the_client_library_accepts_the_bounds() -> None:
+def test_client_library_accepts_timeouts_at_their_bounds() -> None:
     from confluent_kafka import Producer
 
     for value in ("1ms", "5m"):
@@ -103,16 +103,16 @@ def test_the_client_library_accepts_the_bounds() -> None:
     "value",
     ["1.5", "1.0", "1.5 B", ".5", "-1", "-1 MiB", "nan", "inf", "", " ", "0", "1e6", "x", "3 GiB", "9" * 30],
 )
-def test_no_size(value: str) -> None:
+def test_invalid_size_in_sink_uri_is_refused(value: str) -> None:
     refused("max-message-bytes", value, "a size was expected, from 1 byte to 2147483647 bytes")
 
 
 @pytest.mark.parametrize("value", [1.5, 1.0, float("nan"), -1, 0, 1 << 31, True, None])
-def test_no_size_in_a_file(value: object) -> None:
+def test_invalid_size_in_config_file_is_refused(value: object) -> None:
     refused("max-message-bytes", value, "a size was expected, from 1 byte to 2147483647 bytes")
 
 
-def test_sizes() -> None:
+def test_size_with_and_without_unit_is_accepted() -> None:
     for value, size in (
         ("1048576", 1 << 20),
         ("10 MiB", 10 << 20),
@@ -124,13 +124,13 @@ def test_sizes() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(NUMBERS) - {"max-message-bytes"}))
-def test_no_number(name: str) -> None:
+def test_invalid_number_in_sink_uri_is_refused(name: str) -> None:
     for value in ("1.5", "1.0", "1_0", " 1", "1 ", "+1", "0x1", "٣", "nan", "inf", "", "true", "9" * 20, "9" * 30):
         refused(name, value, "a whole number was expected, from ")
 
 
 @pytest.mark.parametrize("name", sorted(set(NUMBERS) - {"max-message-bytes"}))
-def test_no_number_in_a_file(name: str) -> None:
+def test_invalid_number_in_config_file_is_refused(name: str) -> None:
     values: list[object] = [1.5, 1.0, float("nan"), float("inf"), True, 10**30, -(10**30), None, [1]]
     for value in values:
         refused(name, value, "a whole number was expected, from ")
@@ -153,39 +153,39 @@ def test_no_number_in_a_file(name: str) -> None:
         ("required-acks", "-2"),
     ],
 )
-def test_numbers_out_of_bounds(name: str, value: str) -> None:
+def test_number_out_of_bounds_is_refused(name: str, value: str) -> None:
     refused(name, value, "a whole number was expected, from ")
     refused(name, int(value), "a whole number was expected, from ")
 
 
-def test_numbers_without_effect_are_those_of_ticdc_s_type() -> None:
+def test_number_without_effect_takes_range_of_ticdcs_type() -> None:
     """TiCDC ignores a negative max-retry."""
     assert of_uri("max-retry", "-1").max_retry == -1
     assert of_uri("max-retry", str((1 << 63) - 1)).max_retry == (1 << 63) - 1
 
 
 @pytest.mark.parametrize("name", BOOLEANS)
-def test_no_boolean(name: str) -> None:
+def test_invalid_boolean_in_sink_uri_is_refused(name: str) -> None:
     values: list[str] = ["", " ", "yes", "no", "on", "off", "y", "2", "-1", "tRUE", "nan", " true"]
     for value in values:
         refused(name, value, "true or false was expected")
 
 
 @pytest.mark.parametrize("name", BOOLEANS)
-def test_no_boolean_in_a_file(name: str) -> None:
+def test_invalid_boolean_in_config_file_is_refused(name: str) -> None:
     values: list[object] = [0, 1, 1.0, float("nan"), None, [True]]
     for value in values:
         refused(name, value, "true or false was expected")
 
 
 @pytest.mark.parametrize(("value", "wanted"), [(one, one in _TRUE) for one in (*_TRUE, *_FALSE)])
-def test_booleans_as_in_go(value: str, wanted: bool) -> None:
+def test_boolean_in_go_syntax_is_accepted(value: str, wanted: bool) -> None:
     assert of_uri("auto-create-topic", value).auto_create_topic is wanted
     assert of_uri("insecure-skip-verify", value).security.insecure_skip_verify is wanted
 
 
 @pytest.mark.parametrize("name", ["open", "debezium"])
-def test_booleans_of_sections(name: str) -> None:
+def test_invalid_boolean_in_nested_section_is_refused(name: str) -> None:
     with pytest.raises(ValidationError, match="true or false was expected, not 1"):
         of_file(name, {"output-old-value": 1})
     with pytest.raises(ValidationError, match="true or false was expected, not 'yes'"):
@@ -203,7 +203,7 @@ def test_booleans_of_sections(name: str) -> None:
         ("enable-tidb-extension=yes", "enable-tidb-extension: invalid syntax"),
     ],
 )
-def test_readers_refuse_the_same(parameter: str, words: str) -> None:
+def test_kafka_address_of_readers_refuses_invalid_parameters(parameter: str, words: str) -> None:
     with pytest.raises(ConfigError) as error:
         kafka_address(f"{BASE}{parameter}", "c", {})
     assert words in str(error.value)

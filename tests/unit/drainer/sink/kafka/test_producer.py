@@ -44,26 +44,26 @@ from drainer.sink.retry import Patience
         (KafkaError.INVALID_TIMESTAMP, DestinationRefused),
     ],
 )
-def test_what_an_error_means(code: int, kind: type[Exception]) -> None:
+def test_kafka_error_code_maps_to_exception_class(code: int, kind: type[Exception]) -> None:
     found = meaning(KafkaError(code), "producer x")
     assert type(found) is kind
     assert str(found).startswith("producer x: ")
 
 
-def test_a_partition_that_is_gone_is_waited_for_with_the_remedy() -> None:
+def test_unknown_partition_error_is_retried_and_names_remedy() -> None:
     found = meaning(KafkaError(KafkaError._UNKNOWN_PARTITION), "topic t")
     assert type(found) is ProducerLost
     assert "created again with fewer partitions, give it as many as before" in str(found)
 
 
 @pytest.mark.parametrize(("given", "needed"), [((), "Write"), (("Describe",), "Describe")])
-def test_a_right_that_is_missing_is_named(given: tuple[str, ...], needed: str) -> None:
+def test_authorization_error_names_missing_right(given: tuple[str, ...], needed: str) -> None:
     found = meaning(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "topic t", *given)
     assert str(found).endswith(f": this user needs {needed} on the topic")
 
 
 @given(st.lists(st.integers(1, 5), max_size=20), st.data())
-def test_what_is_held_is_told_by_how_many_messages_are_left(counts: list[int], data: st.DataObject) -> None:
+def test_unacknowledged_bytes_cover_all_messages_left(counts: list[int], data: st.DataObject) -> None:
     """Never less than the bytes of those that are not acknowledged."""
     held = _Unacknowledged()
     sizes: list[int] = []  # of each message, all those of a chunk alike
@@ -78,7 +78,7 @@ def test_what_is_held_is_told_by_how_many_messages_are_left(counts: list[int], d
 
 
 @given(st.lists(st.integers(0, 3000), max_size=60), st.integers(1, 2000))
-def test_chunks_are_bounded_and_whole(sizes: list[int], factor: int) -> None:
+def test_chunks_are_bounded_and_hold_every_message_in_order(sizes: list[int], factor: int) -> None:
     keys = (None, b"", b"key")
     messages = [Message(keys[n % 3], bytes(size * factor % (1 << 20)), 1, n) for n, size in enumerate(sizes)]
     chunks = list(_chunks(messages))
@@ -93,7 +93,7 @@ def test_chunks_are_bounded_and_whole(sizes: list[int], factor: int) -> None:
 
 
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=60), st.integers(1, 2000), st.booleans())
-def test_columns_are_given_to_the_library_as_their_messages_are(sizes: list[int], factor: int, with_keys: bool) -> None:
+def test_chunks_of_columns_equal_chunks_of_their_messages(sizes: list[int], factor: int, with_keys: bool) -> None:
     keys = pa.array([(None, b"", b"key")[n % 3] if with_keys else None for n in range(len(sizes))], pa.large_binary())
     values = pa.array([bytes(size * factor % (1 << 20)) for size in sizes], pa.large_binary())
     columns = EncodedColumns(keys, values, np.zeros(len(sizes), np.uint64))
@@ -106,12 +106,12 @@ def test_columns_are_given_to_the_library_as_their_messages_are(sizes: list[int]
     assert [one.get("key") for chunk, _ in found for one in chunk] == keys.to_pylist()
 
 
-def test_a_setting_that_the_library_does_not_know_is_refused() -> None:
+def test_producer_setting_unknown_to_library_is_refused() -> None:
     with pytest.raises(DestinationRefused, match="no-such"):
         Producer({"no-such.setting": "1"})
 
 
-def test_a_broker_that_is_not_there_is_waited_for_and_told() -> None:
+def test_unreachable_broker_is_retried_until_deadline_or_stop() -> None:
     producer = Producer({"bootstrap.servers": "127.0.0.1:1"}, transactional_id="x")
     with pytest.raises(DestinationDown, match="init_transactions"):
         producer.init("t", Patience("x", 0.5))
@@ -123,14 +123,14 @@ def test_a_broker_that_is_not_there_is_waited_for_and_told() -> None:
 
 
 @pytest.mark.parametrize("seconds", [1.0, 59.0, 300.0])
-def test_every_transaction_timeout_that_may_be_set_is_taken(seconds: float) -> None:
+def test_producer_accepts_every_allowed_transaction_timeout(seconds: float) -> None:
     """The library refuses one that is shorter than it waits for an answer, which is a minute by default."""
     settings = {"bootstrap.servers": "127.0.0.1:1"}
     for more in ({}, {"socket.timeout.ms": "60000"}):  # as it is configured for all clients
         Producer({**settings, **more}, transactional_id="t", transaction_timeout_s=seconds).drop()
 
 
-def test_a_fatal_error_that_the_library_has_lost_asks_for_a_new_producer() -> None:
+def test_flush_failing_without_exception_asks_for_new_producer() -> None:
     """As it does when the brokers have aborted a transaction; other errors of callbacks are none of the brokers'."""
     producer = Producer({"bootstrap.servers": "127.0.0.1:1"})
 
@@ -145,7 +145,7 @@ def test_a_fatal_error_that_the_library_has_lost_asks_for_a_new_producer() -> No
     producer.drop()
 
 
-def test_the_library_is_connected_before_it_initialises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producer_connects_to_brokers_before_init_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one question the connection to the broker may not be there yet, and the library waits half a second."""
     asked: list[str] = []
 

@@ -50,7 +50,7 @@ def events_of(partition: str, pieces: Sequence[Sequence[int]]) -> dict[int, list
 
 
 @given(keys=st.lists(st.integers(0, 1000), min_size=2, max_size=30, unique=True), data=st.data())
-def test_a_transaction_in_pieces_is_in_one_partition_by_conflict(keys: list[int], data: st.DataObject) -> None:
+def test_conflict_dispatch_keeps_transaction_in_pieces_in_one_partition(keys: list[int], data: st.DataObject) -> None:
     """However it is cut: between two resolved events a transaction's events on a table are in one partition."""
     at = data.draw(st.integers(1, len(keys) - 1))
     cut, otherwise = events_of("conflict", [keys[:at], keys[at:]]), events_of("conflict", [[key] for key in keys])
@@ -60,7 +60,7 @@ def test_a_transaction_in_pieces_is_in_one_partition_by_conflict(keys: list[int]
 
 
 @pytest.mark.parametrize("partition", ["index-value", "table", "ts"])
-def test_pieces_go_where_the_whole_would(partition: str) -> None:
+def test_pieces_of_transaction_get_partitions_of_the_whole(partition: str) -> None:
     keys = list(range(40))
     whole, cut = events_of(partition, [keys]), events_of(partition, [keys[:13], keys[13:]])
     assert whole == cut
@@ -96,7 +96,7 @@ def sent(
 
 @FEW
 @given(st.lists(st.text(max_size=9), max_size=40), st.integers(1, 5))
-def test_columns_become_the_messages_of_their_rows(texts: list[str], max_rows: int) -> None:
+def test_messages_from_columns_equal_messages_from_rows(texts: list[str], max_rows: int) -> None:
     options = ProtocolOptions("open-protocol", max_batch_size=max_rows)
     given_ = [text.encode() for text in texts]
     rows = sent(options, 1 << 20, given_, rows_alone=True)
@@ -120,7 +120,7 @@ ONE_ROW = [
 
 @pytest.mark.parametrize("options", ONE_ROW, ids=lambda options: f"{options.protocol} {options.encoding_format}")
 @pytest.mark.parametrize("count", [1, 40, 400])
-def test_columns_become_messages_of_one_row(options: ProtocolOptions, count: int) -> None:
+def test_one_row_messages_from_columns_equal_those_from_rows(options: ProtocolOptions, count: int) -> None:
     """Inserts, updates and deletes beside one another, of few rows and of many."""
     texts = [b"%d" % (number % 7) * (number % 5) for number in range(count)]
     rows = sent(options, 1 << 20, texts, rows_alone=True)
@@ -144,7 +144,7 @@ def test_deletes_without_a_handle_key_are_left_out_of_avro() -> None:
         sent(replace(options, avro_delete_without_key="stop"), 1 << 20, texts, rows_alone=False, info=keyless)
 
 
-def test_rows_of_one_transaction_are_one_secondary_binlog() -> None:
+def test_secondary_binlog_holds_all_rows_of_transaction() -> None:
     """Beside transactions of one row, whose messages are made of columns where there is no other."""
     options = ProtocolOptions("secondary-binlog")
     router = Router([DispatchRule(("*.*",), partition="table")], "shop", protocol=options.protocol)
@@ -163,7 +163,7 @@ def test_rows_of_one_transaction_are_one_secondary_binlog() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 7, 20])
-def test_a_row_too_large_for_its_topic_is_looked_at_alone(place: int) -> None:
+def test_oversized_row_alone_becomes_handle_key_only(place: int) -> None:
     """All of the others are whole, in their order."""
     options = ProtocolOptions("open-protocol", max_message_bytes=4096, large_message_handle_option="handle-key-only")
     texts = [b"x" * (4096 if number == place else 9) for number in range(21)]
@@ -175,7 +175,7 @@ def test_a_row_too_large_for_its_topic_is_looked_at_alone(place: int) -> None:
     assert max(message.length for message in found) <= 4096
 
 
-def test_schemas_that_are_registered_have_what_column_selectors_leave() -> None:
+def test_registered_schemas_hold_only_selected_columns() -> None:
     """Of rows that are there, and of all that a view may have."""
     router = Router([], "shop", protocol="avro", selectors=[SelectorRule(("db.*",), ("*", "!text"))])
     options = ProtocolOptions("avro", schema_registry="http://r")

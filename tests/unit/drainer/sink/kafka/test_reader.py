@@ -29,14 +29,14 @@ def reader(monkeypatch: pytest.MonkeyPatch, *, written: Sequence[int], stable: S
     return Reader({"bootstrap.servers": "k1:9092"}, "control")
 
 
-def test_an_end_is_told_behind_the_marker_that_came_between_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settled_end_is_behind_commit_marker_written_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker acknowledges a commit before its marker is there. Where the end without it was told, an executor would
     take the marker for something that another drainer wrote, and read the whole control topic for every slot."""
     found = reader(monkeypatch, written=[6, 7], stable=[7, 7])
     assert found.settled_end(0, Patience("ends", 0.0)) == 7
 
 
-def test_an_open_transaction_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settled_end_waits_for_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     found = reader(monkeypatch, written=[6, 7], stable=[5, 7])
     assert found.settled_end(0, Patience("ends", 60.0)) == 7
 

@@ -28,7 +28,7 @@ def client(registry: Registry, *, wait_s: float = 60, **more: str) -> SchemaRegi
     return SchemaRegistry(access_of(registry.url, **more), wait_s=wait_s)
 
 
-def test_registered_once_and_looked_up_once() -> None:
+def test_schema_is_registered_once_and_looked_up_once() -> None:
     with serving(Registry()) as served:
         ours = client(served)
         required = [RequiredSchema("a b/c-key", SCHEMA), RequiredSchema("v", SCHEMA.replace('"t"', '"u"'))]
@@ -48,7 +48,7 @@ def test_registered_once_and_looked_up_once() -> None:
     assert pickle.loads(pickle.dumps(ids)) == ids
 
 
-def test_one_schema_under_two_subjects_is_registered_under_both() -> None:
+def test_same_schema_is_registered_under_each_of_two_subjects() -> None:
     with serving(Registry()) as served:
         ids = client(served).register_all([RequiredSchema("a", SCHEMA), RequiredSchema("b", SCHEMA)])
     assert ids == {"a": {fingerprint(SCHEMA): 1}, "b": {fingerprint(SCHEMA): 1}}
@@ -56,7 +56,7 @@ def test_one_schema_under_two_subjects_is_registered_under_both() -> None:
 
 
 @pytest.mark.parametrize("status", [409, 422])
-def test_a_refusal_has_subject_schema_and_the_registrys_own_words(status: int) -> None:
+def test_refused_schema_error_has_subject_schema_and_registry_message(status: int) -> None:
     words = "Schema being registered is incompatible: reader field 'b' has no default"
     with (
         serving(Registry(deque([(status, json.dumps({"error_code": 42201, "message": words}))]))) as served,
@@ -72,7 +72,7 @@ def test_a_refusal_has_subject_schema_and_the_registrys_own_words(status: int) -
     assert str(again) == str(error)
 
 
-def test_words_that_are_no_json_are_shown_too() -> None:
+def test_registry_error_that_is_not_json_is_shown() -> None:
     with (
         serving(Registry(deque([(403, "<h1>not you</h1>")]))) as served,
         pytest.raises(RegistryAnswer, match="HTTP 403: <h1>not you</h1>"),
@@ -81,13 +81,13 @@ def test_words_that_are_no_json_are_shown_too() -> None:
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429])
-def test_what_the_next_try_may_change_is_tried_again(status: int) -> None:
+def test_register_is_retried_after_temporary_http_errors(status: int) -> None:
     with serving(Registry(deque([(status, "later")] * 3))) as served:
         assert client(served).register("s", SCHEMA) == 1
     assert len(served.requests) == 4
 
 
-def test_waiting_ends() -> None:
+def test_registry_that_keeps_failing_is_given_up_at_deadline() -> None:
     with (
         serving(Registry(deque([(500, "never")] * 10_000))) as served,
         pytest.raises(DestinationDown, match="HTTP 500: never"),
@@ -96,7 +96,7 @@ def test_waiting_ends() -> None:
     assert len(served.requests) >= 2
 
 
-def test_nobody_there_is_waited_for_and_named() -> None:
+def test_unreachable_registry_is_reported_with_its_url() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(DestinationDown, match=url):
         SchemaRegistry(RegistryAccess(url), wait_s=0.1).check()
@@ -105,34 +105,34 @@ def test_nobody_there_is_waited_for_and_named() -> None:
 @pytest.mark.parametrize(
     "answer", ["no json", "[]", '{"id":0}', '{"id":"1"}', '{"id":true}', "{}", "null", '{"id":-1}']
 )
-def test_answers_that_are_no_ids(answer: str) -> None:
+def test_registry_answer_without_valid_id_is_refused(answer: str) -> None:
     with serving(Registry(deque([(200, answer)]))) as served, pytest.raises(DestinationRefused):
         client(served).register("s", SCHEMA)
 
 
 @pytest.mark.parametrize("answer", ["{}", '["JSON"]', "[]", "null", "<html>"])
-def test_what_is_no_registry_for_avro_is_refused_at_the_start(answer: str) -> None:
+def test_server_without_avro_support_is_refused_by_check(answer: str) -> None:
     with serving(Registry(deque([(200, answer)]))) as served, pytest.raises(DestinationRefused, match="registry"):
         client(served).check()
 
 
-def test_check() -> None:
+def test_check_of_working_registry_succeeds() -> None:
     with serving(Registry()) as served:
         client(served).check()
 
 
-def test_ids_that_are_not_there() -> None:
+def test_schema_with_unknown_id_raises_lookup_error() -> None:
     with serving(Registry()) as served, pytest.raises(LookupError):
         client(served).schema(7)
 
 
 @pytest.mark.parametrize("answer", ['{"schema":"{}","schemaType":"JSON"}', '{"schema":7}', "[]"])
-def test_schemas_that_are_not_avros(answer: str) -> None:
+def test_schema_answer_that_is_not_avro_is_refused(answer: str) -> None:
     with serving(Registry(deque([(200, answer)]))) as served, pytest.raises(DestinationRefused):
         client(served).schema(7)
 
 
-def test_users_and_tokens() -> None:
+def test_registry_access_with_user_in_url_or_token_is_authorized() -> None:
     with serving(Registry(authorization="Basic dTpwOnc=")) as served:
         plain = served.url
         with pytest.raises(RegistryAnswer, match=r"HTTP 401.*who are you"):
@@ -145,7 +145,7 @@ def test_users_and_tokens() -> None:
         client(served, token="secret").check()
 
 
-def test_settings_of_tls_and_token(tmp_path: Path) -> None:
+def test_registry_section_passes_tls_files_and_bearer_token(tmp_path: Path) -> None:
     """As `[syncer.to.registry]` has them."""
     authority = Authority(tmp_path)
     server, ours = authority.issue("server"), authority.issue("client")
@@ -176,7 +176,7 @@ def test_settings_of_tls_and_token(tmp_path: Path) -> None:
             SchemaRegistry(access({**settings, "ssl-ca-location": ""})).check()
 
 
-def test_a_redirect_is_not_followed() -> None:
+def test_registry_redirect_is_not_followed() -> None:
     """It would take the password along."""
     with serving(Registry()) as other:
         for status in (301, 302, 307, 308):
@@ -188,7 +188,7 @@ def test_a_redirect_is_not_followed() -> None:
     assert other.requests == []
 
 
-def test_tls(tmp_path: Path) -> None:
+def test_registry_over_tls_checks_server_and_client_certificates(tmp_path: Path) -> None:
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
     server, ours = authority.issue("server"), authority.issue("client")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.ca))
@@ -206,20 +206,20 @@ def test_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8081", "ftp://u:secret@h", "http://", "http://u:secret@h:port", "//h"])
-def test_urls_that_are_none(url: str) -> None:
+def test_invalid_registry_url_is_refused_without_showing_password(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         access_of(url)
     assert "secret" not in str(caught.value)
 
 
-def test_what_a_url_says() -> None:
+def test_registry_url_gives_base_url_user_and_password() -> None:
     access = access_of("https://u%40x:p%2Fw@reg:8081/api//", ca="")
     assert (access.url, access.user, access.password) == ("https://reg:8081/api", "u@x", "p/w")
     assert "p/w" not in repr(access)
     assert access_of("http://u:p@h", user="v", password="w") == RegistryAccess("http://h", "v", "w")
 
 
-def test_an_address_at_which_no_registry_is_says_what_is_wanted() -> None:
+def test_url_without_registry_is_refused_with_expected_form() -> None:
     with serving(Registry(script=deque([(404, "404 page not found")]))) as served:
         with pytest.raises(
             DestinationRefused, match="HTTP 404: 404 page not found: schema-registry must be the URL at"

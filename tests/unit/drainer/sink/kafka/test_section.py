@@ -27,7 +27,7 @@ def section(**settings: Any) -> KafkaSection:
     return made
 
 
-def test_a_sink_uri_of_ticdc_says_it_all() -> None:
+def test_ticdc_sink_uri_sets_config_options_and_router() -> None:
     uri = (
         "kafka://a:1,b:2/shop?protocol=canal-json&partition-num=6&max-message-bytes=1048576&replication-factor=3"
         "&enable-tidb-extension=true&auto-create-topic=false&max-batch-size=4&compression=zstd&kafka-version=2.4.0"
@@ -60,7 +60,7 @@ def test_each_protocol_option_set_by_its_name_reaches_the_encoder() -> None:
         assert text.startswith(f"for {protocols_text(option.packages)}: ") == bool(option.packages), name
 
 
-def test_what_travels_shows_no_password_and_can_be_pickled() -> None:
+def test_pickled_kafka_config_keeps_password_and_repr_hides_it() -> None:
     config = section(security={"sasl-user": "u", "sasl-password": "s3cret"}).kafka()
     assert "s3cret" not in repr(config)
     assert pickle.loads(pickle.dumps(config)) == config
@@ -87,12 +87,12 @@ def test_what_travels_shows_no_password_and_can_be_pickled() -> None:
         ({"dispatchers": [{"matcher": ["a.b"], "topic": "{table}-{schema}"}]}, "topic expression"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_kafka_section_with_conflicting_settings_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         section(**settings).kafka()
 
 
-def test_without_exactly_once_fewer_acknowledgements_do() -> None:
+def test_required_acks_below_all_accepted_without_exactly_once() -> None:
     config = section(exactly_once=False, required_acks="0").kafka()
     assert (config.exactly_once, config.producer["acks"], config.producer["enable.idempotence"]) == (
         False,
@@ -106,7 +106,7 @@ def test_transactional_ids_begin_with_the_control_topic() -> None:
     assert (config.driver_id, config.slot_id(3)) == ("c-driver", "c-3")
 
 
-def test_nothing_is_connected_before_it_is_opened() -> None:
+def test_sink_connects_to_nothing_before_open() -> None:
     made = make(section(), SyncerSettings(spread=False))
     assert (made.name, made.parallel) == ("kafka://k:9092/t", None)
     made.interrupt()
@@ -114,14 +114,14 @@ def test_nothing_is_connected_before_it_is_opened() -> None:
 
 
 @pytest.mark.parametrize(("name", "taken"), [("by-key", "by table"), ("rowid", "index-value")])
-def test_a_dispatcher_that_nobody_knows_is_warned_of(name: str, taken: str) -> None:
+def test_unknown_dispatcher_name_is_warned_of_with_its_substitute(name: str, taken: str) -> None:
     """The start logs each warning."""
     (warning,) = section(dispatchers=[{"matcher": ["shop.*"], "partition": name}]).warnings()
     assert f"'{name}'" in warning
     assert taken in warning
 
 
-def test_a_place_that_takes_no_claims_is_told_at_the_start(tmp_path: Path) -> None:
+def test_claim_check_storage_without_write_access_is_refused_at_open(tmp_path: Path) -> None:
     """Before brokers are asked for anything: here there are none."""
     (tmp_path / "file").write_text("")
     given = {"large_message_handle_option": "claim-check", "claim_check_storage_uri": f"file://{tmp_path}/file"}

@@ -116,13 +116,13 @@ def writer(epoch: int = 3) -> KafkaSlotWriter:
     return KafkaSlotWriter(CONFIG, publication, epoch, INTENT, "x", (7, 7, 7), claim_id=CLAIM_ID)
 
 
-def test_a_topic_that_was_created_again_and_ends_alike_fences_the_writer_off(log: list[tuple[str, Any]]) -> None:
+def test_slot_writer_is_fenced_by_recreated_topic_with_equal_end(log: list[tuple[str, Any]]) -> None:
     with pytest.raises(Fenced, match="the control topic was created again"):
         replace(writer(), claim_id="former").write(0, NO_CHANGES)
     assert log == []
 
 
-def test_without_transactions_rows_are_acknowledged_before_their_mark_is_sent(
+def test_mark_without_transactions_is_sent_after_rows_are_acknowledged(
     log: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Sending, "tells_flushes", True)

@@ -179,7 +179,7 @@ OF_CODEC = """enable-tidb-extension max-batch-size avro-enable-watermark avro-de
 OF_LARGE = "large-message-handle-option large-message-handle-compression claim-check-storage-uri claim-check-raw-value"
 
 
-def test_the_tables_above_have_every_name_of_ticdc() -> None:
+def test_test_tables_hold_every_name_of_ticdcs_settings() -> None:
     paths = [*OF_SINK.split(), *(f"kafka-config.{name}" for name in OF_KAFKA.split())]
     paths += [f"kafka-config.codec-config.{name}" for name in OF_CODEC.split()]
     paths += [f"kafka-config.large-message-handle.{name}" for name in OF_LARGE.split()]
@@ -215,7 +215,7 @@ def seen(settings: dict[str, Any], outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("name", URI)
-def test_a_parameter_of_the_uri(name: str, tmp_path: Path) -> None:
+def test_sink_uri_parameter_of_ticdc_is_taken_warned_of_or_refused(name: str, tmp_path: Path) -> None:
     value, outcome = URI[name]
     seen({"sink-uri": f"kafka://k:9092/t?{name}={value}"}, outcome)
     if isinstance(outcome, Warned):
@@ -223,7 +223,7 @@ def test_a_parameter_of_the_uri(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILE)
-def test_a_setting_of_the_file(path: str) -> None:
+def test_file_setting_of_ticdc_is_taken_warned_of_or_refused(path: str) -> None:
     """Where TiCDC's file has it, and, of what is below kafka-config, under its last name too."""
     value, outcome = FILE[path]
     place = {"addresses": ["k:9092"], "topic": "t"}
@@ -234,7 +234,7 @@ def test_a_setting_of_the_file(path: str) -> None:
         seen({**place, **tomllib.loads(f"{'security.' * in_security}{name} = {value}")}, outcome)
 
 
-def test_what_the_uri_says_wins_over_the_file_s_tables() -> None:
+def test_sink_uri_overrides_nested_tables_of_file() -> None:
     uri = "kafka://k:9092/t?compression=lz4&ca=/uri"
     made = read({"sink-uri": uri, "kafka-config": {"compression": "gzip", "ca": "/file", "key": "/k"}}, check=False)
     assert (made.compression, made.security.ca, made.security.key) == ("lz4", "/uri", "/k")
@@ -271,14 +271,14 @@ CLAIMS = {"large-message-handle-option": "claim-check", "claim-check-storage-uri
         ({"column-selectors": [{"matcher": ["a.b"], "columns": []}]}, "no columns are given"),
     ],
 )
-def test_what_does_not_fit_is_refused(settings: dict[str, Any], words: str) -> None:
+def test_unknown_or_misplaced_ticdc_setting_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises((ConfigError, ValidationError)) as refused:
         read({"addresses": ["k:9092"], "topic": "t", **settings}, check=True)
     assert words in str(refused.value)
 
 
 @pytest.mark.parametrize("value", ["6_0", "\u0663", " 6", "6.0", "abc", "", "true"])
-def test_a_number_in_a_uri_has_digits_alone(value: str) -> None:
+def test_number_in_sink_uri_has_only_digits(value: str) -> None:
     with pytest.raises(ValidationError, match="a whole number was expected"):
         read({"sink-uri": f"kafka://k:9092/t?partition-num={value}"}, check=True)
     assert read({"sink-uri": "kafka://k:9092/t?partition-num=06"}, check=True).partition_num == 6
@@ -287,12 +287,12 @@ def test_a_number_in_a_uri_has_digits_alone(value: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["canal", "maxwell", "craft", "csv"])
-def test_a_protocol_of_ticdc_that_is_not_built_is_refused_by_its_name(name: str) -> None:
+def test_unsupported_ticdc_protocol_is_refused_by_name(name: str) -> None:
     with pytest.raises(ProtocolConfigError, match=f"{name}' of TiCDC is not supported: take "):
         read({"addresses": ["k:9092"], "topic": "t", "protocol": name.upper()}, check=True)
 
 
-def test_what_another_protocol_reads_is_warned_of() -> None:
+def test_setting_of_another_protocol_is_warned_of() -> None:
     place = {"addresses": ["k:9092"], "topic": "t"}
     made = read({**place, "enable-tidb-extension": True, "max-batch-size": 4, "encoding-format": "json"}, check=True)
     (warning,) = made.warnings()
@@ -302,7 +302,7 @@ def test_what_another_protocol_reads_is_warned_of() -> None:
     assert read(place, check=True).warnings() == []
 
 
-def test_old_values_are_left_out_of_the_protocol_that_the_table_names() -> None:
+def test_output_old_value_applies_to_protocol_of_its_section() -> None:
     def old(**settings: Any) -> bool:
         return read({"addresses": ["k:9092"], "topic": "t", **settings}, check=True).options().output_old_value
 

@@ -79,7 +79,7 @@ def version(*matcher: str, ignores_case: bool = True) -> int:
     return counts(rules=[rule], ignores_case=ignores_case).slotting(3).version
 
 
-def test_other_column_selectors_are_another_cut() -> None:
+def test_slotting_version_changes_with_column_selectors() -> None:
     """Which columns are left chooses partitions, and half a range must not have others."""
 
     def cut(*columns: str, matcher: str = "db.*") -> int:
@@ -91,7 +91,7 @@ def test_other_column_selectors_are_another_cut() -> None:
     assert len(set(different)) == len(different)
 
 
-def test_other_rules_are_another_cut() -> None:
+def test_slotting_version_changes_with_dispatch_rules() -> None:
     """Patterns of any length: what is behind their first letters counts, too."""
     assert version("db.*") == version("db.*")
     different = [
@@ -102,14 +102,14 @@ def test_other_rules_are_another_cut() -> None:
     assert version("db./A/") != version("db./A/", ignores_case=False)
 
 
-def test_the_number_of_slots_is_the_intent_s_own() -> None:
+def test_slotting_version_is_independent_of_slot_count() -> None:
     """A control topic that was given more partitions cuts what comes next otherwise, and finishes what was begun."""
     topics = counts()
     assert topics.slotting(3).version == topics.slotting(5).version
     assert (topics.slotting(3).count, topics.slotting(5).count) == (3, 5)
 
 
-def test_a_topic_that_becomes_known_while_another_is_taken_up_stays_known() -> None:
+def test_topic_met_during_partition_count_change_stays_known() -> None:
     """The thread that plans asks for it between the transaction's beginning and its end."""
     topics = counts("later")
     before = topics.slotting(3).version
@@ -122,7 +122,7 @@ def test_a_topic_that_becomes_known_while_another_is_taken_up_stays_known() -> N
     assert topics.notes()["topics"] == {"shop": 5, "later": 3}
 
 
-def test_another_number_of_partitions_is_seen() -> None:
+def test_changed_partition_count_is_detected_by_poll() -> None:
     topics = counts()
     assert isinstance(topics.admin, FakeAdmin)
     assert topics.look(now=True) == []
@@ -131,7 +131,7 @@ def test_another_number_of_partitions_is_seen() -> None:
     assert topics.look() == [], "it is asked for now and then"
 
 
-def test_a_topic_that_was_made_again_is_seen_by_its_id() -> None:
+def test_recreated_topic_is_detected_by_its_id() -> None:
     topics = counts("other")
     assert isinstance(topics.admin, FakeAdmin)
     topics.know(["other"])
@@ -148,7 +148,7 @@ def test_a_topic_that_was_made_again_is_seen_by_its_id() -> None:
         later.look(now=True)
 
 
-def test_what_is_sent_without_transactions_is_recorded_before() -> None:
+def test_announcement_without_transactions_is_recorded_before_sending() -> None:
     """Once for all that comes up to there; by other rules it is refused until the position has passed it."""
     topics = counts(exactly_once=False)
     notes = topics.announcement(50)
@@ -172,7 +172,7 @@ def test_what_is_sent_without_transactions_is_recorded_before() -> None:
     assert counts().announcement(50) is None, "transactions need none of this"
 
 
-def test_what_is_sent_without_transactions_is_recorded_with_its_topics() -> None:
+def test_announcement_without_transactions_names_its_topics() -> None:
     """Also of those that this is the first to go to; with transactions nobody asks which these are."""
     notes = counts(exactly_once=False).announcement(50, iter(["new"]))
     assert notes is not None
@@ -197,7 +197,7 @@ def test_topics_of_brokers_without_ids_are_taken_as_they_are() -> None:
     assert topics.look(now=True) == []
 
 
-def test_what_is_not_wanted_is_refused_by_name() -> None:
+def test_unexpected_partition_count_or_deleted_topic_is_refused_by_name() -> None:
     with pytest.raises(DestinationRefused, match="topic shop has 3 partitions, and partition-num is 4"):
         counts(partition_num=4)
     fewer = counts(partition_num=2)
@@ -216,7 +216,7 @@ def test_what_is_not_wanted_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 16])
-def test_the_slotting_is_kept_while_nothing_changes(slots: int) -> None:
+def test_slotting_object_is_reused_until_topic_is_added(slots: int) -> None:
     topics = counts("other")
     first = topics.slotting(slots)
     assert topics.slotting(slots) is first
@@ -233,7 +233,7 @@ def begun(admin: FakeAdmin, notes: Mapping[str, Any] = MappingProxyType({}), **m
     return made
 
 
-def test_a_topic_is_not_made_with_fewer_replicas_than_must_be_in_sync() -> None:
+def test_topic_creation_with_fewer_replicas_than_min_insync_is_refused() -> None:
     admin = FakeAdmin(min_insync=2)
     with pytest.raises(DestinationRefused, match=r"factor is 1, and the brokers' min\.insync\.replicas is 2"):
         begun(admin)
@@ -242,7 +242,7 @@ def test_a_topic_is_not_made_with_fewer_replicas_than_must_be_in_sync() -> None:
     assert admin.there == {"shop": 3}
 
 
-def test_a_topic_with_fewer_replicas_than_must_be_in_sync_is_refused() -> None:
+def test_existing_topic_with_fewer_replicas_than_min_insync_is_refused() -> None:
     """Also behind its creation, where this user may not ask what the brokers' setting is."""
     words = r"topic shop has partitions with 1 replicas, and its min\.insync\.replicas is 2"
     with pytest.raises(DestinationRefused, match=words):
@@ -254,7 +254,7 @@ def test_a_topic_with_fewer_replicas_than_must_be_in_sync_is_refused() -> None:
 
 
 @pytest.mark.parametrize("acks", ["0", "1"])
-def test_without_acks_of_all_replicas_it_does_not_matter(acks: str) -> None:
+def test_min_insync_replicas_is_ignored_without_acks_all(acks: str) -> None:
     begun(FakeAdmin("shop", min_insync=2), producer={"acks": acks}, exactly_once=False)
     begun(FakeAdmin(min_insync=2), producer={"acks": acks}, exactly_once=False)
 
@@ -292,16 +292,16 @@ def test_topic_that_one_broker_alone_acknowledges_refused_if_set() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "used"), [(0, 3), (1, 1), (2, 2), (3, 3)])
-def test_the_first_partitions_of_the_topic_are_used(wanted: int, used: int) -> None:
+def test_partition_num_limits_partitions_used(wanted: int, used: int) -> None:
     assert begun(FakeAdmin("shop"), partition_num=wanted).publication.counts == {"shop": used}
 
 
-def test_more_partitions_than_there_are_is_an_error() -> None:
+def test_partition_num_above_existing_partitions_is_refused() -> None:
     with pytest.raises(DestinationRefused, match="topic shop has 3 partitions, and partition-num is 4"):
         begun(FakeAdmin("shop"), partition_num=4)
 
 
-def test_a_topic_that_a_broker_does_not_know_yet_is_not_gone() -> None:
+def test_topic_unknown_to_one_broker_is_asked_for_again() -> None:
     """Each question may go to another broker, one of which is behind."""
     admin = FakeAdmin("shop")
     topics = begun(admin)
@@ -311,7 +311,7 @@ def test_a_topic_that_a_broker_does_not_know_yet_is_not_gone() -> None:
     assert not answers
 
 
-def test_a_topic_that_is_made_need_not_be_known_to_the_next_broker() -> None:
+def test_created_topic_need_not_be_known_to_next_broker() -> None:
     admin = FakeAdmin()
     admin.counts = dict  # type: ignore[method-assign]
     assert begun(admin).publication.counts == {"shop": 3}

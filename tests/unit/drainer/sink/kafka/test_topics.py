@@ -64,14 +64,12 @@ def answers(monkeypatch: pytest.MonkeyPatch, topics: Topics, ends: Ends) -> None
     monkeypatch.setattr(topics, "_renew", lambda: None)
 
 
-def test_partitions_that_are_gone_are_left_out(monkeypatch: pytest.MonkeyPatch, made: Topics) -> None:
+def test_ends_omit_partitions_that_no_longer_exist(monkeypatch: pytest.MonkeyPatch, made: Topics) -> None:
     answers(monkeypatch, made, Ends({("gone", 0)}))
     assert made.ends(PLACES, committed=False) == {("t", 0): 7, ("t", 1): 7}
 
 
-def test_a_partition_that_one_broker_does_not_know_is_not_taken_for_gone(
-    monkeypatch: pytest.MonkeyPatch, made: Topics
-) -> None:
+def test_ends_ask_again_for_partition_unknown_to_one_broker(monkeypatch: pytest.MonkeyPatch, made: Topics) -> None:
     """A transaction that is open there would count as ended."""
     answers(monkeypatch, made, Ends({("t", 1), ("gone", 0)}))
     with pytest.raises(DestinationDown, match="asking where partitions end"):
@@ -81,9 +79,7 @@ def test_a_partition_that_one_broker_does_not_know_is_not_taken_for_gone(
     assert made.ends(PLACES, committed=False) == {("t", 0): 7, ("t", 1): 7}
 
 
-def test_a_partition_that_has_no_certain_end_for_lack_of_replicas_is_named(
-    monkeypatch: pytest.MonkeyPatch, made: Topics
-) -> None:
+def test_ends_name_partition_with_too_few_replicas_in_sync(monkeypatch: pytest.MonkeyPatch, made: Topics) -> None:
     """Whether it alone or all partitions of a question are refused."""
     answers(monkeypatch, made, Ends({("lacking", 0)}))
     for places in ([("t", 0), ("lacking", 0)], [("lacking", 0)]):
@@ -93,7 +89,7 @@ def test_a_partition_that_has_no_certain_end_for_lack_of_replicas_is_named(
 
 
 @pytest.mark.parametrize(("partitions", "asked"), [(0, []), (3, [3]), (1000, [256, 256, 256, 232])])
-def test_many_partitions_are_asked_for_with_few_questions(
+def test_ends_of_many_partitions_are_asked_in_batches(
     monkeypatch: pytest.MonkeyPatch, made: Topics, partitions: int, asked: list[int]
 ) -> None:
     """A driver asks for all of them twice when it starts."""
@@ -124,7 +120,7 @@ REFUSED = (KafkaError._TRANSPORT, "b:1/bootstrap: Connect to b:1 failed: Connect
 
 
 @pytest.mark.parametrize("said", [[REFUSED], [REFUSED, DOWN], [DOWN, REFUSED]])
-def test_brokers_that_cannot_be_reached_are_told_with_the_reason(
+def test_unreachable_brokers_are_reported_with_reason(
     monkeypatch: pytest.MonkeyPatch, made: Topics, said: list[tuple[int, str]]
 ) -> None:
     monkeypatch.setattr(made, "_admin", Deaf(made, *said))
@@ -135,7 +131,7 @@ def test_brokers_that_cannot_be_reached_are_told_with_the_reason(
 
 
 @pytest.mark.parametrize("said", [[], [DOWN]])
-def test_a_port_that_closes_connections_is_told(
+def test_port_that_closes_connections_is_reported_as_no_kafka_broker(
     monkeypatch: pytest.MonkeyPatch, made: Topics, said: list[tuple[int, str]]
 ) -> None:
     """As one of etcd does, or one that wants TLS: the library has no word of it."""
@@ -157,7 +153,7 @@ def test_an_error_that_a_broker_answered_is_not_taken_for_brokers_that_are_away(
         made.counts()
 
 
-def test_who_is_not_let_in_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, made: Topics) -> None:
+def test_authentication_failure_is_refused_without_retry(monkeypatch: pytest.MonkeyPatch, made: Topics) -> None:
     made._retry_for_s = 600.0
     wrong = (KafkaError._AUTHENTICATION, "b:1: Authentication failed: Invalid username or password")
     monkeypatch.setattr(made, "_admin", Deaf(made, wrong, DOWN))
@@ -165,7 +161,7 @@ def test_who_is_not_let_in_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, ma
         made.counts()
 
 
-def test_what_was_said_of_an_older_failure_is_not_said_again(monkeypatch: pytest.MonkeyPatch, made: Topics) -> None:
+def test_reason_of_earlier_failure_is_not_reported_again(monkeypatch: pytest.MonkeyPatch, made: Topics) -> None:
     monkeypatch.setattr(made, "_renew", lambda: None)
     monkeypatch.setattr(made, "_admin", Deaf(made, REFUSED))
     for text in ("Connection refused", "no Kafka broker answers"):

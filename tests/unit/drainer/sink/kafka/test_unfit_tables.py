@@ -57,7 +57,7 @@ def opened(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, intent: In
 @pytest.mark.parametrize(
     ("protocol", "wanted"), [("avro&schema-registry=http://r:1", [["db.keyless"]]), ("open-protocol", [])]
 )
-def test_tables_whose_deletes_stop_the_drainer_are_named_once(protocol: str, wanted: list[list[str]]) -> None:
+def test_tables_without_key_are_warned_of_once_for_avro(protocol: str, wanted: list[list[str]]) -> None:
     """At the start, and when a DDL makes one, before any row of it is deleted."""
     uri = f"kafka://k:9092/t?protocol={protocol}"
     sink = make(KafkaSection.model_validate({"sink-uri": uri}, by_name=False), SyncerSettings())
@@ -71,7 +71,7 @@ def test_tables_whose_deletes_stop_the_drainer_are_named_once(protocol: str, wan
 
 @pytest.mark.parametrize("protocol", ["open-protocol", "canal-json", "simple"])
 @pytest.mark.parametrize("settings", [SELECTORS, RULES])
-def test_a_range_of_an_unfit_table_is_not_begun(
+def test_range_with_table_that_settings_do_not_fit_is_not_begun(
     settings: dict[str, Any], protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = opened({**settings, "protocol": protocol}, monkeypatch)
@@ -88,7 +88,7 @@ def test_a_range_of_an_unfit_table_is_not_begun(
         sink.begin(NEXT)
 
 
-def test_a_range_that_was_begun_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_range_is_finished_after_its_table_became_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was begun when its tables fitted; a later table does not keep it open."""
     sink = opened(SELECTORS, monkeypatch, NEXT)
     sink.prepare(view_of(UNFIT))
@@ -102,7 +102,7 @@ def rows_of(info: TableInfo) -> bytes:
 
 
 @pytest.mark.parametrize("settings", [SELECTORS, RULES])
-def test_rows_that_the_driver_writes_are_checked_before_anything_is_recorded(
+def test_rows_written_by_driver_are_checked_before_announcement(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without transactions, what is about to be sent is recorded first, and keeps the settings as an intent does."""

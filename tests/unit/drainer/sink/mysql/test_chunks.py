@@ -39,7 +39,7 @@ def work(rng: random.Random) -> SegmentWork:
 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("limit", [1, 3, 7, 1000])
-def test_the_cut_does_not_depend_on_the_order_of_arrival(phase: Phase, limit: int) -> None:
+def test_chunks_are_independent_of_arrival_order(phase: Phase, limit: int) -> None:
     rng = random.Random(5)
     first = cut(work(rng), phase, limit)
     assert all(cut(work(rng), phase, limit) == first for _ in range(20))
@@ -48,7 +48,7 @@ def test_the_cut_does_not_depend_on_the_order_of_arrival(phase: Phase, limit: in
     assert total == (50 if phase is Phase.DIRECT else 20)
 
 
-def test_tables_that_may_surprise_come_last() -> None:
+def test_tables_with_secondary_unique_keys_come_in_last_chunks() -> None:
     """Ordered changes are never repeated by a fallback, because they are done before one can begin."""
     pieces = cut(work(random.Random(1)), Phase.DIRECT, 3)
     kinds = ["o" if c.ordered else "u" if c.folded[0].shape.secondary_unique else "p" for c in pieces]
@@ -56,7 +56,7 @@ def test_tables_that_may_surprise_come_last() -> None:
     assert all(not chunk.ordered for chunk in cut(work(random.Random(1)), Phase.INSERT, 3))
 
 
-def test_tables_with_keys_of_text_may_surprise_too() -> None:
+def test_tables_with_text_keys_come_in_last_chunks() -> None:
     """The destination may compare them more coarsely (rule 10), which an executor learns only when it writes."""
     text = replace(shape(1), collations=("utf8mb4_bin",))
     pieces = SegmentWork(1, 2, (Folded(text, (net(1),)), Folded(shape(2), (net(2),))), Ordered(()), 0, 0)
@@ -64,7 +64,7 @@ def test_tables_with_keys_of_text_may_surprise_too() -> None:
     assert [c.folded[0].shape.table_id for c in cut(pieces, Phase.DELETE, 1)] == [1]
 
 
-def test_chunks_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = tuple(net(n, 100) for n in range(20))
     monkeypatch.setattr(chunks, "CHUNK_BYTES_MAX", 450)
     pieces = cut(SegmentWork(1, 2, (Folded(shape(1), rows),), Ordered(()), 0, 0), Phase.DIRECT, 1000)
@@ -96,7 +96,7 @@ def where_full(sizes: list[list[int]], limit: int) -> list[list[tuple[int, int]]
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_columns_are_cut_where_rows_are(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_of_columns_equal_chunks_of_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """An open range that was begun one way is finished the other way: chunks that are done must be the same."""
     monkeypatch.setattr(chunks, "CHUNK_BYTES_MAX", 60)
     dice = random.Random(seed)

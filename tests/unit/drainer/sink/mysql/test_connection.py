@@ -38,18 +38,18 @@ def session(answers: Answers) -> Session:
 
 
 @pytest.mark.parametrize("code", [1205, 1213, 8002, 8005, 8022, 8027, 8028, 8113, 8229, 9004, 9007])
-def test_what_was_rolled_back_is_run_again(code: int) -> None:
+def test_error_that_rolled_back_transaction_is_retried(code: int) -> None:
     with pytest.raises(Retry, match=str(code)):
         session(Answers((b"X", code))).execute(b"X")
 
 
 @pytest.mark.parametrize("code", [2006, 2013, 9001, 9002, 9003, 9005])
-def test_what_may_have_happened_is_looked_at_on_a_new_connection(code: int) -> None:
+def test_error_with_unknown_result_loses_connection(code: int) -> None:
     with pytest.raises(ConnectionLost, match=str(code)):
         session(Answers((b"X", code))).execute(b"X")
 
 
-def test_an_assertion_of_tidb_is_tried_again_strictly_and_believed_then() -> None:
+def test_tidb_assertion_error_is_retried_strictly_and_then_raised() -> None:
     answers = Answers((b"COMMIT", 8141), (b"COMMIT", 8141))
     used = session(answers)
     with pytest.raises(Retry, match="8141"):
@@ -59,13 +59,13 @@ def test_an_assertion_of_tidb_is_tried_again_strictly_and_believed_then() -> Non
         used.commit()
 
 
-def test_a_refused_commit_says_what_is_not_written() -> None:
+def test_refused_commit_names_rows_not_written() -> None:
     answers = Answers((b"COMMIT", 8004))
     with pytest.raises(CommitRefused, match=r"rows of \(1, 2\].*8004"):
         run_transaction(session(answers), lambda _: None, "rows of (1, 2]", before="b", after="a")
 
 
-def test_a_refused_statement_does_not_keep_its_connection() -> None:
+def test_connection_of_refused_statement_is_freed_without_garbage_collection() -> None:
     """What nobody refers to any more is closed at once, and with it its locks, without waiting for the collector."""
     answers = Answers((b"X", 1142))
     used = session(answers)

@@ -41,20 +41,20 @@ def give_back(session: OpenSession, config: ServerConfig = CONFIG) -> None:
     connection_pool.give_back(config, session)  # type: ignore[arg-type]
 
 
-def test_one_session_at_a_time_is_used_again_and_again(opened: list[OpenSession]) -> None:
+def test_session_given_back_is_used_again(opened: list[OpenSession]) -> None:
     for _ in range(3):
         give_back(take())
     assert len(opened) == 1
 
 
-def test_a_session_is_never_shared_nor_used_for_another_server(opened: list[OpenSession]) -> None:
+def test_session_in_use_or_of_another_server_is_not_handed_out(opened: list[OpenSession]) -> None:
     first, second = take(), take()
     assert first is not second
     give_back(first)
     assert take(ServerConfig(port=2)) is not first
 
 
-def test_what_is_too_many_or_too_old_is_closed(opened: list[OpenSession], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_beyond_maximum_or_age_are_closed(opened: list[OpenSession], monkeypatch: pytest.MonkeyPatch) -> None:
     for session in [take() for _ in range(connection_pool.KEPT_MAX + 1)]:
         give_back(session)
     assert [session.closed for session in opened] == [False] * connection_pool.KEPT_MAX + [True]

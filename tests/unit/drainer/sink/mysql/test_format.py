@@ -35,7 +35,7 @@ NUMBER = Form.of(FieldType(Tp.LONG, 0, 11, 0))
         (b"\xed\xa0\x80", b"x'eda080'"),
     ],
 )
-def test_string_literals(text: bytes, literal: bytes) -> None:
+def test_string_literal_escapes_quotes_backslashes_and_invalid_utf8(text: bytes, literal: bytes) -> None:
     assert string_literal(text) == literal
     for beside in (b"plain", b"\xa9", None):
         assert SQL_TEXT.literals(TEXT, [text, beside])[0] == literal
@@ -54,7 +54,7 @@ def columns(draw: st.DrawFn) -> list[tuple[Form, list[Any]]]:
 
 @pytest.mark.parametrize("format_", FORMATS)
 @given(given=columns())
-def test_lists_and_arrays_are_written_alike(format_: Format, given: list[tuple[Form, list[Any]]]) -> None:
+def test_rows_from_lists_and_from_arrays_are_equal(format_: Format, given: list[tuple[Form, list[Any]]]) -> None:
     """Rows, each of them alone, their literals and keys, packed and not."""
     forms, lists = [form for form, _ in given], [values for _, values in given]
     arrays = [pa.array(values, form.carrier_type) for form, values in given]
@@ -78,11 +78,11 @@ def _joined(format_: Format, literals: tuple[Any, ...]) -> object:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_format_travels(format_: Format) -> None:
+def test_format_survives_pickling(format_: Format) -> None:
     assert pickle.loads(pickle.dumps(format_)) == format_
 
 
-def test_a_row_among_rows_that_need_escaping() -> None:
+def test_row_with_split_utf8_letter_is_written_in_hex_beside_others() -> None:
     """One look at a whole column must not take two halves of a letter for one."""
     halves = [b"\xc3", b"\xa9"]
     assert SQL_TEXT.rows([NUMBER, TEXT], [[1, 2], halves]) == [b"(1,x'c3')", b"(2,x'a9')"]
@@ -102,7 +102,9 @@ def test_a_row_among_rows_that_need_escaping() -> None:
         (FieldType(Tp.JSON), b"\x01\x09"),
     ],
 )
-def test_what_no_column_of_a_type_holds(format_: Format, kind: FieldType, bad: object) -> None:
+def test_value_invalid_for_its_column_type_is_refused_by_every_format_method(
+    format_: Format, kind: FieldType, bad: object
+) -> None:
     form = Form.of(kind)
     for attempt in (
         lambda: format_.rows([form], [[bad]]),
@@ -115,7 +117,7 @@ def test_what_no_column_of_a_type_holds(format_: Format, kind: FieldType, bad: o
             attempt()
 
 
-def test_a_key_of_what_is_compared() -> None:
+def test_compared_key_is_made_of_normalised_values() -> None:
     """Of which the other spellings are lost: trailing spaces and zeros."""
     kinds = [
         FieldType(Tp.LONG, 0, 11, 0),

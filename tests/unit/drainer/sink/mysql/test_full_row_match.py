@@ -18,7 +18,7 @@ def change(kind: Kind, old: tuple[bytes, ...] | None, new: tuple[bytes, ...] | N
     return Change(SHAPE, kind, old, new, ts, 0)
 
 
-def test_conditions() -> None:
+def test_condition_of_each_match_kind_is_exact_sql() -> None:
     assert condition(b"`c`", b"NULL", Match.BINARY_TEXT, "mariadb") == b"`c` IS NULL"
     assert condition(b"`c`", b"5", Match.PLAIN, "mariadb") == b"`c`<=>5"
     assert condition(b"`c`", b"'A'", Match.BINARY_TEXT, "mariadb") == (
@@ -30,7 +30,7 @@ def test_conditions() -> None:
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_a_single_is_compared_as_the_double_it_widens_to(value: float) -> None:
+def test_exact_single_text_equals_double_of_float(value: float) -> None:
     """Whatever short text stands for it, the literal is exactly that double."""
     short = f"{value:.9g}".encode()
     assert float(exact_single(short)) == value
@@ -38,7 +38,7 @@ def test_a_single_is_compared_as_the_double_it_widens_to(value: float) -> None:
     assert b"e" in exact_single(short)
 
 
-def test_neighbouring_inserts_share_a_statement_and_order_stays() -> None:
+def test_consecutive_inserts_share_statement_and_order_is_kept() -> None:
     changes = [
         change(Kind.INSERT, None, (b"1", b"'x'")),
         change(Kind.INSERT, None, (b"2", b"'y'")),

@@ -112,7 +112,7 @@ def reach() -> Iterator[Callable[[FakeServer], Session]]:
 Reach = Callable[[FakeServer], Session]
 
 
-def test_a_server_that_asks_for_any_file_gets_what_was_offered(secret: bytes, reach: Reach) -> None:
+def test_server_that_asks_for_any_file_gets_offered_rows(secret: bytes, reach: Reach) -> None:
     server = FakeServer(lambda _: b"\xfb" + secret)
     session = reach(server)
     rows = bytes(range(256)) * 1000
@@ -124,7 +124,7 @@ def test_a_server_that_asks_for_any_file_gets_what_was_offered(secret: bytes, re
     assert [b"".join(packets) for packets in server.got] == [rows, b""]
 
 
-def test_a_file_that_was_not_offered_ends_the_connection(secret: bytes, reach: Reach) -> None:
+def test_request_for_file_not_offered_ends_connection(secret: bytes, reach: Reach) -> None:
     server = FakeServer(lambda _: b"\xfb" + secret)
     session = reach(server)
     with pytest.raises(ConnectionLost, match="not offered"):
@@ -135,7 +135,7 @@ def test_a_file_that_was_not_offered_ends_the_connection(secret: bytes, reach: R
     assert server.got == [[]]
 
 
-def test_what_was_offered_is_sent_once(secret: bytes, reach: Reach) -> None:
+def test_offered_rows_are_sent_only_once(secret: bytes, reach: Reach) -> None:
     server = FakeServer(lambda _: b"\xfb" + secret)
     raw = reach(server)._connection
     raw.offered = b"rows"
@@ -147,7 +147,7 @@ def test_what_was_offered_is_sent_once(secret: bytes, reach: Reach) -> None:
 
 
 @pytest.mark.parametrize("first", [b"\xfb/rows", _OK, _ERROR], ids=["loaded", "not asked for", "refused"])
-def test_what_was_offered_is_not_for_a_later_statement(secret: bytes, reach: Reach, first: bytes) -> None:
+def test_offered_rows_are_withdrawn_after_their_statement(secret: bytes, reach: Reach, first: bytes) -> None:
     server = FakeServer(lambda statement: first if statement == b"LOAD" else b"\xfb" + secret)
     session = reach(server)
     if first == _ERROR:
@@ -163,12 +163,12 @@ def test_what_was_offered_is_not_for_a_later_statement(secret: bytes, reach: Rea
 
 
 @pytest.mark.parametrize("message", [b"", b"Query OK", b"Records: 3  Deleted: 0  Skipped: 0", b"Records: x  1 2 3"])
-def test_a_message_without_four_numbers_tells_nothing(message: bytes) -> None:
+def test_load_message_without_four_numbers_gives_no_counts(message: bytes) -> None:
     assert counts(message) is None
 
 
 @given(*[st.integers(0, 10**12)] * 4, st.sampled_from([b"", b"3", b"5", b"\xfc"]))
-def test_four_numbers_are_read_in_any_language(
+def test_load_message_counts_are_read_in_any_language(
     records: int, deleted: int, skipped: int, warned: int, length: bytes
 ) -> None:
     """PyMySQL leaves the length of the message in front of it, which may be a digit."""

@@ -27,7 +27,7 @@ def column(kind: str, charset: str = "", *, nullable: bool = True) -> Column:
     return Column("", None, kind, charset, nullable)
 
 
-def test_the_statement() -> None:
+def test_load_data_statement_text_is_exact() -> None:
     of = shape(Family.INT, Family.BYTES, Family.TEXT, names="id b` v")
     clause = clause_of(of, {"id": column("bigint"), "b`": column("blob"), "v": column("text", "utf8mb4")})
     options = (
@@ -51,7 +51,7 @@ def test_the_statement() -> None:
         (Family.JSON, "", b"utf8mb4"),  # MySQL's own type, which takes no bytes
     ],
 )
-def test_the_character_set_of_the_file(family: Family, charset: str, taken_as: bytes) -> None:
+def test_load_data_character_set_follows_columns(family: Family, charset: str, taken_as: bytes) -> None:
     clause = clause_of(shape(Family.INT, family), {"c0": column("int"), "c1": column("longtext", charset)})
     assert clause.startswith(b" CHARACTER SET " + taken_as + b" ")
 
@@ -66,11 +66,11 @@ def test_the_character_set_of_the_file(family: Family, charset: str, taken_as: b
         (Family.BYTES, "binary", b"UNHEX(SUBSTR(@drainer_0,3,LENGTH(@drainer_0)-3))"),
     ],
 )
-def test_what_a_string_would_not_be(family: Family, kind: str, value: bytes) -> None:
+def test_load_data_converts_columns_that_strings_do_not_fit(family: Family, kind: str, value: bytes) -> None:
     assert clause_of(shape(family), {"c0": column(kind)}).endswith(b" (@drainer_0) SET `c0`=" + value)
 
 
-def test_a_timestamp_that_is_not_null_is_assigned() -> None:
+def test_load_data_assigns_not_null_timestamp_through_variable() -> None:
     """Of a file's NULL a server would make the moment of loading, whatever its settings."""
     at = shape(Family.DATETIME)
     assert clause_of(at, {"c0": column("timestamp", nullable=False)}).endswith(b" (@drainer_0) SET `c0`=@drainer_0")
@@ -99,18 +99,18 @@ def test_a_timestamp_that_is_not_null_is_assigned() -> None:
         (Family.BYTES, "uuid"),
     ],
 )
-def test_columns_of_another_type_are_left_to_statements(family: Family, kind: str) -> None:
+def test_table_with_column_of_another_type_is_not_loaded(family: Family, kind: str) -> None:
     assert clause_of(shape(Family.INT, family), {"c0": column("int"), "c1": column(kind)}) == b""
 
 
-def test_columns_that_nobody_knows_are_left_to_statements() -> None:
+def test_table_with_unknown_columns_is_not_loaded() -> None:
     assert clause_of(shape(Family.INT, Family.INT), {"c0": column("int")}) == b""
     untold = replace(shape(Family.INT), families=())
     assert clause_of(untold, {"c0": column("int")}) == b""
     assert clause_of(shape(Family.INT, names="ID"), {"id": column("int")}) != b""
 
 
-def test_the_file_of_columns_and_of_rows() -> None:
+def test_load_data_body_from_columns_equals_that_from_rows() -> None:
     texts = pa.array([b"(1,'a'),", None, b"(3,NULL),"], pa.binary())
     identity = pa.array([b"1", b"2", b"3"], pa.binary())
     rows = NetColumns(SQL_TEXT, identity, np.full(3, int(Kind.INSERT)), texts, {}).live()
@@ -118,7 +118,7 @@ def test_the_file_of_columns_and_of_rows() -> None:
 
 
 @pytest.mark.parametrize("columns", [True, False])
-def test_a_file_is_bounded(columns: bool) -> None:
+def test_load_data_body_above_its_maximum_is_not_made(columns: bool) -> None:
     def body(size: int) -> bytes | None:
         rows = [b"('%b')" % (b"a" * 995), b"('%b')" % (b"a" * (size - 1005))]
         if not columns:
@@ -132,11 +132,11 @@ def test_a_file_is_bounded(columns: bool) -> None:
 
 
 @pytest.mark.parametrize("text", [string_literal(b"\xff"), b"-0.0"])
-def test_a_file_has_no_such_literal(text: bytes) -> None:
+def test_load_data_body_is_not_made_with_hex_literal_or_negative_zero(text: bytes) -> None:
     for row in (b"(%b)", b"(%b,1)", b"(1,%b)", b"(1,%b,'x')"):
         assert body_of([b"(1,2)", row % text]) is None
 
 
 @pytest.mark.parametrize("text", [b"X'00'", b"'x'", b"'fox'", b"-0.01", b"1-0.0", b"'-0.0'", b"-0.0e1"])
-def test_what_only_looks_like_it(text: bytes) -> None:
+def test_load_data_body_is_made_with_text_that_resembles_hex_or_negative_zero(text: bytes) -> None:
     assert body_of([b"(1,%b,2)" % text]) == b"(1,%b,2)," % text

@@ -88,7 +88,7 @@ def stays(answer: Loaded | Exception | None, *warned: Warned) -> bool:
     return wrote
 
 
-def test_a_load_of_which_all_is_well_stays() -> None:
+def test_load_with_expected_counts_is_kept() -> None:
     assert stays(Loaded(2, 0, 0, 0))
     assert stays(Loaded(2, 2, 0, 0))
 
@@ -97,7 +97,7 @@ def test_a_load_of_which_all_is_well_stays() -> None:
     "answer",
     [None, Loaded(1, 0, 0, 0), Loaded(3, 0, 0, 0), Loaded(2, 0, 1, 0), ServerError(1526, "no partition", "there")],
 )
-def test_a_load_that_the_server_counts_otherwise_is_taken_back(answer: Loaded | Exception | None) -> None:
+def test_load_with_unexpected_counts_is_rolled_back(answer: Loaded | Exception | None) -> None:
     assert not stays(answer)
 
 
@@ -113,20 +113,20 @@ def test_a_load_that_the_server_counts_otherwise_is_taken_back(answer: Loaded | 
         ("Note", 1265, "Data truncated for column 'e' at row 1"),
     ],
 )
-def test_a_load_with_a_warning_is_taken_back(warned: Warned) -> None:
+def test_load_with_value_warning_is_rolled_back(warned: Warned) -> None:
     assert not stays(Loaded(2, 0, 0, 1), warned)
     harmless = ("Warning", 1265, "Data truncated for column 'e' at row 2")
     assert not stays(Loaded(2, 0, 0, 2), harmless, warned)
     assert stays(Loaded(2, 0, 0, 1), harmless)
 
 
-def test_warnings_that_cannot_be_read_count() -> None:
+def test_load_with_unreadable_warnings_is_rolled_back() -> None:
     harmless = ("Warning", 1265, "Data truncated for column 'e' at row 2")
     assert not stays(Loaded(2, 0, 0, 1))
     assert not stays(Loaded(2, 0, 0, 2), harmless)
 
 
-def test_a_table_that_keeps_fewer_digits_is_left_to_statements() -> None:
+def test_table_with_fewer_fraction_digits_is_not_loaded() -> None:
     """They look at each value: a server need not tell what it cuts off."""
     at = replace(TABLE, fractions=(2, 0))
     for digits, loaded in ((1, False), (2, True)):
@@ -134,13 +134,13 @@ def test_a_table_that_keeps_fewer_digits_is_left_to_statements() -> None:
         assert Loader(session, UniqueKeys(), 2).write(at, ROWS, replaces=True) == loaded
 
 
-def test_plain_inserts_are_loaded_without_replacing() -> None:
+def test_load_of_plain_inserts_omits_replace() -> None:
     session = Scripted(Loaded(2, 0, 0, 0))
     assert write(session, replaces=False)
     assert session.ran == [SAVEPOINT, b"LOAD DATA LOCAL INFILE 'rows'"]
 
 
-def test_nothing_is_tried_where_it_may_not_be() -> None:
+def test_load_is_not_tried_below_rows_min_or_without_local_infile() -> None:
     session = Scripted(Loaded(2, 0, 0, 0))
     assert not write(session, rows_min=3)
     session.local_infile = False
@@ -149,7 +149,7 @@ def test_nothing_is_tried_where_it_may_not_be() -> None:
 
 
 @pytest.mark.parametrize("code", [1064, 1148, 3948, 4166])
-def test_a_server_that_does_not_let_files_in_is_left_alone(code: int) -> None:
+def test_load_refused_by_server_is_not_tried_there_again(code: int) -> None:
     refusing = Scripted(ServerError(code, "no", "there:3306"))
     assert not write(refusing)
     assert refusing.ran[-1] == BACK
@@ -160,12 +160,12 @@ def test_a_server_that_does_not_let_files_in_is_left_alone(code: int) -> None:
     assert write(other)
 
 
-def test_an_error_of_one_table_is_that_tables_own() -> None:
+def test_load_error_of_one_table_does_not_disable_loading_for_server() -> None:
     assert not write(Scripted(ServerError(1644, "trigger", "there:3306")))
     assert write(Scripted(Loaded(2, 0, 0, 0)))
 
 
-def test_a_connection_that_breaks_is_followed_by_statements() -> None:
+def test_connection_lost_during_load_disables_loading_for_server() -> None:
     """A proxy may break it each time; without this, a transaction would be tried that way for ever."""
     with pytest.raises(ConnectionLost):
         write(Scripted(ConnectionLost("gone")))
@@ -173,7 +173,7 @@ def test_a_connection_that_breaks_is_followed_by_statements() -> None:
     assert not write(Scripted(Loaded(2, 0, 0, 0)))
 
 
-def test_a_server_is_tried_again_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_is_tried_again_after_statements_only_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
     monkeypatch.setattr(loader.time, "monotonic", lambda: now_s)
     leave_to_statements("there:3306", "broken")
@@ -183,7 +183,7 @@ def test_a_server_is_tried_again_after_some_time(monkeypatch: pytest.MonkeyPatch
     assert may_load("there:3306")
 
 
-def test_a_deadlock_runs_the_transaction_again() -> None:
+def test_deadlock_during_load_retries_transaction() -> None:
     session, keys = Scripted(Retry("deadlock")), UniqueKeys()
     with pytest.raises(Retry, match="deadlock"):
         write(session, keys)
@@ -191,7 +191,7 @@ def test_a_deadlock_runs_the_transaction_again() -> None:
     assert write(Scripted(Loaded(2, 0, 0, 0)), keys)
 
 
-def test_a_transaction_that_the_server_rolled_back_is_run_again_by_statements() -> None:
+def test_load_with_failed_rollback_to_savepoint_retries_by_statements() -> None:
     keys = UniqueKeys()
     with pytest.raises(Retry, match="gone"):
         write(Scripted(ServerError(1020, "changed", "there:3306"), refuses=BACK), keys)

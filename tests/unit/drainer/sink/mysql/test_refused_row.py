@@ -24,7 +24,7 @@ def rows_of(chunk: Chunk) -> list[bytes]:
 
 
 @given(st.integers(0, 20), st.integers(1, 20), st.data())
-def test_the_row_that_fails_alone_or_with_an_earlier_one(first: int, second: int, data: st.DataObject) -> None:
+def test_blame_finds_row_that_fails_alone_or_with_earlier_one(first: int, second: int, data: st.DataObject) -> None:
     chunk = chunk_of(first, second)
     bad = {b"%03d" % n for n in data.draw(st.sets(st.integers(0, first + second - 1), min_size=1, max_size=2))}
     error = DataError("no", schema="d", table="t1")
@@ -34,13 +34,13 @@ def test_the_row_that_fails_alone_or_with_an_earlier_one(first: int, second: int
     assert error.shown == f"({int(max(bad))},1)"
 
 
-def test_what_does_not_come_again_is_not_blamed() -> None:
+def test_blame_names_no_row_when_error_does_not_recur() -> None:
     error = DataError("no", schema="d", table="t1")
     blame(error, chunk_of(3, 3), lambda part: False)
     assert (error.identity, error.table_id, error.shown) == (b"", 0, "")
 
 
-def test_changes_in_order_tell_their_transaction() -> None:
+def test_blame_of_ordered_changes_names_commit_ts() -> None:
     changes = tuple(Change(TABLES[0], Kind.DELETE, (b"%d" % n, b"1"), None, 100 + n, 0) for n in range(9))
     error = DataError("no", schema="d", table="t1")
     blame(error, Chunk(ordered=changes), lambda part: len(part.ordered) > 4)
@@ -48,6 +48,6 @@ def test_changes_in_order_tell_their_transaction() -> None:
 
 
 @given(st.integers(0, 9), st.integers(1, 9), st.integers(0, 18))
-def test_a_beginning_is_one(first: int, second: int, rows: int) -> None:
+def test_beginning_of_chunk_holds_its_first_rows(first: int, second: int, rows: int) -> None:
     chunk = chunk_of(first, second)
     assert rows_of(beginning(chunk, rows)) == rows_of(chunk)[:rows]

@@ -36,7 +36,7 @@ TIDB = {
 }
 
 
-def test_what_is_set_holds() -> None:
+def test_session_variables_as_set_are_accepted() -> None:
     assert list(wrong("mariadb", GOOD)) == []
     assert list(wrong("tidb", TIDB)) == []
     assert list(wrong("tidb", {name.upper(): value for name, value in TIDB.items()})) == []
@@ -73,17 +73,17 @@ def test_what_is_set_holds() -> None:
         ("tidb_low_resolution_tso", "ON"),
     ],
 )
-def test_what_would_make_rows_wrong_is_named(name: str, value: str) -> None:
+def test_session_variable_with_wrong_value_is_named(name: str, value: str) -> None:
     assert [text.partition(" ")[0] for text in wrong("tidb", {**TIDB, name: value})] == [name]
 
 
 @pytest.mark.parametrize("name", [name for name in TIDB if name.startswith("tidb_")])
-def test_a_tidb_that_lacks_a_variable_is_no_reason_to_stop(name: str) -> None:
+def test_missing_tidb_variable_is_accepted(name: str) -> None:
     """Older and newer versions know other ones."""
     assert list(wrong("tidb", {known: value for known, value in TIDB.items() if known != name})) == []
 
 
-def test_an_old_tidb_must_have_its_retries_off_in_one_way() -> None:
+def test_old_tidb_needs_transaction_retries_disabled() -> None:
     assert list(wrong("tidb", {**GOOD, "tidb_disable_txn_auto_retry": "1"})) == []
     assert list(wrong("tidb", {**GOOD, "tidb_retry_limit": "0"})) == []
     for shown in ({}, {"tidb_disable_txn_auto_retry": "OFF", "tidb_retry_limit": "10"}):
@@ -94,6 +94,6 @@ def test_an_old_tidb_must_have_its_retries_off_in_one_way() -> None:
 
 @pytest.mark.parametrize("flavour", ["mysql", "mariadb", "tidb"])
 @pytest.mark.parametrize("shown", [{"local_infile": "ON"}, {"LOCAL_INFILE": "1"}, {"local_infile": "OFF"}, {}])
-def test_which_servers_take_files(flavour: str, shown: dict[str, str]) -> None:
+def test_local_infile_is_used_on_mysql_and_mariadb_where_enabled(flavour: str, shown: dict[str, str]) -> None:
     """TiDB takes them, and reads them by rules of its own."""
     assert takes_files(flavour, shown) == (flavour != "tidb" and list(shown.values()) in (["ON"], ["1"]))

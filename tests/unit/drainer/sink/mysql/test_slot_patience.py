@@ -14,7 +14,7 @@ from drainer.sink.mysql.connection import Retry
 from drainer.sink.mysql.rows import slot_writer
 
 
-def test_a_slot_that_succeeds_at_last_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slot_that_succeeds_after_failures_is_cleared_from_status(monkeypatch: pytest.MonkeyPatch) -> None:
     failures = Failures()
     monkeypatch.setattr(retry, "FAILURES", failures)
     monkeypatch.setattr(retry, "_PAUSE_S_FIRST", 0.001)

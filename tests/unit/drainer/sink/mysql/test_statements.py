@@ -17,7 +17,7 @@ from drainer.sink.mysql.rows.statements import deletes, inserts, key_of, quote, 
 SHAPE = TableShape(1, "d`b", "t", ("id", "v`w"), (0,), "", (), (Match.PLAIN, Match.PLAIN))
 
 
-def test_text_of_the_three_statements() -> None:
+def test_text_of_replace_insert_and_delete_is_exact() -> None:
     rows, keys = [b"(1,'a')", b"(2,NULL)"], [b"(1)", b"(2)"]
     (replace,) = replaces(SHAPE, rows, Limits())
     (insert,) = inserts(SHAPE, rows, Limits())
@@ -28,7 +28,7 @@ def test_text_of_the_three_statements() -> None:
     assert insert.tuples == rows
 
 
-def test_nothing_to_write_is_no_statement() -> None:
+def test_no_rows_give_no_statement() -> None:
     assert list(replaces(SHAPE, [], Limits())) == []
 
 
@@ -37,7 +37,9 @@ def test_nothing_to_write_is_no_statement() -> None:
     rows_max=st.integers(1, 20),
     bytes_max=st.integers(80, 700),
 )
-def test_statements_keep_their_bounds_and_every_row(sizes: list[int], rows_max: int, bytes_max: int) -> None:
+def test_replace_statements_are_bounded_and_hold_every_row_in_order(
+    sizes: list[int], rows_max: int, bytes_max: int
+) -> None:
     """Within rows and bytes, except a single row that is too large by itself; rows in order, each once."""
     rows = [b"(%d,'%s')" % (n, b"x" * size) for n, size in enumerate(sizes)]
     made = list(replaces(SHAPE, rows, Limits(rows_max, bytes_max)))
@@ -66,14 +68,14 @@ LITERAL = st.one_of(
 
 
 @given(literals=st.lists(LITERAL, min_size=1, max_size=8))
-def test_a_row_comes_apart_as_it_was_put_together(literals: list[bytes]) -> None:
+def test_split_row_returns_literals_joined(literals: list[bytes]) -> None:
     row = b"(" + b",".join(literals) + b")"
     assert split_row(row) == literals
     assert key_of(row, range(len(literals))) == row
 
 
 @pytest.mark.parametrize("piece", [b"a", b"\\n", b"''", b"\\'", b"ab\\n''", b"(", b","])
-def test_a_large_row_comes_apart_in_little_memory(piece: bytes) -> None:
+def test_split_row_of_large_row_takes_bounded_memory(piece: bytes) -> None:
     """The literals are the row once more. A row of 16 MiB used to take 1.9 GiB."""
     literals = [b"1", b"'" + piece * ((4 << 20) // len(piece)) + b"'", b"NULL"]
     row = b"(" + b",".join(literals) + b")"
@@ -88,10 +90,10 @@ def test_a_large_row_comes_apart_in_little_memory(piece: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"1,2", b"(1,2", b"('a)", b"('a'b'c)"])
-def test_what_is_no_row_is_an_error(text: bytes) -> None:
+def test_split_row_of_malformed_tuple_raises_value_error(text: bytes) -> None:
     with pytest.raises(ValueError, match="not a VALUES tuple"):
         split_row(text)
 
 
-def test_names_are_quoted() -> None:
+def test_quote_doubles_backticks_in_names() -> None:
     assert quote("a`b") == b"`a``b`"

@@ -47,7 +47,7 @@ WHOLE = Translation((OPEN,), use="here")
 
 
 @pytest.mark.parametrize("server", [MARIADB, MYSQL])
-def test_a_table_comes_and_changes_as_its_table_info_says(server: Server) -> None:
+def test_create_and_alter_table_follow_table_info_qualified(server: Server) -> None:
     """Whatever the text; names are qualified, so no current database is needed."""
     made = told(step(ActionType.CREATE_TABLE, (None, T)), server)
     assert made.sql[0].startswith("CREATE TABLE `d`.`t` (`a` INT)")
@@ -59,7 +59,7 @@ def test_a_table_comes_and_changes_as_its_table_info_says(server: Server) -> Non
     assert len(told(step(ActionType.CREATE_TABLES, (None, T), (None, two)), server).sql) == 2
 
 
-def test_what_no_row_depends_on_is_left_out_where_the_server_refuses_it() -> None:
+def test_foreign_key_is_left_out_where_server_refuses_it() -> None:
     with_key = replace(T, rest={"fk_info": [foreign_key(1, "own")]})
     made = told(step(ActionType.ADD_FOREIGN_KEY, (T, with_key)))
     assert "FOREIGN KEY" in made.sql[0]
@@ -70,11 +70,11 @@ def test_what_no_row_depends_on_is_left_out_where_the_server_refuses_it() -> Non
     assert "FOREIGN KEY" not in created.instead[0]
 
 
-def test_how_tidb_stores_a_table_is_nothing_to_do() -> None:
+def test_ddl_of_tidb_storage_only_gives_no_statement() -> None:
     assert told(step(ActionType.ALTER_TTL_INFO, (T, T))) == Translation(())
 
 
-def test_tables_and_databases_go_and_move() -> None:
+def test_truncate_rename_drop_and_database_ddl_name_their_objects() -> None:
     moved = replace(T, name="z")
     assert told(step(ActionType.TRUNCATE_TABLE, (T, replace(T, id=11)))).sql == ("TRUNCATE TABLE `d`.`t`",)
     made = "RENAME TABLE `d`.`t` TO `d`.`z`"  # as schema/statement.py makes it of the changes
@@ -100,25 +100,25 @@ def test_tables_and_databases_go_and_move() -> None:
     ],
     ids=["not known before", "a type MySQL has not", "no DBInfo", "no select", "no partition"],
 )
-def test_the_text_as_a_whole_where_the_table_infos_do_not_tell(wanted: Ddl) -> None:
+def test_ddl_not_told_by_table_infos_runs_upstream_text(wanted: Ddl) -> None:
     """Without its comments: servers differ in what they take for code."""
     assert told(wanted) == WHOLE
 
 
 @pytest.mark.parametrize("server", [MARIADB, TIDB])
-def test_an_operators_text_as_it_is(server: Server) -> None:
+def test_ddl_rewritten_by_operator_runs_unchanged(server: Server) -> None:
     wanted = step(ActionType.ADD_COLUMN, (T, table(A, B)), rewritten=True)
     assert told(wanted, server) == Translation((TEXT,), use="here")
 
 
-def test_a_kind_that_is_not_known_may_move_rows_by_itself() -> None:
+def test_unknown_ddl_kind_runs_its_text_or_table_difference() -> None:
     """So its text runs; where the server cannot read it, the difference does."""
     made = told(step(ActionType(250), (T, table(A, B))))
     assert (made.sql, made.use) == ((OPEN,), "here")
     assert (made.instead, made.codes) == (("ALTER TABLE `d`.`t` ADD COLUMN `b` INT",), CANNOT_SAY)
 
 
-def test_sequences() -> None:
+def test_sequence_ddl_is_made_from_table_info() -> None:
     """Where one stands is in no TableInfo: the text of an ALTER may say it (RESTART)."""
     said = {"sequence_start": 10, "sequence_cache": True, "sequence_cycle": True, "sequence_min_value": 1,
             "sequence_max_value": 99, "sequence_increment": 5, "sequence_cache_value": 7,
@@ -135,7 +135,7 @@ def test_sequences() -> None:
         assert told(step(kind, (None, one)), MYSQL) == Translation(())
 
 
-def test_a_view() -> None:
+def test_view_ddl_falls_back_to_sql_security_invoker() -> None:
     """For whoever looks where its DEFINER is not to be had, and left out where the server cannot have it."""
     definer = {"Username": "ro`ot", "Hostname": "%", "CurrentUser": False}
     said = {"view_select": "SELECT 1", "view_definer": definer, "view_security": 0, "view_algorithm": 1}
@@ -156,13 +156,13 @@ def test_a_view() -> None:
         assert told(mine).sql == told(mine, TIDB).sql == (f"{head} SQL SECURITY DEFINER {tail}",)
 
 
-def test_a_temporary_table_is_left_to_upstream() -> None:
+def test_temporary_table_ddl_gives_no_statement() -> None:
     info = replace(T, rest={"temp_table_type": 1})
     assert told(step(ActionType.CREATE_TABLE, (None, info))) == Translation(())
     assert told(step(ActionType.DROP_TABLE, (info, None))) == Translation(())
 
 
-def test_an_exchange() -> None:
+def test_exchange_partition_skips_validation_where_supported() -> None:
     """Upstream has looked at the rows or was told not to; MariaDB cannot be told."""
     parts = PartitionInfo(PartitionType.RANGE, "`a`", definitions=(PartitionDefinition(11, "p", less_than=("9",)),))
     normal = replace(T, id=12, name="n")
@@ -175,7 +175,7 @@ def test_an_exchange() -> None:
     assert told(wanted).instead is not None
 
 
-def test_a_moment_is_upstreams_in_any_session() -> None:
+def test_timestamp_default_is_converted_to_session_time_zone() -> None:
     """The text gives it in the writer's time zone, the TableInfo in UTC."""
     new = column(2, "s", STAMP, default="2020-06-01 07:00:00")
     added = step(ActionType.ADD_COLUMN, (T, table(A, new)), text="ALTER … DEFAULT '2020-06-01 12:00:00'")
@@ -193,7 +193,7 @@ def test_a_moment_is_upstreams_in_any_session() -> None:
     )  # fmt: skip
 
 
-def test_a_tidb_is_told_upstreams_text() -> None:
+def test_tidb_runs_upstream_text() -> None:
     """It knows its own clauses; a collation that an older one lacks is replaced."""
     made = told(step(ActionType.ADD_COLUMN, (T, table(A, B))), TIDB)
     assert (made.sql, made.use) == ((TEXT,), "here")
@@ -203,7 +203,7 @@ def test_a_tidb_is_told_upstreams_text() -> None:
     assert told(replace(silent, rewritten=True), TIDB) == Translation((), use="here")
 
 
-def test_a_tidb_whose_database_has_another_collation() -> None:
+def test_create_table_names_its_collation_where_tidb_database_has_another() -> None:
     """A CREATE TABLE that names none would get that one."""
     other = replace(TIDB, database_collation="utf8mb4_general_ci")
     plain = step(ActionType.CREATE_TABLE, (None, T))
@@ -213,7 +213,7 @@ def test_a_tidb_whose_database_has_another_collation() -> None:
     assert told(step(ActionType.ADD_COLUMN, (T, table(A, B))), other).sql == (TEXT,)
 
 
-def test_what_no_destination_can_do() -> None:
+def test_ddl_impossible_downstream_is_refused_with_reason() -> None:
     back = step(ActionType.FLASHBACK_CLUSTER)
     assert "load it anew" in why_not(back, TIDB)
     keyed = replace(T, partition=PartitionInfo(PartitionType.KEY, columns=("a",), num=2))

@@ -43,7 +43,7 @@ BIN, CI, EXACT = "utf8mb4_bin", "utf8mb4_general_ci", "utf8mb4_0900_bin"
         (CI, "", False),  # no string upstream
     ],
 )
-def test_which_comparison_is_coarser(here: str, upstream: str, wanted: bool) -> None:
+def test_collation_is_coarser_when_it_equates_more_values(here: str, upstream: str, wanted: bool) -> None:
     assert is_coarser(here, upstream) is wanted
 
 
@@ -66,7 +66,7 @@ def key(*parts: tuple[str, str], name: str = "PRIMARY", whole: bool = True) -> U
         ([key(("a", CI))], ("a",), ()),
     ],
 )
-def test_a_warning_is_logged_once_for_what_an_operator_can_change(
+def test_unique_key_warning_is_logged_once_for_coarser_or_additional_keys(
     keys: list[UniqueKey], coarse: tuple[str, ...], additional: tuple[str, ...]
 ) -> None:
     """An ordinary second unique key of upstream is none of it, and a DDL makes no warning appear again."""
@@ -108,14 +108,14 @@ class NoTables:
         (shape("", ""), [key(("a", "")), key(("", ""), name="u")], False, (), False),  # on an expression
     ],
 )
-def test_when_replace_takes_the_right_row_and_no_other(
+def test_replace_is_used_only_where_keys_identify_right_row(
     shape: TableShape, keys: list[UniqueKey], replaces: bool, coarse: tuple[str, ...], exact: bool
 ) -> None:
     found = handling_of(shape, tuple(keys), {part.column.lower(): part.collation for key in keys for part in key.parts})
     assert (found.replaces, found.coarse, found.exact) == (replaces, coarse, exact)
 
 
-def test_a_key_that_is_none_here_is_deleted_by_its_bytes() -> None:
+def test_delete_by_key_missing_downstream_compares_bytes_where_coarser() -> None:
     """DELETE compares the column, which needs no key for it."""
     found = handling_of(shape(BIN, ""), (key(("b", "")),), {"a": CI, "b": ""})
     assert (found.replaces, found.coarse, found.exact) == (False, ("a",), True)
@@ -135,11 +135,11 @@ def test_a_key_that_is_none_here_is_deleted_by_its_bytes() -> None:
         ("`a` enum('x)','y') COLLATE x_ci", "`a` enum('x)','y') CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"),
     ],
 )
-def test_a_column_with_another_collation(definition: str, wanted: str) -> None:
+def test_with_collation_replaces_collation_in_column_definition(definition: str, wanted: str) -> None:
     assert with_collation(definition, BIN) == wanted
 
 
-def test_columns_that_keep_fewer_digits() -> None:
+def test_narrower_lists_columns_with_fewer_fraction_digits() -> None:
     """Nothing is said of a column that is not here or has no bound of its own, and of one that keeps more."""
     of = replace(shape("", "", ""), fractions=(2, 6, 0))
     assert narrower(of, {"a": Column("", 0), "b": Column("", 3), "c": Column("", 0)}) == ((0, 0), (1, 3))

@@ -55,7 +55,7 @@ def write(flavour: str, code: int, text: str, level: str = "Warning") -> None:
         (1690, "constant 200 overflows tinyint"),
     ],
 )
-def test_of_tidb_about_plan_and_expressions(code: int, text: str) -> None:
+def test_tidb_warning_about_plan_or_expression_is_ignored(code: int, text: str) -> None:
     write("tidb", code, text)
     with pytest.raises(ValueChanged, match=str(code)):
         write("mariadb", code, text)
@@ -70,13 +70,13 @@ def test_of_tidb_about_plan_and_expressions(code: int, text: str) -> None:
         (1366, "Incorrect decimal value: '1.234' for column 'v' at row 1"),
     ],
 )
-def test_about_a_value(code: int, text: str) -> None:
+def test_warning_about_value_raises_value_changed(code: int, text: str) -> None:
     for flavour in ("tidb", "mariadb", "mysql"):
         with pytest.raises(ValueChanged, match=str(code)):
             write(flavour, code, text)
 
 
-def test_a_note_may_be_about_a_value() -> None:
+def test_note_about_value_raises_value_changed() -> None:
     """Blanks at the end of a string and digits of a DECIMAL go with no more than that."""
     for flavour in ("mariadb", "mysql"):
         with pytest.raises(ValueChanged, match="1265"):

@@ -48,7 +48,9 @@ def stamp(fsp: int) -> FieldType:
         (INT, TEXT, None, None),
     ],
 )
-def test_values_change_as_upstreams_did(old: FieldType, new: FieldType, value: Value, wanted: Value) -> None:
+def test_modify_column_converts_values_as_upstream_did(
+    old: FieldType, new: FieldType, value: Value, wanted: Value
+) -> None:
     convert = converter(old, new)
     assert convert is not None
     assert convert(value) == wanted
@@ -57,11 +59,11 @@ def test_values_change_as_upstreams_did(old: FieldType, new: FieldType, value: V
 @pytest.mark.parametrize(("old", "new"), [(INT, FieldType(Tp.LONGLONG)), (TEXT, ENUM), (ENUM, TEXT), (DATE, TEXT),
                                           (decimal(2), TEXT), (decimal(2),) * 2, (JSON, TEXT), (DATE, DATE)],
                          )  # fmt: skip
-def test_values_that_stay(old: FieldType, new: FieldType) -> None:
+def test_modify_column_between_equal_storage_needs_no_conversion(old: FieldType, new: FieldType) -> None:
     assert converter(old, new) is None
 
 
 @pytest.mark.parametrize(("old", "new"), [(INT, DATE), (JSON, INT), (TIME, stamp(0))])
-def test_unknown_pairs_are_named(old: FieldType, new: FieldType) -> None:
+def test_modify_column_between_unsupported_types_is_refused(old: FieldType, new: FieldType) -> None:
     with pytest.raises(CannotConvert):
         converter(old, new)

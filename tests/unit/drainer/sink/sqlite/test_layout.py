@@ -15,18 +15,18 @@ NAMES = st.text(st.sampled_from(".%25Ea"), max_size=5)
 
 
 @given(NAMES, NAMES, NAMES, NAMES)
-def test_two_tables_never_have_one_name(schema: str, table: str, schema2: str, table2: str) -> None:
+def test_different_tables_get_different_sqlite_names(schema: str, table: str, schema2: str, table2: str) -> None:
     same = (schema, table) == (schema2, table2)
     assert (table_name(schema, table) == table_name(schema2, table2)) == same
     assert table_name(schema, table).startswith(table_name(schema2, "")) == (schema == schema2)
 
 
 @pytest.mark.parametrize("name", ["orders", "100%", "%2F", "`a`", "名"])
-def test_names_without_a_dot_stay(name: str) -> None:
+def test_sqlite_name_of_names_without_dot_is_schema_dot_table(name: str) -> None:
     assert table_name(name, name) == f"{name}.{name}"
 
 
-def test_a_column_that_is_missing_is_no_string() -> None:
+def test_quoted_missing_column_is_error_and_not_string() -> None:
     connection = sqlite3.connect(":memory:")
     connection.execute(f"CREATE TABLE {quote('a`b')} ({quote('c')})")
     with pytest.raises(sqlite3.OperationalError, match="no such column: id"):
@@ -35,7 +35,7 @@ def test_a_column_that_is_missing_is_no_string() -> None:
     connection.close()
 
 
-def test_columns_with_all_names_of_the_row_number_are_refused() -> None:
+def test_table_with_columns_of_all_rowid_names_is_refused() -> None:
     assert rowid_name(["id", "_ROWID_", "rowid"]) == "oid"
     with pytest.raises(DestinationRefused, match="_rowid_, rowid, oid"):
         rowid_name(["Oid", "RowId", "_rowid_"])

@@ -22,14 +22,14 @@ def ids(connection: sqlite3.Connection, name: str) -> list[tuple[int, int]]:
     return connection.execute(f'SELECT id, v FROM "{name}" ORDER BY id').fetchall()
 
 
-def test_rows_of_partitions_that_go() -> None:
+def test_truncated_or_dropped_partition_deletes_its_rows() -> None:
     for after in (TRUNCATED, DROPPED):
         connection = filled()
         take_rows(connection, (TableChange(Located(100, "d", OLD), Located(100, "d", after)),))
         assert ids(connection, "d.t") == [(15, 150), (25, 250)]
 
 
-def test_rows_that_change_places() -> None:
+def test_exchanged_partition_swaps_its_rows_with_table() -> None:
     connection = filled()
     parted = TableChange(Located(100, "d", OLD), Located(100, "d", EXCHANGED))
     exchange(connection, (parted, TableChange(Located(150, "d", NORMAL), Located(201, "d", NORMAL))))

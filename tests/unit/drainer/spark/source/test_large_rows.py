@@ -38,14 +38,14 @@ def ddl(ts: int, text: bytes) -> bytes:
     return envelope.encode_binlog(tp=1, start_ts=ts, commit_ts=ts + 1, prewrite_key=b"k", ddl_query=text, ddl_job_id=7)
 
 
-def test_no_row_of_a_pulling_task_is_above_a_few_mib(pump: StubPump) -> None:
+def test_pulling_task_yields_no_row_above_a_few_mib(pump: StubPump) -> None:
     pump.put(ddl(BASE, b"a"), ddl(BASE + 4, b"b" * 3 * PART_BYTES_MAX), ddl(BASE + 8, b"c"))
     rows = [row for batch in read_task(task(pump, packed=True)) for row in batch.column("blob").to_pylist()]
     assert len(rows) > 3
     assert max(map(len, rows)) < PART_BYTES_MAX + 1000
 
 
-def test_the_source_alone_has_whole_payloads_up_to_a_limit(pump: StubPump) -> None:
+def test_standalone_source_yields_whole_payloads_up_to_limit(pump: StubPump) -> None:
     """A transaction is one row there, and no row can be of any size."""
     large = ddl(BASE + 4, b"b" * 3 * PART_BYTES_MAX)
     pump.put(ddl(BASE, b"a"), large)

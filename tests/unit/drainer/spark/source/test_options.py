@@ -10,14 +10,14 @@ from drainer.spark.source.options import SourceOptions
 URLS = {"pd-urls": "http://a:1, http://b:2"}
 
 
-def test_defaults() -> None:
+def test_source_options_have_their_defaults() -> None:
     found = SourceOptions.parse(URLS)
     assert found.pd_urls == ("http://a:1", "http://b:2")
     assert (found.start_ts, found.end_ts, found.packed, found.batch_bytes_max) == (0, 0, False, 32 << 20)
     assert not found.security.enabled
 
 
-def test_names_come_in_any_case() -> None:
+def test_source_option_names_ignore_case() -> None:
     assert SourceOptions.parse({"PD-URLS": "http://a:1", "Start-TS": "7", "PACKED": "TRUE"}).start_ts == 7
 
 
@@ -43,12 +43,12 @@ def test_names_come_in_any_case() -> None:
         ({**URLS, "table": "a.b", "zero-dates": "x"}, "zero-dates must be null or fail"),
     ],
 )
-def test_what_is_refused(options: dict[str, str], named: str) -> None:
+def test_invalid_source_option_is_refused_by_name(options: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         SourceOptions.parse(options)
 
 
-def test_tables() -> None:
+def test_table_option_lists_quoted_and_plain_names() -> None:
     found = SourceOptions.parse({**URLS, "table": " Shop.Orders , shop.`a.b,``c`, shop.orders "})
     assert found.tables == (("shop", "orders"), ("shop", "a.b,`c"))
     assert (found.schema_changes, found.zero_dates, found.history_file, found.history_url) == ("fail", "null", "", "")

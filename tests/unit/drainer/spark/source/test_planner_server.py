@@ -45,14 +45,14 @@ def server() -> Iterator[tuple[PlannerServer, Answers, list[BaseException]]]:
     running.close()
 
 
-def test_questions_and_answers(server: tuple[PlannerServer, Answers, list[BaseException]]) -> None:
+def test_planner_line_returns_schedulers_answers(server: tuple[PlannerServer, Answers, list[BaseException]]) -> None:
     line = PlannerLine(server[0].address, server[0].key)
     assert line.next_until(5) == 9
     assert line.tasks(5, 9) == (((RANGE,),), None)
     line.close()
 
 
-def test_an_error_reaches_both_ends(server: tuple[PlannerServer, Answers, list[BaseException]]) -> None:
+def test_planner_error_reaches_reader_and_driver(server: tuple[PlannerServer, Answers, list[BaseException]]) -> None:
     running, answers, errors = server
     answers.error = ValueError("no pump")
     with pytest.raises(PlannerGone, match="no pump"):
@@ -60,7 +60,7 @@ def test_an_error_reaches_both_ends(server: tuple[PlannerServer, Answers, list[B
     assert errors == [answers.error]
 
 
-def test_what_goes_wrong_behind_the_end_ends_nothing() -> None:
+def test_error_after_planner_server_closed_is_not_reported() -> None:
     """The reader of a query that is over may still wait for an answer; the next query has begun."""
     errors: list[BaseException] = []
     asked, closed = threading.Event(), threading.Event()
@@ -84,7 +84,7 @@ def test_what_goes_wrong_behind_the_end_ends_nothing() -> None:
     line.close()
 
 
-def test_a_stranger_is_not_let_in(server: tuple[PlannerServer, Answers, list[BaseException]]) -> None:
+def test_planner_server_refuses_wrong_key(server: tuple[PlannerServer, Answers, list[BaseException]]) -> None:
     running, _, errors = server
     with pytest.raises(AuthenticationError):
         PlannerLine(running.address, "00").next_until(5)
@@ -92,12 +92,12 @@ def test_a_stranger_is_not_let_in(server: tuple[PlannerServer, Answers, list[Bas
     assert errors == []
 
 
-def test_a_driver_that_is_gone_is_an_error() -> None:
+def test_planner_line_without_driver_raises_planner_gone() -> None:
     with pytest.raises(PlannerGone):
         PlannerLine("/nowhere/socket", "00").next_until(5)
 
 
-def test_only_this_user_may_reach_the_socket(server: tuple[PlannerServer, Answers, list[BaseException]]) -> None:
+def test_planner_socket_folder_is_private_to_user(server: tuple[PlannerServer, Answers, list[BaseException]]) -> None:
     folder = Path(server[0].address).parent.stat()
     assert (stat.S_IMODE(folder.st_mode), folder.st_uid) == (0o700, os.getuid())
 
@@ -112,7 +112,7 @@ class Harmful:
         return Path.touch, (self._trace,)
 
 
-def test_a_question_is_not_unpickled(
+def test_planner_server_does_not_unpickle_requests(
     server: tuple[PlannerServer, Answers, list[BaseException]], tmp_path: Path
 ) -> None:
     """Not even from somebody who knows the key."""
@@ -146,16 +146,16 @@ ASKED = b'["tasks", 5, 9]'
         pickle.dumps(("tasks", 5, 9)),
     ],
 )
-def test_what_is_no_question(asked: bytes) -> None:
+def test_malformed_planner_request_is_refused(asked: bytes) -> None:
     with pytest.raises(QuestionUnreadable):
         question_of(asked)
 
 
-def test_a_question() -> None:
+def test_planner_request_is_parsed() -> None:
     assert question_of(ASKED) == ("tasks", 5, 9)
 
 
-def test_a_long_folder_for_temporary_files_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planner_socket_works_with_long_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path of a socket holds 107 bytes, and TMPDIR may be longer alone."""
     for bytes_more in (SOCKET_FOLDER_BYTES_MAX - len(str(tmp_path)) - 1, 100):
         if bytes_more < 1:

@@ -26,7 +26,9 @@ def go(resolved_ts: int) -> PumpMark:
         pytest.param([90, 95], 9, 1, id="enough at once"),
     ],
 )
-async def test_a_go_pump_is_waited_for(seen: list[int], patience: int, surveys: int) -> None:
+async def test_bounded_query_waits_for_go_pumps_stream_to_catch_up(
+    seen: list[int], patience: int, surveys: int
+) -> None:
     asked: list[int] = []
     pauses = 0
 
@@ -43,7 +45,7 @@ async def test_a_go_pump_is_waited_for(seen: list[int], patience: int, surveys: 
     assert (found.ts, asked) == (seen[surveys - 1], seen[:surveys])
 
 
-async def test_pumps_that_tell_their_watermark_are_not() -> None:
+async def test_bounded_query_does_not_wait_for_pumps_with_watermark() -> None:
     async def survey() -> Watermark:
         return Watermark(10, (OURS,))
 

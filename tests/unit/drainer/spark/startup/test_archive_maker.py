@@ -42,7 +42,7 @@ def script(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", code)
 
 
-async def test_it_is_made_where_it_is_missing(place: Path) -> None:
+async def test_missing_class_archive_is_made_by_running_drainer(place: Path) -> None:
     touch = script(f"import pathlib; pathlib.Path({str(place)!r}).touch()")
     await asyncio.wait_for(make_where_missing(0, touch), 60)
     assert there(place)
@@ -54,13 +54,15 @@ def made(place: Path) -> Path:
     return place
 
 
-async def test_one_that_is_there_is_left(made: Path, tmp_path: Path) -> None:
+async def test_existing_class_archive_is_not_made_again(made: Path, tmp_path: Path) -> None:
     trace = tmp_path / "made"
     await make_where_missing(0, script(f"import pathlib; pathlib.Path({str(trace)!r}).touch()"))
     assert not there(trace)
 
 
-async def test_without_java_nothing_is_tried(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_class_archive_is_not_tried_without_java(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def none() -> str:
         raise SparkUnavailable("no Java")
 
@@ -71,7 +73,9 @@ async def test_without_java_nothing_is_tried(place: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("make", [script("raise SystemExit('no room')"), ("/no/such/program",)])
-async def test_a_failure_is_only_told(place: Path, make: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_making_of_class_archive_is_only_logged(
+    place: Path, make: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[str] = []
     monkeypatch.setattr(
         archive_maker._log, "warning", lambda event, **more: told.append(f"{event} {more}"), raising=False
@@ -80,7 +84,7 @@ async def test_a_failure_is_only_told(place: Path, make: tuple[str, ...], monkey
     assert len(told) == 1 and ("no room" in told[0] or "/no/such/program" in told[0])
 
 
-async def test_it_ends_with_the_drainer(place: Path, tmp_path: Path) -> None:
+async def test_making_of_class_archive_ends_with_drainer(place: Path, tmp_path: Path) -> None:
     trace = tmp_path / "pid"
     code = f"import os, pathlib, time; pathlib.Path({str(trace)!r}).write_text(f'{{os.getpid()}} '); time.sleep(600)"
     task = asyncio.ensure_future(make_where_missing(0, script(code)))
@@ -90,7 +94,7 @@ async def test_it_ends_with_the_drainer(place: Path, tmp_path: Path) -> None:
     await asyncio.to_thread(wait_until, lambda: not alive(trace), deadline_s=180, what="the maker ended")
 
 
-async def test_it_waits_until_the_drainer_has_run_for_a_while(place: Path, tmp_path: Path) -> None:
+async def test_making_of_class_archive_waits_for_its_delay(place: Path, tmp_path: Path) -> None:
     trace = tmp_path / "made"
     with pytest.raises(TimeoutError):
         make = script(f"import pathlib; pathlib.Path({str(trace)!r}).touch()")

@@ -17,13 +17,13 @@ from drainer.temporary_files import LOCK, locked_folder
 from tests.support.servers import missing
 
 
-def test_an_archive_is_of_one_spark_and_one_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_class_archive_path_depends_on_java_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert archive_of("17.0.1").parent == tmp_path / "drainer"
     assert archive_of("17.0.1") != archive_of("17.0.2")
 
 
-def test_only_an_archive_that_is_there_is_used(tmp_path: Path) -> None:
+def test_java_options_name_only_existing_class_archive(tmp_path: Path) -> None:
     classes = tmp_path / "classes.jsa"
     assert "SharedArchiveFile" not in java_options(tmp_path / "log4j2.properties", classes, "")
     classes.touch()
@@ -44,7 +44,7 @@ with locked_folder(Path(sys.argv[1]), MAKING) as folder:
 """
 
 
-def test_what_a_killed_making_left_goes_at_the_next_start(tmp_path: Path) -> None:
+def test_leftovers_of_killed_archive_maker_are_removed_and_running_ones_kept(tmp_path: Path) -> None:
     """Only that: one that is under way, here or in another process, keeps its folder."""
     command = [sys.executable, "-c", MAKER, str(tmp_path)]
     makers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -64,7 +64,7 @@ def test_what_a_killed_making_left_goes_at_the_next_start(tmp_path: Path) -> Non
             maker.communicate()
 
 
-def test_a_start_removes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_start_removes_leftovers_of_killed_archive_maker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if shutil.which("java") is None:
         missing("java")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -131,7 +131,7 @@ def waits_for_a_socket(pid: int) -> bool:
     return False
 
 
-def test_arguments_variables_and_files_are_the_client_s(world: World) -> None:
+def test_forked_process_has_arguments_variables_and_files_of_client(world: World) -> None:
     code, out, err = world.ask("-m", "tell", "a b", "", "é", given="read", ASKED="of the client")
     assert (code, out, err) == (0, "forked ['a b', '', 'é'] of the client read\n", "an error\n")
     assert world.ask("-m", "tell", given="")[1] == "forked [] None \n", "a variable of the server came through"
@@ -140,11 +140,11 @@ def test_arguments_variables_and_files_are_the_client_s(world: World) -> None:
 @pytest.mark.parametrize(
     ("how", "code", "said"), [("0", 0, ""), ("none", 0, ""), ("3", 3, ""), ("text", 1, "a reason\n")]
 )
-def test_the_exit_code_is_the_child_s(world: World, how: str, code: int, said: str) -> None:
+def test_fork_client_exits_with_code_of_child(world: World, how: str, code: int, said: str) -> None:
     assert world.ask("-m", "leaves", how) == (code, "", said)
 
 
-def test_an_error_of_the_child_is_its_own(world: World) -> None:
+def test_failing_or_killed_child_leaves_fork_server_running(world: World) -> None:
     for _ in range(2):  # and not the server's end
         code, _, err = world.ask("-m", "fails")
         assert code == 1
@@ -154,20 +154,20 @@ def test_an_error_of_the_child_is_its_own(world: World) -> None:
     assert not world.log.read_text()
 
 
-def test_a_module_that_is_not_there(world: World) -> None:
+def test_fork_of_missing_module_exits_with_1(world: World) -> None:
     code, _, err = world.ask("-m", "nobody_has_this")
     assert code == 1
     assert "nobody_has_this" in err
 
 
-def test_sigterm_reaches_the_child(world: World) -> None:
+def test_sigterm_to_fork_client_reaches_child(world: World) -> None:
     process = world.client("-m", "waits")
     waiting(process)
     process.terminate()
     assert process.wait(90) == 7
 
 
-def test_a_client_that_ends_takes_its_child_along(world: World) -> None:
+def test_killed_fork_client_ends_its_child(world: World) -> None:
     process = world.client("-m", "waits")
     pid = waiting(process)
     assert lives(pid)
@@ -177,7 +177,7 @@ def test_a_client_that_ends_takes_its_child_along(world: World) -> None:
     assert world.ask("-m", "tell")[1].startswith("forked")
 
 
-def test_a_server_that_ends_ends_its_clients_and_children(world: World) -> None:
+def test_killed_fork_server_ends_clients_and_children(world: World) -> None:
     process = world.client("-m", "waits")
     pid = waiting(process)
     world.server.kill()
@@ -185,7 +185,7 @@ def test_a_server_that_ends_ends_its_clients_and_children(world: World) -> None:
     wait_until(lambda: not lives(pid), what="the child ended")
 
 
-def test_a_server_that_is_killed_as_it_forks_leaves_one_process_not_two(tmp_path: Path) -> None:
+def test_fork_server_killed_while_forking_leaves_one_process(tmp_path: Path) -> None:
     """Both would read what Spark sends, and answer it."""
     world = World(tmp_path, KILLED_AFTER_FORK)
     try:
@@ -195,7 +195,7 @@ def test_a_server_that_is_killed_as_it_forks_leaves_one_process_not_two(tmp_path
         world.server.wait()
 
 
-def test_a_client_that_is_ended_before_it_is_heard_runs_nothing(tmp_path: Path) -> None:
+def test_fork_client_ended_before_server_answers_runs_nothing(tmp_path: Path) -> None:
     """The server imports for seconds, or is busy: its queue may be full."""
     world = World.__new__(World)
     world.path, world.variables = tmp_path / "socket", {"PATH": os.environ["PATH"]}
@@ -214,13 +214,13 @@ def test_a_client_that_is_ended_before_it_is_heard_runs_nothing(tmp_path: Path) 
     assert (process.returncode, out) == (-signal.SIGTERM, "")
 
 
-def test_many_at_once(world: World) -> None:
+def test_many_concurrent_fork_requests_get_their_own_output(world: World) -> None:
     with ThreadPoolExecutor(8) as pool:
         for number, (code, out, _) in enumerate(pool.map(lambda n: world.ask("-m", "tell", str(n)), range(24))):
             assert (code, out) == (0, f"forked ['{number}'] None \n")
 
 
-def test_without_a_server_the_client_becomes_python(world: World) -> None:
+def test_fork_client_without_server_runs_python_itself(world: World) -> None:
     world.server.kill()
     world.server.wait()
     for _ in range(2):  # with a socket that nobody listens at, and without any
@@ -228,7 +228,7 @@ def test_without_a_server_the_client_becomes_python(world: World) -> None:
         world.path.unlink(missing_ok=True)
 
 
-def test_a_server_that_ends_before_it_forks(world: World) -> None:
+def test_fork_client_whose_server_ends_early_runs_python_itself(world: World) -> None:
     world.server.kill()
     world.server.wait()
     world.path.unlink()
@@ -242,7 +242,7 @@ def test_a_server_that_ends_before_it_forks(world: World) -> None:
     assert (process.returncode, out) == (0, "alone [] None \n")
 
 
-def test_what_is_no_module_is_python_s_own(world: World) -> None:
+def test_fork_client_without_module_argument_runs_python_itself(world: World) -> None:
     assert world.ask("-c", "import sys; print('preloaded' in sys.modules)") == (0, "False\n", "")
 
 
@@ -257,7 +257,7 @@ def test_what_is_no_module_is_python_s_own(world: World) -> None:
         LENGTHS.pack(REQUEST_BYTES_MAX, 1),
     ],
 )
-def test_what_is_no_request_harms_nobody(world: World, sent: bytes) -> None:
+def test_invalid_fork_request_is_logged_and_server_continues(world: World, sent: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(world.path))
         connection.sendall(sent)
@@ -273,21 +273,21 @@ WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 
 @given(st.lists(WORDS, min_size=1, max_size=4), st.dictionaries(st.text("ABC_", min_size=1), WORDS, max_size=4))
-def test_a_request_is_read_as_it_was_sent(words: list[str], variables: dict[str, str]) -> None:
+def test_fork_request_is_parsed_back_equal(words: list[str], variables: dict[str, str]) -> None:
     arguments, encoded = fork_client.parts(["-m", *words], {k.encode(): v.encode() for k, v in variables.items()})
     found = parse(arguments, encoded, [7, 8, 9])
     assert (list(found.arguments), found.variables, list(found.files)) == (["-m", *words], variables, [7, 8, 9])
 
 
 @given(st.binary(max_size=40), st.binary(max_size=20), st.integers(0, 4))
-def test_any_bytes_are_a_request_or_refused(arguments: bytes, variables: bytes, files: int) -> None:
+def test_any_bytes_are_parsed_as_fork_request_or_refused(arguments: bytes, variables: bytes, files: int) -> None:
     with suppress(BadRequest):
         found = parse(arguments, variables, [0] * files)
         assert found.arguments[0] == "-m"
         assert files == 3
 
 
-def test_files_of_what_is_no_request_are_closed() -> None:
+def test_files_of_invalid_fork_request_are_closed() -> None:
     """A server lives as long as a drainer, and would have none left."""
     reading, writing = os.pipe()
     ours, theirs = socket.socketpair()

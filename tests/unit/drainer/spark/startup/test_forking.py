@@ -19,7 +19,7 @@ def this_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
 
 
-def test_a_local_spark_gets_a_program_that_runs_as_python(tmp_path: Path) -> None:
+def test_local_spark_gets_fork_client_that_runs_as_python(tmp_path: Path) -> None:
     place = tmp_path / "it's a folder"
     place.mkdir()
     found = forking(place, "local[2]", {})
@@ -33,19 +33,17 @@ def test_a_local_spark_gets_a_program_that_runs_as_python(tmp_path: Path) -> Non
     ("master", "conf"),
     [("spark://h:7077", {}), ("k8s://h", {}), ("local[2]", {"spark.pyspark.python": "/usr/bin/another"})],
 )
-def test_another_machine_or_interpreter_is_spark_s_own_to_run(
-    tmp_path: Path, master: str, conf: dict[str, str]
-) -> None:
+def test_forking_is_off_for_cluster_or_other_interpreter(tmp_path: Path, master: str, conf: dict[str, str]) -> None:
     assert forking(tmp_path, master, conf) is None
     assert not list(tmp_path.iterdir())
 
 
-def test_a_path_that_is_too_long_for_a_socket(tmp_path: Path) -> None:
+def test_forking_is_off_with_path_too_long_for_socket(tmp_path: Path) -> None:
     place = tmp_path / ("x" * 100)
     place.mkdir()
     assert forking(place, "local[2]", {}) is None
 
 
-def test_a_folder_whose_files_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forking_is_off_with_folder_without_execute_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.X_OK)
     assert forking(tmp_path, "local[2]", {}) is None

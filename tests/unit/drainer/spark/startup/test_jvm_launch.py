@@ -33,7 +33,7 @@ def started(tmp_path: Path) -> bool:
     return bool(pid) and Path(f"/proc/{pid}").exists()
 
 
-def test_a_jvm_that_ends_early_is_reported(tmp_path: Path) -> None:
+def test_jvm_that_exits_early_is_reported_with_its_exit_code(tmp_path: Path) -> None:
     """Also with exit code 0, for which pyspark waits for ever."""
     for number, code in enumerate((3, 0)):
         place = tmp_path / str(number)
@@ -44,7 +44,7 @@ def test_a_jvm_that_ends_early_is_reported(tmp_path: Path) -> None:
         assert not jvm.folder.exists()
 
 
-def test_a_gateway_that_does_not_answer_is_ended(tmp_path: Path) -> None:
+def test_jvm_with_silent_gateway_is_reported_and_ended(tmp_path: Path) -> None:
     (tmp_path / "told").write_bytes(struct.pack(">ii", free_port(), 6) + b"secret")
     script = f'cp {tmp_path}/told "$TOLD.new"; mv "$TOLD.new" "$TOLD"; exec sleep 600'
     home = spark_home(tmp_path, script.replace("$TOLD", "$_PYSPARK_DRIVER_CONN_INFO_PATH"))
@@ -56,14 +56,14 @@ def test_a_gateway_that_does_not_answer_is_ended(tmp_path: Path) -> None:
     assert dict(os.environ) == before
 
 
-def test_a_start_that_is_not_wanted_any_more_is_ended(tmp_path: Path) -> None:
+def test_jvm_start_that_is_stopped_ends_its_process(tmp_path: Path) -> None:
     jvm = start({}, spark_home(tmp_path, "exec sleep 600"), tmp_path / "log")
     with pytest.raises(Stopped):
         connect(jvm, SparkConf(loadDefaults=False), stopping=lambda: (tmp_path / "pid").exists() and started(tmp_path))
     wait_until(lambda: not started(tmp_path), what="what was started ended")
 
 
-def test_the_command_line_and_the_environment(tmp_path: Path) -> None:
+def test_jvm_command_line_hides_settings_in_properties_file(tmp_path: Path) -> None:
     script = f'printf "%s\\n" "$@" "$EXTRA" > {tmp_path}/given; cat "$2" > {tmp_path}/settings; exit 1'
     settings = {"spark.a": "x y", "spark.authenticate.secret": "s3cret"}
     jvm = start(settings, {**spark_home(tmp_path, script), "EXTRA": "e"}, tmp_path / "log")
@@ -79,7 +79,7 @@ def test_the_command_line_and_the_environment(tmp_path: Path) -> None:
 
 
 @given(st.dictionaries(st.text("abz.:=#! \\é", min_size=1), st.text("ab:=#! \\\n\r\t\fé€"), max_size=4))
-def test_settings_are_read_as_they_were_written(wanted: dict[str, str]) -> None:
+def test_spark_properties_read_back_equal(wanted: dict[str, str]) -> None:
     found = dict(map(_property, properties(wanted).splitlines()))
     assert found == wanted
 

@@ -16,7 +16,7 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_pyspark_finds_it_there_and_does_not_load_it() -> None:
+def test_pyspark_finds_pandas_without_loading_it() -> None:
     """Its check, its module for tests, which a list for the JVM imports, and the function that mapInArrow wraps."""
     asks = (
         "from pyspark.sql.pandas.utils import require_minimum_pandas_version\nrequire_minimum_pandas_version()\n"
@@ -26,12 +26,12 @@ def test_pyspark_finds_it_there_and_does_not_load_it() -> None:
     assert run(BEGIN + asks + LOADED) == "not loaded"
 
 
-def test_pyspark_by_itself_loads_it() -> None:
+def test_pyspark_without_late_import_loads_pandas() -> None:
     """Else this module is not needed any more."""
     assert run(f"import sys, pyspark.testing.utils\n{LOADED}") == "loaded"
 
 
-def test_who_uses_it_gets_the_real_one() -> None:
+def test_use_of_late_pandas_loads_real_module() -> None:
     for use in (
         "import pandas\nassert pandas.DataFrame({'a': [1]}).shape == (1, 1)\n",
         "from pandas import Series\nassert Series([1, 2]).sum() == 3\n",
@@ -40,7 +40,7 @@ def test_who_uses_it_gets_the_real_one() -> None:
         assert run(f"{BEGIN}{use}import pandas\nassert type(pandas).__name__ == 'module'\n{LOADED}") == "loaded"
 
 
-def test_rows_that_become_columns_do_not_load_it() -> None:
+def test_conversion_of_rows_to_columns_does_not_load_pandas() -> None:
     """The first batch would take a second longer."""
     assert run(f"{BEGIN}{ARRAY}{LOADED}") == "not loaded"
 
@@ -60,15 +60,15 @@ def test_the_modules_of_the_driver_and_of_tasks_do_not_load_it() -> None:
     )
 
 
-def test_columns_by_themselves_load_it() -> None:
+def test_conversion_of_rows_without_late_import_loads_pandas() -> None:
     """Else pyarrow need not be told."""
     assert run(f"import sys\n{ARRAY}{LOADED}") == "loaded"
 
 
-def test_one_that_was_imported_before_stays() -> None:
+def test_pandas_imported_before_late_import_is_kept() -> None:
     assert run(f"import pandas as before\n{BEGIN}import pandas\nassert pandas is before\nprint('same')") == "same"
 
 
-def test_where_it_is_not_installed_nobody_says_it_is() -> None:
+def test_late_import_without_pandas_installed_adds_no_module() -> None:
     hidden = "from importlib import util\nfind = util.find_spec\nutil.find_spec = lambda name: None\n"
     assert run(f"{hidden}{BEGIN}print('pandas' in sys.modules)") == "False"

@@ -29,24 +29,24 @@ from tests.support.servers import free_port
         ("k8s://10.0.0.1:6443", [("10.0.0.1", 6443)]),
     ],
 )
-def test_the_places_of_a_master(master: str, places: list[tuple[str, int]]) -> None:
+def test_master_text_gives_hosts_and_ports(master: str, places: list[tuple[str, int]]) -> None:
     assert places_of(master) == places
 
 
 @pytest.mark.parametrize(
     "master", ["spark://", "spark://a", "spark://a:b", "spark://a:0", "spark://a:1,", "spark://:1"]
 )
-def test_a_text_that_names_no_master_is_refused(master: str) -> None:
+def test_invalid_master_text_is_refused_with_expected_form(master: str) -> None:
     with pytest.raises(SparkUnavailable, match=r"is not host:port; a list is spark://a:7077,b:7077"):
         places_of(master)
 
 
-def test_one_master_of_a_list_is_enough() -> None:
+def test_master_check_accepts_one_reachable_of_several() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         check_master(f"spark://127.0.0.1:{free_port()},127.0.0.1:{server.getsockname()[1]}")
 
 
-def test_every_master_that_does_not_answer_is_named() -> None:
+def test_master_check_names_every_unreachable_master() -> None:
     one, two = free_port(), free_port()
     with pytest.raises(SparkUnavailable) as refused:
         check_master(f"spark://127.0.0.1:{one},127.0.0.1:{two}")
@@ -55,7 +55,7 @@ def test_every_master_that_does_not_answer_is_named() -> None:
     assert f"127.0.0.1:{one}: Connection refused; 127.0.0.1:{two}: Connection refused" in text
 
 
-def test_a_host_that_drops_what_it_gets_is_not_waited_for_long() -> None:
+def test_master_check_times_out_on_host_that_drops_packets() -> None:
     with socket.socket() as full:  # nobody accepts, so its queue is soon full, and it answers no more
         full.bind(("127.0.0.1", 0))
         full.listen(0)

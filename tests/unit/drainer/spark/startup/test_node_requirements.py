@@ -73,7 +73,7 @@ NO_MODULE = (
         ),
     ],
 )
-def test_what_a_node_lacks_is_told_with_its_name(text: str, wanted: str) -> None:
+def test_missing_requirement_is_reported_with_node_name(text: str, wanted: str) -> None:
     found = ErrorSeal("s").unwrap(RuntimeError(text))
     assert isinstance(found, NodeLacks)
     told = str(found)
@@ -92,14 +92,14 @@ def test_what_a_node_lacks_is_told_with_its_name(text: str, wanted: str) -> None
         "",
     ],
 )
-def test_what_is_something_else_is_left_alone(text: str) -> None:
+def test_other_spark_error_is_not_reported_as_missing_requirement(text: str) -> None:
     assert lacking(text) is None
 
 
 NULL_POINTER = LOST + "java.lang.NullPointerException"
 
 
-def test_the_reason_is_in_an_earlier_attempt_of_the_log(tmp_path: Path) -> None:
+def test_missing_requirement_is_found_in_earlier_attempt_of_log(tmp_path: Path) -> None:
     log = tmp_path / "spark.log"
     earlier = WORKER.format(said="ModuleNotFoundError: No module named 'of_an_earlier_life'")
     log.write_text(f"WARN TaskSetManager: {earlier}\n")
@@ -123,11 +123,11 @@ def test_the_reason_is_in_an_earlier_attempt_of_the_log(tmp_path: Path) -> None:
         ("0.2.0 unknown", "0.1.0 unknown", False),
     ],
 )
-def test_which_builds_fit(wanted: str, here: str, fits: bool) -> None:
+def test_build_mismatch_is_found_between_driver_and_worker(wanted: str, here: str, fits: bool) -> None:
     assert (mismatch(wanted, here) == "") is fits
 
 
-def test_a_worker_of_another_build_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_of_another_build_exits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(node_requirements.BUILD, build())
     check_build()
     monkeypatch.setenv(node_requirements.BUILD, "9.9.9 unknown")
@@ -135,11 +135,11 @@ def test_a_worker_of_another_build_ends(monkeypatch: pytest.MonkeyPatch) -> None
         check_build()
 
 
-def test_a_cluster_s_workers_are_told_the_build() -> None:
+def test_executor_environment_has_build_of_driver() -> None:
     assert node_requirements.settings() == {f"spark.executorEnv.{node_requirements.BUILD}": build()}
 
 
-def test_an_error_tells_on_which_machine_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configuration_error_of_worker_names_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     seal = ErrorSeal("s")
     monkeypatch.setattr(errors.socket, "gethostname", lambda: "node-7")
     carried = seal.carry(ConfigError("security: ssl-ca /x: No such file or directory"))
@@ -150,7 +150,7 @@ def test_an_error_tells_on_which_machine_it_was(monkeypatch: pytest.MonkeyPatch)
     assert str(found) == "security: ssl-ca /x: No such file or directory (on node-7)"
 
 
-def test_a_task_that_nobody_takes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_task_without_executor_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
     monkeypatch.setattr(node_requirements, "_warn_late", lambda *_: told.set())
     before = set(threading.enumerate())
@@ -165,7 +165,7 @@ def test_a_task_that_nobody_takes_is_told(monkeypatch: pytest.MonkeyPatch) -> No
         assert told.wait(60)
 
 
-def test_a_first_task_that_cannot_run_is_told_and_no_other_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_task_failure_is_logged_only_for_missing_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(node_requirements, "_log", Log("why", told))
     with watched("spark://h:7077", 3600.0):
@@ -176,7 +176,7 @@ def test_a_first_task_that_cannot_run_is_told_and_no_other_failure(monkeypatch: 
     assert told == [f"node 10.0.0.5 (executor 3) has no module grpc: {node_requirements.INSTALL}"]
 
 
-def test_the_last_error_of_this_life_is_found(tmp_path: Path) -> None:
+def test_last_error_of_this_start_is_found_in_spark_log(tmp_path: Path) -> None:
     log = tmp_path / "spark.log"
     log.write_text("2026/11/22 06:16:07.724 ERROR Old: of an earlier life\n")
     begin = log.stat().st_size
@@ -201,7 +201,7 @@ def test_the_last_error_of_this_life_is_found(tmp_path: Path) -> None:
         ("local[2]", "127.0.0.1", False),
     ],
 )
-def test_an_address_of_this_machine_alone_is_told(
+def test_loopback_address_is_warned_of_on_cluster(
     master: str, host: str, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
@@ -227,7 +227,7 @@ def test_an_address_of_this_machine_alone_is_told(
         ("\n\tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala)", False),
     ],
 )
-def test_a_worker_that_did_not_start_for_a_reason_that_spark_lost(behind: str, is_start: bool) -> None:
+def test_worker_start_failure_without_reason_is_recognised(behind: str, is_start: bool) -> None:
     found = ErrorSeal("s").unwrap(RuntimeError(NULL_POINTER + behind))
     assert type(found) is (WorkerNotStarted if is_start else SparkFailed)
     assert str(found).startswith("node 10.0.0.5 (executor 3) cannot start a Python worker") is is_start

@@ -29,11 +29,11 @@ from drainer.spark.startup.unavailable import SparkUnavailable
         ("spark://h:7077", "spark://h:7077"),
     ],
 )
-def test_a_local_master_tries_a_task_again(master: str, wanted: str) -> None:
+def test_local_master_gets_task_retries(master: str, wanted: str) -> None:
     assert with_retries(master) == wanted
 
 
-def test_settings_of_the_user_come_before_the_drainer_s(tmp_path: Path) -> None:
+def test_spark_settings_of_user_override_drainers(tmp_path: Path) -> None:
     log4j = tmp_path / "log4j2.properties"
     name, without = "spark.hadoop.fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem"
     usual = "org.apache.hadoop.fs.LocalFileSystem"
@@ -41,13 +41,13 @@ def test_settings_of_the_user_come_before_the_drainer_s(tmp_path: Path) -> None:
     assert settings_for("local[2]", {name: usual}, log4j=log4j, classes=None)[name] == usual
 
 
-def test_without_java_the_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_java_is_refused_with_package_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SparkUnavailable, match="openjdk-17-jre-headless"):
         check_java()
 
 
-def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_old_java_is_refused_with_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho java.base@11.0.2\n")
@@ -57,7 +57,7 @@ def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         check_java()
 
 
-def test_the_interpreter_of_workers_is_spark_s_own_setting_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_python_is_taken_from_settings_then_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     assert python_of({}) == sys.executable
     monkeypatch.setenv("PYSPARK_PYTHON", "/of/the/environment")
@@ -65,7 +65,7 @@ def test_the_interpreter_of_workers_is_spark_s_own_setting_first(monkeypatch: py
     assert python_of({"spark.pyspark.python": "/of/the/settings"}) == "/of/the/settings"
 
 
-def test_what_py4j_writes_of_a_killed_jvm_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+def test_py4j_errors_of_ended_jvm_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     def log(file: str) -> None:
         exec(compile(f"import logging; logging.error({file!r})", file, "exec"), {})
 
@@ -78,7 +78,7 @@ def test_what_py4j_writes_of_a_killed_jvm_is_not_shown(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize(("sent", "lines"), [(b"token", []), (b"other", ["Spark's server for accumulators failed"])])
-def test_the_end_of_the_jvm_s_connection_for_accumulators_is_no_error(
+def test_closed_accumulator_connection_is_not_logged_as_error(
     capfd: pytest.CaptureFixture[str], sent: bytes, lines: list[str]
 ) -> None:
     """By PySpark's own server: a stop by a signal, which ends the JVM first, printed a traceback."""

@@ -27,7 +27,7 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_jvm_starts_before_anybody_asks_for_the_session(waiting: Path) -> None:
+def test_jvm_starts_before_session_is_requested(waiting: Path) -> None:
     opening = Opening(master=LOCAL, output=waiting / "spark.log", conf={})
     try:
         wait_until(lambda: (waiting / "pid").exists() and started(waiting), deadline_s=180, what="the JVM runs")
@@ -36,7 +36,7 @@ def test_the_jvm_starts_before_anybody_asks_for_the_session(waiting: Path) -> No
     wait_until(lambda: not started(waiting), what="it ended")
 
 
-def test_a_start_that_is_not_wanted_any_more_ends(waiting: Path) -> None:
+def test_session_start_that_is_stopped_ends_jvm(waiting: Path) -> None:
     stop = threading.Event()
     opening = Opening(master=LOCAL, output=waiting / "spark.log", conf={}, stopping=stop.is_set)
     try:
@@ -49,7 +49,7 @@ def test_a_start_that_is_not_wanted_any_more_ends(waiting: Path) -> None:
         opening.close()
 
 
-def test_closed_twice_and_asked_afterwards(waiting: Path) -> None:
+def test_session_requested_after_close_raises_stopped(waiting: Path) -> None:
     opening = Opening(master=LOCAL, output=waiting / "spark.log", conf={})
     opening.close()
     opening.close()
@@ -57,7 +57,7 @@ def test_closed_twice_and_asked_afterwards(waiting: Path) -> None:
         opening.session()
 
 
-def test_whoever_asks_hears_why_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_request_raises_reason_of_failed_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     opening = Opening(master=LOCAL, output=tmp_path / "spark.log", conf={})
     with pytest.raises(SparkUnavailable, match="openjdk-17-jre-headless"):
@@ -66,7 +66,7 @@ def test_whoever_asks_hears_why_there_is_none(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "spark.log").exists()
 
 
-def test_what_stands_before_the_start_of_the_jvm_is_imported_soon() -> None:
+def test_early_start_imports_no_slow_modules() -> None:
     """pyspark and its kin take half a second and more, the clients of etcd and the destination as much again."""
     code = "import sys, drainer.service.early_start; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

@@ -32,7 +32,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_all_but_what_only_costs_time(whole: Path) -> None:
+def test_lean_spark_folder_has_all_jars_but_unneeded_ones(whole: Path) -> None:
     lean = lean_home()
     assert lean.is_relative_to(cache_folder())
     assert names(lean) == {"jars", "bin", "python"}
@@ -42,7 +42,7 @@ def test_all_but_what_only_costs_time(whole: Path) -> None:
     assert environment()["SPARK_HOME"] == str(lean)
 
 
-def test_after_an_upgrade_it_is_made_anew(whole: Path) -> None:
+def test_lean_spark_folder_is_made_again_after_upgrade(whole: Path) -> None:
     lean = lean_home()
     (whole / "jars" / JARS[0]).rename(whole / "jars" / "spark-core_2.13-4.2.2.jar")
     assert lean_home() == lean
@@ -50,7 +50,7 @@ def test_after_an_upgrade_it_is_made_anew(whole: Path) -> None:
     assert names(cache_folder()) == {lean.name}
 
 
-def test_one_that_was_spoilt_is_made_anew(whole: Path) -> None:
+def test_damaged_lean_spark_folder_is_made_again(whole: Path) -> None:
     lean = lean_home()
     (lean / "jars" / JARS[0]).unlink()
     (lean / "jars" / JARS[0]).symlink_to("/elsewhere")
@@ -58,21 +58,19 @@ def test_one_that_was_spoilt_is_made_anew(whole: Path) -> None:
     assert (lean / "jars" / JARS[0]).resolve() == whole / "jars" / JARS[0]
 
 
-def test_where_nothing_can_be_kept_it_is_the_whole_one(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_folder_without_cache_is_whole_one(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert lean_home() == whole
 
 
-def test_the_user_s_own_spark_is_left_as_it_is(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_home_of_user_is_used_unchanged(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert lean_home() == spark_home() == Path("/opt/spark")
 
 
-def test_another_installation_has_another_archive(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_class_archive_path_depends_on_spark_installation(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The JVM uses one only for the paths that it was made with."""
     mark, archive = home_mark(), archive_of("17")
     monkeypatch.setattr(spark_folder, "spark_home", lambda: whole.with_name("other"))
@@ -80,7 +78,7 @@ def test_another_installation_has_another_archive(whole: Path, monkeypatch: pyte
     assert archive_of("17") != archive
 
 
-def test_what_is_left_out_of_the_spark_installed_here() -> None:
+def test_jars_left_out_exist_in_installed_spark() -> None:
     """Else a new version has other names, and the start takes a second longer without a word."""
     left_out = [jar.name for jar in (spark_home() / "jars").iterdir() if jar.name.startswith(spark_folder.LEFT_OUT)]
     assert len(left_out) == len(spark_folder.LEFT_OUT)

@@ -93,14 +93,14 @@ def world(tmp_path: Path) -> Iterator[World]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_a_killed_drainer_takes_everything_along(world: World) -> None:
+def test_killed_drainer_ends_supervisor_and_program(world: World) -> None:
     assert len(world.processes()) == PROCESSES + 2
     world.drainer.kill()
     world.drainer.wait()
     world.check_gone()
 
 
-def test_signals_to_the_whole_group_change_nothing(world: World) -> None:
+def test_supervisor_ignores_signals_to_its_group(world: World) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.killpg(world.supervisor, number)
     wait_until(lambda: not pending(world.supervisor), what="the signals were delivered")
@@ -110,13 +110,13 @@ def test_signals_to_the_whole_group_change_nothing(world: World) -> None:
     world.check_gone()
 
 
-def test_a_killed_supervisor_takes_the_program_along(world: World) -> None:
+def test_killed_supervisor_ends_program(world: World) -> None:
     (program,) = [int(p.name) for p in world.place.iterdir() if parent(int(p.name)) == world.supervisor]
     os.kill(world.supervisor, signal.SIGKILL)
     wait_until(lambda: program not in world.processes(), what="the program ended")
 
 
-def test_a_killed_program_takes_its_children_along(world: World) -> None:
+def test_killed_program_ends_its_children(world: World) -> None:
     (program,) = [int(p.name) for p in world.place.iterdir() if parent(int(p.name)) == world.supervisor]
     os.kill(program, signal.SIGKILL)
     wait_until(lambda: world.processes() == {world.drainer.pid}, what="only the drainer is left")
@@ -147,25 +147,25 @@ def run(*command: str, drainer: int | None = None) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137)])
-def test_the_exit_code_is_the_program_s(script: str, code: int) -> None:
+def test_supervisor_exits_with_code_of_program(script: str, code: int) -> None:
     assert run("sh", "-c", script).wait(90) == code
 
 
-def test_a_program_that_is_not_there_is_named() -> None:
+def test_supervisor_names_missing_program() -> None:
     process = run("/nowhere/spark-submit")
     assert process.wait(90) == 127
     assert process.stdout is not None
     assert "/nowhere/spark-submit: No such file" in process.stdout.read()
 
 
-def test_a_program_ends_by_itself_when_its_input_ends() -> None:
+def test_supervisor_lets_program_end_after_end_of_input() -> None:
     """The JVM has its shutdown to do, for as long as the drainer waits."""
     process = run("sh", "-c", "read line; echo the end is seen; exit 5")
     assert process.communicate(timeout=90)[0] == "the end is seen\n"
     assert process.returncode == 5
 
 
-def test_a_drainer_that_was_gone_before_anything_began() -> None:
+def test_supervisor_of_ended_drainer_exits_at_once() -> None:
     """Its end of the pipe may be held by somebody else, or not; another parent tells."""
     ended = subprocess.Popen(["true"])
     ended.wait()
@@ -173,7 +173,7 @@ def test_a_drainer_that_was_gone_before_anything_began() -> None:
     assert process.wait(90) == 0
 
 
-def test_a_helper_is_killed_with_the_rest(tmp_path: Path) -> None:
+def test_helper_is_killed_when_program_ends(tmp_path: Path) -> None:
     """It may end before, without an end of the program; it reads nothing of what the drainer writes."""
     said = tmp_path / "said"
     helper = ["sh", "-c", f"cat > {said}.read; echo $$ > {said}; exec sleep 600"]
@@ -189,7 +189,7 @@ def test_a_helper_is_killed_with_the_rest(tmp_path: Path) -> None:
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), what="the helper ended")
 
 
-def test_a_helper_that_ends_is_not_missed() -> None:
+def test_helper_that_ends_early_does_not_end_program() -> None:
     helper = ["sh", "-c", "exit 9"]
     command = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(len(helper)), *helper]
     with subprocess.Popen([*command, "sh", "-c", "sleep 1; exit 5"], stdin=subprocess.PIPE) as process:

@@ -29,6 +29,6 @@ print(json.dumps([gc.isenabled(), gc.get_freeze_count() > 10_000, looked, Cycle.
 """
 
 
-def test_garbage_is_looked_for_seldom_and_not_among_what_was_imported() -> None:
+def test_imported_modules_are_frozen_and_garbage_collection_is_rare() -> None:
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=300)
     assert json.loads(run.stdout.splitlines()[-1]) == [True, True, 0, 10]

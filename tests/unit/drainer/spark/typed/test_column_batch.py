@@ -76,7 +76,7 @@ def no_second_way(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(data=st.data(), info=tables(), collect=st.booleans(), zero_dates_fail=st.booleans())
-def test_both_ways_give_the_same_batch(
+def test_typed_batch_by_columns_equals_that_by_rows(
     data: st.DataObject, info: TableInfo, collect: bool, zero_dates_fail: bool
 ) -> None:
     try:
@@ -90,7 +90,7 @@ def test_both_ways_give_the_same_batch(
 
 
 @pytest.mark.usefixtures("no_second_way")
-def test_rows_in_the_usual_encoding_are_decoded_by_columns() -> None:
+def test_rows_in_ordinary_encoding_are_decoded_by_columns() -> None:
     info = table([("id", INT), *((f"c{n}", kind) for n, kind in enumerate(KINDS))], handle="id")
     values = {column.id: usual_value(column) for column in info.columns}
     steps: list[Step] = [("insert", {}, values), ("update", values, {**values, 2: None}), ("delete", values, {})]
@@ -117,7 +117,7 @@ def usual_value(column: ColumnInfo) -> Datum:
 
 
 @given(data=st.data(), kind=st.sampled_from(KINDS), zero_dates_fail=st.booleans())
-def test_a_column_of_carriers_is_converted_as_its_values_are(
+def test_column_of_decoded_values_is_converted_as_each_value(
     data: st.DataObject, kind: FieldType, zero_dates_fail: bool
 ) -> None:
     values = data.draw(st.lists(st.none() | datums(kind), max_size=8))
@@ -149,7 +149,7 @@ def _compare(kind: FieldType, values: Sequence[Datum], *, zero_dates_fail: bool 
     tp=st.sampled_from([Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP]),
     zero_dates_fail=st.booleans(),
 )
-def test_packed_times_of_any_bits(
+def test_packed_times_of_any_bits_are_converted_as_each_value(
     packed: list[int | None], parts: tuple[int, ...], tp: Tp, zero_dates_fail: bool
 ) -> None:
     """Zero months, 30 February, the hour 24, the year 10000."""
@@ -162,11 +162,11 @@ def test_packed_times_of_any_bits(
 
 
 @pytest.mark.parametrize("value", [3.4028234663852886e38, -3.5e38, 1e300, 0.1, -0.0, 1e-46, float("nan"), float("inf")])
-def test_a_double_as_a_float(value: float) -> None:
+def test_double_in_float_column_is_converted_as_single_value(value: float) -> None:
     _compare(FieldType(Tp.FLOAT, 0, 12, -1), [value, None])
 
 
-def test_a_float_beyond_its_type_is_the_same_error() -> None:
+def test_float_beyond_its_range_raises_the_same_error_by_columns_and_rows() -> None:
     info = table([("id", INT), ("f", FieldType(Tp.FLOAT, 0, 12, -1))], handle="id")
     payload = transaction([(info, ("insert", {}, {1: 1, 2: 1e300}))], commit_ts=BEGIN_TS)
     found = both(reading_of(info), [payload])
@@ -174,7 +174,7 @@ def test_a_float_beyond_its_type_is_the_same_error() -> None:
     assert f"commit_ts {BEGIN_TS}" in found
 
 
-def test_the_first_row_that_cannot_be_read_is_named_whatever_its_kind() -> None:
+def test_first_unreadable_row_by_commit_ts_is_reported_for_any_kind() -> None:
     """A delete of an earlier transaction is decoded after an insert of a later one."""
     info = table([("id", INT), ("note", TEXT)], handle="id")
     payloads = [
@@ -187,7 +187,7 @@ def test_the_first_row_that_cannot_be_read_is_named_whatever_its_kind() -> None:
     assert "not UTF-8" in found
 
 
-def test_rows_in_an_unusual_encoding_stand_among_the_others() -> None:
+def test_rows_of_older_and_newer_tables_keep_their_order_in_batch() -> None:
     """A row of an older TableInfo lacks a column; one of a newer has a column that is not public yet."""
     old = table([("id", INT), ("note", TEXT)], handle="id")
     new = replace(old, columns=(*old.columns, ColumnInfo(id=3, name="more", offset=2, type=INT, origin_default="7")))
@@ -203,7 +203,7 @@ def test_rows_in_an_unusual_encoding_stand_among_the_others() -> None:
         assert [image.get("more") for image in images] == more
 
 
-def test_a_column_that_is_not_public_yet_has_its_value() -> None:
+def test_write_only_column_keeps_its_value_in_later_query() -> None:
     """Rows written while a DDL runs, read by a query that was started after it."""
     old = table([("id", INT), ("price", INT)], handle="id")
     more = ColumnInfo(id=3, name="more", offset=2, type=INT, origin_default="7")
@@ -231,7 +231,7 @@ def _while_hidden(
     return [list(row["after"].values())[-1] for row in found.to_pylist()]
 
 
-def test_several_tables_with_columns_of_their_own() -> None:
+def test_batch_of_several_tables_has_columns_of_each() -> None:
     one = table([("id", INT), ("a", TEXT)], handle="id", name="one", table_id=100)
     two = table([("b", INT), ("id", INT)], handle="id", name="two", table_id=101)
     other = table([("id", INT)], handle="id", name="other", table_id=102)
@@ -250,7 +250,7 @@ def test_several_tables_with_columns_of_their_own() -> None:
     assert [row["table"] for row in found.to_pylist()].count("two") == 2
 
 
-def test_only_rows_of_other_tables_make_an_empty_batch() -> None:
+def test_rows_of_unwatched_tables_make_empty_batch() -> None:
     info, other = table([("id", INT)], handle="id"), table([("id", INT)], handle="id", table_id=7)
     payload = transaction([(other, ("insert", {}, {1: n})) for n in range(3)], commit_ts=BEGIN_TS)
     found = both(reading_of(info), [payload])
@@ -258,7 +258,7 @@ def test_only_rows_of_other_tables_make_an_empty_batch() -> None:
     assert found.num_rows == 0
 
 
-def test_few_rows_are_not_decoded_by_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_are_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream of single transactions would pay a millisecond for each batch."""
     monkeypatch.setattr(ColumnBatches, "batch", None)
     info = table([("id", INT)], handle="id")
@@ -269,7 +269,7 @@ def test_few_rows_are_not_decoded_by_columns(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("name", "most"), [("BATCH_TRANSACTIONS", 3), ("BATCH_BYTES", 300)])
-def test_a_batch_is_full_by_transactions_or_bytes(monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> None:
+def test_typed_batch_is_full_by_transactions_or_bytes(monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> None:
     monkeypatch.setattr(typed_rows, name, most)
     info = table([("id", INT), ("note", TEXT)], handle="id")
     changes = Changes(reading_of(info))
@@ -282,7 +282,7 @@ def test_a_batch_is_full_by_transactions_or_bytes(monkeypatch: pytest.MonkeyPatc
 
 
 @given(data=st.data())
-def test_damaged_rows_are_the_same_error(data: st.DataObject) -> None:
+def test_damaged_rows_raise_the_same_error_by_columns_and_rows(data: st.DataObject) -> None:
     """Bytes of the rows changed at random."""
     info = table([("id", INT), ("note", TEXT), ("price", FieldType(Tp.NEWDECIMAL, 0, 10, 2))], handle="id")
     dice = data.draw(st.randoms(use_true_random=False))
@@ -303,7 +303,7 @@ def test_damaged_rows_are_the_same_error(data: st.DataObject) -> None:
     both(reading_of(info), readable)
 
 
-def test_an_unsigned_handle_above_the_signed_range() -> None:
+def test_unsigned_handle_above_signed_range_is_decoded() -> None:
     key = FieldType(Tp.LONGLONG, Flag.UNSIGNED, 20, 0)
     info = table([("id", key)], handle="id")
     steps: list[Step] = [("insert", {}, {1: Uint(2**64 - 1)}), ("delete", {1: Uint(2**63)}, {})]

@@ -53,7 +53,7 @@ def insert(info: TableInfo, values: dict[int, Any], version: int, commit_ts: int
     return transaction([(info, ("insert", {}, values))], commit_ts=commit_ts, version=version)
 
 
-def test_the_three_kinds_with_their_images_and_places() -> None:
+def test_insert_update_and_delete_rows_have_their_images_and_seq() -> None:
     payload = transaction(
         [
             (OLD, ("insert", {}, ROW)),
@@ -78,7 +78,7 @@ def test_the_three_kinds_with_their_images_and_places() -> None:
     assert rows[0]["commit_time"] == moment
 
 
-def test_rows_of_other_tables_are_passed_over_and_keep_their_places() -> None:
+def test_rows_of_unwatched_tables_are_skipped_and_counted_in_seq() -> None:
     other = replace(OLD, id=OLD.id + 1, name="items")
     payload = transaction([(other, ("insert", {}, ROW)), (OLD, ("insert", {}, ROW))], commit_ts=BEGIN_TS)
     (row,) = changes_of(reading_of(watched_of(OLD)), payload)
@@ -86,17 +86,17 @@ def test_rows_of_other_tables_are_passed_over_and_keep_their_places() -> None:
     assert changes_of(reading_of(watched_of(OLD)), insert(other, ROW, 1)) == []
 
 
-def test_an_older_row_has_the_default_of_a_column_that_came_since() -> None:
+def test_older_row_has_default_of_column_added_later() -> None:
     (row,) = changes_of(reading_of(watched_of(OLD, NEW)), insert(OLD, ROW, 1))
     assert row["after"] == {"id": 1, "note": "x", "price": 30, "more": 7}
 
 
-def test_a_value_in_a_column_that_is_not_public_yet_is_taken() -> None:
+def test_value_of_column_not_public_yet_is_used() -> None:
     (row,) = changes_of(reading_of(watched_of(OLD, NEW)), insert(NEW, {**ROW, 4: 8}, 1))
     assert row["after"]["more"] == 8
 
 
-def test_an_older_row_lacks_nothing_of_a_column_that_went() -> None:
+def test_older_row_leaves_out_column_dropped_later() -> None:
     shorter = replace(OLD, columns=OLD.columns[:2])
     (row,) = changes_of(reading_of(watched_of(OLD, shorter)), insert(OLD, ROW, 1))
     assert row["after"] == {"id": 1, "note": "x"}
@@ -119,9 +119,7 @@ HEIRS = {(OLD.id, 9): 3}
     ],
     ids=["added", "dropped", "renamed", "widened", "retyped"],
 )
-def test_a_ddl_during_the_query_is_an_error_that_says_what_to_do(
-    new: TableInfo, values: dict[int, Any], what: str
-) -> None:
+def test_ddl_during_query_raises_schema_changed_with_remedy(new: TableInfo, values: dict[int, Any], what: str) -> None:
     reading = reading_of(watched_of(OLD, new, heirs=HEIRS), at=1)
     assert len(changes_of(reading, insert(OLD, ROW, 1))) == 1, "rows from before it are read"
     with pytest.raises(SchemaChanged) as caught:
@@ -131,7 +129,7 @@ def test_a_ddl_during_the_query_is_an_error_that_says_what_to_do(
     assert "schema-changes = collect" in str(caught.value)
 
 
-def test_what_a_ddl_adds_is_collected() -> None:
+def test_column_added_during_query_is_collected_as_text() -> None:
     reading = reading_of(watched_of(OLD, NEW), at=1, collect=True)
     rows = changes_of(
         reading,
@@ -147,7 +145,7 @@ def test_what_a_ddl_adds_is_collected() -> None:
     assert all("more" not in (row["after"] or row["before"]) for row in rows)
 
 
-def test_what_a_ddl_drops_is_null_and_what_it_renames_stays() -> None:
+def test_dropped_column_is_null_and_renamed_column_keeps_its_field() -> None:
     shorter = replace(OLD, columns=OLD.columns[:2])
     (row,) = changes_of(reading_of(watched_of(OLD, shorter), at=1, collect=True), insert(shorter, {1: 1, 2: b"x"}, 2))
     assert row["after"] == {"id": 1, "note": "x", "price": None}
@@ -157,18 +155,18 @@ def test_what_a_ddl_drops_is_null_and_what_it_renames_stays() -> None:
 
 
 @pytest.mark.parametrize(("written", "read", "added"), [(b"31", 31, None), (b"many", None, [("price", "many")])])
-def test_a_value_of_a_changed_type_is_cast_or_collected_as_text(written: bytes, read: object, added: object) -> None:
+def test_value_of_changed_type_is_cast_or_collected_as_text(written: bytes, read: object, added: object) -> None:
     reading = reading_of(watched_of(OLD, RETYPED, heirs=HEIRS), at=1, collect=True)
     (row,) = changes_of(reading, insert(RETYPED, {1: 1, 2: b"x", 9: written}, 2))
     assert (row["after"]["price"], row["added"]) == (read, added)
 
 
-def test_a_value_from_before_a_change_of_type_is_cast() -> None:
+def test_value_older_than_type_change_is_cast() -> None:
     (row,) = changes_of(reading_of(watched_of(OLD, RETYPED, heirs=HEIRS)), insert(OLD, ROW, 1))
     assert row["after"]["price"] == "30"
 
 
-def test_a_value_from_before_a_change_of_type_that_does_not_fit() -> None:
+def test_value_older_than_type_change_that_does_not_fit_raises_value_unfit() -> None:
     """Nobody can restart out of it: it is another error than SchemaChanged."""
     watched = watched_of(RETYPED, OLD, heirs={(OLD.id, 3): 9})
     payload = insert(RETYPED, {1: 1, 2: b"x", 9: b"many"}, 1)
@@ -178,7 +176,7 @@ def test_a_value_from_before_a_change_of_type_that_does_not_fit() -> None:
     assert (row["after"]["price"], row["added"]) == (None, [("price", "many")])
 
 
-def test_a_table_that_gets_another_name_during_the_query() -> None:
+def test_table_renamed_during_query_raises_schema_changed() -> None:
     eras = (Written(1, NAME, OLD), Written(2, None, replace(OLD, name="orders_old")))
     watched = Watched({OLD.id: eras}, {NAME: OLD}, 2, {})
     fields = fields_of({NAME: OLD})
@@ -188,7 +186,7 @@ def test_a_table_that_gets_another_name_during_the_query() -> None:
     assert changes_of(Reading(watched, fields, 1, collect=True), insert(OLD, ROW, 2)) == []
 
 
-def test_damage_names_the_table_the_column_and_the_commit() -> None:
+def test_damaged_row_is_refused_with_table_column_and_commit_ts() -> None:
     strange = table([("id", INT), ("note", INT), ("price", INT)], handle="id", name="orders")
     payload = insert(strange, {1: 1, 2: 5, 3: 30}, 1)
     with pytest.raises(DecodeError) as caught:
@@ -201,30 +199,30 @@ def _union(*tables: tuple[Name, Sequence[tuple[str, FieldType]]]) -> Any:
     return fields_of({name: table(columns, name=name[1]) for name, columns in tables})
 
 
-def test_several_tables_share_the_columns_of_one_name() -> None:
+def test_tables_share_fields_of_equally_named_columns() -> None:
     found = _union((("a", "x"), [("id", INT), ("note", TEXT)]), (("b", "y"), [("ID", INT), ("more", INT)]))
     assert found.names == ("id", "note", "more")
     assert [c and c.name for c in found.columns["b", "y"]] == ["ID", None, "more"]
 
 
-def test_columns_of_one_name_and_two_types_are_refused() -> None:
+def test_equally_named_columns_of_two_types_are_refused() -> None:
     with pytest.raises(TablesUnfit, match=r"a\.x\.v is int and b\.y\.v is string: .* two streams"):
         _union((("a", "x"), [("v", INT)]), (("b", "y"), [("v", TEXT)]))
 
 
-def test_a_type_that_spark_has_not_is_named() -> None:
+def test_column_type_unknown_to_spark_is_refused_by_name() -> None:
     with pytest.raises(TablesUnfit, match=r"column a\.x\.v: Spark has no type for geometry"):
         _union((("a", "x"), [("v", FieldType(Tp.GEOMETRY))]))
 
 
-def test_generated_and_hidden_columns_are_no_fields() -> None:
+def test_generated_and_hidden_columns_have_no_fields() -> None:
     hidden = replace(ADDED, state=SchemaState.WRITE_ONLY)
     generated = ColumnInfo(id=5, name="g", offset=4, type=INT, generated_expr="`id` + 1")
     info = replace(OLD, columns=(*OLD.columns, hidden, generated))
     assert fields_of({NAME: info}).names == ("id", "note", "price")
 
 
-def test_the_schema_of_the_stream() -> None:
+def test_change_schema_has_images_and_added_map() -> None:
     fields = fields_of({NAME: OLD})
     head = (
         "struct<kind:string,commit_ts:bigint,commit_time:timestamp,start_ts:bigint,seq:int,schema:string,table:string"
@@ -234,7 +232,7 @@ def test_the_schema_of_the_stream() -> None:
     assert change_schema(fields, collect=True).simpleString() == f"{head},{images},added:map<string,string>>"
 
 
-def test_a_table_that_the_history_does_not_have() -> None:
+def test_table_missing_in_history_is_refused_by_name() -> None:
     watched = watched_of(OLD)
     assert list(chosen(watched, [("SHOP", "Orders")], "etcd")) == [NAME]
     with pytest.raises(TablesUnfit, match=r"table shop\.nothing is not in the DDL history \(etcd\)"):

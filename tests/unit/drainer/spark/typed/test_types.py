@@ -72,7 +72,7 @@ def of_datum(datum: Datum, kind: FieldType, *, zero_dates_fail: bool = False) ->
         (FieldType(Tp.JSON), "string", '{"a": [1, 2.5, null]}'),
     ],
 )  # fmt: skip
-def test_a_value_arrives(kind: FieldType, name: str, value: object) -> None:
+def test_value_of_each_type_has_its_spark_type(kind: FieldType, name: str, value: object) -> None:
     found = spark_type(kind)
     assert found is not None
     assert found.simpleString() == name
@@ -84,54 +84,54 @@ def test_a_value_arrives(kind: FieldType, name: str, value: object) -> None:
     assert arrived(written, kind) == value
 
 
-def test_what_spark_has_not() -> None:
+def test_geometry_and_vector_have_no_spark_type() -> None:
     assert spark_type(FieldType(Tp.GEOMETRY)) is None
     assert spark_type(FieldType(Tp.VECTOR)) is None
 
 
 @pytest.mark.parametrize("tp", [Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP])
-def test_a_zero_date_is_null_or_an_error(tp: Tp) -> None:
+def test_zero_date_is_null_or_refused_by_option(tp: Tp) -> None:
     kind = FieldType(tp)
     assert of_datum(Uint(0), kind) is None
     with pytest.raises(DecodeError, match=r"0000-00-00.*is not a date that Spark can hold; with zero-dates = null"):
         of_datum(Uint(0), kind, zero_dates_fail=True)
 
 
-def test_a_month_of_zero_is_no_date() -> None:
+def test_date_with_month_0_is_null() -> None:
     kind = FieldType(Tp.DATE)
     assert arrived("2020-00-10", kind) is None
 
 
-def test_text_that_is_not_utf8_is_an_error() -> None:
+def test_text_with_invalid_utf8_is_refused() -> None:
     with pytest.raises(DecodeError, match="it is not UTF-8"):
         of_datum(b"a\xff", FieldType(Tp.VARCHAR, **UTF8))
 
 
 @pytest.mark.parametrize("tp", [Tp.LONG, Tp.DOUBLE, Tp.DATE, Tp.DURATION, Tp.VARCHAR, Tp.NEWDECIMAL, Tp.ENUM])
-def test_a_datum_of_another_type_is_damage(tp: Tp) -> None:
+def test_datum_of_another_type_is_refused(tp: Tp) -> None:
     wrong: Datum = 1.5 if tp is not Tp.DOUBLE else b"x"
     with pytest.raises(DecodeError):
         of_datum(wrong, FieldType(tp, flen=5, elems=("a",)))
 
 
-def test_text_for_people() -> None:
+def test_text_of_binary_value_is_hexadecimal() -> None:
     assert text_of(b"\x01\xff", FieldType(Tp.BLOB)) == "0x01ff"
     assert text_of(None, FieldType(Tp.BLOB)) is None
     assert text_of(7, FieldType(Tp.LONG)) == "7"
 
 
 @given(st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59, 999999)))
-def test_any_moment(when: datetime.datetime) -> None:
+def test_datetime_of_any_value_reads_back_equal(when: datetime.datetime) -> None:
     assert arrived(when, FieldType(Tp.DATETIME, decimal=6)) == when
     assert arrived(when.date(), FieldType(Tp.DATE)) == when.date()
 
 
 @given(st.integers(-(838 * 3600 + 3599) * 10**6, (838 * 3600 + 3599) * 10**6))
-def test_any_duration(micros: int) -> None:
+def test_duration_of_any_value_reads_back_equal(micros: int) -> None:
     span = datetime.timedelta(microseconds=micros)
     assert arrived(span, FieldType(Tp.DURATION, decimal=6)) == span
 
 
 @given(st.decimals(min_value=-(10**20), max_value=10**20, allow_nan=False, places=10))
-def test_any_decimal(value: Decimal) -> None:
+def test_decimal_of_any_value_reads_back_equal(value: Decimal) -> None:
     assert arrived(value, FieldType(Tp.NEWDECIMAL, flen=38, decimal=10)) == value

@@ -51,17 +51,17 @@ def sql(there: TableThere, *events: FileEvent, safe: bool = False, flavour: str 
         (column("c", b"", tp=Tp.DATETIME, kind="datetime"), b"0000-00-00 00:00:00", b"'0000-00-00 00:00:00'"),
     ],
 )
-def test_literals(found: FileColumn, value: PlainValue, wanted: bytes) -> None:
+def test_literal_of_each_column_type_is_valid_sql(found: FileColumn, value: PlainValue, wanted: bytes) -> None:
     assert literal(found, value) == wanted
 
 
-def test_a_decimal_that_is_none_is_refused() -> None:
+def test_invalid_decimal_text_is_refused() -> None:
     """It stands in a statement as it is."""
     with pytest.raises(MessageError, match="no DECIMAL"):
         literal(column("c", b"", tp=Tp.NEWDECIMAL, kind="decimal"), b"1; drop table t")
 
 
-def test_a_row_is_found_by_the_first_key_without_null() -> None:
+def test_where_clause_uses_first_key_without_null() -> None:
     delete = event(Change.DELETE, column("ID", 1), column("k", 2))
     assert sql(PRIMARY, delete) == ["DELETE FROM `d`.`t` WHERE `ID`<=>1 LIMIT 1"]
     delete = event(Change.DELETE, column("id", None), column("k", 2))
@@ -74,7 +74,7 @@ def test_a_row_is_found_by_the_first_key_without_null() -> None:
     assert sql(pair, delete) == ["DELETE FROM `d`.`t` WHERE `id`<=>1 AND `k` IS NULL AND `v`<=>3 LIMIT 1"]
 
 
-def test_without_a_key_all_columns_are_compared_exactly() -> None:
+def test_where_clause_without_key_compares_all_columns_exactly() -> None:
     found = event(
         Change.DELETE,
         column("f", 0.5, tp=Tp.FLOAT, kind="float"),
@@ -87,7 +87,7 @@ def test_without_a_key_all_columns_are_compared_exactly() -> None:
     assert "CAST('{}' AS JSON)" in statement
 
 
-def test_an_update_sets_every_column_that_is_written() -> None:
+def test_update_sets_every_written_column_except_generated() -> None:
     there = TableThere((("id",),), frozenset({"g"}))
     update = event(Change.UPDATE, column("id", 1, 2), text("v", b"a", None), column("g", 5, 6))
     (statement,) = made(there, update)
@@ -95,7 +95,7 @@ def test_an_update_sets_every_column_that_is_written() -> None:
     assert (statement.rows, statement.columns, statement.tuples) == (1, ("id", "v"), ((b"2", b"NULL"),))
 
 
-def test_inserts_that_follow_one_another_share_a_statement() -> None:
+def test_consecutive_inserts_share_statement() -> None:
     one, two = event(Change.INSERT, column("id", 1)), event(Change.INSERT, column("id", 2))
     other = event(Change.INSERT, column("id", 3), column("x", 4))
     delete = event(Change.DELETE, column("id", 1))
@@ -108,14 +108,14 @@ def test_inserts_that_follow_one_another_share_a_statement() -> None:
     assert [one.rows for one in made(PRIMARY, one, two)] == [2]
 
 
-def test_statements_are_bounded() -> None:
+def test_insert_statements_are_bounded_in_rows_and_bytes() -> None:
     many = [event(Change.INSERT, column("id", n)) for n in range(ROWS_MAX + 1)]
     assert [one.rows for one in made(PRIMARY, *many)] == [ROWS_MAX, 1]
     large = [event(Change.INSERT, text("v", b"x" * (BYTES_MAX // 2))) for _ in range(3)]
     assert [one.rows for one in made(PRIMARY, *large)] == [1, 1, 1]
 
 
-def test_safe_mode_finds_any_number_of_rows() -> None:
+def test_safe_mode_statements_accept_any_number_of_affected_rows() -> None:
     events = [
         event(Change.INSERT, column("id", 1)),
         event(Change.UPDATE, column("id", 1, 2)),
@@ -130,7 +130,7 @@ def test_safe_mode_finds_any_number_of_rows() -> None:
     assert {one.rows for one in made(PRIMARY, *events, safe=True)} == {-1}
 
 
-def test_times_are_taken_to_utc_with_their_digits() -> None:
+def test_timestamp_text_is_converted_to_utc_with_its_fraction() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     assert to_utc(b"2024-07-01 00:30:00", berlin) == b"2024-06-30 22:30:00"
     assert to_utc(b"2024-01-01 00:30:00.120", berlin) == b"2023-12-31 23:30:00.120"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Protocol
 
 from binlog.runtime.crashpoint import crash_point
@@ -11,7 +14,6 @@ from binlog.runtime.log import get_logger
 
 from drainer.apply.batch_planner import Plan
 from drainer.apply.large_transaction import Section, sections, small_payloads, works
-from drainer.apply.per_transaction import each_commit
 from drainer.apply.progress import Progress, Wait
 from drainer.apply.segments import RowDecoder, segments_for
 from drainer.batch.binlog import ServedBinlog
@@ -25,6 +27,19 @@ from drainer.schema.steps import Ddl, Fence, Rows, Step
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Segment
 from drainer.sink.errors import DataError, UniqueConflict
+
+
+# Splits a section of a batch into its transactions, for sections that must be applied one by one (rule 21: one outcome
+# wherever a stream is cut). Pure.
+def each_commit(section: Section) -> Iterator[Section]:
+    """A section for each commit_ts, in order; together they cover the same range."""
+    groups = [tuple(group) for _, group in groupby(section.binlogs, key=attrgetter("commit_ts"))]
+    after_ts = section.after_ts
+    for number, binlogs in enumerate(groups, start=1):
+        until_ts = section.until_ts if number == len(groups) else binlogs[0].commit_ts
+        yield replace(section, after_ts=after_ts, until_ts=until_ts, binlogs=binlogs)
+        after_ts = until_ts
+
 
 _log = get_logger(__name__)
 

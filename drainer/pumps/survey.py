@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from binlog.cluster.node import State
 from binlog.cluster.registry import NodeRecord, Registry
@@ -14,12 +15,54 @@ from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
 
 from drainer.pumps.client import ExtensionPump, NoExtension, PumpClient
-from drainer.pumps.eligibility import RegisteredPump, counts, unchanged
 from drainer.pumps.go_pump import SILENCE_MAX_S, GoPump
 from drainer.pumps.health import HeldBack, PumpView, report_late, report_pending
 from drainer.pumps.membership import Membership
 from drainer.pumps.range_count import Counted
 from drainer.pumps.watermark import Limits, PumpMark, PumpRange, Watermark, watermark_of
+
+
+# Decides which pumps count for the watermark (correctness rule 8: which pumps count). Pure.
+#
+#     list the pumps ──► ask every one that counts ──► list again ──► equal? ──► watermark
+#           ▲                                                          │ no
+#           └──────────────────────────────────────────────────────────┘
+#
+# A pump registers before it accepts a prewrite, so prewrites that a pump in neither list accepts later commit above the
+# watermark. Equal means: the same ids with the same state and address, and for pumps that do not count the same
+# mod_revision too, or one could have been brought online, written to, and forced offline between two equal lists.
+@dataclass(frozen=True, slots=True)
+class RegisteredPump:
+    """One pump, from a linearizable read of the registry. `final`: the record of a `paused` pump states that
+    nothing is pending there and nothing newer than `max_commit_ts` is stored (rule 1: paused pumps); a Go pump never
+    does."""
+
+    node_id: str
+    host: str
+    state: State
+    mod_revision: int
+    max_commit_ts: int
+    final: bool
+
+
+def counts(pump: RegisteredPump, *, after_ts: int) -> bool:
+    """Return whether this pump may hold binlogs above `after_ts`, so that the watermark must wait for it."""
+    if pump.state is State.OFFLINE:
+        return False
+    return not (pump.state is State.PAUSED and pump.final and pump.max_commit_ts <= after_ts)
+
+
+def unchanged(before: Sequence[RegisteredPump], after: Sequence[RegisteredPump], *, after_ts: int) -> bool:
+    """Return whether answers collected between the two lists are valid."""
+    return _signature(before, after_ts) == _signature(after, after_ts)
+
+
+def _signature(pumps: Sequence[RegisteredPump], after_ts: int) -> Mapping[str, tuple[str, str, int]]:
+    return {
+        pump.node_id: (pump.state, pump.host, 0 if counts(pump, after_ts=after_ts) else pump.mod_revision)
+        for pump in pumps
+    }
+
 
 ATTEMPTS_MAX = 8
 PROBE_EVERY_S = 1.0

@@ -181,7 +181,7 @@ class SchemaView:
     upcoming_columns: Mapping[tuple[int, int], UpcomingColumn] = field(default_factory=dict)
 
     def must_verify(self, table_id: int, schema_version: int) -> bool:
-        """Whether rows of this version need a check for a running DDL on the table (drainer.schema.running_ddl)."""
+        """Whether rows of this version need a check for a running DDL on the table (drainer.schema.keeper)."""
         if self.verified is None or table_id not in self.tables:
             return False
         return schema_version > self.verified.get(table_id, 0)

@@ -25,7 +25,13 @@ from binlog.cluster.node import Event
 from binlog.cluster.registry import Registry
 from binlog.cluster.timestamp import connect_timestamps
 from binlog.errors import BinlogError
+from binlog.pb import cistern_pb2
+from binlog.rpc.messages import Buffer
+from binlog.rpc.method import Method
+from binlog.rpc.session import Settings
+from binlog.rpc.waiting import Waiting
 from binlog.runtime import metrics
+from binlog.runtime.edge import Edge
 from binlog.runtime.fields import reachable
 from binlog.runtime.http import StatusServer
 from binlog.runtime.log import get_logger
@@ -42,7 +48,6 @@ from drainer.pumps.survey import PumpSet, dial_with
 from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource
 from drainer.schema.keeper import SchemaKeeper
-from drainer.service.cistern import CisternServer
 from drainer.service.first_start import first_start, log_start_position
 from drainer.service.registration import DrainerNode
 from drainer.service.scheduler import Scheduler
@@ -53,6 +58,42 @@ from drainer.service.status import Status
 from drainer.sink.base import AnySink, ChecksTables, Identity, Position, advance_s
 from drainer.spark.startup.archive_maker import make_where_missing
 from drainer.spark.startup.session_opening import Opening
+
+# The drainer's address: the gRPC service Cistern, and over HTTP/1 the same pages as at status-addr.
+#
+# A Go pump refuses to start unless every drainer answers Notify (P-LC-05), and the original's binlogctl requests a
+# drainer over HTTP/1 at this address to pause or to close. Notify only answers: a survey lists the pumps every time
+# (correctness rule 8: which pumps count), so no notification is needed.
+STOP_S = 1.0
+
+
+class CisternServer:
+    """Serves between `start` and `close`. `port`: the port on which it listens."""
+
+    def __init__(self, addr: str, security: Security, pages: StatusServer) -> None:
+        """`pages` may already be serving, or only be prepared; it is closed after this server."""
+        self._addr = addr
+        self._pages = pages
+        methods = {b"/binlog.Cistern/Notify": Method(unary=_notify)}
+        self._edge = Edge(Settings(methods, Waiting()), security)
+        self._edge.serve_http1(pages.protocol)
+
+    async def start(self) -> None:
+        """Start listening. ConfigError names an address that cannot be used."""
+        await self._edge.start(self._addr)
+
+    @property
+    def port(self) -> int:
+        return self._edge.port
+
+    async def close(self) -> None:
+        await self._edge.stop(STOP_S)
+
+
+async def _notify(_request: Buffer) -> bytes:
+    _log.info("Notify received from a pump")
+    return cistern_pb2.NotifyResp().SerializeToString()
+
 
 INSPECT_S = 2.0
 OBSERVE_S = 1.0

@@ -13,8 +13,8 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from drainer.batch.work import Kind
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.event import Value
-from drainer.protocol.open.column_reading import image
-from drainer.protocol.open.column_values import is_quoted, values_of
+from drainer.protocol.open.decoder import image
+from drainer.protocol.open.encoder import is_quoted, values_of
 from drainer.protocol.table import ColumnFlag, handle_index
 from drainer.row.form import Form
 from tests.golden.open_encoded import encoded, options_of

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.row_events import RowEvents
-from drainer.protocol.avro.rows import VECTOR_ROWS_MIN
+from drainer.protocol.avro.encoder import VECTOR_ROWS_MIN
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
 from drainer.row.carrier import Carrier

@@ -22,13 +22,11 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.avro.checksum import row_checksum
-from drainer.protocol.avro.decoder import make_decoder
-from drainer.protocol.avro.encoder import AvroEncoder, AvroTableEncoder, make_encoder
+from drainer.protocol.avro.decoder import Record, make_decoder
+from drainer.protocol.avro.encoder import AvroEncoder, AvroTableEncoder, Few, Many, make_encoder
 from drainer.protocol.avro.envelope import header_of, read_header
 from drainer.protocol.avro.names import avro_name, key_subject, record_namespace, value_subject
 from drainer.protocol.avro.reader import reader_of
-from drainer.protocol.avro.record import Record
-from drainer.protocol.avro.rows import Few, Many
 from drainer.protocol.avro.schema import CHECKSUM, CHECKSUM_VERSION, CORRUPTED, table_schemas
 from drainer.protocol.avro.types import allowed_names, allowed_text
 from drainer.protocol.encoder import Ddl

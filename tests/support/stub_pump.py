@@ -14,8 +14,8 @@ from binlog.pb import pump_ext_pb2_grpc as ext_grpc
 from binlog.pb import pump_pb2, pump_pb2_grpc
 from binlog.pump_error import ERROR_TRAILER, PumpError
 
-from drainer.pumps.batch_end import Place, cut
 from drainer.pumps.binlog_parts import cut_into_parts
+from drainer.pumps.go_pump import Place, cut
 from drainer.pumps.watermark import Limits
 
 MESSAGE_BYTES_CAP = 16 << 20

@@ -7,19 +7,28 @@ contain them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from datetime import tzinfo
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from math import isfinite
+from typing import Any, Final, Protocol
 
 import numpy as np
+import pyarrow as pa
 from binlog.errors import DecodeError
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
+from drainer.changes.vector import Words
+from drainer.protocol.avro import blocks
+from drainer.protocol.avro.column import pieces_of
+from drainer.protocol.avro.defaults import twos_complement
 from drainer.protocol.avro.envelope import header_of
 from drainer.protocol.avro.names import key_subject, value_subject
-from drainer.protocol.avro.rows import VECTOR_ROWS_MIN, Few, Many, Pieces, Rows
-from drainer.protocol.avro.schema import TableSchemas, compact_json, table_schemas
+from drainer.protocol.avro.schema import Field, TableSchemas, compact_json, table_schemas
+from drainer.protocol.column_text import text_of
 from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.encoded_columns import EncodedColumns, null_column, rows_of
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
@@ -30,6 +39,175 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.table import Table
+from drainer.row.family import Family
+from drainer.row.form import Form
+from drainer.row.scalar import bit_number
+
+# Encodes one value as Avro, for calls with a few rows, where arrays cost more than they save. Pure.
+#
+# Writes the same bytes and refuses the same values as drainer.protocol.avro.column.
+Write = Callable[[Any], bytes]
+
+_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+_ROUND: Final = 1 << 31
+_ONE_BYTE: Final = tuple(bytes((n,)) for n in range(128))
+_REALS: Final = {"float": struct.Struct("<f"), "double": struct.Struct("<d")}
+
+
+def varint(number: int) -> bytes:
+    """Encode a number as Avro's int or long. An unsigned 64-bit number is encoded as the signed number with the same
+    bits."""
+    raw = ((number << 1) ^ -(number >> 63 & 1)) & _MASK
+    if raw < 128:
+        return _ONE_BYTE[raw]
+    found = bytearray()
+    while raw > 0x7F:
+        found.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    found.append(raw)
+    return bytes(found)
+
+
+def counted(data: bytes) -> bytes:
+    """Return the data with its length in front."""
+    return varint(len(data)) + data
+
+
+def writer_of(field: Field, form: Form, zone: tzinfo) -> Write:
+    """Return the function that encodes a carrier, None for NULL. The function raises DecodeError for a value that Avro
+    or the column cannot hold."""
+    write = _writer(field, form, zone)
+    if field.null_first is None:
+        return lambda value: _not_null(value) if value is None else write(value)
+    branch, null = (b"\2", b"\0") if field.null_first else (b"\0", b"\2")
+    return lambda value: null if value is None else branch + write(value)
+
+
+def _not_null(value: None) -> bytes:
+    raise DecodeError("value", offset=0, detail="NULL in a column that is NOT NULL")
+
+
+def _writer(field: Field, form: Form, zone: tzinfo) -> Write:
+    family, primitive = form.family, field.type.primitive
+    if field.type.precision is not None:
+        return _decimal(field.type.precision, field.type.scale or 0)
+    if primitive == "int":
+        return _int
+    if primitive == "long":
+        return varint
+    if primitive in _REALS:
+        return _real(primitive)
+    if family is Family.BIT:
+        width = max(form.kind.flen, 1)
+        return lambda value: _bit(value, width)
+    if family is Family.BYTES:
+        return counted
+    if family is Family.INT:
+        return lambda value: counted(b"%d" % value)
+    text = text_of(form, zone)
+    return lambda value: counted(text(value).encode())
+
+
+def _int(value: int) -> bytes:
+    if not -_ROUND <= value < _ROUND:
+        raise DecodeError("integer", offset=0, detail="beyond 32 bits")
+    return varint(value)
+
+
+def _real(primitive: str) -> Write:
+    form = _REALS[primitive]
+
+    def write(value: float) -> bytes:
+        try:
+            if isfinite(value):
+                return form.pack(value)
+        except OverflowError:
+            pass
+        raise DecodeError(primitive, offset=0, detail="no number, or beyond its range")
+
+    return write
+
+
+def _bit(value: int, width: int) -> bytes:
+    bit_number(value, width)
+    return counted(value.to_bytes(max(1, (value.bit_length() + 7) >> 3), "big"))
+
+
+def _decimal(precision: int, scale: int) -> Write:
+    context = Context(prec=precision, traps=[Inexact, InvalidOperation])
+    unit = Decimal(1).scaleb(-scale)
+
+    def write(text: str) -> bytes:
+        try:
+            number = int(Decimal(text).quantize(unit, context=context).scaleb(scale, context=context))
+        except (InvalidOperation, Inexact, ValueError, OverflowError):
+            raise DecodeError("decimal", offset=0, detail=f"{text!r} is no DECIMAL({precision},{scale})") from None
+        return counted(twos_complement(number))
+
+    return write
+
+
+# Encodes rows of one table as bytes, from columns: with arrays, or value by value for a few rows. Pure.
+# Fewer rows than this are written one by one: arrays cost some 80 µs a column and call, however few rows there are, and
+# a value a microsecond (python -m bench.avro).
+VECTOR_ROWS_MIN: Final = 100
+Pieces = list[Any]
+
+
+class Rows(Protocol):
+    """Encodes pieces of every row, which the caller joins in an order of its choice. The type of a piece depends on the
+    implementation."""
+
+    def column(self, place: int, array: Any) -> Pieces:
+        """Encode a column of carriers. Raises DecodeError, which does not name the row."""
+        ...
+
+    def constant(self, data: bytes, rows: int) -> Pieces: ...
+
+    def longs(self, numbers: Words) -> Pieces: ...
+
+    def joined(self, pieces: Pieces, rows: int) -> Any:
+        """Concatenate the pieces of each row. Return the rows as `large_binary`."""
+        ...
+
+
+class Many:
+    """Encodes with arrays."""
+
+    def __init__(self, fields: Sequence[Field], forms: Sequence[Form], zone: tzinfo) -> None:
+        self._fields, self._forms, self._zone = fields, forms, zone
+
+    def column(self, place: int, array: Any) -> Pieces:
+        return pieces_of(self._fields[place], self._forms[place], array, self._zone)
+
+    def constant(self, data: bytes, rows: int) -> Pieces:
+        return [blocks.constant(data, rows)]
+
+    def longs(self, numbers: Words) -> Pieces:
+        return [blocks.varints(numbers.view(np.int64))]
+
+    def joined(self, pieces: Pieces, rows: int) -> Any:
+        return blocks.joined(pieces, rows)
+
+
+class Few:
+    """Encodes value by value."""
+
+    def __init__(self, fields: Sequence[Field], forms: Sequence[Form], zone: tzinfo) -> None:
+        self._writers = [writer_of(field, form, zone) for field, form in zip(fields, forms, strict=True)]
+
+    def column(self, place: int, array: Any) -> Pieces:
+        return [list(map(self._writers[place], array.to_pylist()))]
+
+    def constant(self, data: bytes, rows: int) -> Pieces:
+        return [[data] * rows]
+
+    def longs(self, numbers: Words) -> Pieces:
+        return [list(map(varint, numbers.tolist()))]
+
+    def joined(self, pieces: Pieces, rows: int) -> Any:
+        return pa.array(list(map(b"".join, zip(*pieces, strict=True))), pa.large_binary())
+
 
 _OPS: Final = {Kind.INSERT: b"\x02c", Kind.UPDATE: b"\x02u", Kind.DELETE: b"\x02d"}
 _PHYSICAL_SHIFT: Final = np.uint64(18)

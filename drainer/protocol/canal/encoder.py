@@ -2,19 +2,265 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from datetime import tzinfo
+from typing import Any, Final
 
-from drainer.protocol.canal.table_encoder import CanalTable
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from binlog.tidb.types import FieldType, Tp
+
+from drainer.batch.work import Kind
+from drainer.changes.texts import as_string
+from drainer.protocol.binary_columns import latin1_text
 from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
 from drainer.protocol.ddl_kind import canal_kind
-from drainer.protocol.encoder import Ddl, DdlScope, Message, TableEncoder
-from drainer.protocol.errors import ProtocolConfigError
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, rows_of
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
+from drainer.protocol.errors import EncodeError, ProtocolConfigError
+from drainer.protocol.json_fragments import Fragment, plain_double, text, utf8_text
+from drainer.protocol.json_rows import Rows, Slot, fragments_of, joined, numbers, old_fragments, or_null
 from drainer.protocol.json_text import json_string
+from drainer.protocol.mysql_type import basic_type, full_type
 from drainer.protocol.one_row import OneRowMessages, physical_ms
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.table import Table
+from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.table import ColumnFlag, Table
+from drainer.row.family import Family
+from drainer.row.form import Form
+
+
+# Values of Canal-JSON: each is a string or null.
+def value_of(form: Form, zone: tzinfo) -> Fragment:
+    """Return the fragment of a type. ENUM, SET and BIT are numbers. Each byte of a binary string is a character of ISO
+    8859-1."""
+    if form.family is Family.FLOAT:
+        return plain_double(form)
+    if form.family is Family.TEXT:
+        return utf8_text
+    if form.family is Family.BYTES:
+        return latin1_text
+    return text(form, zone)
+
+
+# Encodes rows of one version of a table as Canal-JSON. What is the same in all rows is built once, when the table is
+# compiled.
+# `sqlType` of Canal-JSON: numbers of java.sql.Types.
+BIT, TINYINT, SMALLINT, INTEGER, BIGINT = -7, -6, 5, 4, -5
+REAL, DOUBLE, DECIMAL = 7, 8, 3
+CHAR, VARCHAR, BLOB, CLOB = 1, 12, 2004, 2005
+DATE, TIME, TIMESTAMP = 91, 92, 93
+
+_FIXED: Final = {
+    Tp.TINY: TINYINT,
+    Tp.SHORT: SMALLINT,
+    Tp.INT24: INTEGER,
+    Tp.LONG: INTEGER,
+    Tp.LONGLONG: BIGINT,
+    Tp.FLOAT: REAL,
+    Tp.DOUBLE: DOUBLE,
+    Tp.NEWDECIMAL: DECIMAL,
+    Tp.TIMESTAMP: TIMESTAMP,
+    Tp.DATETIME: TIMESTAMP,
+    Tp.DATE: DATE,
+    Tp.NEWDATE: DATE,
+    Tp.DURATION: TIME,
+    Tp.YEAR: VARCHAR,
+    Tp.ENUM: INTEGER,
+    Tp.SET: BIT,
+    Tp.BIT: BIT,
+    Tp.JSON: VARCHAR,
+}
+_BLOBS: Final = frozenset({Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB, Tp.BLOB})
+
+# An unsigned integer above the signed maximum gets the next larger type. MEDIUMINT does not need this: its type is
+# large enough.
+_PROMOTED: Final = {
+    Tp.TINY: (0x7F, SMALLINT),
+    Tp.SHORT: (0x7FFF, INTEGER),
+    Tp.LONG: (0x7FFF_FFFF, BIGINT),
+    Tp.LONGLONG: (0x7FFF_FFFF_FFFF_FFFF, DECIMAL),
+}
+
+
+def java_type(kind: FieldType) -> int:
+    """Return the type number of the column, regardless of the values in its rows."""
+    if kind.is_binary:
+        return BLOB
+    if kind.tp in _BLOBS:
+        return CLOB
+    if kind.tp is Tp.STRING:
+        return CHAR
+    return _FIXED.get(kind.tp, VARCHAR)
+
+
+def promotion_of(kind: FieldType) -> Fragment | None:
+    """Return the function that computes the type number for each row, if it depends on the value. None if `java_type`
+    is right for all rows."""
+    found = _PROMOTED.get(kind.tp) if kind.is_unsigned else None
+    if found is None:
+        return None
+    limit = pa.scalar(found[0], pa.uint64())
+    usual, promoted = (pa.scalar(str(number).encode(), pa.binary()) for number in (java_type(kind), found[1]))
+
+    def run(array: Any) -> Any:
+        return pc.if_else(pc.fill_null(pc.greater(array, limit), False), promoted, usual)
+
+    return run
+
+
+Parts = list[str | Slot]
+
+# The columns in front of the values in `Rows.build`.
+_TIME, _COMMIT, _CLAIM = Slot(0), Slot(1), Slot(2)
+_FIRST_VALUE: Final = 3
+
+
+class CanalTable:
+    """A compiled table: one document for each kind of change, with all columns or with only the handle key's."""
+
+    def __init__(self, table: Table, options: ProtocolOptions) -> None:
+        self._table = table
+        self._extended = options.enable_tidb_extension
+        self._updated_only = options.only_output_updated_columns or options.content_compatible
+        self._short_deletes = options.delete_only_output_handle_key_columns
+        self._compression = options.large_message_handle_compression
+        columns = table.columns
+        self._values = [value_of(column.form, options.zone) for column in columns]
+        self._promotions = [promotion_of(column.form.kind) for column in columns]
+        self._names = [json_string(column.name) for column in columns]
+        described = full_type if options.content_compatible else basic_type
+        self._types = [json_string(described(column.form.kind)) for column in columns]
+        self._all = tuple(range(len(columns)))
+        self._documents: dict[tuple[Kind, tuple[int, ...], str], Rows] = {}
+
+    def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        return rows_of(self.encode_columns(changes))
+
+    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
+        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
+        places = self._all
+        if changes.kind is Kind.DELETE and self._short_deletes:
+            places = self._handle(changes)
+        return self._encode(changes, places, "", None)
+
+    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
+        if not self._extended:
+            raise EncodeError(
+                f"`{self._table.schema}`.`{self._table.name}`: Canal-JSON says that a message has handle keys alone in "
+                f"its extension: set enable-tidb-extension"
+            )
+        mark = "handle" if claims is None else "claim"
+        return rows_of(self._encode(changes, self._handle(changes), mark, claims))
+
+    def _handle(self, changes: RowChanges) -> tuple[int, ...]:
+        if not self._table.handle:
+            commit = int(changes.commit_ts[0]) if len(changes) else 0
+            raise EncodeError(
+                f"`{self._table.schema}`.`{self._table.name}` has no handle key, so the {changes.kind.name.lower()} at "
+                f"commit_ts {commit} cannot be sent with handle key columns alone"
+            )
+        return self._table.handle
+
+    def _encode(
+        self, changes: RowChanges, places: tuple[int, ...], mark: str, claims: Sequence[str] | None
+    ) -> list[EncodedColumns]:
+        if not len(changes):
+            return []
+        image = changes.image
+        values = fragments_of(changes, image, self._values, places)
+        types = [promoted(image[place]) for place in places if (promoted := self._promotions[place])]
+        columns = [
+            numbers(changes.commit_ts >> np.uint64(18)),
+            numbers(changes.commit_ts),
+            pa.array([json_string(claim).encode() for claim in claims or ()], pa.binary()),
+            *values,
+            *types,
+            *self._old(changes, places, values),
+        ]
+        messages = compressed(self._document(changes.kind, places, mark).build(columns), self._compression)
+        return [EncodedColumns(null_column(len(changes)), messages, changes.commit_ts)]
+
+    def _old(self, changes: RowChanges, places: tuple[int, ...], values: list[Any]) -> list[Any]:
+        """Return the old values. With only_output_updated_columns: the text between the braces, with only the changed
+        columns."""
+        if changes.kind is not Kind.UPDATE:
+            return []
+        old = old_fragments(changes, self._values, places, values)
+        if not self._updated_only:
+            return old
+        names = [f"{self._names[place]}:" for place in places]
+        found = [_where_changed(name, *pair) for name, *pair in zip(names, old, values, strict=True)]
+        # Skip the first comma. Arrow's binary_slice fails on arrays with empty values.
+        return [pc.utf8_slice_codeunits(as_string(pc.binary_join_element_wise(*found, b"")), 1).cast(pa.binary())]
+
+    def _document(self, kind: Kind, places: tuple[int, ...], mark: str) -> Rows:
+        found = self._documents.get((kind, places, mark))
+        if found is None:
+            found = self._documents[kind, places, mark] = Rows(self._parts(kind, places, mark))
+        return found
+
+    def _parts(self, kind: Kind, places: tuple[int, ...], mark: str) -> Parts:
+        table, names, columns = self._table, self._names, self._table.columns
+        keys = [name for name, column in zip(names, columns, strict=True) if column.flags & ColumnFlag.PRIMARY_KEY]
+        head = (
+            f'{{"id":0,"database":{json_string(table.schema)},"table":{json_string(table.name)},'
+            f'"pkNames":[{",".join(keys)}],"isDdl":false,"type":"{kind.name}","es":'
+        )
+        promoted = [place for place in places if self._promotions[place]]
+        at_type = {place: Slot(_FIRST_VALUE + len(places) + n) for n, place in enumerate(promoted)}
+        sql_types: list[Parts] = [
+            [f"{names[place]}:", at_type.get(place, str(java_type(columns[place].form.kind)))] for place in places
+        ]
+        mysql_types = ",".join(f"{names[place]}:{self._types[place]}" for place in places)
+        data: list[Parts] = [
+            [f"{names[place]}:", Slot(_FIRST_VALUE + n, quoted=True)] for n, place in enumerate(places)
+        ]
+        old = self._old_parts(places, _FIRST_VALUE + len(places) + len(promoted)) if kind is Kind.UPDATE else ["null"]
+        return [
+            head,
+            _TIME,
+            ',"ts":',
+            _TIME,
+            ',"sql":"","sqlType":{',
+            *joined(sql_types),
+            f'}},"mysqlType":{{{mysql_types}}},"old":',
+            *old,
+            ',"data":[{',
+            *joined(data),
+            "}]",
+            *self._extension(mark),
+            "}",
+        ]
+
+    def _old_parts(self, places: tuple[int, ...], first: int) -> Parts:
+        if self._updated_only:
+            return ["[{", Slot(first), "}]"]
+        members: list[Parts] = [
+            [f"{self._names[place]}:", Slot(first + n, quoted=True)] for n, place in enumerate(places)
+        ]
+        return ["[{", *joined(members), "}]"]
+
+    def _extension(self, mark: str) -> Parts:
+        if not self._extended:
+            return []
+        marks: Parts = []
+        if mark == "handle":
+            marks = [',"onlyHandleKey":true']
+        elif mark == "claim":
+            marks = [',"claimCheckLocation":', _CLAIM]
+        return [',"_tidb":{"commitTs":', _COMMIT, *marks, "}"]
+
+
+def _where_changed(name: str, old: Any, new: Any) -> Any:
+    """Return a comma, the name and the old value. Nothing if the old text equals the new one."""
+    same = pc.or_(pc.fill_null(pc.equal(old, new), False), pc.and_(old.is_null(), new.is_null()))
+    member = pc.binary_join_element_wise(f",{name}".encode(), or_null(old, b'"', b'"'), b"")
+    return pc.if_else(same, b"", member)
+
 
 WATERMARK: Final = "TIDB_WATERMARK"
 

@@ -2,19 +2,117 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+
+from drainer.batch.work import Kind
 from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
 from drainer.protocol.debezium import ddl as ddl_documents
-from drainer.protocol.debezium.schema import Document, watermark_schemas
-from drainer.protocol.debezium.source import source_text
-from drainer.protocol.debezium.table_encoder import DebeziumTable
-from drainer.protocol.encoder import Ddl, DdlScope, Message, TableEncoder
+from drainer.protocol.debezium.schema import Document, envelope_schema, key_schema, watermark_schemas
+from drainer.protocol.debezium.source import source_parts, source_text
+from drainer.protocol.debezium.values import value_of
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, rows_of
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
+from drainer.protocol.errors import EncodeError
+from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import json_document, json_string
 from drainer.protocol.one_row import OneRowMessages, physical_ms, refuse
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
+
+# Encodes rows of one version of a table as Debezium JSON. Both schemas are constants of the compiled documents.
+Parts = list[str | Slot]
+
+_OPERATIONS = {Kind.INSERT: "c", Kind.UPDATE: "u", Kind.DELETE: "d"}
+_TIME, _COMMIT = Slot(0), Slot(1)
+
+
+class DebeziumTable:
+    """A compiled table. Columns of `Rows.build`: the time, the commit_ts, the new image (for deletes the old one), and
+    for updates the old image."""
+
+    def __init__(self, table: Table, options: ProtocolOptions) -> None:
+        self._table, self._options = table, options
+        self._values = [value_of(column.form, options) for column in table.columns]
+        self._fragments = [value.fragment for value in self._values]
+        self._names = [json_string(column.name) for column in table.columns]
+        self._documents = {kind: Rows(self._parts(kind)) for kind in Kind}
+        self._key = Rows(self._key_parts())
+
+    def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        return rows_of(self.encode_columns(changes))
+
+    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
+        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
+        if not len(changes):
+            return []
+        places = range(len(self._table.columns))
+        image = fragments_of(changes, changes.image, self._fragments, places)
+        columns = [numbers(changes.commit_ts >> np.uint64(18)), numbers(changes.commit_ts), *image]
+        if changes.kind is Kind.UPDATE and self._options.output_old_value:
+            columns += old_fragments(changes, self._fragments, places, image)
+        values = self._compressed(self._documents[changes.kind].build(columns))
+        return [EncodedColumns(self._keys(image, len(changes)), values, changes.commit_ts)]
+
+    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
+        raise EncodeError(
+            f"`{self._table.schema}`.`{self._table.name}`: protocol debezium has no messages with handle keys "
+            f"alone and no claim check"
+        )
+
+    def _compressed(self, messages: Any) -> Any:
+        return compressed(messages, self._options.large_message_handle_compression)
+
+    def _keys(self, image: list[Any], count: int) -> Any:
+        return self._compressed(
+            self._key.build([constant(b"}", count), *(image[place] for place in self._table.handle)])
+        )
+
+    def _key_parts(self) -> Parts:
+        """Return the parts of the key. A table without a handle key has an empty key, which all its rows share."""
+        values = enumerate(self._table.handle, 1)
+        members = [self._member(place, at) for at, place in values]
+        tail = ""
+        if not self._options.debezium_disable_schema:
+            schema = key_schema(self._table, self._options)
+            tail = f',"schema":{json_document(schema)}'
+        return ['{"payload":{', *joined(members), Slot(0), tail + "}"]
+
+    def _member(self, place: int, at: int) -> Parts:
+        return [f"{self._names[place]}:", Slot(at, quoted=self._values[place].quoted)]
+
+    def _parts(self, kind: Kind) -> Parts:
+        options, table = self._options, self._table
+        tail = "}"
+        if not options.debezium_disable_schema:
+            schema = envelope_schema(table, options)
+            tail = f',"schema":{json_document(schema)}}}'
+        return [
+            '{"payload":{"source":',
+            *source_parts(options.namespace, table.schema, table.name, _TIME, _COMMIT),
+            ',"ts_ms":',
+            _TIME,
+            f',"transaction":null,"op":"{_OPERATIONS[kind]}"',
+            *self._images(kind),
+            "}" + tail,
+        ]
+
+    def _images(self, kind: Kind) -> Parts:
+        count = len(self._names)
+        image = joined([self._member(place, place + 2) for place in range(count)])
+        if kind is Kind.INSERT:
+            return [',"before":null,"after":{', *image, "}"]
+        if kind is Kind.DELETE:
+            return [',"after":null,"before":{', *image, "}"]
+        before: Parts = []
+        if self._options.output_old_value:
+            before = [',"before":{', *joined([self._member(place, place + 2 + count) for place in range(count)]), "}"]
+        return [*before, ',"after":{', *image, "}"]
 
 
 @dataclass(frozen=True)

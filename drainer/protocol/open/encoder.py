@@ -2,20 +2,335 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from functools import partial
+from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from binlog.errors import DecodeError
+from binlog.tidb.types import Tp
+
+from drainer.batch.work import Kind
+from drainer.changes.decode import Columns
+from drainer.changes.json_texts import json_texts
+from drainer.changes.texts import as_binary, data_of
+from drainer.changes.texts import text_of as column_text
 from drainer.changes.vector import Ints
+from drainer.protocol.binary_columns import base64
+from drainer.protocol.column_text import texts_of
 from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
-from drainer.protocol.encoded_columns import EncodedColumns, take_rows
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, large_binary, rows_of, take_rows
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError
-from drainer.protocol.json_text import json_string
+from drainer.protocol.json_fragments import has_escaped
+from drainer.protocol.json_text import json_number, json_string, json_strings
 from drainer.protocol.open.framing import frame, frame_columns, single
-from drainer.protocol.open.table_encoder import OpenTableEncoder
+from drainer.protocol.open.quote import quote
+from drainer.protocol.open.row_place import member, partition_ids, row_ids
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.table import Table
+from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.table import Column, ColumnFlag, Table
+from drainer.row.family import Family
+from drainer.row.form import Form
+
+# Encodes rows of one version of a table as events of Open Protocol.
+# Images of rows as JSON objects, `"name":{"t":3,"h":true,"f":11,"v":1},…`. What is the same for all rows of a table is
+# built once for the table.
+# Converts one column's carriers to JSON values of Open Protocol, a complete column at a time.
+#
+# Every function converts an Arrow array of carriers to a `binary` array of the same length, with NULL for NULL. The
+# values are JSON text; strings are without their quotes.
+Values = Callable[[Any], Any]
+
+BASE64_TYPES: Final = frozenset({Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB, Tp.BLOB})
+_NUMBERS: Final = frozenset({Family.INT, Family.FLOAT, Family.ENUM, Family.SET, Family.BIT})
+# What strconv.Quote does not escape.
+_PLAIN: Final = bytes(set(range(32, 127)) - set(b'"\\<>&'))
+
+
+def is_quoted(form: Form) -> bool:
+    """Return whether the column's values are JSON strings."""
+    return form.family not in _NUMBERS
+
+
+def values_of(form: Form, zone: tzinfo) -> Values:
+    """Return the function that converts a column. The function raises DecodeError for a value that a column of its type
+    cannot hold, and for text that is not UTF-8."""
+    family = form.family
+    if form.kind.tp in BASE64_TYPES:
+        return base64
+    if family is Family.TEXT:
+        return _text
+    if family is Family.BYTES:
+        return _binary
+    if family is Family.FLOAT:
+        return partial(_float, is_single=form.kind.tp is Tp.FLOAT)
+    if family is Family.JSON:
+        return _json
+    if form.kind.tp is Tp.TIMESTAMP and zone is not UTC:
+        return lambda column: pa.array(texts_of(form, column, zone), pa.binary())
+    if family in (Family.INT, Family.ENUM, Family.SET, Family.BIT):
+        return lambda column: as_binary(column.cast(pa.string()))
+    return partial(column_text, form)
+
+
+def _each(column: Any, made: Callable[[Any], Any]) -> Any:
+    return pa.array([None if value is None else made(value) for value in column.to_pylist()], pa.binary())
+
+
+def _text(column: Any) -> Any:
+    try:
+        text = column.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise DecodeError("text", offset=0, detail="not UTF-8") from None
+    if not has_escaped(data_of(column)):
+        return column
+    return _escaped(column, text.drop_null().to_pylist())
+
+
+def _binary(column: Any) -> Any:
+    data = data_of(column).tobytes()
+    if not data.translate(None, _PLAIN):
+        return column
+    return _escaped(column, [quote(value) for value in column.drop_null().to_pylist()])
+
+
+def _json(column: Any) -> Any:
+    return json_texts(column, json_strings)
+
+
+def _escaped(column: Any, texts: Sequence[str]) -> Any:
+    """Escape texts for JSON. `texts`: the text of each value of `column` that is not NULL."""
+    try:
+        escaped = pa.array(json_strings(texts), pa.string()).cast(pa.binary())
+    except UnicodeEncodeError:
+        raise DecodeError("text", offset=0, detail="not UTF-8") from None
+    if not column.null_count:
+        return escaped
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    places = pa.array(np.cumsum(valid) - 1, pa.int64(), mask=~valid)
+    return escaped.take(places)
+
+
+def _float(column: Any, *, is_single: bool) -> Any:
+    """Convert floats to the shortest digits, which for a FLOAT identify the 32-bit float. A value that is not finite
+    becomes 0, as in TiCDC."""
+    finite = pc.is_finite(column)
+    if not pc.all(finite).as_py() and len(column):
+        column = pc.if_else(finite, column, pa.scalar(0.0))
+    digits = as_binary((column.cast(pa.float32(), safe=False) if is_single else column).cast(pa.string()))
+    sizes = pc.abs(column)
+    large = pc.and_(pc.greater_equal(sizes, 1e9), pc.less(sizes, 1.1e21))  # Arrow writes an exponent from 1e10 on
+    if not pc.any(large).as_py():
+        return digits
+    texts = [None if text is None else _number(text.decode()) for text in digits.to_pylist()]
+    return pa.array(texts, pa.binary())
+
+
+def _number(digits: str) -> str:
+    return json_number(digits, abs(float(digits)))
+
+
+def constant(text: bytes) -> Any:
+    return pa.scalar(text, pa.binary())
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Concatenate the parts of each row. At least one part must be an array. NULL becomes `null`."""
+    return pc.binary_join_element_wise(*parts, constant(b""), null_handling="replace", null_replacement="null")
+
+
+class BadColumn(Exception):
+    """A value that the column cannot hold. The row with the value is not known yet."""
+
+    def __init__(self, code: ColumnCode, error: DecodeError) -> None:
+        super().__init__(code, error)
+        self.code = code
+        self.error = error
+
+    def of(self, changes: RowChanges) -> EncodeError:
+        """Return the EncodeError that names the first row with such a value."""
+        table, place = changes.table, self.code.place
+        for row in range(len(changes)):
+            for image in (changes.new, changes.old):
+                try:
+                    if image is not None:
+                        self.code.values(image[place].slice(row, 1))
+                except DecodeError as error:
+                    return _named(table, self.code, int(changes.commit_ts[row]), error)
+        return _named(table, self.code, int(changes.commit_ts[0]), self.error)
+
+
+def _named(table: Table, code: ColumnCode, commit_ts: int, error: DecodeError) -> EncodeError:
+    name = table.columns[code.place].name
+    return EncodeError(
+        f"open-protocol: `{table.schema}`.`{table.name}`, column `{name}`, commit_ts {commit_ts}: {error}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnCode:
+    """One column, compiled. `head`: the text in front of its values."""
+
+    place: int
+    head: bytes
+    quoted: bool
+    values: Values
+
+    def of(self, columns: Columns) -> Any:
+        """Convert the column's values. Raises BadColumn."""
+        try:
+            return self.values(columns[self.place])
+        except DecodeError as error:
+            raise BadColumn(self, error) from None
+
+
+def compiled(table: Table, zone: tzinfo) -> tuple[ColumnCode, ...]:
+    """Return the compiled columns in the order in which they are written: by the bytes of their names."""
+    order = sorted(range(len(table.columns)), key=lambda place: table.columns[place].name)
+    return tuple(_code(place, table.columns[place], zone) for place in order)
+
+
+def _code(place: int, column: Column, zone: tzinfo) -> ColumnCode:
+    """Compile a column. Readers parse the value by its flags, so the BINARY flag comes from the type under which the
+    row was written, which may be older than the table's."""
+    kind = column.form.kind
+    flags = column.flags & ~ColumnFlag.BINARY | (ColumnFlag.BINARY if kind.charset == "binary" else 0)
+    handle = '"h":true,' if column.in_handle else ""
+    head = f'{json_string(column.name)}:{{"t":{int(kind.tp)},{handle}"f":{int(flags)},"v":'
+    return ColumnCode(place, head.encode(), is_quoted(column.form), values_of(column.form, zone))
+
+
+def image_parts(codes: Sequence[ColumnCode], columns: Columns, begin: bytes, end: bytes) -> list[Any]:
+    """Return the parts from which `joined` builds an object. `begin` and `end`: the texts that open and close it."""
+    parts: list[Any] = []
+    before = begin
+    for code in codes:
+        values = code.of(columns)
+        quoted = code.quoted and not values.null_count
+        if code.quoted and values.null_count:
+            values = pc.binary_join_element_wise(constant(b'"'), values, constant(b'"'), constant(b""))
+        parts += [constant(before + code.head + b'"' if quoted else before + code.head), values]
+        before = b'"},' if quoted else b"},"
+    return [*parts, constant(before.removesuffix(b",") + end)]
+
+
+def changed_parts(codes: Sequence[ColumnCode], old: Columns, new: Columns) -> list[Any]:
+    """Return the parts of an object with only the old values that changed: `,"p":{…}`, or nothing if none changed.
+
+    No row's parts are all NULL: Arrow 26 loses such rows if it is told to skip NULLs.
+    """
+    found = []
+    for code in codes:
+        changed = _differ(old[code.place], new[code.place])
+        if pc.any(changed).as_py():
+            whole = joined([*image_parts([code], old, b"", b""), constant(b",")])
+            found.append(pc.if_else(changed, whole, constant(b"")))
+    if not found:
+        return []
+    members = joined(found)
+    some = joined([constant(b',"p":{'), pc.binary_slice(members, 0, -1), constant(b"}")])
+    return [pc.if_else(pc.equal(pc.binary_length(members), 0), constant(b""), some)]
+
+
+def _differ(left: Any, right: Any) -> Any:
+    """Return which values differ. NULL equals only NULL."""
+    same = pc.if_else(left.is_null(), right.is_null(), pc.fill_null(pc.equal(left, right), False))
+    return pc.invert(same)
+
+
+# The most bytes of carriers that are encoded at a time. A byte may become six bytes of JSON, several copies of which
+# are in memory.
+PIECE_BYTES: Final = 16 << 20
+_WHOLE: Final = b',"t":1}'
+_HANDLE_ONLY: Final = b',"t":1,"ohk":true}'
+
+
+class OpenTableEncoder:
+    """See drainer.protocol.encoder.TableEncoder."""
+
+    def __init__(self, table: Table, options: ProtocolOptions) -> None:
+        self._table = table
+        self._options = options
+        self._all = compiled(table, options.zone)
+        self._handle = tuple(code for code in self._all if table.columns[code.place].in_handle)
+        name = f',"tbl":{json_string(table.name)}' if table.name else ""
+        schema = f',"scm":{json_string(table.schema)}' if table.schema else ""
+        self._names = (schema + name).encode()
+        self._row_ids = row_ids(table)
+        self._partition_ids = partition_ids(table)
+
+    def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        return rows_of(self.encode_columns(changes))
+
+    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
+        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
+        delete_handle = changes.kind is Kind.DELETE and self._options.delete_only_output_handle_key_columns
+        codes = self._handle_codes(changes) if delete_handle else self._all
+        return [self._columns(piece, codes, constant(_WHOLE)) for piece in _pieces(changes) if len(piece)]
+
+    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
+        codes = self._handle_codes(changes)
+        if claims is None:
+            return self._columns(changes, codes, constant(_HANDLE_ONLY)).rows() if len(changes) else []
+        ends = [f',"t":1,"ccl":{json_string(claim)}}}'.encode() for claim in claims]
+        return self._columns(changes, codes, pa.array(ends, pa.binary())).rows() if len(changes) else []
+
+    def _handle_codes(self, changes: RowChanges) -> tuple[ColumnCode, ...]:
+        if not self._handle:
+            table, kind = self._table, changes.kind.name.lower()
+            raise EncodeError(
+                f"open-protocol: not found handle key columns for the {kind} event: `{table.schema}`.`{table.name}`, "
+                f"commit_ts {int(changes.commit_ts[0]) if len(changes) else 0}"
+            )
+        return self._handle
+
+    def _columns(self, changes: RowChanges, codes: Sequence[ColumnCode], key_end: Any) -> EncodedColumns:
+        try:
+            values = large_binary(joined(self._value_parts(changes, codes)))
+        except BadColumn as bad:
+            raise bad.of(changes) from None
+        values = compressed(values, self._options.large_message_handle_compression)
+        return EncodedColumns(large_binary(joined(self._key_parts(changes, key_end))), values, changes.commit_ts)
+
+    def _value_parts(self, changes: RowChanges, codes: Sequence[ColumnCode]) -> list[Any]:
+        old, new = changes.old, changes.new
+        if new is None:
+            assert old is not None
+            return image_parts(codes, old, b'{"d":{', b"}}")
+        if old is None or not self._options.output_old_value:
+            return image_parts(codes, new, b'{"u":{', b"}}")
+        if not self._options.only_output_updated_columns:
+            return [*image_parts(codes, new, b'{"u":{', b"}"), *image_parts(codes, old, b',"p":{', b"}}")]
+        return [*image_parts(codes, new, b'{"u":{', b"}"), *changed_parts(codes, old, new), constant(b"}")]
+
+    def _key_parts(self, changes: RowChanges, end: Any) -> list[Any]:
+        stamps = pa.array(changes.commit_ts).cast(pa.string()).cast(pa.binary())
+        parts = [constant(b'{"ts":'), stamps, constant(self._names)]
+        if self._row_ids is not None:
+            parts.append(member(b"rid", self._row_ids(changes.image), omitted=0))
+        if self._partition_ids is not None:
+            parts.append(member(b"ptn", self._partition_ids(changes.image), omitted=None))
+        return [*parts, end]
+
+
+def _pieces(changes: RowChanges) -> Iterator[RowChanges]:
+    """Split the changes into parts that are encoded at a time."""
+    rows = len(changes)
+    images = [image for image in (changes.old, changes.new) if image is not None]
+    size = sum(column.nbytes for image in images for column in image) + rows * 32 * sum(map(len, images))
+    if rows < 2 or size <= PIECE_BYTES:
+        yield changes
+        return
+    half = rows // 2
+    yield from _pieces(changes.slice(0, half))
+    yield from _pieces(changes.slice(half, rows - half))
+
 
 ROW, DDL, RESOLVED, ADMIN = 1, 2, 3, 4
 

@@ -2,22 +2,177 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import tzinfo
+from functools import partial
+from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from binlog.errors import DecodeError
 from binlog.tidb.job import ActionType
+from binlog.tidb.types import Tp
 
+from drainer.batch.work import Kind
+from drainer.changes.texts import numbers_of
+from drainer.protocol.avro.blocks import Block, Piece, beside, constant, fixed, joined, lengths, varints
+from drainer.protocol.avro.column import texts_of
 from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
 from drainer.protocol.ddl_kind import canal_kind
-from drainer.protocol.encoder import Ddl, DdlScope, Message, TableEncoder
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, rows_of
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
+from drainer.protocol.errors import EncodeError
+from drainer.protocol.json_rows import fragments_of
 from drainer.protocol.json_text import json_document
 from drainer.protocol.one_row import OneRowMessages, physical_ms, refuse
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.simple.avro_documents import write_document
-from drainer.protocol.simple.avro_rows import SimpleAvroTable
-from drainer.protocol.simple.schema import table_schema
+from drainer.protocol.simple.avro_schema import CHANGES, KINDS, VALUES, document, named
+from drainer.protocol.simple.schema import schema_version, table_schema
 from drainer.protocol.simple.table_encoder import SimpleTable
 from drainer.protocol.table import Table
+from drainer.row.family import Family
+from drainer.row.form import Form
+
+# Encodes rows of one version of a table as Simple's Avro, a column at a time.
+# One column: its branch in the union of values, and its bytes.
+Pieces = Callable[[Any], list[Piece]]
+
+
+def number(value: int) -> bytes:
+    """Encode an int or long of Avro."""
+    raw = (value << 1) ^ (value >> 63)
+    found = bytearray()
+    while raw > 0x7F:
+        found.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    return bytes((*found, raw))
+
+
+def string(text: str) -> bytes:
+    data = text.encode()
+    return number(len(data)) + data
+
+
+# The start of a row's message: the index of its record in the schema, the kind of message, and the version.
+_HEAD: Final = number(len(document()) - 1) + 2 * number(KINDS.index("DML")) + number(1)
+_NULL, _SOME = number(0), number(1)
+
+
+class SimpleAvroTable:
+    def __init__(self, table: Table, options: ProtocolOptions) -> None:
+        self._table = table
+        self._compression = options.large_message_handle_compression
+        self._values = [_pieces_of(column.form, options) for column in table.columns]
+        self._all = tuple(sorted(range(len(table.columns)), key=lambda place: table.columns[place].name))
+        self._names = _HEAD + string(table.schema) + string(table.name) + number(table.id)
+
+    def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        return rows_of(self.encode_columns(changes))
+
+    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
+        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
+        return self._encode(changes, self._all, [constant(_NULL + _NULL, len(changes))])
+
+    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
+        rows = len(changes)
+        if not self._table.handle:
+            commit = int(changes.commit_ts[0]) if rows else 0
+            raise EncodeError(
+                f"`{self._table.schema}`.`{self._table.name}` has no handle key, so the {changes.kind.name.lower()} at "
+                f"commit_ts {commit} cannot be sent with handle key columns alone"
+            )
+        places = tuple(place for place in self._all if place in self._table.handle)
+        claim: list[Piece] = [constant(_NULL, rows)]
+        if claims is not None:
+            claim = [pa.array([_SOME + string(text) for text in claims], pa.binary())]
+        return rows_of(self._encode(changes, places, [*claim, constant(_SOME + b"\x01", rows)]))
+
+    def _encode(self, changes: RowChanges, places: tuple[int, ...], marks: list[Piece]) -> list[EncodedColumns]:
+        rows = len(changes)
+        if not rows:
+            return []
+        stamps = changes.commit_ts
+        messages = joined(
+            [
+                constant(self._names + number(CHANGES.index(changes.kind.name)), rows),
+                varints(stamps.view(np.int64)),
+                varints((stamps >> np.uint64(18)).view(np.int64)),
+                constant(number(schema_version(self._table)), rows),
+                *marks,
+                constant(_NULL, rows),  # no checksum
+                *self._image(changes, None if changes.kind is Kind.DELETE else changes.new, places),
+                *self._image(changes, None if changes.kind is Kind.INSERT else changes.old, places),
+            ],
+            rows,
+        )
+        return [EncodedColumns(null_column(rows), compressed(messages, self._compression), stamps)]
+
+    def _image(self, changes: RowChanges, image: Any, places: tuple[int, ...]) -> list[Piece]:
+        """Encode an image: the branch of a union with null, then a map of one block of entries and its end."""
+        rows = len(changes)
+        if image is None:
+            return [constant(_NULL, rows)]
+        found: list[Piece] = [constant(_SOME + number(len(places)), rows)]
+        columns = fragments_of(changes, image, self._values, places)
+        for place, pieces in zip(places, columns, strict=True):
+            found += [constant(string(self._table.columns[place].name), rows), *pieces]
+        return [*found, constant(number(0), rows)] if places else [constant(_SOME + number(0), rows)]
+
+
+def _pieces_of(form: Form, options: ProtocolOptions) -> Pieces:
+    kind = form.kind
+    match form.family:
+        case Family.INT if kind.tp is Tp.LONGLONG and kind.is_unsigned:
+            return partial(_whole, form, named("UnsignedBigint"))
+        case Family.INT | Family.ENUM | Family.SET | Family.BIT:
+            return partial(_whole, form, "long")
+        case Family.FLOAT:
+            return partial(_real, "float" if kind.tp is Tp.FLOAT else "double")
+        case Family.DATETIME if kind.tp is Tp.TIMESTAMP:
+            return partial(_located, form, options.zone, string(options.time_zone))
+        case family:
+            return partial(_text, form, options.zone, "bytes" if family is Family.BYTES else "string")
+
+
+def _in_union(branch: str, array: Any, block: Block) -> Block:
+    """Encode the branch, then the block. NULL is the first branch, without a block."""
+    rows = len(array)
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    place = np.where(valid, 2 * VALUES.index(branch), 0).astype(np.uint8)[:, None]
+    return beside(fixed(place), Block(block.octets, block.keep & valid[:, None])) if rows else block
+
+
+def _filled(array: Any, value: int | float) -> Any:
+    return pc.fill_null(array, value).to_numpy(zero_copy_only=False)
+
+
+def _whole(form: Form, branch: str, array: Any) -> list[Piece]:
+    """Convert integers. A number above 2^63-1 becomes negative, as in TiCDC."""
+    values = _filled(numbers_of(form, array), 0)
+    return [_in_union(branch, array, varints(values.view(np.int64)))]
+
+
+def _real(branch: str, array: Any) -> list[Piece]:
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(_filled(array, 0.0), "<f4" if branch == "float" else "<f8")
+    if not np.isfinite(values).all():
+        raise DecodeError(branch, offset=0, detail="no number, or beyond its range")
+    return [_in_union(branch, array, fixed(values.view(np.uint8).reshape(len(values), -1)))]
+
+
+def _text(form: Form, zone: tzinfo, branch: str, array: Any) -> list[Piece]:
+    text = texts_of(form, array, zone)
+    return [_in_union(branch, array, lengths(text)), text]
+
+
+def _located(form: Form, zone: tzinfo, location: bytes, array: Any) -> list[Piece]:
+    text = texts_of(form, array, zone)
+    return [_in_union(named("Timestamp"), array, beside(constant(location, len(array)), lengths(text))), text]
 
 
 @dataclass(frozen=True)

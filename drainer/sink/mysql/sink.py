@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from binlog.runtime.log import get_logger
@@ -23,11 +24,11 @@ from drainer.sink.base import (
     TableName,
     Wants,
 )
-from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
+from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved, RowsRefused
 from drainer.sink.missing_rows import MissingRows
 from drainer.sink.mysql import position, tls
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import Session
+from drainer.sink.mysql.connection import ServerError, Session
 from drainer.sink.mysql.ddl import recycle_plan
 from drainer.sink.mysql.ddl.recycle_bin import RecycleBin
 from drainer.sink.mysql.ddl.runner import DdlRunner
@@ -39,9 +40,35 @@ from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer, tables_there, tables_with_triggers
 from drainer.sink.mysql.section import MySQLSection
-from drainer.sink.mysql.server_limits import explained
 from drainer.sink.position import Stored
 from drainer.sink.settings import SyncerSettings
+
+# Limits of a server that a large transaction may pass, and what an operator can do about each.
+# By error number: MySQL's and MariaDB's, TiDB's from 8000 on.
+_SETTINGS: Final[Mapping[int, str]] = {
+    1197: "max_binlog_cache_size",
+    1206: "innodb_buffer_pool_size, which holds its locks",
+    8004: "txn-total-size-limit",
+    8025: "txn-entry-size-limit",
+    8175: "tidb_mem_quota_query",
+    8176: "tidb_server_memory_limit",
+}
+
+
+@contextlib.contextmanager
+def explained(address: str, commit_ts: int) -> Iterator[None]:
+    """Turns the server's refusal of a whole transaction into an error that names the transaction and the setting."""
+    try:
+        yield
+    except (ServerError, RowsRefused) as error:
+        refused = error if isinstance(error, ServerError) else error.__cause__
+        if not isinstance(refused, ServerError) or refused.code not in _SETTINGS:
+            raise
+        raise DestinationRefused(
+            f"{address}: the transaction of commit_ts {commit_ts} is too large for this server, raise "
+            f"{_SETTINGS[refused.code]} there: {refused.detail}"
+        ) from error
+
 
 _log = get_logger(__name__)
 

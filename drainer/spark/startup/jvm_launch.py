@@ -23,12 +23,43 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from drainer.apply.progress import Stopped
-from drainer.spark.startup import supervisor
-from drainer.spark.startup.forking import forking
+from drainer.spark.startup import fork_client, supervisor
 from drainer.spark.startup.java import archive_of, check_java, remove_leftovers
 from drainer.spark.startup.master import check_master
 from drainer.spark.startup.spark_settings import LOG4J, environment, python_of, settings_for
 from drainer.spark.startup.unavailable import SparkUnavailable
+
+# Decide whether Spark's Python processes are forked from one that has imported everything (fork_server.py), and prepare
+# it.
+SOCKET = "fork.sock"
+PYTHON = "python"
+SOCKET_PATH_BYTES_MAX = 107
+SERVER = "drainer.spark.startup.fork_server"
+
+
+@dataclass(frozen=True, slots=True)
+class Forking:
+    """`python`: the program that Spark runs instead of Python; `server`: the command line of the fork server."""
+
+    python: str
+    server: tuple[str, ...]
+
+
+def forking(folder: Path, master: str, conf: Mapping[str, str]) -> Forking | None:
+    """Prepare the fork server's files in `folder`. Return None if Spark must run Python itself: on other machines, with
+    another interpreter, and if programs in `folder` cannot be executed or its path is too long for a socket."""
+    if not (sys.platform == "linux" and master.startswith("local") and python_of(conf) == sys.executable):
+        return None
+    python, path = folder / PYTHON, folder / SOCKET
+    if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+        return None
+    words = (sys.executable, "-I", "-S", fork_client.__file__, str(path))
+    python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+    python.chmod(0o700)
+    if not os.access(python, os.X_OK):  # a file system that is mounted without permission to execute
+        return None
+    return Forking(str(python), (sys.executable, "-m", SERVER, str(path)))
+
 
 if TYPE_CHECKING:
     from pyspark import SparkConf

@@ -16,7 +16,7 @@ from binlog.runtime.http import Request, Response, StatusServer, put, text_respo
 from binlog.runtime.security import Security
 from grpc import StatusCode, aio
 
-from drainer.service.cistern import CisternServer
+from drainer.service.daemon import CisternServer
 from tests.support.certificates import Authority
 
 WAIT_S = 60.0

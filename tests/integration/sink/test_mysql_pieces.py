@@ -9,7 +9,7 @@ import pytest
 from drainer.batch.work import Folded, Kind, Pieces, SegmentWork
 from drainer.sink.errors import DestinationRefused, RowsRefused, UniqueConflict
 from drainer.sink.mysql.connection import ServerError
-from drainer.sink.mysql.server_limits import explained
+from drainer.sink.mysql.sink import explained
 from tests.integration.sink.case import change, gone, opened, put, shape, work
 from tests.support.servers import MariaDB
 

@@ -3,21 +3,331 @@ implicitly: it is stored with the position, and ddl.py runs it once."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from dataclasses import asdict, dataclass, replace
+from datetime import tzinfo
+from functools import partial
+from typing import Final, TypeVar
+from zoneinfo import ZoneInfo
 
+import numpy as np
+from binlog.errors import DecodeError
 from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
+from binlog.tidb.types import Tp
 
+from drainer.ddl.lexer import tokens
+from drainer.ddl.repetition import named_tables, undoes_itself
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import Change, Image, RowEvent, Value
+from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ServerError, Session
-from drainer.sink.mysql.replay.ddl import DdlRun, StoredDdl
-from drainer.sink.mysql.replay.row_writer import RowWriter
-from drainer.sink.mysql.replay.session import ReconnectingSession
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session, connect
+from drainer.sink.mysql.ddl.fingerprint import Fingerprint, Name
+from drainer.sink.mysql.ddl.once import has_run, run_marked
+from drainer.sink.mysql.ddl.runner import IGNORABLE
+from drainer.sink.mysql.lock import lock_name, statement_lock
 from drainer.sink.mysql.replay.state import State
+from drainer.sink.mysql.replay.statements import RowStatement, TableThere, statements
+from drainer.sink.mysql.rows.row_warnings import stored_exactly
+from drainer.sink.mysql.rows.statements import quote
+from drainer.sink.mysql.rows.unique_keys import read
 from drainer.sink.mysql.section import MySQLSection
-from drainer.sink.replay import Replayed, ReplayedDdl, ReplaySettings, never
+from drainer.sink.replay import Replayed, ReplayedDdl, ReplayFailed, ReplaySettings, never
+from drainer.sink.replay_time import to_utc
+from drainer.sink.retry import Patience
 from drainer.sink.settings import SyncerSettings
+
+# A session with a server, which is opened again if its connection is lost.
+_IDLE_S: Final = 8 * 3600
+# Of databases that upstream's text creates without naming a character set, as TiDB has it, whatever the server's is.
+_DEFAULTS: Final = b"SET SESSION character_set_server=utf8mb4, collation_server=utf8mb4_bin"
+
+
+class ReconnectingSession:
+    """Connects at the first `run`. `wait_s`: how long `run` retries before it fails."""
+
+    def __init__(self, config: ServerConfig, wait_s: float) -> None:
+        self._config = config
+        self._wait_s = wait_s
+        self._session: Session | None = None
+
+    def run(self, what: str, work: Callable[[Session], _T]) -> _T:
+        """`work`, again after a lost connection or a deadlock: it looks itself at what has been done already. Raises
+        DestinationDown in the end, and whatever else `work` or connecting raises."""
+        patience = Patience(f"{self._config.address}: {what}", self._wait_s)
+        while True:
+            try:
+                if self._session is None:
+                    session = self._session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=None)
+                    session.execute(_DEFAULTS)
+                done = work(self._session)
+            except (ConnectionLost, Retry) as error:
+                if isinstance(error, ConnectionLost):
+                    self.close()
+                patience.failed(error)
+            else:
+                patience.over()
+                return done
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+# Rows that are not of a batch into a server, in one session: how it has their tables, statements, and its warnings.
+# Rows of messages and of files with values as a server in UTC takes them. Pure.
+_TYPES: Final = {"decimal": Tp.NEWDECIMAL, "float": Tp.FLOAT, "json": Tp.JSON, "timestamp": Tp.TIMESTAMP}
+
+
+def file_event(row: RowEvent, there: TableThere) -> FileEvent:
+    """Convert the row of a message. Types are those of the destination's columns, because not every protocol has
+    upstream's. Raises MessageError."""
+    new = row.new or {}
+    old: Image = {**new, **(row.old or row.key or {})}
+    if row.change is Change.DELETE or row.new is None:
+        columns = [_column(name, one.value, None, there) for name, one in old.items()]
+        return FileEvent(row.schema, row.table, Change.DELETE, tuple(columns))
+    if row.old is None:  # an insert, or an update whose message has only the new row
+        columns = [_column(name, one.value, None, there) for name, one in new.items()]
+        return FileEvent(row.schema, row.table, Change.INSERT, tuple(columns))
+    columns = [_column(name, old[name].value, one.value, there) for name, one in new.items()]
+    return FileEvent(row.schema, row.table, Change.UPDATE, tuple(columns))
+
+
+def _column(name: str, value: Value, changed: Value, there: TableThere) -> FileColumn:
+    kind = there.types.get(name.lower())
+    if kind is None:
+        raise MessageError(f"the destination has no column `{name}`")
+    code = _TYPES.get(kind, 0)
+    return FileColumn(name, code, kind, _plain(value, code), _plain(changed, code))
+
+
+def _plain(value: Value, code: int) -> PlainValue:
+    """The shortest digits of a single are those of another double, which for the largest one is out of range."""
+    if code == Tp.FLOAT and isinstance(value, float):
+        return float(np.float32(value))
+    return value.encode() if isinstance(value, str) else value
+
+
+def in_utc(event: FileEvent, zone: tzinfo) -> FileEvent:
+    """Convert TIMESTAMPs from this zone. Raises MessageError for what is no time."""
+
+    def moved(value: PlainValue) -> PlainValue:
+        return to_utc(value, zone) if isinstance(value, bytes) else value
+
+    columns = [
+        replace(column, value=moved(column.value), changed=moved(column.changed))
+        if column.type_code == Tp.TIMESTAMP
+        else column
+        for column in event.columns
+    ]
+    return replace(event, columns=tuple(columns))
+
+
+_GENERATED: Final = re.compile(r"\b(?:VIRTUAL|STORED|PERSISTENT)\b", re.IGNORECASE)
+_AT_ROW: Final = re.compile(r"column '?(?:[^']*\.)*`?([^'`]+)`?'? at row (\d+)$")
+
+
+class RowWriter:
+    """`safe`: rows may be there already, or be missing (`D-LD-11`); `zone`: that of TIMESTAMPs in events, the session's
+    is UTC. Tables are asked for once, until `forget`."""
+
+    def __init__(self, *, safe: bool, zone: str) -> None:
+        self._safe = safe
+        self._zone = None if zone == "UTC" else ZoneInfo(zone)
+        self._tables: dict[tuple[str, str], TableThere] = {}
+
+    def forget(self) -> None:
+        """Tables may have changed."""
+        self._tables.clear()
+
+    def write(self, session: Session, commit_ts: int, events: Sequence[FileEvent | RowEvent]) -> None:
+        """In order, in the session's transaction. `commit_ts`: for errors. Raises ReplayFailed."""
+        place, found = "", list[FileEvent]()
+        try:
+            for event in events:
+                place = f"`{event.schema}`.`{event.table}`"
+                there = self._table(session, event.schema, event.table)
+                made = file_event(event, there) if isinstance(event, RowEvent) else event
+                found.append(made if self._zone is None else in_utc(made, self._zone))
+            for statement in statements(found, self._tables, session.flavour, safe=self._safe):
+                place = f"`{statement.schema}`.`{statement.table}`"
+                self._run(session, statement, commit_ts)
+        except (ServerError, MessageError, DecodeError) as error:
+            raise ReplayFailed(f"{place}: {error}", commit_ts=commit_ts, table=place) from error
+
+    def _table(self, session: Session, schema: str, table: str) -> TableThere:
+        """How the destination has it. Raises MessageError where it does not."""
+        found = self._tables.get((schema, table))
+        if found is None:
+            found = self._tables[schema, table] = _look(session, schema, table)
+        return found
+
+    def _run(self, session: Session, statement: RowStatement, commit_ts: int) -> None:
+        found = session.execute(statement.sql)
+        place = f"`{statement.schema}`.`{statement.table}`"
+        if statement.rows not in (-1, found):
+            raise ReplayFailed(
+                f"{place}: {found} rows were found, and {statement.rows} should be: the destination is not what it was "
+                f"upstream at that time; -safe-mode goes over it. The statement: {statement.sql[:200]!r}",
+                commit_ts=commit_ts,
+                table=place,
+            )
+        if session.warning_count:
+            _judge(session, statement, place, commit_ts)
+
+
+def _look(session: Session, schema: str, table: str) -> TableThere:
+    found = read(session, schema, table)
+    if found is None:
+        raise MessageError("there is no such table in the destination")
+    keys = sorted(found[0], key=lambda key: key.name.upper() != "PRIMARY")
+    parts = [tuple(part.column.lower() for part in key.parts) for key in keys]
+    columns = session.query(
+        b"SELECT COLUMN_NAME, EXTRA, DATA_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s"
+        % (session.literal(schema), session.literal(table))
+    )
+    generated = frozenset(str(column).lower() for column, extra, _ in columns if _GENERATED.search(str(extra)))
+    types = {str(column).lower(): str(kind).lower() for column, _, kind in columns}
+    return TableThere(tuple(key for key in parts if "" not in key), generated, types)
+
+
+def _judge(session: Session, statement: RowStatement, place: str, commit_ts: int) -> None:
+    """A value that the server stored otherwise than it is."""
+    for level, code, text in session.warnings():
+        at = _AT_ROW.search(text)
+        if level == "Note" or at is None or at[1] not in statement.columns:
+            continue
+        row = int(at[2]) - 1
+        known = 0 <= row < len(statement.tuples)
+        if known and stored_exactly(code, statement.tuples[row][statement.columns.index(at[1])]):
+            continue
+        raise ReplayFailed(f"{place}: {code}: {text}", commit_ts=commit_ts, table=place)
+
+
+# Runs the stored DDL of a replay exactly once, even if the program or the server dies in between.
+#
+# The DDL is stored with the rows before it, run, and removed. `once.py` runs each of its statements. A DDL that the
+# server refused stays, without the mark: it has not run, so what is done to its tables from now on must not suggest
+# that it has.
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDdl:
+    """A stored DDL. See once.Statements. `at`: the index of its next statement."""
+
+    ddl: ReplayedDdl
+    at: int = 0
+    before: Fingerprint | None = None
+
+    @property
+    def statement(self) -> str:
+        return self.ddl.statements[self.at]
+
+    @property
+    def schemas(self) -> Sequence[str]:
+        return ()
+
+    @property
+    def tables(self) -> Sequence[Name]:
+        return named_tables(self.statement, self.ddl.schema, self.ddl.table)
+
+    def begun(self, before: Fingerprint) -> StoredDdl:
+        return replace(self, before=before)
+
+    def after_statement(self) -> StoredDdl:
+        return replace(self, at=self.at + 1, before=None)
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> StoredDdl:
+        found = json.loads(text)
+        ddl = ReplayedDdl(**{**found["ddl"], "statements": tuple(found["ddl"]["statements"])})
+        return cls(ddl, found["at"], found["before"])
+
+
+class DdlRun:
+    """Runs the stored DDL in one session."""
+
+    def __init__(self, session: Session, state: State, settings: ReplaySettings) -> None:
+        self._session = session
+        self._state = state
+        self._lock = lock_name(settings.table, settings.name)
+        self._busy = f"a DDL of a {settings.program} of this name is still running"
+
+    def run(self, is_left_out: Callable[[ReplayedDdl], bool]) -> None:
+        """Run the stored DDL, if any. Raises ReplayFailed, ConnectionLost, Retry."""
+        with statement_lock(self._session, self._lock, self._busy):
+            text = self._state.ddl(self._session)
+            if text is None:
+                return
+            stored = StoredDdl.parse(text)
+            if is_left_out(stored.ddl):
+                _log.warning("a DDL that was begun is left out", commit_ts=stored.ddl.commit_ts)
+            else:
+                self._run(stored)
+            self._state.store_ddl(self._session, None)
+
+    def _run(self, stored: StoredDdl) -> None:
+        while stored.at < len(stored.ddl.statements):
+            if stored.before is not None and self._has_run(stored):
+                _log.warning("the DDL that a crash interrupted has run", statement=stored.statement)
+                stored = stored.after_statement()
+            else:
+                step = partial(self._step, is_again=stored.before is not None)
+                stored = run_marked(self._session, stored, self._mark, step)
+
+    def _mark(self, stored: StoredDdl) -> None:
+        self._state.store_ddl(self._session, stored.text())
+
+    def _has_run(self, stored: StoredDdl) -> bool:
+        found = has_run(self._session, stored, undoes_itself=undoes_itself(stored.statement, stored.ddl.use))
+        if found is None:
+            raise stored.ddl.failed(
+                f"it was interrupted, and it is not known whether it has run; a second run would undo it. Run it if it "
+                f"has not run, then {self._remedy(stored)}; the statement: {stored.statement}"
+            )
+        return found
+
+    def _step(self, stored: StoredDdl, *, is_again: bool) -> StoredDdl:
+        """Execute the statement. IGNORABLE errors count as success if an earlier attempt may have executed it."""
+        try:
+            if stored.ddl.use and not _is_of_database(stored.statement):
+                self._session.execute(b"USE " + quote(stored.ddl.use))
+            self._session.execute(stored.statement.encode())
+        except ServerError as error:
+            if error.code not in IGNORABLE or not (is_again or stored.ddl.may_exist):
+                self._mark(replace(stored, before=None))
+                raise stored.ddl.failed(
+                    f"{error}; it is tried again at the next start, unless it is removed: {self._remedy(stored)}; the "
+                    f"statement: {stored.statement}"
+                ) from error
+            _log.warning(
+                "the server refused a DDL that may have run before, because its effect exists already; it counts as "
+                "executed",
+                commit_ts=stored.ddl.commit_ts,
+                statement=stored.statement,
+                error=str(error),
+            )
+        return stored.after_statement()
+
+    def _remedy(self, stored: StoredDdl) -> str:
+        return self._state.remedy(self._session, stored.ddl.commit_ts)
+
+
+def _is_of_database(query: str) -> bool:
+    """Return whether the statement is CREATE DATABASE or DROP DATABASE, which need no current database."""
+    words = list(tokens(query))[:2]
+    return len(words) == 2 and words[0].is_word("CREATE", "DROP") and words[1].is_word("DATABASE", "SCHEMA")
+
 
 _T = TypeVar("_T")
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.changes.stream import StreamDecoder, merge
-from drainer.dispatch.column_pattern import ColumnPatterns
-from drainer.dispatch.column_selector import ColumnSelectors, SelectorRule
+from drainer.dispatch.column_selector import ColumnPatterns, ColumnSelectors, SelectorRule
 from drainer.dispatch.dispatcher import Dispatcher
 from drainer.dispatch.errors import DispatchConfigError, DispatchError
 from drainer.dispatch.partition import row_hashes

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from binlog.cluster.node import State
 
-from drainer.pumps.eligibility import RegisteredPump, counts, unchanged
+from drainer.pumps.survey import RegisteredPump, counts, unchanged
 
 ONLINE = RegisteredPump("a", "h:1", State.ONLINE, 5, 100, final=False)
 

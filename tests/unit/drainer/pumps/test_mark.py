@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.pumps.batch_end import Place, cut
+from drainer.pumps.go_pump import Place, cut
 from drainer.pumps.range_count import Counted
 from drainer.pumps.watermark import Limits, PumpMark, Stop, ranges_of, watermark_of
 

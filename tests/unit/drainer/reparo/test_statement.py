@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from drainer.protocol.pb_file.encoder import ddl_text
 from drainer.reparo.errors import ReparoError
-from drainer.reparo.statement import parse
+from drainer.reparo.replaying import parse
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from binlog.tidb.job import ActionType
 
 from drainer.schema.catalog import Catalog
-from drainer.schema.create_like import independent
+from drainer.schema.state import independent
 from tests.support.schema_case import job, table
 
 SOURCE = table(10, "s", ("id", "v"))

@@ -23,8 +23,7 @@ from drainer.schema.errors import (
 )
 from drainer.schema.history.etcd import PublishedSource
 from drainer.schema.job_policy import Policy
-from drainer.schema.keeper import SchemaKeeper
-from drainer.schema.running_ddl import is_current
+from drainer.schema.keeper import SchemaKeeper, is_current
 from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows, Step
 from tests.support.schema_case import BEGIN_TS, belongs, ddl, job, row, table, ts

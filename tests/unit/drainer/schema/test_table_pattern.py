@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.dispatch.column_pattern import ColumnPatterns
+from drainer.dispatch.column_selector import ColumnPatterns
 from drainer.schema.name_pattern import PatternError
 from drainer.schema.table_pattern import TablePatterns
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from drainer.service.applier import Applier
+from drainer.service.spark_runner import Applier
 
 WAIT_S = 60
 

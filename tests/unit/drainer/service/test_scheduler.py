@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import Mode, Plan, Sizes
 from drainer.apply.fold_order import FoldOrder, PackedView
-from drainer.pumps.batch_end import Place, cut
+from drainer.pumps.go_pump import Place, cut
 from drainer.pumps.health import HeldBack
 from drainer.pumps.range_count import Counted
 from drainer.pumps.watermark import Limits, PumpMark, PumpRange, Stop, Watermark, watermark_of

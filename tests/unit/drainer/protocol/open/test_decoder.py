@@ -14,8 +14,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl, Message
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, Event, ResolvedEvent, RowEvent, Value
-from drainer.protocol.open.column_reading import image
-from drainer.protocol.open.decoder import OpenDecoder
+from drainer.protocol.open.decoder import OpenDecoder, image
 from drainer.protocol.open.encoder import OpenEncoder
 from drainer.protocol.open.quote import quote, unquote
 from drainer.protocol.options import Compression, ProtocolOptions

@@ -249,6 +249,6 @@ def test_large_batch_encoded_in_pieces_equals_the_whole(monkeypatch: pytest.Monk
         SMALL, Kind.UPDATE, old=[(n, b"%d" % n) for n in range(100)], new=[(n, None) for n in range(100)]
     )
     whole = make_encoder(OPTIONS).table(SMALL).encode(changes)
-    monkeypatch.setattr("drainer.protocol.open.table_encoder.PIECE_BYTES", 500)
+    monkeypatch.setattr("drainer.protocol.open.encoder.PIECE_BYTES", 500)
     assert make_encoder(OPTIONS).table(SMALL).encode(changes) == whole
     assert len(whole) == 100

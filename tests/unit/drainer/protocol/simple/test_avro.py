@@ -21,9 +21,9 @@ from drainer.protocol.errors import EncodeError, MessageError
 from drainer.protocol.event import BootstrapEvent, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import Compression, ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
-from drainer.protocol.simple.avro_rows import number
 from drainer.protocol.simple.avro_schema import document, named, parsed
 from drainer.protocol.simple.decoder import SchemaUnknown
+from drainer.protocol.simple.encoder import number
 from drainer.row.carrier import Carrier
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type

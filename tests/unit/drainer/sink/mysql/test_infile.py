@@ -15,8 +15,7 @@ from pymysql.constants import CLIENT
 from pymysql.err import OperationalError
 
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ConnectionLost, ServerError, Session
-from drainer.sink.mysql.infile import InfileConnection, Loaded, counts
+from drainer.sink.mysql.connection import ConnectionLost, InfileConnection, Loaded, ServerError, Session, counts
 
 _GREETING = (
     b"\x0a5.7.0\0" + b"\1\0\0\0" + b"12345678\0" + b"\xff\xf7" + b"\x2d" + b"\2\0" + b"\x0f\x00" + b"\x15" + bytes(10)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from drainer.batch.work import Match, TableShape
-from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError
-from drainer.sink.mysql.infile import Loaded
+from drainer.sink.mysql.connection import ConnectionLost, Loaded, Retry, ServerError
 from drainer.sink.mysql.rows import loader
 from drainer.sink.mysql.rows.loader import STATEMENTS_ONLY_S, Loader, leave_to_statements, may_load
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import Change, Folded, Kind, NetRow, TableShape
 from drainer.sink.errors import DataError
 from drainer.sink.mysql.rows.chunks import Chunk
-from drainer.sink.mysql.rows.refused_row import beginning, blame
+from drainer.sink.mysql.rows.slot_writer import beginning, blame
 
 TABLES = [TableShape(n, "d", f"t{n}", ("k", "v"), (0,), "", (), ()) for n in (1, 2)]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from drainer.pumps.batch_end import cut
+from drainer.pumps.go_pump import cut
 from drainer.pumps.watermark import Limits, PumpMark, Watermark
 from drainer.spark.source.pump_set import caught_up
 

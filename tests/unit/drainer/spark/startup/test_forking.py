@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from drainer.spark.startup.forking import forking
+from drainer.spark.startup.jvm_launch import forking
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fork server is for Linux")
 

@@ -23,12 +23,11 @@ from drainer.row.form import Form
 from drainer.row.transaction import scan
 from drainer.schema.table_versions import Watched, Written
 from drainer.spark.typed import rows as typed_rows
-from drainer.spark.typed.column_batch import ColumnBatches
 from drainer.spark.typed.columns import arrow_type, column_converter
 from drainer.spark.typed.fields import TablesUnfit, fields_of
 from drainer.spark.typed.reading import Reading
 from drainer.spark.typed.row_reader import RowReader
-from drainer.spark.typed.rows import Changes
+from drainer.spark.typed.rows import Changes, ColumnBatches
 from drainer.spark.typed.types import converter
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, table, transaction
 from tests.unit.drainer.changes.cases import KINDS, datums, steps_of, tables

@@ -19,7 +19,7 @@ from tests.integration.pump.rpc import until
 from tests.integration.pump.test_process import cluster_of, timestamps
 from tests.support.servers import Etcd
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 HOUR_S, DAY_S = 3600, 86_400
 LEASE_S = "12"  # a busy machine must not make another pump the leader while the clock of this one is days off

@@ -22,7 +22,7 @@ from tests.integration.pump.test_process import cluster_of
 from tests.support.servers import Etcd, answers
 from tests.unit.pump.build import prewrite
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 OUTAGE_S = float(os.environ.get("CRASH_OUTAGE_S", str(2.5 * LEASE_S)))
 

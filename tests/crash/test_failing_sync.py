@@ -23,7 +23,7 @@ from tests.integration.pump.test_process import cluster_of, timestamps
 from tests.support.servers import Etcd
 from tests.unit.pump.build import prewrite
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 COMMITS = 100  # before the fault
 

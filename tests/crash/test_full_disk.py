@@ -18,7 +18,7 @@ from tests.integration.pump.test_process import cluster_of, timestamps
 from tests.support.servers import Etcd, wait_until
 from tests.unit.pump.build import prewrite
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 DISK_BYTES = RESUME_BYTES + (32 << 20)
 LIMIT_BYTES = 16 << 20

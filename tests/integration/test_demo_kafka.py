@@ -13,7 +13,7 @@ from tests.support.kafka import require_kafka
 from tests.support.registry import require_registry
 from tests.support.servers import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 def test_kafka_demo_streams_arrive_in_order_and_equal_shop_tables(tmp_path: Path) -> None:

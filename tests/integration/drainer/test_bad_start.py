@@ -77,6 +77,7 @@ def registered(stubs: Stubs) -> bool:
     return asyncio.run(read())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_start_waiting_for_master(stubs: Stubs, number: signal.Signals) -> None:
     stubs.add("a")
@@ -97,6 +98,7 @@ def test_signal_ends_start_waiting_for_master(stubs: Stubs, number: signal.Signa
         gone(left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "value", "why"),
     [
@@ -142,6 +144,7 @@ def test_signal_ends_start_waiting_for_etcd(stubs: Stubs) -> None:
         assert "stopped before etcd was reached" in drainer.text()
 
 
+@pytest.mark.slow
 def test_failed_start_ends_its_jvm(stubs: Stubs) -> None:
     """The JVM starts beside the DDL history, which here turns out to be missing. On a busy machine the drainer may end
     before anybody saw the JVM: then another start is watched."""
@@ -162,6 +165,7 @@ def test_failed_start_ends_its_jvm(stubs: Stubs) -> None:
     pytest.fail("in five starts nobody saw the JVM")
 
 
+@pytest.mark.slow
 def test_column_selector_that_leaves_table_without_key_fails_start(stubs: Stubs, kafka: Broker) -> None:
     """Before any of its rows comes, and before Spark is there: an error of the configuration."""
     stubs.add("a")

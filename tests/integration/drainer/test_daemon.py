@@ -123,6 +123,7 @@ def status_position(stubs: Stubs) -> int:
         return int(connection.execute(f'SELECT commit_ts FROM "{tables[0]}"').fetchone()[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "state", "page"), [("pause", State.PAUSED, "status-addr"), ("offline", State.OFFLINE, "addr")]
 )
@@ -232,6 +233,7 @@ def test_missing_java_exits_with_2_and_names_package(stubs: Stubs) -> None:
     assert "Traceback" not in drainer.text()
 
 
+@pytest.mark.slow
 def test_purged_position_exits_with_2_instead_of_skipping(stubs: Stubs) -> None:
     pump = stubs.add("a")
     pump.put(*CAPTURE.binlogs)

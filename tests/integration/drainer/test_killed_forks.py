@@ -16,7 +16,7 @@ from tests.support.processes import descendants
 from tests.support.schema_case import ts
 from tests.support.servers import MariaDB, Server, free_port, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(900)]
 
 FORK_SERVER = "drainer.spark.startup.fork_server"
 HALF = COUNT // 2

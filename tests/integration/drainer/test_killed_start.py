@@ -17,7 +17,7 @@ from tests.integration.drainer.stubs import Stubs
 from tests.integration.drainer.test_daemon import configuration
 from tests.support.servers import Server, free_port, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600)]
 
 MARK = "DRAINER_TEST_LIFE"
 

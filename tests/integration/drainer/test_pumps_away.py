@@ -22,7 +22,7 @@ from tests.integration.drainer.test_daemon import status
 from tests.integration.pumpclient.conftest import Cluster
 from tests.support.servers import ROOT, Etcd, Server, free_port, python_module, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 @dataclass

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.servers import ROOT, Etcd, MariaDB, Server, free_port, python_module
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600)]
 
 README = (ROOT / "README.md").read_text()
 # Warnings of what fails and is retried, which a slow machine may cause; all others are about the settings.

@@ -75,6 +75,7 @@ def test_drainer_killed_at_every_crash_point_applies_rows_once(stubs: Stubs, mar
     assert differences(mariadb, capture) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["inline", "spread"])
 def test_planned_binlog_that_pump_does_not_serve_stops_drainer(way: str, stubs: Stubs, mariadb: MariaDB) -> None:
     """Rule 22: after a few tries it ends with the pump, the range and both numbers, its position before that range;
@@ -110,6 +111,7 @@ def test_planned_binlog_that_pump_does_not_serve_stops_drainer(way: str, stubs: 
     assert differences(mariadb, capture) == []
 
 
+@pytest.mark.slow
 def test_drainer_started_without_binlogs_applies_later_ones(stubs: Stubs, mariadb: MariaDB) -> None:
     """Spark's first batch is empty then. What comes later arrives."""
     capture = CaptureSet(GOLDEN / "keys")

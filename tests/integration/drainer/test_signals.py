@@ -13,7 +13,7 @@ from tests.integration.drainer.test_daemon import CAPTURE, END, TABLES, configur
 from tests.support.processes import descendants
 from tests.support.servers import Server, free_port, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 def name(pid: int) -> str:

@@ -14,7 +14,7 @@ from tests.integration.drainer.three_tables import COUNT, GOOD, after, drainer, 
 from tests.support.schema_case import ts
 from tests.support.servers import MariaDB, free_port, running_mariadb, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600)]
 
 FIRST = 20
 SLOT = re.compile(r"^batch: slot \d+ of .* gave up after \d+ s")

@@ -27,7 +27,7 @@ from drainer.spark.query import SparkBatch
 from drainer.spark.source.data_source import PACKED_SCHEMA
 from tests.support.row_case import INT, table, transaction, view_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600)]
 
 SLOTS = 4
 

@@ -26,7 +26,7 @@ from drainer.spark.source.data_source import PACKED_SCHEMA
 from tests.support.row_case import INT, Step, not_null, table, transaction, view_of
 from tests.support.servers import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600)]
 
 SLOTS = 4
 UNIQUE = table([("k", INT), ("u", not_null(INT))], handle="k", unique={"uu": ["u"]}, table_id=71, name="unique")

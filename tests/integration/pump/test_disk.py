@@ -22,7 +22,7 @@ from tests.integration.pump.test_process import cluster_of, pump, served, timest
 from tests.support.servers import Etcd, Server, free_port, python_module
 from tests.unit.pump.build import commit, prewrite
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 PAGE_BYTES = 4096
 

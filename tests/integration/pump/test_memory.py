@@ -19,7 +19,7 @@ from tests.integration.pump.test_process import cluster_of, pump
 from tests.support.servers import Etcd, free_port
 from tests.unit.pump.build import commit
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 MIB = 1 << 20
 SIZE = 128 * MIB

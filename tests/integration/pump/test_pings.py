@@ -18,7 +18,7 @@ from tests.support.servers import Etcd, free_port
 from tests.unit.http2.peer import GREETING, frame
 from tests.unit.pump.build import commit, prewrite
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 MIB = 1 << 20
 PINGS = 1_000_000

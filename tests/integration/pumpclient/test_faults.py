@@ -29,7 +29,7 @@ from tests.support.link import Link, Way
 from tests.support.servers import free_port, running_etcd
 from tests.unit.pump.build import commit, prewrite
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 KEY, VALUE = b"t\x80key", b"\x08\x01"
 WRITERS = 16

@@ -20,7 +20,7 @@ from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import CASES, ready
 from tests.unit.drainer.protocol.avro.test_schema import with_default
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 _JARS = ("avro", "jackson-core", "jackson-databind", "jackson-annotations", "slf4j-api", "commons-compress")
 OPTIONS = ProtocolOptions("avro", enable_tidb_extension=True, avro_output_old_row=True)

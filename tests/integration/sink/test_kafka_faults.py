@@ -39,7 +39,7 @@ from tests.support.kafka_cluster import Cluster, running_cluster
 from tests.support.row_case import BEGIN_TS, view_of
 from tests.support.servers import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

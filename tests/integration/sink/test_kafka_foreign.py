@@ -13,7 +13,7 @@ from tests.support.kafka import Broker
 from tests.support.row_case import BEGIN_TS
 from tests.support.servers import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600)]
 
 ANSWER_S = 120
 

@@ -22,7 +22,7 @@ from tests.support.certificates import Authority, Pair
 from tests.support.kafka import Broker, running_kafka
 from tests.support.servers import answers, free_port, wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 SECRET = "client-s3cret"
 
 

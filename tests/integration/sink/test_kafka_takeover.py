@@ -36,7 +36,7 @@ from tests.support.kafka_case import ROWS, Partition, seen
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, table, transaction, view_of
 from tests.support.servers import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600)]
 
 WHO = Identity(7, "main", "d1")
 OTHER = Identity(7, "main", "d2")

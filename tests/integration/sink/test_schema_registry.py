@@ -25,7 +25,7 @@ from tests.support.http_registry import Registry, serving
 from tests.support.registry import SchemaRegistryServer
 from tests.support.row_changes import make_changes, make_table
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 INT = FieldType(Tp.LONG)
 TEXT = FieldType(Tp.VARCHAR, charset="utf8mb4", collate="utf8mb4_bin")

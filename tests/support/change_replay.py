@@ -56,10 +56,11 @@ def replay_changes(
     who: Identity = WHO,
     initial_ts: int = 0,
     name: str = "keys",
+    in_pieces: bool = True,
 ) -> None:
-    """What is left of a recording up to the last of `edges`, in batches that end there: in turn inline, spread
-    where it may be, and in pieces, as large transactions go. The sink is opened and closed. `initial_ts`: where it
-    begins if the destination has no position, 0: where the recording does."""
+    """What is left of a recording up to the last of `edges`, in batches that end there: in turn inline, spread where
+    it may be, and, if `in_pieces`, in pieces, as large transactions go. The sink is opened and closed. `initial_ts`:
+    where it begins if the destination has no position, 0: where the recording does."""
     capture = CaptureSet(GOLDEN / name)
     begin = capture.meta["scenario_start_ts"]
     binlogs = [payload for payload in capture.binlogs if begin < commit_ts(payload) <= edges[-1]]
@@ -97,6 +98,7 @@ def replay_changes(
 
     if position.intent is not None:
         batch(position.intent.until_ts, Mode.SPREAD, position.intent)
+    last = Mode.LARGE if in_pieces else Mode.INLINE
     for number, edge in enumerate(edges):
         after_ts = pipeline.position_ts
         if edge > after_ts:
@@ -104,7 +106,7 @@ def replay_changes(
             newest = max((one.schema_version for one in of_batch), default=0)
             plain = not any(after_ts < ts <= edge for ts in ddls) and newest <= pipeline.schema_version
             spread = Mode.SPREAD if plain and destination.parallel is not None else Mode.INLINE
-            batch(edge, (Mode.INLINE, spread, Mode.LARGE)[number % 3])
+            batch(edge, (Mode.INLINE, spread, last)[number % 3])
     destination.close(clean=True)
 
 

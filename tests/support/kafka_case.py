@@ -33,13 +33,20 @@ def sink(settings: dict[str, Any], *, grace_s: float = GRACE_S) -> KafkaSink:
     return KafkaSink(config, Publication(section.options(), section.router(), {}, {}))
 
 
-def run(settings: dict[str, Any], edges: Sequence[int], log: str = "", initial_ts: int = 0, name: str = "keys") -> None:
+def run(
+    settings: dict[str, Any],
+    edges: Sequence[int],
+    log: str = "",
+    initial_ts: int = 0,
+    name: str = "keys",
+    in_pieces: bool = True,
+) -> None:
     """See change_replay.replay_changes. `log`: a file for what the drainer logs."""
     if log:
         import structlog
 
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(Path(log).open("a")))  # noqa: SIM115
-    replay_changes(sink(settings), edges, initial_ts=initial_ts, name=name)
+    replay_changes(sink(settings), edges, initial_ts=initial_ts, name=name, in_pieces=in_pieces)
     forget_producers()
 
 

@@ -1,7 +1,7 @@
 # make demo         runs the complete chain on this machine and compares row by row (about a minute)
 # make demo-kafka   the same into Kafka
 # make test         runs the tests that a change would most likely break, with real servers
-# make test-all     runs every test
+# make test-all     runs every test; make test-rest those that make test leaves out
 # make test-unit    runs the tests without servers (seconds)
 # They install what is missing: uv, Java 17 and MariaDB (as Debian packages, if permitted), a Kafka broker and a schema
 # registry (as jars).
@@ -16,7 +16,7 @@ WORKERS ?= -n auto --dist worksteal
 PROTOS := $(wildcard proto/binlog/pb/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help site demo demo-kafka test test-all coverage test-unit test-integration lint types contracts format proto docs bench archive sync sync-demo clean
+.PHONY: help site demo demo-kafka test test-all test-rest coverage test-unit test-integration lint types contracts format proto docs bench archive sync sync-demo clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -44,6 +44,10 @@ test: sync  ## run the tests that a change would most likely break, with real et
 test-all: sync  ## run every test; PEER_BIN names a folder with TiDB and the original's programs, if there is one
 	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java h2spec promtool chromium systemd
 	$(RUN) pytest $(WORKERS) $(PYTEST_ARGS)
+
+test-rest: sync  ## run the tests that `make test` leaves out
+	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java h2spec promtool chromium systemd
+	$(RUN) pytest $(WORKERS) -m slow $(PYTEST_ARGS)
 
 coverage: sync  ## run every test and report which lines ran, also in child processes; takes a third more CPU
 	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java h2spec promtool chromium systemd

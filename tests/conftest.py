@@ -82,6 +82,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
+def _failures_of_this_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test leaves in the register of its process would be the failure that a later test's page shows."""
+    failures = sys.modules.get("drainer.failures")
+    if failures is not None:
+        monkeypatch.setattr(failures.FAILURES, "_found", {})
+
+
+@pytest.fixture(autouse=True)
 def _unconfigured_log() -> Iterator[None]:
     """structlog's capture_logs leaves it configured, and log lines of later tests would go another way. A block of
     docs/sdk.md sets a level, under which they would be missing."""

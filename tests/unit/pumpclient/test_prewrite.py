@@ -217,7 +217,7 @@ async def test_cancelled_attempt_counts_as_possible_copy(field: Field) -> None:
     played = Played({"a": [(Way.ACKS, FOREVER_S)], "b": [(Way.ACKS, FOREVER_S)]}, waits_for={"b": "a"})
     task = asyncio.create_task(play(played, "ab"))
     await until(lambda: played.asked["b"].is_set())
-    tries = [each for each in asyncio.all_tasks() if "attempt" in repr(each.get_coro())]
+    tries = [each for each in asyncio.all_tasks() if "Played.attempt" in repr(each.get_coro())]
     assert len(tries) == 2
     for each in tries:
         each.cancel()

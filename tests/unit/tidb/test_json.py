@@ -33,14 +33,22 @@ def _as_floats(value: object) -> object:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _zeros_without_sign(value: object) -> object:
+    """As TiDB reads the text -0, which is an integer to it."""
+    if isinstance(value, dict):
+        return {key: _zeros_without_sign(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_zeros_without_sign(inner) for inner in value]
+    return value + 0.0 if isinstance(value, float) else value
+
+
 @given(json_values)
 def test_text_is_json_of_the_same_value(value: object) -> None:
     data = encode_json(value)
     text = data.text()
     # A float such as 6e16 shows as a whole number, of which only the first 17 digits are its own.
     assert json.loads(text, parse_int=float) == _as_floats(value)
-    again = parse_json(text)
-    assert again.text() == text
+    assert parse_json(text).text() == encode_json(_zeros_without_sign(value)).text()
 
 
 @given(binary_json)

@@ -193,7 +193,8 @@ class Producer:
         self._last_error = f"{error.name()}: {error.str()}"
 
     def _note_failure(self, error: KafkaError | None, _: object) -> None:
-        if error is not None and self._failed is None:
+        # INVALID_RECORD is also said of each message that is in one batch with the refused one, and may come first.
+        if error is not None and (self._failed is None or self._failed.code() == KafkaError.INVALID_RECORD):
             self._failed = error
 
     def init(self, topic: str, patience: Patience) -> None:

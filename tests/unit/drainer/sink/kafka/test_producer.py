@@ -164,3 +164,14 @@ def test_producer_connects_to_brokers_before_init_transactions(monkeypatch: pyte
     monkeypatch.setattr(producer_module, "Client", Client)
     Producer({}, transactional_id="t").init("control", Patience("init", 0.0))
     assert asked == ["control", "control", "init"]
+
+
+@pytest.mark.parametrize("first", [KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP])
+def test_error_of_refused_message_outlives_invalid_record_of_its_batch(first: int) -> None:
+    """Brokers answer INVALID_RECORD for each message that is in one batch with the one that they refuse."""
+    producer = Producer({"bootstrap.servers": "127.0.0.1:1"})
+    codes = [KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP]
+    for code in sorted(codes, key=lambda code: code != first):
+        producer._note_failure(KafkaError(code), None)
+    with pytest.raises(DestinationRefused, match="INVALID_TIMESTAMP"):
+        producer._check_failed()

@@ -15,7 +15,7 @@ _UNKNOWN: Final = 2  # gRPC's status code
 
 
 class PumpError(StrEnum):
-    """A refusal before anything was stored."""
+    """Why a pump refused a request; nothing was stored."""
 
     CLUSTER_MISMATCH = "cluster-mismatch"
     NOT_ONLINE = "not-online"

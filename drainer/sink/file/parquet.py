@@ -84,7 +84,7 @@ class ParquetFormat(RecordFiles):
 
 
 class TableWriter(RecordWriter):
-    """Holds nothing back. Each segment's changes of a table are one record."""
+    """Writes the changes of each segment at once: those of a table are one record."""
 
     def __init__(self, put: Put) -> None:
         self._put = put

@@ -353,7 +353,7 @@ class FileSink:
         return Appender(self._files, self._notes.current, self._rotation, self._clock_s)
 
     def _record(self, notes: Notes, after_ts: int, until_ts: int, schema_version: int, also: Also = nothing) -> None:
-        """Record position and lengths together."""
+        """Write the position and the committed lengths of the files to position.json at once."""
         self._opened().record(self._format.notes_value(notes), after_ts, until_ts, schema_version, also)
         self._notes = notes
         self._tidy()

@@ -16,7 +16,8 @@ _Handler = Callable[[int, int, bytes, int, int], None]  # flags, stream, buffer,
 
 
 class FrameReader:
-    """Waits for the preface, then for SETTINGS, then reads frames of any kind. `brief` None: no frame is given to it.
+    """Waits for the preface, then for SETTINGS, then reads frames of any kind. `brief`: reads requests of two frames;
+    None if none are read that way.
 
     `read` raises ProtocolError if the connection must end.
     """

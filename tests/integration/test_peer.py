@@ -11,16 +11,13 @@ from functools import partial
 
 import pytest
 
-from tests.peer.cluster import Peer, peer_bin
+from tests.peer.cluster import Peer
 from tests.peer.compare import AS_TEXT, differences
 from tests.peer.load import CALM_DDLS, DDLS, Load, prepare, running_load
+from tests.peer.marks import desk_test
 from tests.support.servers import MariaDB, Server, running_mariadb, wait_until
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(peer_bin() is None, reason="PEER_BIN does not name a folder of the peer's binaries"),
-]
+pytestmark = desk_test(900)
 # The original leaves the character set of CREATE to the destination's defaults.
 UTF8 = ("--character-set-server=utf8mb4", "--collation-server=utf8mb4_bin")
 

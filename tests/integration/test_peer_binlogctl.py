@@ -19,14 +19,12 @@ from tests.integration.drainer.stubs import running_stubs
 from tests.integration.drainer.test_daemon import configuration, record
 from tests.integration.pump.test_process import pump
 from tests.peer.cluster import peer_bin
+from tests.peer.marks import desk_test
 from tests.support.servers import Etcd, free_port
 
 BINARIES = peer_bin()
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(BINARIES is None, reason="PEER_BIN does not name a folder of the peer's binaries"),
-]
+pytestmark = desk_test(600)
 
 
 def binlogctl(etcd: Etcd, *words: str) -> str:

@@ -10,15 +10,12 @@ import pymysql
 import pytest
 
 from tests.peer.cluster import Peer, peer_bin
+from tests.peer.marks import desk_test
 from tests.support.servers import wait_until
 
 BINARIES = peer_bin()
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(BINARIES is None, reason="PEER_BIN does not name a folder of the peer's binaries"),
-]
+pytestmark = desk_test(600)
 
 UPSTREAM = (
     "SET GLOBAL tidb_enable_foreign_key = ON",

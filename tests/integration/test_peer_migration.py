@@ -16,13 +16,10 @@ import pytest
 from tests.integration.test_peer import UTF8, begin, wait_equal
 from tests.peer.cluster import GO_IGNORED, Peer, PumpPlace, peer_bin, running_peer
 from tests.peer.load import CALM_DDLS, Load, running_load
+from tests.peer.marks import desk_test
 from tests.support.servers import MariaDB, Server, free_port, python_module, running_mariadb, wait_until
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(1500),
-    pytest.mark.skipif(peer_bin() is None, reason="PEER_BIN does not name a folder of the peer's binaries"),
-]
+pytestmark = desk_test(1500)
 NODE = "drainer-1"
 
 

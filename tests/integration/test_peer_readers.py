@@ -20,6 +20,7 @@ from tests.golden.compare import differences
 from tests.integration.sink.forks import children
 from tests.peer.cluster import peer_bin
 from tests.peer.destination import running_tidb
+from tests.peer.marks import desk_test
 from tests.support import kafka_case
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.change_replay import commits
@@ -28,11 +29,7 @@ from tests.support.servers import MariaDB, Server, free_port, wait_until
 
 BINARIES = peer_bin()
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(BINARIES is None, reason="PEER_BIN does not name a folder of the peer's binaries"),
-]
+pytestmark = desk_test(900)
 
 PARTITIONS = 3
 Rule = dict[str, Any]
@@ -41,7 +38,8 @@ BY_TABLE: Rule = {"matcher": ["*.*"], "partition": "table"}
 BY_KEY: Rule = {"matcher": ["*.*"], "partition": "index-value"}
 RULES: list[Rule] = [
     BY_COLUMN,
-    {"matcher": ["*.k_uk*", "*.k_h*", "*.k_comp_ci", "*.p_gci", "*.p_uci"], "partition": "table"},
+    # k_str: a change of trailing spaces alone would be a delete and an insert in two partitions.
+    {"matcher": ["*.k_uk*", "*.k_h*", "*.k_str", "*.k_comp_ci", "*.p_gci", "*.p_uci"], "partition": "table"},
     BY_KEY,
 ]
 # A JSON document goes as text, and TiDB reads the text -0 as the integer 0.

@@ -21,15 +21,12 @@ from tests.peer.compare import AS_TEXT
 from tests.peer.compare import differences as of_tidb
 from tests.peer.destination import running_tidb
 from tests.peer.load import CALM_DDLS, prepare, running_load
+from tests.peer.marks import desk_test
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.file_case import binlogs, record, sink
 from tests.support.servers import MariaDB, running_mariadb, wait_until
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(peer_bin() is None, reason="PEER_BIN does not name a folder of the peer's binaries"),
-]
+pytestmark = desk_test(600)
 
 
 @pytest.fixture(scope="module")

@@ -19,16 +19,13 @@ from pumpclient.errors import NoPump
 from pumpclient.options import upstream
 from pumpclient.writer import Limits
 from tests.peer.cluster import Peer, PumpPlace, peer_bin, running_peer
+from tests.peer.marks import desk_test
 from tests.support.servers import Server, answers, wait_until
 from tests.support.transactions import write
 
 BINARIES = peer_bin()
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(BINARIES is None, reason="PEER_BIN does not name a folder of the peer's binaries"),
-]
+pytestmark = desk_test(600)
 
 OURS, GO = "ours", "original"
 PATIENT = Limits(patience_s=10.0, write_timeout_s=30.0)  # who is chosen, not who is quick: the machine may be slow

@@ -31,7 +31,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import merged
 from drainer.protocol.table import Table
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 
 TOPIC = "bench"
@@ -62,7 +62,7 @@ SBTEST = make_table(
 OPTIONS = ProtocolOptions("avro", enable_tidb_extension=True)
 
 
-def wide_row(number: int, dice: random.Random) -> list[Carrier]:
+def wide_row(number: int, dice: random.Random) -> list[DecodedValue]:
     return [
         number,
         f"{dice.randrange(100_000)}.{dice.randrange(100):02d}",
@@ -77,7 +77,7 @@ def wide_row(number: int, dice: random.Random) -> list[Carrier]:
     ]
 
 
-def sbtest_row(number: int, dice: random.Random) -> list[Carrier]:
+def sbtest_row(number: int, dice: random.Random) -> list[DecodedValue]:
     return [number, dice.randrange(1_000_000), b"%0120d" % dice.getrandbits(63), b"%060d" % dice.getrandbits(63)]
 
 
@@ -113,7 +113,7 @@ def dictionaries(schemas: list[Any], messages: list[bytes | None]) -> list[dict[
     return found
 
 
-def measure(name: str, table: Table, rows: list[list[Carrier]], report: Report) -> None:
+def measure(name: str, table: Table, rows: list[list[DecodedValue]], report: Report) -> None:
     encoder, schemas = ready(table)
     changes: RowChanges = make_changes(table, Kind.INSERT, new=rows)
     ours = encoder.table(table)

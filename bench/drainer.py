@@ -191,13 +191,13 @@ class Watch:
         self._connection.close()
 
     def running(self) -> bool:
-        return self._looked(lambda: RUNNING in self.server.text())
+        return self._polled(lambda: RUNNING in self.server.text())
 
     def first(self) -> bool:
-        return self._looked(lambda: bool(self._ask("SELECT 1 FROM bench.sbtest LIMIT 1")))
+        return self._polled(lambda: bool(self._ask("SELECT 1 FROM bench.sbtest LIMIT 1")))
 
     def done(self) -> bool:
-        return self._looked(self._all_there)
+        return self._polled(self._all_there)
 
     def _all_there(self) -> bool:
         return self._written() - self._written_before >= self.expected and applied(self.mariadb) >= self.expected
@@ -208,7 +208,7 @@ class Watch:
         """
         return int(self._ask("SHOW GLOBAL STATUS LIKE 'Handler_write'")[0][1])
 
-    def _looked(self, condition: Callable[[], bool]) -> bool:
+    def _polled(self, condition: Callable[[], bool]) -> bool:
         if not self.server.alive:
             raise SystemExit(f"the drainer ended:\n{self.server.tail()}")
         return condition()

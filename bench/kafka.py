@@ -54,7 +54,7 @@ from tests.support.servers import Server, free_port, running_etcd, wait_until
 PROTOCOLS = ("open-protocol", "avro", "canal-json", "debezium", "simple", "secondary-binlog")
 PRODUCERS = 2
 SAMPLE_ROWS = 20_000
-LOOK_S = 0.1
+POLL_S = 0.1
 SETTLED_S = 3.0
 DRAIN_S = 1800.0
 MIB = 1 << 20
@@ -81,7 +81,7 @@ class Watch:
     pumps: Sequence[int]
     memory: dict[str, int] = field(default_factory=dict)
     largest: dict[str, int] = field(default_factory=dict)
-    looks: list[Seen] = field(default_factory=list)
+    polls: list[Seen] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         settings = {"bootstrap.servers": self.broker.address, "group.id": "bench", "log_level": 0}
@@ -90,7 +90,7 @@ class Watch:
     def close(self) -> None:
         self._reader.close()
 
-    def look(self) -> Seen:
+    def poll(self) -> Seen:
         if not self.drainer.alive:
             raise SystemExit(f"the drainer ended:\n{self.drainer.tail()}")
         assert self.drainer.process is not None and self.broker.server.process is not None
@@ -101,10 +101,10 @@ class Watch:
         now, groups = time.perf_counter(), cpu.drainer_pids(self.drainer.process.pid)
         used = {"pumps": cpu.sum_s(self.pumps), **{name: cpu.sum_s(pids) for name, pids in groups.items()}}
         used["broker"] = cpu.process_s(self.broker.server.process.pid)
-        self.looks.append(Seen(now, ends, used))
-        if len(self.looks) % 5 == 1:
+        self.polls.append(Seen(now, ends, used))
+        if len(self.polls) % 5 == 1:
             self._weigh(groups)
-        return self.looks[-1]
+        return self.polls[-1]
 
     def _weigh(self, groups: dict[str, list[int]]) -> None:
         for name, pids in groups.items():
@@ -116,13 +116,13 @@ class Watch:
         """Wait until the topic has records and no more have arrived for some time."""
         changed = time.perf_counter()
         while True:
-            before = self.looks[-1].ends if self.looks else ()
-            found = self.look()
+            before = self.polls[-1].ends if self.polls else ()
+            found = self.poll()
             if found.ends != before or not any(found.ends):
                 changed = found.at
             if found.at - changed > SETTLED_S:
                 return
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
 
 def watched(watch: Watch, rows: int, protocol: str, registry: str, *, lacks: int = 0) -> list[Counted]:
@@ -134,7 +134,7 @@ def watched(watch: Watch, rows: int, protocol: str, registry: str, *, lacks: int
         found = count(watch.broker, watch.topic, protocol, registry)
         total = len({id_ for one in found for id_ in one.ids}) if lacks else sum(one.rows for one in found)
         if total + lacks >= rows or time.perf_counter() > deadline:
-            watch.look()  # no sample has seen the records that arrived during the count
+            watch.poll()  # no sample has seen the records that arrived during the count
             wrong = differences(found, rows)
             if wrong and (not lacks or total + lacks < rows):
                 raise SystemExit(f"{protocol}: {total:,} of {rows:,} rows are there: {wrong}\n{watch.drainer.tail()}")
@@ -217,12 +217,12 @@ class World:
             self.broker.delete(topic)
 
 
-def last_look(watch: Watch, counted: Sequence[Counted]) -> Seen:
+def last_poll(watch: Watch, counted: Sequence[Counted]) -> Seen:
     """Return the first sample that saw the last row of every partition."""
     last: dict[int, int] = {}
     for one in counted:
         last[one.partition] = max(last.get(one.partition, -1), one.offset)
-    return next(look for look in watch.looks if all(look.ends[at] > offset for at, offset in last.items()))
+    return next(poll for poll in watch.polls if all(poll.ends[at] > offset for at, offset in last.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +254,8 @@ def measure(world: World, protocol: str) -> Measured | None:
         return None
     watch, counted = world.drained(protocol)
     rates.append(world.ceiling(messages))
-    begin, end = watch.looks[0], last_look(watch, counted)
-    first = next(look for look in watch.looks if any(look.ends))
+    begin, end = watch.polls[0], last_poll(watch, counted)
+    first = next(poll for poll in watch.polls if any(poll.ends))
     behind = sum(one.rows for one in counted if one.offset >= first.ends[one.partition])
     size, ready = sum(one.bytes for one in counted), sum(len(m.key or b"") + len(m.value or b"") for m in messages)
     ready_rows = sum(message.rows for message in messages)

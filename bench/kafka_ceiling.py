@@ -24,7 +24,7 @@ from drainer.sink.kafka.producer import library_batch_bytes
 from drainer.sink.kafka.producers import new_producer
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.settings.section import KafkaSection
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 
 SECONDS: Final = 3.0
 CHUNK: Final = 1000
@@ -157,17 +157,17 @@ def _publish(
     section, publication = publication_of(address, topic, partitions, protocol)
     made = segments(publication, number, slots)
     publication = with_ids(publication, made)
-    patience = Patience(f"writer {number}", _DEADLINE_S)
+    deadline = RetryDeadline(f"writer {number}", _DEADLINE_S)
     producer = new_producer(section.kafka(), f"{topic}-{number}", publication.batch_bytes)
-    producer.init(topic, patience)
+    producer.init(topic, deadline)
     count = turn = 0
 
     def publish(segment: ChangeSegment) -> int:
         producer.begin()
         for outgoing in publication.rows_of_slot(segment, number, slots):
-            producer.send(outgoing.topic, outgoing.partition, outgoing.messages, patience)
-        producer.flush(patience)
-        producer.commit(patience)
+            producer.send(outgoing.topic, outgoing.partition, outgoing.messages, deadline)
+        producer.flush(deadline)
+        producer.commit(deadline)
         return segment.change_count
 
     publish(made[0])

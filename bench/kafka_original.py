@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bench import cpu
 from bench.drainer import Case, fill, make_archive
-from bench.kafka import Watch, last_look, watched, write_config
+from bench.kafka import Watch, last_poll, watched, write_config
 from bench.original import PeerBacklog, peer_with_table
 from bench.report import Report
 from bench.sbtest import SBTEST
@@ -63,8 +63,8 @@ class World:
         finally:
             watch.close()
             server.stop(deadline_s=120)
-        begin, end = watch.looks[0], last_look(watch, counted)
-        first = next(look for look in watch.looks if any(look.ends))
+        begin, end = watch.polls[0], last_poll(watch, counted)
+        first = next(poll for poll in watch.polls if any(poll.ends))
         behind = sum(one.rows for one in counted if one.offset >= first.ends[one.partition])
         report.add(name, behind / (end.at - first.at), "rows/s")
         if not lacks:

@@ -28,7 +28,7 @@ from pumpclient.sdk import BigInt, Column, Service, Table, VarChar
 from tests.peer.cluster import Peer, peer_bin, running_peer
 from tests.support.servers import MariaDB, running_mariadb, wait_until
 
-LOOK_S = 0.002
+POLL_S = 0.002
 VISIBLE_S = 60
 # Pauses between two rows, so that the rows do not synchronize with the drainer's trigger.
 APART_S = 0.37
@@ -36,7 +36,7 @@ APART_S = 0.37
 
 @dataclass
 class Found:
-    """Seconds from a commit's acknowledgement to the first SELECT that sees the row, polled every LOOK_S."""
+    """Seconds from a commit's acknowledgement to the first SELECT that sees the row, polled every POLL_S."""
 
     rows: list[float] = field(default_factory=list)
     behind_ddls: list[float] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Destination:
         while not self._sees(number, more):
             if time.perf_counter() - begin_s > VISIBLE_S:
                 raise SystemExit(f"row {number} is not visible after {VISIBLE_S} s\n{self._tail()}")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return time.perf_counter() - begin_s
 
     def _sees(self, number: int, more: str) -> bool:

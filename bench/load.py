@@ -17,8 +17,8 @@ from bench.report import Report
 from bench.sbtest import rows
 from drainer.batch.work import Folded, Kind, Match, TableShape
 from drainer.changes.net_rows import NetColumns
-from drainer.sink.mysql.config import Limits, ServerConfig
-from drainer.sink.mysql.connection import Session, connect
+from drainer.sink.mysql.config import ServerConfig, StatementLimits
+from drainer.sink.mysql.connection import ServerSession, connect
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Writer
@@ -31,12 +31,12 @@ class Table:
 
     create: str
     columns: tuple[str, ...]
-    families: tuple[str, ...]
+    type_classes: tuple[str, ...]
     texts: Sequence[bytes]
 
     def shape(self, name: str) -> TableShape:
         match = (Match.PLAIN,) * len(self.columns)
-        return TableShape(1, "bench", name, self.columns, (0,), "", (), match, families=self.families)
+        return TableShape(1, "bench", name, self.columns, (0,), "", (), match, type_classes=self.type_classes)
 
 
 def sbtest(count: int) -> Table:
@@ -64,7 +64,7 @@ def binary(count: int) -> Table:
 
 
 def _shuffled(texts: Iterator[bytes]) -> Sequence[bytes]:
-    """Shuffle the rows as in a slot, where the keys of a transaction are spread over the table."""
+    """Shuffle the rows as in a slot, where the keys of a transaction lie all over the table."""
     found = list(texts)
     random.Random(3).shuffle(found)
     return found
@@ -77,7 +77,7 @@ def net(shape: TableShape, texts: Sequence[bytes]) -> Folded:
 
 
 def measure(
-    report: Report, server: MariaDB, table: Table, title: str, rows_each: int, sessions: dict[str, Session]
+    report: Report, server: MariaDB, table: Table, title: str, rows_each: int, sessions: dict[str, ServerSession]
 ) -> None:
     """Measure both methods in turn, with a share of the rows at a time, so that noise on the machine affects both."""
     spent = {way: [0.0, 0.0, 0.0] for way in sessions}
@@ -89,7 +89,7 @@ def measure(
             folded = net(table.shape(way), table.texts[begin : begin + rows_each])
             before = time.perf_counter(), cpu_s(server.server), time.process_time()
             session.begin()
-            writer = Writer(session, Limits(load_rows_min=1), until_ts=1, keys=keys[way])
+            writer = Writer(session, StatementLimits(load_rows_min=1), until_ts=1, keys=keys[way])
             writer.folded(folded, thorough=False)
             session.commit()
             after = time.perf_counter(), cpu_s(server.server), time.process_time()

@@ -8,8 +8,8 @@ driver's event loop. The floor is the same number of bare calls with the same an
 a backlog requests every pump's mark, and from every pump except one the count of the range that the one pump's batch
 end determines. A plan of nothing is the work that an idle drainer does twenty times a second.
 
-For Spark: a job of two stages, like a spread batch, whose tasks do almost nothing, with executors on this machine. For
-the destination: the plain loader over an increasing number of connections.
+For Spark: a job of two stages, like a distributed batch, whose tasks do almost nothing, with executors on this machine.
+For the destination: the plain loader over an increasing number of connections.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from binlog.runtime.security import Security
 
 from bench.ceiling import PlainLoader
 from bench.report import Report
-from drainer.apply.batch_planner import Mode, Plan, Sizes
+from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
 from drainer.pipeline import Pipeline
 from drainer.pumps.client import aio_channel
 from drainer.pumps.survey import PumpSet, dial_with
@@ -129,9 +129,9 @@ class StandingPipeline:
     position_ts: int = BEGIN_TS
     schema_version: int = 1
     open_intent: None = None
-    inline_from: None = None
+    driver_from: None = None
 
-    def fold_order(self, _plan: Plan) -> None:
+    def fold_order(self, _plan: PlannedBatch) -> None:
         return None
 
     def advance(self, _ts: int) -> None:
@@ -174,7 +174,7 @@ async def floor(hosts: Sequence[str], rounds: int, calls_each: int) -> Cost:
         await asyncio.gather(*(channel.close() for channel in channels))
 
 
-async def planned(endpoint: str, hosts: Sequence[str], rounds: int) -> tuple[Cost, Plan | None]:
+async def planned(endpoint: str, hosts: Sequence[str], rounds: int) -> tuple[Cost, PlannedBatch | None]:
     """Run the scheduler's work for one question of the stream reader; return the plan."""
     etcd = connect_etcd([endpoint])
     for number, host in enumerate(hosts):
@@ -186,8 +186,8 @@ async def planned(endpoint: str, hosts: Sequence[str], rounds: int) -> tuple[Cos
     scheduler = Scheduler(pumps, pipeline, sizes, loop=asyncio.get_running_loop())
     scheduler.watermark_state.pumps = len(hosts)
     try:
-        cost = await cost_of(rounds, scheduler._look)
-        return cost, await scheduler._look()
+        cost = await cost_of(rounds, scheduler._poll)
+        return cost, await scheduler._poll()
     finally:
         await pumps.close()
         await etcd.close()
@@ -205,7 +205,7 @@ def measure_pumps(numbers: Sequence[int], rounds: int) -> None:
             report.add(whole, cost.cpu_ms, f"ms of CPU, {cost.wall_ms:.1f} ms on the clock")
             report.ratio(whole, bare)
             if plan is not None:
-                assert plan.mode is Mode.SPREAD
+                assert plan.mode is Mode.DISTRIBUTED
                 ranges = sum(map(len, plan.tasks))
                 size = len(pickle.dumps(plan.tasks, pickle.HIGHEST_PROTOCOL))
                 report.note(f"{len(plan.tasks)} tasks of {ranges} ranges, {size:,} bytes for the stream reader")

@@ -5,8 +5,8 @@ json.dumps.
 
 `sbtest` is pumpload's table (4 columns), `wide` has ten columns of ten types, `plain` the same without the JSON,
 because json.dumps does not have to decode its binary form. `inserts` have one image, `updates` two. Both sides begin
-with values in memory: this project's encoders with columns of carriers, json.dumps with a dict of Python values for
-each row. json.dumps writes the plain row (names and values), and for the JSON protocols also exactly the same
+with values in memory: this project's encoders with columns of decoded values, json.dumps with a dict of Python values
+for each row. json.dumps writes the plain row (names and values), and for the JSON protocols also exactly the same
 documents. Avro is also compared with fastavro, with the same schema and the same values. Encoding is measured alone,
 and with framing into messages. Each figure is the least of several runs.
 """
@@ -41,7 +41,7 @@ from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import merged
 from drainer.protocol.table import Table, table_of
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from tests.support.row_case import table
 from tests.support.row_changes import make_changes
 
@@ -64,11 +64,14 @@ OPEN = ProtocolOptions("open-protocol")
 def changes_of(
     info: TableInfo, row: Callable[[int, random.Random], dict[int, Datum]], count: int, kind: Kind
 ) -> RowChanges:
-    shown = table_of("shop", info, [(column.id, Form.of(column.type)) for column in info.columns], 1, 1)
+    shown = table_of("shop", info, [(column.id, ColumnType.of(column.type)) for column in info.columns], 1, 1)
     dice = random.Random(1)
     images = [
         [
-            [column.form.carrier(value) for column, value in zip(shown.columns, row(n, dice).values(), strict=True)]
+            [
+                column.column_type.decoded_value(value)
+                for column, value in zip(shown.columns, row(n, dice).values(), strict=True)
+            ]
             for n in range(1, count + 1)
         ]
         for _ in range(2)

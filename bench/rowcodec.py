@@ -4,10 +4,10 @@ cannot be avoided.
     python -m bench.rowcodec [--rows 50000]
 
 `sbtest` is pumpload's table (4 columns, one row a transaction, 70 % inserts, 20 % updates, 10 % deletes); `unique` is
-the same with two more unique keys, whose values are followed (rule 21); *checked* is the cost of an inline batch until
-it is known that folding hides no conflict. `wide` has ten columns of ten types. *Parsing* is protobuf's C parser on the
-same binlogs, without reading the rows. *Formatting* is one `%` of values in memory and one dictionary entry for each
-row. Each figure is the least CPU time of several runs, because other programs share the machine.
+the same with two more unique keys, whose values are followed (rule 21); *checked* is the cost of a batch in the driver
+until it is known that folding hides no conflict. `wide` has ten columns of ten types. *Parsing* is protobuf's C parser
+on the same binlogs, without reading the rows. *Formatting* is one `%` of values in memory and one dictionary entry for
+each row. Each figure is the least CPU time of several runs, because other programs share the machine.
 """
 
 from __future__ import annotations

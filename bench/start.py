@@ -26,7 +26,7 @@ from bench.stack import Stack, running_stack
 from tests.support.servers import MariaDB, Server
 
 RUNNING = "drainer is running"
-LOOK_S = 0.02
+POLL_S = 0.02
 TICKS = os.sysconf("SC_CLK_TCK")
 # A part of a command line, and the name printed for such processes; the first that matches.
 KINDS = (
@@ -69,8 +69,8 @@ class Watch:
     _over: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        while not self._over.wait(LOOK_S):
-            self.look()
+        while not self._over.wait(POLL_S):
+            self.poll()
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self.run, daemon=True)
@@ -79,9 +79,9 @@ class Watch:
     def end(self) -> None:
         self._over.set()
         self._thread.join()
-        self.look()
+        self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         parents: dict[int, tuple[int, float]] = {}
         for name in os.listdir("/proc"):  # noqa: PTH208
             if name.isdigit():

@@ -26,7 +26,7 @@ from demo.run import PRODUCTS, write
 from demo.shop import SCHEMA, Shop
 from pumpclient.sdk import Service
 
-LOOK_S = 0.5
+POLL_S = 0.5
 
 _log = log.get_logger("shop")
 
@@ -86,7 +86,7 @@ async def equal(shop: Shop, options: argparse.Namespace) -> bool:
                 if not one.ok:
                     _log.error("a table differs", waited_s=waited_s, **_difference(one))
             return False
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def _difference(one: Comparison) -> dict[str, object]:

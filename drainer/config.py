@@ -134,13 +134,13 @@ class SyncerSection(OriginalSyncerSection):
         0,
         ge=0,
         le=1024,
-        description="writer slots of a batch that is spread over executors, one destination connection each; "
+        description="writer slots of a distributed batch, one destination connection each; "
         "0: twice the number of concurrent tasks, at most 16",
     )
     txn_rows_max: int = Field(
-        10_000, ge=1, description="maximum rows of one downstream transaction of a batch that is spread over executors"
+        10_000, ge=1, description="maximum rows of one downstream transaction of a distributed batch"
     )
-    spread: bool = Field(True, description="spread large batches over executors, which write them in parallel")
+    spread: bool = Field(True, description="distribute large batches to executors, which write them in parallel")
     finish_without: Names = Field(
         (),
         description="node ids of pumps; an unfinished batch is finished without their rows if the pumps are "
@@ -280,7 +280,7 @@ class Config(UpstreamSection):
         2 << 20, description="maximum bytes of binlogs of a batch that the driver applies itself, such as 2 MiB"
     )
     batch_bytes_max: ByteSize = Field(
-        64 << 20, description="maximum bytes of binlogs of a batch that is spread over executors, such as 64 MiB"
+        64 << 20, description="maximum bytes of binlogs of a distributed batch, such as 64 MiB"
     )
     spread_bytes_min: ByteSize = Field(
         2 << 20, description="bytes of binlogs below which the driver applies a batch itself, such as 2 MiB"

@@ -1,9 +1,9 @@
 """The pipeline of a batch: pulled messages in, rows and DDLs applied at the destination.
 
-    plan ─► inline:  messages ─► binlogs in commit order ─► walk ─┬► Rows ─► fold ─► destination.apply
+    plan ─► in the driver:  messages ─► binlogs in commit order ─► walk ─┬► Rows ─► fold ─► destination.apply
                                                                   └► Ddl ─────────► destination.ddl
-         ├► large:   spool ─► as inline, the large transaction in pieces: destination.apply_pieces
-         └► spread:  executors: fold ─► by slot ─► begin(intent) ─► write ─► commit
+         ├► large:   spool ─► as in the driver, the large transaction in pieces: destination.apply_pieces
+         └► distributed:  executors: fold ─► by slot ─► begin(intent) ─► write ─► commit
                      └──── read ─────────────┘     └─ run, after the batch before ─┘
 
 Only the destination's position counts: a batch that fails is continued from there.
@@ -18,11 +18,11 @@ from collections.abc import Iterator
 
 from binlog.runtime.log import get_logger
 
-from drainer.apply.batch_planner import Mode, Plan
-from drainer.apply.distributed import BatchRefused, Cut, Spreading
+from drainer.apply.batch_planner import Mode, PlannedBatch
+from drainer.apply.distributed import BatchRefused, Cut, DistributedBatches
 from drainer.apply.fold_order import ReadOrder
 from drainer.apply.freed_memory import return_freed_memory
-from drainer.apply.inline import Inline, SchemaSupply
+from drainer.apply.in_driver import BlockingSchemaProvider, InDriver
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import MicroBatch, binlogs
 from drainer.apply.progress import Progress, Stopped
@@ -31,7 +31,7 @@ from drainer.row.transaction_pieces import PIECE_BYTES_MAX
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Intent
 
-STOP_LOOK_S = 0.2
+STOP_POLL_S = 0.2
 
 _log = get_logger(__name__)
 
@@ -43,7 +43,7 @@ class Pipeline:
     def __init__(
         self,
         destination: AnySink,
-        schema: SchemaSupply,
+        schema: BlockingSchemaProvider,
         cut: Cut,
         *,
         position_ts: int,
@@ -55,13 +55,15 @@ class Pipeline:
         bytes of a large binlog at a time."""
         self._pull_large = pull_large
         self._destination = destination
-        self._supply = schema
+        self._provider = schema
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._inline_from: tuple[SchemaView, int | None] | None = None
+        self._driver_from: tuple[SchemaView, int | None] | None = None
         self.progress = Progress(position_ts=position_ts)
-        self._inline = Inline(destination, schema, self.progress, self._stop, piece_bytes_max=piece_bytes_max)
-        self._spreading = Spreading(destination, schema, self.progress, cut, intent, pull_large, stop=self._stop)
+        self._in_driver = InDriver(destination, schema, self.progress, self._stop, piece_bytes_max=piece_bytes_max)
+        self._distributed = DistributedBatches(
+            destination, schema, self.progress, cut, intent, pull_large, stop=self._stop
+        )
 
     @property
     def position_ts(self) -> int:
@@ -71,31 +73,31 @@ class Pipeline:
     @property
     def open_intent(self) -> Intent | None:
         """A distributed batch that was begun and not finished; it must be finished first, as recorded (rule 17)."""
-        return self._spreading.open_intent
+        return self._distributed.open_intent
 
     @property
     def schema_version(self) -> int:
         """Rows up to this schema version need no pending DDL and no unknown job."""
-        view = self._supply.schema.view()
+        view = self._provider.schema.view()
         settled = view.settled_version
         return min(settled, view.ddl_due_version - 1) if view.ddl_due_version else settled
 
     @property
-    def inline_from(self) -> int | None:
-        """From this ts on batches must be inline: TiDB may not enforce a unique key (rule 12), and only inline batches
-        can run the drop of the key early; or rows before it need a schema that is not known (rule 14). None: no such
-        ts."""
-        if self.position_ts < self._spreading.inline_until:
+    def driver_from(self) -> int | None:
+        """From this ts on batches must be applied in the driver: TiDB may not enforce a unique key (rule 12), and only
+        batches in the driver can run the drop of the key early; or rows before it need a schema that is not known (rule
+        14). None: no such ts."""
+        if self.position_ts < self._distributed.driver_until:
             return self.position_ts
-        schema = self._supply.schema
+        schema = self._provider.schema
         view = schema.view()
-        if self._inline_from is None or self._inline_from[0] is not view:
-            self._inline_from = (view, schema.unenforced_from)
-        return self._inline_from[1]
+        if self._driver_from is None or self._driver_from[0] is not view:
+            self._driver_from = (view, schema.unenforced_from)
+        return self._driver_from[1]
 
     def use_parallelism(self, tasks: int) -> None:
         """Set the number of concurrent tasks, known once Spark runs; it changes with its executors."""
-        self._spreading.use_parallelism(tasks)
+        self._distributed.use_parallelism(tasks)
 
     @property
     def stopping(self) -> bool:
@@ -105,9 +107,9 @@ class Pipeline:
         """Begin no further batch; a waiting one raises Stopped."""
         self._stop.set()
 
-    def fold_order(self, plan: Plan) -> ReadOrder | None:
+    def fold_order(self, plan: PlannedBatch) -> ReadOrder | None:
         """Return what the tasks that read a batch also fold; None: nothing."""
-        return self._spreading.fold_order(plan)
+        return self._distributed.fold_order(plan)
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
@@ -115,13 +117,13 @@ class Pipeline:
         with self._lock:
             yield
 
-    def read(self, plan: Plan, micro_batch: MicroBatch) -> None:
+    def read(self, plan: PlannedBatch, micro_batch: MicroBatch) -> None:
         """Read a batch before its turn, while the preceding one is applied. Only for a batch with a `fold`, which
-        depends on nothing but the schema; other batches are left alone. Applies nothing. Raises NotSpread and the
+        depends on nothing but the schema; other batches are left alone. Applies nothing. Raises NotDistributed and the
         errors of reading and decoding."""
         if plan.fold is None or self._stop.is_set():
             return
-        self._spreading.read(plan, micro_batch)
+        self._distributed.read(plan, micro_batch)
 
     def read_failed(self, error: BaseException) -> None:
         """Show the error of `read` on the status page. Call this only if the error is known not to follow from another
@@ -129,7 +131,7 @@ class Pipeline:
         if not isinstance(error, Stopped):
             FAILURES.failed("batch", error, tries=TRIES_REPORTED)
 
-    def run(self, plan: Plan, micro_batch: MicroBatch) -> None:
+    def run(self, plan: PlannedBatch, micro_batch: MicroBatch) -> None:
         """Apply a complete batch. Raises BatchRefused, Stopped, and the errors of the destination and the schema."""
         with self._turn():
             self._check_start(plan)
@@ -154,7 +156,7 @@ class Pipeline:
         """Hold the lock. If another thread holds the pipeline (`quiet`), do not wait for it once a stop is requested:
         that thread stops the query, which ends only after its batch.
         """
-        while not self._lock.acquire(timeout=STOP_LOOK_S):
+        while not self._lock.acquire(timeout=STOP_POLL_S):
             if self._stop.is_set():
                 raise Stopped("stopped before the batch began")
         try:
@@ -164,7 +166,7 @@ class Pipeline:
         finally:
             self._lock.release()
 
-    def _run(self, plan: Plan, micro_batch: MicroBatch) -> Mode:
+    def _run(self, plan: PlannedBatch, micro_batch: MicroBatch) -> Mode:
         """Apply the batch; returns the mode that was used."""
         if plan.mode is Mode.LARGE:
             assert self._pull_large is not None, "a LARGE plan needs pull_large"
@@ -173,14 +175,14 @@ class Pipeline:
             finally:
                 return_freed_memory()
             return Mode.LARGE
-        if plan.mode is Mode.SPREAD and self._spreading.run(plan, micro_batch):
-            return Mode.SPREAD
-        self._inline.run(plan, list(binlogs(micro_batch.messages())))
-        return Mode.INLINE
+        if plan.mode is Mode.DISTRIBUTED and self._distributed.run(plan, micro_batch):
+            return Mode.DISTRIBUTED
+        self._in_driver.run(plan, list(binlogs(micro_batch.messages())))
+        return Mode.DRIVER
 
-    def _run_large(self, plan: Plan, pull_large: PullLarge) -> None:
+    def _run_large(self, plan: PlannedBatch, pull_large: PullLarge) -> None:
         with pull_large(plan, self.progress) as merged:
-            self._inline.run(plan, merged)
+            self._in_driver.run(plan, merged)
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
@@ -199,10 +201,10 @@ class Pipeline:
         with self._lock:
             if commit_ts < self.progress.position_ts:
                 return
-            self._destination.advance(commit_ts, self._supply.schema.applied_version)
+            self._destination.advance(commit_ts, self._provider.schema.applied_version)
             self.progress.position_ts = commit_ts
 
-    def _check_start(self, plan: Plan) -> None:
+    def _check_start(self, plan: PlannedBatch) -> None:
         if plan.after_ts != self.progress.position_ts:
             raise BatchRefused(
                 f"batch ({plan.after_ts}, {plan.until_ts}] does not begin at the destination's position "

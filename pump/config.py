@@ -21,7 +21,7 @@ from binlog.runtime.config import (
     load_or_exit,
     split_host_port,
 )
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, AliasChoices, Field, field_validator, model_validator
 
 from pump.cluster.allocator import BOUND_AHEAD_MAX_S
 from pump.index.leveldb import IndexOptions
@@ -114,10 +114,13 @@ class PumpConfig(UpstreamSection):
     gen_binlog_interval: int = Field(
         3, ge=0, description="seconds without a write after which a fake binlog is written; 0: never"
     )
-    pending_warn: int = Field(
+    pending_query_after: int = Field(
         10,
         ge=1,
-        description="seconds after which the outcome of a pending prewrite is queried and the prewrite is reported",
+        alias="pending-query-after",
+        validation_alias=AliasChoices("pending-query-after", "pending-warn"),
+        description="seconds after which the outcome of a pending prewrite is queried and the prewrite is "
+        "reported; the former name pending-warn is accepted",
     )
     ts_ahead_max: int = Field(
         AHEAD_MAX_S,
@@ -229,7 +232,8 @@ FLAGS: Sequence[Flag] = (
     Flag("heartbeat-interval"),
     Flag("gc"),
     Flag("fake-binlog-interval", "gen-binlog-interval"),
-    Flag("pending-warn"),
+    Flag("pending-query-after"),
+    Flag("pending-warn", "pending-query-after"),
     Flag("ts-ahead-max"),
     Flag("bound-ahead-max"),
     Flag("drain-wait"),

@@ -95,11 +95,11 @@ class NoSuchPrewrite(BinlogError):
 
 
 class NoSuchBinlog(BinlogError):
-    """An operator wants to pass over a binlog that is not served here."""
+    """An operator wants to skip a binlog that is not served here."""
 
 
 class NotDamaged(BinlogError):
-    """An operator wants to pass over a binlog that can be read."""
+    """An operator wants to skip a binlog that can be read."""
 
 
 class NotLeader(BinlogError):

@@ -41,7 +41,7 @@ from pump.config import PumpConfig
 from pump.errors import NotifyFailed
 from pump.rpc.admission import InFlight
 from pump.rpc.extension_service import ExtService
-from pump.rpc.methods import Edge, MessageLimits, Service
+from pump.rpc.methods import MessageLimits, PumpListener, Service
 from pump.rpc.original_service import Gate, PumpService
 from pump.rpc.tso_service import TsoService
 from pump.status.endpoints import StatusPages
@@ -122,8 +122,8 @@ class Pump:
         self.measuring = Measuring(self.store, self.registry, stop_bytes=config.storage.stop_write_at_available_space)
         self.gate = Gate(self.cluster_id, lambda: self.node.refuses_prewrites)
         await self._listen(etcd, own_timestamps=source == "own")
-        self.edge.serve_http1(server.protocol)
-        stack.callback(self.edge.serve_http1, None)
+        self.listener.serve_http1(server.protocol)
+        stack.callback(self.listener.serve_http1, None)
         now_ts = await self._first_ts()
         await self.store.serve()
         self.node.score = await self.measuring.take()
@@ -181,14 +181,14 @@ class Pump:
         if own_timestamps:
             self.election = Election(etcd, log_ts_until=self.store.largest_ts_until, ahead_max_s=config.bound_ahead_max)
             services.append(TsoService(self.election, self.cluster_id).service())
-        self.edge = Edge(
+        self.listener = PumpListener(
             services,
             config.security.security(),
             in_flight,
             MessageLimits(config.transaction_bytes_max, config.max_message_size),
         )
-        await self.edge.start(config.addr, config.socket)
-        self._stack.push_async_callback(self.edge.stop, GRACE_S)
+        await self.listener.start(config.addr, config.socket)
+        self._stack.push_async_callback(self.listener.stop, GRACE_S)
         if self.election is not None:
             self._stack.push_async_callback(cancel, asyncio.create_task(self.election.run(self._advertised)))
 
@@ -196,7 +196,7 @@ class Pump:
     def addr(self) -> str:
         """The gRPC listen address with the actual port."""
         host, _ = split_host_port(self._config.addr)
-        return f"{host}:{self.edge.port}"
+        return f"{host}:{self.listener.port}"
 
     @property
     def _advertised(self) -> str:
@@ -222,7 +222,7 @@ class Pump:
             security,
             node_id=self.node.node_id,
             cluster_id=self.cluster_id,
-            age_s=config.pending_warn,
+            age_s=config.pending_query_after,
             upstream=self._upstream,
         )
         self._spawn(self.node.heartbeat(config.heartbeat_interval or 2, self.measuring.take), "heartbeat")

@@ -24,7 +24,7 @@ class TopicSeen:
     rate: float = 0.0
     _history: deque[tuple[float, int]] = field(default_factory=deque)
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         self._history.append((now, self.rows))
         while now - self._history[0][0] > RATE_S:
             self._history.popleft()
@@ -43,7 +43,7 @@ class EventsSeen:
         self.topics: dict[str, TopicSeen] = {}
         self.newest = ""
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Read the lines written since the last call. `now`: seconds of a monotonic clock."""
         if self.path.exists():
             with self.path.open("rb") as file:
@@ -54,7 +54,7 @@ class EventsSeen:
             for line in lines:
                 self._add(json.loads(line))
         for topic in self.topics.values():
-            topic.look(now)
+            topic.poll(now)
 
     def has_all(self, commit_ts: int) -> bool:
         """Return whether every partition is known to be complete up to `commit_ts`."""

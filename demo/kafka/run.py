@@ -48,12 +48,12 @@ class Stream:
     seen: EventsSeen
 
     def has_printed(self) -> bool:
-        self.seen.look(time.monotonic())
+        self.seen.poll(time.monotonic())
         return bool(self.seen.topics)
 
     def moment(self) -> FeedMoment:
         lag = self.drainer.status().get("LagSeconds")
-        self.seen.look(time.monotonic())
+        self.seen.poll(time.monotonic())
         return FeedMoment(
             self.feed.name, self.feed.title, float(lag) if isinstance(lag, int | float) else None, self.seen
         )

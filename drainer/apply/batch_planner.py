@@ -1,8 +1,8 @@
 """Decides the next batch: from the pumps' answers to a plan or a question. Pure; pipeline.py carries it out.
 
-A batch is *spread* over executors if there are enough bytes before the next DDL (and before any row whose schema is not
-known yet); all others are *inline*: collected to the driver, which runs the DDLs. A *large* transaction is a batch of
-its own, which the driver pulls without Spark. See docs/architecture.md.
+A batch is *distributed* to executors if there are enough bytes before the next DDL (and before any row whose schema is
+not known yet); all others are applied *in the driver*: collected there, which runs the DDLs. A *large* transaction is a
+batch of its own, which the driver pulls without Spark. See docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from drainer.pumps.binlog_parts import PART_BYTES_MAX
 from drainer.pumps.range_count import Counted, together
-from drainer.pumps.watermark import Limits, PumpMark, PumpRange, Stop, Watermark, ranges_of
+from drainer.pumps.watermark import BatchLimits, PumpMark, PumpRange, Stop, Watermark, ranges_of
 
 if TYPE_CHECKING:
     from drainer.apply.fold_order import ReadOrder
@@ -26,8 +26,8 @@ READERS_PER_TASK = 2
 
 
 class Mode(StrEnum):
-    INLINE = "inline"
-    SPREAD = "spread"
+    DRIVER = "driver"
+    DISTRIBUTED = "distributed"
     LARGE = "large"
 
 
@@ -35,8 +35,10 @@ class Mode(StrEnum):
 class Sizes:
     """How batches are cut. Bytes are of binlog payloads.
 
-    `inline_bytes_max`, `inline_count_max`: one inline batch; `spread_bytes_min`: smaller batches are not spread;
-    `spread_bytes_max`: one spread batch; 0 = the destination cannot spread; `parallelism`: concurrent tasks available.
+    `inline_bytes_max`, `inline_count_max`: one batch in the driver; `spread_bytes_min`: smaller batches are not
+    distributed;
+    `spread_bytes_max`: one distributed batch; 0 = the destination takes no distributed batches; `parallelism`:
+    concurrent tasks available.
     """
 
     inline_bytes_max: int = 2 * MIB
@@ -51,10 +53,11 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlannedBatch:
     """One batch: (after_ts, until_ts] of all pumps, and the ranges that each task pulls. `intent`: an open one of an
     earlier start, which determines the range and the cut (rule 17: the destination's position decides); `fold`: how the
-    reading tasks decode and divide a spread batch; `large`: the ranges that the driver pulls itself, in mode LARGE, and
+    reading tasks decode and divide a distributed batch; `large`: the ranges that the driver pulls itself, in mode
+    LARGE, and
     `holders`: the pumps that have the large transaction."""
 
     after_ts: int
@@ -79,7 +82,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Advance:
+class MovePosition:
     """There are no binlogs up to `until_ts`: the position may move there without a batch."""
 
     until_ts: int
@@ -89,22 +92,23 @@ class Advance:
 class Ask:
     """The answers are not sufficient: ask the pumps again with these limits."""
 
-    limits: Limits
+    limits: BatchLimits
 
 
-Decision = Plan | Advance | Ask | None
+Decision = PlannedBatch | MovePosition | Ask | None
 
 
-def first_limits(sizes: Sizes, *, schema_version: int, pumps: int) -> Limits:
-    """The first limits to ask with: for the bytes before the next DDL, or for an inline batch if nothing is spread."""
+def first_limits(sizes: Sizes, *, schema_version: int, pumps: int) -> BatchLimits:
+    """The first limits to ask with: for the bytes before the next DDL, or for a batch in the driver if nothing is
+    distributed."""
     if not sizes.spread_bytes_max:
-        return inline_limits(sizes, pumps=pumps)
+        return driver_limits(sizes, pumps=pumps)
     share = _share(sizes.spread_bytes_max, pumps)
-    return Limits(share, stop_at_schema=True, schema_version=schema_version, large_bytes_min=sizes.large_bytes_min)
+    return BatchLimits(share, stop_at_schema=True, schema_version=schema_version, large_bytes_min=sizes.large_bytes_min)
 
 
-def inline_limits(sizes: Sizes, *, pumps: int) -> Limits:
-    return Limits(
+def driver_limits(sizes: Sizes, *, pumps: int) -> BatchLimits:
+    return BatchLimits(
         _share(sizes.inline_bytes_max, pumps),
         _share(sizes.inline_count_max, pumps),
         large_bytes_min=sizes.large_bytes_min,
@@ -115,47 +119,49 @@ def decide(
     watermark: Watermark,
     *,
     after_ts: int,
-    asked: Limits,
+    asked: BatchLimits,
     sizes: Sizes,
     ceiling_ts: int | None = None,
-    inline_from: int | None = None,
+    driver_from: int | None = None,
     another_share: bool = False,
 ) -> Decision:
     """The next batch after `after_ts`, never above `ceiling_ts`; None = nothing to do now.
 
-    `inline_from`: after it upstream may no longer check a unique key, and nothing is spread (rule 12: REPLACE evicts
-    only stale rows); `another_share`: the pumps may be asked again with another limit if their shares do not add up to
-    a batch."""
+    `driver_from`: after it upstream may no longer check a unique key, and nothing is distributed (rule 12: REPLACE
+    evicts only stale rows); `another_share`: the pumps may be asked again with another limit if their shares do not add
+    up to a batch."""
     until_ts = min(watermark.ts, watermark.end_ts)
     if ceiling_ts is not None:
         until_ts = min(until_ts, ceiling_ts)
     if not after_ts and watermark.purged_ts:  # 0 means: from the oldest binlogs that the pumps still have
         begin_ts = watermark.purged_ts if ceiling_ts is None else min(watermark.purged_ts, ceiling_ts)
-        return Advance(begin_ts) if begin_ts <= watermark.ts else None
-    if inline_from is not None and after_ts < inline_from:
-        until_ts = min(until_ts, inline_from)
+        return MovePosition(begin_ts) if begin_ts <= watermark.ts else None
+    if driver_from is not None and after_ts < driver_from:
+        until_ts = min(until_ts, driver_from)
     if watermark.empty:
-        return Advance(until_ts) if until_ts > after_ts else None
+        return MovePosition(until_ts) if until_ts > after_ts else None
     large = _large(watermark, after_ts, until_ts, ceiling_ts)
     if large is not None:
         return large
-    if inline_from is not None and after_ts >= inline_from and asked.stop_at_schema:
-        return Ask(inline_limits(sizes, pumps=len(watermark.marks)))
+    if driver_from is not None and after_ts >= driver_from and asked.stop_at_schema:
+        return Ask(driver_limits(sizes, pumps=len(watermark.marks)))
     batch_bytes = sum(mark.bytes_until(until_ts) for mark in watermark.marks)
-    spread = asked.stop_at_schema and bool(sizes.spread_bytes_max)
-    share = _another_share(watermark, until_ts, batch_bytes, asked, sizes) if spread and another_share else None
+    distributed = asked.stop_at_schema and bool(sizes.spread_bytes_max)
+    share = _another_share(watermark, until_ts, batch_bytes, asked, sizes) if distributed and another_share else None
     if share is not None:
         return Ask(replace(asked, batch_bytes_max=share))
-    if spread and until_ts > after_ts and batch_bytes >= sizes.spread_bytes_min:
-        return _plan(Mode.SPREAD, watermark.marks, after_ts, until_ts, batch_bytes, sizes)
-    if spread and any(mark.stop in (Stop.DDL, Stop.SCHEMA) for mark in watermark.marks):
-        return Ask(inline_limits(sizes, pumps=len(watermark.marks)))
+    if distributed and until_ts > after_ts and batch_bytes >= sizes.spread_bytes_min:
+        return _plan(Mode.DISTRIBUTED, watermark.marks, after_ts, until_ts, batch_bytes, sizes)
+    if distributed and any(mark.stop in (Stop.DDL, Stop.SCHEMA) for mark in watermark.marks):
+        return Ask(driver_limits(sizes, pumps=len(watermark.marks)))
     if until_ts <= after_ts:
         return None
-    return _plan(Mode.INLINE, watermark.marks, after_ts, until_ts, batch_bytes, sizes)
+    return _plan(Mode.DRIVER, watermark.marks, after_ts, until_ts, batch_bytes, sizes)
 
 
-def _another_share(watermark: Watermark, until_ts: int, batch_bytes: int, asked: Limits, sizes: Sizes) -> int | None:
+def _another_share(
+    watermark: Watermark, until_ts: int, batch_bytes: int, asked: BatchLimits, sizes: Sizes
+) -> int | None:
     """The share to ask each pump for instead. Pumps are not equally busy: with equal shares, one busy pump of a hundred
     would end every batch at a hundredth of its size; with the whole size for each, a hundred busy pumps would deliver a
     hundred batches.
@@ -169,7 +175,7 @@ def _another_share(watermark: Watermark, until_ts: int, batch_bytes: int, asked:
     return None
 
 
-def _large(watermark: Watermark, after_ts: int, until_ts: int, ceiling_ts: int | None) -> Plan | None:
+def _large(watermark: Watermark, after_ts: int, until_ts: int, ceiling_ts: int | None) -> PlannedBatch | None:
     """A large transaction, if there are no binlogs before it. Its commit_ts ends the batch on every pump: another
     pump may hold the same transaction (rule 19: one transaction on several pumps), or a small one of the same commit_ts
     (X-15)."""
@@ -187,7 +193,7 @@ def _large(watermark: Watermark, after_ts: int, until_ts: int, ceiling_ts: int |
         for mark in marks
         if mark.stop_ts == large_ts or mark.batch_count
     )
-    return Plan(
+    return PlannedBatch(
         after_ts,
         large_ts,
         Mode.LARGE,
@@ -198,7 +204,7 @@ def _large(watermark: Watermark, after_ts: int, until_ts: int, ceiling_ts: int |
     )
 
 
-def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
+def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> PlannedBatch | None:
     """The batch that a crash left open: exactly its range of exactly its pumps, as soon as they can serve it. A pump
     that was excluded then and has returned adds nothing to it."""
     if watermark.ts < intent.until_ts:
@@ -206,10 +212,10 @@ def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
     marks = tuple(mark for mark in watermark.marks if mark.node_id in intent.pumps)
     batch_bytes = sum(mark.bytes_until(intent.until_ts) for mark in marks)
     tasks = _tasks(marks, intent.after_ts, intent.until_ts, sizes, cut=True)
-    return Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, tasks, batch_bytes, intent)
+    return PlannedBatch(intent.after_ts, intent.until_ts, Mode.DISTRIBUTED, tasks, batch_bytes, intent)
 
 
-def only(plan: Plan, commit_ts: int) -> Plan:
+def only(plan: PlannedBatch, commit_ts: int) -> PlannedBatch:
     """The ranges that the driver pulls to read the binlogs of one commit_ts of a batch."""
     parts = [part for task in plan.tasks for part in task if part.after_ts < commit_ts <= part.until_ts]
     ranges = tuple(replace(part, after_ts=commit_ts - 1, until_ts=commit_ts, planned=None) for part in parts)
@@ -218,7 +224,7 @@ def only(plan: Plan, commit_ts: int) -> Plan:
     )
 
 
-def altered(plan: Plan, given_up: Collection[str] = ()) -> tuple[str, int, int] | None:
+def altered(plan: PlannedBatch, given_up: Collection[str] = ()) -> tuple[str, int, int] | None:
     """A pump that has more or fewer binlogs of an open batch than when the batch was started, with both numbers: the
     rows would be cut differently from the finished chunks (rule 16: same chunks). Pumps in `given_up` are ignored."""
     if plan.intent is None:
@@ -240,13 +246,13 @@ def absent(watermark: Watermark, intent: Intent) -> tuple[str, ...]:
 
 def _plan(
     mode: Mode, marks: tuple[PumpMark, ...], after_ts: int, until_ts: int, batch_bytes: int, sizes: Sizes
-) -> Plan:
+) -> PlannedBatch:
     # A pump that counted nothing in (after_ts, end_ts ≥ until_ts] has nothing there for good: it is resolved.
     busy = tuple(mark for mark in marks if mark.batch_count)
-    tasks = _tasks(busy, after_ts, until_ts, sizes, cut=mode is Mode.SPREAD)
-    if mode is Mode.INLINE and batch_bytes <= sizes.one_task_bytes_max and tasks:
+    tasks = _tasks(busy, after_ts, until_ts, sizes, cut=mode is Mode.DISTRIBUTED)
+    if mode is Mode.DRIVER and batch_bytes <= sizes.one_task_bytes_max and tasks:
         tasks = (tuple(part for task in tasks for part in task),)
-    return Plan(after_ts, until_ts, mode, tasks, batch_bytes)
+    return PlannedBatch(after_ts, until_ts, mode, tasks, batch_bytes)
 
 
 def _tasks(

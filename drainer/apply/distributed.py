@@ -1,10 +1,10 @@
-"""Applies a spread batch: a large batch without DDL, folded and applied on executors under a recorded intent (rules 15,
-16).
+"""Applies a distributed batch: a large batch without DDL, folded and applied on executors under a recorded intent
+(rules 15, 16).
 
 A stream that keeps its unique keys is never refused (rules 12 and 21). If the destination refuses a row, the batch
 stays open, because a committed chunk cannot be undone: the error names the row, its transaction and the range. Rows of
-a sound stream may violate a key that a DDL is dropping; from the start of such a DDL batches are inline
-(Pipeline.inline_from).
+a sound stream may violate a key that a DDL is dropping; from the start of such a DDL batches are applied in the driver
+(Pipeline.driver_from).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from binlog.errors import BinlogError
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
-from drainer.apply.batch_planner import Mode, Plan, only
+from drainer.apply.batch_planner import Mode, PlannedBatch, only
 from drainer.apply.fold_order import PackedView, ReadOrder
-from drainer.apply.inline import SchemaSupply
+from drainer.apply.in_driver import BlockingSchemaProvider
 from drainer.apply.large_transaction import PullLarge
-from drainer.apply.micro_batch import MicroBatch, SpreadJob, binlogs
+from drainer.apply.micro_batch import DistributedJob, MicroBatch, binlogs
 from drainer.apply.progress import Progress, Stopped
 from drainer.apply.segments import segments_for
 from drainer.batch.binlog import ServedBinlog
@@ -32,7 +32,7 @@ from drainer.schema.errors import ColumnGoing, TableUnverified, UnknownColumn
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Intent, ParallelSink, Receipt, SlotWriter
 from drainer.sink.errors import DataError, DestinationDown
-from drainer.sink.retry import TASK_RETRY_S, TASK_RETRY_S_MAX, Patience
+from drainer.sink.retry import TASK_RETRY_S, TASK_RETRY_S_MAX, RetryDeadline
 
 T = TypeVar("T")
 
@@ -43,8 +43,9 @@ _log = get_logger(__name__)
 SLOTS_MAX = 16
 
 
-class NotSpread(BinlogError):
-    """A batch that was read to be spread but must be inline. Nothing of it was applied; it must be planned again."""
+class NotDistributed(BinlogError):
+    """A batch that was read to be distributed but must be applied in the driver. Nothing of it was applied; it must be
+    planned again."""
 
 
 class BatchRefused(BinlogError):
@@ -53,24 +54,24 @@ class BatchRefused(BinlogError):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a spread batch is divided if there is no open intent. `slots`: the number of slots, 0: twice the number of
-    concurrent tasks, at most SLOTS_MAX, and never more than the sink allows (Segments.slots_max); `digest`: digest of
-    the filters, which choose the rows."""
+    """How a distributed batch is divided if there is no open intent. `slots`: the number of slots, 0: twice the number
+    of concurrent tasks, at most SLOTS_MAX, and never more than the sink allows (Segments.slots_max); `digest`: digest
+    of the filters, which choose the rows."""
 
     slots: int
     chunk_rows: int
     digest: str
 
 
-class Spreading:
+class DistributedBatches:
     """Applies one batch after another through executors. `open_intent`: an intent that was started and not completed,
-    by this process or an earlier one; it is applied first, divided as it was recorded (rule 17). `inline_until`: no
-    batch is spread up to this commit_ts, because the destination may refuse something before it."""
+    by this process or an earlier one; it is applied first, divided as it was recorded (rule 17). `driver_until`: no
+    batch is distributed up to this commit_ts, because the destination may refuse something before it."""
 
     def __init__(
         self,
         destination: AnySink,
-        supply: SchemaSupply,
+        provider: BlockingSchemaProvider,
         progress: Progress,
         cut: Cut,
         intent: Intent | None,
@@ -86,12 +87,12 @@ class Spreading:
         self._task_retry_s = task_retry_s
         self._sink = destination
         self._segments = segments_for(destination)
-        self._supply = supply
+        self._provider = provider
         self._progress = progress
         self._cut = cut
         self._slots = self._segments.slots or self._at_most(cut.slots)
         self.open_intent = intent
-        self.inline_until = 0
+        self.driver_until = 0
         self._packed: tuple[SchemaView, PackedView] | None = None
 
     def use_parallelism(self, tasks: int) -> None:
@@ -102,52 +103,55 @@ class Spreading:
     def _at_most(self, slots: int) -> int:
         return min(slots, self._segments.slots_max or slots)
 
-    def fold_order(self, plan: Plan) -> ReadOrder | None:
-        """How the tasks that read a spread batch fold it. None if the batch must be readable twice: it may become
-        inline, or it is open and an unknown column of its rows must be skipped, as it was when the batch was started.
+    def fold_order(self, plan: PlannedBatch) -> ReadOrder | None:
+        """How the tasks that read a distributed batch fold it. None if the batch must be readable twice: it may have to
+        be applied in the driver, or it is open and an unknown column of its rows must be skipped, as it was when the
+        batch was started.
         """
-        open_and_unsure = plan.intent is not None and not self._supply.complete
-        if plan.mode is not Mode.SPREAD or open_and_unsure or self._leaves_out(plan):
+        open_and_unsure = plan.intent is not None and not self._provider.complete
+        if plan.mode is not Mode.DISTRIBUTED or open_and_unsure or self._leaves_out(plan):
             return None
         return self._order(self._intent(plan).slots)
 
-    def read(self, plan: Plan, micro_batch: MicroBatch) -> None:
+    def read(self, plan: PlannedBatch, micro_batch: MicroBatch) -> None:
         """Pull and fold a batch that has a `fold`. This changes nothing, so the previous batch may be applied at the
-        same time. Raises NotSpread if rows need a schema that is not known yet (rule 14): the batch is then planned
-        again with the schema known by then, or as inline."""
+        same time. Raises NotDistributed if rows need a schema that is not known yet (rule 14): the batch is then
+        planned again with the schema known by then, or in the driver."""
         assert plan.fold is not None
         try:
             micro_batch.read(plan.fold, folded=True)
         except (TableUnverified, UnknownColumn) as error:
             if plan.intent is not None:
                 raise
-            if not isinstance(error, TableUnverified) or not self._supply.verify(error):
-                self.inline_until = plan.until_ts
-            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: {error}") from error
+            if not isinstance(error, TableUnverified) or not self._provider.verify(error):
+                self.driver_until = plan.until_ts
+            raise NotDistributed(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: {error}") from error
 
-    def run(self, plan: Plan, micro_batch: MicroBatch) -> bool:
-        """Apply the whole batch, or raise with the intent open. False: nothing was done, it must be applied inline;
-        NotSpread if that is impossible because it was read folded."""
+    def run(self, plan: PlannedBatch, micro_batch: MicroBatch) -> bool:
+        """Apply the whole batch, or raise with the intent open. False: nothing was done, it must be applied in the
+        driver; NotDistributed if that is impossible because it was read folded."""
         if self._leaves_out(plan):
             return False
         intent = self._intent(plan)
         if plan.fold is not None:
             self.read(plan, micro_batch)
-        elif not self._supply.complete and not self._decodable(plan, micro_batch, intent):
+        elif not self._provider.complete and not self._decodable(plan, micro_batch, intent):
             return False
         order = plan.fold or self._order(intent.slots)
         if plan.intent is None and order.cut_version != self._segments.cut_version:
-            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: it is to be cut otherwise now")
+            raise NotDistributed(
+                f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: it is to be cut otherwise now"
+            )
         if self._may_be_refused(plan):
             if plan.fold is None:
                 return False
-            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: a DDL is dropping a key")
+            raise NotDistributed(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: a DDL is dropping a key")
         writer: SlotWriter[Any] | None = self._parallel().begin(intent)
         self.open_intent = intent
         crash_point("drainer.after_intent")
         rows = 0
         while writer is not None:
-            job = SpreadJob(order, intent, writer, plan.fold is not None, together(plan.planned.values()))
+            job = DistributedJob(order, intent, writer, plan.fold is not None, together(plan.planned.values()))
             try:
                 receipts = self._repeated(partial(_written, micro_batch, job))
             except DataError as error:
@@ -155,7 +159,7 @@ class Spreading:
                 raise
             rows = max(rows, sum(receipt.rows for receipt in receipts))
             crash_point("drainer.before_commit")
-            writer = self._parallel().commit(intent, receipts, self._supply.schema.applied_version)
+            writer = self._parallel().commit(intent, receipts, self._provider.schema.applied_version)
         self.open_intent = None
         self._progress.position_ts = intent.until_ts
         self._progress.rows += rows
@@ -166,7 +170,7 @@ class Spreading:
         stays committed, and the next run skips it. `job` is called with the time after which a task gives up.
 
         Raises Stopped, and DestinationDown if it fails for as long as the sink retries."""
-        patience = Patience("batch", self._parallel().retry_for_s, self._stop)
+        patience = RetryDeadline("batch", self._parallel().retry_for_s, self._stop)
         task_s = self._task_retry_s
         while True:
             try:
@@ -183,12 +187,12 @@ class Spreading:
                 patience.over()
                 return found
 
-    def _name(self, error: DataError, plan: Plan, micro_batch: MicroBatch) -> None:
+    def _name(self, error: DataError, plan: PlannedBatch, micro_batch: MicroBatch) -> None:
         """Add to an error which batch it is, and which transaction of it was refused, if that is known."""
         start_ts = self._start_ts(plan, micro_batch, error.commit_ts) if error.commit_ts else 0
         error.name_in_batch(start_ts, plan.after_ts, plan.until_ts)
 
-    def _start_ts(self, plan: Plan, micro_batch: MicroBatch, commit_ts: int) -> int:
+    def _start_ts(self, plan: PlannedBatch, micro_batch: MicroBatch, commit_ts: int) -> int:
         """The start_ts of a transaction of the batch, 0 if it cannot be determined."""
         merged: list[ServedBinlog] = []
         try:
@@ -203,18 +207,19 @@ class Spreading:
             )
         return next((one.start_ts for one in merged if one.commit_ts == commit_ts), 0)
 
-    def _leaves_out(self, plan: Plan) -> bool:
-        """Whether a transaction of the batch is to be skipped (ignore-txn-commit-ts), which only an inline batch
+    def _leaves_out(self, plan: PlannedBatch) -> bool:
+        """Whether a transaction of the batch is to be skipped (ignore-txn-commit-ts), which only a batch in the driver
         does."""
-        ignored = self._supply.schema.policy.ignored_ts
+        ignored = self._provider.schema.policy.ignored_ts
         return plan.intent is None and any(plan.after_ts < ts <= plan.until_ts for ts in ignored)
 
-    def _may_be_refused(self, plan: Plan) -> bool:
-        """Whether a job has become known since the batch was planned because of which it must be inline (rule 12)."""
-        since = self._supply.schema.unenforced_from
+    def _may_be_refused(self, plan: PlannedBatch) -> bool:
+        """Whether a job has become known since the batch was planned because of which it must be applied in the driver
+        (rule 12)."""
+        since = self._provider.schema.unenforced_from
         return plan.intent is None and since is not None and since < plan.until_ts
 
-    def _intent(self, plan: Plan) -> Intent:
+    def _intent(self, plan: PlannedBatch) -> Intent:
         if plan.intent is None:
             cut = self._cut
             planned = sorted(plan.planned.items())
@@ -245,7 +250,7 @@ class Spreading:
 
     def _packed_view(self) -> PackedView:
         """The current schema, packed."""
-        view = self._supply.schema.view()
+        view = self._provider.schema.view()
         if self._packed is None or self._packed[0] is not view:
             self._parallel().prepare(view)
             self._packed = view, PackedView.of(view)
@@ -253,10 +258,10 @@ class Spreading:
 
     def _parallel(self) -> ParallelSink[Any]:
         parallel = self._sink.parallel
-        assert parallel is not None, f"a batch for {self._sink.name} is spread, and only the driver writes there"
+        assert parallel is not None, f"a batch for {self._sink.name} is distributed, and only the driver writes there"
         return parallel
 
-    def _decodable(self, plan: Plan, micro_batch: MicroBatch, intent: Intent) -> bool:
+    def _decodable(self, plan: PlannedBatch, micro_batch: MicroBatch, intent: Intent) -> bool:
         """Whether executors can decode the whole batch. After the intent is recorded the batch cannot be shortened any
         more, so rows that must wait, or need a DDL first, are found before. An open intent of an earlier start has
         passed this check: a column that is unknown now was skipped then, and is skipped again."""
@@ -266,8 +271,8 @@ class Spreading:
             except TableUnverified as error:
                 if plan.intent is not None:
                     for table_id in error.table_ids:
-                        self._supply.schema.verify(table_id, error.schema_version)
-                elif not self._supply.verify(error):
+                        self._provider.schema.verify(table_id, error.schema_version)
+                elif not self._provider.verify(error):
                     _log.info("the batch is applied by the driver alone", why=str(error))
                     return False
             except (ColumnGoing, UnknownColumn) as error:
@@ -276,10 +281,10 @@ class Spreading:
                     return False
                 if isinstance(error, ColumnGoing):
                     raise
-                self._supply.schema.skip_column(error.table_id, error.column_id, error.schema_version)
+                self._provider.schema.skip_column(error.table_id, error.column_id, error.schema_version)
             else:
                 return True
 
 
-def _written(micro_batch: MicroBatch, job: SpreadJob, task_s: float) -> Sequence[Receipt]:
-    return micro_batch.spread(replace(job, retry_for_s=task_s))
+def _written(micro_batch: MicroBatch, job: DistributedJob, task_s: float) -> Sequence[Receipt]:
+    return micro_batch.distribute(replace(job, retry_for_s=task_s))

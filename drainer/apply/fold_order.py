@@ -50,7 +50,7 @@ class PartBuilder(Protocol):
 
 
 class ReadOrder(Protocol):
-    """How tasks process a part of a spread batch, and a slot. Picklable. A task takes the decoder that its worker
+    """How tasks process a part of a distributed batch, and a slot. Picklable. A task takes the decoder that its worker
     keeps for `view.token`, and gives it to the other methods."""
 
     @property

@@ -21,7 +21,7 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
 
-from drainer.apply.batch_planner import Plan
+from drainer.apply.batch_planner import PlannedBatch
 from drainer.apply.progress import Progress
 from drainer.apply.segments import RowDecoder
 from drainer.batch.binlog import ServedBinlog
@@ -35,7 +35,7 @@ SAY_EVERY_S = 10.0
 
 _log = get_logger(__name__)
 
-PullLarge = Callable[[Plan, Progress], "contextlib.AbstractContextManager[list[ServedBinlog]]"]
+PullLarge = Callable[[PlannedBatch, Progress], "contextlib.AbstractContextManager[list[ServedBinlog]]"]
 
 
 class Step:
@@ -80,7 +80,7 @@ class LargePuller:
     security: Security
 
     @contextlib.contextmanager
-    def __call__(self, plan: Plan, progress: Progress) -> Iterator[list[ServedBinlog]]:
+    def __call__(self, plan: PlannedBatch, progress: Progress) -> Iterator[list[ServedBinlog]]:
         """The binlogs of the plan's ranges, for as long as the block lasts. Raises NotServed and what Spool raises."""
         with contextlib.closing(Spool()) as spool:
             with Step(progress, "pulling", plan.batch_bytes, plan.until_ts) as step:

@@ -17,7 +17,7 @@ from drainer.sink.retry import TASK_RETRY_S
 
 
 @dataclass(frozen=True, slots=True)
-class SpreadJob:
+class DistributedJob:
     """Parameters of the tasks that apply slots. Picklable. `folded`: the tasks that read the batch have carried out
     `order`; `planned`: what all of them together must have read, where it is known (rule 22); `retry_for_s`: for how
     long a task retries before it gives up."""
@@ -46,7 +46,7 @@ class MicroBatch(Protocol):
         what pulling and decoding raise."""
         ...
 
-    def spread(self, job: SpreadJob) -> Sequence[Receipt]:
+    def distribute(self, job: DistributedJob) -> Sequence[Receipt]:
         """Fold on executors, shuffle by slot, and run `job.writer` on every slot. Raises DestinationDown if the writer
         of a slot did, after all slots have been tried."""
         ...

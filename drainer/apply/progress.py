@@ -30,7 +30,7 @@ class Progress:
     last_ddl: str = ""
     rows: int = 0
     ddls: int = 0
-    batches: dict[str, int] = field(default_factory=lambda: {"inline": 0, "spread": 0, "large": 0})
+    batches: dict[str, int] = field(default_factory=lambda: {"driver": 0, "distributed": 0, "large": 0})
     duplicates: int = 0
     waiting_for: str = ""
     last_mode: str = ""

@@ -46,8 +46,8 @@ class TableShape:
     do not check for existing rows, so a written row replaces every row that has one of its unique values, and a row to
     delete may be missing (rule 21); `row_key`: for such a table whose changes stay in order, the columns by which a row
     is deleted (empty: all); `unique`: for such a table, the places of every unique key. `fractions`: parallel to
-    `columns`, the number of fractional digits of a number or of seconds; `families`: parallel to `columns`, the
-    families of their types (row.family), empty if not known.
+    `columns`, the number of fractional digits of a number or of seconds; `type_classes`: parallel to `columns`, the
+    type classes of their types (row.type_class), empty if not known.
     """
 
     table_id: int
@@ -63,7 +63,7 @@ class TableShape:
     row_key: tuple[int, ...] = ()
     unique: tuple[tuple[int, ...], ...] = ()
     fractions: tuple[int, ...] = ()
-    families: tuple[str, ...] = ()
+    type_classes: tuple[str, ...] = ()
 
     @property
     def has_text_key(self) -> bool:
@@ -81,7 +81,7 @@ class TableShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KeyChange:
     """One row change in upstream order. `old`/`new` are per-column literals parallel to `shape.columns`."""
 
     shape: TableShape
@@ -119,7 +119,7 @@ class Folded:
 class Ordered:
     """Changes that must be applied one after another, in this order."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[KeyChange, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,8 +214,8 @@ class Placed:
 def changes_of(codec: Codec, placed: Sequence[Placed], begin: int, end: int) -> Changes | None:
     """Return the changes of one codec and kind whose places are in [begin, end), in order. Raises BlobError if they do
     not have the codec's columns."""
-    kind, forms = placed[0].group.kind, codec.forms
-    types = [form.carrier_type for form in forms] * (2 if kind is Kind.UPDATE else 1)
+    kind, column_types = placed[0].group.kind, codec.column_types
+    types = [column_type.decoded_type for column_type in column_types] * (2 if kind is Kind.UPDATE else 1)
     stamps: list[tuple[Words, Words, Ints, Ints]] = []
     columns: list[tuple[Any, ...]] = []
     for one in placed:
@@ -238,8 +238,8 @@ def changes_of(codec: Codec, placed: Sequence[Placed], begin: int, end: int) -> 
         commit_ts, start_ts, sequence, order = (of[by_place] for of in (commit_ts, start_ts, sequence, order))
         places = pa.array(by_place)
         images = [column.take(places) for column in images]
-    old = None if kind is Kind.INSERT else tuple(images[: len(forms)])
-    new = None if kind is Kind.DELETE else tuple(images[-len(forms) :])
+    old = None if kind is Kind.INSERT else tuple(images[: len(column_types)])
+    new = None if kind is Kind.DELETE else tuple(images[-len(column_types) :])
     return Changes(codec, kind, commit_ts, start_ts, sequence, order, old, new)
 
 

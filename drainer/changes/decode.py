@@ -24,13 +24,13 @@ from drainer.batch.work import Kind, TableShape
 from drainer.changes.reading import RowReader
 from drainer.changes.scan import Rows
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.row.carrier import Carrier
 from drainer.row.codec import Codec
+from drainer.row.column_type import ColumnType
 from drainer.row.decode import Decoder
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.decoded_value import DecodedValue
+from drainer.row.fast_path import Cells
 from drainer.row.text import shown_as
-from drainer.row.usual import Cells
+from drainer.row.type_class import TypeClass
 from drainer.schema.view import SchemaView, TableVersions
 
 # Fewer rows of one kind than this are decoded one by one, at some 4 µs each: decoding them together takes a millisecond
@@ -42,8 +42,9 @@ Columns = tuple[Any, ...]  # pyarrow Arrays, parallel to `shape.columns`; None f
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Rows of one kind, written under one TableInfo. All arrays have one length. `forms`: the types of the carriers
-    (row/carrier.py), parallel to `shape.columns`; `order`: see scan.Rows. `old` is None for inserts, `new` for deletes.
+    """Rows of one kind, written under one TableInfo. All arrays have one length. `column_types`: the types of the
+    decoded values (row/decoded_value.py), parallel to `shape.columns`; `order`: see scan.Rows. `old` is None for
+    inserts, `new` for deletes.
     """
 
     codec: Codec
@@ -60,8 +61,8 @@ class Changes:
         return self.codec.shape
 
     @property
-    def forms(self) -> tuple[Form, ...]:
-        return self.codec.forms
+    def column_types(self) -> tuple[ColumnType, ...]:
+        return self.codec.column_types
 
     def __len__(self) -> int:
         return len(self.order)
@@ -204,36 +205,36 @@ def _one_by_one(codec: Codec, kind: Kind, rows: Rows, wanted_old: Sequence[int],
     for number in np.argsort(rows.order, kind="stable").tolist():
         old, new = codec.images(kind, rows.row(number), int(rows.commit_ts[number]))
         olds[number], news[number] = old or (), new or ()
-    forms = codec.forms
+    column_types = codec.column_types
 
     def columns(images: list[Cells], wanted: Sequence[int]) -> Columns:
-        arrays = [_array(codec, forms[at], [one[at] for one in images], rows, whole) for at in wanted]
-        return _spread(arrays, wanted, len(forms))
+        arrays = [_array(codec, column_types[at], [one[at] for one in images], rows, whole) for at in wanted]
+        return _spread(arrays, wanted, len(column_types))
 
     old_columns = None if kind is Kind.INSERT else columns(olds, wanted_old)
-    new_columns = None if kind is Kind.DELETE else columns(news, range(len(forms)))
+    new_columns = None if kind is Kind.DELETE else columns(news, range(len(column_types)))
     return _changes(codec, kind, rows, old_columns, new_columns)
 
 
-def _array(codec: Codec, form: Form, values: list[Carrier], rows: Rows, is_checked: bool) -> Any:
+def _array(codec: Codec, column_type: ColumnType, values: list[DecodedValue], rows: Rows, is_checked: bool) -> Any:
     """Make the array of a column. Raises DecodeError, naming table and commit_ts, for a number that the column's type
     cannot hold, and with `is_checked` for a number beyond a SET or BIT."""
-    if is_checked and form.family in (Family.SET, Family.BIT):
-        _check(codec, form, values, rows)
+    if is_checked and column_type.type_class in (TypeClass.SET, TypeClass.BIT):
+        _check(codec, column_type, values, rows)
     try:
-        return pa.array(values, form.carrier_type)
+        return pa.array(values, column_type.decoded_type)
     except (OverflowError, pa.ArrowInvalid):
         for value, commit_ts in zip(values, rows.commit_ts.tolist(), strict=True):
             try:
-                pa.array([value], form.carrier_type)
+                pa.array([value], column_type.decoded_type)
             except (OverflowError, pa.ArrowInvalid):
                 detail = f"{value!r:.100} does not fit"
-                codec.fail(DecodeError(f"{form.kind.mysql_name} value", offset=0, detail=detail), commit_ts)
+                codec.fail(DecodeError(f"{column_type.kind.mysql_name} value", offset=0, detail=detail), commit_ts)
         raise
 
 
-def _check(codec: Codec, form: Form, values: list[Carrier], rows: Rows) -> None:
-    show = shown_as(form)
+def _check(codec: Codec, column_type: ColumnType, values: list[DecodedValue], rows: Rows) -> None:
+    show = shown_as(column_type)
     for value, commit_ts in zip(values, rows.commit_ts.tolist(), strict=True):
         try:
             if value is not None:

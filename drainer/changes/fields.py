@@ -1,4 +1,4 @@
-"""Read one column's payload at many places together: its length and its carriers. Pure.
+"""Read one column's payload at many places together: its length and its decoded values. Pure.
 
 A reader's `read` returns (raw, size of the payload). Size 0 means that the bytes are not in the usual form; the general
 decoder then decides. `raw` holds arrays with one element for each row, which `arrow` converts to a column for the rows
@@ -21,8 +21,8 @@ from binlog.tidb.types import FieldType
 from binlog.tidb.varint import encode_varint
 
 from drainer.changes.vector import Buffer, Ints, Mask, zigzag
-from drainer.row.carrier import carrier_type
-from drainer.row.family import Family, flag_of, is_signed
+from drainer.row.decoded_value import decoded_type
+from drainer.row.type_class import TypeClass, flag_of, is_signed
 
 Raw: TypeAlias = "tuple[Any, ...]"
 _U64 = np.uint64
@@ -44,24 +44,24 @@ class Reader:
         return b"\x08" + encode_varint(column_id) + self.prefix
 
 
-def reader_of(kind: FieldType, family: Family) -> Reader | None:
+def reader_of(kind: FieldType, type_class: TypeClass) -> Reader | None:
     """Return the column's reader; None for a DECIMAL without a declared number of digits."""
-    flag = bytes((flag_of(kind, family),))
-    if family is Family.DECIMAL:
+    flag = bytes((flag_of(kind, type_class),))
+    if type_class is TypeClass.DECIMAL:
         if kind.flen <= 0 or kind.decimal < 0 or kind.flen < kind.decimal:
             return None
         read, arrow = _decimal(kind.flen, kind.decimal)
         return Reader(flag + bytes((kind.flen, kind.decimal)), read, arrow)
-    if family is Family.FLOAT:
+    if type_class is TypeClass.FLOAT:
         return Reader(flag, _float, _numbers(np.dtype(np.float64), pa.float64()))
-    if family in (Family.TEXT, Family.BYTES):
+    if type_class in (TypeClass.TEXT, TypeClass.BYTES):
         return Reader(flag, _compact_bytes, _spans)
-    if family is Family.JSON:
+    if type_class is TypeClass.JSON:
         return Reader(flag, _json, _spans)
-    if is_signed(kind, family):
-        return Reader(flag, _signed, _numbers(np.dtype(np.int64), carrier_type(kind, family)))
-    most = {Family.SET: len(kind.elems), Family.BIT: max(kind.flen, 1)}.get(family, 64)
-    return Reader(flag, _unsigned(most), _numbers(np.dtype(np.uint64), carrier_type(kind, family)))
+    if is_signed(kind, type_class):
+        return Reader(flag, _signed, _numbers(np.dtype(np.int64), decoded_type(kind, type_class)))
+    most = {TypeClass.SET: len(kind.elems), TypeClass.BIT: max(kind.flen, 1)}.get(type_class, 64)
+    return Reader(flag, _unsigned(most), _numbers(np.dtype(np.uint64), decoded_type(kind, type_class)))
 
 
 def duration_reader() -> Reader:

@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 
 from drainer.changes.texts import as_binary, as_string, data_of, fixed_width, numbers_of, text_of
 from drainer.changes.vector import Ints, Words
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.key import FoldKey, Same, trim_fraction
+from drainer.row.type_class import TypeClass
 
-_NUMBERS: Final = frozenset({Family.INT, Family.ENUM, Family.SET, Family.BIT})
+_NUMBERS: Final = frozenset({TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT})
 _SIGN = np.uint64(1 << 63)
 IDENTITY_BYTES: Final = 9  # of a whole number
-_WITH_FRACTION: Final = frozenset({Family.DECIMAL, Family.DATETIME, Family.TIME})
+_WITH_FRACTION: Final = frozenset({TypeClass.DECIMAL, TypeClass.DATETIME, TypeClass.TIME})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class Keys:
         return len(self.identity)
 
 
-def keys_of(key: FoldKey, forms: Sequence[Form], columns: Sequence[Any]) -> Keys:
+def keys_of(key: FoldKey, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Keys:
     """Return the rows' keys. `columns`: those of all targets; the key's columns must be present and without NULLs."""
     parts = zip(key.columns, key.same, strict=True)
-    return joined_keys([compared(forms[at], columns[at], same) for at, same in parts])
+    return joined_keys([compared(column_types[at], columns[at], same) for at, same in parts])
 
 
-def compared(form: Form, column: Any, same: Same) -> Any:
+def compared(column_type: ColumnType, column: Any, same: Same) -> Any:
     """Return one column of a key as it is compared: whole numbers, or binary."""
-    if form.family in _NUMBERS:
-        return numbers_of(form, column)
-    return _compared(form, column, same)
+    if column_type.type_class in _NUMBERS:
+        return numbers_of(column_type, column)
+    return _compared(column_type, column, same)
 
 
 def joined_keys(columns: Sequence[Any]) -> Keys:
@@ -81,16 +81,16 @@ def _number_keys(column: Any) -> Keys:
     return Keys(fixed_width(octets, column), shifted if signed else values, signed)
 
 
-def _compared(form: Form, column: Any, same: Same) -> Any:
+def _compared(column_type: ColumnType, column: Any, same: Same) -> Any:
     """Return a part of a key that is not a whole number, as it is compared."""
-    text = text_of(form, column)
-    if same is Same.PADDED and form.family is Family.TEXT:
+    text = text_of(column_type, column)
+    if same is Same.PADDED and column_type.type_class is TypeClass.TEXT:
         if (data_of(text) == ord(" ")).any():
             return as_binary(pc.ascii_rtrim(as_string(text), " "))
         return text
-    if same is Same.TRIMMED and form.family in _WITH_FRACTION:
-        if form.family is not Family.DECIMAL:
-            pointed = form.kind.decimal > 0
+    if same is Same.TRIMMED and column_type.type_class in _WITH_FRACTION:
+        if column_type.type_class is not TypeClass.DECIMAL:
+            pointed = column_type.kind.decimal > 0
         elif pc.all(pc.match_substring(as_string(text), ".")).as_py():
             pointed = True
         else:  # each row has its own number of digits

@@ -184,7 +184,7 @@ def _events(key: FoldKey, changes: Sequence[Changes], format_: Format) -> _Event
 def _keyed(key: FoldKey, one: Changes, columns: Columns | None, images: Format | None) -> tuple[Keys, Any | None]:
     """Return the keys of one image of the changes, and the same as the destination compares them."""
     assert columns is not None
-    forms = one.forms
+    column_types = one.column_types
     for at in key.columns:
         if columns[at].null_count:
             number = int(np.argmin(columns[at].is_valid().to_numpy(zero_copy_only=False)))
@@ -193,8 +193,8 @@ def _keyed(key: FoldKey, one: Changes, columns: Columns | None, images: Format |
             raise DecodeError(f"row of {place}: key", offset=0, detail=f"{key.name} has a NULL")
     image = None
     if images is not None:
-        image = images.packed_keys([forms[at] for at in key.columns], [columns[at] for at in key.columns])
-    return keys_of(key, forms, columns), image
+        image = images.packed_keys([column_types[at] for at in key.columns], [columns[at] for at in key.columns])
+    return keys_of(key, column_types, columns), image
 
 
 def _equal(a: Keys, b: Keys) -> Mask:
@@ -229,7 +229,7 @@ def _rows(changes: Sequence[Changes], events: _Events, block: Ints, index: Ints,
         assert one.new is not None
         whole = len(chosen) == len(one) and bool((chosen == np.arange(len(one))).all())
         columns = one.new if whole else [column.take(pa.array(chosen)) for column in one.new]
-        found.append(format_.packed_rows(one.forms, columns))
+        found.append(format_.packed_rows(one.column_types, columns))
         place[mine] = np.arange(count, count + len(mine))
         count += len(mine)
     if not found:

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from drainer.changes.fields import Raw, Reader, duration_reader, reader_of
 from drainer.changes.vector import Buffer, Ints, Mask, zigzag
-from drainer.row.family import Family
 from drainer.row.layout import HandlePart, Layout, Stored
+from drainer.row.type_class import TypeClass
 
 _ROWID = b"\x08\x01\x08"  # its id, and the flag of a whole number
 _WORD = 8
@@ -35,8 +35,8 @@ class _Column:
 
 @dataclass
 class _Found:
-    """The values of one column in one image of the rows: raw carriers, where they are NULL, and which rows lack the
-    column.
+    """The values of one column in one image of the rows: raw decoded values, where they are NULL, and which rows lack
+    the column.
     """
 
     raw: Raw
@@ -69,7 +69,7 @@ class RowReader:
             return None
         columns = []
         for stored in layout.stored:
-            reader = reader_of(stored.kind, stored.family)
+            reader = reader_of(stored.kind, stored.type_class)
             if reader is None:
                 return None
             prefix = reader.named(stored.id)
@@ -185,7 +185,7 @@ class RowReader:
         arrays = []
         readers = {c.stored.target: c.reader for c in self._columns}
         for target in wanted:
-            kind = self._layout.targets[target].form.carrier_type
+            kind = self._layout.targets[target].column_type.decoded_type
             default = pa.scalar(self._layout.targets[target].default, kind)
             found = image.columns.get(target)
             if found is None:
@@ -216,9 +216,9 @@ def _skip_empty(buffer: Buffer, at: Ints, end: Ints) -> Ints:
 def _handle_reader(part: HandlePart) -> Reader | None:
     if part.kind is None:
         return Reader(b"\x08", _int_handle, _no_column)
-    if part.family is Family.TIME:
+    if part.type_class is TypeClass.TIME:
         return duration_reader()
-    return reader_of(part.kind, part.family)
+    return reader_of(part.kind, part.type_class)
 
 
 def _int_handle(buffer: Buffer, at: Ints) -> tuple[Raw, Ints]:

@@ -2,8 +2,8 @@
 them.
 
 order.fold.FoldBuilder folds the tables that have no key by which rows may be folded, those whose rows must be placed
-one by one, and input that is too small to be worth arrays. Each part of a spread batch decides this for itself; states
-of both forms are merged (changes.slots).
+one by one, and input that is too small to be worth arrays. Each part of a distributed batch decides this for itself;
+states of both forms are merged (changes.slots).
 """
 
 from __future__ import annotations

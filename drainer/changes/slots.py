@@ -103,7 +103,7 @@ def _flag(value: bool) -> str:
 def shape_from(text: str) -> TableShape:
     """Make a TableShape from its JSON."""
     fields = json.loads(text)
-    for name in ("columns", "key", "secondary_unique", "collations", "row_key", "fractions", "families"):
+    for name in ("columns", "key", "secondary_unique", "collations", "row_key", "fractions", "type_classes"):
         fields[name] = tuple(fields[name])
     fields["match"] = tuple(Match(one) for one in fields["match"])
     fields["unique"] = tuple(tuple(one) for one in fields["unique"])

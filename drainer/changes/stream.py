@@ -1,7 +1,7 @@
 """Decode all changes between two DDLs to columns, unfolded, for sinks that need every change.
 
-binlogs ─► scan ─► decode ─► ChangeSegment                                                    (inline)
-binlogs ─► scan ─► decode ─► slots ─► columns by slot (change_blob.py) ─► sort ─► ChangeSegment   (spread)
+binlogs ─► scan ─► decode ─► ChangeSegment                                                    (in the driver)
+binlogs ─► scan ─► decode ─► slots ─► columns by slot (change_blob.py) ─► sort ─► ChangeSegment   (distributed)
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class StreamDecoder:
         """Decode row by row, and raise the error of the first row that has one."""
         decoder = self._rows()
         try:
-            for _ in decoder.rows(payloads, lambda codec: codec.asking_for(range(len(codec.forms)))):
+            for _ in decoder.rows(payloads, lambda codec: codec.asking_for(range(len(codec.column_types)))):
                 pass
             decoder.check_verified()
         except (DecodeError, SchemaError) as first:

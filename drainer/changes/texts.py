@@ -1,4 +1,5 @@
-"""Convert columns of carriers to columns of text, as it is written between the quotes of a literal and in a key. Pure.
+"""Convert columns of decoded values to columns of text, as it is written between the quotes of a literal and in a key.
+Pure.
 
 Every function accepts and returns arrays of one length, NULL for NULL; the result is `binary`. DecodeError, which names
 no row, is raised for a value that no column of its type can hold.
@@ -18,9 +19,9 @@ from binlog.tidb.types import Tp
 
 from drainer.changes.json_texts import json_texts
 from drainer.changes.vector import Words
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.scalar import bit_number, double_text, float_text, set_bits
+from drainer.row.type_class import TypeClass
 
 Octets = npt.NDArray[np.uint8]
 _U64 = np.uint64
@@ -66,36 +67,36 @@ def as_binary(column: Any) -> Any:
     return column if column.type == pa.binary() else column.cast(pa.binary())
 
 
-def text_of(form: Form, column: Any) -> Any:
+def text_of(column_type: ColumnType, column: Any) -> Any:
     """Return each value as a literal has it between its quotes. ENUM, SET and BIT give the number, BYTES hexadecimal
     digits.
     """
-    return _TEXTS[form.family](form, column)
+    return _TEXTS[column_type.type_class](column_type, column)
 
 
-def numbers_of(form: Form, column: Any) -> Any:
+def numbers_of(column_type: ColumnType, column: Any) -> Any:
     """Return the number of each ENUM, SET or BIT as text."""
-    if form.family is Family.ENUM:
-        beyond = pc.greater(column, pa.scalar(len(form.kind.elems), pa.uint64()))
+    if column_type.type_class is TypeClass.ENUM:
+        beyond = pc.greater(column, pa.scalar(len(column_type.kind.elems), pa.uint64()))
         if pc.any(beyond).as_py():
             return pc.if_else(beyond, pa.scalar(0, pa.uint64()), column)
-    if form.family is Family.SET and len(form.kind.elems) < 64 and len(column):
+    if column_type.type_class is TypeClass.SET and len(column_type.kind.elems) < 64 and len(column):
         most = pc.max(column).as_py()
-        set_bits(most or 0, len(form.kind.elems))
-    if form.family is Family.BIT and form.kind.flen < 64 and len(column):
-        bit_number(pc.max(column).as_py() or 0, max(form.kind.flen, 1))
+        set_bits(most or 0, len(column_type.kind.elems))
+    if column_type.type_class is TypeClass.BIT and column_type.kind.flen < 64 and len(column):
+        bit_number(pc.max(column).as_py() or 0, max(column_type.kind.flen, 1))
     return column
 
 
-def _whole(form: Form, column: Any) -> Any:
+def _whole(column_type: ColumnType, column: Any) -> Any:
     return as_binary(pc.cast(column, pa.string()))
 
 
-def _number(form: Form, column: Any) -> Any:
-    return _whole(form, numbers_of(form, column))
+def _number(column_type: ColumnType, column: Any) -> Any:
+    return _whole(column_type, numbers_of(column_type, column))
 
 
-def _as_it_is(form: Form, column: Any) -> Any:
+def _as_it_is(column_type: ColumnType, column: Any) -> Any:
     return as_binary(column)
 
 
@@ -106,23 +107,23 @@ def _one_by_one(show: Callable[[Any], str]) -> Callable[[Any], Any]:
     return shown
 
 
-def _float(form: Form, column: Any) -> Any:
-    return _one_by_one(float_text if form.kind.tp is Tp.FLOAT else double_text)(column)
+def _float(column_type: ColumnType, column: Any) -> Any:
+    return _one_by_one(float_text if column_type.kind.tp is Tp.FLOAT else double_text)(column)
 
 
-def _json(form: Form, column: Any) -> Any:
+def _json(column_type: ColumnType, column: Any) -> Any:
     return json_texts(column)
 
 
-def _duration(form: Form, column: Any) -> Any:
+def _duration(column_type: ColumnType, column: Any) -> Any:
     """Format times. Usually there are few distinct values, so each is formatted once."""
-    fsp = form.kind.fsp
+    fsp = column_type.kind.fsp
     coded = column.dictionary_encode()
     shown = _one_by_one(lambda value: duration_text(value, fsp))(coded.dictionary)
     return shown.take(coded.indices)
 
 
-def _hex(form: Form, column: Any) -> Any:
+def _hex(column_type: ColumnType, column: Any) -> Any:
     shown = _HEX[data_of(column)].tobytes()
     offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
     places = ((offsets - offsets[:1]) * 2).astype(np.int32)
@@ -130,7 +131,7 @@ def _hex(form: Form, column: Any) -> Any:
     return pc.if_else(column.is_valid(), found, None) if column.null_count else found
 
 
-def _date(form: Form, column: Any) -> Any:
+def _date(column_type: ColumnType, column: Any) -> Any:
     packed: Words = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
     ymd = packed >> _U64(41)
     for bad in packed[ymd >= _YMD_MAX][:1].tolist():
@@ -155,8 +156,8 @@ def _characters(digits: Any, width: int) -> Octets:
     return chars if width == len(_TIME) else np.ascontiguousarray(chars[:, :width])
 
 
-def _datetime(form: Form, column: Any) -> Any:
-    fsp = form.kind.fsp
+def _datetime(column_type: ColumnType, column: Any) -> Any:
+    fsp = column_type.kind.fsp
     packed: Words = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
     bits = (packed >> _U64(24)).astype(np.int64)
     hour, minute, second = bits >> 12 & 31, bits >> 6 & 63, bits & 63
@@ -177,17 +178,17 @@ def _datetime(form: Form, column: Any) -> Any:
     return fixed_width(_characters(found, 20 + fsp if fsp else 19), column)
 
 
-_TEXTS: Final[dict[Family, Callable[[Form, Any], Any]]] = {
-    Family.INT: _whole,
-    Family.DECIMAL: _as_it_is,
-    Family.FLOAT: _float,
-    Family.TEXT: _as_it_is,
-    Family.BYTES: _hex,
-    Family.DATE: _date,
-    Family.DATETIME: _datetime,
-    Family.TIME: _duration,
-    Family.ENUM: _number,
-    Family.SET: _number,
-    Family.BIT: _number,
-    Family.JSON: _json,
+_TEXTS: Final[dict[TypeClass, Callable[[ColumnType, Any], Any]]] = {
+    TypeClass.INT: _whole,
+    TypeClass.DECIMAL: _as_it_is,
+    TypeClass.FLOAT: _float,
+    TypeClass.TEXT: _as_it_is,
+    TypeClass.BYTES: _hex,
+    TypeClass.DATE: _date,
+    TypeClass.DATETIME: _datetime,
+    TypeClass.TIME: _duration,
+    TypeClass.ENUM: _number,
+    TypeClass.SET: _number,
+    TypeClass.BIT: _number,
+    TypeClass.JSON: _json,
 }

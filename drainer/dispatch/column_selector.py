@@ -66,15 +66,19 @@ class SelectorRule:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a selector keeps of one version of a table. `places`: the positions of the kept columns among all columns of
-    the table, None if all are kept."""
+    """What a selector keeps of one version of a table. `column_indexes`: the positions of the kept columns among all
+    columns of the table, None if all are kept."""
 
     table: Table
-    places: tuple[int, ...] | None = None
+    column_indexes: tuple[int, ...] | None = None
 
     def of(self, columns: Columns) -> Columns:
         """Return the kept columns, given all columns of the table."""
-        return columns if self.places is None else tuple(columns[place] for place in self.places)
+        return (
+            columns
+            if self.column_indexes is None
+            else tuple(columns[column_index] for column_index in self.column_indexes)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +112,14 @@ class ColumnSelectors:
         selector = next((one for one in self.selectors if one.tables.match(table.schema, table.name)), None)
         if selector is None:
             return Selection(table)
-        places = tuple(at for at, column in enumerate(table.columns) if selector.columns.match(column.name))
-        if len(places) == len(table.columns):
+        column_indexes = tuple(at for at, column in enumerate(table.columns) if selector.columns.match(column.name))
+        if len(column_indexes) == len(table.columns):
             return Selection(table)
-        left = frozenset(table.columns[place].info.id for place in places)
+        left = frozenset(table.columns[column_index].info.id for column_index in column_indexes)
         _check(table, left, selector)
         handle = _handle_ids(table.info, left)
-        columns = tuple(_flagged(table.columns[place], handle) for place in places)
-        return Selection(replace(table, columns=columns), places)
+        columns = tuple(_flagged(table.columns[column_index], handle) for column_index in column_indexes)
+        return Selection(replace(table, columns=columns), column_indexes)
 
 
 ALL_COLUMNS: Final = ColumnSelectors()

@@ -1,4 +1,5 @@
-"""Dispatch by conflict: rows that share the value of any unique key share a partition, and other rows are spread.
+"""Dispatch by conflict: rows that share the value of any unique key share a partition, and other rows are divided among
+the partitions.
 
 Within one segment of one table, two events are connected if they belong to one transaction, or if an image of the one
 has the same value of a primary or unique key as an image of the other. All events that are connected, directly or
@@ -43,7 +44,7 @@ from drainer.dispatch.partition import Hashes, row_hashes
 from drainer.dispatch.row_events import transactions_of
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.key import compared_as, comparison
 
 
@@ -95,13 +96,13 @@ def _unique_keys(table: Table) -> dict[int, tuple[int, ...]] | None:
     info, found = table.info, {}
     for index in info.unique_indexes():
         columns = info.index_columns(index)
-        if any(not column.is_virtual and column.name not in table.places for column in columns):
+        if any(not column.is_virtual and column.name not in table.column_indexes for column in columns):
             continue  # left out by a column selector: no reader of these messages can have this key
         if any(part.length != UNSPECIFIED for part in index.columns):
             return None
-        if any(column.name not in table.places or comparison(column.type) is None for column in columns):
+        if any(column.name not in table.column_indexes or comparison(column.type) is None for column in columns):
             return None
-        found[index.id] = tuple(table.places[column.name] for column in columns)
+        found[index.id] = tuple(table.column_indexes[column.name] for column in columns)
     return found
 
 
@@ -114,10 +115,10 @@ def _edges(
     for key in sorted({key for of in keys for key in of}):
         parts: list[list[Any]] = []
         of_part: list[Ints] = []
-        for number, (one, places) in enumerate(zip(events, keys, strict=True)):
-            for image in (one.old, one.new) if key in places else ():
+        for number, (one, column_indexes) in enumerate(zip(events, keys, strict=True)):
+            for image in (one.old, one.new) if key in column_indexes else ():
                 if image is not None:
-                    parts.append(_compared(one.table, places[key], image))
+                    parts.append(_compared(one.table, column_indexes[key], image))
                     of_part.append(transactions[begins[number] : begins[number + 1]])
         columns = [pa.concat_arrays(list(same)) for same in zip(*parts, strict=True)]
         codes, whole = row_codes(columns), _whole(columns)
@@ -138,22 +139,22 @@ def _whole(columns: Sequence[Any]) -> Mask:
     return found
 
 
-def _compared(table: Table, places: Sequence[int], image: Columns) -> list[Any]:
+def _compared(table: Table, column_indexes: Sequence[int], image: Columns) -> list[Any]:
     """Return the columns as bytes that are equal if and only if a key treats the values as equal, whatever table
     version wrote them."""
     found = []
-    for place in places:
-        show = _comparable(table.columns[place].form)
-        encoded = image[place].dictionary_encode()
+    for column_index in column_indexes:
+        show = _comparable(table.columns[column_index].column_type)
+        encoded = image[column_index].dictionary_encode()
         shown = [None if value is None else show(value) for value in encoded.dictionary.to_pylist()]
         found.append(pa.array(shown, pa.binary()).take(encoded.indices))
     return found
 
 
-def _comparable(form: Form) -> Callable[[Any], bytes]:
-    same = comparison(form.kind)
+def _comparable(column_type: ColumnType) -> Callable[[Any], bytes]:
+    same = comparison(column_type.kind)
     assert same is not None, "a key that cannot be compared has its table in one partition"
-    compare = compared_as(form, same)
+    compare = compared_as(column_type, same)
 
     def shown(value: Any) -> bytes:
         found = value if compare is None else compare(value)

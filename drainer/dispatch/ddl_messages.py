@@ -17,7 +17,7 @@ from drainer.ddl.mysql_objects import rename_tables
 from drainer.dispatch.rules import Router
 from drainer.protocol.encoder import Ddl, DdlScope
 from drainer.protocol.table import Table, table_of
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.layout import published
 from drainer.schema import job_kinds, steps
 from drainer.schema.steps import Located, TableChange
@@ -94,7 +94,7 @@ def described(located: Located | None, version: int) -> Table | None:
     if located is None:
         return None
     try:
-        forms = [(column.id, Form.of(column.type)) for column in published(located.info)]
+        column_types = [(column.id, ColumnType.of(column.type)) for column in published(located.info)]
     except DecodeError:
         return None
-    return table_of(located.schema, located.info, forms, version, version)
+    return table_of(located.schema, located.info, column_types, version, version)

@@ -45,8 +45,8 @@ class Routes:
             return self
         return self._at(np.argsort(self.partitions, kind="stable"))
 
-    def _at(self, places: Ints) -> Routes:
-        return Routes(self.changes.take(places), self.topic, self.partitions[places])
+    def _at(self, column_indexes: Ints) -> Routes:
+        return Routes(self.changes.take(column_indexes), self.topic, self.partitions[column_indexes])
 
 
 class Dispatcher:
@@ -92,7 +92,7 @@ class Dispatcher:
         topic = rule.topic.topic(table.schema, table.name)
         if rule.method is Method.TS:
             return (commit_ts % np.uint64(self.count(topic))).astype(np.int64)
-        return self._modulo(row_hashes(table, rule.places(table), columns, len(commit_ts), self.zone), topic)
+        return self._modulo(row_hashes(table, rule.column_indexes(table), columns, len(commit_ts), self.zone), topic)
 
     def _route(self, changes: RowChanges, rule: Rule) -> Iterator[Routes]:
         table = changes.table
@@ -102,7 +102,7 @@ class Dispatcher:
             yield Routes(changes, topic, partitions)
             return
         each = np.arange(len(changes))
-        changed = np.flatnonzero(differ(changes.old, changes.new, rule.places(table), each, each))
+        changed = np.flatnonzero(differ(changes.old, changes.new, rule.column_indexes(table), each, each))
         if not len(changed):
             yield Routes(changes, topic, partitions)
             return

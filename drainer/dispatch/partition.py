@@ -24,26 +24,27 @@ from binlog.tidb.types import Tp
 from drainer.changes.decode import Columns
 from drainer.protocol.column_text import text_of
 from drainer.protocol.table import Table
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.type_class import TypeClass
 
 Hashes = npt.NDArray[np.uint32]
 
-_NUMBERS = (Family.INT, Family.ENUM, Family.SET, Family.BIT)
+_NUMBERS = (TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT)
 _ONES: Final = 0xFFFF_FFFF
 _POLYNOMIAL: Final = np.uint32(0xEDB8_8320)
 
 
-def hash_text(form: Form, zone: tzinfo) -> Callable[[Any], bytes]:
-    """Return a function from a carrier that is not NULL to the text that is hashed. The function raises DecodeError."""
-    if form.family in _NUMBERS:
+def hash_text(column_type: ColumnType, zone: tzinfo) -> Callable[[Any], bytes]:
+    """Return a function from a decoded value that is not NULL to the text that is hashed. The function raises
+    DecodeError."""
+    if column_type.type_class in _NUMBERS:
         return lambda value: b"%d" % value
-    if form.family in (Family.TEXT, Family.BYTES):
+    if column_type.type_class in (TypeClass.TEXT, TypeClass.BYTES):
         return bytes
-    if form.family is Family.FLOAT:
-        number = np.float32 if form.kind.tp is Tp.FLOAT else np.float64
+    if column_type.type_class is TypeClass.FLOAT:
+        number = np.float32 if column_type.kind.tp is Tp.FLOAT else np.float64
         return lambda value: np.format_float_positional(number(value), unique=True, trim="-").encode()
-    text = text_of(form, zone)
+    text = text_of(column_type, zone)
     return lambda value: text(value).encode()
 
 
@@ -75,18 +76,18 @@ def _crc_table() -> Hashes:
 _CRC: Final = _crc_table()
 
 
-def row_hashes(table: Table, places: Sequence[int], columns: Columns, count: int, zone: tzinfo) -> Hashes:
-    """Return the hashes of `count` rows from their table and the columns at `places`. Raises DecodeError naming the
-    column."""
+def row_hashes(table: Table, column_indexes: Sequence[int], columns: Columns, count: int, zone: tzinfo) -> Hashes:
+    """Return the hashes of `count` rows from their table and the columns at `column_indexes`. Raises DecodeError naming
+    the column."""
     found = np.full(count, crc32(f"{table.schema}{table.name}".encode()), np.uint32)
-    for place in places:
-        column = table.columns[place]
-        if column.form.family in _NUMBERS:
-            texts = pc.fill_null(columns[place].cast(pa.string()), "null")
+    for column_index in column_indexes:
+        column = table.columns[column_index]
+        if column.column_type.type_class in _NUMBERS:
+            texts = pc.fill_null(columns[column_index].cast(pa.string()), "null")
             found ^= _crcs(texts, crc32(column.name.encode()))
             continue
-        encoded = columns[place].dictionary_encode()
-        begin, text = crc32(column.name.encode()), hash_text(column.form, zone)
+        encoded = columns[column_index].dictionary_encode()
+        begin, text = crc32(column.name.encode()), hash_text(column.column_type, zone)
         try:
             hashes = [crc32(b"null", begin)] + [
                 crc32(b"null" if value is None else text(value), begin) for value in encoded.dictionary.to_pylist()

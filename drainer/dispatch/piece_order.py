@@ -41,7 +41,7 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OrderedPart:
     """The next part to write: the events of `segment` of one class, or all of them in their order if the class is None.
     `is_piece`: the segment may not have all changes of its transactions."""
 
@@ -50,7 +50,7 @@ class Part:
     is_piece: bool = False
 
 
-PartsOf = Callable[[Callable[[], Iterable[ChangeSegment]]], Iterable[Part]]
+PartsOf = Callable[[Callable[[], Iterable[ChangeSegment]]], Iterable[OrderedPart]]
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class _Stage:
     last: int
 
 
-def in_order(works: Callable[[], Iterable[ChangeSegment]], events: RowEvents) -> Iterator[Part]:
+def in_order(works: Callable[[], Iterable[ChangeSegment]], events: RowEvents) -> Iterator[OrderedPart]:
     """Yield the parts in the order in which they must be written. `works`: as in batch.work.Pieces; every call must
     return the same pieces. Raises what `works` raises."""
     seen = _survey(works(), events)
@@ -110,10 +110,10 @@ def in_order(works: Callable[[], Iterable[ChangeSegment]], events: RowEvents) ->
                     continue
                 kept, _ = _parted(segment, events, held, stage.transactions)
                 if kept.changes:
-                    yield Part(kept, stage.class_, is_piece=True)
+                    yield OrderedPart(kept, stage.class_, is_piece=True)
                 for transaction in sorted(stage.transactions) if number == stage.last else ():
                     if transaction in withheld:
-                        yield Part(withheld[transaction], stage.class_, is_piece=True)
+                        yield OrderedPart(withheld[transaction], stage.class_, is_piece=True)
 
 
 def _survey(works: Iterable[ChangeSegment], events: RowEvents) -> dict[Transaction, _Seen]:

@@ -91,8 +91,8 @@ class RowEvents:
         if found is None:
             if len(self._tables) >= _TABLES_MAX:
                 self._tables.clear()
-            forms = [(target.id, target.form) for target in layout.targets]
-            made = table_of(at.schema, at.current, forms, at.current_version, at.at_version)
+            column_types = [(target.id, target.column_type) for target in layout.targets]
+            made = table_of(at.schema, at.current, column_types, at.current_version, at.at_version)
             # Keep the layout alive, so that no other object gets its id.
             found = self._tables[id(layout)] = layout, made, self._selectors.select(made)
         return found
@@ -136,13 +136,13 @@ def _transactions(changes: Sequence[Changes]) -> list[Ints]:
 def _gathered(group: Sequence[tuple[Changes, Ints]]) -> tuple[TableChanges, _Stamps]:
     ordered = sorted(group, key=lambda pair: pair[0].kind)  # INSERT, UPDATE, DELETE
     counts = {kind: sum(len(one) for one, _ in ordered if one.kind is kind) for kind in Kind}
-    forms = ordered[0][0].forms
+    column_types = ordered[0][0].column_types
 
     def columns(images: Iterable[Columns | None]) -> Columns:
         there = [one for one in images if one is not None]
         return tuple(
-            _joined([one[at] for one in there]) if there else pa.array([], form.carrier_type)
-            for at, form in enumerate(forms)
+            _joined([one[at] for one in there]) if there else pa.array([], column_type.decoded_type)
+            for at, column_type in enumerate(column_types)
         )
 
     changes = TableChanges(

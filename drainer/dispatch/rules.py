@@ -75,12 +75,12 @@ class Rule:
     def match(self, schema: str, table: str) -> bool:
         return self.patterns is None or self.patterns.match(schema, table)
 
-    def places(self, table: Table) -> tuple[int, ...]:
+    def column_indexes(self, table: Table) -> tuple[int, ...]:
         """Return the positions in `table.columns` of the columns that choose the partition. Raises DispatchError."""
         if self.method is Method.COLUMNS:
-            return _column_places(table, self.columns)
+            return _indexes_of(table, self.columns)
         if self.method is Method.INDEX_VALUE and self.index:
-            return _index_places(table, self.index)
+            return _indexes_of_index(table, self.index)
         return table.handle if self.method in (Method.INDEX_VALUE, Method.CONFLICT) else ()
 
 
@@ -157,12 +157,12 @@ class Router:
     def check(self, table: Table) -> None:
         """Check that the selector and the rule of a table can be applied to it, before it has rows. `table`: with all
         its columns. Raises DispatchError."""
-        self.rule(table.schema, table.name).places(self.selectors.select(table).table)
+        self.rule(table.schema, table.name).column_indexes(self.selectors.select(table).table)
 
 
-def _column_places(table: Table, names: Sequence[str]) -> tuple[int, ...]:
-    places = {name.lower(): place for name, place in table.places.items()}
-    missing = [name for name in names if name.lower() not in places]
+def _indexes_of(table: Table, names: Sequence[str]) -> tuple[int, ...]:
+    column_indexes = {name.lower(): column_index for name, column_index in table.column_indexes.items()}
+    missing = [name for name in names if name.lower() not in column_indexes]
     if missing:
         virtual = {column.name.lower() for column in table.info.columns if column.is_virtual}
         public = {column.name.lower() for column in table.info.public_columns}
@@ -171,10 +171,10 @@ def _column_places(table: Table, names: Sequence[str]) -> tuple[int, ...]:
         raise DispatchError(
             f"table `{table.schema}`.`{table.name}`: columns {why}: {', '.join(missing)}; its dispatch rule names them"
         )
-    return tuple(places[name.lower()] for name in names)
+    return tuple(column_indexes[name.lower()] for name in names)
 
 
-def _index_places(table: Table, name: str) -> tuple[int, ...]:
+def _indexes_of_index(table: Table, name: str) -> tuple[int, ...]:
     where = f"table `{table.schema}`.`{table.name}`: its dispatch rule names the index {name}"
     info = table.info
     found = next((index for index in info.indexes if index.is_public and index.name.lower() == name.lower()), None)
@@ -189,7 +189,7 @@ def _index_places(table: Table, name: str) -> tuple[int, ...]:
     columns = info.index_columns(found)
     if any(column.is_virtual for column in columns):
         raise DispatchError(f"{where}, which has virtual generated columns, whose values are not in the rows")
-    left_out = [column.name for column in columns if column.name not in table.places]
+    left_out = [column.name for column in columns if column.name not in table.column_indexes]
     if left_out:
         raise DispatchError(f"{where}, whose columns {', '.join(left_out)} are left out by its column selector")
-    return tuple(table.places[column.name] for column in columns)
+    return tuple(table.column_indexes[column.name] for column in columns)

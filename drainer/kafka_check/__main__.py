@@ -22,7 +22,7 @@ from drainer.kafka_check.checker import Checker, Moves, Promises
 from drainer.kafka_check.report import Report
 from drainer.kafka_reading.address import kafka_address
 from drainer.kafka_reading.decoding import MakeDecoder, decoders
-from drainer.kafka_reading.records import Place, Record, TopicReader, partitions_in, records_in
+from drainer.kafka_reading.records import KafkaPartition, Record, TopicReader, partitions_in, records_in
 from drainer.protocol.encoder import DdlScope, Decoder
 from drainer.protocol.errors import MessageError
 from drainer.protocol.registry import make_encoder
@@ -96,8 +96,10 @@ def _checked(arguments: argparse.Namespace) -> Report:
     keys = {_table(name): tuple(columns.split(",")) for name, columns in (_pair(one, "--key") for one in arguments.key)}
     if arguments.directory is not None:
         partitions: dict[str, int] = {}
-        for place in partitions_in(arguments.directory):
-            partitions[place.topic] = max(partitions.get(place.topic, 0), place.partition + 1)
+        for topic_partition in partitions_in(arguments.directory):
+            partitions[topic_partition.topic] = max(
+                partitions.get(topic_partition.topic, 0), topic_partition.partition + 1
+            )
         return check(records_in(arguments.directory), Checker(partitions, promises, keys), decoders(address.options))
     with ExitStack() as stack:
         reader = TopicReader(
@@ -112,17 +114,17 @@ def _checked(arguments: argparse.Namespace) -> Report:
 
 def check(records: Iterable[Record], checker: Checker, make: MakeDecoder) -> Report:
     """Each partition has a decoder of its own."""
-    made: dict[Place, Decoder] = {}
+    made: dict[KafkaPartition, Decoder] = {}
     for record in records:
-        decoder = made.get(record.place)
+        decoder = made.get(record.topic_partition)
         if decoder is None:
-            decoder = made[record.place] = make()
+            decoder = made[record.topic_partition] = make()
         try:
             events = decoder.decode(record.key, record.value)
         except MessageError as error:
-            checker.add_unreadable(record.place, record.offset, str(error))
+            checker.add_unreadable(record.topic_partition, record.offset, str(error))
         else:
-            checker.add(record.place, record.offset, events)
+            checker.add(record.topic_partition, record.offset, events)
     return checker.finish()
 
 

@@ -26,7 +26,7 @@ from typing import Final
 
 from drainer.kafka_check.identity import ADDS, REMOVES, TableKeys, touched_rows
 from drainer.kafka_check.report import Broken, Report, Violation
-from drainer.kafka_reading.records import Place
+from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.event import AdminEvent, DdlEvent, Event, ResolvedEvent, RowEvent
 
 DdlName = tuple[int, str, str, str]  # commit_ts, database, table, statement
@@ -89,7 +89,7 @@ class _Stay:
     """A period that a row spends in one partition. `resolved_ts`: the newest resolved event in front of its first event
     there."""
 
-    place: Place
+    topic_partition: KafkaPartition
     first_ts: int
     last_ts: int
     resolved_ts: int
@@ -111,75 +111,86 @@ class Checker:
         self._promises = promises or Promises()
         self._keys = keys or {}
         self._partitions = {
-            Place(topic, number): _Partition() for topic, count in partitions.items() for number in range(count)
+            KafkaPartition(topic, number): _Partition()
+            for topic, count in partitions.items()
+            for number in range(count)
         }
         self._stays: dict[tuple[str, bytes], list[_Stay]] = {}
         self._admins: list[tuple[int, int]] = []
 
-    def add(self, place: Place, offset: int, events: Iterable[Event]) -> None:
+    def add(self, topic_partition: KafkaPartition, offset: int, events: Iterable[Event]) -> None:
         """Check the events of one message."""
         self.report.messages += 1
-        partition = self._partitions.setdefault(place, _Partition())
+        partition = self._partitions.setdefault(topic_partition, _Partition())
         for event in events:
             if partition.first_ts < 0:
                 partition.first_ts = event.commit_ts
             if isinstance(event, RowEvent):
-                self._row(place, partition, offset, event)
+                self._row(topic_partition, partition, offset, event)
             elif isinstance(event, DdlEvent):
-                self._ddl(place, partition, offset, event)
+                self._ddl(topic_partition, partition, offset, event)
             elif isinstance(event, ResolvedEvent):
-                self._resolved(place, partition, offset, event)
+                self._resolved(topic_partition, partition, offset, event)
             else:
                 self.report.others += 1
                 if isinstance(event, AdminEvent):
-                    self._admin(place, partition, offset, event)
+                    self._admin(topic_partition, partition, offset, event)
 
-    def add_unreadable(self, place: Place, offset: int, why: str) -> None:
+    def add_unreadable(self, topic_partition: KafkaPartition, offset: int, why: str) -> None:
         """Count a message that its protocol's decoder refuses."""
         self.report.messages += 1
-        self._broken(Broken.MESSAGE, place, offset, why)
+        self._broken(Broken.MESSAGE, topic_partition, offset, why)
 
     def finish(self) -> Report:
         """Run the checks that need all messages; return the report. Call after the last message."""
         for stays in self._stays.values():
             self._check_stays(stays)
-        for topic in dict.fromkeys(place.topic for place in self._partitions):
+        for topic in dict.fromkeys(topic_partition.topic for topic_partition in self._partitions):
             self._check_ddls(topic)
             self._check_admins(topic)
         self._check_resolved()
         return self.report
 
-    def _row(self, place: Place, partition: _Partition, offset: int, event: RowEvent) -> None:
+    def _row(self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: RowEvent) -> None:
         self.report.rows += 1
         what = f"{event.change} of a row of `{event.schema}`.`{event.table}` at commit_ts {event.commit_ts}"
         if event.commit_ts:  # a tombstone has none
-            self._row_time(place, partition, offset, event.commit_ts, what)
+            self._row_time(topic_partition, partition, offset, event.commit_ts, what)
         rows = touched_rows(event, self._keys)
         if not rows:
             self.report.unidentified_rows += 1
         is_repeat = False
         for row, done in rows:
-            self._stay(place, partition, offset, row, event.commit_ts, what)
+            self._stay(topic_partition, partition, offset, row, event.commit_ts, what)
             if event.commit_ts:
-                is_repeat |= self._row_order(place, partition, offset, row, done, event.commit_ts, what)
+                is_repeat |= self._row_order(topic_partition, partition, offset, row, done, event.commit_ts, what)
         self.report.repeats += is_repeat
         if self._promises.ordered and event.commit_ts < partition.newest and event.commit_ts and not is_repeat:
             text = f"{what} follows one at {partition.newest}"
-            self._broken(Broken.PARTITION_ORDER, place, offset, text)
+            self._broken(Broken.PARTITION_ORDER, topic_partition, offset, text)
         partition.newest = max(partition.newest, event.commit_ts)
 
-    def _row_time(self, place: Place, partition: _Partition, offset: int, commit_ts: int, what: str) -> None:
+    def _row_time(
+        self, topic_partition: KafkaPartition, partition: _Partition, offset: int, commit_ts: int, what: str
+    ) -> None:
         if commit_ts <= partition.resolved_ts:
             text = f"{what} follows the resolved event {partition.resolved_ts}"
-            self._broken(Broken.ROW_BEHIND_RESOLVED, place, offset, text)
+            self._broken(Broken.ROW_BEHIND_RESOLVED, topic_partition, offset, text)
         if commit_ts < partition.ddl_ts:
-            self._broken(Broken.ROW_BEHIND_DDL, place, offset, f"{what} follows a DDL at {partition.ddl_ts}")
+            self._broken(Broken.ROW_BEHIND_DDL, topic_partition, offset, f"{what} follows a DDL at {partition.ddl_ts}")
         if partition.admins and commit_ts <= partition.admins[-1][0]:
             text = f"{what} follows another number of partitions at {partition.admins[-1][0]}"
-            self._broken(Broken.PARTITIONS_LATE, place, offset, text)
+            self._broken(Broken.PARTITIONS_LATE, topic_partition, offset, text)
 
     def _row_order(
-        self, place: Place, partition: _Partition, offset: int, row: bytes, done: int, commit_ts: int, what: str
+        self,
+        topic_partition: KafkaPartition,
+        partition: _Partition,
+        offset: int,
+        row: bytes,
+        done: int,
+        commit_ts: int,
+        what: str,
     ) -> bool:
         """Check the order of a row's events. Return whether the event is an allowed repetition."""
         key = row, commit_ts, done
@@ -193,19 +204,23 @@ class Checker:
         elif commit_ts > last.commit_ts:
             last.commit_ts, last.done = commit_ts, done
         elif commit_ts < last.commit_ts:
-            self._broken(Broken.ROW_ORDER, place, offset, f"{what} follows one of the same row at {last.commit_ts}")
+            self._broken(
+                Broken.ROW_ORDER, topic_partition, offset, f"{what} follows one of the same row at {last.commit_ts}"
+            )
         elif (last.done, done) == (REMOVES, ADDS):  # the halves of an update
             last.done = REMOVES | ADDS
         else:
             text = f"{what}: the row was {_WHAT[last.done]} at this commit_ts before"
-            self._broken(Broken.ROW_TWICE, place, offset, text)
+            self._broken(Broken.ROW_TWICE, topic_partition, offset, text)
         return False
 
-    def _stay(self, place: Place, partition: _Partition, offset: int, row: bytes, commit_ts: int, what: str) -> None:
+    def _stay(
+        self, topic_partition: KafkaPartition, partition: _Partition, offset: int, row: bytes, commit_ts: int, what: str
+    ) -> None:
         if self._promises.moves is Moves.ALWAYS:
             return
-        stays = self._stays.setdefault((place.topic, row), [])
-        mine = next((one for one in reversed(stays) if one.place == place), None)
+        stays = self._stays.setdefault((topic_partition.topic, row), [])
+        mine = next((one for one in reversed(stays) if one.topic_partition == topic_partition), None)
         is_new = mine is None or mine.epoch != partition.epoch
         if mine is not None and not is_new and self._promises.moves is Moves.AT_RESOLVED and commit_ts:
             is_new = partition.resolved_ts >= mine.last_ts  # it may have been elsewhere in between
@@ -213,48 +228,58 @@ class Checker:
             mine.last_ts = max(mine.last_ts, commit_ts)
             return
         if self._promises.moves is Moves.NEVER:
-            other = next((one for one in stays if one.place != place and one.epoch == partition.epoch), None)
+            other = next(
+                (one for one in stays if one.topic_partition != topic_partition and one.epoch == partition.epoch), None
+            )
             if other is not None:
-                text = f"{what}: the row is in {other.place}, too, at offset {other.offset}"
-                self._broken(Broken.ROW_IN_TWO_PARTITIONS, place, offset, text)
+                text = f"{what}: the row is in {other.topic_partition}, too, at offset {other.offset}"
+                self._broken(Broken.ROW_IN_TWO_PARTITIONS, topic_partition, offset, text)
                 return
-        stays.append(_Stay(place, commit_ts, commit_ts, partition.resolved_ts, partition.epoch, offset))
+        stays.append(_Stay(topic_partition, commit_ts, commit_ts, partition.resolved_ts, partition.epoch, offset))
 
     def _check_stays(self, stays: Sequence[_Stay]) -> None:
         if self._promises.moves is not Moves.AT_RESOLVED:
             return
         ordered = sorted((one for one in stays if one.first_ts), key=lambda one: (one.epoch, one.first_ts))
         for before, after in pairwise(ordered):
-            if after.place != before.place and after.resolved_ts < before.last_ts and after.epoch == before.epoch:
+            if (
+                after.topic_partition != before.topic_partition
+                and after.resolved_ts < before.last_ts
+                and after.epoch == before.epoch
+            ):
                 text = (
-                    f"a row at commit_ts {after.first_ts} was at {before.last_ts} in {before.place}, offset "
+                    f"a row at commit_ts {after.first_ts} was at {before.last_ts} in {before.topic_partition}, offset "
                     f"{before.offset}, and no resolved event is in between"
                 )
-                self._broken(Broken.ROW_IN_TWO_PARTITIONS, after.place, after.offset, text)
+                self._broken(Broken.ROW_IN_TWO_PARTITIONS, after.topic_partition, after.offset, text)
 
-    def _ddl(self, place: Place, partition: _Partition, offset: int, event: DdlEvent) -> None:
+    def _ddl(self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: DdlEvent) -> None:
         self.report.ddls += 1
         name = event.commit_ts, event.schema, event.table, event.query
         if name in partition.ddls:
             self.report.repeats += 1
             if not self._promises.repeats:
-                self._broken(Broken.DDL_TWICE, place, offset, f"{event.query!r} at {event.commit_ts} is there twice")
+                self._broken(
+                    Broken.DDL_TWICE, topic_partition, offset, f"{event.query!r} at {event.commit_ts} is there twice"
+                )
             if event.commit_ts < partition.resolved_ts:
-                self._ddl_late(place, partition, offset, event)
+                self._ddl_late(topic_partition, partition, offset, event)
             return
         if event.commit_ts < partition.ddl_ts:
             text = f"{event.query!r} at {event.commit_ts} follows a DDL at {partition.ddl_ts}"
-            self._broken(Broken.DDL_ORDER, place, offset, text)
+            self._broken(Broken.DDL_ORDER, topic_partition, offset, text)
         if event.commit_ts < partition.resolved_ts:
-            self._ddl_late(place, partition, offset, event)
+            self._ddl_late(topic_partition, partition, offset, event)
         partition.ddls.append(name)
         partition.ddl_ts = max(partition.ddl_ts, event.commit_ts)
 
-    def _ddl_late(self, place: Place, partition: _Partition, offset: int, event: DdlEvent) -> None:
+    def _ddl_late(self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: DdlEvent) -> None:
         text = f"{event.query!r} at {event.commit_ts} follows the resolved event {partition.resolved_ts}"
-        self._broken(Broken.DDL_BEHIND_RESOLVED, place, offset, text)
+        self._broken(Broken.DDL_BEHIND_RESOLVED, topic_partition, offset, text)
 
-    def _resolved(self, place: Place, partition: _Partition, offset: int, event: ResolvedEvent) -> None:
+    def _resolved(
+        self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: ResolvedEvent
+    ) -> None:
         self.report.resolved += 1
         if event.commit_ts > partition.resolved_ts:
             partition.resolved.append(event.commit_ts)
@@ -263,9 +288,9 @@ class Checker:
                 partition.since_resolved = still
         elif event.commit_ts < partition.resolved_ts and not self._promises.repeats:
             text = f"the resolved event {event.commit_ts} follows {partition.resolved_ts}"
-            self._broken(Broken.RESOLVED_BACK, place, offset, text)
+            self._broken(Broken.RESOLVED_BACK, topic_partition, offset, text)
 
-    def _admin(self, place: Place, partition: _Partition, offset: int, event: AdminEvent) -> None:
+    def _admin(self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: AdminEvent) -> None:
         """Check an announced number of partitions. The partition's epoch is the number of this announcement, counted
         over all partitions."""
         name = event.commit_ts, event.partitions
@@ -273,50 +298,54 @@ class Checker:
             self._admins.append(name)
         if partition.newest > event.commit_ts and not self._promises.repeats:
             text = f"{event.partitions} partitions at {event.commit_ts} follow a row at {partition.newest}"
-            self._broken(Broken.PARTITIONS_LATE, place, offset, text)
+            self._broken(Broken.PARTITIONS_LATE, topic_partition, offset, text)
         if name not in partition.admins:
             partition.admins.append(name)
         partition.epoch = self._admins.index(name) + 1
 
     def _check_ddls(self, topic: str) -> None:
-        of_topic = {place: one for place, one in self._partitions.items() if place.topic == topic}
+        of_topic = {
+            topic_partition: one for topic_partition, one in self._partitions.items() if topic_partition.topic == topic
+        }
         first = min(of_topic)
         wanted = dict.fromkeys(name for one in of_topic.values() for name in one.ddls)
-        for place, partition in of_topic.items():
-            if not self._promises.ddl_everywhere and place != first:
+        for topic_partition, partition in of_topic.items():
+            if not self._promises.ddl_everywhere and topic_partition != first:
                 continue
             there = set(partition.ddls)
             for name in wanted:
                 if name not in there and self._must_have(partition, name[0]):
-                    self._broken(Broken.DDL_MISSING, place, -1, f"{name[3]!r} at {name[0]} is missing here")
+                    self._broken(Broken.DDL_MISSING, topic_partition, -1, f"{name[3]!r} at {name[0]} is missing here")
 
     def _check_admins(self, topic: str) -> None:
         """Check that every partition has the announcements of its topic, except partitions that an announcement does
         not count, such as those added later."""
-        of_topic = {place: one for place, one in self._partitions.items() if place.topic == topic}
+        of_topic = {
+            topic_partition: one for topic_partition, one in self._partitions.items() if topic_partition.topic == topic
+        }
         wanted = dict.fromkeys(name for one in of_topic.values() for name in one.admins)
-        for place, partition in of_topic.items():
+        for topic_partition, partition in of_topic.items():
             for name in wanted:
                 commit_ts, partitions = name
                 is_bound = self._promises.whole or commit_ts <= max(partition.resolved_ts, partition.newest)
-                if name not in partition.admins and place.partition < partitions and is_bound:
+                if name not in partition.admins and topic_partition.partition < partitions and is_bound:
                     text = f"{partitions} partitions at {commit_ts} are not told here"
-                    self._broken(Broken.PARTITIONS_UNTOLD, place, -1, text)
+                    self._broken(Broken.PARTITIONS_UNTOLD, topic_partition, -1, text)
 
     def _check_resolved(self) -> None:
         wanted = sorted({ts for one in self._partitions.values() for ts in one.resolved})
         of_topic: dict[str, list[int]] = {}
-        for place, one in self._partitions.items():
-            of_topic.setdefault(place.topic, []).extend(one.resolved)
-        for place, partition in self._partitions.items():
-            there, mine = set(partition.resolved), of_topic[place.topic]
+        for topic_partition, one in self._partitions.items():
+            of_topic.setdefault(topic_partition.topic, []).extend(one.resolved)
+        for topic_partition, partition in self._partitions.items():
+            there, mine = set(partition.resolved), of_topic[topic_partition.topic]
             begin = min(mine, default=0)
             end = max(mine, default=0) if self._promises.topics_end else wanted[-1] if wanted else 0
             expected = [ts for ts in wanted if begin <= ts <= end and self._must_have(partition, ts)]
             missing = [ts for ts in expected if ts not in there]
             if missing:
                 text = f"{len(missing)} resolved events that other partitions have are missing here, first {missing[0]}"
-                self._broken(Broken.RESOLVED_MISSING, place, -1, text)
+                self._broken(Broken.RESOLVED_MISSING, topic_partition, -1, text)
 
     def _must_have(self, partition: _Partition, commit_ts: int) -> bool:
         """Return whether a partition should have an event that others have at this commit_ts. It need not if it was
@@ -325,5 +354,5 @@ class Checker:
             return False
         return self._promises.whole or commit_ts <= max(partition.resolved_ts, partition.ddl_ts, partition.newest)
 
-    def _broken(self, rule: Broken, place: Place, offset: int, text: str) -> None:
-        self.report.add(Violation(rule, place, offset, text))
+    def _broken(self, rule: Broken, topic_partition: KafkaPartition, offset: int, text: str) -> None:
+        self.report.add(Violation(rule, topic_partition, offset, text))

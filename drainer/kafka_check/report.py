@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from drainer.kafka_reading.records import Place
+from drainer.kafka_reading.records import KafkaPartition
 
 VIOLATIONS_KEPT: Final = 100
 
@@ -37,12 +37,12 @@ class Violation:
     """One violation. `offset`: that of the message, -1 if a message is missing."""
 
     rule: Broken
-    place: Place
+    topic_partition: KafkaPartition
     offset: int
     text: str
 
     def __str__(self) -> str:
-        where = f"{self.place} offset {self.offset}" if self.offset >= 0 else str(self.place)
+        where = f"{self.topic_partition} offset {self.offset}" if self.offset >= 0 else str(self.topic_partition)
         return f"{self.rule}: {where}: {self.text}"
 
 

@@ -31,7 +31,7 @@ from typing import Final
 
 from binlog.errors import BinlogError
 
-from drainer.kafka_reading.records import Place
+from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, Image, ResolvedEvent, RowEvent, key_of
 from drainer.schema.filter import OWN_SCHEMA
 
@@ -103,7 +103,7 @@ class Resume:
     were run."""
 
     applied_ts: int = 0
-    reads: Mapping[Place, Read] = field(default_factory=dict)
+    reads: Mapping[KafkaPartition, Read] = field(default_factory=dict)
     ddls: frozenset[DdlName] = frozenset()
 
 
@@ -139,13 +139,13 @@ class _Ddl:
     """A DDL that is not applied yet. `offsets`: its offset in each partition."""
 
     event: DdlEvent
-    offsets: dict[Place, int]
+    offsets: dict[KafkaPartition, int]
 
 
-Whole = Callable[[Place, int, RowEvent], RowEvent | None]
+Whole = Callable[[KafkaPartition, int, RowEvent], RowEvent | None]
 
 
-def not_fetched(place: Place, offset: int, event: RowEvent) -> RowEvent | None:
+def not_fetched(topic_partition: KafkaPartition, offset: int, event: RowEvent) -> RowEvent | None:
     """Raise ConsumeError: the values of a row are not in its message."""
     image = event.key or event.new or event.old or {}
     key = ", ".join(f"{name} = {column.value!r:.80}" for name, column in image.items()) or "no key"
@@ -154,7 +154,8 @@ def not_fetched(place: Place, offset: int, event: RowEvent) -> RowEvent | None:
     else:
         remedy = "in no message; --skip-handle-only leaves such rows out"
     raise ConsumeError(
-        f"{place} offset {offset}: the {event.change} of `{event.schema}`.`{event.table}` ({key}) at commit_ts "
+        f"{topic_partition} offset {offset}: the {event.change} of "
+        f"`{event.schema}`.`{event.table}` ({key}) at commit_ts "
         f"{event.commit_ts} was too large for a message, and its values are {remedy}"
     )
 
@@ -163,7 +164,9 @@ class ConsumerCore:
     """Hold events until they are due. `partitions`: all that are read; `whole`: returns the complete row of an event
     that has only its handle key, or None to skip it."""
 
-    def __init__(self, partitions: Iterable[Place], resume: Resume | None = None, whole: Whole = not_fetched) -> None:
+    def __init__(
+        self, partitions: Iterable[KafkaPartition], resume: Resume | None = None, whole: Whole = not_fetched
+    ) -> None:
         resume = resume or Resume()
         self._whole = whole
         self.applied_ts = resume.applied_ts
@@ -172,10 +175,10 @@ class ConsumerCore:
         self._ran = set(resume.ddls)
         self._ddls: list[_Ddl] = []
         self._newest_ddl: dict[str, int] = {}  # topic → commit_ts
-        self._partitions: dict[Place, _Partition] = {}
-        for place in partitions:
-            read = resume.reads.get(place, Read(0, 0))
-            self._partitions[place] = _Partition(
+        self._partitions: dict[KafkaPartition, _Partition] = {}
+        for topic_partition in partitions:
+            read = resume.reads.get(topic_partition, Read(0, 0))
+            self._partitions[topic_partition] = _Partition(
                 resume.applied_ts, seen=read.offset, seen_before=read.seen, newest=resume.applied_ts
             )
 
@@ -184,40 +187,40 @@ class ConsumerCore:
         return [one.event for one in self._ddls]
 
     @property
-    def places(self) -> list[Place]:
+    def topic_partitions(self) -> list[KafkaPartition]:
         return list(self._partitions)
 
     @property
     def buffered(self) -> list[RowEvent]:
         return [row.event for partition in self._partitions.values() for row in partition.rows]
 
-    def watermark(self, place: Place) -> tuple[int, int]:
+    def watermark(self, topic_partition: KafkaPartition) -> tuple[int, int]:
         """Return a partition's watermark: (commit_ts, offset of its message)."""
-        partition = self._partitions[place]
+        partition = self._partitions[topic_partition]
         return partition.watermark, partition.watermark_offset
 
-    def add_partition(self, place: Place) -> None:
+    def add_partition(self, topic_partition: KafkaPartition) -> None:
         """Add a partition that the topic got while it is read. It has no events at or below the watermarks of the
         others."""
-        if place not in self._partitions:
-            self._partitions[place] = _Partition(min(one.watermark for one in self._partitions.values()))
+        if topic_partition not in self._partitions:
+            self._partitions[topic_partition] = _Partition(min(one.watermark for one in self._partitions.values()))
 
-    def add(self, place: Place, offset: int, events: Iterable[Event]) -> None:
+    def add(self, topic_partition: KafkaPartition, offset: int, events: Iterable[Event]) -> None:
         """Add the events of one message. Raises what `whole` raises."""
-        partition = self._partitions[place]
+        partition = self._partitions[topic_partition]
         for event in events:
             if isinstance(event, RowEvent | DdlEvent) and event.schema.lower() == OWN_SCHEMA:
                 self.left_out += 1
             elif isinstance(event, RowEvent):
-                self._row(place, partition, offset, event)
+                self._row(topic_partition, partition, offset, event)
             elif isinstance(event, DdlEvent):
-                self._ddl(place, partition, offset, event)
+                self._ddl(topic_partition, partition, offset, event)
             elif isinstance(event, ResolvedEvent):
                 if event.commit_ts >= partition.watermark:
                     partition.watermark, partition.watermark_offset = event.commit_ts, offset
             elif isinstance(event, AdminEvent):
                 for number in range(event.partitions):
-                    self.add_partition(Place(place.topic, number))
+                    self.add_partition(KafkaPartition(topic_partition.topic, number))
         partition.seen = max(partition.seen, offset + 1)
 
     def next(self) -> Part | None:
@@ -236,17 +239,20 @@ class ConsumerCore:
 
     def resume(self) -> Resume:
         """Return the position after everything that counts as applied."""
-        reads = {place: Read(self._offset(place, one), one.seen) for place, one in self._partitions.items()}
+        reads = {
+            topic_partition: Read(self._offset(topic_partition, one), one.seen)
+            for topic_partition, one in self._partitions.items()
+        }
         return Resume(self.applied_ts, reads, frozenset(self._ran))
 
-    def _row(self, place: Place, partition: _Partition, offset: int, event: RowEvent) -> None:
+    def _row(self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: RowEvent) -> None:
         commit_ts = event.commit_ts or partition.newest  # a tombstone has none, and belongs after the row before it
         partition.newest = max(partition.newest, commit_ts)
         is_repeat = bool(event.commit_ts) and partition.repeats.is_repeat(event)
         if is_repeat or self._is_applied(partition, offset, event.commit_ts):
             self.left_out += 1
             return
-        whole = self._whole(place, offset, event) if event.handle_only else event
+        whole = self._whole(topic_partition, offset, event) if event.handle_only else event
         if whole is not None:
             partition.rows.append(_Row(commit_ts, offset, whole))
 
@@ -259,18 +265,20 @@ class ConsumerCore:
         # If a row before it had not been applied, that row would be read again and be newer than what was applied.
         return offset < partition.seen_before and partition.newest <= self._applied_before
 
-    def _ddl(self, place: Place, partition: _Partition, offset: int, event: DdlEvent) -> None:
+    def _ddl(self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: DdlEvent) -> None:
         if not event.query:
             return
         name = _name(event)
         known = next((one for one in self._ddls if _name(one.event) == name), None)
         if known is not None:
-            known.offsets.setdefault(place, offset)
-        elif name in self._ran or event.commit_ts < max(self.applied_ts, self._newest_ddl.get(place.topic, 0)):
+            known.offsets.setdefault(topic_partition, offset)
+        elif name in self._ran or event.commit_ts < max(
+            self.applied_ts, self._newest_ddl.get(topic_partition.topic, 0)
+        ):
             self.left_out += 1
         else:
-            self._newest_ddl[place.topic] = event.commit_ts
-            insort(self._ddls, _Ddl(event, {place: offset}), key=lambda one: one.event.commit_ts)
+            self._newest_ddl[topic_partition.topic] = event.commit_ts
+            insort(self._ddls, _Ddl(event, {topic_partition: offset}), key=lambda one: one.event.commit_ts)
 
     def _note(self, event: DdlEvent) -> None:
         self._ran = {one for one in self._ran if one[0] == event.commit_ts} | {_name(event)}
@@ -287,9 +295,9 @@ class ConsumerCore:
         due.sort(key=lambda row: (row.commit_ts, _class(row.event)))
         return tuple(row.event for row in due)
 
-    def _offset(self, place: Place, partition: _Partition) -> int:
+    def _offset(self, topic_partition: KafkaPartition, partition: _Partition) -> int:
         """Return the offset of the oldest event that is not applied."""
-        ddls = [ddl.offsets[place] for ddl in self._ddls if place in ddl.offsets]
+        ddls = [ddl.offsets[topic_partition] for ddl in self._ddls if topic_partition in ddl.offsets]
         return min([partition.seen, *(row.offset for row in partition.rows), *ddls])
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from drainer.ddl.lexer import statements, tokens
 from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
-from drainer.kafka_reading.records import Place
+from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.event import DdlEvent
 from drainer.sink.errors import DestinationDown, DestinationError
 from drainer.sink.replay import Replayed, ReplayedDdl, Replayer, ReplayFailed, ReplaySettings
@@ -33,7 +33,7 @@ class Destination(Protocol):
 
 
 def resume_text(resume: Resume) -> str:
-    reads = [[*place, read.offset, read.seen] for place, read in sorted(resume.reads.items())]
+    reads = [[*topic_partition, read.offset, read.seen] for topic_partition, read in sorted(resume.reads.items())]
     return json.dumps({"applied_ts": resume.applied_ts, "reads": reads, "ddls": sorted(resume.ddls)})
 
 
@@ -41,7 +41,7 @@ def resume_of(text: str) -> Resume:
     """Raises ConsumeError for what `resume_text` did not write."""
     try:
         found = json.loads(text)
-        reads = {Place(topic, number): Read(offset, seen) for topic, number, offset, seen in found["reads"]}
+        reads = {KafkaPartition(topic, number): Read(offset, seen) for topic, number, offset, seen in found["reads"]}
         ddls = frozenset((ts, start, query, number) for ts, start, query, number in found["ddls"])
         return Resume(int(found["applied_ts"]), reads, ddls)
     except (ValueError, KeyError, TypeError) as error:
@@ -79,8 +79,8 @@ def _tried(work: Callable[[], _T]) -> _T:
     except DestinationDown:
         raise
     except ReplayFailed as error:
-        place = f"rows up to commit_ts {error.commit_ts}: " if error.table else ""
-        raise ConsumeError(f"{place}{error}") from error
+        topic_partition = f"rows up to commit_ts {error.commit_ts}: " if error.table else ""
+        raise ConsumeError(f"{topic_partition}{error}") from error
     except DestinationError as error:
         raise ConsumeError(str(error)) from error
 

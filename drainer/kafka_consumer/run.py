@@ -16,7 +16,7 @@ from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, not_fetched
 from drainer.kafka_consumer.destination import Destination
 from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.decoding import MakeDecoder, decoders
-from drainer.kafka_reading.records import Place, ReadStopped, Record, TopicReader
+from drainer.kafka_reading.records import KafkaPartition, ReadStopped, Record, TopicReader
 from drainer.protocol.claim_store import ClaimStoreError, open_store
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
@@ -35,7 +35,11 @@ from drainer.protocol.options import ProtocolOptions
 def line_of(record: Record, event: Event) -> str:
     """Return the line of an event, without a line feed. Binary strings are base64; fields that a protocol does not have
     are left out."""
-    found: dict[str, Any] = {"topic": record.place.topic, "partition": record.place.partition, "offset": record.offset}
+    found: dict[str, Any] = {
+        "topic": record.topic_partition.topic,
+        "partition": record.topic_partition.partition,
+        "offset": record.offset,
+    }
     found |= _shown(event)
     return json.dumps(found, ensure_ascii=False, default=_base64)
 
@@ -97,10 +101,10 @@ def consume(
         return
     try:
         resume = destination.open()
-        core = ConsumerCore(reader.places(), resume, claims.whole)
+        core = ConsumerCore(reader.topic_partitions(), resume, claims.whole)
         _log.info("consuming", partitions=reader.partitions, applied_ts=resume.applied_ts)
-        begins = {place: read.offset for place, read in resume.reads.items()}
-        reader.begin({place: begins.get(place, 0) for place in reader.places()})
+        begins = {topic_partition: read.offset for topic_partition, read in resume.reads.items()}
+        reader.begin({topic_partition: begins.get(topic_partition, 0) for topic_partition in reader.topic_partitions()})
         feed = _Feed(decoding, core, destination)
         progress = Progress(time.monotonic)
         while not stop.is_set() and not (once and reader.at_end):
@@ -108,9 +112,11 @@ def consume(
             for record in records:
                 feed.add(record)
             progress.add(len(records), core)
-            added = [place for place in core.places if place not in reader.known]
+            added = [
+                topic_partition for topic_partition in core.topic_partitions if topic_partition not in reader.known
+            ]
             if added:
-                _log.info("partitions were added", places=[str(place) for place in added])
+                _log.info("partitions were added", topic_partitions=[str(topic_partition) for topic_partition in added])
                 reader.begin(dict.fromkeys(added, 0))
         _log.info("stopped", applied_ts=core.applied_ts, waiting=len(core.buffered), left_out=core.left_out)
     finally:
@@ -129,7 +135,7 @@ def print_events(
         return
     try:
         decoding = _Decoding(decoders(address.options))
-        reader.begin(dict.fromkeys(reader.places(), 0))
+        reader.begin(dict.fromkeys(reader.topic_partitions(), 0))
         while not stop.is_set() and not (once and reader.at_end):
             lines = [line_of(record, event) for record in reader.poll(_POLL_S) for event in decoding.events(record)]
             if lines:
@@ -163,19 +169,19 @@ class _Decoding:
 
     def __init__(self, make: MakeDecoder) -> None:
         self._make = make
-        self._decoders: dict[Place, Decoder] = {}
+        self._decoders: dict[KafkaPartition, Decoder] = {}
 
-    def of(self, place: Place) -> Decoder:
-        decoder = self._decoders.get(place)
+    def of(self, topic_partition: KafkaPartition) -> Decoder:
+        decoder = self._decoders.get(topic_partition)
         if decoder is None:
-            decoder = self._decoders[place] = self._make()
+            decoder = self._decoders[topic_partition] = self._make()
         return decoder
 
     def events(self, record: Record) -> Sequence[Event]:
         try:
-            return self.of(record.place).decode(record.key, record.value)
+            return self.of(record.topic_partition).decode(record.key, record.value)
         except MessageError as error:
-            raise ConsumeError(f"{record.place} offset {record.offset}: {error}") from None
+            raise ConsumeError(f"{record.topic_partition} offset {record.offset}: {error}") from None
 
 
 class _Claims:
@@ -188,13 +194,13 @@ class _Claims:
         self._skips = skips_handle_only
         self._store = open_store(options.claim_check_storage_uri) if options.claim_check_storage_uri else None
 
-    def whole(self, place: Place, offset: int, event: RowEvent) -> RowEvent | None:
+    def whole(self, topic_partition: KafkaPartition, offset: int, event: RowEvent) -> RowEvent | None:
         """See core.Whole. Raises ConsumeError."""
         if not event.claim and self._skips:
             columns = event.key or event.new or event.old or {}
             _log.warning(
                 "a row is left out: its message has the handle key alone",
-                place=str(place),
+                topic_partition=str(topic_partition),
                 offset=offset,
                 table=f"{event.schema}.{event.table}",
                 key={name: column.value for name, column in columns.items()},
@@ -202,12 +208,12 @@ class _Claims:
             )
             return None
         if not event.claim or self._store is None:
-            return not_fetched(place, offset, event)
+            return not_fetched(topic_partition, offset, event)
         try:
             raw = self._options.claim_check_raw_value
-            return claimed_row(event, self._decoding.of(place), self._store, raw_value=raw)
+            return claimed_row(event, self._decoding.of(topic_partition), self._store, raw_value=raw)
         except (MessageError, ClaimStoreError) as error:
-            raise ConsumeError(f"{place} offset {offset}: {error}") from None
+            raise ConsumeError(f"{topic_partition} offset {offset}: {error}") from None
 
 
 class _Feed:
@@ -217,7 +223,7 @@ class _Feed:
         self._destination = destination
 
     def add(self, record: Record) -> None:
-        self._core.add(record.place, record.offset, self._decoding.events(record))
+        self._core.add(record.topic_partition, record.offset, self._decoding.events(record))
         while (part := self._core.next()) is not None:
             self._destination.apply(part)
             if part.ddl is not None:

@@ -42,7 +42,7 @@ class ReadStopped(ReadError):
     """The reader was stopped before it could begin."""
 
 
-class Place(NamedTuple):
+class KafkaPartition(NamedTuple):
     """One partition."""
 
     topic: str
@@ -53,19 +53,19 @@ class Place(NamedTuple):
 
 
 class Record(NamedTuple):
-    place: Place
+    topic_partition: KafkaPartition
     offset: int
     key: bytes | None
     value: bytes | None
 
 
-def partitions_in(directory: Path) -> dict[Place, Path]:
+def partitions_in(directory: Path) -> dict[KafkaPartition, Path]:
     """Return the file of each partition. Raises ReadError if there are none."""
     found = {}
     for path in sorted(directory.glob("*.jsonl")):
         name = _FILE.fullmatch(path.name)
         if name is not None:
-            found[Place(name[1], int(name[2]))] = path
+            found[KafkaPartition(name[1], int(name[2]))] = path
     if not found:
         raise ReadError(f"{directory}: no files TOPIC-PARTITION.jsonl")
     return found
@@ -73,13 +73,13 @@ def partitions_in(directory: Path) -> dict[Place, Path]:
 
 def records_in(directory: Path) -> Iterator[Record]:
     """Yield the records of one partition after another. Raises ReadError that names file and line."""
-    for place, path in partitions_in(directory).items():
+    for topic_partition, path in partitions_in(directory).items():
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
                     found = json.loads(line)
                     key, value = (None if found[of] is None else b64decode(found[of]) for of in ("key", "value"))
-                    yield Record(place, int(found["offset"]), key, value)
+                    yield Record(topic_partition, int(found["offset"]), key, value)
                 except (ValueError, KeyError, TypeError) as error:
                     raise ReadError(f"{path}: line {number} is not a record: {error}") from None
 
@@ -160,8 +160,8 @@ class TopicReader:
             },
             self._said,
         )
-        self.known: set[Place] = set()
-        self._ended: set[Place] = set()
+        self.known: set[KafkaPartition] = set()
+        self._ended: set[KafkaPartition] = set()
         try:
             self.partitions = self._found(topics)
         except BaseException:
@@ -217,23 +217,26 @@ class TopicReader:
             ends: tuple[int, int] = self._consumer.get_watermark_offsets(of, timeout=wait_s)
             return ends
 
-        for place in self.places():
+        for topic_partition in self.topic_partitions():
             try:
-                low, high = self._answered(partial(ends_of, TopicPartition(*place)))
+                low, high = self._answered(partial(ends_of, TopicPartition(*topic_partition)))
             except KafkaException as error:
-                raise ReadError(f"{place}: its end offset cannot be queried: {error.args[0]}") from None
+                raise ReadError(f"{topic_partition}: its end offset cannot be queried: {error.args[0]}") from None
             found += high - low
         return found
 
-    def places(self) -> list[Place]:
+    def topic_partitions(self) -> list[KafkaPartition]:
         """Return every partition."""
-        return [Place(topic, number) for topic, count in self.partitions.items() for number in range(count)]
+        return [KafkaPartition(topic, number) for topic, count in self.partitions.items() for number in range(count)]
 
-    def begin(self, offsets: Mapping[Place, int]) -> None:
+    def begin(self, offsets: Mapping[KafkaPartition, int]) -> None:
         """Also read these partitions, from these offsets, or from a partition's first record if that is later."""
         from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-        wanted = [TopicPartition(*place, offset or OFFSET_BEGINNING) for place, offset in sorted(offsets.items())]
+        wanted = [
+            TopicPartition(*topic_partition, offset or OFFSET_BEGINNING)
+            for topic_partition, offset in sorted(offsets.items())
+        ]
         self._consumer.incremental_assign(wanted)
         self.known |= offsets.keys()
 
@@ -249,14 +252,14 @@ class TopicReader:
         found = []
         for message in self._consumer.consume(_AT_A_TIME, timeout=timeout_s):
             error, number = message.error(), message.partition()
-            place = Place(message.topic() or "", -1 if number is None else number)
+            topic_partition = KafkaPartition(message.topic() or "", -1 if number is None else number)
             if error is None:
-                self._ended.discard(place)
-                found.append(Record(place, message.offset(), message.key(), message.value()))
+                self._ended.discard(topic_partition)
+                found.append(Record(topic_partition, message.offset(), message.key(), message.value()))
             elif error.code() == KafkaError._PARTITION_EOF:
-                self._ended.add(place)
+                self._ended.add(topic_partition)
             elif not error.retriable():
-                raise ReadError(f"{place}: {error.str()}")
+                raise ReadError(f"{topic_partition}: {error.str()}")
         return found
 
     def records(self) -> Iterator[Record]:
@@ -264,12 +267,12 @@ class TopicReader:
         ReadError."""
         from confluent_kafka import TopicPartition
 
-        self.begin(dict.fromkeys(self.places(), 0))
-        done: set[Place] = set()
+        self.begin(dict.fromkeys(self.topic_partitions(), 0))
+        done: set[KafkaPartition] = set()
         while done < self.known:
-            yield from [record for record in self.poll(1.0) if record.place not in done]
+            yield from [record for record in self.poll(1.0) if record.topic_partition not in done]
             if self._ended - done:
-                self._consumer.pause([TopicPartition(*place) for place in self._ended - done])
+                self._consumer.pause([TopicPartition(*topic_partition) for topic_partition in self._ended - done])
                 done |= self._ended
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Any
 from zlib import crc32
 
-from drainer.batch.work import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
+from drainer.batch.work import Folded, KeyChange, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 from drainer.order.errors import BlobError
 from drainer.order.key_states import NetState, in_one_order
 from drainer.order.slot import ORDERED_SLOT, table_seed
@@ -31,7 +31,7 @@ MATCHES = tuple(Match)
 def pack_slots(
     slots: int,
     tables: Sequence[tuple[TableShape, list[NetState]]],
-    ordered: Sequence[tuple[int, Change]],
+    ordered: Sequence[tuple[int, KeyChange]],
     change_count: int,
     source_bytes: int,
 ) -> dict[int, bytes]:
@@ -74,7 +74,7 @@ def packed_shape(shape: TableShape) -> tuple[object, ...]:
         shape.row_key,
         shape.unique,
         shape.fractions,
-        shape.families,
+        shape.type_classes,
     )
 
 
@@ -84,7 +84,7 @@ def shape_of(fields: tuple[Any, ...]) -> TableShape:
     return TableShape(table_id, schema, table, columns, key, why_ordered, secondary_unique, matches, *more)
 
 
-def _pack_ordered(changes: Sequence[tuple[int, Change]]) -> list[Any]:
+def _pack_ordered(changes: Sequence[tuple[int, KeyChange]]) -> list[Any]:
     """[shapes, changes]"""
     shapes: dict[TableShape, int] = {}
     packed = [
@@ -149,7 +149,7 @@ def load(blob: bytes) -> Any:
 class _Merge:
     def __init__(self) -> None:
         self._tables: dict[int, tuple[tuple[Any, ...], dict[bytes, tuple[Any, ...]]]] = {}
-        self._changes: dict[tuple[int, int, int], Change] = {}
+        self._changes: dict[tuple[int, int, int], KeyChange] = {}
         self._change_count = 0
         self._source_bytes = 0
 
@@ -168,7 +168,7 @@ class _Merge:
         if ordered:
             shapes = [shape_of(fields) for fields in ordered[0]]
             for place, kind, old, new, commit_ts, start_ts, sequence in ordered[1]:
-                change = Change(shapes[place], KINDS[kind], old, new, commit_ts, sequence)
+                change = KeyChange(shapes[place], KINDS[kind], old, new, commit_ts, sequence)
                 self._changes[commit_ts, start_ts, sequence] = change
 
     def work(self, after_ts: int, until_ts: int) -> SegmentWork:

@@ -20,10 +20,10 @@ from drainer.order.errors import BlobError
 PIECE_BYTES_MAX = 4 << 20
 
 _HEAD = Struct("<8sII")
-_PLACE = Struct("<QQ")
+_BLOB_OFFSET = Struct("<QQ")
 
 
-class Place(NamedTuple):
+class BlobOffset(NamedTuple):
     """The location of a blob in a file."""
 
     path: str
@@ -31,9 +31,13 @@ class Place(NamedTuple):
     length: int
 
 
-def refer(place: Place) -> bytes:
+def refer(blob_offset: BlobOffset) -> bytes:
     """The reference to a blob in a file."""
-    return _HEAD.pack(b"", 0, 0) + _PLACE.pack(place.offset, place.length) + os.fsencode(place.path)
+    return (
+        _HEAD.pack(b"", 0, 0)
+        + _BLOB_OFFSET.pack(blob_offset.offset, blob_offset.length)
+        + os.fsencode(blob_offset.path)
+    )
 
 
 def cut_blob(blob: bytes, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[bytes]:
@@ -44,7 +48,7 @@ def cut_blob(blob: bytes, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[bytes]:
         yield _HEAD.pack(name, number, total) + view[number * bytes_max : (number + 1) * bytes_max]
 
 
-def join_blobs(pieces: Iterable[bytes], read: Callable[[Place], bytes] | None = None) -> list[bytes]:
+def join_blobs(pieces: Iterable[bytes], read: Callable[[BlobOffset], bytes] | None = None) -> list[bytes]:
     """The blobs that the pieces are of, in no order. `read`: gives the blob of a reference; None where there can be
     none. BlobError where one is not whole; what `read` raises."""
     referred = []
@@ -55,13 +59,13 @@ def join_blobs(pieces: Iterable[bytes], read: Callable[[Place], bytes] | None = 
             raise BlobError(f"a piece of a slot's blob has {len(piece)} bytes")
         name, number, total = _HEAD.unpack_from(piece)
         if not total:
-            referred.append(_place(piece))
+            referred.append(_blob_offset(piece))
             continue
         found.setdefault(name, {})[number] = piece
         totals[name] = total
     if referred and read is None:
         raise BlobError(f"a slot's blob lies in a file: {referred[0].path}")
-    blobs = [read(place) for place in referred] if read is not None else []
+    blobs = [read(blob_offset) for blob_offset in referred] if read is not None else []
     for name, parts in found.items():
         if sorted(parts) != list(range(totals[name])):
             raise BlobError(f"a slot's blob has {len(parts)} of its {totals[name]} pieces")
@@ -69,9 +73,9 @@ def join_blobs(pieces: Iterable[bytes], read: Callable[[Place], bytes] | None = 
     return blobs
 
 
-def _place(piece: bytes) -> Place:
+def _blob_offset(piece: bytes) -> BlobOffset:
     try:
-        offset, length = _PLACE.unpack_from(piece, _HEAD.size)
+        offset, length = _BLOB_OFFSET.unpack_from(piece, _HEAD.size)
     except StructError as error:
         raise BlobError(f"the reference to a slot's blob has {len(piece)} bytes: {error}") from None
-    return Place(os.fsdecode(piece[_HEAD.size + _PLACE.size :]), offset, length)
+    return BlobOffset(os.fsdecode(piece[_HEAD.size + _BLOB_OFFSET.size :]), offset, length)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from drainer.batch.work import Change, Folded, Kind, Literals, Ordered, SegmentWork
+from drainer.batch.work import Folded, KeyChange, Kind, Literals, Ordered, SegmentWork
 from drainer.order.blob import pack_slots
 from drainer.order.collector import collector_paused
 from drainer.order.key_states import TableFold
@@ -41,7 +41,7 @@ class FoldBuilder:
         self._lanes: dict[tuple[int, int], Lane | None] = {}
         # (transaction's place, sequence, change, transaction's payload) of tables that stay in order; first as they
         # were decoded: (transaction's place, row, transaction's payload).
-        self._ordered: list[tuple[int, int, Change, bytes]] = []
+        self._ordered: list[tuple[int, int, KeyChange, bytes]] = []
         self._unwritten: list[tuple[int, DecodedRow, bytes]] = []
         self._change_count = 0
         self._places = 0
@@ -169,7 +169,7 @@ class FoldBuilder:
         unwritten, self._unwritten = self._unwritten, []
         literals = _literals(self._format, [row for _, row, _ in unwritten])
         for (place, row, payload), (old, new) in zip(unwritten, literals, strict=True):
-            change = Change(row.codec.shape, row.kind, old, new, row.commit_ts, row.sequence)
+            change = KeyChange(row.codec.shape, row.kind, old, new, row.commit_ts, row.sequence)
             self._ordered.append((place, row.sequence, change, payload))
 
     def _fold_many(self, place: int, one: Scanned) -> None:

@@ -8,18 +8,18 @@ from typing import TypeAlias
 from binlog.errors import DecodeError
 
 from drainer.batch.work import Key, Kind, NetRow, Row, TableShape
-from drainer.row.carrier import Carrier
 from drainer.row.codec import Codec
+from drainer.row.decoded_value import DecodedValue
+from drainer.row.fast_path import Cells
 from drainer.row.format import Format, written
 from drainer.row.key import identity
-from drainer.row.usual import Cells
 
 INSERT, UPDATE, DELETE = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE)
 
 # Of one key: first kind, its commit_ts and sequence, the last commit_ts and sequence, what is there (None: dead; a list
-# of carriers where it is not written yet), image of the key as last written (None: the key itself), images written
-# before that one, and what decoded what is there.
-State: TypeAlias = "tuple[int, int, int, int, int, Row | list[Carrier] | None, Key | None, tuple[Key, ...], Codec]"
+# of decoded values where it is not written yet), image of the key as last written (None: the key itself), images
+# written before that one, and what decoded what is there.
+State: TypeAlias = "tuple[int, int, int, int, int, Row | list[DecodedValue] | None, Key | None, tuple[Key, ...], Codec]"
 
 # One key's net state, ready to travel and to be merged with that of another part of the batch: identity, then as in
 # State, but only those images that are to be deleted.
@@ -34,13 +34,13 @@ class TableFold:
     Rows are kept as decoded and converted to the destination's format together, at the end: only the last row of each
     key is converted."""
 
-    __slots__ = ("_format", "_forms", "_images", "_unwritten", "shape", "states")
+    __slots__ = ("_column_types", "_format", "_images", "_unwritten", "shape", "states")
 
     def __init__(self, codec: Codec, format_: Format) -> None:
         self.shape: TableShape = codec.shape
         self.states: dict[object, State] = {}
         self._format = format_
-        self._forms = [codec.forms[at] for at in codec.shape.key]
+        self._column_types = [codec.column_types[at] for at in codec.shape.key]
         # Of each codec what writes a key, where two keys may be the same and yet be written differently.
         self._images: dict[Codec, Callable[[Cells], Key]] | None = {} if codec.layout.key.imaged else None
         self._unwritten: list[object] = []
@@ -77,8 +77,8 @@ class TableFold:
         old_key: object,
         key: object,
         codec: Codec,
-        old: list[Carrier],
-        new: list[Carrier],
+        old: list[DecodedValue],
+        new: list[DecodedValue],
         commit_ts: int,
         sequence: int,
     ) -> None:
@@ -98,7 +98,7 @@ class TableFold:
         else:
             self.states[key] = (last[0], last[1], last[2], commit_ts, sequence, new, image, stale, codec)
 
-    def _put(self, key: object, codec: Codec, cells: list[Carrier], commit_ts: int, sequence: int) -> None:
+    def _put(self, key: object, codec: Codec, cells: list[DecodedValue], commit_ts: int, sequence: int) -> None:
         """Store a new row, whether or not its key has one."""
         image = None if self._images is None else self._image(codec, cells, commit_ts)
         self._unwritten.append(key)
@@ -109,7 +109,7 @@ class TableFold:
         stale = () if image is None else _with(last[7], last[6])
         self.states[key] = (last[0], last[1], last[2], commit_ts, sequence, cells, image, stale, codec)
 
-    def _remove(self, key: object, codec: Codec, cells: list[Carrier], commit_ts: int, sequence: int) -> None:
+    def _remove(self, key: object, codec: Codec, cells: list[DecodedValue], commit_ts: int, sequence: int) -> None:
         image = None if self._images is None else self._image(codec, cells, commit_ts)
         last = self.states.get(key)
         if last is None:
@@ -124,7 +124,7 @@ class TableFold:
         assert images is not None
         write = images.get(codec)
         if write is None:
-            write = images[codec] = self._format.key_writer([codec.forms[at] for at in self.shape.key])
+            write = images[codec] = self._format.key_writer([codec.column_types[at] for at in self.shape.key])
         try:
             return write([cells[at] for at in self.shape.key])
         except DecodeError as error:
@@ -132,7 +132,7 @@ class TableFold:
 
     def key_row(self, key: object) -> Key:
         """A key, as compared, as a destination matches it."""
-        return self._format.compared_key(self._forms, key if isinstance(key, tuple) else (key,))
+        return self._format.compared_key(self._column_types, key if isinstance(key, tuple) else (key,))
 
     def write(self) -> None:
         """Convert the current rows to the destination's format. DecodeError naming table and commit_ts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from drainer.batch.work import Change, Kind, Literals, TableShape
+from drainer.batch.work import KeyChange, Kind, Literals, TableShape
 
 
 class Upsert(NamedTuple):
@@ -16,7 +16,7 @@ class Upsert(NamedTuple):
     put: Literals | None
 
 
-def upsert(change: Change) -> Upsert:
+def upsert(change: KeyChange) -> Upsert:
     """A row that keeps its key is replaced by the new row, so that many fit into one statement."""
     if change.kind is Kind.INSERT:
         return Upsert(None, change.new)

@@ -1,8 +1,9 @@
-"""Columns of carriers (row/carrier.py) as JSON text: what a document contains for each value, without quotes.
+"""Columns of decoded values (row/decoded_value.py) as JSON text: what a document contains for each value, without
+quotes.
 
-A fragment is compiled once for a column. It converts an Arrow array of carriers to a `binary` array of the same length,
-with NULL for NULL. It raises DecodeError for a value that a column of its type cannot hold; the caller finds the row
-that has the value (json_rows.py).
+A fragment is compiled once for a column. It converts an Arrow array of decoded values to a `binary` array of the same
+length, with NULL for NULL. It raises DecodeError for a value that a column of its type cannot hold; the caller finds
+the row that has the value (json_rows.py).
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from drainer.changes.texts import Octets, as_binary, data_of
 from drainer.changes.texts import text_of as column_text
 from drainer.protocol.column_text import text_of
 from drainer.protocol.json_text import json_strings
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.scalar import float_text
+from drainer.row.type_class import TypeClass
 
 Fragment = Callable[[Any], Any]
 
@@ -84,19 +85,19 @@ def has_escaped(octets: Octets) -> bool:
     return not data.isascii() and _SEPARATORS in data
 
 
-def plain_double(form: Form) -> Fragment:
+def plain_double(column_type: ColumnType) -> Fragment:
     """Return the fragment of a FLOAT or DOUBLE: the shortest digits, never with an exponent (Go's format 'f')."""
-    return _double(form, lambda shown, _: _plain(shown))
+    return _double(column_type, lambda shown, _: _plain(shown))
 
 
-def short_double(form: Form) -> Fragment:
+def short_double(column_type: ColumnType) -> Fragment:
     """Return the fragment of a FLOAT or DOUBLE in the format of Go's encoding/json: the shortest digits, with an
     exponent below 1e-6 and from 1e21."""
-    return _double(form, _short)
+    return _double(column_type, _short)
 
 
-def _double(form: Form, shape: Callable[[str, float], str]) -> Fragment:
-    single = form.kind.tp is Tp.FLOAT
+def _double(column_type: ColumnType, shape: Callable[[str, float], str]) -> Fragment:
+    single = column_type.kind.tp is Tp.FLOAT
     digits = single_digits if single else lambda value: repr(_finite(value))
 
     def slowly(value: float) -> bytes:
@@ -144,12 +145,12 @@ def _short(shown: str, size: float) -> str:
     return f"{'-' if shown[0] == '-' else ''}{digits[0]}{tail}e{exponent - 1:+d}"
 
 
-def text(form: Form, zone: tzinfo) -> Fragment:
+def text(column_type: ColumnType, zone: tzinfo) -> Fragment:
     """Return the fragment of any other type: dates, times, decimals and integers as text, ENUMs, SETs and BITs as
     numbers, a TIMESTAMP in `zone`, JSON as its text."""
-    if form.family is Family.JSON:
+    if column_type.type_class is TypeClass.JSON:
         return lambda array: json_texts(array, json_strings)
-    if form.kind.tp is Tp.TIMESTAMP and zone is not UTC:
-        shift = text_of(form, zone)
+    if column_type.kind.tp is Tp.TIMESTAMP and zone is not UTC:
+        shift = text_of(column_type, zone)
         return distinct(lambda value: shift(value).encode())
-    return lambda array: column_text(form, array)
+    return lambda array: column_text(column_type, array)

@@ -123,14 +123,16 @@ def constant(text: bytes, count: int) -> Any:
 
 
 def fragments_of(
-    changes: RowChanges, image: Columns, fragments: Sequence[Fragment], places: Sequence[int]
+    changes: RowChanges, image: Columns, fragments: Sequence[Fragment], column_indexes: Sequence[int]
 ) -> list[Any]:
-    """Convert the columns at `places`, in that order. Raises EncodeError naming table, column and commit_ts."""
-    return [_column(changes, image[place], fragments[place], place) for place in places]
+    """Convert the columns at `column_indexes`, in that order. Raises EncodeError naming table, column and commit_ts."""
+    return [
+        _column(changes, image[column_index], fragments[column_index], column_index) for column_index in column_indexes
+    ]
 
 
 def old_fragments(
-    changes: RowChanges, fragments: Sequence[Fragment], places: Sequence[int], new: Sequence[Any]
+    changes: RowChanges, fragments: Sequence[Fragment], column_indexes: Sequence[int], new: Sequence[Any]
 ) -> list[Any]:
     """Convert the columns of the old image of updates, as `fragments_of` does. `new`: the result of `fragments_of` for
     the new image. A column whose old and new values are equal in all rows is copied from `new` instead of being
@@ -138,8 +140,10 @@ def old_fragments(
     old, image = changes.old, changes.new
     assert old is not None and image is not None
     return [
-        text if _alike(old[place], image[place]) else _column(changes, old[place], fragments[place], place)
-        for place, text in zip(places, new, strict=True)
+        text
+        if _alike(old[column_index], image[column_index])
+        else _column(changes, old[column_index], fragments[column_index], column_index)
+        for column_index, text in zip(column_indexes, new, strict=True)
     ]
 
 
@@ -152,16 +156,16 @@ def _alike(old: Any, new: Any) -> bool:
     return alike
 
 
-def _column(changes: RowChanges, array: Any, fragment: Fragment, place: int) -> Any:
+def _column(changes: RowChanges, array: Any, fragment: Fragment, column_index: int) -> Any:
     try:
         return fragment(array)
     except DecodeError as error:
-        raise EncodeError(_where(changes, array, fragment, place, error)) from error
+        raise EncodeError(_where(changes, array, fragment, column_index, error)) from error
 
 
-def _where(changes: RowChanges, array: Any, fragment: Fragment, place: int, error: DecodeError) -> str:
+def _where(changes: RowChanges, array: Any, fragment: Fragment, column_index: int, error: DecodeError) -> str:
     table = changes.table
-    name = f"`{table.schema}`.`{table.name}`.`{table.columns[place].name}`"
+    name = f"`{table.schema}`.`{table.name}`.`{table.columns[column_index].name}`"
     for row in range(len(array)):
         try:
             fragment(array.slice(row, 1))

@@ -29,7 +29,7 @@ TOPIC_RESERVE: Final = 128
 _FRAME_MAX: Final = 64
 
 
-class Limits(NamedTuple):
+class RowMessageLimits(NamedTuple):
     """Limits in bytes, counted as in Message.length. `batch`: of a message with several rows; set the encoder's
     max_message_bytes to it. `message`: of a message with one row."""
 
@@ -37,13 +37,13 @@ class Limits(NamedTuple):
     message: int
 
 
-def limits_of(options: ProtocolOptions, topic_bytes_max: int | None) -> Limits:
+def limits_of(options: ProtocolOptions, topic_bytes_max: int | None) -> RowMessageLimits:
     """Return the limits for a topic. `topic_bytes_max`: the topic's max.message.bytes; None if it is not known, and
     then both limits are max-message-bytes."""
     if topic_bytes_max is None:
-        return Limits(options.max_message_bytes, options.max_message_bytes)
+        return RowMessageLimits(options.max_message_bytes, options.max_message_bytes)
     message = topic_bytes_max - TOPIC_RESERVE
-    return Limits(min(options.max_message_bytes, message), message)
+    return RowMessageLimits(min(options.max_message_bytes, message), message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from drainer.protocol.table import Table
 @dataclass(frozen=True, slots=True)
 class RowChanges:
     """Changes of rows. All arrays have the same length. `order`: the position of each change among all changes of its
-    segment, in upstream's order. `old` and `new`: Arrow arrays of carriers (row/carrier.py), parallel to
+    segment, in upstream's order. `old` and `new`: Arrow arrays of decoded values (row/decoded_value.py), parallel to
     `table.columns`. `old` is None for inserts, `new` is None for deletes."""
 
     table: Table

@@ -10,7 +10,7 @@ from functools import cached_property
 from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 from binlog.tidb.types import Tp
 
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 
 
 class ColumnFlag(IntFlag):
@@ -28,11 +28,12 @@ class ColumnFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `form`: the type of its values, which is the type under which the row was written. It differs from
+    """One column. `column_type`: the type of its values, which is the type under which the row was written. It differs
+    from
     `info.type` if the column's type was changed after the row was written. `info`: the column's current definition."""
 
     name: str
-    form: Form
+    column_type: ColumnType
     flags: ColumnFlag
     info: ColumnInfo
 
@@ -69,7 +70,7 @@ class Table:
     @cached_property
     def handle(self) -> tuple[int, ...]:
         """Return the positions in `columns` of the handle key's columns. Empty if the table has no handle key."""
-        return tuple(place for place, column in enumerate(self.columns) if column.in_handle)
+        return tuple(column_index for column_index, column in enumerate(self.columns) if column.in_handle)
 
     @cached_property
     def is_keyed(self) -> bool:
@@ -78,9 +79,9 @@ class Table:
         return handle_index(self.info) is not None
 
     @cached_property
-    def places(self) -> dict[str, int]:
+    def column_indexes(self) -> dict[str, int]:
         """Return the position of each column by its name, spelled as in the table."""
-        return {column.name: place for place, column in enumerate(self.columns)}
+        return {column.name: column_index for column_index, column in enumerate(self.columns)}
 
     @property
     def is_partitioned(self) -> bool:
@@ -88,12 +89,12 @@ class Table:
 
 
 def table_of(
-    schema: str, info: TableInfo, forms: Sequence[tuple[int, Form]], version: int, written_version: int
+    schema: str, info: TableInfo, column_types: Sequence[tuple[int, ColumnType]], version: int, written_version: int
 ) -> Table:
-    """Return a Table. `forms`: id and type of each column for which rows have values, in the table's order."""
+    """Return a Table. `column_types`: id and type of each column for which rows have values, in the table's order."""
     flags = column_flags(info)
     by_id = info.columns_by_id
-    columns = tuple(Column(by_id[id_].name, form, flags[id_], by_id[id_]) for id_, form in forms)
+    columns = tuple(Column(by_id[id_].name, column_type, flags[id_], by_id[id_]) for id_, column_type in column_types)
     return Table(schema, info, columns, version, written_version)
 
 

@@ -17,9 +17,9 @@ from binlog.runtime.channel import keepalive
 from binlog.runtime.security import Security
 
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, leading_start_ts
-from drainer.pumps.left_pumps import MISSED_MAX, MISSED_SHOWN, Missed
+from drainer.pumps.departed_pumps import MISSED_MAX, MISSED_SHOWN, Missed
 from drainer.pumps.range_count import Counted, RangeDiffers, check
-from drainer.pumps.watermark import Limits, Pending, PumpMark, Stop
+from drainer.pumps.watermark import BatchLimits, Pending, PumpMark, Stop
 
 CALL_TIMEOUT_S = 10.0
 MISSED_TIMEOUT_S = 60.0
@@ -56,7 +56,7 @@ class PumpClient(Protocol):
     extension: bool
     interrupted: bool
 
-    async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark: ...
+    async def mark(self, *, after_ts: int, limits: BatchLimits) -> PumpMark: ...
 
     async def inspect(self) -> Inspection | None: ...
 
@@ -163,7 +163,7 @@ class ExtensionPump:
         self._channel = aio_channel(host, security)
         self._stub = ext_grpc.PumpExtStub(self._channel)  # type: ignore[no-untyped-call]
 
-    async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark:
+    async def mark(self, *, after_ts: int, limits: BatchLimits) -> PumpMark:
         """Return the pump's mark. Raises NoExtension, ClusterMismatch, PurgedPosition, PumpUnavailable."""
         request = ext.WatermarkReq(
             cluster_id=self._cluster_id,

@@ -31,9 +31,9 @@ from binlog.runtime.outage import Outage
 from binlog.runtime.security import Security
 
 from drainer.pumps.client import MISSED_TIMEOUT_S, Count, Inspection, aio_channel, ended_early, translate
-from drainer.pumps.left_pumps import Missed
+from drainer.pumps.departed_pumps import Missed
 from drainer.pumps.range_count import Counted
-from drainer.pumps.watermark import Limits, PumpMark, Stop
+from drainer.pumps.watermark import BatchLimits, PumpMark, Stop
 
 # Computes for a Go pump what a pump of this project answers to Watermark: where a batch ends. Pure.
 PIECES = 4
@@ -49,7 +49,7 @@ class Place:
     schema_version: int
 
 
-def cut(places: Iterable[Place], limits: Limits, *, node_id: str, host: str, resolved_ts: int) -> PumpMark:
+def cut(places: Iterable[Place], limits: BatchLimits, *, node_id: str, host: str, resolved_ts: int) -> PumpMark:
     """The PumpMark of a batch of these binlogs under `limits`."""
     stop, stop_ts, end_ts, stop_bytes = Stop.RESOLVED, 0, resolved_ts, 0
     total = count = 0
@@ -129,7 +129,7 @@ class GoPump:
         self._error: BinlogError | None = PumpUnavailable(f"pump {node_id} ({host}): nothing received yet")
         self._outage = Outage(_log, "pull from a Go pump failed", "pull from a Go pump resumed")
 
-    async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark:
+    async def mark(self, *, after_ts: int, limits: BatchLimits) -> PumpMark:
         """Return the mark computed from the received binlogs. Raises the last error while the stream is down."""
         if after_ts < self._known_after_ts:
             await self._restart(after_ts)

@@ -10,7 +10,7 @@ from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
 from drainer.pumps.client import Inspection
-from drainer.pumps.left_pumps import Missed
+from drainer.pumps.departed_pumps import Missed
 from drainer.pumps.watermark import Pending, Watermark
 
 # A pump is reported after it has not answered for this long.

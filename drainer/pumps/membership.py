@@ -1,5 +1,5 @@
 """Detects pumps that left or rejoined since the last survey (correctness rule 2: pumps that return); see
-left_pumps.py."""
+departed_pumps.py."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from binlog.errors import BinlogError, EtcdError
 from binlog.runtime.log import get_logger
 
 from drainer.pumps.client import PumpClient
+from drainer.pumps.departed_pumps import DepartedPumps, Missed
 from drainer.pumps.health import HeldBack, PumpView
-from drainer.pumps.left_pumps import LeftPumps, Missed
 from drainer.pumps.watermark import PumpMark
 
 _log = get_logger(__name__)
 
 
 class Membership:
-    """`left`: records of pumps that left, already loaded from etcd. `position`: returns the commit_ts up to which
+    """`departed`: records of pumps that left, already loaded from etcd. `position`: returns the commit_ts up to which
     everything is applied. `unfinished`: returns whether a batch after
     the position was begun, which must be finished without pumps that rejoined."""
 
     def __init__(
-        self, left: LeftPumps, *, position: Callable[[], int], unfinished: Callable[[], bool] = lambda: False
+        self, departed: DepartedPumps, *, position: Callable[[], int], unfinished: Callable[[], bool] = lambda: False
     ) -> None:
-        self._left = left
+        self._departed = departed
         self._position = position
         self._unfinished = unfinished
 
     def left_ts(self, node_id: str) -> int | None:
         """Return the position at which a pump stopped counting; None for one that counts."""
-        return self._left.ts(node_id)
+        return self._departed.ts(node_id)
 
     async def settle(
         self,
@@ -46,13 +46,13 @@ class Membership:
         Raises HeldBack.
         """
         counting = {mark.node_id for mark in marks}
-        leaving = [node_id for node_id in views if node_id not in counting and self._left.ts(node_id) is None]
-        returned = [mark for mark in marks if self._left.ts(mark.node_id) is not None]
+        leaving = [node_id for node_id in views if node_id not in counting and self._departed.ts(node_id) is None]
+        returned = [mark for mark in marks if self._departed.ts(mark.node_id) is not None]
         if (leaving or returned) and after_ts != self._position():
             raise HeldBack("", "the list of pumps has changed")
         try:
             for node_id in leaving:
-                await self._left.leave(node_id, after_ts)
+                await self._departed.leave(node_id, after_ts)
             for mark in returned:
                 # The watermark waits for its resolved ts anyway, and more binlogs may arrive until then.
                 if mark.resolved_ts >= after_ts and not self._unfinished():
@@ -61,7 +61,7 @@ class Membership:
             raise HeldBack("", f"the registry does not answer: {error}") from error
 
     async def _report_missed(self, view: PumpView, mark: PumpMark, client: PumpClient, position_ts: int) -> None:
-        from_ts = self._left.ts(mark.node_id) or 0
+        from_ts = self._departed.ts(mark.node_id) or 0
         if from_ts < mark.purged_ts:
             _log.warning(
                 "a pump that rejoined has purged binlogs that were never read", pump=mark.node_id, until=mark.purged_ts
@@ -85,4 +85,4 @@ class Membership:
                 after_ts=from_ts,
                 until_ts=position_ts,
             )
-        await self._left.forget(mark.node_id)
+        await self._departed.forget(mark.node_id)

@@ -36,7 +36,7 @@ class NotServed(BinlogError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Offsets:
     """Position of a binlog in the file, in bytes."""
 
     pump: str
@@ -50,7 +50,7 @@ class Spool:
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="drainer-large-", buffering=0)  # noqa: SIM115  closed by `close`
         self._size = 0
-        self._places: list[_Place] = []
+        self._offsets: list[_Offsets] = []
 
     def pull(
         self,
@@ -78,12 +78,12 @@ class Spool:
             self._write(found.payloads[0])
             if self._size - begin < found.whole_bytes:
                 return begin
-            self._places.append(_Place(pump, begin, self._size))
+            self._offsets.append(_Offsets(pump, begin, self._size))
             return self._size
         for payload in found.payloads:
             at = self._size
             self._write(payload)
-            self._places.append(_Place(pump, at, self._size))
+            self._offsets.append(_Offsets(pump, at, self._size))
         return self._size
 
     def _write(self, data: bytes) -> None:
@@ -103,11 +103,11 @@ class Spool:
         if not self._size:
             return
         whole = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
-        for place in self._places:
-            view = whole[place.begin : place.end]
+        for offsets in self._offsets:
+            view = whole[offsets.begin : offsets.end]
             payload = view if len(view) > large_bytes_min else bytes(view)
             found = envelope.scan(payload)  # type: ignore[arg-type]  # it only reads single bytes and slices
-            yield ServedBinlog(found.commit_ts, found.start_ts, place.pump, payload)
+            yield ServedBinlog(found.commit_ts, found.start_ts, offsets.pump, payload)
 
     def close(self) -> None:
         """Close the file; views still in use stay valid."""

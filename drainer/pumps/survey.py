@@ -19,7 +19,7 @@ from drainer.pumps.go_pump import SILENCE_MAX_S, GoPump
 from drainer.pumps.health import HeldBack, PumpView, report_late, report_pending
 from drainer.pumps.membership import Membership
 from drainer.pumps.range_count import Counted
-from drainer.pumps.watermark import Limits, PumpMark, PumpRange, Watermark, watermark_of
+from drainer.pumps.watermark import BatchLimits, PumpMark, PumpRange, Watermark, watermark_of
 
 
 # Decides which pumps count for the watermark (correctness rule 8: which pumps count). Pure.
@@ -91,7 +91,7 @@ class PumpSet:
         self._list: list[RegisteredPump] | None = None
         self.views: dict[str, PumpView] = {}
 
-    async def survey(self, *, after_ts: int, limits: Limits) -> Watermark:
+    async def survey(self, *, after_ts: int, limits: BatchLimits) -> Watermark:
         """Return the watermark of all pumps that count at position `after_ts`.
 
         Raises HeldBack while a pump that counts does not answer (retry), ClusterMismatch and PurgedPosition (fatal).
@@ -173,7 +173,7 @@ class PumpSet:
         for key in [key for key in self._clients if key not in wanted]:
             await self._clients.pop(key).close()
 
-    async def _ask(self, pump: RegisteredPump, after_ts: int, limits: Limits) -> PumpMark:
+    async def _ask(self, pump: RegisteredPump, after_ts: int, limits: BatchLimits) -> PumpMark:
         key = (pump.node_id, pump.host)
         client = self._clients.get(key)
         if client is None:
@@ -189,7 +189,7 @@ class PumpSet:
             client = self._clients[key] = self._dial(pump.node_id, pump.host, False)
             return await client.mark(after_ts=after_ts, limits=limits)
 
-    async def _probe(self, pump: RegisteredPump, after_ts: int, limits: Limits) -> PumpMark | None:
+    async def _probe(self, pump: RegisteredPump, after_ts: int, limits: BatchLimits) -> PumpMark | None:
         """After the connection to a Go pump was lost, return the answer of a Python pump that replaced it; None if
         there is none."""
         key, now = (pump.node_id, pump.host), time.monotonic()

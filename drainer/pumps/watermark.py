@@ -20,7 +20,7 @@ class Stop(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """Limits of a batch, sent to each pump. 0: no limit.
 
     `stop_at_schema`: end before the first DDL and before the first row above `schema_version`. `large_bytes_min`: end

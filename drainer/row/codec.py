@@ -1,4 +1,4 @@
-"""Decodes the rows of one table one by one into carriers: usual.py most of them, general.py the others."""
+"""Decodes the rows of one table one by one into decoded values: fast_path.py most of them, general.py the others."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from binlog.tidb.table import ROWID
 from binlog.tidb.types import Tp
 
 from drainer.batch.work import Kind, Match, TableShape
-from drainer.row.carrier import Carrier
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.decoded_value import DecodedValue
+from drainer.row.fast_path import Cells, FastReader
 from drainer.row.key import key_function
 from drainer.row.layout import Layout, Target, layout_of
-from drainer.row.usual import Cells, UsualReader
+from drainer.row.type_class import TypeClass
 from drainer.schema.errors import ColumnGoing, UnknownColumn
 from drainer.schema.view import SchemaView, TableAt
 
-# The general decoder: reads rows in any valid encoding, column by column, into carriers.
+# The general decoder: reads rows in any valid encoding, column by column, into decoded values.
 # Called with (column id, row). Raises UnknownColumn for an id that is in no known TableInfo, and ColumnGoing for a
 # column that the row lacks because it is being dropped.
 CheckColumn = Callable[[int, Mapping[int, Datum]], None]
@@ -39,11 +39,11 @@ class GeneralReader:
         self._known = frozenset(s.id for s in layout.stored) | {t.id for t in layout.targets} | {ROWID}
         self._written = frozenset(s.id for s in layout.stored if s.in_insert)
 
-    def insert(self, row: bytes, check: CheckColumn, lax: bool) -> list[Carrier]:
+    def insert(self, row: bytes, check: CheckColumn, lax: bool) -> list[DecodedValue]:
         values = decode_insert(self._layout.at, row)[1]
         return self._cells(values, check)
 
-    def update(self, row: bytes, check: CheckColumn, lax: bool) -> tuple[list[Carrier], list[Carrier]]:
+    def update(self, row: bytes, check: CheckColumn, lax: bool) -> tuple[list[DecodedValue], list[DecodedValue]]:
         old, new = decode_update(row)
         if not old:
             raise DecodeError("updated row", offset=0, detail="no columns")
@@ -55,7 +55,7 @@ class GeneralReader:
                     raise DecodeError("updated row", offset=len(row), detail=detail)
         return self._cells(old, check), self._cells(new, check)
 
-    def delete(self, row: bytes, check: CheckColumn, lax: bool) -> list[Carrier]:
+    def delete(self, row: bytes, check: CheckColumn, lax: bool) -> list[DecodedValue]:
         values = decode_delete(self._layout.at, row)
         for place in self._layout.key.columns:
             target = self._layout.targets[place]
@@ -67,19 +67,19 @@ class GeneralReader:
                 check(target.id, values)  # older servers do not write a column that is being dropped
         return self._cells(values, check)
 
-    def _cells(self, values: Mapping[int, Datum], check: CheckColumn) -> list[Carrier]:
+    def _cells(self, values: Mapping[int, Datum], check: CheckColumn) -> list[DecodedValue]:
         for column_id in values.keys() - self._known:
             check(column_id, values)
         return [_cell(target, values) for target in self._layout.targets]
 
 
-def _cell(target: Target, values: Mapping[int, Datum]) -> Carrier:
+def _cell(target: Target, values: Mapping[int, Datum]) -> DecodedValue:
     try:
         if target.id not in values:
             if target.old_column_id is not None and target.old_column_id[0] in values:
                 return target.inherit(values[target.old_column_id[0]])
             return target.default
-        return target.form.carrier(values[target.id])
+        return target.column_type.decoded_value(values[target.id])
     except DecodeError as err:
         detail = f"{err.what}: {err.detail}"
         raise DecodeError(f"column {target.name} (id {target.id})", offset=err.offset, detail=detail) from None
@@ -92,17 +92,17 @@ def _layout(at: TableAt, stored_generated: bool) -> tuple[Layout, GeneralReader]
 
 
 @lru_cache(maxsize=4096)
-def _usual_reader(at: TableAt, stored_generated: bool, needed: frozenset[int]) -> UsualReader | None:
+def _fast_reader(at: TableAt, stored_generated: bool, needed: frozenset[int]) -> FastReader | None:
     """None if a column takes the value of another column."""
     layout = _layout(at, stored_generated)[0]
-    return None if any(target.old_column_id for target in layout.targets) else UsualReader(layout, needed)
+    return None if any(target.old_column_id for target in layout.targets) else FastReader(layout, needed)
 
 
 class Codec:
     """Rows of one (table id, schema_version) under one view.
 
-    `insert`, `update` and `delete` return the carriers of the row b[p:end], in the order of `shape.columns`; of old
-    images only those in `needed`. They raise DecodeError naming table and commit_ts, UnknownColumn or ColumnGoing.
+    `insert`, `update` and `delete` return the decoded values of the row b[p:end], in the order of `shape.columns`; of
+    old images only those in `needed`. They raise DecodeError naming table and commit_ts, UnknownColumn or ColumnGoing.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class Codec:
         `stored_generated`: images have stored generated columns, too."""
         self.layout, self._general = _layout(at, stored_generated)
         self.shape = shape_of(at, self.layout)
-        self.forms = self.layout.forms
+        self.column_types = self.layout.column_types
         key = self.layout.key
-        self.needed = frozenset(needed or key.columns or range(len(self.forms)))
+        self.needed = frozenset(needed or key.columns or range(len(self.column_types)))
         self._asking: dict[frozenset[int], Codec] = {}
-        self._usual = _usual_reader(at, stored_generated, self.needed)
-        self.key_of = key_function(key, self.forms)
+        self._fast = _fast_reader(at, stored_generated, self.needed)
+        self.key_of = key_function(key, self.column_types)
         self._at = at
         self._stored_generated = stored_generated
         self._view = view
@@ -147,17 +147,17 @@ class Codec:
             )
         return found
 
-    def insert(self, b: bytes, p: int, end: int, commit_ts: int) -> list[Carrier]:
-        found = self._usual.insert(b, p, end) if self._usual is not None else None
+    def insert(self, b: bytes, p: int, end: int, commit_ts: int) -> list[DecodedValue]:
+        found = self._fast.insert(b, p, end) if self._fast is not None else None
         return self._read_general(Kind.INSERT, b[p:end], commit_ts)[0] if found is None else found
 
-    def update(self, b: bytes, p: int, end: int, commit_ts: int) -> tuple[list[Carrier], list[Carrier]]:
+    def update(self, b: bytes, p: int, end: int, commit_ts: int) -> tuple[list[DecodedValue], list[DecodedValue]]:
         """(old, new)."""
-        found = self._usual.update(b, p, end) if self._usual is not None else None
+        found = self._fast.update(b, p, end) if self._fast is not None else None
         return self._read_general(Kind.UPDATE, b[p:end], commit_ts) if found is None else found  # type: ignore[return-value]
 
-    def delete(self, b: bytes, p: int, end: int, commit_ts: int) -> list[Carrier]:
-        found = self._usual.delete(b, p, end) if self._usual is not None else None
+    def delete(self, b: bytes, p: int, end: int, commit_ts: int) -> list[DecodedValue]:
+        found = self._fast.delete(b, p, end) if self._fast is not None else None
         return self._read_general(Kind.DELETE, b[p:end], commit_ts)[0] if found is None else found
 
     def images(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Cells | None, Cells | None]:
@@ -175,7 +175,7 @@ class Codec:
         except DecodeError as error:
             self.fail(error, commit_ts)
 
-    def _read_general(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[list[Carrier], ...]:
+    def _read_general(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[list[DecodedValue], ...]:
         reader = self._general
 
         def check(column_id: int, values: Mapping[int, Datum]) -> None:
@@ -223,30 +223,30 @@ def shape_of(at: TableAt, layout: Layout) -> TableShape:
         key=layout.key.columns,
         why_ordered=layout.key.why,
         secondary_unique=layout.key.others,
-        match=tuple(_match(t.form) for t in layout.targets),
-        collations=tuple(_collation(t.form) for t in layout.targets),
+        match=tuple(_match(t.column_type) for t in layout.targets),
+        collations=tuple(_collation(t.column_type) for t in layout.targets),
         upserts=at.current.upserts,
         row_key=layout.key.row_key,
         unique=layout.key.unique,
-        fractions=tuple(_fraction(t.form) for t in layout.targets),
-        families=tuple(t.form.family.value for t in layout.targets),
+        fractions=tuple(_fraction(t.column_type) for t in layout.targets),
+        type_classes=tuple(t.column_type.type_class.value for t in layout.targets),
     )
 
 
-def _fraction(form: Form) -> int:
-    has_one = form.family in (Family.DECIMAL, Family.DATETIME, Family.TIME)
-    return max(form.kind.decimal, 0) if has_one else 0
+def _fraction(column_type: ColumnType) -> int:
+    has_one = column_type.type_class in (TypeClass.DECIMAL, TypeClass.DATETIME, TypeClass.TIME)
+    return max(column_type.kind.decimal, 0) if has_one else 0
 
 
-def _collation(form: Form) -> str:
-    if form.family is Family.BYTES:
+def _collation(column_type: ColumnType) -> str:
+    if column_type.type_class is TypeClass.BYTES:
         return "binary"
-    return form.kind.collate if form.family is Family.TEXT else ""
+    return column_type.kind.collate if column_type.type_class is TypeClass.TEXT else ""
 
 
-def _match(form: Form) -> Match:
-    if form.family is Family.TEXT:
+def _match(column_type: ColumnType) -> Match:
+    if column_type.type_class is TypeClass.TEXT:
         return Match.BINARY_TEXT
-    if form.family is Family.FLOAT and form.kind.tp is Tp.FLOAT:
+    if column_type.type_class is TypeClass.FLOAT and column_type.kind.tp is Tp.FLOAT:
         return Match.EXACT_FLOAT
-    return Match.JSON if form.family is Family.JSON else Match.PLAIN
+    return Match.JSON if column_type.type_class is TypeClass.JSON else Match.PLAIN

@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 from drainer.batch.work import Kind
 from drainer.row.codec import Codec
+from drainer.row.fast_path import Cells
 from drainer.row.partition.relocated_rows import RelocatedRows
 from drainer.row.transaction import Scanned, rows, scan, start_ts_of
-from drainer.row.usual import Cells
 from drainer.schema.errors import TableUnverified
 from drainer.schema.view import SchemaView, SkipReason
 
 
 class DecodedRow(NamedTuple):
-    """`old`: carriers of the columns that the codec was asked for, None for an insert; `new`: of all columns, None for
-    a delete."""
+    """`old`: decoded values of the columns that the codec was asked for, None for an insert; `new`: of all columns,
+    None for a delete."""
 
     codec: Codec
     kind: Kind

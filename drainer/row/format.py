@@ -13,38 +13,38 @@ from binlog.errors import DecodeError
 
 from drainer.batch.work import Key, Kind, Literals, Row
 from drainer.row.codec import Codec
-from drainer.row.form import Form
-from drainer.row.usual import Cells
+from drainer.row.column_type import ColumnType
+from drainer.row.fast_path import Cells
 
 
 class Format(Protocol):
-    """Converts carriers to rows and keys. Small, picklable, without state. `forms`: one for each given column, in the
-    same order. Columns and cells are carriers; NULL is None. Methods raise DecodeError, which names no row, for a value
-    that its column's type cannot have.
+    """Converts decoded values to rows and keys. Small, picklable, without state. `column_types`: one for each given
+    column, in the same order. Columns and cells are decoded values; NULL is None. Methods raise DecodeError, which
+    names no row, for a value that its column's type cannot have.
 
     A *packed* row or key is in bytes, which are stored in an Arrow array and sent between tasks."""
 
-    def rows(self, forms: Sequence[Form], columns: Sequence[Sequence[Any]]) -> Sequence[Row]:
+    def rows(self, column_types: Sequence[ColumnType], columns: Sequence[Sequence[Any]]) -> Sequence[Row]:
         """Return one row for each element of the columns. There is at least one column."""
         ...
 
-    def packed_rows(self, forms: Sequence[Form], columns: Sequence[Any]) -> Any:
+    def packed_rows(self, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Any:
         """Like `rows`, from Arrow arrays to a binary array of packed rows."""
         ...
 
-    def literals(self, form: Form, values: Sequence[Any]) -> Sequence[object]:
+    def literals(self, column_type: ColumnType, values: Sequence[Any]) -> Sequence[object]:
         """Return the values of one column in the form that batch.work.Change has."""
         ...
 
-    def key_writer(self, forms: Sequence[Form]) -> Callable[[Cells], Key]:
-        """Return a function from the carriers of a key's columns to the key."""
+    def key_writer(self, column_types: Sequence[ColumnType]) -> Callable[[Cells], Key]:
+        """Return a function from the decoded values of a key's columns to the key."""
         ...
 
-    def packed_keys(self, forms: Sequence[Form], columns: Sequence[Any]) -> Any:
+    def packed_keys(self, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Any:
         """Like `key_writer`, from Arrow arrays to a binary array of packed keys."""
         ...
 
-    def compared_key(self, forms: Sequence[Form], compared: Sequence[object]) -> Key:
+    def compared_key(self, column_types: Sequence[ColumnType], compared: Sequence[object]) -> Key:
         """Return a key from the compared forms of its columns' values (row.key.compared_as)."""
         ...
 
@@ -61,7 +61,7 @@ def written(format_: Format, codec: Codec, cells: Sequence[Cells], commit_ts: Se
     """Convert rows decoded by one codec. Raises DecodeError naming table, column and commit_ts of the first row with a
     value that the destination cannot store."""
     try:
-        return format_.rows(codec.forms, list(zip(*cells, strict=True)))
+        return format_.rows(codec.column_types, list(zip(*cells, strict=True)))
     except DecodeError:
         for one, ts in sorted(zip(cells, commit_ts, strict=True), key=lambda pair: pair[1]):
             _check(format_, codec, one, ts)
@@ -71,8 +71,8 @@ def written(format_: Format, codec: Codec, cells: Sequence[Cells], commit_ts: Se
 def written_literals(format_: Format, codec: Codec, cells: Sequence[Cells], commit_ts: Sequence[int]) -> list[Literals]:
     """Like `written`, for complete rows of tables whose changes stay in order."""
     try:
-        columns = zip(codec.forms, zip(*cells, strict=True), strict=True)
-        return list(zip(*[format_.literals(form, column) for form, column in columns], strict=True))
+        columns = zip(codec.column_types, zip(*cells, strict=True), strict=True)
+        return list(zip(*[format_.literals(column_type, column) for column_type, column in columns], strict=True))
     except DecodeError:
         for one, ts in sorted(zip(cells, commit_ts, strict=True), key=lambda pair: pair[1]):
             _check(format_, codec, one, ts)
@@ -82,7 +82,7 @@ def written_literals(format_: Format, codec: Codec, cells: Sequence[Cells], comm
 def _check(format_: Format, codec: Codec, cells: Cells, commit_ts: int) -> None:
     for target, cell in zip(codec.layout.targets, cells, strict=True):
         try:
-            format_.literals(target.form, [cell])
+            format_.literals(target.column_type, [cell])
         except DecodeError as error:
             what, detail = f"column {target.name} (id {target.id})", f"{error.what}: {error.detail}"
             codec.fail(DecodeError(what, offset=error.offset, detail=detail), commit_ts)
@@ -91,7 +91,7 @@ def _check(format_: Format, codec: Codec, cells: Cells, commit_ts: int) -> None:
 def check_row(format_: Format, codec: Codec, kind: Kind, old: Cells | None, new: Cells | None, commit_ts: int) -> None:
     """Raise DecodeError, naming table and commit_ts, for a row that cannot be written or has no key."""
     if codec.shape.foldable:
-        write = format_.key_writer([codec.forms[at] for at in codec.shape.key])
+        write = format_.key_writer([codec.column_types[at] for at in codec.shape.key])
         for cells in (old, new):
             if cells is not None:
                 codec.key(cells, commit_ts)

@@ -12,9 +12,9 @@ from binlog.errors import DecodeError
 from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 from binlog.tidb.types import UNSPECIFIED, FieldType
 
-from drainer.row.family import Family, family_of
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.text import shown_as
+from drainer.row.type_class import TypeClass, type_class_of
 
 # Collations that compare bytes but ignore trailing spaces (PAD SPACE), in TiDB and in MySQL and MariaDB.
 PADDED = frozenset({"utf8mb4_bin", "utf8_bin", "utf8mb3_bin", "latin1_bin", "ascii_bin", "gbk_bin"})
@@ -113,10 +113,10 @@ def _fold_key(table: TableInfo) -> FoldKey:
 
 def comparison(kind: FieldType) -> Same | None:
     """How values of a type are compared in a key, None where that is not known here."""
-    family = family_of(kind)
-    if family in (Family.FLOAT, Family.JSON):
+    type_class = type_class_of(kind)
+    if type_class in (TypeClass.FLOAT, TypeClass.JSON):
         return None
-    if family is Family.TEXT:
+    if type_class is TypeClass.TEXT:
         if kind.collate in PADDED:
             return Same.PADDED
         return Same.EXACT if kind.collate in EXACT else None
@@ -124,11 +124,11 @@ def comparison(kind: FieldType) -> Same | None:
 
 
 def _same(kind: FieldType) -> Same:
-    family = family_of(kind)
-    if family is Family.TEXT and kind.collate in PADDED:
+    type_class = type_class_of(kind)
+    if type_class is TypeClass.TEXT and kind.collate in PADDED:
         return Same.PADDED
     # A column may get more fraction digits between two rows of one segment; 1.5 and 1.50 are one key.
-    fraction = family in (Family.DECIMAL, Family.DATETIME, Family.TIME) and kind.decimal != 0
+    fraction = type_class in (TypeClass.DECIMAL, TypeClass.DATETIME, TypeClass.TIME) and kind.decimal != 0
     return Same.TRIMMED if fraction else Same.EXACT
 
 
@@ -153,20 +153,21 @@ def trim_fraction(text: bytes) -> bytes:
     return text.rstrip(b"0").rstrip(b".") if b"." in text else text
 
 
-def compared_as(form: Form, same: Same) -> Callable[[Any], Any] | None:
-    """From a carrier that is not NULL to what is compared of it: bytes, or a number. None: the carrier itself."""
-    shown = shown_as(form)
-    if same is Same.PADDED and form.family is Family.TEXT:
+def compared_as(column_type: ColumnType, same: Same) -> Callable[[Any], Any] | None:
+    """From a decoded value that is not NULL to what is compared of it: bytes, or a number. None: the decoded value
+    itself."""
+    shown = shown_as(column_type)
+    if same is Same.PADDED and column_type.type_class is TypeClass.TEXT:
         return lambda value: value.rstrip(b" ")
     if same is Same.TRIMMED:
         return lambda value: trim_fraction(shown(value))
-    return None if form.family in (Family.INT, Family.TEXT) else shown
+    return None if column_type.type_class in (TypeClass.INT, TypeClass.TEXT) else shown
 
 
-def key_function(key: FoldKey, forms: Sequence[Form]) -> Callable[[Sequence[Any]], object]:
-    """From a row's carriers to its key as compared: of one column that, else a tuple. DecodeError where a column is
-    NULL or is no value of its type."""
-    parts = [(at, compared_as(forms[at], same)) for at, same in zip(key.columns, key.same, strict=True)]
+def key_function(key: FoldKey, column_types: Sequence[ColumnType]) -> Callable[[Sequence[Any]], object]:
+    """From a row's decoded values to its key as compared: of one column that, else a tuple. DecodeError where a column
+    is NULL or is no value of its type."""
+    parts = [(at, compared_as(column_types[at], same)) for at, same in zip(key.columns, key.same, strict=True)]
     detail = f"{key.name} has a NULL"
 
     def whole(cells: Sequence[Any]) -> object:

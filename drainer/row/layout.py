@@ -12,31 +12,32 @@ from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType
 from binlog.tidb.unflatten import to_text
 
-from drainer.row.carrier import Carrier
-from drainer.row.family import Family, family_of
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.decoded_value import DecodedValue
 from drainer.row.key import FoldKey, choose_key
+from drainer.row.type_class import TypeClass, type_class_of
 from drainer.schema.view import TableAt
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One column of the destination's row. `default` is the carrier of a row that lacks the column (D-TR-03).
+    """One column of the destination's row. `default` is the decoded value of a row that lacks the column (D-TR-03).
 
     `old_column_id`: id and type of the column whose value it takes there, of a row from before its type was changed.
     """
 
     id: int
     name: str
-    form: Form
-    default: Carrier
+    column_type: ColumnType
+    default: DecodedValue
     old_column_id: tuple[int, FieldType] | None = None
 
-    def inherit(self, value: Datum) -> Carrier:
-        """The carrier of a value of that column, cast as the DDL did. DecodeError where the type cannot hold it."""
+    def inherit(self, value: Datum) -> DecodedValue:
+        """The decoded value of a value of that column, cast as the DDL did. DecodeError where the type cannot hold
+        it."""
         assert self.old_column_id is not None
         try:
-            return self.form.carrier(flatten(to_text(value, self.old_column_id[1]), self.form.kind))
+            return self.column_type.decoded_value(flatten(to_text(value, self.old_column_id[1]), self.column_type.kind))
         except ValueError as error:
             raise DecodeError("value of another type", offset=0, detail=str(error)) from None
 
@@ -47,7 +48,7 @@ class Stored:
 
     id: int
     kind: FieldType
-    family: Family
+    type_class: TypeClass
     target: int
     in_insert: bool  # inserts and updates carry it; deletes carry every column (X-13)
     not_null: bool
@@ -58,7 +59,7 @@ class HandlePart:
     """One value that precedes an inserted row. `target` -1: it is skipped (a prefix, or the hidden rowid)."""
 
     kind: FieldType | None  # None: an int handle
-    family: Family
+    type_class: TypeClass
     target: int
     unsigned: bool
 
@@ -76,9 +77,9 @@ class Layout:
     key: FoldKey
 
     @property
-    def forms(self) -> tuple[Form, ...]:
+    def column_types(self) -> tuple[ColumnType, ...]:
         """Return the form of each target."""
-        return tuple([target.form for target in self.targets])
+        return tuple([target.column_type for target in self.targets])
 
 
 def replicated(table: TableInfo) -> tuple[ColumnInfo, ...]:
@@ -99,15 +100,19 @@ def layout_of(table: TableAt, *, stored_generated: bool = False) -> Layout:
     targets = []
     for column in published(table.current) if stored_generated else replicated(table.current):
         written = known.get(column.id, column)
-        form = Form.of(written.type)
+        column_type = ColumnType.of(written.type)
         old_column_id = None if column.id in known else _ancestor(column.id, table)
-        targets.append(Target(column.id, column.name, form, form.carrier(missing_value(written)), old_column_id))
+        targets.append(
+            Target(
+                column.id, column.name, column_type, column_type.decoded_value(missing_value(written)), old_column_id
+            )
+        )
     place = {target.id: n for n, target in enumerate(targets)}
     stored = tuple(
         Stored(
             id=c.id,
             kind=c.type,
-            family=family_of(c.type),
+            type_class=type_class_of(c.type),
             target=place.get(c.id, -1),
             in_insert=c.is_writable and not c.is_virtual,
             not_null=c.is_not_null,
@@ -153,9 +158,9 @@ def _handle(at: TableInfo, place: dict[int, int]) -> tuple[HandlePart, ...]:
         for part in parts:
             column = at.columns[part.offset]
             target = place.get(column.id, -1) if part.length == -1 else -1
-            found.append(HandlePart(column.type, family_of(column.type), target, False))
+            found.append(HandlePart(column.type, type_class_of(column.type), target, False))
         return tuple(found)
     key = at.handle_column
     if key is None:
-        return (HandlePart(None, Family.INT, -1, False),)
-    return (HandlePart(None, Family.INT, place.get(key.id, -1), key.is_unsigned),)
+        return (HandlePart(None, TypeClass.INT, -1, False),)
+    return (HandlePart(None, TypeClass.INT, place.get(key.id, -1), key.is_unsigned),)

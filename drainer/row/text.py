@@ -1,4 +1,4 @@
-"""Converts single carriers to text or numbers, for keys and for quoted literals. Pure.
+"""Converts single decoded values to text or numbers, for keys and for quoted literals. Pure.
 
 changes/texts.py does the same with complete columns; this module is for few rows. Every function raises DecodeError,
 which names no row, for a value that its column's type cannot have.
@@ -14,13 +14,13 @@ from binlog.tidb.json import decode_text as json_text
 from binlog.tidb.time import date_text, datetime_text, duration_text
 from binlog.tidb.types import FieldType, Tp
 
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.scalar import bit_number, double_text, enum_index, float_text, set_bits
+from drainer.row.type_class import TypeClass
 
 TEXTS_MAX = 65_536  # entries of one cache of dates or times
 
-NUMBERS = frozenset({Family.INT, Family.ENUM, Family.SET, Family.BIT})
+NUMBERS = frozenset({TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT})
 
 
 class TimeTexts(dict[int, bytes]):
@@ -48,10 +48,10 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-def shown_as(form: Form) -> Callable[[Any], Any]:
-    """Return a function that converts a carrier that is not NULL: NUMBERS to the number, BYTES to hexadecimal digits,
-    all others to the text's bytes."""
-    return _OF_FAMILY[form.family](form.kind)
+def shown_as(column_type: ColumnType) -> Callable[[Any], Any]:
+    """Return a function that converts a decoded value that is not NULL: NUMBERS to the number, BYTES to hexadecimal
+    digits, all others to the text's bytes."""
+    return _OF_TYPE_CLASS[column_type.type_class](column_type.kind)
 
 
 def _float(kind: FieldType) -> Callable[[Any], bytes]:
@@ -80,17 +80,17 @@ def _bit(kind: FieldType) -> Callable[[Any], int]:
 
 
 # A JSON string may hold bytes that are no UTF-8; the reader shows them as \ufffd, so encoding never fails.
-_OF_FAMILY: dict[Family, Callable[[FieldType], Callable[[Any], Any]]] = {
-    Family.INT: lambda kind: _as_it_is,
-    Family.TEXT: lambda kind: _as_it_is,
-    Family.BYTES: lambda kind: hexlify,
-    Family.DECIMAL: lambda kind: str.encode,
-    Family.FLOAT: _float,
-    Family.JSON: lambda kind: lambda value: json_text(value)[0].encode(),
-    Family.DATE: lambda kind: _DATES.__getitem__,
-    Family.DATETIME: lambda kind: _DATETIMES[kind.fsp].__getitem__,
-    Family.TIME: _duration,
-    Family.ENUM: _enum,
-    Family.SET: _set,
-    Family.BIT: _bit,
+_OF_TYPE_CLASS: dict[TypeClass, Callable[[FieldType], Callable[[Any], Any]]] = {
+    TypeClass.INT: lambda kind: _as_it_is,
+    TypeClass.TEXT: lambda kind: _as_it_is,
+    TypeClass.BYTES: lambda kind: hexlify,
+    TypeClass.DECIMAL: lambda kind: str.encode,
+    TypeClass.FLOAT: _float,
+    TypeClass.JSON: lambda kind: lambda value: json_text(value)[0].encode(),
+    TypeClass.DATE: lambda kind: _DATES.__getitem__,
+    TypeClass.DATETIME: lambda kind: _DATETIMES[kind.fsp].__getitem__,
+    TypeClass.TIME: _duration,
+    TypeClass.ENUM: _enum,
+    TypeClass.SET: _set,
+    TypeClass.BIT: _bit,
 }

@@ -93,7 +93,7 @@ class UnknownColumn(SchemaError):
 
 class TableUnverified(SchemaError):
     """Rows are of a schema version for which these tables have not been compared with the status port: a running DDL
-    may already have changed them (see drainer.schema.keeper)."""
+    may already have changed them (see drainer.schema.provider)."""
 
     def __init__(self, *, table_ids: tuple[int, ...], schema_version: int, commit_ts: int) -> None:
         shown = ", ".join(map(str, table_ids[:5])) + (", …" if len(table_ids) > 5 else "")

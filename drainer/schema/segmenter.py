@@ -18,9 +18,9 @@ from drainer.batch.served import Batch, Item
 from drainer.schema import job_kinds
 from drainer.schema.errors import JobUnknown
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Fence, Located, Rows, Step, TableChange
+from drainer.schema.steps import Advance, Ddl, Located, Rows, Step, TableChange
 
-__all__ = ["Batch", "Ddl", "Fence", "Located", "ServedBinlog", "Rows", "Step", "TableChange", "walk"]
+__all__ = ["Batch", "Ddl", "Advance", "Located", "ServedBinlog", "Rows", "Step", "TableChange", "walk"]
 
 _log = get_logger(__name__)
 
@@ -28,7 +28,7 @@ _log = get_logger(__name__)
 def walk(batch: Batch, schema: Schema, *, job_done: Callable[[int], bool] = lambda _: False) -> Iterator[Step]:
     """Yield the steps of `batch`. Apply each before requesting the next, because that commits it to `schema`.
 
-    `job_done`: whether the destination has recorded a job id as done. The last step is a Rows or a Fence that ends at
+    `job_done`: whether the destination has recorded a job id as done. The last step is a Rows or a Advance that ends at
     the batch's until_ts, unless a DDL does. Raises JobUnknown after all earlier steps have been yielded: read the job,
     then continue with `batch.after(error.final_ts)`.
     """
@@ -55,7 +55,7 @@ class _Walk:
                 yield from self._row(item)
         yield from self._flush(self._batch.until_ts)
         if self._after_ts < self._batch.until_ts:
-            yield Fence(self._batch.until_ts)
+            yield Advance(self._batch.until_ts)
 
     def _row(self, item: Item) -> Iterator[Step]:
         if item.schema_version > self._schema.settled_version:

@@ -79,7 +79,7 @@ def _is_qualified(words: Sequence[Token], at: int) -> bool:
 # within this time after a first start may have its binlog before the start.
 FINISH_LAG_MS_MAX = 10_000
 
-VERDICTS_KEPT = 4096
+UNKNOWN_COLUMNS_KEPT = 4096
 
 # Upper limit of DDL jobs that TiDB runs at once; a row can show effects of no more pending jobs than that.
 RUNNING_JOBS_MAX = 64
@@ -110,7 +110,7 @@ class Schema:
         self._ran: set[int] = set()
         self._settled_version = 0
         self._complete = complete
-        self._verdicts: dict[tuple[int, int], int] = {}
+        self._unknown_columns: dict[tuple[int, int], int] = {}
         self._verified: dict[int, int] = {}
         self._view: SchemaView | None = None
 
@@ -264,7 +264,7 @@ class Schema:
         if self._view is None:
             tables, gone = self._catalog.replicated(self._policy.filter.allows)
             due = self._pending[0][0] if self._pending else 0
-            verdicts = None if self._complete else dict(self._verdicts)
+            unknown_columns = None if self._complete else dict(self._unknown_columns)
             relocations, relocated_ids = dict(self._catalog.relocations), dict(self._catalog.relocated_ids)
             known, verified = self._history.greatest_version, None if self._complete else dict(self._verified)
             self._view = SchemaView(
@@ -272,7 +272,7 @@ class Schema:
                 gone,
                 due,
                 self._settled_version,
-                verdicts,
+                unknown_columns,
                 relocations,
                 relocated_ids,
                 known,
@@ -287,10 +287,10 @@ class Schema:
     def skip_column(self, table_id: int, column_id: int, schema_version: int) -> None:
         """Allow decoders to skip this column in rows up to `schema_version` (see drainer.schema.unknown_column)."""
         key = (table_id, column_id)
-        self._verdicts.pop(key, None)
-        self._verdicts[key] = schema_version
-        while len(self._verdicts) > VERDICTS_KEPT:
-            del self._verdicts[next(iter(self._verdicts))]
+        self._unknown_columns.pop(key, None)
+        self._unknown_columns[key] = schema_version
+        while len(self._unknown_columns) > UNKNOWN_COLUMNS_KEPT:
+            del self._unknown_columns[next(iter(self._unknown_columns))]
         self._view = None
 
     def newest(self, table_id: int) -> TableInfo | None:

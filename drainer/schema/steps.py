@@ -91,10 +91,10 @@ class Ddl:
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class Advance:
     """Nothing to apply: the position may advance to `until_ts`."""
 
     until_ts: int
 
 
-Step = Rows | Ddl | Fence
+Step = Rows | Ddl | Advance

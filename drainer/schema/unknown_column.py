@@ -37,7 +37,7 @@ DROP_STEPS = 3
 DROP_PARTITION_STEPS = 2
 
 
-class Verdict(Enum):
+class ColumnResult(Enum):
     """LEAVE_OUT: decode without the column. WAIT: end the batch before the row and read the history again. RUN_FIRST:
     the known job that makes the column public must run before the row."""
 
@@ -46,16 +46,16 @@ class Verdict(Enum):
     RUN_FIRST = "run first"
 
 
-def unknown_column(fresh: TableInfo | None, column_id: int) -> Verdict:
+def unknown_column(fresh: TableInfo | None, column_id: int) -> ColumnResult:
     """`fresh`: the table at the status port (`/schema?table_id=N`), None if it was dropped.
 
     Read the table first and the history after it: then a column that is missing in `fresh` was added and dropped by
     jobs that the history contains, or its DDL was rolled back.
     """
     if fresh is None:
-        return Verdict.LEAVE_OUT
+        return ColumnResult.LEAVE_OUT
     column = fresh.columns_by_id.get(column_id)
-    return Verdict.WAIT if column is not None and column.is_public else Verdict.LEAVE_OUT
+    return ColumnResult.WAIT if column is not None and column.is_public else ColumnResult.LEAVE_OUT
 
 
 def job_that_publishes(pending: Iterable[Job], table_id: int, column_id: int) -> Job | None:
@@ -97,9 +97,9 @@ def _default(column: ColumnInfo) -> Datum:
         return None
 
 
-def unknown_until(job: Job) -> Verdict:
-    """The verdict where pending `job` makes the column public and the row is of a version that does not need it yet."""
-    return Verdict.RUN_FIRST if guessed(job) else Verdict.LEAVE_OUT
+def unknown_until(job: Job) -> ColumnResult:
+    """The result where pending `job` makes the column public and the row is of a version that does not need it yet."""
+    return ColumnResult.RUN_FIRST if guessed(job) else ColumnResult.LEAVE_OUT
 
 
 def guessed(job: Job) -> bool:

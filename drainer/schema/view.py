@@ -159,7 +159,7 @@ class SchemaView:
 
     `ddl_due_version`: rows at or above it need a DDL to run first, so they are not in this view's segment (rule 14: DDL
     before the rows that need it); 0: no pending job. `settled_version`: rows above it need the history to be read again
-    first. `column_verdicts`: (table id, column id) → the newest schema version up to which a row may carry that unknown
+    first. `unknown_columns`: (table id, column id) → the newest schema version up to which a row may carry that unknown
     column; None when the sources are complete and every unknown column may be left out. `relocations`: table id → DDLs
     after which late rows need their partition computed (`relocation`), by version; `relocated_ids`: the table id that
     holds the rows of a physical id since then, None where they were dropped. `known_version`: of the newest known job.
@@ -172,7 +172,7 @@ class SchemaView:
     gone: Mapping[int, SkipReason]
     ddl_due_version: int
     settled_version: int
-    column_verdicts: Mapping[tuple[int, int], int] | None
+    unknown_columns: Mapping[tuple[int, int], int] | None
     relocations: Mapping[int, tuple[Relocation, ...]] = field(default_factory=dict)
     relocated_ids: Mapping[int, int | None] = field(default_factory=dict)
     known_version: int = 0
@@ -181,7 +181,7 @@ class SchemaView:
     upcoming_columns: Mapping[tuple[int, int], UpcomingColumn] = field(default_factory=dict)
 
     def must_verify(self, table_id: int, schema_version: int) -> bool:
-        """Whether rows of this version need a check for a running DDL on the table (drainer.schema.keeper)."""
+        """Whether rows of this version need a check for a running DDL on the table (drainer.schema.provider)."""
         if self.verified is None or table_id not in self.tables:
             return False
         return schema_version > self.verified.get(table_id, 0)
@@ -229,9 +229,9 @@ class SchemaView:
     def skips_column(self, table_id: int, column_id: int, schema_version: int) -> bool:
         """Whether a column id that the current TableInfo lacks may be skipped: a running DDL has not made it public, or
         it was dropped. Where this is False a decoder raises UnknownColumn."""
-        if self.column_verdicts is None:
+        if self.unknown_columns is None:
             return (table_id, column_id) not in self.upcoming_columns
-        return schema_version <= self.column_verdicts.get((table_id, column_id), -1)
+        return schema_version <= self.unknown_columns.get((table_id, column_id), -1)
 
     def only(self, table_ids: Iterable[int]) -> SchemaView:
         """The view restricted to these tables, for a smaller pickle."""

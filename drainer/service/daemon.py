@@ -31,9 +31,9 @@ from binlog.rpc.method import Method
 from binlog.rpc.session import Settings
 from binlog.rpc.waiting import Waiting
 from binlog.runtime import metrics
-from binlog.runtime.edge import Edge
 from binlog.runtime.fields import reachable
 from binlog.runtime.http import StatusServer
+from binlog.runtime.listener import Listener
 from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
 
@@ -42,16 +42,16 @@ from drainer.apply.distributed import Cut
 from drainer.apply.large_transaction import LargePuller
 from drainer.config import Config
 from drainer.pipeline import Pipeline
-from drainer.pumps.left_pumps import LeftPumps, scope_of
+from drainer.pumps.departed_pumps import DepartedPumps, scope_of
 from drainer.pumps.membership import Membership
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource
-from drainer.schema.keeper import SchemaKeeper
+from drainer.schema.provider import SchemaProvider
 from drainer.service.first_start import first_start, log_start_position
 from drainer.service.registration import DrainerNode
 from drainer.service.scheduler import Scheduler
-from drainer.service.schema_supply import Supply
+from drainer.service.schema_provider import LoopSchemaProvider
 from drainer.service.spark_runner import SparkRun
 from drainer.service.starting_page import PageSwitch, StartingPages
 from drainer.service.status import Status
@@ -75,19 +75,19 @@ class CisternServer:
         self._addr = addr
         self._pages = pages
         methods = {b"/binlog.Cistern/Notify": Method(unary=_notify)}
-        self._edge = Edge(Settings(methods, Waiting()), security)
-        self._edge.serve_http1(pages.protocol)
+        self._listener = Listener(Settings(methods, Waiting()), security)
+        self._listener.serve_http1(pages.protocol)
 
     async def start(self) -> None:
         """Start listening. ConfigError names an address that cannot be used."""
-        await self._edge.start(self._addr)
+        await self._listener.start(self._addr)
 
     @property
     def port(self) -> int:
-        return self._edge.port
+        return self._listener.port
 
     async def close(self) -> None:
-        await self._edge.stop(STOP_S)
+        await self._listener.stop(STOP_S)
 
 
 async def _notify(_request: Buffer) -> bytes:
@@ -121,11 +121,11 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The open destination, its position, and the schema at that position. `first_ts`: see keeper.Known."""
+    """The open destination, its position, and the schema at that position. `first_ts`: see provider.Known."""
 
     destination: AnySink
     position: Position
-    supply: Supply
+    schema_provider: LoopSchemaProvider
     first_ts: int
 
 
@@ -189,10 +189,10 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
     destination = config.syncer.sink()
     identity = Identity(upstream.cluster_id, config.changefeed, config.identity())
     initial_ts = upstream.now_ts if config.initial_commit_ts < 0 else config.initial_commit_ts
-    keeper = SchemaKeeper(job_sources(config, upstream.etcd), config.syncer.policy())
+    provider = SchemaProvider(job_sources(config, upstream.etcd), config.syncer.policy())
     pumps = _pumps(config, upstream)
     try:
-        known = await _unless(stop, keeper.known(initial_ts))
+        known = await _unless(stop, provider.known(initial_ts))
         first = await _unless(stop, first_start(config, known, pumps))
     finally:
         await pumps.close()
@@ -208,7 +208,7 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
         )
         log_start_position(config, initial_ts, first, position)
         # Which DDLs have run is recorded at the destination, except with a position from the original's checkpoint.
-        reading = keeper.open(
+        reading = provider.open(
             position_ts=position.commit_ts,
             schema_version=position.schema_version,
             job_done=None if position.fresh else destination.job_done,
@@ -216,9 +216,9 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
         )
         await _unless(stop, reading)
         if isinstance(destination, ChecksTables):
-            destination.check_tables(keeper.schema.view())
-        supply = Supply(keeper, asyncio.get_running_loop())
-        yield Opened(destination, position, supply, known.first_ts)
+            destination.check_tables(provider.schema.view())
+        schema_provider = LoopSchemaProvider(provider, asyncio.get_running_loop())
+        yield Opened(destination, position, schema_provider, known.first_ts)
         clean = True
     finally:
         await asyncio.to_thread(destination.close, clean=clean)
@@ -268,16 +268,16 @@ async def _drain(
     security = config.security.security()
     pipeline = Pipeline(
         opened.destination,
-        opened.supply,
+        opened.schema_provider,
         Cut(config.syncer.worker_count, config.syncer.txn_rows_max, config.syncer.digest()),
         position_ts=opened.position.commit_ts,
         intent=opened.position.intent,
         pull_large=LargePuller(upstream.cluster_id, security),
     )
-    left = LeftPumps(upstream.etcd, scope_of(config.changefeed, config.syncer.place()))
-    await left.load()
+    departed = DepartedPumps(upstream.etcd, scope_of(config.changefeed, config.syncer.place()))
+    await departed.load()
     membership = Membership(
-        left, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None
+        departed, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None
     )
     pumps = _pumps(config, upstream, membership)
     scheduler = Scheduler(
@@ -344,7 +344,7 @@ def batch_sizes(config: Config, destination: AnySink) -> Sizes:
             spread_bytes_min=config.spread_bytes_min,
             spread_bytes_max=config.batch_bytes_max,
         )
-    # Only the driver writes: larger inline batches.
+    # Only the driver writes: larger batches in the driver.
     return Sizes(inline_bytes_max=4 * config.inline_bytes_max, inline_count_max=40_000, spread_bytes_max=0)
 
 

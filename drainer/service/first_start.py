@@ -16,8 +16,8 @@ from binlog.errors import BinlogError, PurgedPosition
 from binlog.runtime.log import get_logger
 
 from drainer.config import Config
-from drainer.pumps.watermark import Limits, Watermark
-from drainer.schema.keeper import Known
+from drainer.pumps.watermark import BatchLimits, Watermark
+from drainer.schema.provider import Known
 from drainer.sink.base import FirstStart, Position
 
 BEGINNING_TS = 0
@@ -36,7 +36,7 @@ _log = get_logger(__name__)
 class Survey(Protocol):
     """The part of drainer.pumps.survey.PumpSet that is used here."""
 
-    async def survey(self, *, after_ts: int, limits: Limits) -> Watermark: ...
+    async def survey(self, *, after_ts: int, limits: BatchLimits) -> Watermark: ...
 
 
 def is_given(config: Config) -> bool:
@@ -63,7 +63,7 @@ async def _has_everything(pumps: Survey, first_ts: int) -> bool:
     """
     try:
         async with asyncio.timeout(PURGED_WAIT_S):
-            found = await pumps.survey(after_ts=BEGINNING_TS, limits=Limits(1))
+            found = await pumps.survey(after_ts=BEGINNING_TS, limits=BatchLimits(1))
     except PurgedPosition:
         return False
     except (BinlogError, TimeoutError):

@@ -1,8 +1,8 @@
 """Schedules batches: surveys the pumps and plans the next batch. The I/O around batch_planner.py.
 
 It runs on the event loop. The stream reader's questions arrive in another thread (drainer.spark.source.planner_server);
-that thread waits for the answer. While a spread batch is applied, the next one may be planned if it is spread too.
-Otherwise at most one batch is planned and not yet applied.
+that thread waits for the answer. While a distributed batch is applied, the next one may be planned if it is distributed
+too. Otherwise at most one batch is planned and not yet applied.
 """
 
 from __future__ import annotations
@@ -16,12 +16,23 @@ from binlog.errors import BinlogError, PumpUnavailable
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-from drainer.apply.batch_planner import Advance, Ask, Mode, Plan, Sizes, absent, altered, decide, first_limits, resume
+from drainer.apply.batch_planner import (
+    Ask,
+    Mode,
+    MovePosition,
+    PlannedBatch,
+    Sizes,
+    absent,
+    altered,
+    decide,
+    first_limits,
+    resume,
+)
 from drainer.apply.fold_order import ReadOrder
 from drainer.pipeline import Pipeline
 from drainer.pumps.health import AWAY_WARN_S, HeldBack, held_by_prewrite
 from drainer.pumps.survey import PumpSet
-from drainer.pumps.watermark import Limits, PumpRange, Watermark
+from drainer.pumps.watermark import BatchLimits, PumpRange, Watermark
 from drainer.sink.base import ADVANCE_EVERY_S
 
 LONG_POLL_S = 0.2
@@ -84,10 +95,10 @@ class Scheduler:
         self._finish_without = frozenset(finish_without)
         self._ceiling_ts: int | None = None
         self._on_reached = on_reached
-        self._plan: Plan | None = None
-        self._begun: Plan | None = None
-        self._waits_for: Plan | None = None
-        self._ahead: tuple[int, Limits, asyncio.Task[Watermark]] | None = None
+        self._plan: PlannedBatch | None = None
+        self._begun: PlannedBatch | None = None
+        self._waits_for: PlannedBatch | None = None
+        self._ahead: tuple[int, BatchLimits, asyncio.Task[Watermark]] | None = None
         self._advance_every_s = advance_every_s
         self._advanced_at = 0.0
         self._share = 0
@@ -108,7 +119,7 @@ class Scheduler:
         self._stopping.set()
 
     @property
-    def current(self) -> Plan | None:
+    def current(self) -> PlannedBatch | None:
         """The batch that was planned last; None if the last question led to no plan."""
         return self._plan
 
@@ -136,13 +147,13 @@ class Scheduler:
 
     # --- on the loop --------------------------------------------------------------------------------------------
 
-    async def _next(self, query: QueryPlanner | None) -> Plan | None:
+    async def _next(self, query: QueryPlanner | None) -> PlannedBatch | None:
         # One question at a time, because a question of a query that has ended may still advance the position or make a
         # plan.
         async with self._asking:
             return await self._next_of(query)
 
-    async def _next_of(self, query: QueryPlanner | None) -> Plan | None:
+    async def _next_of(self, query: QueryPlanner | None) -> PlannedBatch | None:
         end = time.monotonic() + LONG_POLL_S
         if query is not self._query:
             return None
@@ -151,14 +162,14 @@ class Scheduler:
             pause_s = PAUSE_S
             begun = self._begun
             try:
-                plan = await (self._look() if begun is None else self._look_behind(begun))
+                plan = await (self._poll() if begun is None else self._poll_next(begun))
             except HeldBack as error:
                 self._held_back(error)
                 plan, pause_s = None, HELD_BACK_PAUSE_S
             if query is not self._query:
                 return None
             if plan is not None:
-                if plan.mode is Mode.SPREAD:
+                if plan.mode is Mode.DISTRIBUTED:
                     self._survey_ahead(plan)
                 self._plan = plan
                 return plan
@@ -168,7 +179,7 @@ class Scheduler:
         await asyncio.sleep(LONG_POLL_S)
         return None
 
-    async def _look(self) -> Plan | None:
+    async def _poll(self) -> PlannedBatch | None:
         """Return the batch after the position, or None."""
         after_ts = self._pipeline.position_ts
         asked = self._first_limits()
@@ -178,9 +189,9 @@ class Scheduler:
             resumed = resume(watermark, intent, self._sizes)
             return resumed if resumed is None else self._folded(self._check_unaltered(await self._counted(resumed)))
         match await self._decide(after_ts, asked, watermark):
-            case Plan() as plan:
+            case PlannedBatch() as plan:
                 return self._folded(await self._counted(plan))
-            case Advance(until_ts):
+            case MovePosition(until_ts):
                 if not after_ts and watermark.purged_ts:
                     _log.warning(
                         "older binlogs may have been purged; starting from the oldest that remain", after_ts=until_ts
@@ -190,18 +201,18 @@ class Scheduler:
                 self._check_reached()
         return None
 
-    async def _look_behind(self, begun: Plan) -> Plan | None:
-        """Return the batch after one that is being applied, if it may be read already. It must be spread, because then
-        nothing between the two batches changes the schema. Return None if it must wait until that batch is applied: a
-        DDL, a large transaction, a batch that is too small, or a question that can only be settled at the position
-        (rule 2: pumps that return)."""
+    async def _poll_next(self, begun: PlannedBatch) -> PlannedBatch | None:
+        """Return the batch after one that is being applied, if it may be read already. It must be distributed, because
+        then nothing between the two batches changes the schema. Return None if it must wait until that batch is
+        applied: a DDL, a large transaction, a batch that is too small, or a question that can only be settled at the
+        position (rule 2: pumps that return)."""
         if begun is self._waits_for:
             return None
         after_ts, asked = begun.until_ts, self._first_limits()
         try:
             watermark = await self._ahead_result(after_ts, asked) or await self._survey(after_ts, asked)
             found = await self._decide(after_ts, asked, watermark)
-            if isinstance(found, Plan) and found.mode is Mode.SPREAD:
+            if isinstance(found, PlannedBatch) and found.mode is Mode.DISTRIBUTED:
                 plan = self._folded(await self._counted(found))
                 if plan.fold is not None:
                     return plan
@@ -210,10 +221,12 @@ class Scheduler:
         self._waits_for = begun
         return None
 
-    def _folded(self, plan: Plan) -> Plan:
-        return replace(plan, fold=self._pipeline.fold_order(plan)) if plan.mode is Mode.SPREAD else plan
+    def _folded(self, plan: PlannedBatch) -> PlannedBatch:
+        return replace(plan, fold=self._pipeline.fold_order(plan)) if plan.mode is Mode.DISTRIBUTED else plan
 
-    async def _decide(self, after_ts: int, asked: Limits, watermark: Watermark) -> Plan | Advance | None:
+    async def _decide(
+        self, after_ts: int, asked: BatchLimits, watermark: Watermark
+    ) -> PlannedBatch | MovePosition | None:
         """Return the decision that follows from the answers, and from the answers to further surveys."""
         shares_left = SHARES_TRIED
         while True:
@@ -223,7 +236,7 @@ class Scheduler:
                 asked=asked,
                 sizes=self._sizes,
                 ceiling_ts=self._ceiling_ts,
-                inline_from=self._pipeline.inline_from,
+                driver_from=self._pipeline.driver_from,
                 another_share=shares_left > 0,
             )
             match decision:
@@ -231,11 +244,11 @@ class Scheduler:
                     asked, shares_left = limits, shares_left - 1
                     watermark = await self._survey(after_ts, asked)
                 case _:
-                    if isinstance(decision, Plan) and decision.mode is Mode.SPREAD:
+                    if isinstance(decision, PlannedBatch) and decision.mode is Mode.DISTRIBUTED:
                         self._share = asked.batch_bytes_max
                     return decision
 
-    def _first_limits(self) -> Limits:
+    def _first_limits(self) -> BatchLimits:
         """Return the limits of the first survey. The size that gave a full batch last time is tried again."""
         asked = first_limits(
             self._sizes, schema_version=self._pipeline.schema_version, pumps=self.watermark_state.pumps
@@ -257,7 +270,7 @@ class Scheduler:
                 f'finish-without = ["{gone[0]}"] in [syncer], which may lose rows of other pumps in that batch too',
             )
 
-    async def _counted(self, plan: Plan) -> Plan:
+    async def _counted(self, plan: PlannedBatch) -> PlannedBatch:
         """Return the plan with the counts of each pull, requested from pumps whose batch end differs from the plan's
         (rule 22: planned binlogs are pulled)."""
 
@@ -273,7 +286,7 @@ class Scheduler:
         large, *tasks = await asyncio.gather(all_of(plan.large), *map(all_of, plan.tasks))
         return replace(plan, tasks=tuple(tasks), large=large)
 
-    def _check_unaltered(self, plan: Plan) -> Plan:
+    def _check_unaltered(self, plan: PlannedBatch) -> PlannedBatch:
         """Rule 16: an open batch must be finished with the rows with which it was begun. Raises HeldBack."""
         found = altered(plan, self._finish_without)
         if found is None:
@@ -286,7 +299,7 @@ class Scheduler:
             f'start the drainer with finish-without = ["{node_id}"] in [syncer], which may lose rows of that batch',
         )
 
-    async def _survey(self, after_ts: int, asked: Limits) -> Watermark:
+    async def _survey(self, after_ts: int, asked: BatchLimits) -> Watermark:
         watermark = await self._pumps.survey(after_ts=after_ts, limits=asked)
         self._check_pumps(watermark)
         watermark_state = self.watermark_state
@@ -304,13 +317,13 @@ class Scheduler:
             _log.info("draining up to the current watermark", until_ts=watermark.ts)
         return watermark
 
-    def _survey_ahead(self, plan: Plan) -> None:
+    def _survey_ahead(self, plan: PlannedBatch) -> None:
         """Survey for the next batch while this one is applied."""
         asked = self._first_limits()
         task = asyncio.create_task(self._survey(plan.until_ts, asked), name="look ahead")
         self._ahead = (plan.until_ts, asked, task)
 
-    async def _ahead_result(self, after_ts: int, asked: Limits) -> Watermark | None:
+    async def _ahead_result(self, after_ts: int, asked: BatchLimits) -> Watermark | None:
         """Wait for the survey that was started in advance. Return its watermark if it was made with these arguments,
         else None."""
         if self._ahead is None:
@@ -334,7 +347,7 @@ class Scheduler:
         self._advanced_at = time.monotonic()
         self._check_reached()
 
-    def begun(self, plan: Plan) -> None:
+    def begun(self, plan: PlannedBatch) -> None:
         """Note that a batch is being applied; the next one may be read meanwhile. Called from any thread."""
         self._begun = plan
 

@@ -16,7 +16,7 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-from drainer.apply.distributed import NotSpread
+from drainer.apply.distributed import NotDistributed
 from drainer.apply.progress import Stopped
 from drainer.config import Config
 from drainer.pipeline import Pipeline
@@ -83,7 +83,7 @@ class Applier:
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from drainer.apply.batch_planner import Plan
+    from drainer.apply.batch_planner import PlannedBatch
     from drainer.spark.query import Query, SparkBatch
     from drainer.spark.source.planner_server import PlannerServer
     from drainer.spark.startup.session_opening import Opening
@@ -98,9 +98,9 @@ class SparkRun:
     """Applies batches from `start` until `stop`. `wait` raises the first error that is not retried.
 
     Retried by a new query from the destination's position: a pump that fails during a pull (the next survey waits for
-    it); a batch that must be applied inline; and, up to SPARK_FAILURES_MAX times at one position, a failure of Spark
-    (on a busy machine a worker may call back too late) or a range whose binlogs differ from the plan (a late binlog is
-    in the next plan).
+    it); a batch that must be applied in the driver; and, up to SPARK_FAILURES_MAX times at one position, a failure of
+    Spark (on a busy machine a worker may call back too late) or a range whose binlogs differ from the plan (a late
+    binlog is in the next plan).
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class SparkRun:
         # There may be no next batch, whose call would raise this batch's error and end the query.
         self._applier.begin(partial(self._apply, plan, micro_batch), self._query.stop if self._query else lambda: None)
 
-    def _apply(self, plan: Plan, micro_batch: SparkBatch) -> None:
+    def _apply(self, plan: PlannedBatch, micro_batch: SparkBatch) -> None:
         try:
             self._pipeline.run(plan, micro_batch)
         except BaseException as error:
@@ -255,7 +255,7 @@ class SparkRun:
         """Return whether a new query from the destination's position may succeed."""
         from drainer.spark.errors import NodeLacks, SparkFailed
 
-        if isinstance(error, PumpUnavailable | NotSpread):
+        if isinstance(error, PumpUnavailable | NotDistributed):
             return True
         if not isinstance(error, SparkFailed | RangeDiffers):
             return False
@@ -277,7 +277,7 @@ class SparkRun:
             self._fail(error)
             return
         self._retry_outage.failed(error=str(again))
-        if not isinstance(again, NotSpread):  # NotSpread is no failure: the next plan is a different one
+        if not isinstance(again, NotDistributed):  # NotDistributed is no failure: the next plan is a different one
             time.sleep(self._pause_s)
         from drainer.spark.errors import SPARK_ERRORS, SparkFailed, reason_of, text_of
 

@@ -11,12 +11,12 @@ The position stored in the sink decides what has been applied (correctness rule 
     open ──► ready ──apply / advance / ddl──► ready ──► close
                │ begin(intent)
                ▼
-             spread: write every slot with the SlotWriter ──commit(intent, receipts)──► again, or ready
+             distributed: write every slot with the SlotWriter ──commit(intent, receipts)──► again, or ready
 
 `open` recovers from a crash, except for an open intent. `Position.intent` then holds the range that must be applied
 first, divided exactly as it was recorded, and the pipeline continues with `begin(position.intent)`.
 
-A spread batch is written as follows:
+A distributed batch is written as follows:
 
     writer = sink.begin(intent)
     while writer is not None:
@@ -62,7 +62,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """The range that a spread batch is about to apply, and how it is divided (rule 16).
+    """The range that a distributed batch is about to apply, and how it is divided (rule 16).
 
     The range is (after_ts, until_ts]. It is divided into `slots` slots by the stable hash `hash_version`, with at most
     `chunk_rows` rows in a transaction. `digest`: digest of the filters that choose the rows. `pumps`: the pumps that

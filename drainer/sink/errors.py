@@ -72,20 +72,20 @@ class DataError(DestinationError):
         rows = f", rows {keys}" if keys else ""
         self.args = (
             f"{self}. It is the transaction of commit_ts {commit_ts}, start_ts {start_ts}, table "
-            f"{self.schema}.{self.table}{rows}; everything before it is applied. To pass over the whole transaction, "
+            f"{self.schema}.{self.table}{rows}; everything before it is applied. To skip the whole transaction, "
             f"put {commit_ts} into syncer.ignore-txn-commit-ts and start again",
         )
 
     def name_in_batch(self, start_ts: int, after_ts: int, until_ts: int) -> None:
-        """Add to the message which transaction it is, for a row of a spread batch that has been started. `start_ts` is
-        0 if it could not be determined, and so is `commit_ts`."""
+        """Add to the message which transaction it is, for a row of a distributed batch that has been started.
+        `start_ts` is 0 if it could not be determined, and so is `commit_ts`."""
         started = f", start_ts {start_ts}" if start_ts else ""
         rows = f", rows {self.shown}" if self.shown else ""
         which = f"the transaction of commit_ts {self.commit_ts}{started}, " if self.commit_ts else ""
         self.args = (
             f"{self}. It is {which}table {self.schema}.{self.table}{rows}. Its batch ({after_ts}, {until_ts}] was "
             f"begun, so rows of other transactions of it may be applied, and it must be finished: let the destination "
-            f"take the row, and start again. syncer.ignore-txn-commit-ts passes over transactions of batches that are "
+            f"take the row, and start again. syncer.ignore-txn-commit-ts skips transactions of batches that are "
             f"not begun",
         )
 

@@ -3,7 +3,7 @@
     position   commit_ts and schema version: everything up to there has been applied, nothing after it
                (rule 17: the destination's position decides)
     epoch      increases by one at every start; every write names its epoch, and a write of an older epoch has no effect
-    intent     the range that is being spread, and how it is divided (rule 16: same chunks); `stage`: the
+    intent     the range that is being distributed, and how it is divided (rule 16: same chunks); `stage`: the
                sink's progress with it
     DDL jobs   which have been run, and which one a crash interrupted
     chunks     for each slot of the range, how many of its transactions have been committed
@@ -96,7 +96,8 @@ class PositionStore(Protocol):
         ...
 
     def write_intent(self, *, epoch: int, intent: Intent, stage: str) -> None:
-        """Record the range that is about to be spread, and its stage. The stored position must be intent.after_ts."""
+        """Record the range that is about to be distributed, and its stage. The stored position must be
+        intent.after_ts."""
         ...
 
     def clear_intent(self, *, epoch: int, intent: Intent, schema_version: int) -> None:

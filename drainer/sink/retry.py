@@ -33,7 +33,7 @@ _RETRIES = metrics.counter("drainer_destination_retries_total", "transactions an
 _WAITING = metrics.gauge("drainer_destination_waiting_seconds", "how long the work at hand has been failing")
 
 
-class Patience:
+class RetryDeadline:
     """Counts failures of one piece of work. `failed` waits before the next try, or raises when time is up or
     `stop` is set. Time runs from the first failure since the last success (`over`): a large transaction may take longer
     than that before it fails."""

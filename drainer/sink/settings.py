@@ -32,7 +32,7 @@ class ToSection(Section):
 @dataclass(frozen=True, slots=True)
 class SyncerSettings:
     """The settings of `[syncer]` that a destination may need. `recycle_keep_ms`: how long to keep tables that upstream
-    dropped, in ms; `spread`: whether executors may write."""
+    dropped, in ms; `distributed`: whether executors may write."""
 
     recycle_keep_ms: int = KEEP_MS_DEFAULT
-    spread: bool = True
+    distributed: bool = True

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from drainer.order.blob_pieces import Place, refer
+from drainer.order.blob_pieces import BlobOffset, refer
 from drainer.order.errors import BlobError
 
 
@@ -27,25 +27,25 @@ def write(folder: str, slots: Mapping[int, bytes], head: bytes = b"") -> dict[in
     """Write the blobs into a new file, each after `head`. Return slot → reference to both. Raises OSError if the file
     cannot be written; the file is removed then."""
     path = Path(folder) / uuid.uuid4().hex
-    places, offset = {}, 0
+    blob_offsets, offset = {}, 0
     try:
         with path.open("xb") as file:
             for slot, blob in slots.items():
                 file.write(head)
                 file.write(blob)
-                places[slot] = Place(str(path), offset, len(head) + len(blob))
+                blob_offsets[slot] = BlobOffset(str(path), offset, len(head) + len(blob))
                 offset += len(head) + len(blob)
     except BaseException:
         path.unlink(missing_ok=True)  # on a full disk it would occupy the space that the next attempt needs
         raise
-    return {slot: refer(place) for slot, place in places.items()}
+    return {slot: refer(blob_offset) for slot, blob_offset in blob_offsets.items()}
 
 
-def read(place: Place) -> bytes:
+def read(blob_offset: BlobOffset) -> bytes:
     """Read a blob. Raises BlobError if the file is too short, OSError if it does not exist."""
-    with Path(place.path).open("rb") as file:  # buffered: a single read call of the kernel returns at most 2 GiB
-        file.seek(place.offset)
-        found = file.read(place.length)
-    if len(found) != place.length:
-        raise BlobError(f"a slot's blob in {place.path} has {len(found)} of its {place.length} bytes")
+    with Path(blob_offset.path).open("rb") as file:  # buffered: a single read call of the kernel returns at most 2 GiB
+        file.seek(blob_offset.offset)
+        found = file.read(blob_offset.length)
+    if len(found) != blob_offset.length:
+        raise BlobError(f"a slot's blob in {blob_offset.path} has {len(found)} of its {blob_offset.length} bytes")
     return found

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from drainer.apply.fold_order import ReadOrder
-from drainer.apply.micro_batch import SpreadJob
+from drainer.apply.micro_batch import DistributedJob
 from drainer.sink.base import Receipt
 from drainer.spark import blob_files, shuffle_apply
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
@@ -53,8 +53,8 @@ class SparkBatch:
     def read(self, order: ReadOrder, *, folded: bool) -> None:
         self._read(order, folded)
 
-    def spread(self, job: SpreadJob) -> Sequence[Receipt]:
-        return shuffle_apply.spread(self._read(job.order, job.folded), job, self._errors)
+    def distribute(self, job: DistributedJob) -> Sequence[Receipt]:
+        return shuffle_apply.distribute(self._read(job.order, job.folded), job, self._errors)
 
     def _read(self, order: ReadOrder, folded: bool) -> DataFrame:
         """Read the batch once. All its jobs have the same order."""

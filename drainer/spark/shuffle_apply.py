@@ -1,4 +1,5 @@
-"""Apply a spread batch on executors: rows are folded where they were pulled, then each slot is collected and applied.
+"""Apply a distributed batch on executors: rows are folded where they were pulled, then each slot is collected and
+applied.
 
     pull ─ fold ─► (seq, blob) ─ repartition by slot ─► merge, apply with marks ─► (result)
 
@@ -20,7 +21,7 @@ from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 
 from drainer.apply.fold_order import ReadOrder
-from drainer.apply.micro_batch import SpreadJob
+from drainer.apply.micro_batch import DistributedJob
 from drainer.order.blob import split_totals, with_totals
 from drainer.order.blob_pieces import join_blobs
 from drainer.pumps.binlog_parts import PartJoiner
@@ -93,7 +94,7 @@ class Apply:
     If the writer gives up, the task ends with this result: Spark would repeat a task that fails three times before the
     driver learns why."""
 
-    job: SpreadJob
+    job: DistributedJob
     errors: ErrorSeal
 
     def __call__(self, batches: Batches) -> Batches:
@@ -183,7 +184,7 @@ def _last_shuffle(rdd: Any, gateway: Any) -> Any:
         rdd = dependency.rdd()
 
 
-def spread(by_slot: DataFrame, job: SpreadJob, errors: ErrorSeal) -> Sequence[Receipt]:
+def distribute(by_slot: DataFrame, job: DistributedJob, errors: ErrorSeal) -> Sequence[Receipt]:
     """Apply the blobs that `read_by_slot` returned. Return one result for each slot that had rows. Raises RangeDiffers
     if a slot has not reported, and DestinationDown if one has given up."""
     results = by_slot.mapInArrow(carried(Apply(job, errors), errors), RESULT_DDL)
@@ -194,8 +195,8 @@ def spread(by_slot: DataFrame, job: SpreadJob, errors: ErrorSeal) -> Sequence[Re
     return receipts_of(table, job, errors)
 
 
-def receipts_of(results: pa.Table, job: SpreadJob, errors: ErrorSeal) -> list[Receipt]:
-    """Return the receipts of all tasks. Raises what `spread` raises."""
+def receipts_of(results: pa.Table, job: DistributedJob, errors: ErrorSeal) -> list[Receipt]:
+    """Return the receipts of all tasks. Raises what `distributed` raises."""
     rows = list(zip(*results.to_pydict().values(), strict=True))
     for *_, gave_up in rows:
         if gave_up:

@@ -28,13 +28,13 @@ FLAG_DDL = 1
 FLAG_FAKE = 2
 FLAG_GENERAL = 4
 FLAG_DAMAGED = 8
-FLAG_PASSED = 16
+FLAG_SKIPPED = 16
 
 _BE = Struct(">Q")
 _BE_FID = Struct(">I")
 _LE = Struct("<Q")
 _COMPLETE = Struct("<qIqIIqqB")
-_PLACE = Struct("<8xIqII16xB")
+_RECORD_OFFSET = Struct("<8xIqII16xB")
 _PLANNED = Struct("<20xIIq8xB")
 _OWN_HEAD = Struct("<qq")
 COMPLETE_BYTES = _COMPLETE.size
@@ -121,7 +121,7 @@ def decode_start_ts(value: bytes) -> int:
 
 # For loops in which every nanosecond counts.
 pack_complete = _COMPLETE.pack  # the fields of a Complete, without its head
-unpack_place = _PLACE.unpack_from  # (fid, offset, length, tail_at, flags)
+unpack_record_offset = _RECORD_OFFSET.unpack_from  # (fid, offset, length, tail_at, flags)
 unpack_planned = _PLANNED.unpack_from  # (length, tail_at, schema_version, flags)
 
 

@@ -12,8 +12,8 @@ from binlog.runtime.log import get_logger
 
 LOG_INTERVAL_S = 2.0
 # The clock is read after this many records or bytes.
-LOOK_RECORDS = 64
-LOOK_BYTES = 4 << 20
+CHECK_RECORDS = 64
+CHECK_BYTES = 4 << 20
 
 # The steps, as log lines name them.
 CHECKING = "checking the newest value log file"
@@ -48,18 +48,18 @@ class ReadingProgress:
         self.now: Reading | None = None
         self._clock = clock
         self._logged_s = clock()
-        self._look_at = LOOK_BYTES
+        self._check_at = CHECK_BYTES
         self._stopping = threading.Event()
 
     def begin(self, step: str, of_bytes: int, fid: int) -> None:
         self.now = Reading(step, 0, 0, of_bytes, fid)
-        self._look_at = LOOK_BYTES
+        self._check_at = CHECK_BYTES
 
     def reached(self, records: int, done_bytes: int, fid: int) -> None:
         """Record that `records` and `done_bytes` of this step have been read. Raises ReadingStopped after `stop`."""
-        if records % LOOK_RECORDS and done_bytes < self._look_at:
+        if records % CHECK_RECORDS and done_bytes < self._check_at:
             return
-        self._look_at = done_bytes + LOOK_BYTES
+        self._check_at = done_bytes + CHECK_BYTES
         assert self.now is not None, "no step has begun"
         if self._stopping.is_set():
             raise ReadingStopped("asked to stop while the value log was read")

@@ -24,7 +24,7 @@ class Stop(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """The limits of a batch. `bytes_max`, `count_max`: bytes and number of binlogs; 0: no limit.
 
     `stop_at_schema`: the batch ends before a DDL, and before a transaction whose schema_version is above
@@ -66,7 +66,7 @@ class BatchPlan:
     stop_bytes: int = 0
 
 
-def plan_batch(entries: Iterable[tuple[bytes, bytes]], resolved_ts: int, limits: Limits) -> BatchPlan:
+def plan_batch(entries: Iterable[tuple[bytes, bytes]], resolved_ts: int, limits: BatchLimits) -> BatchPlan:
     """Return the batch that begins with `entries`: raw `cm:` pairs, ascending, up to `resolved_ts`.
 
     Fake binlogs do not count. The first binlog is in the batch even if it alone exceeds `bytes_max`, so that every

@@ -23,7 +23,7 @@ from pump.log.value_log import ValueLog
 _HEADER = Struct("<IQI")
 
 
-class Part(NamedTuple):
+class BinlogPart(NamedTuple):
     """A part of the binlog of `commit_ts`. `data` begins at byte `offset` of the binlog, which has `whole_bytes`
     bytes."""
 
@@ -39,7 +39,7 @@ def is_large(complete: Complete, part_bytes_max: int) -> bool:
     return bool(part_bytes_max) and complete.served_bytes > part_bytes_max and not complete.flags & FLAG_DDL
 
 
-def parts_of(log: ValueLog, commit_ts: int, complete: Complete, part_bytes_max: int) -> Iterator[Part]:
+def parts_of(log: ValueLog, commit_ts: int, complete: Complete, part_bytes_max: int) -> Iterator[BinlogPart]:
     """Yield the parts of one binlog, ascending, without gaps. Raises DamagedRecord before the last part if the record
     is damaged."""
     if complete.flags & FLAG_DAMAGED:
@@ -60,7 +60,7 @@ def parts_of(log: ValueLog, commit_ts: int, complete: Complete, part_bytes_max: 
         view = memoryview(piece)
         for at in range(0, len(piece), part_bytes_max):
             data = bytes(view[at : at + part_bytes_max])
-            yield Part(commit_ts, complete.start_ts, data, offset, total)
+            yield BinlogPart(commit_ts, complete.start_ts, data, offset, total)
             offset += len(data)
 
 

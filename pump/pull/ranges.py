@@ -15,12 +15,12 @@ from binlog.envelope import merge
 from binlog.errors import PurgedPosition
 
 from pump.errors import DamagedRecord
-from pump.index.keys import FLAG_DAMAGED, FLAG_GENERAL, FLAG_PASSED, Complete, decode_complete, decode_start_ts, key_ts
+from pump.index.keys import FLAG_DAMAGED, FLAG_GENERAL, FLAG_SKIPPED, Complete, decode_complete, decode_start_ts, key_ts
 from pump.index.leveldb import Index
 from pump.log.record import HEADER_BYTES, Pointer, check_record
 from pump.log.value_log import ValueLog
 from pump.metrics import storage_metrics
-from pump.pull.binlog_parts import Part, is_large, parts_of
+from pump.pull.binlog_parts import BinlogPart, is_large, parts_of
 from pump.pull.plain_binlogs import WINDOW_BYTES_MAX, Entries, Entry, chunks_of, plain_payloads, windows
 
 ENTRIES_MAX = 8192
@@ -79,7 +79,7 @@ class Reader:
 
     def pull(
         self, after_ts: int, until_ts: int, *, bytes_max: int, fakes: bool, part_bytes_max: int = 0
-    ) -> Iterator[Chunk | Part]:
+    ) -> Iterator[Chunk | BinlogPart]:
         """Yield the binlogs of (after_ts, until_ts] in chunks of about `bytes_max` bytes, ascending.
 
         `until_ts` must be resolved before the first step. `fakes`: whether fake binlogs are included.
@@ -116,7 +116,7 @@ class Reader:
             return None  # a large head
         return payloads
 
-    def _parts(self, commit_ts: int, complete: Complete, part_bytes_max: int) -> Iterator[Part]:
+    def _parts(self, commit_ts: int, complete: Complete, part_bytes_max: int) -> Iterator[BinlogPart]:
         try:
             yield from parts_of(self._log, commit_ts, complete, part_bytes_max)
         except DamagedRecord as error:
@@ -141,7 +141,7 @@ class Reader:
     def _read(self, pairs: Sequence[Entry]) -> list[bytes]:
         """Read binlogs of any kind record by record. Raises DamagedRecord with the place and the cause."""
         binlogs = [_decode(pair) for pair in pairs]
-        payloads = {commit_ts: complete.head for commit_ts, complete in binlogs if complete.flags & FLAG_PASSED}
+        payloads = {commit_ts: complete.head for commit_ts, complete in binlogs if complete.flags & FLAG_SKIPPED}
         stored = [binlog for binlog in binlogs if binlog[0] not in payloads]
         for window in windows([(c.fid, c.offset, c.length, c.tail_at, c.flags) for _, c in stored]):
             self._read_window([stored[number] for number in window], payloads)

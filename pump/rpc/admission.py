@@ -30,15 +30,15 @@ class InFlight:
         self._bytes_max = bytes_max
         self._pulls = 0
         self._tolerated = 0
-        self.on_room: Callable[[], None] = lambda: None  # called after bytes were released
+        self.on_release: Callable[[], None] = lambda: None  # called after bytes were released
         self._changed = asyncio.Event()
         self.bytes = 0
 
     def fits(self, size: int, *, held: int = 0) -> bool:
         """Return whether a request of `size` bytes is admitted now. Pulls alone never cause a refusal, because they may
         last for ever, nor do the `held` bytes that are counted for this request already."""
-        room = self._bytes_max + (self._bytes_max // 8 if size <= SMALL_BYTES_MAX else 0)
-        return self.bytes - held <= self._pulls or self.bytes + size <= room
+        budget = self._bytes_max + (self._bytes_max // 8 if size <= SMALL_BYTES_MAX else 0)
+        return self.bytes - held <= self._pulls or self.bytes + size <= budget
 
     def _error(self, size: int) -> Overloaded:
         OVERLOADED.inc()
@@ -62,7 +62,7 @@ class InFlight:
         """Release bytes counted by `take`."""
         self._add(-size)
         self._changed.set()
-        self.on_room()
+        self.on_release()
 
     def tolerate(self, size: int) -> bool:
         """Count, until `forgive`, a message that is refused but must be read first. Return False if it must wait for

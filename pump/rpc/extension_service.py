@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError as ProtobufError
 
 from pump.errors import Overloaded, TooManyItems
 from pump.metrics import call_metrics
-from pump.pull.batch_end import Limits
+from pump.pull.batch_end import BatchLimits
 from pump.pull.ranges import pull_bytes
 from pump.rpc.admission import InFlight
 from pump.rpc.messages import parse_batch
@@ -78,7 +78,7 @@ class ExtService:
                 "Count": self.count,
                 "Inspect": self.inspect,
                 "Settle": self.settle,
-                "PassOver": self.pass_over,
+                "PassOver": self.skip_binlog,
                 "Outcome": self.outcome,
             },
             streaming={"PullRange": self.pull_range},
@@ -179,7 +179,7 @@ class ExtService:
         resolved_ts = await self._store.resolver.refresh()
         response: Any = pb.WatermarkResp(resolved_ts=resolved_ts, batch_end_ts=resolved_ts, state=state)
         if request.batch_bytes_max and request.after_ts < resolved_ts:
-            limits = Limits(
+            limits = BatchLimits(
                 request.batch_bytes_max,
                 request.batch_count_max,
                 request.stop_at_schema,
@@ -250,10 +250,10 @@ class ExtService:
         encoded: bytes = pb.SettleResp(commit_ts=request.commit_ts).SerializeToString()
         return encoded
 
-    async def pass_over(self, data: Buffer) -> bytes:
+    async def skip_binlog(self, data: Buffer) -> bytes:
         request: Any = _parse(pb.PassOverReq.FromString, "PassOverReq", data)
         self._gate.check(request.cluster_id)
-        binlog = await self._store.reads.pass_over(request.commit_ts, dry_run=request.dry_run)
+        binlog = await self._store.reads.skip_binlog(request.commit_ts, dry_run=request.dry_run)
         response = pb.PassOverResp(start_ts=binlog.start_ts, ddl_job_id=binlog.ddl_job_id, why=binlog.why)
         encoded: bytes = response.SerializeToString()
         return encoded

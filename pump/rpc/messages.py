@@ -19,7 +19,7 @@ from binlog.wire import FIELDS_MAX, fields, signed, varint
 from google.protobuf.message import DecodeError as ProtobufError
 
 from pump.errors import TooManyItems
-from pump.pull.binlog_parts import Part
+from pump.pull.binlog_parts import BinlogPart
 
 LARGE_BYTES_MIN = 4 << 20
 
@@ -43,9 +43,9 @@ def parse_write(data: Buffer) -> tuple[int, bytes]:
     return request.clusterID, request.payload
 
 
-def usual_payloads(cluster_id: int, requests: Sequence[Buffer]) -> list[bytes] | None:
-    """Return the payloads of WriteBinlogReqs in the usual form: the id of this cluster, one payload, nothing else.
-    Return None if one of them has another form or is large; the caller then uses `parse_write` for each."""
+def fast_payloads(cluster_id: int, requests: Sequence[Buffer]) -> list[bytes] | None:
+    """Return the payloads of WriteBinlogReqs in the form of the fast path: the id of this cluster, one payload, nothing
+    else. Return None if one of them has another form or is large; the caller then uses `parse_write` for each."""
     head = _write_head(cluster_id)
     at = len(head)
     payloads: list[bytes] = []
@@ -167,7 +167,7 @@ def pulled(payloads: Sequence[bytes], last_ts: int) -> Pulled:
     return Pulled(payload_fields(payloads) + last_ts_field(last_ts), len(payloads), sum(map(len, payloads)))
 
 
-def pulled_part(part: Part) -> Pulled:
+def pulled_part(part: BinlogPart) -> Pulled:
     """Encode a PullRangeResp with one part of a large binlog."""
     size = len(part.data)
     pieces = [_prefixes[size], part.data, last_ts_field(part.commit_ts)]

@@ -10,11 +10,11 @@ from binlog import errors
 from binlog.errors import BinlogError
 from binlog.pump_error import PumpError
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import Method, Received, Sink
+from binlog.rpc.method import BatchedUnary, Method, Received
 from binlog.rpc.session import Settings
 from binlog.rpc.status import RpcError, Status
 from binlog.rpc.waiting import Waiting
-from binlog.runtime import edge
+from binlog.runtime import listener
 from binlog.runtime.security import Security
 
 from pump import errors as own
@@ -65,7 +65,7 @@ UPSTREAM_CODES = frozenset({Status.OUT_OF_RANGE, Status.DATA_LOSS, Status.UNAVAI
 
 # TiDB's client does not repeat a request that was answered with ResourceExhausted (C-10), which is right for these
 # errors. A full disk and too many bytes in flight are returned as UNKNOWN, so that the client repeats the request:
-# another pump may have room, or this one a little later.
+# another pump may have memory for it, or this one a little later.
 UPSTREAM_FINAL: tuple[type[BinlogError], ...] = (own.TooLarge, own.MessageTooLarge)
 
 TRANSACTION_BYTES_MAX = 1 << 30
@@ -96,11 +96,11 @@ class Service:
     """A gRPC service: its methods by kind.
 
     `upstream`: errors are returned as UNKNOWN with a text, as upstream's clients expect. `writes`: methods whose
-    messages hold binlogs; these messages count as in flight and may be large. `sinks`: a second handler of unary
+    messages hold binlogs; these messages count as in flight and may be large. `batched`: a second handler of unary
     methods (see Method).
 
     Calls and pulls are timed here under their names. A bidi handler measures each message itself, and a method with a
-    sink measures each call."""
+    batched handler measures each call."""
 
     name: str
     unary: dict[str, Unary]
@@ -108,7 +108,7 @@ class Service:
     bidi: dict[str, Bidi]
     upstream: bool = False
     writes: frozenset[str] = frozenset()
-    sinks: Mapping[str, Sink] = field(default_factory=dict)
+    batched: Mapping[str, BatchedUnary] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class MessageLimits:
         return own.MessageTooLarge(size, limit)
 
 
-class Edge(edge.Edge):
+class PumpListener(listener.Listener):
     """The server at the pump's gRPC address."""
 
     def __init__(
@@ -151,15 +151,15 @@ class Edge(edge.Edge):
         in_flight: InFlight | None = None,
         limits: MessageLimits | None = None,
     ) -> None:
-        room = in_flight or InFlight()
+        budget = in_flight or InFlight()
         waiting = Waiting()
-        room.on_room = waiting.room_again
+        budget.on_release = waiting.budget_released
         methods = {
             f"/{service.name}/{name}".encode(): method
             for service in services
             for name, method in _methods(service, limits or MessageLimits()).items()
         }
-        super().__init__(Settings(methods, waiting, room), security)
+        super().__init__(Settings(methods, waiting, budget), security)
 
 
 def _methods(service: Service, limits: MessageLimits) -> dict[str, Method]:
@@ -172,9 +172,9 @@ def _methods(service: Service, limits: MessageLimits) -> dict[str, Method]:
 
     found: dict[str, Method] = {}
     for name, unary in service.unary.items():
-        sink = service.sinks.get(name)
-        handler = unary if sink is not None else _timed_unary(name, unary)
-        found[name] = method(name, limits.single, unary=handler, sink=sink)
+        batched = service.batched.get(name)
+        handler = unary if batched is not None else _timed_unary(name, unary)
+        found[name] = method(name, limits.single, unary=handler, batched=batched)
     for name, streaming in service.streaming.items():
         found[name] = method(name, limits.single, streaming=_timed(name, streaming))
     for name, bidi in service.bidi.items():

@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from binlog.errors import BinlogError, ClusterMismatch, DecodeError
 from binlog.pb import pump_pb2
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import Asker
+from binlog.rpc.method import Responder
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 from google.protobuf.message import DecodeError as ProtobufError
 
 from pump.errors import Stopping
 from pump.metrics import call_metrics
-from pump.pull.binlog_parts import Part
+from pump.pull.binlog_parts import BinlogPart
 from pump.pull.ranges import Chunk, pull_bytes
 from pump.rpc.admission import InFlight
-from pump.rpc.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write, usual_payloads
+from pump.rpc.messages import LARGE_BYTES_MIN, entity, fast_payloads, large_entity, parse_write
 from pump.rpc.methods import Service
 from pump.rpc.write_groups import Callers, TurnWriter
 from pump.store.store import Store
@@ -103,7 +103,7 @@ def _together(chunk: Chunk) -> Iterator[list[bytes]]:
 
 
 class _Waiter:
-    """The Asker of one call: it lets a task wait for the answer."""
+    """The Responder of one call: it lets a task wait for the answer."""
 
     def __init__(self) -> None:
         self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -138,7 +138,7 @@ class PumpService:
         return Service(
             "binlog.Pump",
             unary={"WriteBinlog": self.write_binlog},
-            sinks={"WriteBinlog": self.take_binlogs},
+            batched={"WriteBinlog": self.write_batched},
             streaming={"PullBinlogs": self.pull_binlogs},
             bidi={},
             upstream=True,
@@ -149,18 +149,18 @@ class PumpService:
         """Write one binlog. It is durable when this returns (P-RPC-02, P-RPC-03, P-RPC-07). If the caller is cancelled,
         the binlog is written all the same."""
         waiter = _Waiter()
-        self.take_binlogs(waiter, (0,), (data,))
+        self.write_batched(waiter, (0,), (data,))
         return await waiter.answered
 
-    def take_binlogs(self, asker: Asker, numbers: Sequence[int], requests: Sequence[Buffer]) -> None:
-        """Write binlogs that arrived together, and answer each call through `asker` when its binlog is durable."""
+    def write_batched(self, responder: Responder, numbers: Sequence[int], requests: Sequence[Buffer]) -> None:
+        """Write binlogs that arrived together, and answer each call through `responder` when its binlog is durable."""
         began_s = time.monotonic()
-        payloads = usual_payloads(self._gate.cluster_id, requests)
+        payloads = fast_payloads(self._gate.cluster_id, requests)
         if payloads is not None:
-            self._turn.take(Callers(asker, numbers, began_s), payloads)
+            self._turn.take(Callers(responder, numbers, began_s), payloads)
             return
         for number, data in zip(numbers, requests, strict=True):
-            callers = Callers(asker, (number,), began_s)
+            callers = Callers(responder, (number,), began_s)
             try:
                 cluster_id, payload = parse_write(data)
                 if cluster_id != self._gate.cluster_id:
@@ -168,15 +168,15 @@ class PumpService:
                     self._gate.check(cluster_id)
             except BinlogError as error:
                 call_metrics.observe("WriteBinlog", "fail", time.monotonic() - began_s)
-                asker.refuse(number, error)
+                responder.refuse(number, error)
             else:
                 self._turn.take(callers, (payload,))
 
     def _tell(self, callers: Callers, error: BaseException | None) -> None:
-        asker, numbers, began_s = callers
+        responder, numbers, began_s = callers
         took_s = time.monotonic() - began_s
         if error is None:
-            waited = asker.answer(numbers, b"")
+            waited = responder.answer(numbers, b"")
             call_metrics.observe("WriteBinlog", "succ", took_s, waited)
             call_metrics.observe("WriteBinlog", "fail", took_s, len(numbers) - waited)
             self._refusing.over()
@@ -184,7 +184,7 @@ class PumpService:
                 _log.warning("slow write", seconds=round(took_s, 3), binlogs=len(numbers))
             return
         for number in numbers:
-            asker.refuse(number, error)
+            responder.refuse(number, error)
         call_metrics.observe("WriteBinlog", "fail", took_s, len(numbers))
         if isinstance(error, BinlogError):
             self._refusing.failed(error=error)
@@ -222,7 +222,7 @@ class PumpService:
                 async for chunk in self._store.reads.pull(
                     last_ts, until_ts, bytes_max=PULL_BYTES_MAX, fakes=True, part_bytes_max=LARGE_BYTES_MIN
                 ):
-                    if not isinstance(chunk, Part):
+                    if not isinstance(chunk, BinlogPart):
                         for messages in _together(chunk):
                             yield messages
                         continue

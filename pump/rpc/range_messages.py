@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from binlog.errors import BinlogError
 
-from pump.pull.binlog_parts import Part
+from pump.pull.binlog_parts import BinlogPart
 from pump.pull.ranges import Chunk
 from pump.rpc.messages import Pulled, last_ts_field, payload_fields, pulled_part
 
@@ -23,7 +23,7 @@ def read_bytes(message_bytes_max: int) -> int:
     return min(message_bytes_max, READ_BYTES)
 
 
-def range_messages(pieces: Iterable[Chunk | Part], *, message_bytes_max: int) -> Iterator[Pulled]:
+def range_messages(pieces: Iterable[Chunk | BinlogPart], *, message_bytes_max: int) -> Iterator[Pulled]:
     """Collect chunks of `read_bytes` into messages of about `message_bytes_max` bytes. A message ends before a large
     binlog, each part of which is a message. If `pieces` raises, for example DamagedRecord, the collected message is
     yielded before the error is raised."""
@@ -31,7 +31,7 @@ def range_messages(pieces: Iterable[Chunk | Part], *, message_bytes_max: int) ->
     gathered = _Gathered()
     try:
         for piece in pieces:
-            if not isinstance(piece, Part):
+            if not isinstance(piece, BinlogPart):
                 gathered.add(piece)
                 if gathered.chunks >= chunks_max or gathered.size >= message_bytes_max:
                     yield gathered.take()

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from binlog.errors import BinlogError
-from binlog.rpc.method import Asker
+from binlog.rpc.method import Responder
 from binlog.runtime.log import get_logger
 
 from pump.store.write_path import Done
@@ -36,7 +36,7 @@ class Callers(NamedTuple):
     """Calls that arrived together: the connection to answer on, the numbers of the calls on that connection, and the
     time of their arrival (seconds of the monotonic clock)."""
 
-    asker: Asker
+    responder: Responder
     numbers: Sequence[int]
     began_s: float
 
@@ -137,9 +137,9 @@ class TurnWriter:
     ) -> None:
         alone = set(left)
         place = 0
-        for (asker, numbers, began_s), payloads in group:
+        for (responder, numbers, began_s), payloads in group:
             for number, payload in zip(numbers, payloads, strict=True):
-                callers = Callers(asker, (number,), began_s)
+                callers = Callers(responder, (number,), began_s)
                 if place in alone:
                     self._start(callers, payload)
                 else:

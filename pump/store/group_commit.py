@@ -25,9 +25,9 @@ from pump.index.leveldb import Index
 from pump.log.record import HEADER_BYTES, Pointer
 from pump.log.value_log import Head, ValueLog
 from pump.store.disk_thread import WAIT_MAX_S, DiskThread
-from pump.store.matcher import RECENT_MAX, Fate, Matcher, Place, Verdict, Written, enter
+from pump.store.fast_path import FastBinlogs, enter_fast
+from pump.store.matcher import RECENT_MAX, Matcher, Result, ResultKind, WriteOffset, Written, enter
 from pump.store.progress import Progress, Reached
-from pump.store.usual_binlogs import Usual, enter_usual
 
 BATCH_BYTES_MAX = 8 << 20
 QUEUE_BYTES_MAX = 64 << 20
@@ -49,18 +49,18 @@ class WriterOptions:
 
 @dataclass(slots=True, eq=False)
 class Submission:
-    """Checked binlogs of one request, or usual binlogs of several requests. `size`: bytes of the payloads. `report` is
-    called once, on the event loop."""
+    """Checked binlogs of one request, or fast-path binlogs of several requests. `size`: bytes of the payloads. `report`
+    is called once, on the event loop."""
 
     payloads: Sequence[bytes]
     size: int
     report: Callable[[Written], None]
-    envelopes: Sequence[Envelope] = ()  # empty if the binlogs are usual
-    usual: Usual | None = None
+    envelopes: Sequence[Envelope] = ()  # empty for fast-path binlogs
+    fast: FastBinlogs | None = None
 
     def scanned(self) -> Sequence[Envelope]:
-        """Return the envelopes, also of usual binlogs."""
-        return self.envelopes if self.usual is None else [scan(payload) for payload in self.payloads]
+        """Return the envelopes, also of fast-path binlogs."""
+        return self.envelopes if self.fast is None else [scan(payload) for payload in self.payloads]
 
 
 class _Batch:
@@ -200,7 +200,8 @@ class Writer:
         if self._log.broken is not None:
             broken = LogBroken(self._log.broken)
             batch.reports = [
-                (s, Written([Verdict(Fate.SKIPPED, False, broken)] * len(s.payloads), [])) for s in batch.submissions
+                (s, Written([Result(ResultKind.SKIPPED, False, broken)] * len(s.payloads), []))
+                for s in batch.submissions
             ]
             return None
         size = sum(submission.size for submission in batch.submissions)
@@ -224,16 +225,16 @@ class Writer:
         index batch."""
         writes, raw = self._index.batch()
         tail, parts = self._log.tail, batch.parts
-        place = Place(tail.fid, tail.size, tail.max_ts)
+        write_offset = WriteOffset(tail.fid, tail.size, tail.max_ts)
         for submission in batch.submissions:
-            usual, payloads = submission.usual, submission.payloads
-            if usual is not None:
-                written = enter_usual(usual, payloads, self._matcher, writes, parts, place)
+            fast, payloads = submission.fast, submission.payloads
+            if fast is not None:
+                written = enter_fast(fast, payloads, self._matcher, writes, parts, write_offset)
             else:
-                written = enter(submission.envelopes, payloads, self._matcher, writes, parts, place)
+                written = enter(submission.envelopes, payloads, self._matcher, writes, parts, write_offset)
             batch.reports.append((submission, written))
-        last = place.at - HEADER_BYTES - len(parts[-1]) if parts else place.at
-        head = Head(Pointer(place.fid, last), place.at, place.max_ts)
+        last = write_offset.at - HEADER_BYTES - len(parts[-1]) if parts else write_offset.at
+        head = Head(Pointer(write_offset.fid, last), write_offset.at, write_offset.max_ts)
         writes.head(head)
         return head, raw
 
@@ -260,13 +261,13 @@ class Writer:
         largest: list[int] = []
         judged: list[tuple[Envelope, bytes, Written]] = []
         for submission in batch.submissions:
-            verdicts: list[Verdict] = []
-            written = Written(verdicts, [])
+            results: list[Result] = []
+            written = Written(results, [])
             batch.reports.append((submission, written))
             for envelope, payload in zip(submission.scanned(), submission.payloads, strict=True):
-                verdict = self._matcher.judge(envelope, payload)
-                verdicts.append(verdict)
-                if verdict.write:
+                result = self._matcher.judge(envelope, payload)
+                results.append(result)
+                if result.write:
                     judged.append((envelope, payload, written))
                     payloads.append(payload)
                     largest.append(max(envelope.start_ts, envelope.commit_ts))
@@ -351,10 +352,10 @@ def _failed(submission: Submission, written: Written | None, error: BinlogError)
     write stays pending only if another request wrote it. If the submission was not judged completely, every binlog
     counts as possibly written.
     """
-    if written is not None and len(written.verdicts) == len(submission.payloads):
-        return Written([Verdict(v.fate, v.write, error) for v in written.verdicts], [])
+    if written is not None and len(written.results) == len(submission.payloads):
+        return Written([Result(v.kind, v.write, error) for v in written.results], [])
     return _all_unknown(submission, error)
 
 
 def _all_unknown(submission: Submission, error: BinlogError) -> Written:
-    return Written([Verdict(Fate.SKIPPED, True, error)] * len(submission.payloads), [])
+    return Written([Result(ResultKind.SKIPPED, True, error)] * len(submission.payloads), [])

@@ -30,8 +30,8 @@ class Stored(Protocol):
     def outcome(self, start_ts: int) -> int | None: ...
 
 
-class Fate(Enum):
-    """The result for a binlog."""
+class ResultKind(Enum):
+    """What became of a binlog."""
 
     PENDING = "prewrite stored, its outcome is not"
     SETTLED = "commit or rollback stored"
@@ -51,25 +51,26 @@ class Prewrite(NamedTuple):
     ddl_job_id: int
 
 
-class Verdict(NamedTuple):
-    """The decision about a binlog. `fate`: its result once it is written. `write`: whether it goes into the log.
+class Result(NamedTuple):
+    """The result for a binlog. `kind`: what becomes of it once it is written. `write`: whether it goes into the log.
     `error`: why it is refused."""
 
-    fate: Fate
+    kind: ResultKind
     write: bool
     error: BinlogError | None = None
 
 
 class Written(NamedTuple):
-    """The results of binlogs that were submitted together: `verdicts` parallel to them, and `visible`, the commit_ts of
-    the commits that became visible. No verdicts: all of them were usual (pump.store.usual_binlogs) and were written."""
+    """The results of binlogs that were submitted together: `results` parallel to them, and `visible`, the commit_ts of
+    the commits that became visible. No results: all of them took the fast path (pump.store.fast_path) and were
+    written."""
 
-    verdicts: Sequence[Verdict]
+    results: Sequence[Result]
     visible: list[int]
 
 
 @dataclass(slots=True)
-class Place:
+class WriteOffset:
     """The offset in a file at which the next record begins, and the largest ts of the file up to there. Writing records
     advances it."""
 
@@ -82,12 +83,12 @@ COMPARED_BYTES_MIN = 4 << 20  # a larger payload is compared with the log piece 
 
 RECENT_MAX = 1 << 15
 
-WRITE_PENDING = Verdict(Fate.PENDING, True)
-WRITE_SETTLED = Verdict(Fate.SETTLED, True)
-WRITE_COMPLETE = Verdict(Fate.COMPLETE, True)
-WRITE_FAKE = Verdict(Fate.FAKE, True)
-REPEATED = Verdict(Fate.REPEATED, False)
-SKIPPED = Verdict(Fate.SKIPPED, False)
+WRITE_PENDING = Result(ResultKind.PENDING, True)
+WRITE_SETTLED = Result(ResultKind.SETTLED, True)
+WRITE_COMPLETE = Result(ResultKind.COMPLETE, True)
+WRITE_FAKE = Result(ResultKind.FAKE, True)
+REPEATED = Result(ResultKind.REPEATED, False)
+SKIPPED = Result(ResultKind.SKIPPED, False)
 
 
 def check(envelope: Envelope) -> None:
@@ -177,25 +178,25 @@ class Matcher:
         """Remember that something is stored under `ts`."""
         self._recent.add(ts)
 
-    def judge(self, envelope: Envelope, payload: bytes) -> Verdict:
+    def judge(self, envelope: Envelope, payload: bytes) -> Result:
         """Decide about a binlog. Errors are returned, not raised, so that one bad binlog does not stop its batch."""
         start_ts, commit_ts = envelope.start_ts, envelope.commit_ts
         if start_ts == 0:
             return SKIPPED
         if envelope.tp == BinlogType.PREWRITE:
-            verdict = self._prewrite(start_ts, payload)
+            result = self._prewrite(start_ts, payload)
         elif envelope.tp == BinlogType.COMMIT:
-            verdict = self._commit(start_ts, commit_ts)
+            result = self._commit(start_ts, commit_ts)
         elif start_ts == commit_ts:
-            verdict = self._fake(commit_ts)
+            result = self._fake(commit_ts)
         else:
-            verdict = self._rollback(start_ts)
-        if verdict.write:
+            result = self._rollback(start_ts)
+        if result.write:
             self.note(start_ts)
             if commit_ts:
                 self.note(commit_ts)
             self.grow(max(start_ts, commit_ts))
-        return verdict
+        return result
 
     def grow(self, ts: int) -> None:
         """Raise `largest_ts` to an accepted ts."""
@@ -213,12 +214,14 @@ class Matcher:
     def _occupied(self, ts: int) -> bool:
         return ts in self.used or (not self.is_new(ts) and self.stored.pointer(ts) is not None)
 
-    def _prewrite(self, start_ts: int, payload: bytes) -> Verdict:
+    def _prewrite(self, start_ts: int, payload: bytes) -> Result:
         if self.is_new(start_ts):
             return self._new_prewrite(start_ts, payload)
         outcome = self.outcome(start_ts)
         if outcome == 0:
-            return Verdict(Fate.SKIPPED, False, RolledBack(f"prewrite of start_ts {start_ts}: it was rolled back here"))
+            return Result(
+                ResultKind.SKIPPED, False, RolledBack(f"prewrite of start_ts {start_ts}: it was rolled back here")
+            )
         if self._occupied(start_ts):
             return self._repeated_prewrite(start_ts, payload)
         if outcome is None:
@@ -228,12 +231,12 @@ class Matcher:
         self.used[start_ts] = None
         return WRITE_COMPLETE
 
-    def _new_prewrite(self, start_ts: int, payload: bytes) -> Verdict:
+    def _new_prewrite(self, start_ts: int, payload: bytes) -> Result:
         self.prewrites[start_ts] = payload
         self.used[start_ts] = None
         return WRITE_PENDING
 
-    def _repeated_prewrite(self, start_ts: int, payload: bytes) -> Verdict:
+    def _repeated_prewrite(self, start_ts: int, payload: bytes) -> Result:
         """Decide about a prewrite whose ts is in use. A client repeats an unanswered prewrite with the same bytes;
         other bytes are another binlog, which is refused."""
         before = self.prewrites.get(start_ts)
@@ -246,19 +249,19 @@ class Matcher:
             try:
                 before = self.read(pointer)
             except DamagedRecord as error:
-                return Verdict(Fate.SKIPPED, False, error)
+                return Result(ResultKind.SKIPPED, False, error)
         if before != payload:
             return _refuse(f"prewrite of start_ts {start_ts}: another binlog is stored under that ts")
         return REPEATED
 
-    def _commit(self, start_ts: int, commit_ts: int) -> Verdict:
+    def _commit(self, start_ts: int, commit_ts: int) -> Result:
         if start_ts not in self.unmatched or start_ts in self.outcomes:
             outcome = self.outcome(start_ts)
             if outcome == commit_ts:
                 return REPEATED
             if outcome == 0:
                 refusal = RolledBack(f"commit of start_ts {start_ts} at {commit_ts}: a rollback is stored already")
-                return Verdict(Fate.SKIPPED, False, refusal)
+                return Result(ResultKind.SKIPPED, False, refusal)
             if outcome is not None:
                 return _refuse(f"commit of start_ts {start_ts} at {commit_ts}: commit_ts {outcome} is stored already")
         if self._occupied(commit_ts):
@@ -267,7 +270,7 @@ class Matcher:
         self.used[commit_ts] = None
         return WRITE_SETTLED
 
-    def _rollback(self, start_ts: int) -> Verdict:
+    def _rollback(self, start_ts: int) -> Result:
         if start_ts not in self.unmatched or start_ts in self.outcomes:
             outcome = self.outcome(start_ts)
             if outcome == 0:
@@ -277,7 +280,7 @@ class Matcher:
         self.outcomes[start_ts] = 0
         return WRITE_SETTLED
 
-    def _fake(self, ts: int) -> Verdict:
+    def _fake(self, ts: int) -> Result:
         if self._occupied(ts):
             return SKIPPED
         self.used[ts] = None
@@ -360,24 +363,24 @@ def enter(
     matcher: Matcher,
     batch: Batch,
     parts: list[bytes],
-    place: Place,
+    write_offset: WriteOffset,
 ) -> Written:
     """Judge binlogs in order. Append the records of accepted ones to `parts` and put their keys into the batch."""
-    verdicts: list[Verdict] = []
+    results: list[Result] = []
     visible: list[int] = []
     for envelope, payload in zip(envelopes, payloads, strict=True):
-        verdict = matcher.judge(envelope, payload)
-        verdicts.append(verdict)
-        if verdict.write:
-            commit_ts = matcher.record(batch, envelope, payload, Pointer(place.fid, place.at))
+        result = matcher.judge(envelope, payload)
+        results.append(result)
+        if result.write:
+            commit_ts = matcher.record(batch, envelope, payload, Pointer(write_offset.fid, write_offset.at))
             if commit_ts:
                 visible.append(commit_ts)
             parts.append(encode_header(payload))
             parts.append(payload)
-            place.at += HEADER_BYTES + len(payload)
-            place.max_ts = max(place.max_ts, envelope.start_ts, envelope.commit_ts)
-    return Written(verdicts, visible)
+            write_offset.at += HEADER_BYTES + len(payload)
+            write_offset.max_ts = max(write_offset.max_ts, envelope.start_ts, envelope.commit_ts)
+    return Written(results, visible)
 
 
-def _refuse(detail: str) -> Verdict:
-    return Verdict(Fate.SKIPPED, False, Conflict(detail))
+def _refuse(detail: str) -> Result:
+    return Result(ResultKind.SKIPPED, False, Conflict(detail))

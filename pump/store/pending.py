@@ -79,7 +79,7 @@ class PendingSet:
         self._reserved.remove(ts)
 
     def arrive_all(self, prewrites: Iterable[tuple[int, int, bytes]], since_s: float) -> None:
-        """Do `arrive` for usual prewrites that were read together. `prewrites`: start_ts, size, prewrite_key of
+        """Do `arrive` for fast-path prewrites that were read together. `prewrites`: start_ts, size, prewrite_key of
         each."""
         entries, heap = self._entries, self._heap
         for start_ts, size, key in prewrites:

@@ -8,14 +8,14 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from pump.errors import NotResolved
-from pump.index.keys import FLAG_DAMAGED, FLAG_PASSED
+from pump.index.keys import FLAG_DAMAGED, FLAG_SKIPPED
 from pump.index.leveldb import Index
 from pump.log.record import Pointer
 from pump.log.value_log import ValueLog
-from pump.pull.batch_end import BatchPlan, Limits, plan_batch
-from pump.pull.binlog_parts import Part
-from pump.pull.pass_over import Passed, pass_over
+from pump.pull.batch_end import BatchLimits, BatchPlan, plan_batch
+from pump.pull.binlog_parts import BinlogPart
 from pump.pull.ranges import Chunk, Reader
+from pump.pull.skip import Skipped, skip_binlog
 from pump.store.pending import Resolved
 
 PLAN_INLINE_ENTRIES = 512  # a batch of fewer entries is planned without a thread
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class ReadPath:
-    """Reads what a store serves. Nothing here writes but `pass_over`, which marks one damaged binlog in the index."""
+    """Reads what a store serves. Nothing here writes but `skip_binlog`, which marks one damaged binlog in the index."""
 
     def __init__(self, index: Index, log: ValueLog, resolved: Resolved) -> None:
         # Parts of the store
@@ -34,7 +34,7 @@ class ReadPath:
         # Owned by this object
         self._reader = Reader(index, log)  # any thread
 
-    async def plan(self, after_ts: int, resolved_ts: int, limits: Limits) -> BatchPlan:
+    async def plan(self, after_ts: int, resolved_ts: int, limits: BatchLimits) -> BatchPlan:
         """Plan a batch that begins after `after_ts`. `resolved_ts` must have been resolved before this call."""
         entries = iter(self._index.completes(after_ts, resolved_ts))
         first = list(islice(entries, PLAN_INLINE_ENTRIES))
@@ -51,20 +51,20 @@ class ReadPath:
         PurgedPosition."""
         if until_ts > self._resolved.ts:
             raise NotResolved(until_ts, self._resolved.ts)
-        plan = await self.plan(after_ts, until_ts, Limits(0))
+        plan = await self.plan(after_ts, until_ts, BatchLimits(0))
         self._reader.check_position(after_ts)  # after the index was read, as in a pull
         return plan
 
     def pull(
         self, after_ts: int, until_ts: int, *, bytes_max: int, fakes: bool = False, part_bytes_max: int = 0
-    ) -> AsyncIterator[Chunk | Part]:
+    ) -> AsyncIterator[Chunk | BinlogPart]:
         """Yield all complete binlogs in (after_ts, until_ts] in chunks, and binlogs above `part_bytes_max` bytes in
         parts (0: no parts). Raises NotResolved, PurgedPosition, DamagedRecord."""
         return self.pull_as(iter, after_ts, until_ts, bytes_max=bytes_max, fakes=fakes, part_bytes_max=part_bytes_max)
 
     async def pull_as(
         self,
-        shape: Callable[[Iterator[Chunk | Part]], Iterator[_T]],
+        shape: Callable[[Iterator[Chunk | BinlogPart]], Iterator[_T]],
         after_ts: int,
         until_ts: int,
         *,
@@ -98,11 +98,11 @@ class ReadPath:
         5)."""
         commit_ts = self._index.outcome(start_ts) or 0
         complete = self._index.complete(commit_ts) if commit_ts else None
-        return commit_ts if complete is not None and not complete.flags & (FLAG_DAMAGED | FLAG_PASSED) else 0
+        return commit_ts if complete is not None and not complete.flags & (FLAG_DAMAGED | FLAG_SKIPPED) else 0
 
-    async def pass_over(self, commit_ts: int, *, dry_run: bool) -> Passed:
-        """See passing.pass_over."""
-        return await asyncio.to_thread(pass_over, self._index, self._reader, commit_ts, dry_run=dry_run)
+    async def skip_binlog(self, commit_ts: int, *, dry_run: bool) -> Skipped:
+        """See pump.pull.skip.skip_binlog."""
+        return await asyncio.to_thread(skip_binlog, self._index, self._reader, commit_ts, dry_run=dry_run)
 
     @property
     def purged_ts(self) -> int:

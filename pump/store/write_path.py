@@ -14,13 +14,13 @@ from pump.errors import NoSuchPrewrite, Stopping, TooLarge
 from pump.index.leveldb import Index
 from pump.log.value_log import ValueLog
 from pump.store.counters import LATE_KEPT, Counters
+from pump.store.fast_path import FastBinlogs, fast_prewrites, scan_fast
 from pump.store.group_commit import Submission, Writer
-from pump.store.matcher import Fate, Written, check, is_fake
+from pump.store.matcher import ResultKind, Written, check, is_fake
 from pump.store.options import StoreOptions
 from pump.store.pending import PendingSet
 from pump.store.resolver import Resolver
 from pump.store.space import Space, lacks_room
-from pump.store.usual_binlogs import Usual, scan_usual, usual_prewrites
 
 ALARM_INTERVAL_S = 1.0
 REFUSED_UNTIL = {False: "restart the pump", True: "the pump goes on by itself when the disk has room"}
@@ -104,7 +104,7 @@ class WritePath:
             await self._queue_when_room(submission)
         results, ahead = await answer
         for place in ahead:
-            results[place] = await self._look_again(payloads[place], refuse_prewrites)
+            results[place] = await self._check_again(payloads[place], refuse_prewrites)
         return results
 
     def submit(self, payloads: Sequence[bytes], done: Done, *, refuse_prewrites: str = "") -> None:
@@ -215,51 +215,52 @@ class WritePath:
     def _admit(self, payloads: Sequence[bytes], done: Done, refuse_prewrites: str) -> Submission | None:
         """Make a submission of the binlogs of a call that may be written. If there are none, call `done` and return
         None. Raises Stopping once the store is sealed."""
-        usual = self._usual(payloads, refuse_prewrites)
-        if usual is not None:
-            return self._usual_submission(usual, payloads, done)
+        fast = self._scan_fast(payloads, refuse_prewrites)
+        if fast is not None:
+            return self._fast_submission(fast, payloads, done)
         checked = self._check(payloads, refuse_prewrites)
         if checked.payloads:
             return self._submission(checked, done)
         self._tell(checked, done)
         return None
 
-    def _usual(self, payloads: Sequence[bytes], refuse_prewrites: str) -> Usual | None:
-        """Scan usual binlogs. Return None if one of them is not usual, or if each binlog must be checked by itself."""
+    def _scan_fast(self, payloads: Sequence[bytes], refuse_prewrites: str) -> FastBinlogs | None:
+        """Scan binlogs for the fast path. Return None if one of them has another shape, or if each binlog must be
+        checked by itself."""
         if refuse_prewrites or self._sealed or self._space.full or self._log.broken is not None:
             return None
-        usual = scan_usual(payloads)
-        if usual is None or usual.largest_bytes > self._bytes_max:
+        fast = scan_fast(payloads)
+        if fast is None or fast.largest_bytes > self._bytes_max:
             return None
-        return None if self._horizon.beyond(usual.largest_ts) else usual
+        return None if self._horizon.beyond(fast.largest_ts) else fast
 
-    def _usual_submission(self, usual: Usual, payloads: Sequence[bytes], done: Done) -> Submission:
-        self._pending.arrive_all(usual_prewrites(usual, payloads), time.monotonic())
+    def _fast_submission(self, fast: FastBinlogs, payloads: Sequence[bytes], done: Done) -> Submission:
+        self._pending.arrive_all(fast_prewrites(fast, payloads), time.monotonic())
         self.activity += len(payloads)
 
         def report(written: Written) -> None:
             results: Results = [None] * len(payloads)
             self._under_way -= 1
             try:
-                if written.verdicts:
+                if written.results:
                     # Not `submission.scanned()`: the submission refers to this function. In a reference cycle, its
                     # payloads would stay in memory until the garbage collector runs.
                     self._account([scan(payload) for payload in payloads], written)
-                    results = [verdict.error for verdict in written.verdicts]
+                    results = [result.error for result in written.results]
                     self.counters.refused += len(results) - results.count(None)
                 else:
-                    self._account_usual(usual, written)
+                    self._account_fast(fast, written)
             except Exception as error:  # noqa: BLE001  see _unaccounted
                 results = [_unaccounted(error)] * len(payloads)
             done(results, ())
 
         self._under_way += 1
-        return Submission(payloads, usual.size, report, usual=usual)
+        return Submission(payloads, fast.size, report, fast=fast)
 
     def _submission(self, checked: _Checked, done: Done) -> Submission:
         def report(written: Written) -> None:
             self._under_way -= 1
-            errors: Results = [verdict.error for verdict in written.verdicts]
+            errors: Results = [result.error for result in written.results]
             try:
                 self._account(checked.envelopes, written)
             except Exception as mistake:  # noqa: BLE001  see _unaccounted
@@ -319,7 +320,7 @@ class WritePath:
             envelope.tp == BinlogType.ROLLBACK and envelope.start_ts in self._pending
         )
 
-    async def _look_again(self, payload: bytes, refuse_prewrites: str) -> BinlogError | None:
+    async def _check_again(self, payload: bytes, refuse_prewrites: str) -> BinlogError | None:
         """Handle a binlog that seems too far ahead: query the timestamp source, then write or refuse the binlog."""
         try:
             await self._resolver.refresh()
@@ -349,28 +350,28 @@ class WritePath:
 
     # After the writer
 
-    def _account_usual(self, usual: Usual, written: Written) -> None:
-        """Do what `_account` does for usual binlogs that were all written."""
-        binlogs = usual.binlogs
+    def _account_fast(self, fast: FastBinlogs, written: Written) -> None:
+        """Do what `_account` does for fast-path binlogs that were all written."""
+        binlogs = fast.binlogs
         self._pending.stored_all(start_ts for start_ts, commit_ts, _, _ in binlogs if not commit_ts)
         self._pending.settled_all(start_ts for start_ts, commit_ts, _, _ in binlogs if commit_ts)
         self.counters.written += len(binlogs)
         self._visible(written.visible, left=True)
 
     def _account(self, envelopes: Sequence[Envelope], written: Written) -> None:
-        """Update the pending set with the writer's verdicts. The commits are already visible: a prewrite leaves the set
+        """Update the pending set with the writer's results. The commits are already visible: a prewrite leaves the set
         only after its commit is visible (correctness rule 3: pending prewrites survive a restart)."""
         pending = self._pending
         held_back = len(pending)
-        for envelope, verdict in zip(envelopes, written.verdicts, strict=True):
+        for envelope, result in zip(envelopes, written.results, strict=True):
             if envelope.tp == BinlogType.PREWRITE:
-                if (verdict.write and verdict.fate is Fate.PENDING) or (verdict.error is not None and verdict.write):
+                if (result.write and result.kind is ResultKind.PENDING) or (result.error is not None and result.write):
                     pending.stored(envelope.start_ts)
                 else:
                     pending.refused(envelope.start_ts)
-            elif verdict.error is None and not is_fake(envelope):  # a fake settles no prewrite, stored or not
+            elif result.error is None and not is_fake(envelope):  # a fake settles no prewrite, stored or not
                 pending.settled(envelope.start_ts)
-            if verdict.write and verdict.error is None:
+            if result.write and result.error is None:
                 self.counters.written += 1
         self._visible(written.visible, left=len(pending) < held_back)
 

@@ -37,7 +37,7 @@ def far_behind(drainers: Sequence[NodeStatus], *, purged_ts: int, retention: tim
 
 
 class DrainerLag:
-    """Reports drainers that are far behind. `run` checks every `interval_s` seconds until cancelled; `look` checks
+    """Reports drainers that are far behind. `run` checks every `interval_s` seconds until cancelled; `poll` checks
     once."""
 
     def __init__(self, store: Store, registry: Registry, retention: timedelta) -> None:
@@ -50,12 +50,12 @@ class DrainerLag:
         while True:
             await asyncio.sleep(interval_s)
             try:
-                await self.look()
+                await self.poll()
                 outage.over()
             except BinlogError as error:
                 outage.failed(error=error)
 
-    async def look(self) -> list[NodeStatus]:
+    async def poll(self) -> list[NodeStatus]:
         """Count, log and return the drainers that are far behind. Raises EtcdError, DrainerUnreadable."""
         purged_ts = self._store.reads.purged_ts
         found = far_behind(await drainers_of(self._registry), purged_ts=purged_ts, retention=self._retention)

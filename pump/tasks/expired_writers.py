@@ -25,7 +25,7 @@ from pump.store.gauges import EXPIRED_WRITERS
 from pump.store.pending import Pending
 from pump.store.store import Store
 
-LOOK_INTERVAL_S = 0.5
+POLL_INTERVAL_S = 0.5
 AGE_S = 0.5  # a younger prewrite is probably being committed; checking it would cost an etcd read per transaction
 SETTLED_AT_ONCE_MAX = 1000
 SAY_INTERVAL_S = 60.0
@@ -35,7 +35,7 @@ _log = get_logger("pump.tasks.expired_writers")
 
 
 class ExpiredWriters:
-    """`run` checks every LOOK_INTERVAL_S seconds until cancelled; `look` checks once."""
+    """`run` checks every POLL_INTERVAL_S seconds until cancelled; `poll` checks once."""
 
     def __init__(self, store: Store, etcd: Etcd, *, age_s: float = AGE_S) -> None:
         self._store = store
@@ -46,13 +46,13 @@ class ExpiredWriters:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
             try:
-                await self.look()
+                await self.poll()
             except BinlogError as error:
                 self._log_failure(error)
 
-    async def look(self) -> int:
+    async def poll(self) -> int:
         """Settle the prewrites of expired writers. Return how many were settled. Raises EtcdError if the living writers
         cannot be read; then none is settled."""
         # Pending prewrites first, then the living writers: a writer registers before it sends its first prewrite.

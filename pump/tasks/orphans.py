@@ -57,7 +57,7 @@ class Upstream:
 
 
 class Orphans:
-    """`run` checks every INTERVAL_S seconds until cancelled; `look` checks once."""
+    """`run` checks every INTERVAL_S seconds until cancelled; `poll` checks once."""
 
     def __init__(
         self,
@@ -94,12 +94,12 @@ class Orphans:
         while True:
             await asyncio.sleep(min(INTERVAL_S, self._age_s))
             try:
-                await self.look()
+                await self.poll()
                 outage.over()
             except BinlogError as error:
                 outage.failed(error=error)
 
-    async def look(self) -> int:
+    async def poll(self) -> int:
         """Settle the old prewrites whose outcome is found. Return how many of them remain pending."""
         old = self._store.pending_older_than(self._age_s)[:ASKED_MAX]
         if not old:

@@ -17,10 +17,10 @@ from pumpclient.ctl.exit_codes import code_of
 from pumpclient.ctl.options import DONE, USAGE, Options, UsageError, parse, usage
 from pumpclient.ctl.output import Output, form_of, open_output
 from pumpclient.ctl.reaching import why_unreachable
-from pumpclient.ctl.session import Session, open_session
+from pumpclient.ctl.session import CommandSession, open_session
 from pumpclient.ctl.watch import watch
 
-Command = Callable[[Session], Awaitable[None]]
+Command = Callable[[CommandSession], Awaitable[None]]
 INTERRUPTED = 130  # a shell's exit code for SIGINT
 
 COMMANDS: Mapping[str, Command] = {
@@ -35,7 +35,7 @@ COMMANDS: Mapping[str, Command] = {
     "generate_meta": meta.generate_meta,
     "inspect": settle.inspect,
     "settle": settle.settle,
-    "pass-over": passing.pass_over,
+    "pass-over": passing.skip_binlog,
     "reset-tso-bound": bound.reset,
 }
 

@@ -19,7 +19,7 @@ from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 
 from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.errors import CommandError, Refused
-from pumpclient.ctl.session import Session
+from pumpclient.ctl.session import CommandSession
 
 # A position up to this far ahead of this machine's clock is believed to have really been reached.
 AHEAD_MAX_MS = 86_400_000
@@ -46,7 +46,7 @@ def decide(*, stored: bytes | None, now_ms: int, positions: Sequence[tuple[str, 
     return Reset(None if fine else wanted_ms, above)
 
 
-async def reset(session: Session) -> None:
+async def reset(session: CommandSession) -> None:
     """Report the bound and the positions, and lower the bound unless -dry-run is given."""
     source = await session.etcd.get(SOURCE_KEY)
     if source is None or source.value != b"own":
@@ -77,7 +77,7 @@ async def reset(session: Session) -> None:
     )
 
 
-async def _positions(session: Session) -> list[tuple[str, int]]:
+async def _positions(session: CommandSession) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     for kind in ("pumps", "drainers"):
         listing = await session.registry.list(kind)
@@ -93,7 +93,7 @@ def _name(kind: str, status: NodeStatus) -> str:
     return f"{kind.removesuffix('s')} {status.node_id} ({status.state})"
 
 
-def _show(session: Session, stored: KV | None, now_ms: int, reset: Reset) -> None:
+def _show(session: CommandSession, stored: KV | None, now_ms: int, reset: Reset) -> None:
     text = stored.value[:40].decode(errors="replace") if stored else "absent"
     bound_ms = int(text) if text.isdigit() else None
     session.out.done(
@@ -113,7 +113,7 @@ def _show(session: Session, stored: KV | None, now_ms: int, reset: Reset) -> Non
         )
 
 
-def _check(session: Session, leader: KV | None, reset: Reset) -> None:
+def _check(session: CommandSession, leader: KV | None, reset: Reset) -> None:
     """Raise Refused if an obstacle exists. A dry run only reports it."""
     obstacles: list[str] = []
     if leader is not None:
@@ -131,7 +131,7 @@ def _check(session: Session, leader: KV | None, reset: Reset) -> None:
         session.out.problem("the command would be refused", why=obstacle)
 
 
-async def _confirm(session: Session, bound_ms: int) -> None:
+async def _confirm(session: CommandSession, bound_ms: int) -> None:
     await confirm(
         session.options,
         refusal="lowering the bound cannot be undone: confirm with -yes, or preview with -dry-run",

@@ -11,12 +11,12 @@ from binlog.cluster.registry import Kind
 from binlog.runtime.http import NoAnswer, put
 
 from pumpclient.ctl.errors import CommandError, NodeSilent, Refused
-from pumpclient.ctl.session import Session
+from pumpclient.ctl.session import CommandSession
 
 OK = 200  # the code inside the JSON; the HTTP status is always 200
 
 
-async def ask(session: Session, kind: Kind, action: str) -> None:
+async def ask(session: CommandSession, kind: Kind, action: str) -> None:
     """Send PUT /state/<node id>/<action> to the node. Return when it has agreed; it then takes as long as it needs.
 
     Raises NodeSilent, or Refused if the node refuses (the original's tool ignores a refusal).
@@ -32,7 +32,7 @@ async def ask(session: Session, kind: Kind, action: str) -> None:
             f"{what} {node_id} ({record.status.state}) does not answer: {error}. If its status page is off, send it "
             f"SIGTERM to pause it; if it will never return: binlogctl update-{what} -node-id {node_id} -state offline"
         ) from error
-    code, message = _verdict(body)
+    code, message = _result(body)
     if code != OK:
         raise (CommandError if code is None else Refused)(f"{what} {node_id} at {place}: {message}")
     session.out.done("Apply action on node success", action=action, type=what, node=node_id, at=place, answer=message)
@@ -45,7 +45,7 @@ def place_of(status: NodeStatus) -> str:
     return (status.label or {}).get(STATUS_LABEL) or status.host
 
 
-def _verdict(body: bytes) -> tuple[object, str]:
+def _result(body: bytes) -> tuple[object, str]:
     try:
         document: Any = json.loads(body)
         return document["code"], str(document["message"])

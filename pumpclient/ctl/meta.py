@@ -15,7 +15,7 @@ from binlog.cluster.timestamp import connect_timestamps
 from binlog.cluster.tso import physical_ms
 
 from pumpclient.ctl.errors import Misused
-from pumpclient.ctl.session import Session
+from pumpclient.ctl.session import CommandSession
 
 SAVEPOINT = "savepoint"
 
@@ -58,7 +58,7 @@ def write_savepoint(directory: Path, text: str) -> Path:
     return path
 
 
-async def generate_meta(session: Session) -> None:
+async def generate_meta(session: CommandSession) -> None:
     zone = parse_zone(session.options.time_zone) if session.options.time_zone else None
     timestamps = await connect_timestamps(session.etcd, session.section, session.security)
     try:

@@ -12,7 +12,7 @@ from binlog.cluster.tso import format_local, physical_ms
 
 from pumpclient.ctl.errors import Misused
 from pumpclient.ctl.output import Listing
-from pumpclient.ctl.session import Session
+from pumpclient.ctl.session import CommandSession
 
 # Pumps write their record every 2 s, drainers every second (`R-07`).
 HEARTBEAT_OLD_S = 15.0
@@ -59,7 +59,7 @@ def facts_of(status: NodeStatus, kind: Kind, *, now_s: float) -> dict[str, Any]:
     }
 
 
-async def query(session: Session, kind: Kind) -> None:
+async def query(session: CommandSession, kind: Kind) -> None:
     """List one row per node. Offline nodes are listed only with -show-offline-nodes."""
     listing = await session.registry.list(kind)
     all_of_them = session.options.show_offline_nodes
@@ -74,7 +74,7 @@ async def query(session: Session, kind: Kind) -> None:
         session.out.problem("a record cannot be read", key=key)
 
 
-async def update(session: Session, kind: Kind) -> None:
+async def update(session: CommandSession, kind: Kind) -> None:
     """Write -state into the record without contacting the node. For dead nodes; may lose data.
 
     The write is conditional on the record as it was read, so that a node which is alive after all is not overwritten.

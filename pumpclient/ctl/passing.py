@@ -7,17 +7,17 @@ from binlog.pb import pump_ext_pb2 as pb
 
 from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.errors import Misused
-from pumpclient.ctl.session import Session
+from pumpclient.ctl.session import CommandSession
 
 
-async def pass_over(session: Session) -> None:
+async def skip_binlog(session: CommandSession) -> None:
     """Make the pump -node-id serve the binlog -commit-ts without its rows. With -dry-run, only report it."""
     options = session.options
     if not options.commit_ts:
         raise Misused("-commit-ts is required: the errors of the drainer and the pump contain it")
     record = await session.record("pumps")
     host = record.status.host
-    binlog = await session.pass_over(host, options.commit_ts, dry_run=True)
+    binlog = await session.skip_binlog(host, options.commit_ts, dry_run=True)
     facts: dict[str, object] = {
         "node_id": options.node_id,
         "commit_ts": options.commit_ts,
@@ -27,17 +27,17 @@ async def pass_over(session: Session) -> None:
         "why": binlog.why,
     }
     if not binlog.why:
-        session.out.done("the binlog is already passed over", **facts)
+        session.out.done("the binlog is already skipped", **facts)
         return
     if options.dry_run:
-        session.out.done("the binlog would be passed over: its rows would be lost downstream", **facts)
+        session.out.done("the binlog would be skipped: its rows would be lost downstream", **facts)
         return
     await _confirm(session, binlog)
-    await session.pass_over(host, options.commit_ts, dry_run=False)
-    session.out.done("the binlog is passed over: its rows are lost downstream", **facts)
+    await session.skip_binlog(host, options.commit_ts, dry_run=False)
+    session.out.done("the binlog is skipped: its rows are lost downstream", **facts)
 
 
-async def _confirm(session: Session, binlog: pb.PassOverResp) -> None:
+async def _confirm(session: CommandSession, binlog: pb.PassOverResp) -> None:
     await confirm(
         session.options,
         refusal="the rows of this binlog will be lost downstream: confirm with -yes, or preview with -dry-run",

@@ -39,7 +39,7 @@ _KINDS = {
 
 
 @dataclass(slots=True)
-class Session:
+class CommandSession:
     """One run of binlogctl against one cluster. `out` receives its output."""
 
     options: Options
@@ -71,7 +71,7 @@ class Session:
         request = pb.SettleReq(cluster_id=await self.cluster_id(), start_ts=start_ts, commit_ts=commit_ts)
         return await self._call(host, "Settle", request)  # type: ignore[no-any-return]
 
-    async def pass_over(self, host: str, commit_ts: int, *, dry_run: bool) -> pb.PassOverResp:
+    async def skip_binlog(self, host: str, commit_ts: int, *, dry_run: bool) -> pb.PassOverResp:
         request = pb.PassOverReq(cluster_id=await self.cluster_id(), commit_ts=commit_ts, dry_run=dry_run)
         return await self._call(host, "PassOver", request)  # type: ignore[no-any-return]
 
@@ -117,7 +117,7 @@ class Session:
 
 
 @contextlib.asynccontextmanager
-async def open_session(options: Options, out: Output) -> AsyncIterator[Session]:
+async def open_session(options: Options, out: Output) -> AsyncIterator[CommandSession]:
     """Connect to the cluster. Raises ConfigError or ValueError for invalid settings."""
     security = Security(options.ssl_ca, options.ssl_cert, options.ssl_key) if options.ssl_ca else None
     if security is not None:
@@ -126,6 +126,6 @@ async def open_session(options: Options, out: Output) -> AsyncIterator[Session]:
     section = upstream(options.pd_urls, tso_source=options.tso_source, pd_addr=options.pd_addr)
     etcd = connect_etcd(section.pd_urls, security)
     try:
-        yield Session(options, section, etcd, Registry(etcd), security, out)
+        yield CommandSession(options, section, etcd, Registry(etcd), security, out)
     finally:
         await etcd.close()

@@ -18,7 +18,7 @@ from binlog.tidb.job import Job
 from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, NotFound, Refused
 from pumpclient.ctl.output import Listing
-from pumpclient.ctl.session import Session
+from pumpclient.ctl.session import CommandSession
 from pumpclient.ctl.settle_all import settle_all
 
 _PUMPS = Listing(
@@ -49,7 +49,7 @@ _PENDING = Listing(
 )
 
 
-async def published_commit_ts(session: Session, ddl_job_id: int) -> int | None:
+async def published_commit_ts(session: CommandSession, ddl_job_id: int) -> int | None:
     """Return the FinishedTS of a published job, or None if no such job exists. Job id 0 means none."""
     if ddl_job_id == 0:
         return None
@@ -60,7 +60,7 @@ async def published_commit_ts(session: Session, ddl_job_id: int) -> int | None:
     return None
 
 
-async def _pumps(session: Session) -> Sequence[NodeStatus]:
+async def _pumps(session: CommandSession) -> Sequence[NodeStatus]:
     listing = await session.registry.list("pumps")
     wanted = session.options.node_id
     statuses = [r.status for r in listing.nodes if not wanted or r.status.node_id == wanted]
@@ -69,7 +69,7 @@ async def _pumps(session: Session) -> Sequence[NodeStatus]:
     return [status for status in statuses if wanted or status.state is not State.OFFLINE]
 
 
-async def inspect(session: Session) -> None:
+async def inspect(session: CommandSession) -> None:
     """List the state, positions and pending prewrites of every pump that answers. Raises NodeSilent at the end if one
     did not.
     """
@@ -112,7 +112,9 @@ def _facts(answer: pb.InspectResp) -> dict[str, object]:
     }
 
 
-async def _committed_elsewhere(session: Session, answer: pb.InspectResp, others: Sequence[str]) -> dict[int, int]:
+async def _committed_elsewhere(
+    session: CommandSession, answer: pb.InspectResp, others: Sequence[str]
+) -> dict[int, int]:
     """Map start_ts to commit_ts, for pending prewrites whose commit another pump serves: copies whose clean-up was
     lost.
     """
@@ -126,7 +128,7 @@ async def _committed_elsewhere(session: Session, answer: pb.InspectResp, others:
 
 
 async def _pending(
-    session: Session, node_id: str, pending: pb.PendingPrewrite, elsewhere: int = 0
+    session: CommandSession, node_id: str, pending: pb.PendingPrewrite, elsewhere: int = 0
 ) -> dict[str, object]:
     """Return the facts of one pending prewrite, with advice if there is any."""
     key: bytes = pending.prewrite_key  # the stub types allow None, the wire does not
@@ -152,7 +154,7 @@ async def _pending(
     return facts
 
 
-async def settle(session: Session) -> None:
+async def settle(session: CommandSession) -> None:
     """Settle pending prewrites.
 
     With -start-ts: end that prewrite on -node-id. With -all: end every old one. With neither: list the pending ones.
@@ -181,7 +183,7 @@ async def settle(session: Session) -> None:
     session.out.done("settled", node_id=status.node_id, start_ts=options.start_ts, how=how)
 
 
-def _check_decision(session: Session) -> None:
+def _check_decision(session: CommandSession) -> None:
     options = session.options
     if bool(options.commit_ts) == options.rollback:
         raise Misused("-commit-ts N or -rollback is required")
@@ -189,7 +191,7 @@ def _check_decision(session: Session) -> None:
         raise Misused(f"commit ts {options.commit_ts} is not after start ts {options.start_ts}")
 
 
-async def _find(session: Session, status: NodeStatus) -> pb.PendingPrewrite:
+async def _find(session: CommandSession, status: NodeStatus) -> pb.PendingPrewrite:
     answer = await session.inspect(status.host, pending_max=10_000)
     for pending in answer.pending:
         if pending.start_ts == session.options.start_ts:
@@ -197,7 +199,7 @@ async def _find(session: Session, status: NodeStatus) -> pb.PendingPrewrite:
     raise NotFound(f"pump {status.node_id} has no pending prewrite {session.options.start_ts}")
 
 
-async def _check_published(session: Session, pending: pb.PendingPrewrite) -> None:
+async def _check_published(session: CommandSession, pending: pb.PendingPrewrite) -> None:
     """Check that a DDL is committed if and only if its job is published, and at the job's FinishedTS."""
     options = session.options
     if not pending.ddl_job_id or options.force:
@@ -210,7 +212,7 @@ async def _check_published(session: Session, pending: pb.PendingPrewrite) -> Non
         )
 
 
-async def _confirm(session: Session, pending: pb.PendingPrewrite) -> None:
+async def _confirm(session: CommandSession, pending: pb.PendingPrewrite) -> None:
     facts = await _pending(session, session.options.node_id, pending)
     await confirm(
         session.options,

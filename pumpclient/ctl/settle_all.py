@@ -17,7 +17,7 @@ from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.errors import CommandError, Misused, NodeSilent
 from pumpclient.ctl.options import UsageError, seconds_of
 from pumpclient.ctl.output import Listing
-from pumpclient.ctl.session import Session
+from pumpclient.ctl.session import CommandSession
 
 INSPECTED_MAX = 10_000  # a pump returns at most this many in one answer
 
@@ -62,7 +62,7 @@ class Decision:
         }
 
 
-async def settle_all(session: Session, pumps: Sequence[NodeStatus]) -> None:
+async def settle_all(session: CommandSession, pumps: Sequence[NodeStatus]) -> None:
     """List what will be done, then do it unless -dry-run is given. Raises NodeSilent at the end if a pump did not
     answer.
     """
@@ -95,7 +95,7 @@ async def settle_all(session: Session, pumps: Sequence[NodeStatus]) -> None:
 
 
 async def _decide(
-    session: Session, answers: Sequence[tuple[NodeStatus, pb.InspectResp]], older_than_s: float
+    session: CommandSession, answers: Sequence[tuple[NodeStatus, pb.InspectResp]], older_than_s: float
 ) -> list[Decision]:
     found = [(status, pending) for status, answer in answers for pending in answer.pending]
     living = await living_writers(session.etcd)
@@ -114,7 +114,7 @@ async def _decide(
     return decisions
 
 
-async def _confirm(session: Session, count: int) -> None:
+async def _confirm(session: CommandSession, count: int) -> None:
     await confirm(
         session.options,
         refusal=f"settling {count} transactions cannot be undone: confirm with -yes, or preview with -dry-run",
@@ -123,7 +123,7 @@ async def _confirm(session: Session, count: int) -> None:
     )
 
 
-async def _carry_out(session: Session, chosen: Sequence[Decision]) -> None:
+async def _carry_out(session: CommandSession, chosen: Sequence[Decision]) -> None:
     """Settle all prewrites of one pump concurrently over one connection, so that one log sync serves many of them."""
     failed = 0
     for host in dict.fromkeys(decision.host for decision in chosen):

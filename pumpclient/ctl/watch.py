@@ -19,13 +19,13 @@ from rich.text import Text
 from pumpclient.ctl.exit_codes import code_of
 from pumpclient.ctl.options import seconds_of
 from pumpclient.ctl.output import JsonOutput, LogOutput, Output, TableOutput, form_of
-from pumpclient.ctl.session import Session
+from pumpclient.ctl.session import CommandSession
 
-Command = Callable[[Session], Awaitable[None]]
+Command = Callable[[CommandSession], Awaitable[None]]
 Show = Callable[[str], None]
 
 
-async def watch(session: Session, command: Command) -> None:
+async def watch(session: CommandSession, command: Command) -> None:
     """List every -interval until SIGINT or SIGTERM. An error in the first listing is raised; later errors are shown."""
     interval_s = seconds_of(session.options.interval, "-interval")
     form = form_of(session.options.output)

@@ -74,7 +74,7 @@ class Planning:
     next_id: Callable[[], Awaitable[int]]
 
 
-Plan = Callable[[Planning], Awaitable[Statement]]
+MakeStatement = Callable[[Planning], Awaitable[Statement]]
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class DdlRunner:
     _own: asyncio.Lock = field(default_factory=asyncio.Lock)
     _rests: set[asyncio.Future[Job]] = field(default_factory=set)
 
-    async def run(self, plan: Plan) -> Job:
+    async def run(self, plan: MakeStatement) -> Job:
         """Run the statement and return the job as published.
 
         Raises the errors of `plan`, DdlLockTimeout, DdlLockLost, DdlUndecided, and errors of the pump client.
@@ -114,7 +114,7 @@ class DdlRunner:
                     raise
                 raise DdlUndecided("the service was closed while a DDL statement was being published") from None
 
-    async def _prewrite(self, plan: Plan, lock: DdlLock) -> tuple[Job, DdlLock, Use, DdlFields, str]:
+    async def _prewrite(self, plan: MakeStatement, lock: DdlLock) -> tuple[Job, DdlLock, Use, DdlFields, str]:
         await self.refresh()
         start_ts = await self.timestamps.get()
         statement = await plan(Planning(self.catalog, start_ts, self._next_id))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from pumpclient.sdk import statements
-from pumpclient.sdk.ddl import Plan
+from pumpclient.sdk.ddl import MakeStatement
 from pumpclient.sdk.errors import BadDeclaration
 from pumpclient.sdk.statements import Alteration
 from pumpclient.sdk.table import Index
@@ -20,7 +20,7 @@ _TABLE = rf"({_NAME})\s*\.\s*({_NAME})"
 _FLAGS = re.IGNORECASE | re.DOTALL
 
 
-def parse_ddl(statement: str) -> Plan:
+def parse_ddl(statement: str) -> MakeStatement:
     """Return the plan of a statement. Raises BadDeclaration if the grammar above does not include it."""
     text = statement.strip().removesuffix(";").strip()
     for pattern, build in _GRAMMAR:
@@ -41,7 +41,7 @@ def _names(match: re.Match[str]) -> list[str]:
     return [_bare(group) for group in match.groups()]
 
 
-def _alter(match: re.Match[str]) -> Plan:
+def _alter(match: re.Match[str]) -> MakeStatement:
     schema, table = _bare(match[1]), _bare(match[2])
     columns: list[str] = []
     for part in re.split(r",(?=\s*DROP\b)", match[3], flags=_FLAGS):
@@ -52,14 +52,14 @@ def _alter(match: re.Match[str]) -> Plan:
     return statements.alter_table(schema, table, Alteration(drop=tuple(columns)))
 
 
-def _create_index(match: re.Match[str]) -> Plan:
+def _create_index(match: re.Match[str]) -> MakeStatement:
     unique, name, schema, table = bool(match[1]), _bare(match[2]), _bare(match[3]), _bare(match[4])
     key = Index.over(name, [_bare(c) for c in re.findall(_NAME, match[5])], unique=unique)
     change = Alteration(add_unique=(key,)) if unique else Alteration(add_index=(key,))
     return statements.alter_table(schema, table, change)
 
 
-def _drop_index(match: re.Match[str]) -> Plan:
+def _drop_index(match: re.Match[str]) -> MakeStatement:
     name, schema, table = _names(match)
     return statements.alter_table(schema, table, Alteration(drop_index=(name,)))
 
@@ -68,7 +68,7 @@ def _on(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern.replace(" ", r"\s+"), _FLAGS)
 
 
-_GRAMMAR: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Plan]], ...] = (
+_GRAMMAR: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], MakeStatement]], ...] = (
     (_on(rf"CREATE (?:DATABASE|SCHEMA) ({_NAME})"), lambda m: statements.create_database(*_names(m))),
     (_on(rf"DROP (?:DATABASE|SCHEMA) ({_NAME})"), lambda m: statements.drop_database(*_names(m))),
     (_on(rf"DROP TABLE {_TABLE}"), lambda m: statements.drop_table(*_names(m))),

@@ -26,11 +26,11 @@ from pumpclient.pool import NO_LABELS
 from pumpclient.sdk import compare, statements
 from pumpclient.sdk.arguments import of_kind
 from pumpclient.sdk.catalog import Catalog
-from pumpclient.sdk.ddl import DdlRunner, Plan
+from pumpclient.sdk.ddl import DdlRunner, MakeStatement
 from pumpclient.sdk.errors import BadDeclaration, SchemaExists
 from pumpclient.sdk.lease import TTL_S, WriterLease
 from pumpclient.sdk.parse import parse_ddl
-from pumpclient.sdk.places import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S, Places
+from pumpclient.sdk.permits import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S, Permits
 from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.retry import WITHIN_S, run
 from pumpclient.sdk.rowids import RowIds
@@ -69,7 +69,7 @@ class Service:
         timestamps: TimestampSource,
         rowids: RowIds,
         lease: WriterLease | None = None,
-        places: Places | None = None,
+        permits: Permits | None = None,
         on_transaction: OnTransaction | None = None,
     ) -> None:
         """Make a service of existing parts; call `open` next. `lease`: by default one that is renewed in this event
@@ -77,7 +77,7 @@ class Service:
         """
         self._lease = lease or WriterLease(etcd)
         self._under_way = UnderWay()
-        self._places = places or Places()
+        self._permits = permits or Permits()
         self._on_transaction = on_transaction
         self._etcd = etcd
         self.client = client
@@ -129,7 +129,7 @@ class Service:
         and ConfigError, BadDeclaration or TypeError if an argument is invalid.
         """
         check_strategy(strategy)
-        places = Places(in_flight_max=in_flight_max, queue_max=queue_max, queue_wait_s=queue_wait_s)
+        permits = Permits(in_flight_max=in_flight_max, queue_max=queue_max, queue_wait_s=queue_wait_s)
         section, security = upstream_of(pd_urls, options), options.get("security")
         check_labels(strategy, options.get("labels", NO_LABELS), only=options.get("labels_only", False))
         async with contextlib.AsyncExitStack() as made:
@@ -148,7 +148,7 @@ class Service:
                 timestamps=timestamps,
                 rowids=rowids,
                 lease=lease,
-                places=places,
+                permits=permits,
                 on_transaction=on_transaction,
             )
             await service.open()
@@ -206,7 +206,7 @@ class Service:
             rowids=self._rowids,
             lease=self._lease,
             under_way=self._under_way,
-            places=self._places,
+            permits=self._permits,
             on_transaction=self._on_transaction,
         )
 
@@ -223,12 +223,12 @@ class Service:
     @property
     def in_flight(self) -> int:
         """The number of transactions that are being sent."""
-        return self._places.in_flight
+        return self._permits.in_flight
 
     @property
     def queued(self) -> int:
         """The number of transactions that wait in `commit` for others to end."""
-        return self._places.queued
+        return self._permits.queued
 
     async def table(self, schema: str, name: str) -> Table:
         """Return the current handle of a table, whichever service created it. Raises SchemaNotFound."""
@@ -352,7 +352,7 @@ class Service:
         job = await self._ddl.run(parse_ddl(statement))
         return self._handle(job)
 
-    async def _run_for_table(self, plan: Plan) -> Table:
+    async def _run_for_table(self, plan: MakeStatement) -> Table:
         found = self._handle(await self._ddl.run(plan))
         assert found is not None, "a statement on a table ends with a table"
         return found

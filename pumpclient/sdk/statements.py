@@ -17,7 +17,7 @@ from binlog.tidb.types import SchemaState
 from pumpclient.sdk import modify, sql
 from pumpclient.sdk import schema as shape
 from pumpclient.sdk.arguments import list_of, mapping_of, of_kind, shown
-from pumpclient.sdk.ddl import Plan, Planning, Statement
+from pumpclient.sdk.ddl import MakeStatement, Planning, Statement
 from pumpclient.sdk.errors import BadDeclaration, SchemaExists
 from pumpclient.sdk.table import Column, Index, Table, check_name
 
@@ -124,7 +124,7 @@ def alteration(
     )
 
 
-def create_database(schema: str, collate: str = "utf8mb4_bin") -> Plan:
+def create_database(schema: str, collate: str = "utf8mb4_bin") -> MakeStatement:
     check_name("database", schema)
 
     async def plan(at: Planning) -> Statement:
@@ -136,7 +136,7 @@ def create_database(schema: str, collate: str = "utf8mb4_bin") -> Plan:
     return plan
 
 
-def drop_database(schema: str) -> Plan:
+def drop_database(schema: str) -> MakeStatement:
     async def plan(at: Planning) -> Statement:
         info = at.catalog.database(schema).info
         gone = replace(info, state=SchemaState.NONE)
@@ -145,7 +145,7 @@ def drop_database(schema: str) -> Plan:
     return plan
 
 
-def create_table(schema: str, table: Table) -> Plan:
+def create_table(schema: str, table: Table) -> MakeStatement:
     text = sql.create_table(
         of_kind("table", table, Table)
     )  # an impossible default is found here, before anything is locked
@@ -158,7 +158,7 @@ def create_table(schema: str, table: Table) -> Plan:
     return plan
 
 
-def drop_table(schema: str, name: str) -> Plan:
+def drop_table(schema: str, name: str) -> MakeStatement:
     async def plan(at: Planning) -> Statement:
         database, info = _current(at, schema, name)
         gone = replace(info, state=SchemaState.NONE, update_timestamp=at.start_ts)
@@ -167,7 +167,7 @@ def drop_table(schema: str, name: str) -> Plan:
     return plan
 
 
-def truncate_table(schema: str, name: str) -> Plan:
+def truncate_table(schema: str, name: str) -> MakeStatement:
     async def plan(at: Planning) -> Statement:
         database, info = _current(at, schema, name)
         emptied = replace(info, id=await at.next_id(), update_timestamp=at.start_ts)
@@ -177,7 +177,7 @@ def truncate_table(schema: str, name: str) -> Plan:
     return plan
 
 
-def rename_table(schema: str, name: str, new_schema: str, new_name: str) -> Plan:
+def rename_table(schema: str, name: str, new_schema: str, new_name: str) -> MakeStatement:
     check_name("new table", new_name)
 
     async def plan(at: Planning) -> Statement:
@@ -190,7 +190,7 @@ def rename_table(schema: str, name: str, new_schema: str, new_name: str) -> Plan
     return plan
 
 
-def alter_table(schema: str, name: str, change: Alteration) -> Plan:
+def alter_table(schema: str, name: str, change: Alteration) -> MakeStatement:
     change.check(f"ALTER TABLE {schema}.{name}")
 
     async def plan(at: Planning) -> Statement:

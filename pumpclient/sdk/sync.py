@@ -12,7 +12,7 @@ from typing import Self, Unpack
 from pumpclient.errors import CommitUndelivered
 from pumpclient.options import ConnectOptions, PdUrls
 from pumpclient.sdk.lease import TTL_S
-from pumpclient.sdk.places import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S
+from pumpclient.sdk.permits import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S
 from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.retry import AGAIN, WITHIN_S, Retry
 from pumpclient.sdk.rows import RowValues

@@ -25,7 +25,7 @@ from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.delivered import begin, delivered, taken_back
 from pumpclient.sdk.errors import RowRejected, TransactionEnded
 from pumpclient.sdk.lease import Use, WriterLease
-from pumpclient.sdk.places import Places
+from pumpclient.sdk.permits import Permits
 from pumpclient.sdk.report import OnTransaction, Outcome, TransactionReport, report
 from pumpclient.sdk.rowids import RowIds
 from pumpclient.sdk.rows import RowCodec, RowValues, StoredRow, codec_for
@@ -66,7 +66,7 @@ class Transaction:
         rowids: RowIds,
         lease: WriterLease,
         under_way: UnderWay,
-        places: Places,
+        permits: Permits,
         on_transaction: OnTransaction | None = None,
     ) -> None:
         self.start_ts = start_ts
@@ -83,7 +83,7 @@ class Transaction:
         self._value = PrewriteValue(0)
         self._key: bytes | None = None
         self._rows = 0
-        self._places = places
+        self._permits = permits
         self._on_transaction = on_transaction
         self._delivery: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()  # set when the delivery of the commit has begun, or will never begin
@@ -251,7 +251,7 @@ class Transaction:
         use: Use | None = None
         try:
             with self._under_way.entered(f"transaction {self.start_ts}"):
-                self._queued_s = await self._places.take(f"transaction {self.start_ts}")
+                self._queued_s = await self._permits.take(f"transaction {self.start_ts}")
                 self._placed = True
                 use = await self._lease.enter()
                 value = self._value.serialize()
@@ -276,9 +276,9 @@ class Transaction:
         await delivered(delivery, limits, start_ts=self.start_ts, commit_ts=self.commit_ts, pump=self._pump)
 
     def _leave_place(self) -> None:
-        """Free the place when nothing more is sent, or `commit_wait_s` after the commit was first sent.
+        """Release the permit when nothing more is sent, or `commit_wait_s` after the commit was first sent.
 
-        The time limit matters while a pump is unreachable: its transactions must not occupy the places of transactions
+        The time limit matters while a pump is unreachable: its transactions must not hold the permits of transactions
         that other pumps would store immediately.
         """
         loop = asyncio.get_running_loop()
@@ -287,7 +287,7 @@ class Transaction:
             over.cancel()
             if self._placed:
                 self._placed = False
-                self._places.leave()
+                self._permits.leave()
 
         sent_s = loop.time() if self._sent_s is None else self._sent_s
         over = loop.call_at(sent_s + self._client.limits.commit_wait_s, leave)

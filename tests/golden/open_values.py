@@ -16,7 +16,7 @@ from drainer.protocol.event import Value
 from drainer.protocol.open.decoder import image
 from drainer.protocol.open.encoder import is_quoted, values_of
 from drainer.protocol.table import ColumnFlag, handle_index
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from tests.golden.open_encoded import encoded, options_of
 from tests.golden.vector_files import Vector, only
 from tests.support.open_rows import cell_of, table_of_cells
@@ -37,10 +37,10 @@ _FLAGS: Final = {
 def written(tp: int, flags: int, value: object) -> str:
     """One value's JSON as the encoder writes it."""
     charset = "binary" if flags & ColumnFlag.BINARY else "utf8mb4"
-    form = Form.of(FieldType(Tp(tp), 0, 64, 0, charset, charset))
-    (text,) = values_of(form, options_of(None).zone)(pa.array([value], form.carrier_type)).to_pylist()
+    column_type = ColumnType.of(FieldType(Tp(tp), 0, 64, 0, charset, charset))
+    (text,) = values_of(column_type, options_of(None).zone)(pa.array([value], column_type.decoded_type)).to_pylist()
     shown: str = text.decode()
-    return f'"{shown}"' if is_quoted(form) else shown
+    return f'"{shown}"' if is_quoted(column_type) else shown
 
 
 def _read(tp: int, flags: int, text: str) -> Value:

@@ -1,4 +1,4 @@
-"""Every row of a real TiDB: read in step and one by one it has the same carriers, and folds to the same text."""
+"""Every row of a real TiDB: read in step and one by one it has the same decoded values, and folds to the same text."""
 
 from __future__ import annotations
 

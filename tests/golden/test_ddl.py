@@ -22,7 +22,7 @@ from drainer.row.decode import Decoder
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history.file import FileSource
 from drainer.schema.job_policy import Policy
-from drainer.schema.keeper import SchemaKeeper
+from drainer.schema.provider import SchemaProvider
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Ddl, Rows, Step
@@ -41,21 +41,21 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 def replay(capture: CaptureSet, jobs: Path, destination: NetSink) -> Schema:
-    """Every binlog in one batch; what a batch finds out on its way is mended as drainer.apply.inline does it."""
+    """Every binlog in one batch; what a batch finds out on its way is mended as drainer.apply.in_driver does it."""
     begin_ts = int(capture.meta["scenario_start_ts"])
     destination.open(Identity(capture.meta["cluster_id"], "golden", "golden"), begin_ts)
     scans = [(envelope.scan(payload), payload) for payload in capture.binlogs]
     binlogs = [ServedBinlog(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
     batch = read_batch(binlogs, after_ts=begin_ts, until_ts=max(b.commit_ts for b in binlogs))
     jobs.write_bytes(capture.jobs_text)
-    keeper = SchemaKeeper([FileSource(jobs)], Policy())
-    schema = asyncio.run(keeper.open(position_ts=begin_ts, job_done=destination.job_done))
+    provider = SchemaProvider([FileSource(jobs)], Policy())
+    schema = asyncio.run(provider.open(position_ts=begin_ts, job_done=destination.job_done))
     while batch.after_ts < batch.until_ts:
         try:
             for step in walk(batch, schema, job_done=destination.job_done):
                 apply(step, schema, destination)
         except UnknownColumn as error:
-            assert asyncio.run(keeper.resolve_column(error)), error
+            assert asyncio.run(provider.resolve_column(error)), error
         except UniqueConflict as error:
             job = schema.job_that_drops(schema=error.schema, table=error.table, key=error.key)
             assert job is not None, error

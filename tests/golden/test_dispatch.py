@@ -26,7 +26,7 @@ from drainer.dispatch.rules import DispatchRule, Router
 from drainer.kafka_check.__main__ import check
 from drainer.kafka_check.checker import Checker, Moves, Promises
 from drainer.kafka_reading.decoding import decoders
-from drainer.kafka_reading.records import Place, Record
+from drainer.kafka_reading.records import KafkaPartition, Record
 from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.encoder import DdlScope, EncodedRow, Encoder, Message
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, ResolvedEvent, RowEvent
@@ -37,7 +37,7 @@ from drainer.protocol.table import Table
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history.file import FileSource
 from drainer.schema.job_policy import Policy
-from drainer.schema.keeper import SchemaKeeper
+from drainer.schema.provider import SchemaProvider
 from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows
 from drainer.sink.kafka.schema_registry import SchemaRegistry
@@ -72,9 +72,9 @@ def _steps(capture: CaptureSet, directory: Path) -> Iterator[Step]:
     binlogs = [ServedBinlog(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
     batch = read_batch(binlogs, after_ts=position, until_ts=max(one.commit_ts for one in binlogs))
     (directory / "jobs.json").write_bytes(capture.jobs_text)
-    keeper = SchemaKeeper([FileSource(directory / "jobs.json")], Policy())
+    provider = SchemaProvider([FileSource(directory / "jobs.json")], Policy())
     done: set[int] = set()
-    schema = asyncio.run(keeper.open(position_ts=position, job_done=done.__contains__))
+    schema = asyncio.run(provider.open(position_ts=position, job_done=done.__contains__))
     while batch.after_ts < batch.until_ts:
         try:
             for step in walk(batch, schema, job_done=done.__contains__):
@@ -93,7 +93,7 @@ def _steps(capture: CaptureSet, directory: Path) -> Iterator[Step]:
                     position = step.until_ts
                     yield position
         except UnknownColumn as error:
-            assert asyncio.run(keeper.resolve_column(error)), error
+            assert asyncio.run(provider.resolve_column(error)), error
         batch = batch.after(position)
 
 
@@ -104,13 +104,13 @@ class Topics:
     router: Router
     raw: bool
     partitions: dict[str, int] = field(default_factory=dict)
-    written: dict[Place, list[Event]] = field(default_factory=dict)
+    written: dict[KafkaPartition, list[Event]] = field(default_factory=dict)
     rows: int = 0
 
     def meet(self, topic: str) -> None:
         if topic not in self.partitions:
             self.partitions[topic] = PARTITIONS
-            self.written.update({Place(topic, number): [] for number in range(PARTITIONS)})
+            self.written.update({KafkaPartition(topic, number): [] for number in range(PARTITIONS)})
 
     def add_segment(self, segment: ChangeSegment) -> None:
         events = RowEvents(raw=self.raw).of(segment)
@@ -130,16 +130,16 @@ class Topics:
             self.meet(message.topic)
             for number in ddl_partitions(DdlScope.ALL_PARTITIONS, PARTITIONS):
                 event = DdlEvent(ddl.commit_ts, ddl.schema, ddl.table, ddl.query, ddl.type_code, ddl.start_ts)
-                self.written[Place(message.topic, number)].append(event)
+                self.written[KafkaPartition(message.topic, number)].append(event)
 
     def add_resolved(self, commit_ts: int) -> None:
         for events in self.written.values():
             events.append(ResolvedEvent(commit_ts))
 
 
-def _placed(routes: Routes) -> tuple[list[Place], list[RowEvent]]:
+def _placed(routes: Routes) -> tuple[list[KafkaPartition], list[RowEvent]]:
     changes = routes.changes
-    places = [Place(routes.topic, number) for number in routes.partitions.tolist()]
+    places = [KafkaPartition(routes.topic, number) for number in routes.partitions.tolist()]
     old, new = (_image_values(changes, columns) for columns in (changes.old, changes.new))
     stamps = zip(changes.commit_ts.tolist(), changes.start_ts.tolist(), old, new, strict=True)
     table, kind = changes.table, _CHANGES[changes.kind]
@@ -194,14 +194,14 @@ class Wire(Topics):
         events = RowEvents().of(segment)
         for one in events:
             self.meet(self.router.topic(one.table.schema, one.table.name))
-        rows: dict[Place, list[tuple[int, EncodedRow]]] = {}
+        rows: dict[KafkaPartition, list[tuple[int, EncodedRow]]] = {}
         for routes in Dispatcher(self.router, self.partitions, ZoneInfo("UTC")).routes(events):
             table, stamps = routes.changes.table, zip(routes.partitions, routes.changes.order, strict=True)
             self.keys[table.schema, table.name] = tuple(table.columns[place].name for place in table.handle)
             self._tell(table, routes.topic)
             encoded = self._encoder(table, routes.topic).table(table).encode(routes.changes)
             for (partition, order), row in zip(stamps, encoded, strict=True):
-                rows.setdefault(Place(routes.topic, int(partition)), []).append((int(order), row))
+                rows.setdefault(KafkaPartition(routes.topic, int(partition)), []).append((int(order), row))
             self.rows += len(routes)
         for place, of in rows.items():
             of.sort(key=lambda one: one[0])
@@ -220,19 +220,19 @@ class Wire(Topics):
         if (table.key, topic) not in self._told:
             self._told.add((table.key, topic))
             for number in range(PARTITIONS):
-                self._write(Place(topic, number), self.encoder.bootstrap(table, 0))
+                self._write(KafkaPartition(topic, number), self.encoder.bootstrap(table, 0))
 
     def add_ddl(self, step: Ddl) -> None:
         for message in ddl_messages(step, self.router):
             self.meet(message.topic)
             for number in ddl_partitions(self.encoder.ddl_scope, PARTITIONS):
-                self._write(Place(message.topic, number), self.encoder.ddl(message.ddl))
+                self._write(KafkaPartition(message.topic, number), self.encoder.ddl(message.ddl))
 
     def add_resolved(self, commit_ts: int) -> None:
         for place in self.written:
             self._write(place, self.encoder.resolved(commit_ts))
 
-    def _write(self, place: Place, messages: Iterable[Message]) -> None:
+    def _write(self, place: KafkaPartition, messages: Iterable[Message]) -> None:
         for message in messages:
             self.written[place].append(ResolvedEvent(0))
             self.records.append(Record(place, len(self.written[place]), message.key, message.value))

@@ -15,7 +15,7 @@ from binlog.tidb.types import FieldType, Tp
 
 from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import read_batch
-from drainer.batch.work import Change
+from drainer.batch.work import KeyChange
 from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
 from drainer.row.layout import replicated
@@ -64,7 +64,7 @@ class Model:
             if not (change.before is None or change.after is None or (same and not partitions)):
                 self.altered |= ids
 
-    def change(self, change: Change) -> None:
+    def change(self, change: KeyChange) -> None:
         if change.shape.table_id in self.altered:
             return
         bag = self.bags.setdefault(change.shape.table_id, Counter())

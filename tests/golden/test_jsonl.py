@@ -20,12 +20,12 @@ from binlog.tidb.table import TableInfo
 from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import read_batch
 from drainer.changes.stream import StreamDecoder
-from drainer.row.family import Family, family_of
 from drainer.row.scalar import set_names, small_int
+from drainer.row.type_class import TypeClass, type_class_of
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history.file import FileSource
 from drainer.schema.job_policy import Policy
-from drainer.schema.keeper import SchemaKeeper
+from drainer.schema.provider import SchemaProvider
 from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows
 from drainer.schema.view import SchemaView
@@ -91,19 +91,19 @@ def cells(info: TableInfo, image: dict[str, object]) -> Iterator[object]:
     """Values of a line as SQLite has them; docs/jsonl.md says how they are written."""
     kinds = {column.name: column.type for column in info.columns}
     for name, value in image.items():
-        family = family_of(kinds[name])
-        if isinstance(value, str) and family is Family.BYTES:
+        type_class = type_class_of(kinds[name])
+        if isinstance(value, str) and type_class is TypeClass.BYTES:
             yield base64.b64decode(value, validate=True)
-        elif isinstance(value, str) and family is Family.TEXT:
+        elif isinstance(value, str) and type_class is TypeClass.TEXT:
             raw = value.encode("utf-8", "surrogateescape")
             yield value if raw == value.encode("utf-8", "replace") else raw
-        elif isinstance(value, int) and family in (Family.INT, Family.BIT):
+        elif isinstance(value, int) and type_class in (TypeClass.INT, TypeClass.BIT):
             yield small_int(value)
-        elif isinstance(value, int) and family is Family.ENUM:
+        elif isinstance(value, int) and type_class is TypeClass.ENUM:
             yield ""
-        elif isinstance(value, int) and family is Family.SET:
+        elif isinstance(value, int) and type_class is TypeClass.SET:
             yield set_names(value, kinds[name].elems)
-        elif isinstance(value, int | float) and family is Family.FLOAT:
+        elif isinstance(value, int | float) and type_class is TypeClass.FLOAT:
             yield float(value)
         else:
             yield value
@@ -125,8 +125,8 @@ def replayed(capture: CaptureSet, directory: Path) -> tuple[sqlite3.Connection, 
     binlogs = [ServedBinlog(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
     batch = read_batch(binlogs, after_ts=begin_ts, until_ts=max(b.commit_ts for b in binlogs))
     (directory / "jobs.json").write_bytes(capture.jobs_text)
-    keeper = SchemaKeeper([FileSource(directory / "jobs.json")], Policy())
-    schema = asyncio.run(keeper.open(position_ts=begin_ts, job_done=lines.job_done))
+    provider = SchemaProvider([FileSource(directory / "jobs.json")], Policy())
+    schema = asyncio.run(provider.open(position_ts=begin_ts, job_done=lines.job_done))
     while batch.after_ts < batch.until_ts:
         try:
             for step in walk(batch, schema, job_done=lines.job_done):
@@ -146,7 +146,7 @@ def replayed(capture: CaptureSet, directory: Path) -> tuple[sqlite3.Connection, 
                     for destination in (lines, tables):
                         destination.advance(step.until_ts, schema.applied_version)
         except UnknownColumn as error:
-            assert asyncio.run(keeper.resolve_column(error)), error
+            assert asyncio.run(provider.resolve_column(error)), error
         batch = batch.after(lines.commit_ts)
     lines.close(clean=True)
     return connection, replayer

@@ -21,19 +21,19 @@ from drainer.dispatch.row_events import RowEvents
 from drainer.protocol.avro.encoder import VECTOR_ROWS_MIN
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
-from drainer.row.carrier import Carrier
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.decoded_value import DecodedValue
+from drainer.row.type_class import TypeClass
 from tests.golden.test_dispatch import steps_of
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.examples import FEW
 from tests.support.protocol_cases import CASES, ZONE, Case, Wire, check
 from tests.support.row_changes import make_changes, make_table
-from tests.support.typed_columns import COLUMNS, carriers_of, text_type
+from tests.support.typed_columns import COLUMNS, decoded_values_of, text_type
 
 pytestmark = pytest.mark.timeout(600)
 
-Row = tuple[Carrier, ...]
+Row = tuple[DecodedValue, ...]
 _NAMES_64: Final = tuple(f"n{number}" for number in range(64))
 MORE: Final[tuple[tuple[str, FieldType], ...]] = (
     ("dec65", FieldType(Tp.NEWDECIMAL, 0, 65, 30)),
@@ -85,59 +85,59 @@ _DOCUMENTS: Final[list[object]] = [None, {}, [], "", {"": {"": [None, True, 1.5,
 _SECONDS_MAX: Final = 838 * 3600 + 59 * 60 + 59
 
 
-def _ends(kind: FieldType) -> list[Carrier]:
+def _ends(kind: FieldType) -> list[DecodedValue]:
     """Values of a type that are easily got wrong."""
-    match Form.of(kind).family:
-        case Family.DECIMAL:
+    match ColumnType.of(kind).type_class:
+        case TypeClass.DECIMAL:
             scale, whole = kind.decimal, kind.flen - kind.decimal
             tail = f".{'9' * scale}" if scale else ""
             small = f"0.{'0' * (scale - 1)}1" if scale else "1"
             zero = f"0.{'0' * scale}" if scale else "0"
             return ["9" * whole + tail, f"-{'9' * whole}{tail}", small, f"-{small}", zero]
-        case Family.FLOAT:
+        case TypeClass.FLOAT:
             return [*(_SINGLES if kind.tp is Tp.FLOAT else _DOUBLES)]
-        case Family.DATE:
+        case TypeClass.DATE:
             return [value >> 41 << 41 for value in _MOMENTS]
-        case Family.DATETIME:
+        case TypeClass.DATETIME:
             return [*(_STAMPS if kind.tp is Tp.TIMESTAMP else _MOMENTS)]
-        case Family.TIME:
+        case TypeClass.TIME:
             fraction = 10**9 - 10 ** (9 - kind.fsp)
             edges = [0, _SECONDS_MAX * 10**9, -_SECONDS_MAX * 10**9, -(86_400 * 10**9)]
             return [*edges, fraction, -fraction, -(3600 * 10**9) - fraction]
-        case Family.BIT:
+        case TypeClass.BIT:
             return [0, 1, (1 << max(kind.flen, 1)) - 1, 1 << max(kind.flen, 1) - 1]
-        case Family.ENUM:
+        case TypeClass.ENUM:
             return [*range(len(kind.elems) + 1)]
-        case Family.SET:
+        case TypeClass.SET:
             return [0, (1 << len(kind.elems)) - 1, 1 << len(kind.elems) - 1]
-        case Family.INT if kind.tp is Tp.LONGLONG:
+        case TypeClass.INT if kind.tp is Tp.LONGLONG:
             return [(1 << 64) - 1, 1 << 63, 0] if kind.is_unsigned else [-(1 << 63), (1 << 63) - 1, 0]
-        case Family.TEXT:
+        case TypeClass.TEXT:
             return [text.encode() for text in _TEXTS]
-        case Family.BYTES:
+        case TypeClass.BYTES:
             return [*_BYTES]
-        case Family.JSON:
+        case TypeClass.JSON:
             return [bytes(encode_json(document)) for document in _DOCUMENTS]
         case _:
             return [0]
 
 
-def _carriers(kind: FieldType) -> st.SearchStrategy[Carrier]:
+def _decoded_values(kind: FieldType) -> st.SearchStrategy[DecodedValue]:
     return _drawn(kind) | st.sampled_from(_ends(kind))
 
 
-def _drawn(kind: FieldType) -> st.SearchStrategy[Carrier]:
+def _drawn(kind: FieldType) -> st.SearchStrategy[DecodedValue]:
     if kind.tp is Tp.NEWDECIMAL:  # of any precision
         whole, scale = kind.flen - kind.decimal, kind.decimal
         number = st.tuples(st.sampled_from("-+"), st.integers(1, 10**whole - 1), st.integers(0, 10**scale - 1))
         return number.map(lambda part: f"{part[0].strip('+')}{part[1]}" + (f".{part[2]:0{scale}}" if scale else ""))
-    return carriers_of(kind)
+    return decoded_values_of(kind)
 
 
 @st.composite
 def _rows(draw: st.DrawFn) -> Row:
     key, *others = ALL
-    return (draw(_carriers(key[1])), *(draw(st.none() | _carriers(kind)) for _, kind in others))
+    return (draw(_decoded_values(key[1])), *(draw(st.none() | _decoded_values(kind)) for _, kind in others))
 
 
 TABLES: Final = (
@@ -149,7 +149,7 @@ TABLES: Final = (
 
 def _of_table(table: Table, row: Row) -> Row:
     """With a value in each column of the key."""
-    fallback = [_ends(column.form.kind)[0] for column in table.columns]
+    fallback = [_ends(column.column_type.kind)[0] for column in table.columns]
     pairs = zip(table.columns, row, fallback, strict=True)
     return tuple(other if value is None and column.in_handle else value for column, value, other in pairs)
 

@@ -21,7 +21,7 @@ from drainer.schema.history.file import parse_jobs
 from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Fence, Rows
+from drainer.schema.steps import Advance, Ddl, Rows
 from drainer.schema.view import SkipReason
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.schema_case import belongs
@@ -169,7 +169,7 @@ def test_recorded_ddl_runs_once_for_any_batches_and_restarts(recording: Recordin
                     marks.add(step.job.id)
                     position = step.commit_ts
                 else:
-                    assert isinstance(step, Rows | Fence)
+                    assert isinstance(step, Rows | Advance)
                     position = step.until_ts
                 if dice.random() < 0.05:
                     schema_2 = _reopened(recording, position, marks)

@@ -35,7 +35,7 @@ from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import KnownSchemas, SchemaId, SchemaIds, merged
 from drainer.protocol.table import Table
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.sink.kafka.schema_registry import SchemaRegistry
 from drainer.sink.kafka.settings.registry_http import access_of
 from tests.golden.vector_files import Vector, only
@@ -156,12 +156,12 @@ def check_delete(vector: Vector) -> None:
 
 def _column(kind: FieldType, value: Any) -> tuple[bytes, dict[str, Any]]:
     """One value's bytes, and the schema of its table."""
-    form = Form.of(kind)
+    column_type = ColumnType.of(kind)
     table = make_table("test", "t", [("c", kind)])
     schemas = table_schemas(table, ProtocolOptions("avro"))
-    column = pa.array([value], form.carrier_type)
+    column = pa.array([value], column_type.decoded_type)
     found = []
-    for how in (Many(schemas.fields, [form], UTC), Few(schemas.fields, [form], UTC)):
+    for how in (Many(schemas.fields, [column_type], UTC), Few(schemas.fields, [column_type], UTC)):
         found += how.joined(how.column(0, column), 1).to_pylist()
     assert found[0] == found[1]
     return found[0], load(schemas.value)

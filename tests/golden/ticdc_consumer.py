@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from drainer.kafka_consumer.core import ConsumerCore, Part
-from drainer.kafka_reading.records import Place
+from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.protocol.table import ColumnFlag
 from tests.golden.vector_files import Vector, only
@@ -29,7 +29,7 @@ def fallback(given: Vector, expected: Vector) -> None:
     partition, resolved = only(given, "partition resolved")
     watermark, at, crash = only(expected, "watermark watermark_offset crash")
     assert crash is False
-    places = [Place("t", number) for number in range(partition + 1)]
+    places = [KafkaPartition("t", number) for number in range(partition + 1)]
     core = ConsumerCore(places)
     for one in resolved:
         commit_ts, offset = only(one, "ts offset")
@@ -40,9 +40,9 @@ def fallback(given: Vector, expected: Vector) -> None:
 def ddls(given: Vector, expected: Vector) -> None:
     (those,) = only(given, "ddls")
     pending, order = only(expected, "pending", "order")
-    core = ConsumerCore([Place("t", 0)])
+    core = ConsumerCore([KafkaPartition("t", 0)])
     for offset, one in enumerate(those):
-        core.add(Place("t", 0), offset, [_ddl(one)])
+        core.add(KafkaPartition("t", 0), offset, [_ddl(one)])
     found = [one.query for one in core.pending_ddls]
     assert len(found) == pending
     if order is not None:
@@ -61,11 +61,11 @@ def messages(given: Vector, expected: Vector) -> None:
     rows_until, ddl_at = re.fullmatch(r"rows<=(\d+) of all partitions", order[0]), re.fullmatch(r"ddl@(\d+)", order[1])
     assert rows_until and ddl_at and len(order) == 2, f"no order this check can read: {order}"
     until_ts = int(rows_until[1])
-    core = ConsumerCore(Place("t", number) for number in range(count))
+    core = ConsumerCore(KafkaPartition("t", number) for number in range(count))
     parts: list[tuple[int, Part]] = []
     for index, one in enumerate(those):
         partition, event = _message(one)
-        core.add(Place("t", partition), index, [event])
+        core.add(KafkaPartition("t", partition), index, [event])
         while (part := core.next()) is not None:
             parts.append((index, part))
     ((index, part),) = parts
@@ -94,11 +94,11 @@ def below_watermark(given: Vector, expected: Vector) -> None:
     """What a watermark lets be applied is applied at once, so that it is known."""
     resolved, rows = only(given, "resolved rows")
     accepted, ignored = only(expected, "accepted ignored")
-    core = ConsumerCore([Place("t", 0)])
-    core.add(Place("t", 0), 0, [ResolvedEvent(resolved)])
+    core = ConsumerCore([KafkaPartition("t", 0)])
+    core.add(KafkaPartition("t", 0), 0, [ResolvedEvent(resolved)])
     assert core.next() is not None
     for offset, commit_ts in enumerate(rows, 1):
-        core.add(Place("t", 0), offset, [_row(commit_ts)])
+        core.add(KafkaPartition("t", 0), offset, [_row(commit_ts)])
     found = [row.commit_ts for row in core.buffered]
     assert (found, [one for one in rows if one not in found]) == (accepted, ignored)
 

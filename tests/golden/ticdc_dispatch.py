@@ -20,7 +20,7 @@ from drainer.protocol.encoder import DdlScope
 from drainer.protocol.option_texts import protocol_options
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.protocol.table import Table
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from tests.golden.vector_files import Vector, only
 from tests.support.dispatch_hash import hash_of
 from tests.support.row_changes import make_changes, make_table
@@ -52,10 +52,10 @@ def column_value_string(vector: Vector) -> None:
         ]
         return
     if isinstance(value, bool):
-        assert hash_text(Form.of(FieldType(Tp.TINY, flen=1)), UTC)(int(value)).decode() == text
+        assert hash_text(ColumnType.of(FieldType(Tp.TINY, flen=1)), UTC)(int(value)).decode() == text
         return
     kind = FieldType(Tp.NEWDECIMAL, flen=10, decimal=2) if isinstance(value, str) else _kind_of(value)
-    assert hash_text(Form.of(kind), UTC)(value).decode() == text
+    assert hash_text(ColumnType.of(kind), UTC)(value).decode() == text
     made = make_table("d", "t", [("c", kind)])
     image = make_changes(made, Kind.INSERT, new=[[value]]).image
     assert row_hashes(made, [0], image, 1, UTC).tolist() == [hash_of([[b"d", b"t"], [b"c", text.encode()]])]

@@ -192,7 +192,7 @@ def check_order(vector: Vector) -> None:
     nulls = {name for name, column in json.loads(expected)["u"].items() if column["v"] is None}
     cells = [cell_of({"name": n, "type": 3, "flag": 65, "value": None if n in nulls else 1}) for n in names]
     table = table_of_cells("s", "t", cells)
-    changes = make_changes(table, Kind.INSERT, new=[[cell.carrier for cell in cells]], commit_ts=1)
+    changes = make_changes(table, Kind.INSERT, new=[[cell.decoded_value for cell in cells]], commit_ts=1)
     row, message = encoded(changes, options_of(None))
     assert (row.value or b"").decode() == expected
     (event,) = OpenDecoder(options_of(None)).decode(message.key, message.value)

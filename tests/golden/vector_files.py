@@ -21,7 +21,7 @@ def read(path: Path) -> bytes:
 
 def vectors_with(member: str, given: Sequence[Path], default: Sequence[Path]) -> list[Vector]:
     """The vectors that have `member`, of the files that are given; of the default ones where none of those has any.
-    UsageError for a file without vectors, and for a vector of neither form: nothing is passed over."""
+    UsageError for a file without vectors, and for a vector of neither form: nothing is skipped."""
     found = [vector for path in given for vector in _load(path) if member in vector]
     return found or [vector for path in default for vector in _load(path) if member in vector]
 

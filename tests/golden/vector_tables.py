@@ -1,6 +1,6 @@
 """Reads the tables and rows that a vector of the row sections describes in words.
 
-A description this cannot read raises ValueError: a vector is never passed over in silence.
+A description this cannot read raises ValueError: a vector is never skipped in silence.
 """
 
 from __future__ import annotations

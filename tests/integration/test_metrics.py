@@ -107,7 +107,7 @@ def running(etcd: Etcd, java: None, tmp_path: Path) -> Iterator[Running]:
             text = scrape(made.drainer_port)
             looked = counted(text, "drainer_pump_position") and "drainer_pump_late_commits{" in text
             # Samples of one moment may show the rows of a batch that is not counted yet.
-            whole = counted(text, "drainer_read_bytes") and counted(text, "drainer_batches_applied", mode="inline")
+            whole = counted(text, "drainer_read_bytes") and counted(text, "drainer_batches_applied", mode="driver")
             return bool(looked and whole and counted(text, "drainer_rows_applied") >= 20)
 
         wait_until(seen, deadline_s=240, what=f"rows of the load\n{made.drainer.tail()}")
@@ -142,7 +142,7 @@ def test_exported_metrics_under_load_equal_documented_tables(running: Running) -
     assert counted(pump, "pump_read_binlogs_total", method="PullRange") >= transactions
     assert counted(pump, "pump_read_bytes_total", method="PullRange") > 0
     assert counted(texts["drainer"], "drainer_read_bytes") > 0
-    assert counted(texts["drainer"], "drainer_batches_applied", mode="inline") > 0
+    assert counted(texts["drainer"], "drainer_batches_applied", mode="driver") > 0
     client = texts["pump_client"]
     assert counted(client, "pump_client_rpc_duration_seconds_count", outcome="acked") >= 2 * transactions
     assert counted(client, "pump_client_written_binlogs_total") >= 2 * transactions

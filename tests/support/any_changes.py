@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 
 UTF8 = {"charset": "utf8mb4", "collate": "utf8mb4_bin"}
@@ -77,7 +77,7 @@ def changes(draw: Draw, *, table_id: int = 100) -> RowChanges:
     """Of one kind, in ascending transactions, several rows in some."""
     table = draw(tables(table_id=table_id))
     kind = draw(st.sampled_from(list(Kind)))
-    images: list[tuple[Carrier, ...]] = draw(rows(table))
+    images: list[tuple[DecodedValue, ...]] = draw(rows(table))
     others = draw(rows(table, len(images), len(images)))
     stamps = sorted(draw(st.lists(st.integers(2, 4), min_size=len(images), max_size=len(images))))
     return make_changes(

@@ -19,9 +19,9 @@ from drainer.protocol.event import Value
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Column, ColumnFlag, Table
-from drainer.row.carrier import Carrier
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.decoded_value import DecodedValue
+from drainer.row.type_class import TypeClass
 from tests.support.row_changes import make_changes
 
 _SIMPLE = {
@@ -76,15 +76,15 @@ def table_of_schema(schema: dict[str, Any], *, is_key: bool, values: dict[str, V
             type_ = replace(type_, flag=type_.flag | Flag.NOT_NULL)
         place = len(columns)
         info = _with_default(ColumnInfo(id=place + 1, name=field["name"], offset=place, type=type_), field)
-        form = Form(type_, Family.TEXT) if type_.tp is Tp.VECTOR else Form.of(type_)
-        columns.append(Column(field["name"], form, flags, info))
+        column_type = ColumnType(type_, TypeClass.TEXT) if type_.tp is Tp.VECTOR else ColumnType.of(type_)
+        columns.append(Column(field["name"], column_type, flags, info))
     info = TableInfo(id=1, name=schema["name"], columns=tuple(column.info for column in columns))
     return Table(schema["namespace"].partition(".")[2], info, tuple(columns), 1, 1)
 
 
 def changes_of(table: Table, kind: Kind, image: dict[str, Value], commit_ts: int) -> RowChanges:
     """Of one row. An update's old row is its new one."""
-    row = [_carrier(column.form, image[column.name]) for column in table.columns]
+    row = [_decoded_value(column.column_type, image[column.name]) for column in table.columns]
     old = [row] if kind is not Kind.INSERT else None
     new = [row] if kind is not Kind.DELETE else None
     return make_changes(table, kind, old=old, new=new, commit_ts=commit_ts)
@@ -132,21 +132,21 @@ def _with_default(info: ColumnInfo, field: dict[str, Any]) -> ColumnInfo:
     return replace(info, default=str(default))
 
 
-def _carrier(form: Form, value: Value) -> Carrier:
-    family, names = form.family, form.kind.elems
+def _decoded_value(column_type: ColumnType, value: Value) -> DecodedValue:
+    type_class, names = column_type.type_class, column_type.kind.elems
     if value is None:
         return None
-    if family is Family.JSON:
+    if type_class is TypeClass.JSON:
         return bytes(encode_json(parse_json(str(value))))
-    if family is Family.ENUM:
+    if type_class is TypeClass.ENUM:
         return names.index(str(value)) + 1
-    if family is Family.SET:
+    if type_class is TypeClass.SET:
         return sum(1 << names.index(one) for one in str(value).split(",")) if value else 0
-    if family in (Family.DATE, Family.DATETIME):
+    if type_class in (TypeClass.DATE, TypeClass.DATETIME):
         return parse_datetime(str(value))
-    if family is Family.TIME:
+    if type_class is TypeClass.TIME:
         return parse_duration(str(value))
-    if family is Family.TEXT:
+    if type_class is TypeClass.TEXT:
         return str(value).encode()
     return value
 

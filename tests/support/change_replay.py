@@ -8,7 +8,7 @@ from typing import Any
 
 from binlog import envelope
 
-from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import Cut
 from drainer.apply.progress import Progress
 from drainer.batch.binlog import ServedBinlog
@@ -25,7 +25,7 @@ from tests.support.local_batch import LocalBatch
 WHO = Identity(1, "default", "n")
 
 
-class Supply:
+class StubProvider:
     """A schema that knows everything."""
 
     complete = True
@@ -58,9 +58,9 @@ def replay_changes(
     name: str = "keys",
     in_pieces: bool = True,
 ) -> None:
-    """What is left of a recording up to the last of `edges`, in batches that end there: in turn inline, spread where
-    it may be, and, if `in_pieces`, in pieces, as large transactions go. The sink is opened and closed. `initial_ts`:
-    where it begins if the destination has no position, 0: where the recording does."""
+    """What is left of a recording up to the last of `edges`, in batches that end there: in turn in the driver,
+    distributed where it may be, and, if `in_pieces`, in pieces, as large transactions go. The sink is opened and
+    closed. `initial_ts`: where it begins if the destination has no position, 0: where the recording does."""
     capture = CaptureSet(GOLDEN / name)
     begin = capture.meta["scenario_start_ts"]
     binlogs = [payload for payload in capture.binlogs if begin < commit_ts(payload) <= edges[-1]]
@@ -72,7 +72,7 @@ def replay_changes(
     cut = Cut(slots=7, chunk_rows=100, digest="d")
 
     @contextlib.contextmanager
-    def pulled(plan: Plan, progress: Progress) -> Iterator[list[ServedBinlog]]:
+    def pulled(plan: PlannedBatch, progress: Progress) -> Iterator[list[ServedBinlog]]:
         """All that the batch has, each transaction as if it were large."""
         scans = [(envelope.scan(payload), payload) for payload in binlogs]
         chosen = [(seen, payload) for seen, payload in scans if plan.after_ts < seen.commit_ts <= plan.until_ts]
@@ -83,7 +83,7 @@ def replay_changes(
 
     pipeline = Pipeline(
         destination,
-        Supply(schema),
+        StubProvider(schema),
         cut,
         position_ts=position.commit_ts,
         intent=position.intent,
@@ -94,19 +94,19 @@ def replay_changes(
     def batch(until_ts: int, mode: Mode, intent: Any = None) -> None:
         after_ts = pipeline.position_ts
         feed = LocalBatch([binlogs[n::parts] for n in range(parts)], after_ts, until_ts)
-        pipeline.run(Plan(after_ts, until_ts, mode, (), 1, intent), feed)
+        pipeline.run(PlannedBatch(after_ts, until_ts, mode, (), 1, intent), feed)
 
     if position.intent is not None:
-        batch(position.intent.until_ts, Mode.SPREAD, position.intent)
-    last = Mode.LARGE if in_pieces else Mode.INLINE
+        batch(position.intent.until_ts, Mode.DISTRIBUTED, position.intent)
+    last = Mode.LARGE if in_pieces else Mode.DRIVER
     for number, edge in enumerate(edges):
         after_ts = pipeline.position_ts
         if edge > after_ts:
             of_batch = [envelope.scan(payload) for payload in binlogs if after_ts < commit_ts(payload) <= edge]
             newest = max((one.schema_version for one in of_batch), default=0)
             plain = not any(after_ts < ts <= edge for ts in ddls) and newest <= pipeline.schema_version
-            spread = Mode.SPREAD if plain and destination.parallel is not None else Mode.INLINE
-            batch(edge, (Mode.INLINE, spread, last)[number % 3])
+            distributed = Mode.DISTRIBUTED if plain and destination.parallel is not None else Mode.DRIVER
+            batch(edge, (Mode.DRIVER, distributed, last)[number % 3])
     destination.close(clean=True)
 
 

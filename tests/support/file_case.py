@@ -21,7 +21,7 @@ from drainer.protocol.pb_file.records import record as record_parts
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history.file import FileSource
 from drainer.schema.job_policy import Policy
-from drainer.schema.keeper import SchemaKeeper
+from drainer.schema.provider import SchemaProvider
 from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows
 from drainer.sink.base import ChangeSink, Identity
@@ -110,8 +110,8 @@ def record(capture: CaptureSet, destination: ChangeSink, jobs: Path, policy: Pol
     served = [ServedBinlog(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
     batch = read_batch(served, after_ts=begin_ts, until_ts=max(one.commit_ts for one in served))
     jobs.write_bytes(capture.jobs_text)
-    keeper = SchemaKeeper([FileSource(jobs)], policy)
-    schema = asyncio.run(keeper.open(position_ts=begin_ts, job_done=destination.job_done))
+    provider = SchemaProvider([FileSource(jobs)], policy)
+    schema = asyncio.run(provider.open(position_ts=begin_ts, job_done=destination.job_done))
     while batch.after_ts < batch.until_ts:
         try:
             for step in walk(batch, schema, job_done=destination.job_done):
@@ -124,6 +124,6 @@ def record(capture: CaptureSet, destination: ChangeSink, jobs: Path, policy: Pol
                 else:
                     destination.advance(step.until_ts, schema.applied_version)
         except UnknownColumn as error:
-            assert asyncio.run(keeper.resolve_column(error)), error
+            assert asyncio.run(provider.resolve_column(error)), error
         batch = batch.after(destination.commit_ts)
     destination.close(clean=True)

@@ -18,8 +18,8 @@ __all__ = ["WHO", "commits", "in_order", "lines_of", "place", "recorded", "run",
 Line = dict[str, Any]
 
 
-def sink(directory: Path, *, files: int = 4, rotate_bytes: int = 1 << 20, spread: bool = True) -> FileSink:
-    return FileSink(directory, JsonlFormat(files), rotation=Rotation(rotate_bytes), spread=spread)
+def sink(directory: Path, *, files: int = 4, rotate_bytes: int = 1 << 20, distributed: bool = True) -> FileSink:
+    return FileSink(directory, JsonlFormat(files), rotation=Rotation(rotate_bytes), distributed=distributed)
 
 
 def run(directory: Path, edges: Sequence[int], *, parts: int = 2, rotate_bytes: int = 4000, files: int = 3) -> None:

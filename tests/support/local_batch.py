@@ -9,7 +9,7 @@ from binlog import envelope
 from binlog.pb import pump_ext_pb2 as ext
 
 from drainer.apply.fold_order import ReadOrder
-from drainer.apply.micro_batch import SpreadJob
+from drainer.apply.micro_batch import DistributedJob
 from drainer.sink.base import Receipt
 from drainer.sink.errors import DataError
 
@@ -23,7 +23,7 @@ class LocalBatch:
     until_ts: int
     checks: int = 0
     reads: int = 0
-    spreads: list[SpreadJob] = field(default_factory=list)
+    distributed_jobs: list[DistributedJob] = field(default_factory=list)
 
     def messages(self) -> Iterable[tuple[str, bytes]]:
         for number, part in enumerate(self.parts):
@@ -38,11 +38,11 @@ class LocalBatch:
         self.reads += 1
         self._fold(order)
 
-    def spread(self, job: SpreadJob) -> Sequence[Receipt]:
-        self.spreads.append(job)
+    def distribute(self, job: DistributedJob) -> Sequence[Receipt]:
+        self.distributed_jobs.append(job)
         return [self._applied(job, slot, blobs) for slot, blobs in sorted(self._slots(job.order).items())]
 
-    def _applied(self, job: SpreadJob, slot: int, blobs: list[bytes]) -> Receipt:
+    def _applied(self, job: DistributedJob, slot: int, blobs: list[bytes]) -> Receipt:
         try:
             segment = job.order.merge(job.order.decoder, blobs, job.intent.after_ts, job.intent.until_ts)
             return job.writer.write(slot, segment, job.retry_for_s)

@@ -11,12 +11,12 @@ from tests.support.memory_etcd import MemoryEtcd
 
 
 class LossyEtcd(MemoryEtcd):
-    """Each transaction meets the next of `fates`: "ok", "taken" (and the answer is lost), "dropped", or "late" (it is
+    """Each transaction meets the next of `results`: "ok", "taken" (and the answer is lost), "dropped", or "late" (it is
     taken when the next transaction comes). With none left all is well."""
 
-    def __init__(self, *fates: str) -> None:
+    def __init__(self, *results: str) -> None:
         super().__init__()
-        self.fates = list(fates)
+        self.results = list(results)
         self._late: list[tuple[Sequence[Compare], Sequence[Put]]] = []
 
     async def txn(
@@ -25,11 +25,11 @@ class LossyEtcd(MemoryEtcd):
         late, self._late = self._late, []
         for older in late:
             await super().txn(*older)
-        fate = self.fates.pop(0) if self.fates else "ok"
-        if fate == "late":
+        result = self.results.pop(0) if self.results else "ok"
+        if result == "late":
             self._late.append((compares, puts))
-        elif fate != "dropped":
+        elif result != "dropped":
             revision = await super().txn(compares, puts, deletes)
-            if fate == "ok":
+            if result == "ok":
                 return revision
-        raise EtcdError(f"the answer was lost: {fate}")
+        raise EtcdError(f"the answer was lost: {result}")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from drainer.batch.work import Change, Kind, Literals, Pieces, SegmentWork
+from drainer.batch.work import KeyChange, Kind, Literals, Pieces, SegmentWork
 from drainer.order.upsert import upsert
 from drainer.row.format import Format
 from drainer.schema.steps import Ddl
@@ -87,7 +87,7 @@ class Store:
                     table[row.identity] = row.row
         return len(work.ordered.changes) + sum(len(folded.rows) for folded in work.folded)
 
-    def _one(self, change: Change) -> None:
+    def _one(self, change: KeyChange) -> None:
         bag = self.bags.setdefault((change.shape.schema, change.shape.table), [])
         if change.shape.upserts:
             _upsert(bag, change)
@@ -104,7 +104,7 @@ class Store:
             bag.append(change.new)
 
 
-def _upsert(bag: list[Literals], change: Change) -> None:
+def _upsert(bag: list[Literals], change: KeyChange) -> None:
     """Apply changes by rule 21: a row to delete may be missing, and a written row replaces every row that has one of
     its unique values."""
     shape = change.shape
@@ -152,13 +152,13 @@ class MemorySink:
         store: Store | None = None,
         *,
         format_: Format = SQL_TEXT,
-        spreads: bool = True,
+        distributed_jobs: bool = True,
         retry_for_s: float = 600.0,
     ) -> None:
         self.store = store or Store()
         self.retry_for_s = retry_for_s
         self._format = format_
-        self._spreads = spreads
+        self._is_distributed = distributed_jobs
         self._epoch = 0
 
     @property
@@ -171,7 +171,7 @@ class MemorySink:
 
     @property
     def parallel(self) -> MemorySink | None:
-        return self if self._spreads else None
+        return self if self._is_distributed else None
 
     @property
     def commit_ts(self) -> int:

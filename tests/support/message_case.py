@@ -12,7 +12,7 @@ from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import Router
 from drainer.kafka_consumer.core import ConsumerCore
 from drainer.kafka_consumer.destination import Destination
-from drainer.kafka_reading.records import Place
+from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.encoder import Encoder, Message
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
@@ -21,7 +21,7 @@ from drainer.schema.steps import Ddl
 from tests.support.capture import CaptureSet
 from tests.support.file_case import record
 
-PLACE = Place("topic", 0)
+PLACE = KafkaPartition("topic", 0)
 Pairs = Sequence[tuple[bytes | None, bytes | None]]
 
 

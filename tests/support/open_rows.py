@@ -16,8 +16,8 @@ from drainer.batch.work import Kind
 from drainer.protocol.event import Value
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Column, ColumnFlag, Table
-from drainer.row.carrier import Carrier
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.decoded_value import DecodedValue
 from tests.support.row_changes import make_changes
 
 MEMBERS = {"name", "type", "flag", "value", "value_hex", "value_bytes_hex"}
@@ -31,7 +31,7 @@ class Cell:
     name: str
     kind: FieldType
     flags: ColumnFlag
-    carrier: Carrier
+    decoded_value: DecodedValue
     seen: Value
 
 
@@ -50,16 +50,16 @@ def cell_of(given: Described) -> Cell:
     )
     elems = tuple(f"e{n}" for n in range(64)) if tp in (Tp.ENUM, Tp.SET) else ()
     kind = FieldType(tp, int(own), 64, fsp, *charset, elems)
-    carrier = None if value is None else _carrier(tp, value)
-    seen: Value = carrier
-    if tp in STRINGS and isinstance(carrier, bytes):
-        seen = carrier if flags & ColumnFlag.BINARY else carrier.decode()
+    decoded_value = None if value is None else _decoded_value(tp, value)
+    seen: Value = decoded_value
+    if tp in STRINGS and isinstance(decoded_value, bytes):
+        seen = decoded_value if flags & ColumnFlag.BINARY else decoded_value.decode()
     elif tp in TIMES | {Tp.DURATION, Tp.JSON}:
         seen = value
-    return Cell(given["name"], kind, flags, carrier, seen)
+    return Cell(given["name"], kind, flags, decoded_value, seen)
 
 
-def _carrier(tp: Tp, value: Any) -> Carrier:
+def _decoded_value(tp: Tp, value: Any) -> DecodedValue:
     if tp in INTEGERS | {Tp.ENUM, Tp.SET, Tp.BIT}:
         return int(value)
     if tp in FLOATS:
@@ -92,7 +92,7 @@ def table_of_cells(
         whole = PartitionDefinition(partition_id, "p0", less_than=("MAXVALUE",))
         parts = PartitionInfo(PartitionType.RANGE, expr=f"`{cells[0].name}`", definitions=(whole,))
     info = TableInfo(id=100, name=name, columns=infos, indexes=(), pk_is_handle=has_row_id, partition=parts)
-    columns = tuple(Column(c.name, Form.of(c.kind), c.flags, i) for c, i in zip(cells, infos, strict=True))
+    columns = tuple(Column(c.name, ColumnType.of(c.kind), c.flags, i) for c, i in zip(cells, infos, strict=True))
     return Table(schema, info, columns, 1, 1)
 
 
@@ -112,7 +112,9 @@ def row_of(given: Described) -> tuple[RowChanges, list[Cell] | None, list[Cell] 
         partition_id=given.get("physical_partition_id", 0),
     )
     if row_id:
-        assert [cells[place].carrier for place in table.handle] == [row_id], "the row id is that of an integer key"
-    images = [None if image is None else [[cell.carrier for cell in image]] for image in (old, new)]
+        assert [cells[place].decoded_value for place in table.handle] == [row_id], (
+            "the row id is that of an integer key"
+        )
+    images = [None if image is None else [[cell.decoded_value for cell in image]] for image in (old, new)]
     changes = make_changes(table, Kind[op.upper()], old=images[0], new=images[1], commit_ts=given["commit_ts"])
     return changes, old, new

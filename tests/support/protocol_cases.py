@@ -22,9 +22,9 @@ from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import KnownSchemas, SchemaId, merged
 from drainer.protocol.table import Column, Table
-from drainer.row.carrier import Carrier
-from drainer.row.family import Family
+from drainer.row.decoded_value import DecodedValue
 from drainer.row.scalar import enum_name, set_names
+from drainer.row.type_class import TypeClass
 from tests.support.typed_columns import read_value
 
 ZONE: Final = "America/New_York"
@@ -114,8 +114,10 @@ class Wire:
 def _through_file(changes: RowChanges, zone: tzinfo) -> list[RowEvent]:
     """Each row as a transaction of a pb file. What is text is told by the column's type."""
     table, found = changes.table, []
-    encoder = EventEncoder(table.schema, table.name, [(column.name, column.form) for column in table.columns], zone)
-    binary = {column.name for column in table.columns if column.form.family is Family.BYTES}
+    encoder = EventEncoder(
+        table.schema, table.name, [(column.name, column.column_type) for column in table.columns], zone
+    )
+    binary = {column.name for column in table.columns if column.column_type.type_class is TypeClass.BYTES}
 
     def image(values: Mapping[str, PlainValue]) -> Image:
         return {name: ColumnValue(_plain(value, is_binary=name in binary)) for name, value in values.items()}
@@ -178,7 +180,7 @@ def _same(one: Value, other: Value) -> bool:
     return repr(one) == repr(other)
 
 
-def _row(images: Sequence[Any] | None, at: int) -> list[Carrier] | None:
+def _row(images: Sequence[Any] | None, at: int) -> list[DecodedValue] | None:
     return None if images is None else [column[at].as_py() for column in images]
 
 
@@ -186,8 +188,8 @@ def values(image: Image | None) -> dict[str, Value]:
     return {name: column.value for name, column in (image or {}).items()}
 
 
-def said(case: Case, columns: Sequence[Column], row: Sequence[Carrier]) -> Mapping[str, Value]:
-    """A row of carriers as a reader of this protocol finds it, by the names that it has there."""
+def said(case: Case, columns: Sequence[Column], row: Sequence[DecodedValue]) -> Mapping[str, Value]:
+    """A row of decoded values as a reader of this protocol finds it, by the names that it has there."""
     is_avro = case.options.protocol == "avro"
     return {
         avro_name(column.name) if is_avro else column.name: value_said(case, column, value)
@@ -195,19 +197,19 @@ def said(case: Case, columns: Sequence[Column], row: Sequence[Carrier]) -> Mappi
     }
 
 
-def value_said(case: Case, column: Column, value: Carrier) -> Value:
-    form, kind = column.form, column.form.kind
+def value_said(case: Case, column: Column, value: DecodedValue) -> Value:
+    column_type, kind = column.column_type, column.column_type.kind
     if value is None:
         return None
     protocol = case.options.protocol
     if protocol in ("avro", "debezium"):
-        if form.family is Family.ENUM:
+        if column_type.type_class is TypeClass.ENUM:
             return enum_name(int(value), kind.elems)
-        if form.family is Family.SET:
+        if column_type.type_class is TypeClass.SET:
             return set_names(int(value), kind.elems)
     if protocol == "debezium":
         return _of_debezium(column, value)
-    if protocol == "pb-file" and form.family is Family.FLOAT:
+    if protocol == "pb-file" and column_type.type_class is TypeClass.FLOAT:
         return float(value) + 0.0  # a datum has no sign of zero
     if protocol == "avro" and kind.tp is Tp.FLOAT:
         return value  # the single itself, not its shortest digits
@@ -216,27 +218,27 @@ def value_said(case: Case, column: Column, value: Carrier) -> Value:
             return str(value)
         if kind.tp is Tp.FLOAT:
             return value
-        if form.family is Family.TEXT:
-            return str(read_value(form, value, case.options.zone))
-    return read_value(form, value, case.options.zone)
+        if column_type.type_class is TypeClass.TEXT:
+            return str(read_value(column_type, value, case.options.zone))
+    return read_value(column_type, value, case.options.zone)
 
 
-def _of_debezium(column: Column, value: Carrier) -> Value:
+def _of_debezium(column: Column, value: DecodedValue) -> Value:
     """DECIMALs are doubles, TIMESTAMPs are in UTC, and what is no day is NULL or the epoch."""
-    form, kind = column.form, column.form.kind
-    if form.family is Family.DECIMAL:
+    column_type, kind = column.column_type, column.column_type.kind
+    if column_type.type_class is TypeClass.DECIMAL:
         return float(str(value))
-    if form.family in (Family.DATE, Family.DATETIME) and kind.tp is not Tp.TIMESTAMP:
+    if column_type.type_class in (TypeClass.DATE, TypeClass.DATETIME) and kind.tp is not Tp.TIMESTAMP:
         assert isinstance(value, int)
         return _day_or_none(column, value)
     if kind.tp is Tp.TIMESTAMP:
         if value == 0:
             return "1970-01-01T00:00:00Z"
-        return str(read_value(form, value, UTC)).replace(" ", "T") + "Z"
-    if form.family is Family.TIME:
+        return str(read_value(column_type, value, UTC)).replace(" ", "T") + "Z"
+    if column_type.type_class is TypeClass.TIME:
         assert isinstance(value, int)
         return duration_text(value, 6).removesuffix(".000000")
-    return read_value(form, value, UTC)
+    return read_value(column_type, value, UTC)
 
 
 def _day_or_none(column: Column, value: int) -> Value:
@@ -247,7 +249,7 @@ def _day_or_none(column: Column, value: int) -> Value:
     try:
         moment = datetime(year, civil.month, civil.day, civil.hour, civil.minute, civil.second, civil.microsecond)
     except ValueError:
-        if not column.form.kind.is_not_null:
+        if not column.column_type.kind.is_not_null:
             return None
         moment = datetime(1970, 1, 1)
-    return moment.date().isoformat() if column.form.kind.tp is Tp.DATE else moment.isoformat(" ")
+    return moment.date().isoformat() if column.column_type.kind.tp is Tp.DATE else moment.isoformat(" ")

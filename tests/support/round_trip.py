@@ -11,12 +11,12 @@ from drainer.protocol.event import Change, Event, Image, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
 from drainer.protocol.row_changes import RowChanges
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.row_changes import make_changes
 from tests.support.typed_columns import typed_table
 
 TABLE: Final = typed_table()
-Row = tuple[Carrier, ...]
+Row = tuple[DecodedValue, ...]
 
 
 def values(image: Image | None) -> dict[str, object]:

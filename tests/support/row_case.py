@@ -12,7 +12,7 @@ from binlog.tidb.row import encode_delete, encode_insert, encode_update
 from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.batch.work import Change
+from drainer.batch.work import KeyChange
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
 from drainer.row.format import Format, written_literals
@@ -88,9 +88,11 @@ def view_of(*tables: TableInfo, version: int = 1, settled: int = 1 << 40) -> Sch
     return SchemaView(made, {}, 0, settled, None)
 
 
-def altered(old: TableInfo, new: TableInfo, *, verdicts: Mapping[tuple[int, int], int] | None = None) -> SchemaView:
+def altered(
+    old: TableInfo, new: TableInfo, *, unknown_columns: Mapping[tuple[int, int], int] | None = None
+) -> SchemaView:
     """`old` at schema version 1, `new` at 2."""
-    return SchemaView({new.id: TableVersions("db", 1, (1, 2), (old, new))}, {}, 0, 2, verdicts)
+    return SchemaView({new.id: TableVersions("db", 1, (1, 2), (old, new))}, {}, 0, 2, unknown_columns)
 
 
 def codec_of(info: TableInfo) -> Codec:
@@ -101,15 +103,15 @@ def decoder_of(*tables: TableInfo) -> Decoder:
     return Decoder(view_of(*tables))
 
 
-def changes_of(decoder: Decoder, payloads: Iterable[bytes], format_: Format = SQL_TEXT) -> Iterator[Change]:
+def changes_of(decoder: Decoder, payloads: Iterable[bytes], format_: Format = SQL_TEXT) -> Iterator[KeyChange]:
     """Every row change, one by one, as tables without a key have them."""
     for codec, kind, *images, commit_ts, sequence in decoder.rows(
-        payloads, lambda codec: codec.asking_for(range(len(codec.forms)))
+        payloads, lambda codec: codec.asking_for(range(len(codec.column_types)))
     ):
         old, new = (
             None if cells is None else written_literals(format_, codec, [cells], [commit_ts])[0] for cells in images
         )
-        yield Change(codec.shape, kind, old, new, commit_ts, sequence)
+        yield KeyChange(codec.shape, kind, old, new, commit_ts, sequence)
 
 
 def transaction(

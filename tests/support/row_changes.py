@@ -13,9 +13,9 @@ from drainer.batch.work import Kind
 from drainer.changes.decode import Changes, view_of_table
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table, table_of
-from drainer.row.carrier import Carrier
 from drainer.row.codec import Codec
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.decoded_value import DecodedValue
 from drainer.schema.view import TableAt
 
 
@@ -41,7 +41,7 @@ def make_table(
         chosen = tuple(IndexColumn(part, place[part]) for part in parts)
         return IndexInfo(id_, name, chosen, unique=True, primary=is_primary)
 
-    is_handle = len(primary) == 1 and Form.of(infos[place[primary[0]]].type).family.value == "int"
+    is_handle = len(primary) == 1 and ColumnType.of(infos[place[primary[0]]].type).type_class.value == "int"
     indexes = [index(1, "PRIMARY", primary, is_primary=True)] if primary and not is_handle else []
     indexes += [index(n + 2, f"uk{n}", parts, is_primary=False) for n, parts in enumerate(unique)]
     info = TableInfo(
@@ -52,27 +52,30 @@ def make_table(
         pk_is_handle=is_handle,
         is_common_handle=bool(primary) and not is_handle,
     )
-    return table_of(schema, info, [(c.id, Form.of(c.type)) for c in infos], version, version)
+    return table_of(schema, info, [(c.id, ColumnType.of(c.type)) for c in infos], version, version)
 
 
 def make_changes(
     table: Table,
     kind: Kind,
     *,
-    old: Sequence[Sequence[Carrier]] | None = None,
-    new: Sequence[Sequence[Carrier]] | None = None,
+    old: Sequence[Sequence[DecodedValue]] | None = None,
+    new: Sequence[Sequence[DecodedValue]] | None = None,
     commit_ts: int | Sequence[int] = 415508856908021766,
 ) -> RowChanges:
-    """`old` and `new`: rows of carriers (drainer/row/carrier.py), parallel to the table's columns."""
+    """`old` and `new`: rows of decoded values (drainer/row/decoded_value.py), parallel to the table's columns."""
     rows = new if new is not None else old
     assert rows is not None
     stamps = [commit_ts] * len(rows) if isinstance(commit_ts, int) else list(commit_ts)
 
-    def columns(images: Sequence[Sequence[Carrier]] | None) -> tuple[pa.Array, ...] | None:
+    def columns(images: Sequence[Sequence[DecodedValue]] | None) -> tuple[pa.Array, ...] | None:
         if images is None:
             return None
-        forms = [column.form for column in table.columns]
-        return tuple(pa.array([image[n] for image in images], form.carrier_type) for n, form in enumerate(forms))
+        column_types = [column.column_type for column in table.columns]
+        return tuple(
+            pa.array([image[n] for image in images], column_type.decoded_type)
+            for n, column_type in enumerate(column_types)
+        )
 
     commits = np.array(stamps, np.uint64)
     return RowChanges(table, kind, commits, commits - np.uint64(1), np.arange(len(rows)), columns(old), columns(new))

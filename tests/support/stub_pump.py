@@ -16,7 +16,7 @@ from binlog.pump_error import ERROR_TRAILER, PumpError
 
 from drainer.pumps.binlog_parts import cut_into_parts
 from drainer.pumps.go_pump import Place, cut
-from drainer.pumps.watermark import Limits
+from drainer.pumps.watermark import BatchLimits
 
 MESSAGE_BYTES_CAP = 16 << 20
 
@@ -80,7 +80,7 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
     def Watermark(self, request: ext.WatermarkReq, context: grpc.ServicerContext) -> ext.WatermarkResp:
         self._check(request.cluster_id, context)
         resolved_ts = self.resolved_ts
-        limits = Limits(
+        limits = BatchLimits(
             request.batch_bytes_max,
             request.batch_count_max,
             request.stop_at_schema,

@@ -20,7 +20,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
 from drainer.protocol.table import Table
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import ready
 
@@ -88,7 +88,7 @@ def written(case: TypeCase) -> TypeCase:
     described: set[tuple[str, ...]] = set()
     for line in case.values:
         value = line.split(" | ")[0].rstrip()
-        said = said_of(kind, carrier(kind, value))
+        said = said_of(kind, decoded_value(kind, value))
         described.add(tuple(f"{protocol:<9} {type_}" for protocol, (type_, _) in said.items()))
         values.append(" | ".join([value, *(text for _, text in said.values())]))
     (types,) = described
@@ -116,7 +116,7 @@ def field_type(text: str) -> FieldType:
     return FieldType(tp, flag, int(length or -1), int(decimals or -1))
 
 
-def carrier(kind: FieldType, text: str) -> Carrier:
+def decoded_value(kind: FieldType, text: str) -> DecodedValue:
     """A value as a row holds it: bytes and text as JSON strings, of bytes in latin1, ENUM, SET and BIT as numbers."""
     if kind.tp in (Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP):
         return parse_datetime(text) if text.strip("0-: ") else 0
@@ -135,7 +135,7 @@ def null_of(kind: FieldType) -> dict[str, str]:
     return {protocol: text.split(" ")[-1] for protocol, (_, text) in said_of(kind, None).items()}
 
 
-def said_of(kind: FieldType, value: Carrier) -> dict[str, tuple[str, str]]:
+def said_of(kind: FieldType, value: DecodedValue) -> dict[str, tuple[str, str]]:
     """For each protocol: what it says of the type, and of the value."""
     table = make_table("shop", "t", [_KEY, ("v", kind)], primary=["id"])
     opened = _document(ProtocolOptions("open-protocol"), table, value)["u"]["v"]
@@ -155,12 +155,12 @@ def said_of(kind: FieldType, value: Carrier) -> dict[str, tuple[str, str]]:
     }
 
 
-def _document(options: ProtocolOptions, table: Table, value: Carrier) -> Any:
+def _document(options: ProtocolOptions, table: Table, value: DecodedValue) -> Any:
     (row,) = make_encoder(options).table(table).encode(make_changes(table, Kind.INSERT, new=[(1, value)]))
     return json.loads(row.value or b"")
 
 
-def _avro(table: Table, value: Carrier) -> tuple[str, str]:
+def _avro(table: Table, value: DecodedValue) -> tuple[str, str]:
     """The value is what fastavro reads; bytes as text in latin1."""
     encoder, schemas = ready(table, ProtocolOptions("avro"))
     (row,) = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[(1, value)]))

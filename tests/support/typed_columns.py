@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from drainer.protocol.event import Value
 from drainer.protocol.table import Column, Table
-from drainer.row.carrier import Carrier
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.decoded_value import DecodedValue
+from drainer.row.type_class import TypeClass
 from tests.support.row_changes import make_table
 from tests.unit.tidb.strategies import binary_json, finite
 
@@ -88,74 +88,74 @@ def _times(draw: st.DrawFn, fsp: int) -> int:
     return pack(when)
 
 
-def carriers_of(kind: FieldType) -> st.SearchStrategy[Carrier]:
+def decoded_values_of(kind: FieldType) -> st.SearchStrategy[DecodedValue]:
     """Values that are not NULL."""
-    family = Form.of(kind).family
+    type_class = ColumnType.of(kind).type_class
     if kind.tp is Tp.YEAR:
         return st.just(0) | st.integers(1901, 2155)
-    if family is Family.INT:
+    if type_class is TypeClass.INT:
         bits = _INT_BITS[kind.tp]
         return st.integers(0, 2**bits - 1) if kind.is_unsigned else st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    if family is Family.FLOAT:
+    if type_class is TypeClass.FLOAT:
         return _single if kind.tp is Tp.FLOAT else finite
-    if family is Family.DECIMAL:
+    if type_class is TypeClass.DECIMAL:
         return st.integers(-(10**19), 10**19).map(
             lambda n: f"{'-' if n < 0 else ''}{abs(n) // 10000}.{abs(n) % 10000:04d}"
         )
-    if family is Family.DATE:
+    if type_class is TypeClass.DATE:
         return st.just(0) | _times(0).map(lambda packed: packed >> 41 << 41)
-    if family is Family.DATETIME:
+    if type_class is TypeClass.DATETIME:
         return st.just(0) | _times(kind.fsp)
-    if family is Family.TIME:
+    if type_class is TypeClass.TIME:
         step = 10 ** (9 - kind.fsp)
         return st.integers(-838 * 3600, 838 * 3600).map(lambda s: s * 10**9) | st.integers(0, 10**9 // step - 1).map(
             lambda n: n * step
         )
-    if family is Family.ENUM:
+    if type_class is TypeClass.ENUM:
         return st.integers(0, len(kind.elems))
-    if family is Family.SET:
+    if type_class is TypeClass.SET:
         return st.integers(0, 2 ** len(kind.elems) - 1)
-    if family is Family.BIT:
+    if type_class is TypeClass.BIT:
         return st.integers(0, 2**kind.flen - 1)
-    if family is Family.JSON:
+    if type_class is TypeClass.JSON:
         return binary_json.map(bytes)
-    return st.binary(max_size=12) if family is Family.BYTES else _texts
+    return st.binary(max_size=12) if type_class is TypeClass.BYTES else _texts
 
 
 @st.composite
-def typed_rows(draw: st.DrawFn) -> tuple[Carrier, ...]:
+def typed_rows(draw: st.DrawFn) -> tuple[DecodedValue, ...]:
     """One row of the table above; every column but the key may be NULL."""
     first, *others = COLUMNS
-    return (draw(carriers_of(first[1])), *(draw(st.none() | carriers_of(kind)) for _, kind in others))
+    return (draw(decoded_values_of(first[1])), *(draw(st.none() | decoded_values_of(kind)) for _, kind in others))
 
 
-def read_value(form: Form, value: Carrier, zone: tzinfo) -> Value:
+def read_value(column_type: ColumnType, value: DecodedValue, zone: tzinfo) -> Value:
     """What an event has for it where the protocol has numbers for ENUMs, SETs and BITs."""
-    kind = form.kind
-    match form.family:
+    kind = column_type.kind
+    match column_type.type_class:
         case _ if value is None:
             return None
-        case Family.FLOAT if kind.tp is Tp.FLOAT:
+        case TypeClass.FLOAT if kind.tp is Tp.FLOAT:
             return float(str(np.float32(value)))
-        case Family.TEXT:
+        case TypeClass.TEXT:
             assert isinstance(value, bytes)
             return value.decode()
-        case Family.JSON:
+        case TypeClass.JSON:
             assert isinstance(value, bytes)
             return decode_text(value)[0]
-        case Family.DATE:
+        case TypeClass.DATE:
             return date_text(int(value))
-        case Family.DATETIME if kind.tp is Tp.TIMESTAMP:
+        case TypeClass.DATETIME if kind.tp is Tp.TIMESTAMP:
             return timestamp_text(int(value), kind.fsp, zone)
-        case Family.DATETIME:
+        case TypeClass.DATETIME:
             return datetime_text(int(value), kind.fsp)
-        case Family.TIME:
+        case TypeClass.TIME:
             return duration_text(int(value), kind.fsp)
         case _:
             return value
 
 
-def read_row(columns: Sequence[Column], row: Sequence[Carrier], zone: tzinfo) -> dict[str, Value]:
+def read_row(columns: Sequence[Column], row: Sequence[DecodedValue], zone: tzinfo) -> dict[str, Value]:
     """By name."""
     pairs = zip(columns, row, strict=True)
-    return {column.name: read_value(column.form, value, zone) for column, value in pairs}
+    return {column.name: read_value(column.column_type, value, zone) for column, value in pairs}

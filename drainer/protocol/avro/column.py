@@ -18,21 +18,21 @@ from drainer.changes.vector import Mask
 from drainer.protocol import column_text
 from drainer.protocol.avro.blocks import Block, Piece, big_endian, fixed, in_union, lengths, varints
 from drainer.protocol.avro.schema import Field
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.type_class import TypeClass
 
 _INT_MAX: Final = 0x7FFF_FFFF
 _ROUND: Final = 1 << 31
 # The bits of a packed time that hold seconds and microseconds (binlog.tidb.time).
 _BELOW_MINUTE: Final = np.uint64(30)
 _SECONDS: Final = np.uint64((1 << 30) - 1)
-# Families whose values often repeat, and whose text must be made value by value.
-_REPEATING: Final = frozenset({Family.TIME, Family.ENUM, Family.SET})
+# Type classes whose values often repeat, and whose text must be made value by value.
+_REPEATING: Final = frozenset({TypeClass.TIME, TypeClass.ENUM, TypeClass.SET})
 
 
-def pieces_of(field: Field, form: Form, column: Any, zone: tzinfo) -> list[Piece]:
-    """Encode an Arrow array of carriers. Raises DecodeError, which does not name the row, for a value that Avro or the
-    column's type cannot hold."""
+def pieces_of(field: Field, column_type: ColumnType, column: Any, zone: tzinfo) -> list[Piece]:
+    """Encode an Arrow array of decoded values. Raises DecodeError, which does not name the row, for a value that Avro
+    or the column's type cannot hold."""
     if field.null_first is None and column.null_count:
         raise DecodeError("value", offset=0, detail="NULL in a column that is NOT NULL")
     valid: Mask | None = None
@@ -46,10 +46,10 @@ def pieces_of(field: Field, form: Form, column: Any, zone: tzinfo) -> list[Piece
         block = _whole(primitive, column)
     elif primitive in ("float", "double"):
         block = _real(primitive, column)
-    elif form.family is Family.BIT:
-        block = _bit(form, column)
+    elif column_type.type_class is TypeClass.BIT:
+        block = _bit(column_type, column)
     else:
-        text = texts_of(form, column, zone)
+        text = texts_of(column_type, column, zone)
         block, rest = lengths(text), [text]
     if field.null_first is None:
         return [block, *rest]
@@ -77,8 +77,8 @@ def _real(primitive: str, column: Any) -> Block:
     return fixed(values.view(np.uint8).reshape(len(values), -1))
 
 
-def _bit(form: Form, column: Any) -> Block:
-    values = _filled(texts.numbers_of(form, column))
+def _bit(column_type: ColumnType, column: Any) -> Block:
+    values = _filled(texts.numbers_of(column_type, column))
     return big_endian(values.astype(">u8").view(np.uint8).reshape(len(values), 8), signed=False)
 
 
@@ -103,20 +103,20 @@ def _decimal(field: Field, column: Any) -> Block:
     return big_endian(octets[:, used - 1 :: -1] if used == width else octets[:, :used][:, ::-1], signed=True)
 
 
-def texts_of(form: Form, column: Any, zone: tzinfo) -> Any:
+def texts_of(column_type: ColumnType, column: Any, zone: tzinfo) -> Any:
     """Return the texts as an Arrow array. Their lengths are written in front of them later."""
-    family = form.family
-    if family is Family.BYTES:
+    type_class = column_type.type_class
+    if type_class is TypeClass.BYTES:
         return column
-    if family is Family.TEXT:
+    if type_class is TypeClass.TEXT:
         return _utf8(column)
-    if family is Family.DECIMAL:
+    if type_class is TypeClass.DECIMAL:
         return texts.as_binary(column)
-    if family in _REPEATING:
-        return _of_distinct(column, column_text.text_of(form, zone))
-    if form.kind.tp is Tp.TIMESTAMP and str(zone) != "UTC":
-        return texts.text_of(form, in_zone(column, zone))
-    return texts.text_of(form, column)
+    if type_class in _REPEATING:
+        return _of_distinct(column, column_text.text_of(column_type, zone))
+    if column_type.kind.tp is Tp.TIMESTAMP and str(zone) != "UTC":
+        return texts.text_of(column_type, in_zone(column, zone))
+    return texts.text_of(column_type, column)
 
 
 def in_zone(column: Any, zone: tzinfo) -> Any:

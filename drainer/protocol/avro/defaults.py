@@ -22,28 +22,28 @@ from binlog.tidb.types import Tp
 
 from drainer.protocol.avro.types import AvroType
 from drainer.protocol.options import ProtocolOptions
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.type_class import TypeClass
 
 Json = int | float | str | None
 _WRAP: Final = 1 << 64
-_TIMES: Final = (Family.DATE, Family.DATETIME, Family.TIME)
+_TIMES: Final = (TypeClass.DATE, TypeClass.DATETIME, TypeClass.TIME)
 
 
-def default_of(info: ColumnInfo, form: Form, made: AvroType, options: ProtocolOptions) -> Json:
-    """Return the default of a field, None if it has none. `made`: the Avro type of `form`."""
+def default_of(info: ColumnInfo, column_type: ColumnType, made: AvroType, options: ProtocolOptions) -> Json:
+    """Return the default of a field, None if it has none. `made`: the Avro type of `column_type`."""
     strict = options.avro_defaults == "avro"
     raw = _raw(info)
     if raw is None or (strict and info.default_is_expr):
         return None
     try:
         if isinstance(raw, bytes):
-            return _bytes(raw, form, strict=strict)
+            return _bytes(raw, column_type, strict=strict)
         if isinstance(raw, bool):
             raw = int(raw)
         if made.precision is not None:
             return _unscaled(str(raw), made) if strict else None
-        return _OF[made.primitive](raw, form, options, strict)
+        return _OF[made.primitive](raw, column_type, options, strict)
     except (ValueError, InvalidOperation, OverflowError):
         return None
 
@@ -59,10 +59,10 @@ def _raw(info: ColumnInfo) -> Any:
     return None
 
 
-def _bytes(raw: bytes, form: Form, *, strict: bool) -> str:
+def _bytes(raw: bytes, column_type: ColumnType, *, strict: bool) -> str:
     if not strict:
         return base64.b64encode(raw).decode()
-    if form.family is Family.BIT:
+    if column_type.type_class is TypeClass.BIT:
         raw = raw.lstrip(b"\0") or b"\0"
     return raw.decode("latin-1")  # one code point for each byte
 
@@ -81,55 +81,55 @@ def twos_complement(number: int) -> bytes:
     return number.to_bytes(((number if number >= 0 else ~number).bit_length() >> 3) + 1, "big", signed=True)
 
 
-def _int(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
+def _int(raw: Any, column_type: ColumnType, options: ProtocolOptions, strict: bool) -> Json:
     number = int(raw)
     if not -(1 << 31) <= number < 1 << 31:
         raise ValueError(f"{number} is not an int")
     return number
 
 
-def _long(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
+def _long(raw: Any, column_type: ColumnType, options: ProtocolOptions, strict: bool) -> Json:
     number = int(raw)
-    if form.kind.is_unsigned and number >= 1 << 63:
+    if column_type.kind.is_unsigned and number >= 1 << 63:
         number -= _WRAP  # as values do
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(f"{number} is not a long")
     return number
 
 
-def _double(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
+def _double(raw: Any, column_type: ColumnType, options: ProtocolOptions, strict: bool) -> Json:
     number = float(raw)
     if not isfinite(number):
         raise ValueError(f"{raw} is not a number")
     return number
 
 
-def _float(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
+def _float(raw: Any, column_type: ColumnType, options: ProtocolOptions, strict: bool) -> Json:
     (single,) = struct.unpack("<f", struct.pack("<f", float(raw)))
-    return _double(single, form, options, strict)
+    return _double(single, column_type, options, strict)
 
 
-def _text(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
+def _text(raw: Any, column_type: ColumnType, options: ProtocolOptions, strict: bool) -> Json:
     text = str(raw)
     if not strict:
         return text
-    if form.family is Family.ENUM and text not in form.kind.elems:
+    if column_type.type_class is TypeClass.ENUM and text not in column_type.kind.elems:
         raise ValueError(f"{text!r} is none of the names")
-    if form.family in (Family.DATE, Family.DATETIME):
-        packed = parse_datetime(text, form.kind.fsp)  # refuses CURRENT_TIMESTAMP
-        if form.kind.tp is Tp.TIMESTAMP:
+    if column_type.type_class in (TypeClass.DATE, TypeClass.DATETIME):
+        packed = parse_datetime(text, column_type.kind.fsp)  # refuses CURRENT_TIMESTAMP
+        if column_type.kind.tp is Tp.TIMESTAMP:
             zone = options.zone
-            return timestamp_text(from_zone(packed, UTC), form.kind.fsp, zone)
+            return timestamp_text(from_zone(packed, UTC), column_type.kind.fsp, zone)
     return text
 
 
-def _as_bytes(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
-    if form.family is Family.BIT and isinstance(raw, int):
-        return _bytes(raw.to_bytes(8, "big").lstrip(b"\0") or b"\0", form, strict=strict)
-    return _bytes(str(raw).encode("utf-8", "surrogateescape"), form, strict=strict)
+def _as_bytes(raw: Any, column_type: ColumnType, options: ProtocolOptions, strict: bool) -> Json:
+    if column_type.type_class is TypeClass.BIT and isinstance(raw, int):
+        return _bytes(raw.to_bytes(8, "big").lstrip(b"\0") or b"\0", column_type, strict=strict)
+    return _bytes(str(raw).encode("utf-8", "surrogateescape"), column_type, strict=strict)
 
 
-_OF: Final[dict[str, Callable[[Any, Form, ProtocolOptions, bool], Json]]] = {
+_OF: Final[dict[str, Callable[[Any, ColumnType, ProtocolOptions, bool], Json]]] = {
     "int": _int,
     "long": _long,
     "float": _float,

@@ -39,9 +39,9 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.table import Table
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.scalar import bit_number
+from drainer.row.type_class import TypeClass
 
 # Encodes one value as Avro, for calls with a few rows, where arrays cost more than they save. Pure.
 #
@@ -73,10 +73,10 @@ def counted(data: bytes) -> bytes:
     return varint(len(data)) + data
 
 
-def writer_of(field: Field, form: Form, zone: tzinfo) -> Write:
-    """Return the function that encodes a carrier, None for NULL. The function raises DecodeError for a value that Avro
-    or the column cannot hold."""
-    write = _writer(field, form, zone)
+def writer_of(field: Field, column_type: ColumnType, zone: tzinfo) -> Write:
+    """Return the function that encodes a decoded value, None for NULL. The function raises DecodeError for a value that
+    Avro or the column cannot hold."""
+    write = _writer(field, column_type, zone)
     if field.null_first is None:
         return lambda value: _not_null(value) if value is None else write(value)
     branch, null = (b"\2", b"\0") if field.null_first else (b"\0", b"\2")
@@ -87,8 +87,8 @@ def _not_null(value: None) -> bytes:
     raise DecodeError("value", offset=0, detail="NULL in a column that is NOT NULL")
 
 
-def _writer(field: Field, form: Form, zone: tzinfo) -> Write:
-    family, primitive = form.family, field.type.primitive
+def _writer(field: Field, column_type: ColumnType, zone: tzinfo) -> Write:
+    type_class, primitive = column_type.type_class, field.type.primitive
     if field.type.precision is not None:
         return _decimal(field.type.precision, field.type.scale or 0)
     if primitive == "int":
@@ -97,14 +97,14 @@ def _writer(field: Field, form: Form, zone: tzinfo) -> Write:
         return varint
     if primitive in _REALS:
         return _real(primitive)
-    if family is Family.BIT:
-        width = max(form.kind.flen, 1)
+    if type_class is TypeClass.BIT:
+        width = max(column_type.kind.flen, 1)
         return lambda value: _bit(value, width)
-    if family is Family.BYTES:
+    if type_class is TypeClass.BYTES:
         return counted
-    if family is Family.INT:
+    if type_class is TypeClass.INT:
         return lambda value: counted(b"%d" % value)
-    text = text_of(form, zone)
+    text = text_of(column_type, zone)
     return lambda value: counted(text(value).encode())
 
 
@@ -115,12 +115,12 @@ def _int(value: int) -> bytes:
 
 
 def _real(primitive: str) -> Write:
-    form = _REALS[primitive]
+    column_type = _REALS[primitive]
 
     def write(value: float) -> bytes:
         try:
             if isfinite(value):
-                return form.pack(value)
+                return column_type.pack(value)
         except OverflowError:
             pass
         raise DecodeError(primitive, offset=0, detail="no number, or beyond its range")
@@ -158,8 +158,8 @@ class Rows(Protocol):
     """Encodes pieces of every row, which the caller joins in an order of its choice. The type of a piece depends on the
     implementation."""
 
-    def column(self, place: int, array: Any) -> Pieces:
-        """Encode a column of carriers. Raises DecodeError, which does not name the row."""
+    def column(self, column_index: int, array: Any) -> Pieces:
+        """Encode a column of decoded values. Raises DecodeError, which does not name the row."""
         ...
 
     def constant(self, data: bytes, rows: int) -> Pieces: ...
@@ -174,11 +174,11 @@ class Rows(Protocol):
 class Many:
     """Encodes with arrays."""
 
-    def __init__(self, fields: Sequence[Field], forms: Sequence[Form], zone: tzinfo) -> None:
-        self._fields, self._forms, self._zone = fields, forms, zone
+    def __init__(self, fields: Sequence[Field], column_types: Sequence[ColumnType], zone: tzinfo) -> None:
+        self._fields, self._column_types, self._zone = fields, column_types, zone
 
-    def column(self, place: int, array: Any) -> Pieces:
-        return pieces_of(self._fields[place], self._forms[place], array, self._zone)
+    def column(self, column_index: int, array: Any) -> Pieces:
+        return pieces_of(self._fields[column_index], self._column_types[column_index], array, self._zone)
 
     def constant(self, data: bytes, rows: int) -> Pieces:
         return [blocks.constant(data, rows)]
@@ -193,11 +193,13 @@ class Many:
 class Few:
     """Encodes value by value."""
 
-    def __init__(self, fields: Sequence[Field], forms: Sequence[Form], zone: tzinfo) -> None:
-        self._writers = [writer_of(field, form, zone) for field, form in zip(fields, forms, strict=True)]
+    def __init__(self, fields: Sequence[Field], column_types: Sequence[ColumnType], zone: tzinfo) -> None:
+        self._writers = [
+            writer_of(field, column_type, zone) for field, column_type in zip(fields, column_types, strict=True)
+        ]
 
-    def column(self, place: int, array: Any) -> Pieces:
-        return [list(map(self._writers[place], array.to_pylist()))]
+    def column(self, column_index: int, array: Any) -> Pieces:
+        return [list(map(self._writers[column_index], array.to_pylist()))]
 
     def constant(self, data: bytes, rows: int) -> Pieces:
         return [[data] * rows]
@@ -295,7 +297,7 @@ class AvroTableEncoder:
         self._options = options
         self._vector_rows_min = vector_rows_min
         self._schemas = table_schemas(table, options)
-        of = self._schemas.fields, [column.form for column in table.columns], options.zone
+        of = self._schemas.fields, [column.column_type for column in table.columns], options.zone
         self._many: Rows = Many(*of)
         self._few: Rows = Few(*of)
         required = required_of(self._schemas, options, topic)
@@ -327,7 +329,7 @@ class AvroTableEncoder:
         image = self._image(how, changes, changes.image, self._schemas.order if has_value else self._table.handle)
         keys = values = null_column(rows)
         if self._key_header is not None:
-            pieces = [piece for place in self._table.handle for piece in image[place]]
+            pieces = [piece for column_index in self._table.handle for piece in image[column_index]]
             keys = how.joined([*how.constant(self._key_header, rows), *pieces], rows)
         if has_value:
             values = how.joined(self._value(how, changes, image), rows)
@@ -337,21 +339,26 @@ class AvroTableEncoder:
         """Raise EncodeError: Avro has no such messages."""
         raise self._error("", int(changes.commit_ts[0]), "Avro has no messages with the handle key alone")
 
-    def _image(self, how: Rows, changes: RowChanges, columns: Columns, places: Sequence[int]) -> dict[int, Pieces]:
-        """Encode the columns of an image. `places`: their positions in the table."""
-        return {place: self._column(how, changes, place, columns[place]) for place in places}
+    def _image(
+        self, how: Rows, changes: RowChanges, columns: Columns, column_indexes: Sequence[int]
+    ) -> dict[int, Pieces]:
+        """Encode the columns of an image. `column_indexes`: their positions in the table."""
+        return {
+            column_index: self._column(how, changes, column_index, columns[column_index])
+            for column_index in column_indexes
+        }
 
-    def _column(self, how: Rows, changes: RowChanges, place: int, column: Any) -> Pieces:
+    def _column(self, how: Rows, changes: RowChanges, column_index: int, column: Any) -> Pieces:
         try:
-            return how.column(place, column)
+            return how.column(column_index, column)
         except DecodeError as error:
-            first = next((n for n in range(len(column)) if self._fails(place, column.slice(n, 1))), 0)
-            name = self._table.columns[place].name
+            first = next((n for n in range(len(column)) if self._fails(column_index, column.slice(n, 1))), 0)
+            name = self._table.columns[column_index].name
             raise self._error(name, int(changes.commit_ts[first]), error.detail) from error
 
-    def _fails(self, place: int, column: Any) -> bool:
+    def _fails(self, column_index: int, column: Any) -> bool:
         try:
-            self._few.column(place, column)
+            self._few.column(column_index, column)
         except DecodeError:
             return True
         return False
@@ -359,7 +366,7 @@ class AvroTableEncoder:
     def _value(self, how: Rows, changes: RowChanges, image: Mapping[int, Pieces]) -> Pieces:
         rows, options = len(changes), self._options
         found = how.constant(self._value_header, rows)
-        found += [piece for place in self._schemas.order for piece in image[place]]
+        found += [piece for column_index in self._schemas.order for piece in image[column_index]]
         if options.enable_tidb_extension or options.avro_output_old_row:
             found += how.constant(_OPS[changes.kind], rows)
         if options.enable_tidb_extension:
@@ -377,7 +384,10 @@ class AvroTableEncoder:
         if changes.old is None:
             return how.constant(b"\0", rows)
         old = image if changes.new is None else self._image(how, changes, changes.old, self._schemas.order)
-        return [*how.constant(b"\x02", rows), *(piece for place in self._schemas.order for piece in old[place])]
+        return [
+            *how.constant(b"\x02", rows),
+            *(piece for column_index in self._schemas.order for piece in old[column_index]),
+        ]
 
     def _error(self, column: str, commit_ts: int, detail: str) -> EncodeError:
         where = f"`{self._table.schema}`.`{self._table.name}`" + (f".`{column}`" if column else "")

@@ -67,15 +67,15 @@ def table_schemas(table: Table, options: ProtocolOptions) -> TableSchemas:
     _check_names(table, [*extra, {"name": BEFORE}] if options.avro_output_old_row else extra)
     order = tuple(range(len(fields)))
     if options.enable_row_checksum:
-        order = tuple(sorted(order, key=lambda place: table.columns[place].info.id))
-    documents = [fields[place].document for place in order]
+        order = tuple(sorted(order, key=lambda column_index: table.columns[column_index].info.id))
+    documents = [fields[column_index].document for column_index in order]
     value: list[dict[str, object]] = [*documents, *extra]
     if options.avro_output_old_row:
         before = {"type": "record", "name": f"{name}_before", "fields": documents}
         value.append({"default": None, "name": BEFORE, "type": ["null", before]})
     key = None
     if table.handle:
-        key = _record(name, namespace, [fields[place].document for place in table.handle])
+        key = _record(name, namespace, [fields[column_index].document for column_index in table.handle])
     return TableSchemas(fields, order, key, _record(name, namespace, value), f"{namespace}.{name}")
 
 
@@ -95,10 +95,10 @@ def _extra_fields(options: ProtocolOptions) -> list[dict[str, object]]:
 
 
 def _field(column: Column, options: ProtocolOptions) -> Field:
-    name, made = avro_name(column.name), avro_type(column.form, options)
-    default = default_of(column.info, column.form, made, options)
+    name, made = avro_name(column.name), avro_type(column.column_type, options)
+    default = default_of(column.info, column.column_type, made, options)
     # A row may have been written before its column became NOT NULL.
-    nullable = bool(column.flags & ColumnFlag.NULLABLE) or not column.form.kind.is_not_null
+    nullable = bool(column.flags & ColumnFlag.NULLABLE) or not column.column_type.kind.is_not_null
     if not nullable:
         document: dict[str, object] = {"name": name, "type": made.document}
         if default is not None:

@@ -8,22 +8,22 @@ from typing import Final, Literal
 from binlog.tidb.types import Tp
 
 from drainer.protocol.options import ProtocolOptions
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.type_class import TypeClass
 
 Primitive = Literal["int", "long", "float", "double", "string", "bytes", "boolean"]
 
 _DECIMAL_PRECISION: Final = 10  # for a DECIMAL whose type does not state it
 _NAMES: Final = {
-    Family.DECIMAL: "DECIMAL",
-    Family.TEXT: "TEXT",
-    Family.BYTES: "BLOB",
-    Family.DATE: "DATE",
-    Family.TIME: "TIME",
-    Family.ENUM: "ENUM",
-    Family.SET: "SET",
-    Family.BIT: "BIT",
-    Family.JSON: "JSON",
+    TypeClass.DECIMAL: "DECIMAL",
+    TypeClass.TEXT: "TEXT",
+    TypeClass.BYTES: "BLOB",
+    TypeClass.DATE: "DATE",
+    TypeClass.TIME: "TIME",
+    TypeClass.ENUM: "ENUM",
+    TypeClass.SET: "SET",
+    TypeClass.BIT: "BIT",
+    TypeClass.JSON: "JSON",
 }
 
 
@@ -46,46 +46,46 @@ class AvroType:
         return found
 
 
-def avro_type(form: Form, options: ProtocolOptions) -> AvroType:
+def avro_type(column_type: ColumnType, options: ProtocolOptions) -> AvroType:
     """Return the Avro type of a column's values."""
-    family, kind = form.family, form.kind
-    name = ("tidb_type", _tidb_type(form))
-    if family is Family.DECIMAL and options.avro_decimal_handling_mode == "precise":
+    type_class, kind = column_type.type_class, column_type.kind
+    name = ("tidb_type", _tidb_type(column_type))
+    if type_class is TypeClass.DECIMAL and options.avro_decimal_handling_mode == "precise":
         precision = kind.flen if kind.flen >= 0 else _DECIMAL_PRECISION
         return AvroType("bytes", (name,), precision, max(kind.decimal, 0))
-    if family is Family.BIT:
+    if type_class is TypeClass.BIT:
         return AvroType("bytes", (("length", str(kind.flen if kind.flen >= 0 else 1)), name))
-    if family in (Family.ENUM, Family.SET):
+    if type_class in (TypeClass.ENUM, TypeClass.SET):
         return AvroType("string", (("allowed", allowed_text(kind.elems)), name))
-    return AvroType(_primitive(form, options), (name,))
+    return AvroType(_primitive(column_type, options), (name,))
 
 
-def _primitive(form: Form, options: ProtocolOptions) -> Primitive:
-    family, kind = form.family, form.kind
-    if family is Family.INT:
+def _primitive(column_type: ColumnType, options: ProtocolOptions) -> Primitive:
+    type_class, kind = column_type.type_class, column_type.kind
+    if type_class is TypeClass.INT:
         if kind.tp is Tp.LONGLONG:
             as_text = kind.is_unsigned and options.avro_bigint_unsigned_handling_mode == "string"
             return "string" if as_text else "long"
         return "long" if kind.tp is Tp.LONG and kind.is_unsigned else "int"
-    if family is Family.FLOAT:
+    if type_class is TypeClass.FLOAT:
         return "float" if kind.tp is Tp.FLOAT else "double"
-    return "bytes" if family is Family.BYTES else "string"
+    return "bytes" if type_class is TypeClass.BYTES else "string"
 
 
-def _tidb_type(form: Form) -> str:
-    family, kind = form.family, form.kind
+def _tidb_type(column_type: ColumnType) -> str:
+    type_class, kind = column_type.type_class, column_type.kind
     if kind.tp is Tp.VECTOR:
         return "TiDBVECTORFloat32"
-    if family is Family.INT:
+    if type_class is TypeClass.INT:
         if kind.tp is Tp.YEAR:
             return "YEAR"
         name = "BIGINT" if kind.tp is Tp.LONGLONG else "INT"
         return f"{name} UNSIGNED" if kind.is_unsigned else name
-    if family is Family.FLOAT:
+    if type_class is TypeClass.FLOAT:
         return "FLOAT" if kind.tp is Tp.FLOAT else "DOUBLE"
-    if family is Family.DATETIME:
+    if type_class is TypeClass.DATETIME:
         return "TIMESTAMP" if kind.tp is Tp.TIMESTAMP else "DATETIME"
-    return _NAMES[family]
+    return _NAMES[type_class]
 
 
 def allowed_text(names: tuple[str, ...]) -> str:

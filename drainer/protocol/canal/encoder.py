@@ -29,21 +29,21 @@ from drainer.protocol.one_row import OneRowMessages, physical_ms
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import ColumnFlag, Table
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.type_class import TypeClass
 
 
 # Values of Canal-JSON: each is a string or null.
-def value_of(form: Form, zone: tzinfo) -> Fragment:
+def value_of(column_type: ColumnType, zone: tzinfo) -> Fragment:
     """Return the fragment of a type. ENUM, SET and BIT are numbers. Each byte of a binary string is a character of ISO
     8859-1."""
-    if form.family is Family.FLOAT:
-        return plain_double(form)
-    if form.family is Family.TEXT:
+    if column_type.type_class is TypeClass.FLOAT:
+        return plain_double(column_type)
+    if column_type.type_class is TypeClass.TEXT:
         return utf8_text
-    if form.family is Family.BYTES:
+    if column_type.type_class is TypeClass.BYTES:
         return latin1_text
-    return text(form, zone)
+    return text(column_type, zone)
 
 
 # Encodes rows of one version of a table as Canal-JSON. What is the same in all rows is built once, when the table is
@@ -129,11 +129,11 @@ class CanalTable:
         self._short_deletes = options.delete_only_output_handle_key_columns
         self._compression = options.large_message_handle_compression
         columns = table.columns
-        self._values = [value_of(column.form, options.zone) for column in columns]
-        self._promotions = [promotion_of(column.form.kind) for column in columns]
+        self._values = [value_of(column.column_type, options.zone) for column in columns]
+        self._promotions = [promotion_of(column.column_type.kind) for column in columns]
         self._names = [json_string(column.name) for column in columns]
         described = full_type if options.content_compatible else basic_type
-        self._types = [json_string(described(column.form.kind)) for column in columns]
+        self._types = [json_string(described(column.column_type.kind)) for column in columns]
         self._all = tuple(range(len(columns)))
         self._documents: dict[tuple[Kind, tuple[int, ...], str], Rows] = {}
 
@@ -213,7 +213,8 @@ class CanalTable:
         promoted = [place for place in places if self._promotions[place]]
         at_type = {place: Slot(_FIRST_VALUE + len(places) + n) for n, place in enumerate(promoted)}
         sql_types: list[Parts] = [
-            [f"{names[place]}:", at_type.get(place, str(java_type(columns[place].form.kind)))] for place in places
+            [f"{names[place]}:", at_type.get(place, str(java_type(columns[place].column_type.kind)))]
+            for place in places
         ]
         mysql_types = ",".join(f"{names[place]}:{self._types[place]}" for place in places)
         data: list[Parts] = [

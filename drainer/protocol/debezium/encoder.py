@@ -38,7 +38,7 @@ class DebeziumTable:
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         self._table, self._options = table, options
-        self._values = [value_of(column.form, options) for column in table.columns]
+        self._values = [value_of(column.column_type, options) for column in table.columns]
         self._fragments = [value.fragment for value in self._values]
         self._names = [json_string(column.name) for column in table.columns]
         self._documents = {kind: Rows(self._parts(kind)) for kind in Kind}

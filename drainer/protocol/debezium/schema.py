@@ -14,8 +14,8 @@ from binlog.tidb.types import FieldType, Tp
 from drainer.protocol.debezium.values import EPOCH, is_precise, value_of
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Column, Table
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.type_class import TypeClass
 
 # Defaults of columns in a Connect schema.
 NO_DEFAULT: Final = object()
@@ -25,46 +25,46 @@ _NOW: Final = "CURRENT_TIMESTAMP"
 def default_of(column: Column, options: ProtocolOptions) -> object:
     """Return the default. NO_DEFAULT if the column has none, if it is an expression, or if Connect's type cannot
     express it."""
-    info, form = column.info, column.form
+    info, column_type = column.info, column.column_type
     if info.default is None or info.default_is_expr:
         return NO_DEFAULT
-    if form.family is Family.BIT:
-        return _shown(form, int.from_bytes(info.default_bit, "big"), options) if info.default_bit else NO_DEFAULT
+    if column_type.type_class is TypeClass.BIT:
+        return _shown(column_type, int.from_bytes(info.default_bit, "big"), options) if info.default_bit else NO_DEFAULT
     if not isinstance(info.default, str | int | float):
         return NO_DEFAULT
     try:
-        return _default(form, str(info.default), options)
+        return _default(column_type, str(info.default), options)
     except (ValueError, OverflowError, DecodeError):
         return NO_DEFAULT
 
 
-def _default(form: Form, text: str, options: ProtocolOptions) -> object:
-    kind = form.kind
-    match form.family:
-        case Family.INT:
+def _default(column_type: ColumnType, text: str, options: ProtocolOptions) -> object:
+    kind = column_type.kind
+    match column_type.type_class:
+        case TypeClass.INT:
             number = int(text)
             if kind.tp is Tp.YEAR and number < 100:
                 return number + (2000 if number < 70 else 1900)
-            return _shown(form, number, options)
-        case Family.FLOAT | Family.DECIMAL:
+            return _shown(column_type, number, options)
+        case TypeClass.FLOAT | TypeClass.DECIMAL:
             value = float(text)
             return value if isfinite(value) else NO_DEFAULT
-        case Family.DATETIME if text.upper().startswith(_NOW):
+        case TypeClass.DATETIME if text.upper().startswith(_NOW):
             if kind.tp is Tp.DATETIME:
                 return 0
             return EPOCH.decode() if kind.is_not_null else NO_DEFAULT
-        case Family.DATE | Family.DATETIME:
-            return _shown(form, parse_datetime(text, kind.fsp), options)
-        case Family.TIME:
+        case TypeClass.DATE | TypeClass.DATETIME:
+            return _shown(column_type, parse_datetime(text, kind.fsp), options)
+        case TypeClass.TIME:
             return parse_duration(text) // 1000
         case _:
             return text
 
 
-def _shown(form: Form, carrier: int, options: ProtocolOptions) -> object:
+def _shown(column_type: ColumnType, decoded_value: int, options: ProtocolOptions) -> object:
     """Return the default as the value of a row would be written."""
-    value = value_of(form, options)
-    (shown,) = value.fragment(pa.array([carrier], form.carrier_type)).to_pylist()
+    value = value_of(column_type, options)
+    (shown,) = value.fragment(pa.array([decoded_value], column_type.decoded_type)).to_pylist()
     if shown is None:
         return NO_DEFAULT
     found: str = shown.decode()
@@ -100,7 +100,7 @@ def key_schema(table: Table, options: ProtocolOptions) -> Document:
         "type": "struct",
         "name": f"{schema_name(options.namespace, table.schema, table.name)}.Key",
         "optional": False,
-        "fields": [field_schema(table.columns[place], options) for place in table.handle],
+        "fields": [field_schema(table.columns[column_index], options) for column_index in table.handle],
     }
 
 
@@ -187,7 +187,7 @@ def source_schema() -> Document:
 def field_schema(column: Column, options: ProtocolOptions) -> Document:
     """Return a column's schema. With the extension it includes TiDB's type, from which a reader learns what Connect's
     types do not say (binary, unsigned)."""
-    kind = column.form.kind
+    kind = column.column_type.kind
     found: Document = {"tidb_type": tidb_type(kind)} if options.enable_tidb_extension else {}
     type_, semantic = _types(column, options)
     found |= {"type": type_, "optional": not kind.is_not_null}
@@ -210,33 +210,33 @@ def tidb_type(kind: FieldType) -> str:
 
 def _types(column: Column, options: ProtocolOptions) -> tuple[str, str]:
     """Return Connect's type and the semantic type, "" if there is none."""
-    kind = column.form.kind
-    match column.form.family:
-        case Family.INT if kind.tp is Tp.YEAR:
+    kind = column.column_type.kind
+    match column.column_type.type_class:
+        case TypeClass.INT if kind.tp is Tp.YEAR:
             return "int32", "io.debezium.time.Year"
-        case Family.INT if is_precise(kind, options):
+        case TypeClass.INT if is_precise(kind, options):
             return "bytes", DECIMAL
-        case Family.INT:
+        case TypeClass.INT:
             return (_LARGER if kind.is_unsigned and kind.tp in _LARGER else _INTEGERS)[kind.tp], ""
-        case Family.FLOAT if kind.tp is Tp.FLOAT and kind.decimal < 0:
+        case TypeClass.FLOAT if kind.tp is Tp.FLOAT and kind.decimal < 0:
             return "float", ""
-        case Family.FLOAT | Family.DECIMAL:
+        case TypeClass.FLOAT | TypeClass.DECIMAL:
             return "double", ""
-        case Family.BIT:
+        case TypeClass.BIT:
             return ("boolean", "") if kind.flen <= 1 else ("bytes", "io.debezium.data.Bits")
-        case Family.ENUM:
+        case TypeClass.ENUM:
             return "string", "io.debezium.data.Enum"
-        case Family.SET:
+        case TypeClass.SET:
             return "string", "io.debezium.data.EnumSet"
-        case Family.DATE:
+        case TypeClass.DATE:
             return "int32", "io.debezium.time.Date"
-        case Family.DATETIME if kind.tp is Tp.TIMESTAMP:
+        case TypeClass.DATETIME if kind.tp is Tp.TIMESTAMP:
             return "string", "io.debezium.time.ZonedTimestamp"
-        case Family.DATETIME:
+        case TypeClass.DATETIME:
             return "int64", f"io.debezium.time.{'MicroTimestamp' if kind.decimal > 3 else 'Timestamp'}"
-        case Family.TIME:
+        case TypeClass.TIME:
             return "int64", "io.debezium.time.MicroTime"
-        case Family.JSON:
+        case TypeClass.JSON:
             return "string", "io.debezium.data.Json"
         case _:
             return "string", ""

@@ -21,9 +21,9 @@ from drainer.protocol.column_text import text_of
 from drainer.protocol.json_fragments import Fragment, distinct, each, short_double, text, utf8_text
 from drainer.protocol.json_text import json_string
 from drainer.protocol.options import ProtocolOptions
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.scalar import bit_number
+from drainer.row.type_class import TypeClass
 
 EPOCH: Final = b"1970-01-01T00:00:00Z"
 _DAY_US: Final = 86_400_000_000
@@ -44,38 +44,38 @@ def is_precise(kind: FieldType, options: ProtocolOptions) -> bool:
     return unsigned and options.debezium_bigint_unsigned_handling_mode == "precise"
 
 
-def value_of(form: Form, options: ProtocolOptions) -> Value:
-    kind = form.kind
-    match form.family:
-        case Family.INT if is_precise(kind, options):
+def value_of(column_type: ColumnType, options: ProtocolOptions) -> Value:
+    kind = column_type.kind
+    match column_type.type_class:
+        case TypeClass.INT if is_precise(kind, options):
             return Value(each(_unscaled), quoted=True)
-        case Family.INT:
+        case TypeClass.INT:
             return Value(_whole, quoted=False)
-        case Family.DECIMAL:
-            double = short_double(Form(FieldType(Tp.DOUBLE), Family.FLOAT))
+        case TypeClass.DECIMAL:
+            double = short_double(ColumnType(FieldType(Tp.DOUBLE), TypeClass.FLOAT))
             return Value(lambda array: double(array.cast(pa.float64())), quoted=False)
-        case Family.FLOAT:
-            return Value(short_double(form), quoted=False)
-        case Family.TEXT:
+        case TypeClass.FLOAT:
+            return Value(short_double(column_type), quoted=False)
+        case TypeClass.TEXT:
             return Value(utf8_text, quoted=True)
-        case Family.BYTES:
+        case TypeClass.BYTES:
             return Value(base64, quoted=True)
-        case Family.ENUM | Family.SET:
-            names = text_of(form, UTC)
+        case TypeClass.ENUM | TypeClass.SET:
+            names = text_of(column_type, UTC)
             return Value(distinct(lambda value: json_string(names(value))[1:-1].encode()), quoted=True)
-        case Family.BIT:
+        case TypeClass.BIT:
             return _bit(kind)
-        case Family.DATE:
+        case TypeClass.DATE:
             return Value(lambda array: _numbers(array, _micros(array) // _DAY_US, kind), quoted=False)
-        case Family.DATETIME if kind.tp is Tp.TIMESTAMP:
-            return Value(lambda array: _zoned(form, array), quoted=True)
-        case Family.DATETIME:
+        case TypeClass.DATETIME if kind.tp is Tp.TIMESTAMP:
+            return Value(lambda array: _zoned(column_type, array), quoted=True)
+        case TypeClass.DATETIME:
             step = 1 if kind.decimal > 3 else 1000
             return Value(lambda array: _numbers(array, _micros(array) // step, kind), quoted=False)
-        case Family.TIME:
+        case TypeClass.TIME:
             return Value(lambda array: _text(pc.divide(array, pa.scalar(1000, pa.int64()))), quoted=False)
         case _:
-            return Value(text(form, UTC), quoted=True)
+            return Value(text(column_type, UTC), quoted=True)
 
 
 def _text(array: Any) -> Any:
@@ -106,9 +106,9 @@ def _bit(kind: FieldType) -> Value:
     )
 
 
-def _zoned(form: Form, array: Any) -> Any:
-    """Convert TIMESTAMPs to UTC, the zone of the carrier. The zero timestamp is shown as the epoch."""
-    shown = pc.binary_replace_slice(column_text(form, array), 10, 11, b"T")
+def _zoned(column_type: ColumnType, array: Any) -> Any:
+    """Convert TIMESTAMPs to UTC, the zone of the decoded value. The zero timestamp is shown as the epoch."""
+    shown = pc.binary_replace_slice(column_text(column_type, array), 10, 11, b"T")
     shown = pc.binary_join_element_wise(shown, b"Z", b"")
     return pc.if_else(pc.equal(array, pa.scalar(0, pa.uint64())), EPOCH, shown)
 

@@ -35,48 +35,48 @@ from drainer.protocol.open.row_place import member, partition_ids, row_ids
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Column, ColumnFlag, Table
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.type_class import TypeClass
 
 # Encodes rows of one version of a table as events of Open Protocol.
 # Images of rows as JSON objects, `"name":{"t":3,"h":true,"f":11,"v":1},…`. What is the same for all rows of a table is
 # built once for the table.
-# Converts one column's carriers to JSON values of Open Protocol, a complete column at a time.
+# Converts one column's decoded values to JSON values of Open Protocol, a complete column at a time.
 #
-# Every function converts an Arrow array of carriers to a `binary` array of the same length, with NULL for NULL. The
-# values are JSON text; strings are without their quotes.
+# Every function converts an Arrow array of decoded values to a `binary` array of the same length, with NULL for NULL.
+# The values are JSON text; strings are without their quotes.
 Values = Callable[[Any], Any]
 
 BASE64_TYPES: Final = frozenset({Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB, Tp.BLOB})
-_NUMBERS: Final = frozenset({Family.INT, Family.FLOAT, Family.ENUM, Family.SET, Family.BIT})
+_NUMBERS: Final = frozenset({TypeClass.INT, TypeClass.FLOAT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT})
 # What strconv.Quote does not escape.
 _PLAIN: Final = bytes(set(range(32, 127)) - set(b'"\\<>&'))
 
 
-def is_quoted(form: Form) -> bool:
+def is_quoted(column_type: ColumnType) -> bool:
     """Return whether the column's values are JSON strings."""
-    return form.family not in _NUMBERS
+    return column_type.type_class not in _NUMBERS
 
 
-def values_of(form: Form, zone: tzinfo) -> Values:
+def values_of(column_type: ColumnType, zone: tzinfo) -> Values:
     """Return the function that converts a column. The function raises DecodeError for a value that a column of its type
     cannot hold, and for text that is not UTF-8."""
-    family = form.family
-    if form.kind.tp in BASE64_TYPES:
+    type_class = column_type.type_class
+    if column_type.kind.tp in BASE64_TYPES:
         return base64
-    if family is Family.TEXT:
+    if type_class is TypeClass.TEXT:
         return _text
-    if family is Family.BYTES:
+    if type_class is TypeClass.BYTES:
         return _binary
-    if family is Family.FLOAT:
-        return partial(_float, is_single=form.kind.tp is Tp.FLOAT)
-    if family is Family.JSON:
+    if type_class is TypeClass.FLOAT:
+        return partial(_float, is_single=column_type.kind.tp is Tp.FLOAT)
+    if type_class is TypeClass.JSON:
         return _json
-    if form.kind.tp is Tp.TIMESTAMP and zone is not UTC:
-        return lambda column: pa.array(texts_of(form, column, zone), pa.binary())
-    if family in (Family.INT, Family.ENUM, Family.SET, Family.BIT):
+    if column_type.kind.tp is Tp.TIMESTAMP and zone is not UTC:
+        return lambda column: pa.array(texts_of(column_type, column, zone), pa.binary())
+    if type_class in (TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT):
         return lambda column: as_binary(column.cast(pa.string()))
-    return partial(column_text, form)
+    return partial(column_text, column_type)
 
 
 def _each(column: Any, made: Callable[[Any], Any]) -> Any:
@@ -113,8 +113,8 @@ def _escaped(column: Any, texts: Sequence[str]) -> Any:
     if not column.null_count:
         return escaped
     valid = column.is_valid().to_numpy(zero_copy_only=False)
-    places = pa.array(np.cumsum(valid) - 1, pa.int64(), mask=~valid)
-    return escaped.take(places)
+    column_indexes = pa.array(np.cumsum(valid) - 1, pa.int64(), mask=~valid)
+    return escaped.take(column_indexes)
 
 
 def _float(column: Any, *, is_single: bool) -> Any:
@@ -155,19 +155,19 @@ class BadColumn(Exception):
 
     def of(self, changes: RowChanges) -> EncodeError:
         """Return the EncodeError that names the first row with such a value."""
-        table, place = changes.table, self.code.place
+        table, column_index = changes.table, self.code.column_index
         for row in range(len(changes)):
             for image in (changes.new, changes.old):
                 try:
                     if image is not None:
-                        self.code.values(image[place].slice(row, 1))
+                        self.code.values(image[column_index].slice(row, 1))
                 except DecodeError as error:
                     return _named(table, self.code, int(changes.commit_ts[row]), error)
         return _named(table, self.code, int(changes.commit_ts[0]), self.error)
 
 
 def _named(table: Table, code: ColumnCode, commit_ts: int, error: DecodeError) -> EncodeError:
-    name = table.columns[code.place].name
+    name = table.columns[code.column_index].name
     return EncodeError(
         f"open-protocol: `{table.schema}`.`{table.name}`, column `{name}`, commit_ts {commit_ts}: {error}"
     )
@@ -177,7 +177,7 @@ def _named(table: Table, code: ColumnCode, commit_ts: int, error: DecodeError) -
 class ColumnCode:
     """One column, compiled. `head`: the text in front of its values."""
 
-    place: int
+    column_index: int
     head: bytes
     quoted: bool
     values: Values
@@ -185,25 +185,25 @@ class ColumnCode:
     def of(self, columns: Columns) -> Any:
         """Convert the column's values. Raises BadColumn."""
         try:
-            return self.values(columns[self.place])
+            return self.values(columns[self.column_index])
         except DecodeError as error:
             raise BadColumn(self, error) from None
 
 
 def compiled(table: Table, zone: tzinfo) -> tuple[ColumnCode, ...]:
     """Return the compiled columns in the order in which they are written: by the bytes of their names."""
-    order = sorted(range(len(table.columns)), key=lambda place: table.columns[place].name)
-    return tuple(_code(place, table.columns[place], zone) for place in order)
+    order = sorted(range(len(table.columns)), key=lambda column_index: table.columns[column_index].name)
+    return tuple(_code(column_index, table.columns[column_index], zone) for column_index in order)
 
 
-def _code(place: int, column: Column, zone: tzinfo) -> ColumnCode:
+def _code(column_index: int, column: Column, zone: tzinfo) -> ColumnCode:
     """Compile a column. Readers parse the value by its flags, so the BINARY flag comes from the type under which the
     row was written, which may be older than the table's."""
-    kind = column.form.kind
+    kind = column.column_type.kind
     flags = column.flags & ~ColumnFlag.BINARY | (ColumnFlag.BINARY if kind.charset == "binary" else 0)
     handle = '"h":true,' if column.in_handle else ""
     head = f'{json_string(column.name)}:{{"t":{int(kind.tp)},{handle}"f":{int(flags)},"v":'
-    return ColumnCode(place, head.encode(), is_quoted(column.form), values_of(column.form, zone))
+    return ColumnCode(column_index, head.encode(), is_quoted(column.column_type), values_of(column.column_type, zone))
 
 
 def image_parts(codes: Sequence[ColumnCode], columns: Columns, begin: bytes, end: bytes) -> list[Any]:
@@ -227,7 +227,7 @@ def changed_parts(codes: Sequence[ColumnCode], old: Columns, new: Columns) -> li
     """
     found = []
     for code in codes:
-        changed = _differ(old[code.place], new[code.place])
+        changed = _differ(old[code.column_index], new[code.column_index])
         if pc.any(changed).as_py():
             whole = joined([*image_parts([code], old, b"", b""), constant(b",")])
             found.append(pc.if_else(changed, whole, constant(b"")))
@@ -244,8 +244,8 @@ def _differ(left: Any, right: Any) -> Any:
     return pc.invert(same)
 
 
-# The most bytes of carriers that are encoded at a time. A byte may become six bytes of JSON, several copies of which
-# are in memory.
+# The most bytes of decoded values that are encoded at a time. A byte may become six bytes of JSON, several copies of
+# which are in memory.
 PIECE_BYTES: Final = 16 << 20
 _WHOLE: Final = b',"t":1}'
 _HANDLE_ONLY: Final = b',"t":1,"ohk":true}'
@@ -258,7 +258,7 @@ class OpenTableEncoder:
         self._table = table
         self._options = options
         self._all = compiled(table, options.zone)
-        self._handle = tuple(code for code in self._all if table.columns[code.place].in_handle)
+        self._handle = tuple(code for code in self._all if table.columns[code.column_index].in_handle)
         name = f',"tbl":{json_string(table.name)}' if table.name else ""
         schema = f',"scm":{json_string(table.schema)}' if table.schema else ""
         self._names = (schema + name).encode()

@@ -69,8 +69,8 @@ def _length_prefixed(column: Any) -> tuple[memoryview, Ints]:
     """Concatenate the values, each after its length. Return the bytes, and the offset at which each value ends."""
     count = len(column)
     lengths = pc.binary_length(column).to_numpy().astype(np.int64)
-    places = pa.py_buffer(np.arange(0, 8 * (count + 1), 8, dtype=np.int64))
-    heads = pa.Array.from_buffers(pa.large_binary(), count, [None, places, pa.py_buffer(lengths.astype(">i8"))])
+    column_indexes = pa.py_buffer(np.arange(0, 8 * (count + 1), 8, dtype=np.int64))
+    heads = pa.Array.from_buffers(pa.large_binary(), count, [None, column_indexes, pa.py_buffer(lengths.astype(">i8"))])
     joined = pc.binary_join_element_wise(heads, column, pa.scalar(b"", pa.large_binary()))
     return memoryview(joined.buffers()[2]), np.cumsum(lengths + _LENGTH.size)
 

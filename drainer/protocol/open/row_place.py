@@ -12,8 +12,8 @@ from binlog.tidb.decimal import Decimal
 
 from drainer.changes.decode import Columns
 from drainer.protocol.table import Column, Table
-from drainer.row.family import Family
 from drainer.row.partition.locate import PartitionUnknown, Values, locator
+from drainer.row.type_class import TypeClass
 
 RowIds = Callable[[Columns], Any]
 PartitionIds = Callable[[Columns], Any]
@@ -23,12 +23,12 @@ def row_ids(table: Table) -> RowIds | None:
     """Return a function from an image to the handles of its rows, if the integer primary key is the handle. Otherwise
     None: binlogs do not contain the handle."""
     handle = table.info.handle_column
-    if handle is None or handle.name not in table.places:  # a column selector may leave it out
+    if handle is None or handle.name not in table.column_indexes:  # a column selector may leave it out
         return None
-    place = table.places[handle.name]
+    column_index = table.column_indexes[handle.name]
 
     def of(columns: Columns) -> Any:
-        handles = columns[place]
+        handles = columns[column_index]
         return handles.view(pa.int64()) if handles.type == pa.uint64() else handles
 
     return of
@@ -53,8 +53,8 @@ def partition_ids(table: Table) -> PartitionIds | None:
     def of(columns: Columns) -> Any:
         row = _Row(table, columns)
         found = []
-        for place in range(len(columns[0])):
-            row.at = place
+        for column_index in range(len(columns[0])):
+            row.at = column_index
             found.append(one(row))
         return pa.array(found, pa.int64())
 
@@ -68,31 +68,31 @@ class _Row(dict[int, Datum]):
 
     def __init__(self, table: Table, columns: Columns) -> None:
         super().__init__()
-        self._places = {column.info.id: place for place, column in enumerate(table.columns)}
+        self._column_indexes = {column.info.id: column_index for column_index, column in enumerate(table.columns)}
         # The row has these columns, but a column selector leaves them out. Their values are unknown, unlike those of
         # columns that the row does not have.
         public = {column.id for column in table.info.public_columns if not column.is_virtual}
-        self._left_out = public - self._places.keys()
+        self._left_out = public - self._column_indexes.keys()
         self._table = table
         self._columns = columns
         self._unpacked: dict[int, list[Datum]] = {}
 
     def __contains__(self, column_id: object) -> bool:
-        return column_id in self._places or column_id in self._left_out
+        return column_id in self._column_indexes or column_id in self._left_out
 
     def __getitem__(self, column_id: int) -> Datum:
         values = self._unpacked.get(column_id)
         if values is None:
-            place = self._places[column_id]
-            values = self._unpacked[column_id] = _datums(self._table.columns[place], self._columns[place])
+            column_index = self._column_indexes[column_id]
+            values = self._unpacked[column_id] = _datums(self._table.columns[column_index], self._columns[column_index])
         return values[self.at]
 
 
-def _datums(column: Column, carriers: Any) -> list[Datum]:
-    values: list[Datum] = carriers.to_pylist()
-    if column.form.family is not Family.DECIMAL:
+def _datums(column: Column, decoded_values: Any) -> list[Datum]:
+    values: list[Datum] = decoded_values.to_pylist()
+    if column.column_type.type_class is not TypeClass.DECIMAL:
         return values
-    kind = column.form.kind
+    kind = column.column_type.kind
     return [None if v is None else Decimal(str(v), kind.flen, max(kind.decimal, 0)) for v in values]
 
 

@@ -20,24 +20,24 @@ from drainer.changes.vector import Words
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.protobuf_bytes import VARINTS, field, signed
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.scalar import bit_number, enum_index, set_bits
+from drainer.row.type_class import TypeClass
 
 # Encodes complete columns as datums in value form, as in TiDB-Binlog's files (`D-TR-09`). Pure.
 NULL: Final = b"\x00"
 _single = Struct("<f")
 
 
-def datums(form: Form, array: Any, zone: tzinfo) -> list[bytes]:
-    """Encode carriers (row/carrier.py). Dates, times, DECIMAL and JSON are text, a TIMESTAMP in `zone`. ENUM, SET and
-    BIT are unsigned numbers. Raises DecodeError for a value that a column of its type cannot hold."""
-    family = form.family
-    if family in (Family.TEXT, Family.BYTES):
+def datums(column_type: ColumnType, array: Any, zone: tzinfo) -> list[bytes]:
+    """Encode decoded values (row/decoded_value.py). Dates, times, DECIMAL and JSON are text, a TIMESTAMP in `zone`.
+    ENUM, SET and BIT are unsigned numbers. Raises DecodeError for a value that a column of its type cannot hold."""
+    type_class = column_type.type_class
+    if type_class in (TypeClass.TEXT, TypeClass.BYTES):
         return _texts(array.to_pylist())
-    if family in (Family.INT, Family.ENUM, Family.SET, Family.BIT, Family.FLOAT):
-        return _each(_number(form), array.to_pylist())
-    return _texts([None if text is None else text.encode() for text in texts_of(form, array, zone)])
+    if type_class in (TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT, TypeClass.FLOAT):
+        return _each(_number(column_type), array.to_pylist())
+    return _texts([None if text is None else text.encode() for text in texts_of(column_type, array, zone)])
 
 
 def _texts(values: list[bytes | None]) -> list[bytes]:
@@ -51,17 +51,17 @@ def _each(encode: Callable[[Any], bytes], values: list[Any]) -> list[bytes]:
     return [known[value] for value in values]
 
 
-def _number(form: Form) -> Callable[[Any], bytes]:
-    kind, family = form.kind, form.family
-    if family is Family.FLOAT:
+def _number(column_type: ColumnType) -> Callable[[Any], bytes]:
+    kind, type_class = column_type.kind, column_type.type_class
+    if type_class is TypeClass.FLOAT:
         return _as_single if kind.tp is Tp.FLOAT else lambda value: b"\x05" + encode_float(value)
-    if family is Family.INT and (kind.tp is Tp.YEAR or not kind.is_unsigned):
+    if type_class is TypeClass.INT and (kind.tp is Tp.YEAR or not kind.is_unsigned):
         return encode_value
-    if family is Family.ENUM:
+    if type_class is TypeClass.ENUM:
         return lambda value: b"\x09" + VARINTS[enum_index(value, len(kind.elems))]
-    if family is Family.SET:
+    if type_class is TypeClass.SET:
         return lambda value: b"\x09" + VARINTS[set_bits(value, len(kind.elems))]
-    if family is Family.BIT:
+    if type_class is TypeClass.BIT:
         return lambda value: b"\x09" + VARINTS[bit_number(value, max(kind.flen, 1))]
     return lambda value: b"\x09" + VARINTS[value]
 
@@ -81,10 +81,10 @@ class EventEncoder:
     Values of inserts and deletes are in the field `value`. Updates have the old value in `value` and the new one in
     `changed_value`."""
 
-    def __init__(self, schema: str, table: str, columns: Sequence[tuple[str, Form]], zone: tzinfo) -> None:
+    def __init__(self, schema: str, table: str, columns: Sequence[tuple[str, ColumnType]], zone: tzinfo) -> None:
         self._place = f"`{schema}`.`{table}`"
         self._head = field(b"\x0a", schema.encode()) + field(b"\x12", table.encode())
-        self._columns = [(name, form, _described(name, form)) for name, form in columns]
+        self._columns = [(name, column_type, _described(name, column_type)) for name, column_type in columns]
         self._zone = zone
 
     def encode(self, kind: Kind, commit_ts: Words, old: Columns | None, new: Columns | None) -> list[bytes]:
@@ -98,12 +98,12 @@ class EventEncoder:
 
     def _cells(self, place: int, commit_ts: Words, old: Any, new: Any) -> list[bytes]:
         """Encode one column's fields `row`, each a message `Column`."""
-        name, form, described = self._columns[place]
+        name, column_type, described = self._columns[place]
         images = [image for image in (old, new) if image is not None]
         try:
-            values = [datums(form, image, self._zone) for image in images]
+            values = [datums(column_type, image, self._zone) for image in images]
         except DecodeError as error:
-            raise EncodeError(self._refused(name, form, commit_ts, images, error)) from error
+            raise EncodeError(self._refused(name, column_type, commit_ts, images, error)) from error
         if len(values) == 1:
             heads = _Heads(described)
             return [heads[len(value)] + value for value in values[0]]
@@ -116,12 +116,14 @@ class EventEncoder:
             )
         ]
 
-    def _refused(self, name: str, form: Form, commit_ts: Words, images: list[Any], error: DecodeError) -> str:
+    def _refused(
+        self, name: str, column_type: ColumnType, commit_ts: Words, images: list[Any], error: DecodeError
+    ) -> str:
         """Return the text of the error, which names the first row that is refused."""
         for at, ts in enumerate(commit_ts.tolist()):
             for image in images:
                 try:
-                    datums(form, image[at : at + 1], self._zone)
+                    datums(column_type, image[at : at + 1], self._zone)
                 except DecodeError as first:
                     return f"{self._place}.`{name}` at commit_ts {ts}: {first}"
         return f"{self._place}.`{name}`: {error}"
@@ -140,9 +142,9 @@ class _Heads(dict[int, bytes]):
         return found
 
 
-def _described(name: str, form: Form) -> bytes:
+def _described(name: str, column_type: ColumnType) -> bytes:
     """Encode the fields of `Column` in front of its values."""
-    kind = form.kind
+    kind = column_type.kind
     return field(b"\x0a", name.encode()) + field(b"\x12", bytes([kind.tp])) + field(b"\x1a", kind.mysql_name.encode())
 
 

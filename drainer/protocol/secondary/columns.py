@@ -16,9 +16,9 @@ from binlog.tidb.types import FieldType, Tp
 
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.protobuf_bytes import VARINTS, uvarints
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.scalar import bit_number, enum_index, set_bits
+from drainer.row.type_class import TypeClass
 
 # Column: is_null=1, int64_value=2, uint64_value=3, double_value=4, bytes_value=5, string_value=6
 NULL: Final = b"\x08\x01"
@@ -26,27 +26,27 @@ INT64, UINT64, _DOUBLE, BYTES, STRING = b"\x10", b"\x18", b"\x21", b"\x2a", b"\x
 _double = Struct("<d").pack
 
 
-def cells(form: Form, array: Any, zone: tzinfo) -> list[bytes]:
-    """Encode a column's carriers (row/carrier.py), each as a field `columns` of a Row, with its tag and length. Raises
-    DecodeError for a value that a column of its type cannot hold."""
-    return [b"\x0a" + VARINTS[len(value)] + value for value in _columns(form, array, zone)]
+def cells(column_type: ColumnType, array: Any, zone: tzinfo) -> list[bytes]:
+    """Encode a column's decoded values (row/decoded_value.py), each as a field `columns` of a Row, with its tag and
+    length. Raises DecodeError for a value that a column of its type cannot hold."""
+    return [b"\x0a" + VARINTS[len(value)] + value for value in _columns(column_type, array, zone)]
 
 
-def _columns(form: Form, array: Any, zone: tzinfo) -> list[bytes]:
-    """Encode carriers as messages `Column`."""
-    family, kind = form.family, form.kind
-    if family is Family.TEXT:
+def _columns(column_type: ColumnType, array: Any, zone: tzinfo) -> list[bytes]:
+    """Encode decoded values as messages `Column`."""
+    type_class, kind = column_type.type_class, column_type.kind
+    if type_class is TypeClass.TEXT:
         return _lengths(STRING, array.to_pylist())
-    if family is Family.BYTES:
+    if type_class is TypeClass.BYTES:
         return _lengths(BYTES, array.to_pylist())
-    if family is Family.FLOAT:
+    if type_class is TypeClass.FLOAT:
         return [NULL if value is None else _DOUBLE + _double(value) for value in _doubles(kind, array)]
-    if family is Family.INT and kind.tp is not Tp.YEAR:
+    if type_class is TypeClass.INT and kind.tp is not Tp.YEAR:
         return _integers(UINT64 if kind.is_unsigned else INT64, array)
-    if family in (Family.INT, Family.ENUM, Family.SET, Family.BIT):
-        return _each(_number(kind, family), array)
-    texts = [None if text is None else text.encode() for text in texts_of(form, array, zone)]
-    return _lengths(BYTES if family is Family.JSON else STRING, texts)
+    if type_class in (TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT):
+        return _each(_number(kind, type_class), array)
+    texts = [None if text is None else text.encode() for text in texts_of(column_type, array, zone)]
+    return _lengths(BYTES if type_class is TypeClass.JSON else STRING, texts)
 
 
 def _lengths(tag: bytes, values: list[bytes | None]) -> list[bytes]:
@@ -83,16 +83,16 @@ def _doubles(kind: FieldType, array: Any) -> list[float | None]:
     return pa.array(rounded, mask=np.array([value is None for value in found], bool)).to_pylist()  # type: ignore[no-any-return]
 
 
-def _number(kind: FieldType, family: Family) -> Callable[[int], bytes]:
-    if family is Family.BIT:
+def _number(kind: FieldType, type_class: TypeClass) -> Callable[[int], bytes]:
+    if type_class is TypeClass.BIT:
         width = max(kind.flen, 1)
         size = (width + 7) // 8
         head = BYTES + VARINTS[size]
         return lambda value: head + bit_number(value, width).to_bytes(size, "big")
-    if family is Family.ENUM:
+    if type_class is TypeClass.ENUM:
         count = len(kind.elems)
         return lambda value: UINT64 + VARINTS[enum_index(value, count)]
-    if family is Family.SET:
+    if type_class is TypeClass.SET:
         count = len(kind.elems)
         return lambda value: UINT64 + VARINTS[set_bits(value, count)]
     assert kind.tp is Tp.YEAR, "other whole numbers are encoded together"

@@ -37,7 +37,7 @@ from drainer.protocol.secondary.columns import cells, rows
 from drainer.protocol.secondary.messages import Sized, beside, cell, messages, row, same
 from drainer.protocol.secondary.messages import field as field_of
 from drainer.protocol.table import Column, Table
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 
 T = TypeVar("T")
 
@@ -184,9 +184,9 @@ class SecondaryTable:
         pairs = zip(self._table.columns, columns, strict=True)
         return rows([self._made(cells, changes, column, array) for column, array in pairs], len(changes))
 
-    def _made(self, make: Callable[[Form, Any, tzinfo], T], changes: RowChanges, column: Column, array: Any) -> T:
+    def _made(self, make: Callable[[ColumnType, Any, tzinfo], T], changes: RowChanges, column: Column, array: Any) -> T:
         try:
-            return make(column.form, array, self._zone)
+            return make(column.column_type, array, self._zone)
         except DecodeError as error:
             raise EncodeError(self._refused(changes, column, array, error)) from error
 
@@ -195,7 +195,7 @@ class SecondaryTable:
         place = f"`{self._table.schema}`.`{self._table.name}`.`{column.name}`"
         for at, commit_ts in enumerate(changes.commit_ts.tolist()):
             try:
-                cells(column.form, array[at : at + 1], self._zone)
+                cells(column.column_type, array[at : at + 1], self._zone)
             except DecodeError as first:
                 return f"{place} at commit_ts {commit_ts}: {first}"
         return f"{place}: {error}"
@@ -238,7 +238,7 @@ def _described(table: Table) -> tuple[bytes, bytes]:
 
 
 def _column_info(column: Column) -> bytes:
-    kind = column.form.kind
+    kind = column.column_type.kind
     is_primary = b"\x01" if column.info.type.flag & Flag.PRI_KEY else b"\x00"
     texts = field(b"\x0a", column.name.encode()) + field(b"\x12", kind.mysql_name.encode())
     return texts + b"\x18" + is_primary + b"\x20" + signed(kind.flen) + b"\x28" + signed(kind.decimal)

@@ -18,8 +18,8 @@ from drainer.changes.vector import Ints, Words
 from drainer.protocol.avro.blocks import Piece, byte_lengths, constant, fixed, joined, uvarints
 from drainer.protocol.avro.blocks import beside as blocks_beside
 from drainer.protocol.secondary.columns import BYTES, INT64, NULL, STRING, UINT64, cells
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.type_class import TypeClass
 
 _COLUMNS: Final = b"\x0a"
 _TABLES: Final = b"\x0a"
@@ -50,13 +50,13 @@ def field(tag: bytes, payload: Sized) -> Sized:
     return Sized([constant(tag, rows), length, *payload.pieces], lengths)
 
 
-def cell(form: Form, array: Any, zone: tzinfo) -> Sized:
-    """Encode a column's carriers, each as a field `columns` of a Row. Raises DecodeError as `columns.cells`."""
-    if form.family in (Family.TEXT, Family.BYTES):
-        return field(_COLUMNS, _text(STRING if form.family is Family.TEXT else BYTES, array))
-    if form.family is Family.INT and form.kind.tp is not Tp.YEAR:
-        return field(_COLUMNS, _number(UINT64 if form.kind.is_unsigned else INT64, array))
-    made = pa.array(cells(form, array, zone), pa.binary())
+def cell(column_type: ColumnType, array: Any, zone: tzinfo) -> Sized:
+    """Encode a column's decoded values, each as a field `columns` of a Row. Raises DecodeError as `columns.cells`."""
+    if column_type.type_class in (TypeClass.TEXT, TypeClass.BYTES):
+        return field(_COLUMNS, _text(STRING if column_type.type_class is TypeClass.TEXT else BYTES, array))
+    if column_type.type_class is TypeClass.INT and column_type.kind.tp is not Tp.YEAR:
+        return field(_COLUMNS, _number(UINT64 if column_type.kind.is_unsigned else INT64, array))
+    made = pa.array(cells(column_type, array, zone), pa.binary())
     return Sized([made], byte_lengths(made))
 
 

@@ -35,8 +35,8 @@ from drainer.protocol.simple.avro_schema import CHANGES, KINDS, VALUES, document
 from drainer.protocol.simple.schema import schema_version, table_schema
 from drainer.protocol.simple.table_encoder import SimpleTable
 from drainer.protocol.table import Table
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.type_class import TypeClass
 
 # Encodes rows of one version of a table as Simple's Avro, a column at a time.
 # One column: its branch in the union of values, and its bytes.
@@ -67,7 +67,7 @@ class SimpleAvroTable:
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         self._table = table
         self._compression = options.large_message_handle_compression
-        self._values = [_pieces_of(column.form, options) for column in table.columns]
+        self._values = [_pieces_of(column.column_type, options) for column in table.columns]
         self._all = tuple(sorted(range(len(table.columns)), key=lambda place: table.columns[place].name))
         self._names = _HEAD + string(table.schema) + string(table.name) + number(table.id)
 
@@ -124,19 +124,19 @@ class SimpleAvroTable:
         return [*found, constant(number(0), rows)] if places else [constant(_SOME + number(0), rows)]
 
 
-def _pieces_of(form: Form, options: ProtocolOptions) -> Pieces:
-    kind = form.kind
-    match form.family:
-        case Family.INT if kind.tp is Tp.LONGLONG and kind.is_unsigned:
-            return partial(_whole, form, named("UnsignedBigint"))
-        case Family.INT | Family.ENUM | Family.SET | Family.BIT:
-            return partial(_whole, form, "long")
-        case Family.FLOAT:
+def _pieces_of(column_type: ColumnType, options: ProtocolOptions) -> Pieces:
+    kind = column_type.kind
+    match column_type.type_class:
+        case TypeClass.INT if kind.tp is Tp.LONGLONG and kind.is_unsigned:
+            return partial(_whole, column_type, named("UnsignedBigint"))
+        case TypeClass.INT | TypeClass.ENUM | TypeClass.SET | TypeClass.BIT:
+            return partial(_whole, column_type, "long")
+        case TypeClass.FLOAT:
             return partial(_real, "float" if kind.tp is Tp.FLOAT else "double")
-        case Family.DATETIME if kind.tp is Tp.TIMESTAMP:
-            return partial(_located, form, options.zone, string(options.time_zone))
-        case family:
-            return partial(_text, form, options.zone, "bytes" if family is Family.BYTES else "string")
+        case TypeClass.DATETIME if kind.tp is Tp.TIMESTAMP:
+            return partial(_located, column_type, options.zone, string(options.time_zone))
+        case type_class:
+            return partial(_text, column_type, options.zone, "bytes" if type_class is TypeClass.BYTES else "string")
 
 
 def _in_union(branch: str, array: Any, block: Block) -> Block:
@@ -151,9 +151,9 @@ def _filled(array: Any, value: int | float) -> Any:
     return pc.fill_null(array, value).to_numpy(zero_copy_only=False)
 
 
-def _whole(form: Form, branch: str, array: Any) -> list[Piece]:
+def _whole(column_type: ColumnType, branch: str, array: Any) -> list[Piece]:
     """Convert integers. A number above 2^63-1 becomes negative, as in TiCDC."""
-    values = _filled(numbers_of(form, array), 0)
+    values = _filled(numbers_of(column_type, array), 0)
     return [_in_union(branch, array, varints(values.view(np.int64)))]
 
 
@@ -165,13 +165,13 @@ def _real(branch: str, array: Any) -> list[Piece]:
     return [_in_union(branch, array, fixed(values.view(np.uint8).reshape(len(values), -1)))]
 
 
-def _text(form: Form, zone: tzinfo, branch: str, array: Any) -> list[Piece]:
-    text = texts_of(form, array, zone)
+def _text(column_type: ColumnType, zone: tzinfo, branch: str, array: Any) -> list[Piece]:
+    text = texts_of(column_type, array, zone)
     return [_in_union(branch, array, lengths(text)), text]
 
 
-def _located(form: Form, zone: tzinfo, location: bytes, array: Any) -> list[Piece]:
-    text = texts_of(form, array, zone)
+def _located(column_type: ColumnType, zone: tzinfo, location: bytes, array: Any) -> list[Piece]:
+    text = texts_of(column_type, array, zone)
     return [_in_union(named("Timestamp"), array, beside(constant(location, len(array)), lengths(text))), text]
 
 

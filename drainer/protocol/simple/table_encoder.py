@@ -22,8 +22,8 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.simple.schema import schema_version
 from drainer.protocol.table import Table
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.type_class import TypeClass
 
 Parts = list[str | Slot]
 
@@ -38,10 +38,10 @@ class SimpleTable:
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         self._table = table
         self._compression = options.large_message_handle_compression
-        self._values = [_value_of(column.form, options) for column in table.columns]
+        self._values = [_value_of(column.column_type, options) for column in table.columns]
         self._zone = json_string(options.time_zone)
         self._names = [json_string(column.name) for column in table.columns]
-        self._all = tuple(sorted(range(len(table.columns)), key=lambda place: table.columns[place].name))
+        self._all = tuple(sorted(range(len(table.columns)), key=lambda column_index: table.columns[column_index].name))
         self._documents: dict[tuple[Kind, tuple[int, ...], str], Rows] = {}
 
     def encode(self, changes: RowChanges) -> list[EncodedRow]:
@@ -58,11 +58,11 @@ class SimpleTable:
                 f"`{self._table.schema}`.`{self._table.name}` has no handle key, so the {changes.kind.name.lower()} at "
                 f"commit_ts {commit} cannot be sent with handle key columns alone"
             )
-        places = tuple(place for place in self._all if place in self._table.handle)
-        return rows_of(self._encode(changes, places, "handle" if claims is None else "claim", claims))
+        column_indexes = tuple(column_index for column_index in self._all if column_index in self._table.handle)
+        return rows_of(self._encode(changes, column_indexes, "handle" if claims is None else "claim", claims))
 
     def _encode(
-        self, changes: RowChanges, places: tuple[int, ...], mark: str, claims: Sequence[str] | None
+        self, changes: RowChanges, column_indexes: tuple[int, ...], mark: str, claims: Sequence[str] | None
     ) -> list[EncodedColumns]:
         if not len(changes):
             return []
@@ -71,22 +71,24 @@ class SimpleTable:
             numbers(changes.commit_ts),
             pa.array([json_string(claim).encode() for claim in claims or ()], pa.binary()),
         ]
-        image = fragments_of(changes, changes.image, self._values, places)
+        image = fragments_of(changes, changes.image, self._values, column_indexes)
         columns += image
         if changes.kind is Kind.UPDATE:
-            columns += old_fragments(changes, self._values, places, image)
-        document = self._documents.get((changes.kind, places, mark))
+            columns += old_fragments(changes, self._values, column_indexes, image)
+        document = self._documents.get((changes.kind, column_indexes, mark))
         if document is None:
-            document = self._documents[changes.kind, places, mark] = Rows(self._parts(changes.kind, places, mark))
+            document = self._documents[changes.kind, column_indexes, mark] = Rows(
+                self._parts(changes.kind, column_indexes, mark)
+            )
         messages = compressed(document.build(columns), self._compression)
         return [EncodedColumns(null_column(len(changes)), messages, changes.commit_ts)]
 
-    def _parts(self, kind: Kind, places: tuple[int, ...], mark: str) -> Parts:
+    def _parts(self, kind: Kind, column_indexes: tuple[int, ...], mark: str) -> Parts:
         table = self._table
         claim: Parts = [',"claimCheckLocation":', _CLAIM] if mark == "claim" else []
-        new = self._image("data", places, _FIRST_VALUE) if kind is not Kind.DELETE else []
-        behind_new = _FIRST_VALUE + (len(places) if new else 0)
-        old = self._image("old", places, behind_new) if kind is not Kind.INSERT else []
+        new = self._image("data", column_indexes, _FIRST_VALUE) if kind is not Kind.DELETE else []
+        behind_new = _FIRST_VALUE + (len(column_indexes) if new else 0)
+        old = self._image("old", column_indexes, behind_new) if kind is not Kind.INSERT else []
         return [
             f'{{"version":1,"database":{json_string(table.schema)},"table":{json_string(table.name)},'
             f'"tableID":{table.id},"type":"{kind.name}","commitTs":',
@@ -101,21 +103,24 @@ class SimpleTable:
             "}",
         ]
 
-    def _image(self, name: str, places: tuple[int, ...], first: int) -> Parts:
+    def _image(self, name: str, column_indexes: tuple[int, ...], first: int) -> Parts:
         members: list[Parts] = [
-            [f"{self._names[place]}:", Slot(first + n, True, *self._around(self._table.columns[place].form))]
-            for n, place in enumerate(places)
+            [
+                f"{self._names[column_index]}:",
+                Slot(first + n, True, *self._around(self._table.columns[column_index].column_type)),
+            ]
+            for n, column_index in enumerate(column_indexes)
         ]
         return [f',"{name}":{{', *joined(members), "}"]
 
-    def _around(self, form: Form) -> tuple[str, str]:
+    def _around(self, column_type: ColumnType) -> tuple[str, str]:
         """Return the text around a value. A TIMESTAMP has its time zone next to it."""
-        return (f'{{"location":{self._zone},"value":', "}") if form.kind.tp is Tp.TIMESTAMP else ("", "")
+        return (f'{{"location":{self._zone},"value":', "}") if column_type.kind.tp is Tp.TIMESTAMP else ("", "")
 
 
-def _value_of(form: Form, options: ProtocolOptions) -> Fragment:
-    if form.family is Family.FLOAT:
-        return plain_double(form)
-    if form.family is Family.TEXT:
+def _value_of(column_type: ColumnType, options: ProtocolOptions) -> Fragment:
+    if column_type.type_class is TypeClass.FLOAT:
+        return plain_double(column_type)
+    if column_type.type_class is TypeClass.TEXT:
         return utf8_text
-    return base64 if form.family is Family.BYTES else text(form, options.zone)
+    return base64 if column_type.type_class is TypeClass.BYTES else text(column_type, options.zone)

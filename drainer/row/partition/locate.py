@@ -30,7 +30,7 @@ _INT64: Final = 1 << 63
 # Ordered before and behind every value.
 _LOWEST: Final = (0, 0)
 _HIGHEST: Final = (2, 0)
-_Place: TypeAlias = "tuple[int, int | bytes]"
+_Sortable: TypeAlias = "tuple[int, int | bytes]"
 
 
 class PartitionUnknown(BinlogError):
@@ -159,34 +159,34 @@ def _range(table: TableInfo, parts: PartitionInfo) -> Locate:
         columns = _columns(table, parts)
         bounds = [_bound(definition, columns) for definition in parts.definitions]
 
-        def place_of(values: Values) -> tuple[_Place, ...]:
-            return tuple(_place(_value(values, column), column.type) for column in columns)
+        def sortables_of(values: Values) -> tuple[_Sortable, ...]:
+            return tuple(_sortable(_value(values, column), column.type) for column in columns)
 
     else:
         evaluate = _expression(table, parts.expr)
         bounds = [(_whole(definition.less_than[0]),) for definition in parts.definitions]
 
-        def place_of(values: Values) -> tuple[_Place, ...]:
+        def sortables_of(values: Values) -> tuple[_Sortable, ...]:
             found = evaluate(values)
             return (_LOWEST if found is None else (1, found),)
 
     def locate(values: Values) -> int | None:
-        place = place_of(values)
+        place = sortables_of(values)
         return next((number for number, bound in enumerate(bounds) if place < bound), None)
 
     return locate
 
 
-def _whole(text: str) -> _Place:
+def _whole(text: str) -> _Sortable:
     return _HIGHEST if text.upper() == "MAXVALUE" else (1, int(text))
 
 
-def _bound(definition: PartitionDefinition, columns: Sequence[ColumnInfo]) -> tuple[_Place, ...]:
+def _bound(definition: PartitionDefinition, columns: Sequence[ColumnInfo]) -> tuple[_Sortable, ...]:
     pairs = zip(definition.less_than, columns, strict=True)
-    return tuple(_HIGHEST if t.upper() == "MAXVALUE" else _place(_literal(t, c.type), c.type) for t, c in pairs)
+    return tuple(_HIGHEST if t.upper() == "MAXVALUE" else _sortable(_literal(t, c.type), c.type) for t, c in pairs)
 
 
-def _place(value: Datum, kind: FieldType) -> _Place:
+def _sortable(value: Datum, kind: FieldType) -> _Sortable:
     if value is None:
         return _LOWEST
     if isinstance(value, bytes) and kind.is_string:
@@ -217,21 +217,21 @@ def _unquoted(text: str) -> str:
 def _list(table: TableInfo, parts: PartitionInfo) -> Locate:
     columns = _columns(table, parts) if parts.columns else []
     evaluate = None if columns else _expression(table, parts.expr)
-    places: dict[tuple[_Place, ...], int] = {}
+    places: dict[tuple[_Sortable, ...], int] = {}
     otherwise = None
     for number, definition in enumerate(parts.definitions):
         for row in definition.in_values:
             if len(row) == 1 and row[0].upper() == "DEFAULT":
                 otherwise = number
             elif columns:
-                key = tuple(_place(_literal(text, c.type), c.type) for text, c in zip(row, columns, strict=True))
+                key = tuple(_sortable(_literal(text, c.type), c.type) for text, c in zip(row, columns, strict=True))
                 places[key] = number
             else:
                 places[(_LOWEST if row[0].upper() == "NULL" else (1, int(row[0])),)] = number
 
     def locate(values: Values) -> int | None:
         if evaluate is None:
-            place = tuple(_place(_value(values, column), column.type) for column in columns)
+            place = tuple(_sortable(_value(values, column), column.type) for column in columns)
         else:
             found = evaluate(values)
             place = (_LOWEST if found is None else (1, found),)

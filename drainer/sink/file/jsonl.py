@@ -22,7 +22,9 @@ _NAME: Final = re.compile(r"(\d{3})-(\d{9,})\.jsonl")
 
 def make(to: JsonlSection, syncer: SyncerSettings) -> FileSink:
     """Return the sink, not opened yet."""
-    return FileSink(Path(to.path), JsonlFormat(to.files), rotation=Rotation(to.rotate_bytes), spread=syncer.spread)
+    return FileSink(
+        Path(to.path), JsonlFormat(to.files), rotation=Rotation(to.rotate_bytes), distributed=syncer.distributed
+    )
 
 
 def _name(slot: int, number: int) -> str:

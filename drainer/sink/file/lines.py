@@ -17,12 +17,12 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.json_texts import json_texts
 from drainer.changes.stream import in_order
-from drainer.row.family import Family
 from drainer.row.scalar import enum_name, float_text, set_names
+from drainer.row.type_class import TypeClass
 from drainer.schema.steps import Ddl
 from drainer.sink.file.format import ByTable, table_of
 
-Text = Callable[[Any], str]  # of a carrier that is not NULL: its JSON
+Text = Callable[[Any], str]  # of a decoded value that is not NULL: its JSON
 
 
 def lines_by_slot(segment: ChangeSegment, slotting: ByTable) -> dict[int, list[bytes]]:
@@ -78,9 +78,9 @@ def _images(changes: Changes, columns: Columns | None) -> list[str]:
         return ["null"] * len(changes)
     names = [json.dumps(name) for name in changes.shape.columns]
     values = []
-    for name, form, column in zip(changes.shape.columns, changes.forms, columns, strict=True):
+    for name, form, column in zip(changes.shape.columns, changes.column_types, columns, strict=True):
         try:
-            values.append(texts_of(form.kind, form.family, column))
+            values.append(texts_of(form.kind, form.type_class, column))
         except DecodeError as error:
             place = f"{changes.shape.schema}.{changes.shape.table}.{name}"
             first, last = int(changes.commit_ts.min()), int(changes.commit_ts.max())
@@ -89,32 +89,32 @@ def _images(changes: Changes, columns: Columns | None) -> list[str]:
     return ["{" + ",".join(map("{}:{}".format, names, row)) + "}" for row in zip(*values, strict=True)]
 
 
-def texts_of(kind: FieldType, family: Family, column: Any) -> list[str]:
-    """Return one column's carriers (drainer/row/carrier.py) as JSON texts."""
-    if family is Family.JSON:
+def texts_of(kind: FieldType, type_class: TypeClass, column: Any) -> list[str]:
+    """Return one column's decoded values (drainer/row/decoded_value.py) as JSON texts."""
+    if type_class is TypeClass.JSON:
         return ["null" if text is None else _string(text.decode()) for text in json_texts(column).to_pylist()]
-    text = _text(kind, family)
+    text = _text(kind, type_class)
     return ["null" if value is None else text(value) for value in column.to_pylist()]
 
 
-def _text(kind: FieldType, family: Family) -> Text:
-    if family in (Family.INT, Family.BIT):
+def _text(kind: FieldType, type_class: TypeClass) -> Text:
+    if type_class in (TypeClass.INT, TypeClass.BIT):
         return str
-    if family is Family.DECIMAL:
+    if type_class is TypeClass.DECIMAL:
         return '"{}"'.format
-    if family is Family.FLOAT:
+    if type_class is TypeClass.FLOAT:
         return _single if kind.tp is Tp.FLOAT else _double
-    if family is Family.BYTES:
+    if type_class is TypeClass.BYTES:
         return lambda value: f'"{b64encode(value).decode()}"'
-    if family is Family.DATE:
+    if type_class is TypeClass.DATE:
         return lambda value: f'"{date_text(value)}"'
-    if family is Family.DATETIME:
+    if type_class is TypeClass.DATETIME:
         return lambda value: f'"{datetime_text(value, kind.fsp)}"'
-    if family is Family.TIME:
+    if type_class is TypeClass.TIME:
         return lambda value: f'"{duration_text(value, kind.fsp)}"'
-    if family is Family.ENUM:
+    if type_class is TypeClass.ENUM:
         return partial(_enum, kind.elems)
-    if family is Family.SET:
+    if type_class is TypeClass.SET:
         return str if "" in kind.elems else lambda value: _string(set_names(value, kind.elems))
     return lambda value: _string(value.decode(errors="surrogateescape"))
 

@@ -1,4 +1,4 @@
-"""Columns of carriers (row/carrier.py) as readers of Parquet know them. Pure.
+"""Columns of decoded values (row/decoded_value.py) as readers of Parquet know them. Pure.
 
 | MySQL | Arrow |
 |---|---|
@@ -26,9 +26,9 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.errors import EncodeError
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.scalar import bit_number
+from drainer.row.type_class import TypeClass
 
 DDL_SCHEMA: Final = pa.schema(
     [
@@ -46,34 +46,34 @@ _DIGITS_MAX: Final = 38
 _UNSIGNED: Final = pa.decimal128(20, 0)
 
 
-def arrow_type(form: Form) -> Any:
-    kind, family = form.kind, form.family
-    if family is Family.INT:
+def arrow_type(column_type: ColumnType) -> Any:
+    kind, type_class = column_type.kind, column_type.type_class
+    if type_class is TypeClass.INT:
         return _UNSIGNED if kind.tp is Tp.LONGLONG and kind.is_unsigned else pa.int64()
-    if family is Family.BIT:
+    if type_class is TypeClass.BIT:
         return _UNSIGNED if kind.flen >= 64 else pa.int64()
-    if family is Family.DECIMAL:
+    if type_class is TypeClass.DECIMAL:
         return pa.decimal128(kind.flen, max(kind.decimal, 0)) if 0 < kind.flen <= _DIGITS_MAX else pa.string()
-    if family is Family.FLOAT:
+    if type_class is TypeClass.FLOAT:
         return pa.float32() if kind.tp is Tp.FLOAT else pa.float64()
-    return pa.binary() if family is Family.BYTES else pa.string()
+    return pa.binary() if type_class is TypeClass.BYTES else pa.string()
 
 
-def arrow_column(form: Form, array: Any) -> Any:
+def arrow_column(column_type: ColumnType, array: Any) -> Any:
     """Raises DecodeError for what no column of that type holds, and for text that is not UTF-8."""
-    family, wanted = form.family, arrow_type(form)
+    type_class, wanted = column_type.type_class, arrow_type(column_type)
     try:
-        if family in (Family.INT, Family.FLOAT, Family.BYTES, Family.DECIMAL):
+        if type_class in (TypeClass.INT, TypeClass.FLOAT, TypeClass.BYTES, TypeClass.DECIMAL):
             return array.cast(wanted)
-        if family is Family.TEXT:
+        if type_class is TypeClass.TEXT:
             return array.cast(pa.string())
-        if family is Family.BIT:
+        if type_class is TypeClass.BIT:
             for value in set(array.to_pylist()) - {None}:
-                bit_number(value, max(form.kind.flen, 1))
+                bit_number(value, max(column_type.kind.flen, 1))
             return array.cast(wanted)
-        return pa.array(texts_of(form, array, UTC), pa.string())
+        return pa.array(texts_of(column_type, array, UTC), pa.string())
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:
-        raise DecodeError(f"{form.kind.mysql_name} value", offset=0, detail=str(error)) from error
+        raise DecodeError(f"{column_type.kind.mysql_name} value", offset=0, detail=str(error)) from error
 
 
 def tables_of(segment: ChangeSegment) -> Iterator[Any]:
@@ -91,7 +91,10 @@ def tables_of(segment: ChangeSegment) -> Iterator[Any]:
 def _schema(changes: Changes) -> Any:
     shape = changes.shape
     image = pa.struct(
-        [pa.field(name, arrow_type(form)) for name, form in zip(shape.columns, changes.forms, strict=True)]
+        [
+            pa.field(name, arrow_type(column_type))
+            for name, column_type in zip(shape.columns, changes.column_types, strict=True)
+        ]
     )
     fields = [("commit_ts", pa.int64()), ("start_ts", pa.int64()), ("place", pa.int64()), ("kind", pa.string())]
     names = {"schema": shape.schema, "table": shape.table}
@@ -114,24 +117,26 @@ def _table(changes: Changes, schema: Any) -> Any:
 
 def _image(changes: Changes, image: Columns, wanted: Any) -> Any:
     arrays = [
-        _column(changes, name, form, array)
-        for name, form, array in zip(changes.shape.columns, changes.forms, image, strict=True)
+        _column(changes, name, column_type, array)
+        for name, column_type, array in zip(changes.shape.columns, changes.column_types, image, strict=True)
     ]
     return pa.StructArray.from_arrays(arrays, fields=list(wanted))
 
 
-def _column(changes: Changes, name: str, form: Form, array: Any) -> Any:
+def _column(changes: Changes, name: str, column_type: ColumnType, array: Any) -> Any:
     try:
-        return arrow_column(form, array)
+        return arrow_column(column_type, array)
     except DecodeError as error:
         place = f"`{changes.shape.schema}`.`{changes.shape.table}`.`{name}`"
-        raise EncodeError(_first_refused(place, form, array, changes.commit_ts.tolist(), error)) from error
+        raise EncodeError(_first_refused(place, column_type, array, changes.commit_ts.tolist(), error)) from error
 
 
-def _first_refused(place: str, form: Form, array: Any, commit_ts: Sequence[int], error: DecodeError) -> str:
+def _first_refused(
+    place: str, column_type: ColumnType, array: Any, commit_ts: Sequence[int], error: DecodeError
+) -> str:
     for at, ts in enumerate(commit_ts):
         try:
-            arrow_column(form, array[at : at + 1])
+            arrow_column(column_type, array[at : at + 1])
         except DecodeError as first:
             return f"{place} at commit_ts {ts}: {first}"
     return f"{place}: {error}"

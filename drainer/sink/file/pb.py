@@ -193,5 +193,5 @@ def transactions(segment: ChangeSegment, zone: tzinfo) -> Iterator[tuple[tuple[i
 
 def _events(changes: Changes, zone: tzinfo) -> list[bytes]:
     shape = changes.shape
-    encoder = EventEncoder(shape.schema, shape.table, list(zip(shape.columns, changes.forms, strict=True)), zone)
+    encoder = EventEncoder(shape.schema, shape.table, list(zip(shape.columns, changes.column_types, strict=True)), zone)
     return encoder.encode(changes.kind, changes.commit_ts, changes.old, changes.new)

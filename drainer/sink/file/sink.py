@@ -160,7 +160,7 @@ def _check_empty(found: Path | None) -> None:
 
 
 class FileSink:
-    """See base.ChangeSink and base.ParallelSink. Closed until `open`. `spread`: executors write lines, too."""
+    """See base.ChangeSink and base.ParallelSink. Closed until `open`. `distributed`: executors write lines, too."""
 
     wants: Final = Wants.CHANGES
     advance_s: Final = ADVANCE_EVERY_S
@@ -173,7 +173,7 @@ class FileSink:
         *,
         rotation: Rotation,
         retention: timedelta = timedelta(0),
-        spread: bool = False,
+        distributed: bool = False,
         clock_s: Callable[[], float] = time.time,
     ) -> None:
         self._directory = directory.absolute()
@@ -181,7 +181,7 @@ class FileSink:
         self._files = Files(format_.files_directory(self._directory), format_)
         self._rotation = rotation
         self._retention = retention
-        self._spread = spread
+        self._is_distributed = distributed
         self._clock_s = clock_s
         self._fence: FencedDirectory | None = None
         self._housekeeping: Housekeeping | None = None
@@ -202,7 +202,7 @@ class FileSink:
 
     @property
     def parallel(self) -> FileSink | None:
-        return self if self._spread else None
+        return self if self._is_distributed else None
 
     @property
     def commit_ts(self) -> int:

@@ -36,8 +36,8 @@ class KafkaConfig:
     replication_factor: int = 1
     replication_check: ReplicationCheck = "warn"
     partition_change: PartitionChange = "stop"
-    look_s: float = 10.0
-    spread: bool = True
+    poll_s: float = 10.0
+    distributed: bool = True
     registry: RegistryAccess | None = None
     grace_s: float = GRACE_S
 

@@ -21,7 +21,7 @@ from drainer.protocol.encoder import RECORD_OVERHEAD, Message
 from drainer.protocol.row_messages import RowMessages
 from drainer.sink.errors import DestinationDown, DestinationError, DestinationRefused
 from drainer.sink.kafka.topics.missing_replicas import missing_replicas
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 
 # The longest wait in one call of the library: between two calls a stop is noticed and the wait is reported.
 _STEP_S: Final = 2.0
@@ -197,7 +197,7 @@ class Producer:
         if error is not None and (self._failed is None or self._failed.code() == KafkaError.INVALID_RECORD):
             self._failed = error
 
-    def init(self, topic: str, patience: Patience) -> None:
+    def init(self, topic: str, deadline: RetryDeadline) -> None:
         """Fence off the former producer of this transactional id, and have its transaction aborted or finished.
         `topic`: a topic that exists."""
         # A library that is not connected yet looks for the coordinator again only half a second later. The first of
@@ -206,7 +206,7 @@ class Producer:
         for _ in range(2):
             with contextlib.suppress(KafkaException):
                 self._client.list_topics(topic, timeout=_STEP_S)
-        self._until_done("init_transactions", self._client.init_transactions, patience)
+        self._until_done("init_transactions", self._client.init_transactions, deadline)
 
     def begin(self) -> None:
         if not self._transactional:
@@ -216,7 +216,7 @@ class Producer:
         except KafkaException as error:
             raise meaning(error.args[0], f"{self.name}: begin_transaction") from error
 
-    def send(self, topic: str, partition: int, messages: Iterable[Message], patience: Patience) -> int:
+    def send(self, topic: str, partition: int, messages: Iterable[Message], deadline: RetryDeadline) -> int:
         """Send messages in this order; return how many there were. They are acknowledged when `flush` has returned."""
         count = 0
         self._sent.add((topic, partition))
@@ -231,20 +231,20 @@ class Producer:
                 raise meaning(refused, f"{self.name}: topic {topic}")
             self._unacknowledged.add(len(given), size)
             self._poll(0)
-            self._wait_for_room(patience)
+            self._wait_for_room(deadline)
         return count
 
-    def _wait_for_room(self, patience: Patience) -> None:
+    def _wait_for_room(self, deadline: RetryDeadline) -> None:
         while self._unacknowledged.bytes(len(self._client)) > UNACKNOWLEDGED_BYTES_MAX:
             before = len(self._client)
             self._poll(0.05)
             if len(self._client) == before:
                 left = self._flush()
                 if left >= before:
-                    self._waited(_UNACKNOWLEDGED, patience)
+                    self._waited(_UNACKNOWLEDGED, deadline)
             self._check_failed()
 
-    def flush(self, patience: Patience) -> None:
+    def flush(self, deadline: RetryDeadline) -> None:
         """Wait until all messages are acknowledged. Raises the error of the first message that failed."""
         while True:
             before = len(self._client)
@@ -253,20 +253,20 @@ class Producer:
             if not left:
                 return
             if left >= before:
-                self._waited(_UNACKNOWLEDGED, patience)
+                self._waited(_UNACKNOWLEDGED, deadline)
 
-    def commit(self, patience: Patience) -> None:
+    def commit(self, deadline: RetryDeadline) -> None:
         """Commit the transaction. Raises ProducerLost if it is not known whether the transaction is committed."""
         if self._transactional:
-            self._until_done("commit_transaction", self._client.commit_transaction, patience)
+            self._until_done("commit_transaction", self._client.commit_transaction, deadline)
 
-    def abort(self, patience: Patience) -> None:
+    def abort(self, deadline: RetryDeadline) -> None:
         """Abort the transaction: read-committed consumers do not see the messages that were sent since `begin`."""
         if self._transactional:
-            self.flush(patience)  # before that, the broker often does not know the transaction and cannot abort it
-            self._until_done("abort_transaction", self._client.abort_transaction, patience)
+            self.flush(deadline)  # before that, the broker often does not know the transaction and cannot abort it
+            self._until_done("abort_transaction", self._client.abort_transaction, deadline)
 
-    def send_plainly(self, topic: str, partition: int, message: Message, patience: Patience) -> int:
+    def send_plainly(self, topic: str, partition: int, message: Message, deadline: RetryDeadline) -> int:
         """Send one message outside of transactions; return its offset."""
         found: list[tuple[KafkaError | None, int]] = []
         self._sent.add((topic, partition))
@@ -280,7 +280,7 @@ class Producer:
         while not found:
             self._poll(_STEP_S)
             if not found:
-                self._waited(_UNACKNOWLEDGED, patience)
+                self._waited(_UNACKNOWLEDGED, deadline)
         error, offset = found[0]
         if error is not None:
             raise meaning(error, f"{self.name}: topic {topic}")
@@ -296,7 +296,7 @@ class Producer:
         # This ends the library's threads, which may wait for an unreachable broker.
         threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()
 
-    def _until_done(self, what: str, call: Any, patience: Patience) -> None:
+    def _until_done(self, what: str, call: Any, deadline: RetryDeadline) -> None:
         while True:
             try:
                 call(_STEP_S)
@@ -304,7 +304,7 @@ class Producer:
                 error = raised.args[0]
                 if not error.retriable():
                     raise meaning(self._failed or error, f"{self.name}: {what}") from raised
-                self._waited(f"{what}: {error.name()}: {error.str()}", patience)
+                self._waited(f"{what}: {error.name()}: {error.str()}", deadline)
             else:
                 return
 
@@ -336,9 +336,9 @@ class Producer:
         if self._failed is not None:
             raise meaning(self._failed, self.name)
 
-    def _waited(self, what: str, patience: Patience) -> None:
+    def _waited(self, what: str, deadline: RetryDeadline) -> None:
         reasons = [what, *self._missing()[:_REASONS_MAX], self._last_error]
-        patience.failed(DestinationDown(f"{self.name}: {'; '.join(filter(None, reasons))}"))
+        deadline.failed(DestinationDown(f"{self.name}: {'; '.join(filter(None, reasons))}"))
 
     def _missing(self) -> list[str]:
         """Return what is wrong with the partitions that messages were sent to. The library does not report refusals

@@ -13,7 +13,7 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.vector import Ints
 from drainer.dispatch.ddl_messages import ddl_messages, ddl_partitions
 from drainer.dispatch.dispatcher import Dispatcher, Routes
-from drainer.dispatch.piece_order import Part, in_order
+from drainer.dispatch.piece_order import OrderedPart, in_order
 from drainer.dispatch.row_events import RowEvents, class_of, transactions_of
 from drainer.dispatch.rules import Router
 from drainer.dispatch.slotting import part_of_slot
@@ -126,14 +126,14 @@ class Publication:
     def rows(self, segment: ChangeSegment, *, is_piece: bool = False) -> Iterator[Outgoing]:
         """Yield the messages of a segment by partition. `is_piece`: the segment is a part of a transaction. Raises
         EncodeError, MessageTooLarge, DispatchError, DecodeError."""
-        return self.part_rows(Part(segment, is_piece=is_piece))
+        return self.part_rows(OrderedPart(segment, is_piece=is_piece))
 
-    def part_rows(self, part: Part) -> Iterator[Outgoing]:
+    def part_rows(self, part: OrderedPart) -> Iterator[Outgoing]:
         """Yield the messages of a part by partition. Raises the same errors as `rows`."""
         routes = self.dispatcher.routes(self._events.of(part.segment), is_piece=part.is_piece)
         return self._outgoing([of for of in routes if part.class_ in (None, class_of(of.changes))])
 
-    def parts(self, works: Callable[[], Iterable[ChangeSegment]]) -> Iterator[Part]:
+    def parts(self, works: Callable[[], Iterable[ChangeSegment]]) -> Iterator[OrderedPart]:
         """Yield the parts of a transaction in pieces (batch.work.Pieces), in the order in which their `part_rows` must
         be sent. Raises what `works` raises."""
         return in_order(works, self._events)
@@ -146,8 +146,8 @@ class Publication:
     def _outgoing(self, found: Iterable[Routes]) -> Iterator[Outgoing]:
         if self.leaves_out_deletes:
             found = [of for of in found if of.changes.kind is not Kind.DELETE or of.changes.table.handle]
-        # Rows are sorted by partition while they are column carriers, which are smaller than encoded rows: each
-        # partition's encoded rows are then a slice.
+        # Rows are sorted by partition while they are columns of decoded values, which are smaller than encoded rows:
+        # each partition's encoded rows are then a slice.
         routes = [of.by_partition() for of in found]
         framed = self._framed(routes)
         if framed is None:

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka.producer import meaning
 from drainer.sink.kafka.topics.open_transactions import open_transactions_text
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 
 _STEP_S: Final = 1.0
 _ANSWER_S: Final = 10.0
@@ -54,38 +54,38 @@ class Reader:
     def _note_error(self, error: KafkaError) -> None:
         self._reason = f"{error.name()}: {error.str()}"
 
-    def committed(self, partition: int, patience: Patience) -> list[Record]:
+    def committed(self, partition: int, deadline: RetryDeadline) -> list[Record]:
         """Return all committed records. Waits until no transaction is open there."""
-        end = self.settled_end(partition, patience)
-        return self._read(partition, 0, end, committed=True, patience=patience)
+        end = self.settled_end(partition, deadline)
+        return self._read(partition, 0, end, committed=True, deadline=deadline)
 
-    def settled_end(self, partition: int, patience: Patience) -> int:
+    def settled_end(self, partition: int, deadline: RetryDeadline) -> int:
         """Wait until no transaction is open in a partition; return the end offset, after the last marker."""
         while True:
-            end = self.end(partition, patience)
-            stable = self._end(partition, committed=True, patience=patience)
+            end = self.end(partition, deadline)
+            stable = self._end(partition, committed=True, deadline=deadline)
             if stable == end:
                 return end
             if stable < end:
                 text = open_transactions_text({(self._topic, partition): stable}, self._address)
-                patience.failed(DestinationDown(text))
+                deadline.failed(DestinationDown(text))
             # Otherwise the marker was written between the two queries, at offset `end`: query again.
 
-    def end(self, partition: int, patience: Patience) -> int:
+    def end(self, partition: int, deadline: RetryDeadline) -> int:
         """Return the offset after everything that was ever written."""
-        return self._end(partition, committed=False, patience=patience)
+        return self._end(partition, committed=False, deadline=deadline)
 
-    def everything(self, partition: int, patience: Patience, *, begin: int = 0) -> list[Record]:
+    def everything(self, partition: int, deadline: RetryDeadline, *, begin: int = 0) -> list[Record]:
         """Return every record from offset `begin` on, including those of aborted and open transactions."""
-        end = self.end(partition, patience)
-        return self._read(partition, begin, end, committed=False, patience=patience)
+        end = self.end(partition, deadline)
+        return self._read(partition, begin, end, committed=False, deadline=deadline)
 
-    def first(self, partition: int, begin: int, patience: Patience) -> list[Record]:
+    def first(self, partition: int, begin: int, deadline: RetryDeadline) -> list[Record]:
         """Return the first record from offset `begin` on, whatever became of its transaction; none at the end."""
-        end = self.end(partition, patience)
-        return self._read(partition, begin, end, committed=False, patience=patience, records_max=1)
+        end = self.end(partition, deadline)
+        return self._read(partition, begin, end, committed=False, deadline=deadline, records_max=1)
 
-    def _end(self, partition: int, *, committed: bool, patience: Patience) -> int:
+    def _end(self, partition: int, *, committed: bool, deadline: RetryDeadline) -> int:
         of = TopicPartition(self._topic, partition)
         while True:
             try:
@@ -98,13 +98,13 @@ class Reader:
                 # After a leader's death a consumer may answer "unknown partition" for ever, so a new one replaces it.
                 self._of_ends[committed].close()
                 self._of_ends[committed] = self._made(committed=committed)
-                patience.failed(found)
+                deadline.failed(found)
 
-    def _waited(self, error: KafkaError, patience: Patience) -> None:
+    def _waited(self, error: KafkaError, deadline: RetryDeadline) -> None:
         found = meaning(error, f"topic {self._topic}", "Read")
         if not error.retriable() and error.code() not in _GOES_BY:
             raise found
-        patience.failed(found)
+        deadline.failed(found)
 
     def _read(
         self,
@@ -113,7 +113,7 @@ class Reader:
         end: int,
         *,
         committed: bool,
-        patience: Patience,
+        deadline: RetryDeadline,
         records_max: int | None = None,
     ) -> list[Record]:
         """Return the records at offsets from `begin` to below `end`. There need not be a record at either offset."""
@@ -126,7 +126,7 @@ class Reader:
                 message = consumer.poll(_STEP_S)
                 error = message.error() if message is not None else None
                 if message is None:
-                    patience.failed(DestinationDown(f"{self._topic}-{partition} is not read: {self._reason}"))
+                    deadline.failed(DestinationDown(f"{self._topic}-{partition} is not read: {self._reason}"))
                 elif error is None:
                     if message.offset() < end:
                         found.append(Record(message.offset(), message.key() or b"", message.value()))
@@ -136,7 +136,7 @@ class Reader:
                     if message.offset() >= end:
                         return found
                 else:
-                    self._waited(error, patience)
+                    self._waited(error, deadline)
 
     def close(self) -> None:
         for consumer in self._of_ends.values():

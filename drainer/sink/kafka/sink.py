@@ -22,7 +22,7 @@ from binlog.runtime.log import get_logger
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.errors import DispatchError
-from drainer.dispatch.piece_order import Part, PartsOf
+from drainer.dispatch.piece_order import OrderedPart, PartsOf
 from drainer.dispatch.slotting import PartitionSlotting
 from drainer.dispatch.table_check import check_ddl, check_view, unfit_table, unpublished
 from drainer.protocol.encoder import RegisteringEncoder
@@ -63,7 +63,7 @@ _log = get_logger(__name__)
 
 def make(to: KafkaSection, syncer: SyncerSettings) -> KafkaSink:
     """Return the sink, not opened yet. Raises ConfigError."""
-    return KafkaSink(to.kafka(spread=syncer.spread), Publication(to.options(), to.router(), {}, {}))
+    return KafkaSink(to.kafka(distributed=syncer.distributed), Publication(to.options(), to.router(), {}, {}))
 
 
 class KafkaSink:
@@ -105,7 +105,7 @@ class KafkaSink:
 
     @property
     def parallel(self) -> KafkaSink | None:
-        return self if self._config.spread else None
+        return self if self._config.distributed else None
 
     @property
     def retry_for_s(self) -> float:
@@ -153,7 +153,7 @@ class KafkaSink:
 
     def apply(self, segment: ChangeSegment, schema_version: int) -> Applied:
         pieces = Pieces(segment.after_ts, segment.until_ts, lambda: (segment,))
-        return self._write(pieces, lambda works: map(Part, works()), schema_version)
+        return self._write(pieces, lambda works: map(OrderedPart, works()), schema_version)
 
     def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> Applied:
         return self._write(pieces, self._publication.parts, schema_version)
@@ -248,7 +248,7 @@ class KafkaSink:
             if self._unfit is not None:  # an open range could not be finished with other settings
                 raise unpublished(self._unfit, intent.after_ts)
             if topics.stops_at_changes:  # they are not taken up here: the range is cut by what is recorded
-                topics.look()
+                topics.poll()
             ends = self._record(intent)
         return self._writer(intent, ends)
 

@@ -37,7 +37,7 @@ from drainer.sink.kafka.transactions.control_records import (
     is_marked,
     mark_value,
 )
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 
 _KEPT_MAX: Final = 32
 _ABORT_S: Final = 10.0
@@ -80,7 +80,7 @@ class KafkaSlotWriter:
     claim_id: str = ""
 
     def write(self, slot: int, segment: ChangeSegment, retry_for_s: float = math.inf) -> Receipt:
-        patience = Patience(f"{self.label}: slot {slot}", min(self.config.retry_for_s, retry_for_s))
+        deadline = RetryDeadline(f"{self.label}: slot {slot}", min(self.config.retry_for_s, retry_for_s))
         while True:
             kept = self._taken(slot)
             if kept is not None and self._is_overtaken(kept, slot):
@@ -88,11 +88,11 @@ class KafkaSlotWriter:
                 kept = None
             try:
                 if kept is None:
-                    kept = self._opened(slot, patience)
+                    kept = self._opened(slot, deadline)
                 if kept.marked == self.intent:
                     receipt = Receipt(slot, segment.change_count, 1, 1)
                 else:
-                    receipt = self._write(kept.producer, slot, segment, patience)
+                    receipt = self._write(kept.producer, slot, segment, deadline)
             except ProducerLost as error:
                 # Also if fenced off: by another attempt, or by a new driver, whose claim the next producer sees.
                 _log.info(
@@ -103,7 +103,7 @@ class KafkaSlotWriter:
                 )
                 if kept is not None:
                     kept.producer.drop()
-                patience.failed(error)
+                deadline.failed(error)
             except SchemaIdMissing:
                 # A table version that the driver has not seen yet. Only the driver talks to the registry.
                 if kept is not None:
@@ -115,7 +115,7 @@ class KafkaSlotWriter:
                     self._abort(kept.producer)
                 raise
             else:
-                patience.over()
+                deadline.over()
                 self._keep(slot, replace(kept, marked=self.intent, end=self._end_behind(slot)))
                 return receipt
 
@@ -134,7 +134,7 @@ class KafkaSlotWriter:
         """Abort the transaction and drop the producer. Otherwise read-committed consumers could not read past the
         transaction until transaction-timeout is over."""
         try:
-            producer.abort(Patience(f"{self.label}: aborting", min(self.config.retry_for_s, _ABORT_S)))
+            producer.abort(RetryDeadline(f"{self.label}: aborting", min(self.config.retry_for_s, _ABORT_S)))
         except DestinationError as error:
             _log.info(
                 "a slot's transaction could not be aborted; the next producer with its transactional_id aborts "
@@ -144,30 +144,32 @@ class KafkaSlotWriter:
             )
         producer.drop()
 
-    def _opened(self, slot: int, patience: Patience) -> _Kept:
+    def _opened(self, slot: int, deadline: RetryDeadline) -> _Kept:
         producer = new_producer(self.config, self.config.slot_id(slot), self.publication.batch_bytes)
         try:
             if self.config.exactly_once:
-                producer.init(self.config.control_topic, patience)
+                producer.init(self.config.control_topic, deadline)
             crash_point("kafka.slot_initialised")
             reader = self._reader()
-            if self._unchanged(reader, slot, patience):
+            if self._unchanged(reader, slot, deadline):
                 return _Kept(producer, None)
-            claims = reader.everything(POSITION_PARTITION, patience, begin=self.epoch)
+            claims = reader.everything(POSITION_PARTITION, deadline, begin=self.epoch)
             self._check(claims)
-            marks = reader.committed(1 + slot, patience)
+            marks = reader.committed(1 + slot, deadline)
             return _Kept(producer, self.intent if is_marked(marks, self.intent, self.label) else None)
         except BaseException:
             producer.drop()
             raise
 
-    def _unchanged(self, reader: Reader, slot: int, patience: Patience) -> bool:
+    def _unchanged(self, reader: Reader, slot: int, deadline: RetryDeadline) -> bool:
         """Return whether neither a claim nor a mark was written since the driver recorded the range. Raises Fenced if
         the control topic was created again and happens to end there, too."""
-        places = (POSITION_PARTITION, 1 + slot)
-        if not self.ends or any(reader.end(place, patience) != self.ends[place] for place in places):
+        topic_partitions = (POSITION_PARTITION, 1 + slot)
+        if not self.ends or any(
+            reader.end(topic_partition, deadline) != self.ends[topic_partition] for topic_partition in topic_partitions
+        ):
             return False
-        self._check(reader.first(POSITION_PARTITION, self.epoch, patience))
+        self._check(reader.first(POSITION_PARTITION, self.epoch, deadline))
         return True
 
     def _check(self, records: Iterable[Record]) -> None:
@@ -181,18 +183,18 @@ class KafkaSlotWriter:
                 _readers[where] = Reader(self.config.client, self.config.control_topic)
             return _readers[where]
 
-    def _write(self, producer: Producer, slot: int, segment: ChangeSegment, patience: Patience) -> Receipt:
+    def _write(self, producer: Producer, slot: int, segment: ChangeSegment, deadline: RetryDeadline) -> Receipt:
         topic, once = self.config.control_topic, self.config.exactly_once
         producer.begin()
         for outgoing in self.publication.rows_of_slot(segment, slot, self.intent.slots):
-            producer.send(outgoing.topic, outgoing.partition, outgoing.messages, patience)
+            producer.send(outgoing.topic, outgoing.partition, outgoing.messages, deadline)
         crash_point("kafka.slot_sent")
         if not once:
-            producer.flush(patience)  # rows must be acknowledged before their mark is written
-        producer.send(topic, 1 + slot, (Message(MARK_KEY, mark_value(self.intent), 0, 0),), patience)
-        producer.flush(patience)
+            producer.flush(deadline)  # rows must be acknowledged before their mark is written
+        producer.send(topic, 1 + slot, (Message(MARK_KEY, mark_value(self.intent), 0, 0),), deadline)
+        producer.flush(deadline)
         crash_point("kafka.slot_flushed")
-        producer.commit(patience)
+        producer.commit(deadline)
         crash_point("kafka.slot_committed")
         return Receipt(slot, segment.change_count, 1, 0)
 

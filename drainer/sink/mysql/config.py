@@ -12,7 +12,7 @@ LoadData = Literal["auto", "off"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StatementLimits:
     """Bounds of one statement. The server's max_allowed_packet, read when a session opens, bounds them again.
 
     `load_rows_min`: so many rows and more are written by LOAD DATA, which bounds neither."""
@@ -29,8 +29,8 @@ class ServerConfig:
     `params`: session variables set after ours, in order (an error when the server rejects one). `retry_for_s`: how long
     to wait for an unreachable server. `lock_wait_s`: how long to wait for another holder of the changefeed's lock; then
     `takeover` decides: `same-node` ends the holder's connection if it belongs to an earlier process with this node id,
-    `never` fails, `force` always ends it. `spread`: whether executors may write. `allow_triggers`: write into tables
-    that have triggers of the destination's own, although these see deletes and inserts instead of updates.
+    `never` fails, `force` always ends it. `distributed`: whether executors may write. `allow_triggers`: write into
+    tables that have triggers of the destination's own, although these see deletes and inserts instead of updates.
     `skip_verify`: TLS without verifying the server's certificate. `load_data`: `auto`: use LOAD DATA LOCAL if the
     server accepts it, `off`: use statements only. `recycle_schema`, `recycle_keep_ms`: the schema in which dropped
     tables are kept for a FLASHBACK, and for how many ms; 0: they are not kept.
@@ -53,8 +53,8 @@ class ServerConfig:
     schema: str = "tidb_binlog"
     checkpoint_table: str = "checkpoint"
     checkpoint_every_s: float = 3.0
-    limits: Limits = Limits()
-    spread: bool = True
+    limits: StatementLimits = StatementLimits()
+    distributed: bool = True
     allow_triggers: bool = False
     load_data: LoadData = "auto"
     recycle_schema: str = recycle_names.SCHEMA

@@ -125,7 +125,7 @@ _log = get_logger(__name__)
 Cell = int | float | str | bytes | None
 
 
-class Session:
+class ServerSession:
     """One connection, with autocommit outside `begin` … `commit`."""
 
     def __init__(self, config: ServerConfig, connection: InfileConnection) -> None:
@@ -245,7 +245,7 @@ class _Connection(InfileConnection):
         return context
 
 
-def connect(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) -> Session:
+def connect(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) -> ServerSession:
     """Open a session with our settings. Raises ConnectionLost or DestinationRefused.
 
     The server ends it after `idle_s` without a statement, so that a stopped process does not keep its locks for
@@ -270,7 +270,7 @@ def connect(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) ->
     except OSError as error:
         raise ConnectionLost(f"{config.address}: {error}") from error
     _probe(raw)
-    session = Session(config, raw)
+    session = ServerSession(config, raw)
     try:
         _prepare(session, config, idle_s)
     except (ServerError, ConnectionLost, DestinationRefused, Retry):
@@ -289,7 +289,7 @@ def _probe(connection: pymysql.connections.Connection[Any]) -> None:
                 raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def _prepare(session: Session, config: ServerConfig, idle_s: int) -> None:
+def _prepare(session: ServerSession, config: ServerConfig, idle_s: int) -> None:
     version, packet = session.query(b"SELECT VERSION(), @@max_allowed_packet LIMIT 1")[0]
     session.version = str(version)
     lowered = session.version.lower()
@@ -308,7 +308,7 @@ def _prepare(session: Session, config: ServerConfig, idle_s: int) -> None:
     _check(session, config)
 
 
-def _set_known(session: Session, variables: Iterable[tuple[str, str]]) -> None:
+def _set_known(session: ServerSession, variables: Iterable[tuple[str, str]]) -> None:
     """Set the variables that this version of the server has. Values that it did not accept are found when they are read
     back."""
     for name, value in variables:
@@ -319,7 +319,7 @@ def _set_known(session: Session, variables: Iterable[tuple[str, str]]) -> None:
                 _log.debug("session variable not set", address=session.address, name=name, error=str(error))
 
 
-def _set_params(session: Session, config: ServerConfig) -> None:
+def _set_params(session: ServerSession, config: ServerConfig) -> None:
     for name, value in config.params:
         if name.lower() == "time_zone":
             # Values are in UTC and TIMESTAMP is stored in UTC: another time zone of the session would shift them.
@@ -334,7 +334,7 @@ def _set_params(session: Session, config: ServerConfig) -> None:
             ) from error
 
 
-def _check(session: Session, config: ServerConfig) -> None:
+def _check(session: ServerSession, config: ServerConfig) -> None:
     """Raise DestinationRefused if the value of a variable would make rows wrong, regardless of where it was set."""
     names = ",".join(f"'{name}'" for name in session_settings.READ_BACK)
     rows = session.query(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})".encode())

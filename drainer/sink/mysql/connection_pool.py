@@ -11,17 +11,17 @@ import time
 from typing import Final
 
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import Session, connect
+from drainer.sink.mysql.connection import ServerSession, connect
 
 # The server ends what is idle; a worker that has nothing to do for this long is not worth a connection.
 KEPT_S: Final = 30.0
 KEPT_MAX: Final = 2
 
-_kept: dict[ServerConfig, list[tuple[float, Session]]] = {}
+_kept: dict[ServerConfig, list[tuple[float, ServerSession]]] = {}
 _lock = threading.Lock()
 
 
-def take(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) -> Session:
+def take(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) -> ServerSession:
     """A kept session of these settings, or a new one. Raises as `connect`."""
     with _lock:
         found = _kept.get(config, [])
@@ -34,7 +34,7 @@ def take(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) -> Se
     return taken or connect(config, idle_s=idle_s, read_timeout_s=read_timeout_s)
 
 
-def give_back(config: ServerConfig, session: Session) -> None:
+def give_back(config: ServerConfig, session: ServerSession) -> None:
     """For the next task. Only a session that is in no transaction."""
     with _lock:
         kept = _kept.setdefault(config, [])

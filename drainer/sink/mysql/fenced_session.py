@@ -17,16 +17,16 @@ from drainer.sink.base import Identity
 from drainer.sink.errors import CommitRefused, Fenced
 from drainer.sink.mysql import lock, position
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session, connect
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession, connect
 from drainer.sink.mysql.position import Changefeed
 from drainer.sink.position import PositionStore, Stored
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 
 # The driver may wait long between two batches; the lock must not be lost by idleness.
 _IDLE_S: Final = 7 * 24 * 3600
 
 T = TypeVar("T")
-Body = Callable[[Session], None]
+Body = Callable[[ServerSession], None]
 Done = Callable[[Stored], bool]
 
 
@@ -37,33 +37,33 @@ class Driver:
         self._config = config
         self.identity = identity
         self._stop = stop
-        self._session: Session | None = None
+        self._session: ServerSession | None = None
         self.changefeed: Changefeed
         self.epoch = 0
 
-    def store(self, session: Session) -> PositionStore:
+    def store(self, session: ServerSession) -> PositionStore:
         """The position, in the session's transaction."""
         return position.store(session, self.changefeed)
 
-    def patience(self, what: str, *, wait_s: float | None = None) -> Patience:
+    def deadline(self, what: str, *, wait_s: float | None = None) -> RetryDeadline:
         """For work on this connection; `wait_s` where the configured time is not meant."""
-        return Patience(what, self._config.retry_for_s if wait_s is None else wait_s, self._stop)
+        return RetryDeadline(what, self._config.retry_for_s if wait_s is None else wait_s, self._stop)
 
-    def start(self, take: Callable[[Session], T]) -> T:
+    def start(self, take: Callable[[ServerSession], T]) -> T:
         """Connect, take the lock, make the tables, and `take` the epoch, which must set ours."""
-        patience = self.patience(f"connecting to {self._config.address}")
+        deadline = self.deadline(f"connecting to {self._config.address}")
         while True:
             try:
                 session = self._locked()
                 position.create_tables(session, self.changefeed)
                 taken = take(session)
-                patience.over()
+                deadline.over()
                 return taken
             except (ConnectionLost, Retry) as error:
                 self.lose()
-                patience.failed(error)
+                deadline.failed(error)
 
-    def session(self) -> Session:
+    def session(self) -> ServerSession:
         """The open session; after a loss a new one that holds the lock and is still of our epoch.
 
         Raises ConnectionLost, Fenced, LockHeld."""
@@ -76,42 +76,42 @@ class Driver:
         assert self._session is not None
         return self._session
 
-    def patiently(self, what: str, look: Callable[[Session], T]) -> T:
+    def patiently(self, what: str, look: Callable[[ServerSession], T]) -> T:
         """Run something that may be repeated, on a new connection when the old one is lost."""
-        patience = self.patience(f"{self.changefeed.label}: {what}")
+        deadline = self.deadline(f"{self.changefeed.label}: {what}")
         while True:
             try:
                 seen = look(self.session())
-                patience.over()
+                deadline.over()
                 return seen
             except (ConnectionLost, Retry) as error:
                 self.lose()
-                patience.failed(error)
+                deadline.failed(error)
 
     def transact(self, what: str, body: Body, done: Done, *, wait_s: float | None = None) -> bool:
         """Run `body` in one transaction until it is committed. Return True if it turned out to be committed already.
 
         `done` decides by the stored position whether a transaction whose answer was lost had been committed. After
         deadlocks and lost connections the transaction is repeated for as long as the configuration allows."""
-        patience = self.patience(f"{self.changefeed.label}: {what}", wait_s=wait_s)
+        deadline = self.deadline(f"{self.changefeed.label}: {what}", wait_s=wait_s)
         uncertain = False
         while True:
             try:
                 session = self.session()
                 if uncertain and self._done(session, done):
-                    patience.over()
+                    deadline.over()
                     return True
                 uncertain = False
                 label = f"{self.changefeed.label}: {what}"
                 run_transaction(session, body, label, before="sink.before_commit", after="sink.after_commit")
-                patience.over()
+                deadline.over()
                 return False
             except Retry as error:
-                patience.failed(error)
+                deadline.failed(error)
             except ConnectionLost as error:
                 uncertain = True
                 self.lose()
-                patience.failed(error)
+                deadline.failed(error)
 
     def lose(self) -> None:
         """Drop the connection."""
@@ -125,7 +125,7 @@ class Driver:
                 lock.release(self._session, self.identity)
             self.lose()
 
-    def _locked(self) -> Session:
+    def _locked(self) -> ServerSession:
         self.lose()
         session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=None)
         self._session = session
@@ -137,12 +137,12 @@ class Driver:
             raise
         return session
 
-    def _done(self, session: Session, done: Done) -> bool:
+    def _done(self, session: ServerSession, done: Done) -> bool:
         stored = self.store(session).read()
         return stored is not None and done(stored)
 
 
-def run_transaction(session: Session, body: Body, what: str, *, before: str, after: str) -> None:
+def run_transaction(session: ServerSession, body: Body, what: str, *, before: str, after: str) -> None:
     """START TRANSACTION, body, COMMIT, with crash points around the commit; rolls back when the body fails.
 
     Raises CommitRefused, which names `what`, besides what the body and the connection raise."""

@@ -20,7 +20,7 @@ from drainer.sink.base import Identity
 from drainer.sink.errors import DestinationError, LockHeld
 from drainer.sink.mysql import position
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import Retry, ServerError, Session
+from drainer.sink.mysql.connection import Retry, ServerError, ServerSession
 from drainer.sink.mysql.position import Changefeed
 
 _log = get_logger(__name__)
@@ -46,7 +46,7 @@ def _of(identity: Identity) -> str:
 
 
 @contextlib.contextmanager
-def statement_lock(session: Session, name: str, busy: str) -> Iterator[None]:
+def statement_lock(session: ServerSession, name: str, busy: str) -> Iterator[None]:
     """Hold a lock of the session's connection while a DDL runs. So the statement of a process that was killed has ended
     before the next process checks whether it has run. Raises Retry with the text `busy` if another connection keeps the
     lock."""
@@ -61,7 +61,7 @@ def statement_lock(session: Session, name: str, busy: str) -> Iterator[None]:
 
 
 def acquire(
-    session: Session, config: ServerConfig, identity: Identity, changefeed: Changefeed, stop: threading.Event
+    session: ServerSession, config: ServerConfig, identity: Identity, changefeed: Changefeed, stop: threading.Event
 ) -> None:
     """Take the changefeed's lock, or end the connection that holds it where `takeover` allows. Raises LockHeld.
 
@@ -108,7 +108,7 @@ def _may_take(config: ServerConfig, identity: Identity, changefeed: Changefeed, 
     )
 
 
-def _used(session: Session, name: bytes) -> int | None:
+def _used(session: ServerSession, name: bytes) -> int | None:
     """Return the id of the connection that holds the lock, 0 if none does, None if the server does not report it (an
     older TiDB)."""
     try:
@@ -119,7 +119,7 @@ def _used(session: Session, name: bytes) -> int | None:
         raise
 
 
-def _holder(session: Session, changefeed: Changefeed, name: bytes) -> int | None:
+def _holder(session: ServerSession, changefeed: Changefeed, name: bytes) -> int | None:
     """Return the id of the connection that holds the lock, None if none does. Raises LockHeld if that cannot be
     determined."""
     used = _used(session, name)
@@ -145,7 +145,7 @@ def _holder(session: Session, changefeed: Changefeed, name: bytes) -> int | None
     )
 
 
-def _record(session: Session, changefeed: Changefeed) -> None:
+def _record(session: ServerSession, changefeed: Changefeed) -> None:
     """Write down whose lock it is, for a successor on a server that cannot tell."""
     table = changefeed.table("drainer_lock")
     session.execute(
@@ -161,12 +161,12 @@ def _record(session: Session, changefeed: Changefeed) -> None:
     )
 
 
-def _running(session: Session, holder: int) -> str:
+def _running(session: ServerSession, holder: int) -> str:
     """Return the statement that a connection is executing, '' if it is idle or has ended."""
     return next((sql for command, sql in _process(session, holder) if command == "Query"), "")
 
 
-def _process(session: Session, connection: int) -> list[tuple[str, str]]:
+def _process(session: ServerSession, connection: int) -> list[tuple[str, str]]:
     """Return (command, statement) of a connection of this user, on this server or on another TiDB of the cluster; empty
     if it has ended."""
     ours = b"ID=%d AND USER=SUBSTRING_INDEX(USER(),'@',1)" % connection
@@ -178,17 +178,17 @@ def _process(session: Session, connection: int) -> list[tuple[str, str]]:
     return [(str(command), str(sql)) for command, sql in rows]
 
 
-def release(session: Session, identity: Identity) -> None:
+def release(session: ServerSession, identity: Identity) -> None:
     """Give the lock back. Closing the connection does the same."""
     with contextlib.suppress(ServerError):
         session.query(b"SELECT RELEASE_LOCK(%s)" % session.literal(_of(identity)))
 
 
-def _get(session: Session, name: bytes, wait_s: int) -> bool:
+def _get(session: ServerSession, name: bytes, wait_s: int) -> bool:
     return session.query(b"SELECT GET_LOCK(%s,%d)" % (name, wait_s))[0][0] == 1
 
 
-def _holder_node(session: Session, changefeed: Changefeed) -> str:
+def _holder_node(session: ServerSession, changefeed: Changefeed) -> str:
     try:
         stored = position.store(session, changefeed).read()
     except ServerError as error:

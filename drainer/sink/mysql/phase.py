@@ -1,4 +1,4 @@
-"""The order in which the net rows of a spread batch are written (rule 12: REPLACE evicts only stale rows)."""
+"""The order in which the net rows of a distributed batch are written (rule 12: REPLACE evicts only stale rows)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from drainer.sink.base import Identity
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import Session
+from drainer.sink.mysql.connection import ServerSession
 from drainer.sink.mysql.rows.statements import quote
 from drainer.sink.sql_position import SqlPositionStore, Value
 
@@ -51,7 +51,7 @@ class Changefeed:
     label: str
 
     @staticmethod
-    def of(config: ServerConfig, identity: Identity, session: Session) -> Changefeed:
+    def of(config: ServerConfig, identity: Identity, session: ServerSession) -> Changefeed:
         return Changefeed(
             quote(config.schema),
             quote(config.checkpoint_table),
@@ -73,7 +73,7 @@ class Changefeed:
 class _Tables:
     """See sql_position.Tables."""
 
-    session: Session
+    session: ServerSession
     changefeed: Changefeed
     insert_new: str = "INSERT IGNORE"
 
@@ -107,12 +107,12 @@ class _Tables:
         return b"%d" % value if isinstance(value, int) else self.session.literal(value)
 
 
-def store(session: Session, changefeed: Changefeed) -> SqlPositionStore:
+def store(session: ServerSession, changefeed: Changefeed) -> SqlPositionStore:
     """In the session's transaction."""
     return SqlPositionStore(_Tables(session, changefeed))
 
 
-def create_tables(session: Session, changefeed: Changefeed) -> None:
+def create_tables(session: ServerSession, changefeed: Changefeed) -> None:
     session.execute(
         b"CREATE DATABASE IF NOT EXISTS " + changefeed.schema + b" DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
     )
@@ -120,7 +120,7 @@ def create_tables(session: Session, changefeed: Changefeed) -> None:
         session.execute(text % {b"schema": changefeed.schema, b"checkpoint": changefeed.checkpoint})
 
 
-def read_checkpoint(session: Session, changefeed: Changefeed) -> tuple[int, int, bool] | None:
+def read_checkpoint(session: ServerSession, changefeed: Changefeed) -> tuple[int, int, bool] | None:
     """Return the position that the original's drainer stored: (commit_ts, schema_version, consistent); None if there is
     no row, or if this drainer wrote it.
 
@@ -145,7 +145,7 @@ def read_checkpoint(session: Session, changefeed: Changefeed) -> tuple[int, int,
 
 
 def write_checkpoint(
-    session: Session, changefeed: Changefeed, *, commit_ts: int, schema_version: int, consistent: bool
+    session: ServerSession, changefeed: Changefeed, *, commit_ts: int, schema_version: int, consistent: bool
 ) -> None:
     """The original's row with its keys in its order, and `changefeed`, by which `read_checkpoint` knows it as ours."""
     row = {

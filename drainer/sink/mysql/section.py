@@ -108,7 +108,7 @@ class MySQLSection(ToSection):
             ssl_cert=self.security.ssl_cert,
             ssl_key=self.security.ssl_key,
             skip_verify=self.security.skip_verify,
-            spread=syncer.spread,
+            distributed=syncer.distributed,
             takeover=self.takeover,
             allow_triggers=self.allow_triggers,
             load_data=self.load_data,

@@ -28,7 +28,7 @@ from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMov
 from drainer.sink.missing_rows import MissingRows
 from drainer.sink.mysql import position, tls
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ServerError, Session
+from drainer.sink.mysql.connection import ServerError, ServerSession
 from drainer.sink.mysql.ddl import recycle_plan
 from drainer.sink.mysql.ddl.recycle_bin import RecycleBin
 from drainer.sink.mysql.ddl.runner import DdlRunner
@@ -107,7 +107,7 @@ class MySQLSink:
 
     @property
     def parallel(self) -> MySQLSink | None:
-        return self if self._config.spread else None
+        return self if self._config.distributed else None
 
     @property
     def retry_for_s(self) -> float:
@@ -133,7 +133,7 @@ class MySQLSink:
         fresh = missing is not None
         return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, settled, missing or ())
 
-    def _take(self, session: Session, initial_ts: int, first: FirstStart) -> tuple[TableName, ...] | None:
+    def _take(self, session: ServerSession, initial_ts: int, first: FirstStart) -> tuple[TableName, ...] | None:
         """Create the position if there is none, and take its epoch. Return None if there was one, else the tables of
         `first` that are missing."""
         driver = self._open()
@@ -148,7 +148,7 @@ class MySQLSink:
         driver.epoch = driver.store(session).take_epoch(found.epoch, driver.identity.node_id)
         return missing
 
-    def _first_position(self, session: Session, initial_ts: int) -> Stored:
+    def _first_position(self, session: ServerSession, initial_ts: int) -> Stored:
         """Return the position at which the original's drainer stopped, if it wrote to this destination; else the
         configured start (rule 17)."""
         changefeed = self._open().changefeed
@@ -190,7 +190,7 @@ class MySQLSink:
         writer: Writer | None = None
         checkpoint = self._checkpoint_is_due()
 
-        def body(session: Session) -> None:
+        def body(session: ServerSession) -> None:
             nonlocal writer
             self._fence(session, pieces.after_ts, pieces.until_ts, schema_version, checkpoint)
             writer = self._writer(session, pieces.until_ts)
@@ -210,7 +210,7 @@ class MySQLSink:
         written = writer.written if writer else None
         return Applied(written.rows if written else 0, written.statements if written else 0, repeated)
 
-    def _writer(self, session: Session, until_ts: int) -> Writer:
+    def _writer(self, session: ServerSession, until_ts: int) -> Writer:
         limits = self._config.limits
         return Writer(
             session, limits, until_ts=until_ts, keys=self._keys, triggers=self._triggers, missing=self._missing
@@ -252,7 +252,7 @@ class MySQLSink:
     def _open_phase(self, intent: Intent, phase: Phase) -> MySQLSlotWriter:
         driver = self._open()
 
-        def body(session: Session) -> None:
+        def body(session: ServerSession) -> None:
             store = driver.store(session)
             store.write_intent(epoch=driver.epoch, intent=intent, stage=phase)
             store.open_chunks(epoch=driver.epoch, intent=intent, stage=phase)
@@ -277,7 +277,7 @@ class MySQLSink:
         driver = self._open()
         checkpoint = self._checkpoint_is_due()
 
-        def body(session: Session) -> None:
+        def body(session: ServerSession) -> None:
             store = driver.store(session)
             stored = store.read()
             # Slots that met a surprise end DIRECT early; then DELETE and INSERT must be complete.
@@ -338,7 +338,9 @@ class MySQLSink:
         assert self._driver is not None, "open() comes first"
         return self._driver
 
-    def _fence(self, session: Session, after_ts: int, until_ts: int, schema_version: int, checkpoint: bool) -> None:
+    def _fence(
+        self, session: ServerSession, after_ts: int, until_ts: int, schema_version: int, checkpoint: bool
+    ) -> None:
         driver = self._open()
         driver.store(session).move(
             epoch=driver.epoch,
@@ -349,7 +351,7 @@ class MySQLSink:
         if checkpoint:
             self._checkpoint(session, until_ts, schema_version, consistent=False)
 
-    def _checkpoint(self, session: Session, commit_ts: int, schema_version: int, *, consistent: bool) -> None:
+    def _checkpoint(self, session: ServerSession, commit_ts: int, schema_version: int, *, consistent: bool) -> None:
         driver = self._open()
         driver.store(session).hold(driver.epoch)
         position.write_checkpoint(

@@ -12,13 +12,13 @@ from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 
 from binlog.tidb.types import FieldType
 
-from drainer.row.family import Family, family_of
+from drainer.row.type_class import TypeClass, type_class_of
 
 Value = int | float | str | bytes | None
 Convert = Callable[[Value], Value]
 
-_TEXTS = frozenset({Family.TEXT, Family.ENUM, Family.SET, Family.JSON})
-_NUMBERS = frozenset({Family.INT, Family.BIT, Family.DECIMAL, Family.FLOAT})
+_TEXTS = frozenset({TypeClass.TEXT, TypeClass.ENUM, TypeClass.SET, TypeClass.JSON})
+_NUMBERS = frozenset({TypeClass.INT, TypeClass.BIT, TypeClass.DECIMAL, TypeClass.FLOAT})
 _DIGITS = Context(prec=400, rounding=ROUND_HALF_UP)  # of every DOUBLE; Python's own context has 28
 _SQLITE_INTEGER_MAX = (1 << 63) - 1
 
@@ -29,7 +29,7 @@ class CannotConvert(ValueError):
 
 def converter(old: FieldType, new: FieldType) -> Convert | None:
     """How a value changes; None when it stays as it is. Raises CannotConvert."""
-    source, target = family_of(old), family_of(new)
+    source, target = type_class_of(old), type_class_of(new)
     step = _step(source, target, old, new)
     if step is None:
         return None
@@ -50,36 +50,36 @@ def noting(column: str, convert: Convert, unconverted: list[str]) -> Convert:
     return noted
 
 
-def _step(source: Family, target: Family, old: FieldType, new: FieldType) -> Convert | None:
-    if target in _TEXTS and (source in _TEXTS or source not in (Family.BYTES, Family.BIT)):
+def _step(source: TypeClass, target: TypeClass, old: FieldType, new: FieldType) -> Convert | None:
+    if target in _TEXTS and (source in _TEXTS or source not in (TypeClass.BYTES, TypeClass.BIT)):
         return None if source in _TEXTS or source in _stored_as_text() else _text
-    if target is Family.BYTES:
-        return None if source is Family.BYTES else lambda value: str(value).encode()
-    if source is Family.BYTES and target in _TEXTS:
+    if target is TypeClass.BYTES:
+        return None if source is TypeClass.BYTES else lambda value: str(value).encode()
+    if source is TypeClass.BYTES and target in _TEXTS:
         return lambda value: value.decode() if isinstance(value, bytes) else value
-    if target in (Family.INT, Family.BIT):
-        return None if source in (Family.INT, Family.BIT) else _numeric(source, target, _integer)
-    if target is Family.DECIMAL:
-        if source is Family.DECIMAL and old.decimal == new.decimal:
+    if target in (TypeClass.INT, TypeClass.BIT):
+        return None if source in (TypeClass.INT, TypeClass.BIT) else _numeric(source, target, _integer)
+    if target is TypeClass.DECIMAL:
+        if source is TypeClass.DECIMAL and old.decimal == new.decimal:
             return None
         return _numeric(source, target, lambda value: _scaled(value, max(new.decimal, 0)))
-    if target is Family.FLOAT:
-        return None if source is Family.FLOAT else _numeric(source, target, lambda value: float(str(value)))
-    if target in (Family.DATE, Family.DATETIME) and source in (Family.DATE, Family.DATETIME):
+    if target is TypeClass.FLOAT:
+        return None if source is TypeClass.FLOAT else _numeric(source, target, lambda value: float(str(value)))
+    if target in (TypeClass.DATE, TypeClass.DATETIME) and source in (TypeClass.DATE, TypeClass.DATETIME):
         if source is target and old.fsp == new.fsp:
             return None
-        return _date if target is Family.DATE else lambda value: _datetime(str(value), new.fsp)
-    if source is target and (target is not Family.TIME or old.fsp == new.fsp):
+        return _date if target is TypeClass.DATE else lambda value: _datetime(str(value), new.fsp)
+    if source is target and (target is not TypeClass.TIME or old.fsp == new.fsp):
         return None
     raise CannotConvert(f"{old.mysql_name} to {new.mysql_name}")
 
 
-def _stored_as_text() -> frozenset[Family]:
-    return frozenset({Family.DECIMAL, Family.DATE, Family.DATETIME, Family.TIME})
+def _stored_as_text() -> frozenset[TypeClass]:
+    return frozenset({TypeClass.DECIMAL, TypeClass.DATE, TypeClass.DATETIME, TypeClass.TIME})
 
 
-def _numeric(source: Family, target: Family, step: Convert) -> Convert:
-    if source not in _NUMBERS and source is not Family.TEXT:
+def _numeric(source: TypeClass, target: TypeClass, step: Convert) -> Convert:
+    if source not in _NUMBERS and source is not TypeClass.TEXT:
         raise CannotConvert(f"{source.value} to {target.value}")
     return step
 

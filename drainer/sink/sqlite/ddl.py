@@ -16,7 +16,7 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.table import TableInfo
 
 from drainer.ddl.column_pairs import paired
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.layout import replicated
 from drainer.row.partition.locate import PartitionUnknown
 from drainer.schema.steps import Ddl, Located, TableChange
@@ -168,8 +168,8 @@ def _only_added(before: TableInfo, after: TableInfo, pairs: dict[int, ColumnInfo
 
 def _default(column: ColumnInfo) -> Value:
     """Return the value of the new column in rows that were written before it was added."""
-    form = Form.of(column.type)
-    (value,) = SQLITE_VALUES.literals(form, [form.carrier(missing_value(column))])
+    column_type = ColumnType.of(column.type)
+    (value,) = SQLITE_VALUES.literals(column_type, [column_type.decoded_value(missing_value(column))])
     assert value is None or isinstance(value, int | float | str | bytes)
     return value
 

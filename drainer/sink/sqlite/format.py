@@ -16,11 +16,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from drainer.batch.work import Key, Row
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.fast_path import Cells
 from drainer.row.scalar import bit_number, enum_name, is_utf8, set_names, small_int
 from drainer.row.text import shown_as
-from drainer.row.usual import Cells
+from drainer.row.type_class import TypeClass
 
 _MARSHAL_VERSION: Final = 2
 
@@ -29,28 +29,34 @@ _MARSHAL_VERSION: Final = 2
 class SQLiteValues:
     """See row.format.Format."""
 
-    def rows(self, forms: Sequence[Form], columns: Sequence[Sequence[Any]]) -> list[Row]:
+    def rows(self, column_types: Sequence[ColumnType], columns: Sequence[Sequence[Any]]) -> list[Row]:
         return list(
-            zip(*[self.literals(form, values) for form, values in zip(forms, columns, strict=True)], strict=True)
+            zip(
+                *[
+                    self.literals(column_type, values)
+                    for column_type, values in zip(column_types, columns, strict=True)
+                ],
+                strict=True,
+            )
         )
 
-    def packed_rows(self, forms: Sequence[Form], columns: Sequence[Any]) -> Any:
-        rows = self.rows(forms, [column.to_pylist() for column in columns])
+    def packed_rows(self, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Any:
+        rows = self.rows(column_types, [column.to_pylist() for column in columns])
         return pa.array([self.pack(row) for row in rows], pa.binary())
 
-    def literals(self, form: Form, values: Sequence[Any]) -> list[object]:
-        show = value_writer(form)
+    def literals(self, column_type: ColumnType, values: Sequence[Any]) -> list[object]:
+        show = value_writer(column_type)
         return [None if value is None else show(value) for value in values]
 
-    def key_writer(self, forms: Sequence[Form]) -> Callable[[Cells], Key]:
-        writers = [value_writer(form) for form in forms]
+    def key_writer(self, column_types: Sequence[ColumnType]) -> Callable[[Cells], Key]:
+        writers = [value_writer(column_type) for column_type in column_types]
         return lambda cells: tuple([write(cell) for write, cell in zip(writers, cells, strict=True)])
 
-    def packed_keys(self, forms: Sequence[Form], columns: Sequence[Any]) -> Any:
-        return self.packed_rows(forms, columns)
+    def packed_keys(self, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Any:
+        return self.packed_rows(column_types, columns)
 
-    def compared_key(self, forms: Sequence[Form], compared: Sequence[object]) -> Key:
-        return tuple([_of_text(form, cell) for form, cell in zip(forms, compared, strict=True)])
+    def compared_key(self, column_types: Sequence[ColumnType], compared: Sequence[object]) -> Key:
+        return tuple([_of_text(column_type, cell) for column_type, cell in zip(column_types, compared, strict=True)])
 
     def pack(self, row: Row) -> bytes:
         return marshal.dumps(row, _MARSHAL_VERSION)  # type: ignore[arg-type]
@@ -69,23 +75,23 @@ class SQLiteValues:
 SQLITE_VALUES: Final = SQLiteValues()
 
 
-def value_writer(form: Form) -> Callable[[Any], object]:
-    """From a carrier that is not NULL."""
-    kind, family = form.kind, form.family
-    if family is Family.INT:
+def value_writer(column_type: ColumnType) -> Callable[[Any], object]:
+    """From a decoded value that is not NULL."""
+    kind, type_class = column_type.kind, column_type.type_class
+    if type_class is TypeClass.INT:
         return small_int
-    if family is Family.TEXT:
+    if type_class is TypeClass.TEXT:
         return _text
-    if family in (Family.BYTES, Family.DECIMAL):
+    if type_class in (TypeClass.BYTES, TypeClass.DECIMAL):
         return lambda value: value
-    if family is Family.ENUM:
+    if type_class is TypeClass.ENUM:
         return lambda value: enum_name(value, kind.elems)
-    if family is Family.SET:
+    if type_class is TypeClass.SET:
         return lambda value: set_names(value, kind.elems)
-    if family is Family.BIT:
+    if type_class is TypeClass.BIT:
         return lambda value: small_int(bit_number(value, max(kind.flen, 1)))
-    show = shown_as(form)
-    if family is Family.FLOAT:
+    show = shown_as(column_type)
+    if type_class is TypeClass.FLOAT:
         return lambda value: float(show(value))
     return lambda value: show(value).decode()
 
@@ -94,12 +100,12 @@ def _text(raw: bytes) -> str | bytes:
     return raw.decode() if is_utf8(raw) else raw
 
 
-def _of_text(form: Form, cell: Any) -> object:
+def _of_text(column_type: ColumnType, cell: Any) -> object:
     """A value of its text or number (row/text.py)."""
     if cell is None:
         return None
-    if form.family in (Family.INT, Family.BIT, Family.ENUM, Family.SET):
-        return value_writer(form)(cell)
-    if form.family is Family.BYTES:
+    if column_type.type_class in (TypeClass.INT, TypeClass.BIT, TypeClass.ENUM, TypeClass.SET):
+        return value_writer(column_type)(cell)
+    if column_type.type_class is TypeClass.BYTES:
         return unhexlify(cell)
-    return float(cell) if form.family is Family.FLOAT else _text(cell)
+    return float(cell) if column_type.type_class is TypeClass.FLOAT else _text(cell)

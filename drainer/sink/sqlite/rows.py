@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from drainer.batch.work import Change, Folded, Kind, Row, SegmentWork, TableShape
+from drainer.batch.work import Folded, KeyChange, Kind, Row, SegmentWork, TableShape
 from drainer.order.upsert import replaces, upsert
 from drainer.sink.errors import RowMissing, RowsRefused, UniqueConflict
 from drainer.sink.missing_rows import MissingRows
@@ -57,7 +57,7 @@ def _insert(shape: TableShape, way: str = "") -> str:
     return f"INSERT {way}INTO {quote(table_name(shape.schema, shape.table))} ({names}) VALUES ({marks})"
 
 
-def _upsert(connection: sqlite3.Connection, change: Change, missing: MissingRows) -> None:
+def _upsert(connection: sqlite3.Connection, change: KeyChange, missing: MissingRows) -> None:
     """Apply changes by rule 21: a row to delete may be missing, and a written row replaces every row that has one of
     its unique values."""
     shape = change.shape
@@ -81,7 +81,7 @@ def _one_of(shape: TableShape) -> str:
     return f"{rowid} = (SELECT {rowid} FROM {quote(table_name(shape.schema, shape.table))} WHERE {match} LIMIT 1)"
 
 
-def _one(connection: sqlite3.Connection, change: Change) -> None:
+def _one(connection: sqlite3.Connection, change: KeyChange) -> None:
     """Apply one change of a table without a key."""
     shape = change.shape
     if change.kind is Kind.INSERT:

@@ -1,5 +1,5 @@
 """A SQLite file as a destination: rows, DDL and position of a step share one transaction, so a crash leaves no step
-incomplete. Only the driver writes; batches are not spread."""
+incomplete. Only the driver writes; batches are not distributed."""
 
 from __future__ import annotations
 

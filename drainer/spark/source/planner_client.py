@@ -54,9 +54,9 @@ class PlannerLine:
             if self._connection is None:
                 self._connection = Client(self._address, family="AF_UNIX", authkey=self._key.encode())
             self._connection.send_bytes(json.dumps([question, start_ts, until_ts]).encode())
-            verdict, answer = self._connection.recv()
+            result, answer = self._connection.recv()
         except (EOFError, OSError) as error:
             raise PlannerGone(f"the drainer's scheduler does not answer: {error}") from error
-        if verdict != "ok":
+        if result != "ok":
             raise PlannerGone(answer)
         return cast("int | Tasks", answer)

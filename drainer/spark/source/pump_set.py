@@ -17,7 +17,7 @@ from binlog.runtime.config import UpstreamSection
 
 from drainer.pumps.health import HeldBack
 from drainer.pumps.survey import PumpSet, dial_with
-from drainer.pumps.watermark import Limits, PumpRange, Watermark
+from drainer.pumps.watermark import BatchLimits, PumpRange, Watermark
 from drainer.spark.source.options import SourceOptions
 
 T = TypeVar("T")
@@ -39,11 +39,11 @@ class Pumps:
         self._thread.start()
         self.cluster_id, self.etcd, self._set = self.run(_connect(options))
 
-    def survey(self, after_ts: int, limits: Limits) -> Watermark:
+    def survey(self, after_ts: int, limits: BatchLimits) -> Watermark:
         """Raises HeldBack after HELD_BACK_S, and what PumpSet.survey raises."""
         return self.run(self._patiently(after_ts, limits))
 
-    def survey_everything(self, after_ts: int, limits: Limits, *, end_ts: int = 0) -> Watermark:
+    def survey_everything(self, after_ts: int, limits: BatchLimits, *, end_ts: int = 0) -> Watermark:
         """Return the survey for a query that reads everything the pumps hold when it is planned. `end_ts`: the end of
         the query's range, 0 for none. A Go pump has no watermark call: its watermark is the last binlog received, and
         its stream has just been opened. So this waits until Go pumps have sent what they hold, for at most CATCH_UP_S.
@@ -73,7 +73,7 @@ class Pumps:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
 
-    async def _patiently(self, after_ts: int, limits: Limits) -> Watermark:
+    async def _patiently(self, after_ts: int, limits: BatchLimits) -> Watermark:
         end = self._loop.time() + HELD_BACK_S
         while True:
             try:

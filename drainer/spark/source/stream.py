@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from drainer.pumps.watermark import Limits, Watermark, ranges_of
+from drainer.pumps.watermark import BatchLimits, Watermark, ranges_of
 from drainer.spark.source.executor import read_task
 from drainer.spark.source.options import SourceOptions, one_line_errors
 from drainer.spark.source.planned_reader import Offset, PullTask
@@ -45,7 +45,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     @one_line_errors
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target_ts = self._connected().survey_everything(self._options.start_ts, Limits(1)).ts
+        self._target_ts = self._connected().survey_everything(self._options.start_ts, BatchLimits(1)).ts
 
     @one_line_errors
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -59,14 +59,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._pumps is not None:
             self._pumps.close()
 
-    def _survey(self, after_ts: int, limits: Limits) -> Watermark:
+    def _survey(self, after_ts: int, limits: BatchLimits) -> Watermark:
         """Return the watermark of a micro-batch that begins after `after_ts`."""
         return self._connected().survey(after_ts, limits)
 
     def _tasks(self, after_ts: int, until_ts: int) -> list[InputPartition]:
         """Return the tasks that read (after_ts, until_ts], which is not empty."""
         pumps = self._connected()
-        watermark = pumps.survey(after_ts, Limits(self._options.batch_bytes_max))
+        watermark = pumps.survey(after_ts, BatchLimits(self._options.batch_bytes_max))
         return _tasks(watermark, pumps, self._options, after_ts, until_ts)
 
     def _connected(self) -> Pumps:
@@ -86,7 +86,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does not foll
         options = self._options
         pumps = Pumps(options)
         try:
-            watermark = pumps.survey_everything(options.start_ts, Limits(1 << 40), end_ts=options.end_ts)
+            watermark = pumps.survey_everything(options.start_ts, BatchLimits(1 << 40), end_ts=options.end_ts)
             until_ts = min(watermark.ts, options.end_ts) if options.end_ts else watermark.ts
             if until_ts <= options.start_ts:
                 return []
@@ -103,10 +103,10 @@ def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     return read_task(partition) if isinstance(partition, PullTask) else iter(())
 
 
-def _limits(limit: ReadLimit) -> Limits:
+def _limits(limit: ReadLimit) -> BatchLimits:
     """Return the limits of a batch. Each row is a binlog. Other limits do not apply to this source."""
     max_bytes, max_rows = getattr(limit, "max_bytes", 0), getattr(limit, "max_rows", 0)
-    return Limits(1 << 40) if isinstance(limit, ReadAllAvailable) else Limits(max_bytes, max_rows)
+    return BatchLimits(1 << 40) if isinstance(limit, ReadAllAvailable) else BatchLimits(max_bytes, max_rows)
 
 
 def _tasks(

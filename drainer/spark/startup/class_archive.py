@@ -54,7 +54,7 @@ def _make(place: Path) -> None:
 
 
 def _exercise(session: SparkSession, folder: Path) -> None:
-    """Run a few batches of a stream, inline and distributed."""
+    """Run a few batches of a stream, in the driver and distributed."""
     from drainer.spark.startup.warmup import packed_rows, run_both_modes, warm_up
 
     warm_up(session, 2)

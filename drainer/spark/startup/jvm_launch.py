@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
-LOOK_S = 0.02
+POLL_S = 0.02
 START_S = 300.0
 CONNECTION_FILE = "connection"
 SETTINGS_FILE = "spark.conf"
@@ -151,7 +151,7 @@ def killed_when(stopping: Callable[[], bool], process: subprocess.Popen[bytes] |
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(LOOK_S):
+        while not over.wait(POLL_S):
             if stopping():
                 if process is not None:
                     process.kill()  # the kernel then kills the JVM
@@ -217,7 +217,7 @@ def _connection(process: subprocess.Popen[bytes], file: Path, stopping: Callable
             raise SparkUnavailable(f"the JVM ended with exit code {process.returncode} before its py4j gateway was up")
         if time.monotonic() > until:
             raise SparkUnavailable(f"the JVM's py4j gateway is not up after {START_S:.0f} s")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     with file.open("rb") as info:
         port, secret = read_int(info), UTF8Deserializer().loads(info)
     return {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}

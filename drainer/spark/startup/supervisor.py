@@ -27,8 +27,8 @@ import time
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 # How often to check that the drainer lives, in addition to the end of the pipe.
-LOOK_MS = 1000
-LOOK_CLOSED_MS = 100
+POLL_MS = 1000
+POLL_CLOSED_MS = 100
 AGAIN_S = 0.01
 
 
@@ -95,7 +95,7 @@ def _watch(drainer: int, child: int, woken: int) -> int | None:
         # A changed parent id means that the drainer has ended, also before this loop began.
         if os.getppid() != drainer:
             return None
-        for number, _ in poll.poll(LOOK_CLOSED_MS if closed else LOOK_MS):
+        for number, _ in poll.poll(POLL_CLOSED_MS if closed else POLL_MS):
             if number == woken:
                 os.read(woken, 512)
             else:

@@ -43,7 +43,7 @@ def packed_rows(numbers: DataFrame) -> DataFrame:
 
 
 def run_both_modes(rows: DataFrame, tasks: int) -> None:
-    """Run the Spark jobs of an inline batch and of a distributed one."""
+    """Run the Spark jobs of a batch in the driver and of a distributed one."""
     rows.toArrow()
     by_slot = shuffled(rows.repartitionById(2 * tasks, SLOT))
     by_slot.mapInArrow(_results, RESULT_DDL).toArrow()

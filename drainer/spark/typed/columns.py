@@ -1,5 +1,5 @@
-"""Convert columns of carriers (drainer.row.carrier) to columns of Spark's types: `types.converter` for complete
-columns. Pure.
+"""Convert columns of decoded values (drainer.row.decoded_value) to columns of Spark's types: `types.converter` for
+complete columns. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from binlog.tidb.json import BinaryJSON
 from binlog.tidb.types import FieldType, Tp
 from pyspark.sql.pandas.types import to_arrow_type
 
-from drainer.row.family import Family, family_of
+from drainer.row.type_class import TypeClass, type_class_of
 from drainer.spark.typed.types import Convert, converter, spark_type
 
 ConvertColumn = Callable[[Any], Any]  # from and to a pyarrow Array; NULL stays NULL
@@ -26,19 +26,20 @@ _YEARS_BEFORE_1970 = 1970
 
 
 def column_converter(kind: FieldType, *, zero_dates_fail: bool) -> ConvertColumn:
-    """Return a function from carriers of a column of this type to an array of `spark_type(kind)`. The function raises
-    DecodeError or pyarrow.ArrowInvalid, which name no row, if the array contains a value that Spark's type cannot hold.
+    """Return a function from decoded values of a column of this type to an array of `spark_type(kind)`. The function
+    raises DecodeError or pyarrow.ArrowInvalid, which name no row, if the array contains a value that Spark's type
+    cannot hold.
     """
-    family = family_of(kind)
+    type_class = type_class_of(kind)
     wanted = arrow_type(kind)
-    if family in (Family.DATE, Family.DATETIME):
-        return lambda column: _times(column, wanted, is_date=family is Family.DATE, zero_fails=zero_dates_fail)
-    if family is Family.TIME:
+    if type_class in (TypeClass.DATE, TypeClass.DATETIME):
+        return lambda column: _times(column, wanted, is_date=type_class is TypeClass.DATE, zero_fails=zero_dates_fail)
+    if type_class is TypeClass.TIME:
         return lambda column: _durations(column, wanted)
-    if family is Family.FLOAT and kind.tp is Tp.FLOAT:
+    if type_class is TypeClass.FLOAT and kind.tp is Tp.FLOAT:
         return _floats
-    if family in (Family.ENUM, Family.SET, Family.JSON):
-        return _distinct(converter(kind, zero_dates_fail=zero_dates_fail), family, wanted)
+    if type_class in (TypeClass.ENUM, TypeClass.SET, TypeClass.JSON):
+        return _distinct(converter(kind, zero_dates_fail=zero_dates_fail), type_class, wanted)
     return lambda column: column.cast(wanted)
 
 
@@ -99,9 +100,9 @@ def _floats(column: Any) -> Any:
     return floats
 
 
-def _distinct(convert: Convert, family: Family, wanted: Any) -> ConvertColumn:
+def _distinct(convert: Convert, type_class: TypeClass, wanted: Any) -> ConvertColumn:
     """Convert each distinct value once."""
-    is_json = family is Family.JSON
+    is_json = type_class is TypeClass.JSON
 
     def converted(column: Any) -> Any:
         encoded = column.dictionary_encode()

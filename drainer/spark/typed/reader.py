@@ -21,13 +21,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from drainer.pumps.pull import pull_binlogs
-from drainer.pumps.watermark import Limits, PumpRange, Watermark, ranges_of
+from drainer.pumps.watermark import BatchLimits, PumpRange, Watermark, ranges_of
 from drainer.row.decode import in_order
 from drainer.row.transaction import Scanned, scan
 from drainer.schema.errors import HistoryUnavailable
 from drainer.schema.history.base import JobHistory, JobSource
 from drainer.schema.history.sources import job_sources
-from drainer.schema.keeper import TableSource
+from drainer.schema.provider import TableSource
 from drainer.schema.table_versions import Name, Watched, watch
 from drainer.spark.source.options import SourceOptions, one_line_errors
 from drainer.spark.source.planned_reader import UNSEALED
@@ -146,7 +146,7 @@ class _Tables:
             tables = ", ".join(".".join(name) for name in options.tables)
             raise StartedTwice(f"a DDL changed {tables} while the query was starting: start it again")
 
-    def survey(self, after_ts: int, limits: Limits) -> Watermark:
+    def survey(self, after_ts: int, limits: BatchLimits) -> Watermark:
         """Return a survey that ends before the first DDL and before the first row above the newest known schema
         version. If that is the next binlog, the history is read again and the survey does not stop there."""
         version = self._history.watched.version
@@ -157,7 +157,7 @@ class _Tables:
         self._read_history(watermark)
         return watermark
 
-    def tasks(self, after_ts: int, until_ts: int, limits: Limits) -> list[InputPartition]:
+    def tasks(self, after_ts: int, until_ts: int, limits: BatchLimits) -> list[InputPartition]:
         """Return the tasks of a range. The range may have been planned before a restart, and need not match a survey
         now.
         """
@@ -218,11 +218,11 @@ class ChangesStreamReader(StreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_changes(partition)
 
-    def _survey(self, after_ts: int, limits: Limits) -> Watermark:
+    def _survey(self, after_ts: int, limits: BatchLimits) -> Watermark:
         return self._opened().survey(after_ts, limits)
 
     def _tasks(self, after_ts: int, until_ts: int) -> list[InputPartition]:
-        return self._opened().tasks(after_ts, until_ts, Limits(self._options.batch_bytes_max))
+        return self._opened().tasks(after_ts, until_ts, BatchLimits(self._options.batch_bytes_max))
 
     def _opened(self) -> _Tables:
         if self._tables is None:
@@ -242,10 +242,10 @@ class ChangesBatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does n
         options = self._options
         pumps = Pumps(options)
         try:
-            watermark = pumps.survey_everything(options.start_ts, Limits(1), end_ts=options.end_ts)
+            watermark = pumps.survey_everything(options.start_ts, BatchLimits(1), end_ts=options.end_ts)
             until_ts = min(watermark.ts, options.end_ts) if options.end_ts else watermark.ts
             tables = _Tables(options, pumps, self._schema)
-            limits = Limits(1 << 40)
+            limits = BatchLimits(1 << 40)
             return tables.tasks(options.start_ts, until_ts, limits) if until_ts > options.start_ts else []
         finally:
             pumps.close()

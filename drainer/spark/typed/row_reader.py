@@ -43,9 +43,9 @@ class RowReader:
         self.info = info
         self._reading = reading
         self._columns = columns = reading.fields.columns[name]
-        self._places = _places(columns, info, reading.watched, table_id)
+        self._column_indexes = _column_indexes(columns, info, reading.watched, table_id)
         changed = version > reading.begin_version
-        self._differences = _differences(columns, self._places, info) if changed else _NONE
+        self._differences = _differences(columns, self._column_indexes, info) if changed else _NONE
         self._cells = tuple(self._cell(column, changed) for column in columns)
 
     def field_sources(self) -> tuple[FieldSource, ...] | None:
@@ -58,7 +58,7 @@ class RowReader:
         return tuple(s for s in sources if s is not None) if None not in sources else None
 
     def _field_source(self, column: ColumnInfo | None, cell: _Cell) -> FieldSource | None:
-        at = self._places[column.id] if column is not None else None
+        at = self._column_indexes[column.id] if column is not None else None
         if column is None or (at is None and column.id not in self.info.columns_by_id):
             return FieldSource(None, None if cell.default is None else cell.sources[0].convert(cell.default))
         if at is None or at.id != column.id or spark_type(at.type) != spark_type(column.type):
@@ -104,7 +104,7 @@ class RowReader:
         if column is None:
             return _NO_CELL
         fails = self._reading.zero_dates_fail
-        at = self._places[column.id]
+        at = self._column_indexes[column.id]
         # A row may have the column before the column is public, with the value that it will have then.
         sources = [_Source(column.id, column.type, _cast(column.type, column.type, zero_dates_fail=fails))]
         if at is not None:
@@ -113,8 +113,8 @@ class RowReader:
         return _Cell(column.name, tuple(sources), default)
 
     def _fail(self, error: DecodeError, commit_ts: int) -> NoReturn:
-        place = f"{'.'.join(self.name)} (table id {self._table_id}, commit_ts {commit_ts})"
-        raise DecodeError(f"row of {place}: {error.what}", offset=error.offset, detail=error.detail) from None
+        column_index = f"{'.'.join(self.name)} (table id {self._table_id}, commit_ts {commit_ts})"
+        raise DecodeError(f"row of {column_index}: {error.what}", offset=error.offset, detail=error.detail) from None
 
 
 class _Source(NamedTuple):
@@ -163,17 +163,17 @@ def _cast(written: FieldType, wanted: FieldType, *, zero_dates_fail: bool) -> Co
 Places = Mapping[int, ColumnInfo | None]
 
 
-def _places(columns: Iterable[ColumnInfo | None], info: TableInfo, watched: Watched, table_id: int) -> Places:
+def _column_indexes(columns: Iterable[ColumnInfo | None], info: TableInfo, watched: Watched, table_id: int) -> Places:
     """Return for each column id in the query the column of `info` that holds its value; its id differs after a change
     of type. None: no column."""
     now = {c.id: c for c in replicated(info)}
     later = {ancestor: c for c in now.values() for ancestor in watched.ancestors(table_id, c.id)}
-    places: dict[int, ColumnInfo | None] = {}
+    column_indexes: dict[int, ColumnInfo | None] = {}
     for column in columns:
         if column is not None:
             ids = [column.id, *watched.ancestors(table_id, column.id)]
-            places[column.id] = next((now[i] for i in ids if i in now), later.get(column.id))
-    return places
+            column_indexes[column.id] = next((now[i] for i in ids if i in now), later.get(column.id))
+    return column_indexes
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +188,11 @@ class _Differences:
 _NONE = _Differences("", ())
 
 
-def _differences(columns: Iterable[ColumnInfo | None], places: Places, info: TableInfo) -> _Differences:
+def _differences(columns: Iterable[ColumnInfo | None], column_indexes: Places, info: TableInfo) -> _Differences:
     """Compare the columns of a table at the start of the query with `info`."""
     texts = []
     for column in columns:
-        at = places[column.id] if column is not None else None
+        at = column_indexes[column.id] if column is not None else None
         if column is None:
             continue
         if at is None:
@@ -201,7 +201,7 @@ def _differences(columns: Iterable[ColumnInfo | None], places: Places, info: Tab
             texts.append(f"column {column.name} was renamed to {at.name}")
         elif spark_type(at.type) != spark_type(column.type):
             texts.append(f"the type of column {column.name} was changed to {at.type.mysql_name}")
-    taken = {at.id for at in places.values() if at is not None}
+    taken = {at.id for at in column_indexes.values() if at is not None}
     added = tuple(c for c in replicated(info) if c.id not in taken)
     texts += [f"column {c.name} was added" for c in added]
     return _Differences(texts[0] if texts else "", added)

@@ -46,7 +46,7 @@ class BelowSafepoint(BinlogError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Region:
     """The location of a key: its region, in the form of a request's context, and the address of the region's leader."""
 
     context: Any
@@ -67,18 +67,18 @@ class TiKV:
         reader's query. With `give_up`, a transaction without any record is rolled back permanently in TiKV, so that it
         cannot commit later. Raises BelowSafepoint, StoreUnavailable, ClusterMismatch, TimestampUnavailable or NotPD.
         """
-        place = await self._place(primary_key)
-        channel = open_channel(place.address, self._security)
+        region = await self._region(primary_key)
+        channel = open_channel(region.address, self._security)
         try:
             stub = tikv_pb2_grpc.TikvStub(channel)  # type: ignore[no-untyped-call]
-            found = await _find(stub, place, primary_key, start_ts)
+            found = await _find(stub, region, primary_key, start_ts)
             commit_ts = found.commit_ts
             if found.locked or (give_up and commit_ts is None):
                 if not found.locked:  # the check writes a rollback record, which later queries would believe
                     await self._above_safepoint(start_ts)
-                commit_ts = await _check(stub, place, primary_key, start_ts, now_ts, give_up)
+                commit_ts = await _check(stub, region, primary_key, start_ts, now_ts, give_up)
         except aio.AioRpcError as error:
-            raise StoreUnavailable(f"TiKV at {place.address}: {error.code().name}: {error.details()}") from error
+            raise StoreUnavailable(f"TiKV at {region.address}: {error.code().name}: {error.details()}") from error
         finally:
             await channel.close()
         if commit_ts == 0:
@@ -87,14 +87,14 @@ class TiKV:
 
     async def mvcc(self, key: bytes) -> Any:
         """Return the MvccGetByKeyResponse of a key: its lock, writes and values. Raises as `outcome` does."""
-        place = await self._place(key)
-        channel = open_channel(place.address, self._security)
+        region = await self._region(key)
+        channel = open_channel(region.address, self._security)
         try:
             stub = tikv_pb2_grpc.TikvStub(channel)  # type: ignore[no-untyped-call]
-            request = tikv_pb2.MvccGetByKeyRequest(context=place.context, key=key)
+            request = tikv_pb2.MvccGetByKeyRequest(context=region.context, key=key)
             return await stub.MvccGetByKey(request, timeout=REQUEST_TIMEOUT_S)
         except aio.AioRpcError as error:
-            raise StoreUnavailable(f"TiKV at {place.address}: {error.code().name}: {error.details()}") from error
+            raise StoreUnavailable(f"TiKV at {region.address}: {error.code().name}: {error.details()}") from error
         finally:
             await channel.close()
 
@@ -105,7 +105,7 @@ class TiKV:
         if start_ts <= safepoint_ts:
             raise BelowSafepoint(start_ts, safepoint_ts)
 
-    async def _place(self, key: bytes) -> _Place:
+    async def _region(self, key: bytes) -> _Region:
         leader = await ask_first(self._pd_urls, self._security)
         channel = open_channel(leader.address, self._security)
         try:
@@ -125,7 +125,9 @@ class TiKV:
         if not store.address:
             raise StoreUnavailable(f"PD at {leader.address} reports no address of store {peer.store_id}")
         region = found.region
-        return _Place(tikv_pb2.Context(region_id=region.id, region_epoch=region.region_epoch, peer=peer), store.address)
+        return _Region(
+            tikv_pb2.Context(region_id=region.id, region_epoch=region.region_epoch, peer=peer), store.address
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +140,11 @@ class _Found:
     locked: bool = False
 
 
-async def _find(stub: Any, place: _Place, key: bytes, start_ts: int) -> _Found:
-    request = tikv_pb2.MvccGetByKeyRequest(context=place.context, key=key)
+async def _find(stub: Any, region: _Region, key: bytes, start_ts: int) -> _Found:
+    request = tikv_pb2.MvccGetByKeyRequest(context=region.context, key=key)
     answer = await stub.MvccGetByKey(request, timeout=REQUEST_TIMEOUT_S)
     if answer.HasField("region_error") or answer.error:
-        raise StoreUnavailable(f"TiKV at {place.address}: {answer.error or answer.region_error.message}")
+        raise StoreUnavailable(f"TiKV at {region.address}: {answer.error or answer.region_error.message}")
     for write in answer.info.writes:
         if write.start_ts == start_ts:
             if write.type == tikv_pb2.ROLLBACK:
@@ -152,9 +154,9 @@ async def _find(stub: Any, place: _Place, key: bytes, start_ts: int) -> _Found:
     return _Found(None, locked=answer.info.lock.start_ts == start_ts)
 
 
-async def _check(stub: Any, place: _Place, key: bytes, start_ts: int, now_ts: int, give_up: bool) -> int | None:
+async def _check(stub: Any, region: _Region, key: bytes, start_ts: int, now_ts: int, give_up: bool) -> int | None:
     request = tikv_pb2.CheckTxnStatusRequest(
-        context=place.context,
+        context=region.context,
         primary_key=key,
         lock_ts=start_ts,
         caller_start_ts=start_ts,
@@ -163,11 +165,11 @@ async def _check(stub: Any, place: _Place, key: bytes, start_ts: int, now_ts: in
     )
     status = await stub.KvCheckTxnStatus(request, timeout=REQUEST_TIMEOUT_S)
     if status.HasField("region_error"):
-        raise StoreUnavailable(f"TiKV at {place.address}: {status.region_error.message}")
+        raise StoreUnavailable(f"TiKV at {region.address}: {status.region_error.message}")
     if status.HasField("error"):
         if status.error.HasField("txn_not_found"):
             return None
-        raise StoreUnavailable(f"TiKV at {place.address}: {status.error}")
+        raise StoreUnavailable(f"TiKV at {region.address}: {status.error}")
     if status.lock_ttl or status.action == tikv_pb2.LOCK_NOT_EXIST_DO_NOTHING:
         return None
     return int(status.commit_version)

@@ -4,5 +4,5 @@
 sends, memory and work stay within `Limits`. The worst result is a `Failed` event, after which the connection is dead.
 
 A connection owns its parts. `streams`, `receive_window`, `outgoing` and `limits` (the budget) hold its state. Received
-bytes go through `frame_reader` to the handlers of frames: `requests`, `control`, and the fast path `brief`.
+bytes go through `frame_reader` to the handlers of frames: `requests`, `control`, and the fast path `single_frame`.
 """

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from binlog.http2 import frames
-from binlog.http2.brief import BriefRequests
 from binlog.http2.control import ControlFrames
 from binlog.http2.events import Event, Failed, Request
 from binlog.http2.frame_reader import FrameReader
 from binlog.http2.frames import Code, ProtocolError, Setting
 from binlog.http2.headers import HeaderDecoder
-from binlog.http2.limits import EARNED_BY_DATA, EARNED_BY_STREAM, Budget, Limits
+from binlog.http2.limits import EARNED_BY_DATA, EARNED_BY_STREAM, Budget, ConnectionLimits
 from binlog.http2.outgoing import Outgoing
 from binlog.http2.receive_window import ReceiveWindow
 from binlog.http2.requests import RequestFrames
+from binlog.http2.single_frame import SingleFrameRequests
 from binlog.http2.stream import Stream
 from binlog.http2.streams import Streams
 
@@ -28,14 +28,20 @@ class Connection:
     """
 
     def __init__(
-        self, limits: Limits | None = None, *, varying: bytes = b"", now_s: float = 0.0, brief: bool = False
+        self,
+        limits: ConnectionLimits | None = None,
+        *,
+        varying: bytes = b"",
+        now_s: float = 0.0,
+        single_frame: bool = False,
     ) -> None:
         """`varying`: see HeaderDecoder. `now_s`, here and below: the time of a monotonic clock.
 
-        `brief`: deliver a request of two simple frames as a single event (`Whole`), when both have arrived or
+        `single_frame`: deliver a single-frame request (all of its data in one frame) as a single event (`Whole`), when
+        both have arrived or
         `open_fresh` is called.
         """
-        limits = limits or Limits()
+        limits = limits or ConnectionLimits()
         self._dead = False
         # The state that its parts share
         self._events = events = list[Event]()
@@ -51,11 +57,13 @@ class Connection:
         # What handles a peer's frames
         self._requests = RequestFrames(limits, decoder, streams, window, outgoing, budget, events)
         self._control = ControlFrames(decoder, streams, outgoing, budget, events)
-        self._brief = BriefRequests(limits, decoder, streams, window, budget, events) if brief else None
-        self._reader = FrameReader(self._requests, self._control, self._brief, streams, budget)
+        self._single_frame = (
+            SingleFrameRequests(limits, decoder, streams, window, budget, events) if single_frame else None
+        )
+        self._reader = FrameReader(self._requests, self._control, self._single_frame, streams, budget)
         self._greet(limits)
 
-    def _greet(self, limits: Limits) -> None:
+    def _greet(self, limits: ConnectionLimits) -> None:
         self._outgoing.write(
             frames.settings(
                 {

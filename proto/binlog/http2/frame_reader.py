@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from binlog.http2 import frames
-from binlog.http2.brief import BriefRequests
 from binlog.http2.control import ControlFrames
 from binlog.http2.frames import FRAME, FRAME_BYTES, PREFACE, STREAM_MAX, Code, ProtocolError, StreamError
 from binlog.http2.limits import COST_FRAME, Budget
 from binlog.http2.requests import RequestFrames
+from binlog.http2.single_frame import SingleFrameRequests
 from binlog.http2.streams import Streams
 
 _Handler = Callable[[int, int, bytes, int, int], None]  # flags, stream, buffer, begin and end of the payload
 
 
 class FrameReader:
-    """Waits for the preface, then for SETTINGS, then reads frames of any kind. `brief`: reads requests of two frames;
-    None if none are read that way.
+    """Waits for the preface, then for SETTINGS, then reads frames of any kind. `single_frame`: reads requests of two
+    frames; None if none are read that way.
 
     `read` raises ProtocolError if the connection must end.
     """
@@ -26,13 +26,13 @@ class FrameReader:
         self,
         requests: RequestFrames,
         control: ControlFrames,
-        brief: BriefRequests | None,
+        single_frame: SingleFrameRequests | None,
         streams: Streams,
         budget: Budget,
     ) -> None:
         self._requests = requests
         self._control = control
-        self._brief = brief.on_frame if brief is not None else None
+        self._single_frame = single_frame.on_frame if single_frame is not None else None
         self._streams = streams
         self._budget = budget
         self._handlers: dict[int, _Handler] = {
@@ -61,7 +61,7 @@ class FrameReader:
                 raise ProtocolError(Code.PROTOCOL_ERROR, "this is no HTTP/2 connection preface")
             self._preface -= at
         size = len(buffer)
-        unpack, requests, brief = FRAME.unpack_from, self._requests, self._brief
+        unpack, requests, single_frame = FRAME.unpack_from, self._requests, self._single_frame
         while size - at >= FRAME_BYTES:
             word, flags, stream_id = unpack(buffer, at)
             length, kind = word >> 8, word & 0xFF
@@ -75,9 +75,9 @@ class FrameReader:
             stream_id &= STREAM_MAX
             if (
                 kind <= frames.HEADERS
-                and brief is not None
+                and single_frame is not None
                 and requests.block_of is None
-                and brief(kind, flags, stream_id, buffer, begin, end)
+                and single_frame(kind, flags, stream_id, buffer, begin, end)
             ):
                 continue
             self._frame(kind, flags, stream_id, buffer, begin, end)

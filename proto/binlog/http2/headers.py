@@ -19,7 +19,7 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.huffman_table import decode_huffman
 
 from binlog.http2.frames import Code, ProtocolError
-from binlog.http2.limits import Limits
+from binlog.http2.limits import ConnectionLimits
 
 REMEMBERED_MAX = 64  # cached blocks of one connection
 KEY_BYTES_MAX = 1024  # size of a block that is cached
@@ -134,7 +134,7 @@ def huffman(text: bytes) -> bytes:
 class HeaderDecoder:
     """Decodes the blocks of one connection, in order. `varying`: the field whose value differs between calls."""
 
-    def __init__(self, limits: Limits, varying: bytes = b"") -> None:
+    def __init__(self, limits: ConnectionLimits, varying: bytes = b"") -> None:
         self._decoder = Decoder(limits.header_list_bytes_max)
         self._varying = varying
         self._marks = [bytes((0x80 | len(huffman(varying)),)) + huffman(varying), bytes((len(varying),)) + varying]

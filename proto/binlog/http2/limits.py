@@ -8,7 +8,7 @@ from binlog.http2.frames import Code, ProtocolError
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """The limits of one connection.
 
     A peer can make us hold at most `connection_window_bytes` of data that was not consumed, one header block, one
@@ -46,7 +46,7 @@ class Budget:
 
     __slots__ = ("_left", "_max", "_per_s", "_seen_s", "now_s")
 
-    def __init__(self, limits: Limits, now_s: float) -> None:
+    def __init__(self, limits: ConnectionLimits, now_s: float) -> None:
         self._max = limits.budget_max
         self._per_s = limits.budget_per_s
         self._left = limits.budget_max

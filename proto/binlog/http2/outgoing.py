@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 
 from binlog.http2 import frames
 from binlog.http2.frames import FRAME_SIZE_MIN, WINDOW_DEFAULT, WINDOW_MAX, Code, ProtocolError, StreamError
-from binlog.http2.limits import Limits
+from binlog.http2.limits import ConnectionLimits
 from binlog.http2.stream import Stream
 
 
 class Outgoing:
     """Control frames and header blocks are sent immediately. Data is queued on its stream until `flush` sends it."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self._frame_limit = limits.data_frame_bytes_max
         self._pieces: list[bytes | memoryview] = []
         self._ready: OrderedDict[int, Stream] = OrderedDict()

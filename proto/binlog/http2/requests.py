@@ -6,7 +6,7 @@ from binlog.http2 import frames
 from binlog.http2.events import Data, Event, Request
 from binlog.http2.frames import STREAM_MAX, Code, ProtocolError, StreamError
 from binlog.http2.headers import HeaderDecoder, Malformed, check_trailers
-from binlog.http2.limits import COST_FRAME, Budget, Limits
+from binlog.http2.limits import COST_FRAME, Budget, ConnectionLimits
 from binlog.http2.outgoing import Outgoing
 from binlog.http2.receive_window import ReceiveWindow
 from binlog.http2.stream import Stream
@@ -22,7 +22,7 @@ class RequestFrames:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: ConnectionLimits,
         decoder: HeaderDecoder,
         streams: Streams,
         window: ReceiveWindow,
@@ -148,7 +148,7 @@ class RequestFrames:
             known = stream_id in self._streams.closed
             raise ProtocolError(
                 Code.STREAM_CLOSED if known else Code.PROTOCOL_ERROR,
-                f"a header block on stream {stream_id}, which was closed or passed over",
+                f"a header block on stream {stream_id}, which was closed or skipped",
             )
         if not stream.may_receive:
             raise StreamError(stream_id, Code.STREAM_CLOSED, "a header block after its end")

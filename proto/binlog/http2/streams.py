@@ -6,7 +6,7 @@ from binlog.http2 import frames
 from binlog.http2.events import Event, Request, Reset
 from binlog.http2.frames import Code, ProtocolError
 from binlog.http2.headers import Head
-from binlog.http2.limits import EARNED_BY_STREAM, Budget, Limits
+from binlog.http2.limits import EARNED_BY_STREAM, Budget, ConnectionLimits
 from binlog.http2.outgoing import Outgoing
 from binlog.http2.receive_window import ReceiveWindow
 from binlog.http2.stream import Closed, State, Step, Stream
@@ -17,13 +17,13 @@ _CLOSED, _HALF_CLOSED_REMOTE = State.CLOSED, State.HALF_CLOSED_REMOTE
 class Streams:
     """The open streams, each in one of three forms, and the most recently closed ones.
 
-    `general`: streams with an object. The other forms are those of `BriefRequests`; `find` turns them into general
-    streams. `fresh`: only the header block has arrived (its head, its varying value). `whole`: complete requests that
-    are not answered yet (the time of their arrival). `last_id`: the largest id that the peer has used.
+    `general`: streams with an object. The other forms are those of `SingleFrameRequests`; `find` turns them into
+    general streams. `fresh`: only the header block has arrived (its head, its varying value). `whole`: complete
+    requests that are not answered yet (the time of their arrival). `last_id`: the largest id that the peer has used.
     """
 
     def __init__(
-        self, limits: Limits, outgoing: Outgoing, window: ReceiveWindow, budget: Budget, events: list[Event]
+        self, limits: ConnectionLimits, outgoing: Outgoing, window: ReceiveWindow, budget: Budget, events: list[Event]
     ) -> None:
         self._count_max = limits.streams_max
         self._window_bytes = limits.stream_window_bytes

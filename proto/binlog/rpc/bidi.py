@@ -1,9 +1,9 @@
 """A call with a stream of requests and a stream of answers.
 
 Its handler reads messages at its own pace. Until then, their bytes fill the stream's window. For an incomplete message,
-the window is opened as its bytes arrive, so that a message may be larger than the window. A message for which there is
-no room is nevertheless read, so that the handler can refuse it and the stream can continue. If too much has been read
-in this way, the window stays closed until room is released.
+the window is opened as its bytes arrive, so that a message may be larger than the window. A message that the memory
+budget does not allow is nevertheless read, so that the handler can refuse it and the stream can continue. If too much
+has been read in this way, the window stays closed until memory is released.
 
 Of the messages that wait for the handler, QUEUE_MAX are kept as objects, and the others as received bytes: an empty
 message has five bytes, and would be sixty times as large as an object.
@@ -28,7 +28,7 @@ _PIECE_BYTES = 64 << 10  # bytes that are processed in one step
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _Reservation:
     """The bytes that are counted for a message, and the reason if they are not counted."""
 
     size: int
@@ -47,8 +47,8 @@ class BidiCall(Call):
         self._arrived = asyncio.Event()
         self._unread = bytearray()  # bytes that arrived while the queue was full
         self._end_came = self._ended = False
-        self._receiving = _Place(0)  # the message that was announced last
-        self._places: set[_Place] = set()  # of messages that the handler has not received
+        self._receiving = _Reservation(0)  # the message that was announced last
+        self._reservations: set[_Reservation] = set()  # of messages that the handler has not received
         self._uncredited = 0
         self._start(self._work())
 
@@ -69,42 +69,42 @@ class BidiCall(Call):
             del self._unread[: self._collector.consumed]
         return found
 
-    def _announced(self, size: int) -> _Place:
-        place = self._receiving = _Place(size)
+    def _announced(self, size: int) -> _Reservation:
+        reservation = self._receiving = _Reservation(size)
         if self._method.counted:
-            self._places.add(place)
-            self._find_room(place)
-        return place
+            self._reservations.add(reservation)
+            self._take_budget(reservation)
+        return reservation
 
-    def _find_room(self, place: _Place) -> None:
+    def _take_budget(self, reservation: _Reservation) -> None:
         try:
-            self._link.room.take(place.size)
+            self._link.budget.take(reservation.size)
         except Exception as error:  # noqa: BLE001  the handler translates it
-            place.refused = error
-            self._tolerate(place)
+            reservation.refused = error
+            self._tolerate(reservation)
         else:
-            place.taken += place.size
+            reservation.taken += reservation.size
 
-    def _tolerate(self, place: _Place) -> None:
-        place.blocked = not self._link.room.tolerate(place.size)
-        if place.blocked:
-            self._link.wait_for_room(lambda: self._retry(place))
+    def _tolerate(self, reservation: _Reservation) -> None:
+        reservation.blocked = not self._link.budget.tolerate(reservation.size)
+        if reservation.blocked:
+            self._link.wait_for_budget(lambda: self._retry(reservation))
         else:
-            place.tolerated += place.size
+            reservation.tolerated += reservation.size
 
-    def _retry(self, place: _Place) -> None:
-        if not place.blocked or self.over:
+    def _retry(self, reservation: _Reservation) -> None:
+        if not reservation.blocked or self.over:
             return
-        if self._link.room.fits(place.size):
-            place.blocked, place.refused = False, None
-            self._find_room(place)
+        if self._link.budget.fits(reservation.size):
+            reservation.blocked, reservation.refused = False, None
+            self._take_budget(reservation)
         else:
-            self._tolerate(place)
+            self._tolerate(reservation)
         self._give_credit(late=True)
 
     def _receive(self, found: list[Message], size: int, end: bool) -> None:
         for message in found:
-            message.place.blocked = False  # it arrived within the window, and is not counted
+            message.reservation.blocked = False  # it arrived within the window, and is not counted
             self._queue.append(message)
         self._uncredited += size
         self._end_came = self._end_came or end
@@ -125,20 +125,20 @@ class BidiCall(Call):
             if late:
                 self.received_s = time.monotonic()
 
-    def _release(self, place: _Place) -> None:
-        self._places.discard(place)
-        taken, tolerated = place.taken, place.tolerated
-        place.taken, place.tolerated, place.blocked = 0, 0, False
+    def _release(self, reservation: _Reservation) -> None:
+        self._reservations.discard(reservation)
+        taken, tolerated = reservation.taken, reservation.tolerated
+        reservation.taken, reservation.tolerated, reservation.blocked = 0, 0, False
         if taken:
-            self._link.room.give(taken)
+            self._link.budget.give(taken)
         if tolerated:
-            self._link.room.forgive(tolerated)
+            self._link.budget.forgive(tolerated)
 
     def _close(self) -> None:
         self._queue.clear()
         self._unread.clear()
-        for place in list(self._places):  # including announced messages that never reached the queue
-            self._release(place)
+        for reservation in list(self._reservations):  # including announced messages that never reached the queue
+            self._release(reservation)
         super()._close()
 
     # The handler
@@ -173,25 +173,25 @@ class BidiCall(Call):
             del received
 
     async def _received(self, message: Message) -> Received:
-        place = message.place
+        reservation = message.reservation
         try:
             data = message.data if not message.compressed else await self._plain(message)
         except BaseException:
-            self._release(place)
+            self._release(reservation)
             raise
-        self._places.discard(place)
-        return Received(data, place.refused, lambda: self._release(place))
+        self._reservations.discard(reservation)
+        return Received(data, reservation.refused, lambda: self._release(reservation))
 
     async def _plain(self, message: Message) -> Buffer:
-        size, place, room = self._plain_size(message), message.place, self._link.room
+        size, reservation, budget = self._plain_size(message), message.reservation, self._link.budget
         if self._method.counted:
             try:
-                room.take(size)
+                budget.take(size)
             except Exception as error:
-                if not room.tolerate(size):
+                if not budget.tolerate(size):
                     raise
-                place.refused = place.refused or error
-                place.tolerated += size
+                reservation.refused = reservation.refused or error
+                reservation.tolerated += size
             else:
-                place.taken += size
+                reservation.taken += size
         return await gunzip(message, size)

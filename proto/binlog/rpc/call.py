@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from binlog.rpc import messages, status
 from binlog.rpc.messages import Buffer, Collector, Message, TooLong
-from binlog.rpc.method import Method, Room
+from binlog.rpc.method import MemoryBudget, Method
 from binlog.rpc.status import RpcError, Status
 from binlog.runtime.log import get_logger
 
@@ -24,7 +24,7 @@ class Link(Protocol):
     """The operations of a connection that a call uses. For a call that is over, they do nothing."""
 
     @property
-    def room(self) -> Room: ...
+    def budget(self) -> MemoryBudget: ...
     def credit(self, stream_id: int, size: int) -> None: ...
     def send_answer(self, stream_id: int, message: bytes) -> None: ...
     def send_head(self, stream_id: int, block: bytes, *, end: bool) -> None: ...
@@ -32,7 +32,7 @@ class Link(Protocol):
     def send_end(self, stream_id: int, trailers: bytes) -> None: ...
     def waiting_bytes(self, stream_id: int) -> int: ...
     def tell_sent(self, call: Call) -> None: ...
-    def wait_for_room(self, retry: Callable[[], None]) -> None: ...
+    def wait_for_budget(self, retry: Callable[[], None]) -> None: ...
     def ended(self, call: Call) -> None: ...
 
 
@@ -64,7 +64,7 @@ class Call:
         self._gzip = gzip
         self._collector = Collector(method.request_bytes_max, self._announced)
         self._task: asyncio.Task[None] | None = None
-        self._is_taken = False  # whether a sink has it and has not answered
+        self._is_batched = False  # whether a batched handler has it and has not answered
         self._head_sent = False
         self._sent: asyncio.Event | None = None  # made when its reader is slow
         self.over = False
@@ -81,7 +81,7 @@ class Call:
             self._receive(self._collect(data), len(data), end)
         except TooLong as error:
             self.fail(self._method.too_long(error.size, error.head, self._method.request_bytes_max))
-        except Exception as error:  # noqa: BLE001  the method translates errors of its Room
+        except Exception as error:  # noqa: BLE001  the method translates errors of its MemoryBudget
             self.fail(error)
 
     def on_sent(self) -> None:
@@ -93,7 +93,7 @@ class Call:
         """Note that no peer waits for an answer any more."""
         self.over = True
         if self._task is None:
-            if not self._is_taken:
+            if not self._is_batched:
                 self._close()
         elif not self._task.cancelling():  # only once: its handler may be cleaning up
             self._task.cancel()
@@ -112,7 +112,7 @@ class Call:
     def progressed(self, size: int, now_s: float) -> None:
         """Note that bytes arrived. A large message must bring a share of its bytes to count as progressing.
 
-        Otherwise a single byte now and then would let it occupy its room without limit.
+        Otherwise a single byte now and then would let it occupy the memory budget without limit.
         """
         self.came += size
         if self._collector.is_between or self.came >= self._collector.size // STALL_SHARE:
@@ -211,13 +211,13 @@ class SingleCall(Call):
 
     @property
     def is_stalled(self) -> bool:
-        return self._task is None and not self._is_taken
+        return self._task is None and not self._is_batched
 
     def _announced(self, size: int) -> None:
         if self._request is not None:
             raise RpcError(Status.INTERNAL, "this method takes one message")
         if self._method.counted:
-            self._link.room.take(size)
+            self._link.budget.take(size)
             self._held += size
 
     def _receive(self, found: list[Message], size: int, end: bool) -> None:
@@ -231,13 +231,13 @@ class SingleCall(Call):
         request, self._request = self._request, None
         if request is None or not self._collector.is_between:
             raise RpcError(Status.INTERNAL, "the request ended without a whole message")
-        sink = self._method.sink
-        if sink is not None and not request.compressed:
-            self._is_taken = True
+        batched = self._method.batched
+        if batched is not None and not request.compressed:
+            self._is_batched = True
             try:
-                sink(self, (self.stream_id,), (request.data,))
+                batched(self, (self.stream_id,), (request.data,))
             except BaseException:
-                self._is_taken = False
+                self._is_batched = False
                 raise
             return
         self._start(self._answer(request) if self._method.unary is not None else self._stream(request))
@@ -245,28 +245,28 @@ class SingleCall(Call):
     def _close(self) -> None:
         self._request = None
         if self._held:
-            self._link.room.give(self._held)
+            self._link.budget.give(self._held)
             self._held = 0
         super()._close()
 
     def answer(self, _numbers: Sequence[int], message: bytes) -> int:
-        """Accept an answer from a sink."""
+        """Accept an answer from a batched handler."""
         return self._answered(message)
 
     def refuse(self, _number: int, error: BaseException) -> bool:
-        """Accept an error from a sink."""
+        """Accept an error from a batched handler."""
         return self._answered(status_of(error, self._method, self._path))
 
     def _answered(self, found: bytes | Exception) -> bool:
-        waited = self._is_taken and not self.over
+        waited = self._is_batched and not self.over
         if waited:
             if isinstance(found, bytes):
                 self._link.send_answer(self.stream_id, found)
                 self.over = True
             else:
                 self._refuse(found)
-        if self._is_taken:
-            self._is_taken = False
+        if self._is_batched:
+            self._is_batched = False
             self._close()
         return waited
 

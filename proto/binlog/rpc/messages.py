@@ -27,13 +27,13 @@ Buffer = bytes | memoryview
 
 
 class Message(NamedTuple):
-    """A message. `data`: bytes, or a read-only view if it is large. `place`: the value returned when it was
+    """A message. `data`: bytes, or a read-only view if it is large. `reservation`: the value returned when it was
     announced.
     """
 
     data: Buffer
     compressed: bool
-    place: Any = None
+    reservation: Any = None
 
 
 def framed(message: bytes | Sequence[bytes]) -> list[bytes]:
@@ -86,8 +86,8 @@ class Collector:
         "_filled",
         "_head",
         "_long",
-        "_place",
         "_prefix",
+        "_reservation",
         "_size",
         "consumed",
     )
@@ -102,7 +102,7 @@ class Collector:
         self._size = 0
         self._filled = 0
         self._compressed = False
-        self._place: Any = None
+        self._reservation: Any = None
         self.consumed = 0  # bytes consumed by the last call of `feed`
 
     @property
@@ -136,8 +136,8 @@ class Collector:
             else:
                 at = self._fill(self._buffer, data, at)
                 if self._filled == self._size:
-                    found.append(Message(_sealed(self._buffer), self._compressed, self._place))
-                    self._buffer = self._place = None
+                    found.append(Message(_sealed(self._buffer), self._compressed, self._reservation))
+                    self._buffer = self._reservation = None
                     if len(found) >= count_max:
                         break
         self.consumed = at
@@ -146,7 +146,7 @@ class Collector:
     def forget(self) -> None:
         """Discard the incomplete message and `announced`, which may refer to the owner of this collector. It must not
         be fed any more."""
-        self._buffer = self._place = None
+        self._buffer = self._reservation = None
         del self._announced
 
     def _read_prefix(self, data: bytes, at: int) -> int:
@@ -160,7 +160,7 @@ class Collector:
             if size > self._bytes_max:
                 self._long = size
             else:
-                self._place = self._announced(size)
+                self._reservation = self._announced(size)
                 self._buffer = allocate(size) if size >= MAPPED_BYTES_MIN else bytearray()
                 self._size, self._filled, self._compressed = size, 0, flag == 1
         return min(end, len(data))

@@ -10,22 +10,22 @@ from binlog.rpc.messages import Buffer
 from binlog.rpc.status import RpcError, Status
 
 
-class Room(Protocol):
+class MemoryBudget(Protocol):
     """Limits the bytes of requests that are held at the same time, over all calls."""
 
     def fits(self, size: int) -> bool:
         """Return whether `take` would succeed."""
 
     def take(self, size: int) -> None:
-        """Count bytes until `give`. If there is no room, raise an error that a handler may raise."""
+        """Count bytes until `give`. If the budget does not allow them, raise an error that a handler may raise."""
 
     def give(self, size: int) -> None:
         """Note that counted bytes are no longer held."""
 
     def tolerate(self, size: int) -> bool:
-        """Count bytes for which there is no room, of a message that must be read before it can be refused.
+        """Count bytes that the budget does not allow, of a message that must be read before it can be refused.
 
-        Return False if they must not be read either: wait until room is released.
+        Return False if they must not be read either: wait until memory is released.
         """
 
     def forgive(self, size: int) -> None:
@@ -33,13 +33,13 @@ class Room(Protocol):
 
 
 class Unlimited:
-    """A Room without a limit."""
+    """A MemoryBudget without a limit."""
 
     def fits(self, size: int) -> bool:
         return True
 
     def take(self, size: int) -> None:
-        """Do nothing: there is always room."""
+        """Do nothing: the budget is unlimited."""
 
     def give(self, size: int) -> None:
         """Do nothing: nothing is counted."""
@@ -55,7 +55,7 @@ class Unlimited:
 class Received:
     """A message of a stream of requests. Its bytes are counted until `release`.
 
-    `refused`: the error if there was no room for it; the handler reports it.
+    `refused`: the error if the budget did not allow it; the handler reports it.
     """
 
     data: Buffer
@@ -67,8 +67,8 @@ class Received:
         released()
 
 
-class Asker(Protocol):
-    """The receiver of a sink's answers."""
+class Responder(Protocol):
+    """The receiver of the answers of a batched handler."""
 
     def answer(self, numbers: Sequence[int], message: bytes) -> int:
         """Send the same message to each call. Return how many calls still waited."""
@@ -78,7 +78,7 @@ class Asker(Protocol):
 
 
 Unary = Callable[[Buffer], Awaitable[bytes]]
-Sink = Callable[["Asker", Sequence[int], Sequence[Buffer]], None]
+BatchedUnary = Callable[["Responder", Sequence[int], Sequence[Buffer]], None]
 Streaming = Callable[[Buffer], AsyncIterator[bytes | Sequence[bytes]]]
 Bidi = Callable[[AsyncIterator[Received]], AsyncIterator[bytes]]
 
@@ -98,18 +98,18 @@ class Method:
     """A method. One of `unary`, `streaming` and `bidi` is its handler. A streaming handler may yield several small
     messages at once.
 
-    `sink` may be given in addition to `unary`, for a method with very many small calls, which then need no task. It
-    gets the requests that arrived together, a number for each, and the Asker to which it sends each result once, in the
-    event loop. It must not wait. If it raises, the error applies to all of them. A request's bytes are counted until it
-    is answered.
+    `batched` may be given in addition to `unary`, for a method with very many small calls, which then need no task. It
+    gets the requests that arrived together, a number for each, and the Responder to which it sends each result once, in
+    the event loop. It must not wait. If it raises, the error applies to all of them. A request's bytes are counted
+    until it is answered.
 
-    `translate` returns the status for a handler's error, or None for an unknown error. `counted`: its messages need
-    room. `too_long` makes the error for a message of `size` bytes above `request_bytes_max`; it also gets the first
-    bytes.
+    `translate` returns the status for a handler's error, or None for an unknown error. `counted`: its messages count
+    against the memory budget. `too_long` makes the error for a message of `size` bytes above `request_bytes_max`; it
+    also gets the first bytes.
     """
 
     unary: Unary | None = None
-    sink: Sink | None = None
+    batched: BatchedUnary | None = None
     streaming: Streaming | None = None
     bidi: Bidi | None = None
     translate: Callable[[Exception], RpcError | None] = _no_such_error

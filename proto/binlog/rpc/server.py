@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from socket import AI_PASSIVE, SOCK_STREAM
 
-from binlog.rpc.session import Session, Settings
+from binlog.rpc.session import RpcSession, Settings
 from binlog.runtime.log import get_logger
 from binlog.runtime.open_files import connections_max as own_connections_max
 from binlog.runtime.outage import Outage
@@ -37,7 +37,7 @@ class Server:
         """
         self._settings = settings
         self._connections_max = connections_max or own_connections_max(CONNECTIONS_MAX, files_share=2)
-        self._sessions: set[Session] = set()
+        self._sessions: set[RpcSession] = set()
         self._handed_over: set[asyncio.Transport] = set()  # used by another protocol; each is an open file, too
         self._servers: list[asyncio.Server] = []
         self._unix_path = ""
@@ -99,10 +99,10 @@ class Server:
         if self._ticker is None:
             self._ticker = asyncio.create_task(self._tick(), name="rpc clock")
 
-    def _session(self) -> Session:
-        return Session(self._settings, self._opened, self._session_changed)
+    def _session(self) -> RpcSession:
+        return RpcSession(self._settings, self._opened, self._session_changed)
 
-    def _opened(self, session: Session) -> bool:
+    def _opened(self, session: RpcSession) -> bool:
         if self._stopping:
             return False
         count = len(self._sessions) + len(self._handed_over)
@@ -113,7 +113,7 @@ class Server:
         self._sessions.add(session)
         return True
 
-    def _session_changed(self, session: Session) -> None:
+    def _session_changed(self, session: RpcSession) -> None:
         if session.transport is None:
             self._sessions.discard(session)
             if session.handed_over is not None and not session.handed_over.is_closing():

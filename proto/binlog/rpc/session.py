@@ -12,15 +12,15 @@ from binlog.http2.connection import Connection
 from binlog.http2.events import Data, Event, Failed, Request, Reset, Whole
 from binlog.http2.frames import PREFACE, Code
 from binlog.http2.headers import encode_response
-from binlog.http2.limits import Limits
+from binlog.http2.limits import ConnectionLimits
 from binlog.rpc import status
+from binlog.rpc.batched import BatchedCalls
 from binlog.rpc.bidi import BidiCall
 from binlog.rpc.call import SEND_AHEAD_BYTES, STALL_SHARE, Call, SingleCall
 from binlog.rpc.messages import PREFIX, framed
-from binlog.rpc.method import Method, Room, Unlimited
+from binlog.rpc.method import MemoryBudget, Method, Unlimited
 from binlog.rpc.request import VARYING, Route, route, timeout_s
 from binlog.rpc.status import RpcError, Status
-from binlog.rpc.sunk import SunkCalls
 from binlog.runtime.log import get_logger
 
 if TYPE_CHECKING:
@@ -50,19 +50,19 @@ class Settings:
 
     methods: Mapping[bytes, Method]
     waiting: Waiting
-    room: Room = field(default_factory=Unlimited)
-    limits: Limits = field(default_factory=Limits)
+    budget: MemoryBudget = field(default_factory=Unlimited)
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     timing: Timing = field(default_factory=Timing)
     refuse: Callable[[asyncio.Transport], str | None] = lambda _transport: None  # why a peer may make no calls
     http1: Callable[[], asyncio.Protocol] | None = None  # for connections that are not HTTP/2
     told_s: float = 0.0  # when a peer's protocol error was last logged
 
 
-class Session(asyncio.Protocol):
+class RpcSession(asyncio.Protocol):
     """A connection. For the methods that calls use, see binlog.rpc.call.Link."""
 
     def __init__(
-        self, settings: Settings, opened: Callable[[Session], bool], changed: Callable[[Session], None]
+        self, settings: Settings, opened: Callable[[RpcSession], bool], changed: Callable[[RpcSession], None]
     ) -> None:
         """`opened`: returns False if there are too many connections. `changed`: called when it is closed or idle."""
         self._settings = settings
@@ -70,9 +70,9 @@ class Session(asyncio.Protocol):
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._now_s = time.monotonic()
-        self._connection = Connection(settings.limits, varying=VARYING, now_s=self._now_s, brief=True)
+        self._connection = Connection(settings.limits, varying=VARYING, now_s=self._now_s, single_frame=True)
         self._calls: dict[int, Call] = {}
-        self._sunk = SunkCalls(self, self._connection, settings.room)
+        self._batched = BatchedCalls(self, self._connection, settings.budget)
         self._timed: dict[int, Call] = {}  # calls with a deadline
         self._no_grpc: dict[int, Route] = {}  # plain HTTP requests that have not ended
         self._senders: set[Call] = set()  # calls that wait for their reader
@@ -115,7 +115,7 @@ class Session(asyncio.Protocol):
             self._on_wholes(cast("list[Whole]", wholes))
         for event in events if len(wholes) < len(events) else ():
             self._on_event(event)
-        if self._connection.is_urgent or not self._sunk:
+        if self._connection.is_urgent or not self._batched:
             self._flush()
         else:  # only answers to pings: a client that measures round trips sends a ping with every call
             self._flushing = False
@@ -159,7 +159,7 @@ class Session(asyncio.Protocol):
         for _, head, _, _ in requests:
             head.note = head.note or route(head, self._settings.methods)
         for stream_id, head, varying, data in (
-            requests if self._refusal is not None else self._sunk.take(requests, self._now_s)
+            requests if self._refusal is not None else self._batched.dispatch(requests, self._now_s)
         ):
             self._connection.generally(stream_id, len(data))
             self._on_request(Request(stream_id, head, varying, False))
@@ -240,8 +240,8 @@ class Session(asyncio.Protocol):
     # The Link of calls
 
     @property
-    def room(self) -> Room:
-        return self._settings.room
+    def budget(self) -> MemoryBudget:
+        return self._settings.budget
 
     def credit(self, stream_id: int, size: int) -> None:
         self._connection.credit(stream_id, size)
@@ -272,7 +272,7 @@ class Session(asyncio.Protocol):
         if not self._flushing:
             self._flush()
 
-    def sunk_ended(self) -> None:
+    def batched_ended(self) -> None:
         if self.is_idle:
             self._changed(self)
 
@@ -280,7 +280,7 @@ class Session(asyncio.Protocol):
         self._senders.add(call)
         self._flush_soon()
 
-    def wait_for_room(self, retry: Callable[[], None]) -> None:
+    def wait_for_budget(self, retry: Callable[[], None]) -> None:
         self._settings.waiting.add(retry)
 
     def ended(self, call: Call) -> None:
@@ -328,7 +328,7 @@ class Session(asyncio.Protocol):
         if self.transport is None or self._is_closing(now_s):
             return
         self._open_fresh()
-        self._sunk.tick(now_s)
+        self._batched.tick(now_s)
         for call in [call for call in self._timed.values() if call.deadline_s is not None and call.deadline_s <= now_s]:
             self._end(call, RpcError(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
         for call in list(self._calls.values()):
@@ -387,11 +387,11 @@ class Session(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        return not self._calls and not self._sunk
+        return not self._calls and not self._batched
 
     def stop(self, text: str) -> None:
         """End the open calls and close the connection."""
-        self._sunk.stop(text)
+        self._batched.stop(text)
         for call in list(self._calls.values()):
             call.fail(RpcError(Status.UNAVAILABLE, text))
         self._flush()

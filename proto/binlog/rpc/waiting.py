@@ -1,4 +1,4 @@
-"""Calls that wait for room."""
+"""Calls that wait for the memory budget."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 class Waiting:
-    """Retries waiting calls once each, in order, in the next turn of the loop after room was released.
+    """Retries waiting calls once each, in order, in the next turn of the loop after memory was released.
 
-    A call that still finds no room registers again.
+    A call that still finds none registers again.
     """
 
     def __init__(self) -> None:
@@ -19,8 +19,8 @@ class Waiting:
     def add(self, retry: Callable[[], None]) -> None:
         self._retries.append(retry)
 
-    def room_again(self) -> None:
-        """Note that room was released."""
+    def budget_released(self) -> None:
+        """Note that memory was released."""
         if self._retries and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._ask)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from binlog.errors import BinlogError
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import Asker, Method, Received
+from binlog.rpc.method import Method, Received, Responder
 from binlog.rpc.server import Server
-from binlog.rpc.session import Session, Settings
+from binlog.rpc.session import RpcSession, Settings
 from binlog.rpc.status import RpcError, Status
 from binlog.rpc.waiting import Waiting
 from grpc import StatusCode, aio
@@ -32,8 +32,8 @@ UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 Answer = Callable[[bytes | BaseException], bool]
 
 
-def _answer(asker: Asker, number: int, found: bytes | BaseException) -> bool:
-    return asker.answer((number,), found) == 1 if isinstance(found, bytes) else asker.refuse(number, found)
+def _answer(responder: Responder, number: int, found: bytes | BaseException) -> bool:
+    return responder.answer((number,), found) == 1 if isinstance(found, bytes) else responder.refuse(number, found)
 
 
 class Handlers:
@@ -62,12 +62,12 @@ class Handlers:
             self.ended.set()
         return bytes(request[:10])
 
-    def later(self, asker: Asker, numbers: Sequence[int], requests: Sequence[Buffer]) -> None:
-        """A sink: what it has taken is answered by the test."""
+    def later(self, responder: Responder, numbers: Sequence[int], requests: Sequence[Buffer]) -> None:
+        """A batched handler: what it has got is answered by the test."""
         for number, request in zip(numbers, requests, strict=True):
             if request == b"refused":
                 raise BinlogError("refused at once")
-            self.taken.append((bytes(request), partial(_answer, asker, number)))
+            self.taken.append((bytes(request), partial(_answer, responder, number)))
         self.begun.set()
 
     async def many(self, request: Buffer) -> AsyncIterator[bytes]:
@@ -111,7 +111,7 @@ class Handlers:
             b"/t/Echo": method(unary=self.echo),
             b"/t/Fail": method(unary=self.fail),
             b"/t/Wait": method(unary=self.wait),
-            b"/t/Later": method(unary=self.echo, sink=self.later),
+            b"/t/Later": method(unary=self.echo, batched=self.later),
             b"/t/Many": method(streaming=self.many),
             b"/t/Each": method(bidi=self.each),
             b"/t/None": method(bidi=self.none),
@@ -124,11 +124,11 @@ class Running:
 
     def __init__(self, **more: Any) -> None:
         self.handlers = Handlers()
-        self.room = more.pop("room", None) or InFlight()
+        self.budget = more.pop("room", None) or InFlight()
         waiting = Waiting()
-        self.room.on_room = waiting.room_again
+        self.budget.on_release = waiting.budget_released
         connections_max = more.pop("connections_max", 100)
-        self.settings = Settings(self.handlers.methods(), waiting, self.room, **more)
+        self.settings = Settings(self.handlers.methods(), waiting, self.budget, **more)
         self.server = Server(self.settings, connections_max=connections_max)
         self.port = 0
         self.channel: aio.Channel
@@ -173,7 +173,7 @@ async def raw(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.St
         writer.close()
 
 
-def session_of(server: Running, writer: asyncio.StreamWriter) -> Session:
+def session_of(server: Running, writer: asyncio.StreamWriter) -> RpcSession:
     """The server's side of a bare connection. Tests call its `tick` with a time to come where a limit is to pass, so
     that a pause of the machine passes none."""
     here = writer.get_extra_info("sockname")

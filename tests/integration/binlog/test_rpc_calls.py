@@ -30,7 +30,7 @@ async def test_unary_and_streaming_calls_return_messages_of_any_size(compression
         assert await call.read() == b"the end of a message"
         await call.done_writing()
         assert await call.read() is aio.EOF and await call.code() is StatusCode.OK
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
 
 
 async def test_upload_and_download_on_one_connection_do_not_block_each_other() -> None:
@@ -59,7 +59,7 @@ async def test_upload_and_download_on_one_connection_do_not_block_each_other() -
         ended.set()
         await others
         call.cancel()
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
 
 
 async def test_many_concurrent_calls_on_one_connection_get_their_answers() -> None:
@@ -92,17 +92,17 @@ async def test_expired_deadline_ends_call_and_handler() -> None:
         writer.write(GREETING + request)
         await asyncio.wait_for(reader.readuntil(b"grpc-status\x014"), WAIT_S)
         await asyncio.wait_for(server.handlers.ended.wait(), WAIT_S)
-        assert server.room.bytes == 0
+        assert server.budget.bytes == 0
 
 
 async def test_a_cancelled_call_ends_its_handler() -> None:
     async with running() as server:
         call = server.unary("Wait")(bytes(1000))
         await asyncio.wait_for(server.handlers.begun.wait(), WAIT_S)
-        assert server.room.bytes == 1000
+        assert server.budget.bytes == 1000
         call.cancel()
         await asyncio.wait_for(server.handlers.ended.wait(), WAIT_S)
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
 
 
 @pytest.mark.parametrize("name", ["Wait", "Each"])
@@ -111,8 +111,8 @@ async def test_a_lost_connection_ends_its_handlers(name: str) -> None:
         async with raw(server.port) as (_, writer):
             writer.write(GREETING + headers(1, path(name)) + data(1, b"\0\0\0\0\3abc" + b"\0\0\1\0\0more", end=False))
             if name == "Wait":
-                await until(lambda: server.room.bytes == 3 + 65536)
+                await until(lambda: server.budget.bytes == 3 + 65536)
                 server.handlers.ended.set()  # it never began
             writer.transport.abort()
         await asyncio.wait_for(server.handlers.ended.wait(), WAIT_S)
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)

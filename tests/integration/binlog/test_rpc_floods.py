@@ -88,7 +88,7 @@ async def test_a_flood_is_cut_off_and_others_are_served(name: str, caplog: pytes
         await asyncio.wait_for(end, WAIT_S)
         assert any(reason in record.getMessage() for record in caplog.records), caplog.text
         assert await server.unary("Echo")(b"after", timeout=WAIT_S) == b"after"
-        await until(lambda: server.room.bytes == 0 and len(server.server._sessions) == 1)
+        await until(lambda: server.budget.bytes == 0 and len(server.server._sessions) == 1)
         assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < 200 * MIB
 
 
@@ -123,5 +123,5 @@ async def test_calls_without_messages_hold_no_more_than_stream_limit() -> None:
         for session in server.server._sessions:
             assert len(session._calls) <= server.settings.limits.streams_max
         writer.transport.abort()
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
         reading.cancel()

@@ -22,7 +22,7 @@ from grpc import StatusCode, aio
 
 from pump.rpc.admission import InFlight
 from pump.rpc.extension_service import IN_FLIGHT_MAX, PAYLOAD_BYTES, ExtService
-from pump.rpc.methods import Edge
+from pump.rpc.methods import PumpListener
 from tests.integration.binlog.rpc_server import MIB, WAIT_S, Running, path, raw, running, session_of, until
 from tests.unit.http2.peer import GREETING, data, headers, rst, settings, window_update
 
@@ -43,7 +43,7 @@ async def test_messages_before_unreadable_one_release_memory_budget(name: str) -
         writer.write(GREETING + headers(1, path("Each")))
         writer.write(data(1, prefixed(bytes(1000)) + prefixed(bytes(2000)) + LAST[name]))
         await asyncio.wait_for(reader.readuntil(b"grpc-status"), WAIT_S)
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
 
 
 async def test_failed_allocation_for_streamed_message_is_answered_and_releases_budget(
@@ -56,7 +56,7 @@ async def test_failed_allocation_for_streamed_message_is_answered_and_releases_b
         monkeypatch.setattr(messages, "allocate", none)
         writer.write(GREETING + headers(1, path("Each")) + data(1, struct.pack(">BI", 0, 9 * MIB) + bytes(10)))
         await asyncio.wait_for(reader.readuntil(b"no memory"), WAIT_S)
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
 
 
 class Stuck:
@@ -77,27 +77,27 @@ def _batch(number: int) -> bytes:
     return encoded
 
 
-async def _stuck() -> tuple[Edge, InFlight, Stuck]:
-    room, gate = InFlight(), Stuck()
-    service = ExtService(None, gate, room, node_id="a", state=str).service()  # type: ignore[arg-type]
-    edge = Edge([service], in_flight=room)
-    await edge.start("127.0.0.1:0")
-    return edge, room, gate
+async def _stuck() -> tuple[PumpListener, InFlight, Stuck]:
+    budget, gate = InFlight(), Stuck()
+    service = ExtService(None, gate, budget, node_id="a", state=str).service()  # type: ignore[arg-type]
+    listener = PumpListener([service], in_flight=budget)
+    await listener.start("127.0.0.1:0")
+    return listener, budget, gate
 
 
 async def test_cancelled_stream_with_too_many_batches_releases_memory_budget() -> None:
-    edge, room, gate = await _stuck()
-    async with aio.insecure_channel(f"127.0.0.1:{edge.port}") as channel:
+    listener, budget, gate = await _stuck()
+    async with aio.insecure_channel(f"127.0.0.1:{listener.port}") as channel:
         call: Any = channel.stream_stream("/binlog.ext.PumpExt/WriteBatch")()
         for number in range(IN_FLIGHT_MAX + 20):
             await call.write(_batch(number))
         objects = IN_FLIGHT_MAX * PAYLOAD_BYTES
-        await until(lambda: gate.writing == IN_FLIGHT_MAX and room.bytes >= objects + (IN_FLIGHT_MAX + 20) * 1000)
+        await until(lambda: gate.writing == IN_FLIGHT_MAX and budget.bytes >= objects + (IN_FLIGHT_MAX + 20) * 1000)
         call.cancel()
-        await until(lambda: room.bytes <= objects + IN_FLIGHT_MAX * 1100)
+        await until(lambda: budget.bytes <= objects + IN_FLIGHT_MAX * 1100)
         gate.go_on.set()
-        await until(lambda: room.bytes == 0)
-    await edge.stop(0)
+        await until(lambda: budget.bytes == 0)
+    await listener.stop(0)
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -105,9 +105,9 @@ async def test_stream_ended_early_releases_budget_and_logs_no_error(
     cancelled: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """For a batch that is none the status says so; neither that nor a cancelled stream is a mistake of the server."""
-    edge, room, gate = await _stuck()
+    listener, budget, gate = await _stuck()
     gate.go_on.set()
-    async with aio.insecure_channel(f"127.0.0.1:{edge.port}") as channel:
+    async with aio.insecure_channel(f"127.0.0.1:{listener.port}") as channel:
         call: Any = channel.stream_stream("/binlog.ext.PumpExt/WriteBatch")()
         await call.write(_batch(1))
         assert pump_ext_pb2.WriteBatchResp.FromString(await call.read()).batch_id == 1
@@ -116,10 +116,10 @@ async def test_stream_ended_early_releases_budget_and_logs_no_error(
         else:
             await call.write(b"\xff\xff\xff")
             assert await call.code() is StatusCode.INVALID_ARGUMENT
-    (session,) = edge._server._sessions or [None]
+    (session,) = listener._server._sessions or [None]
     await until(lambda: session is None or session.is_idle)
-    await edge.stop(0)
-    assert room.bytes == 0
+    await listener.stop(0)
+    assert budget.bytes == 0
     ours = [record for record in caplog.records if record.name.startswith("tidb_binlog")]  # not what earlier tests left
     assert [record for record in ours if record.levelno >= logging.ERROR] == []
 
@@ -141,12 +141,12 @@ async def test_answers_of_expired_call_are_dropped_for_peer_without_window() -> 
 async def test_stall_time_of_stream_restarts_when_its_window_opens() -> None:
     """It waited for room longer than a message may stall; then its bytes are asked for, not missed."""
     timing = Timing(stall_s=600.0)
-    async with running(room=InFlight(10 * MIB), timing=timing) as server, raw(server.port) as (reader, writer):
+    async with running(budget=InFlight(10 * MIB), timing=timing) as server, raw(server.port) as (reader, writer):
         first = server.unary("Wait")(bytes(9 * MIB))
         await asyncio.wait_for(server.handlers.begun.wait(), WAIT_S)
         async with raw(server.port) as (_, other):
             other.write(GREETING + headers(1, path("Each")) + data(1, struct.pack(">BI", 0, 4 * MIB)))
-            await until(lambda: server.room.bytes == 13 * MIB)
+            await until(lambda: server.budget.bytes == 13 * MIB)
             writer.write(GREETING + headers(1, path("Each")) + data(1, struct.pack(">BI", 0, 2 * MIB)))
             await until(lambda: bool(blocked(server)))
             (call,) = blocked(server)

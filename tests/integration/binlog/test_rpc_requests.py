@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from binlog.http2.limits import Limits
+from binlog.http2.limits import ConnectionLimits
 
 from tests.integration.binlog.rpc_server import GRPC, WAIT_S, path, raw, running, until
 from tests.unit.http2.peer import GREETING, data, frame, headers, parse, rst
@@ -31,7 +31,7 @@ async def test_request_without_grpc_content_type_or_post_is_refused_in_http(
 
 async def test_plain_http_request_is_answered_after_its_end() -> None:
     """Until then it has its place among the streams, which a reset gives back."""
-    async with running(limits=Limits(streams_max=2)) as server, raw(server.port) as (reader, writer):
+    async with running(limits=ConnectionLimits(streams_max=2)) as server, raw(server.port) as (reader, writer):
         get = ((":method", "GET"), *GRPC[1:])
         writer.write(GREETING + headers(1, get) + data(1, b"x") + headers(3, get) + frame(6, bytes(8)))
         found = list(parse(await asyncio.wait_for(reader.readuntil(b"\6\1\0\0\0\0" + bytes(8)), WAIT_S)))
@@ -58,7 +58,7 @@ async def test_malformed_grpc_request_is_refused_with_reason(name: str) -> None:
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + headers(1, GRPC) + data(1, sent, end=True))
         await asyncio.wait_for(reader.readuntil(text), WAIT_S)
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
 
 
 async def test_unknown_grpc_encoding_is_refused_with_supported_ones() -> None:

@@ -65,15 +65,15 @@ async def test_server_stops_reading_from_peer_that_reads_no_answers() -> None:
 
 
 async def test_memory_budget_is_requested_before_message_bytes_arrive() -> None:
-    async with running(room=InFlight(10 * MIB)) as server, raw(server.port) as (reader, writer):
+    async with running(budget=InFlight(10 * MIB)) as server, raw(server.port) as (reader, writer):
         first = server.unary("Wait")(bytes(9 * MIB))
         await asyncio.wait_for(server.handlers.begun.wait(), WAIT_S)
         writer.write(GREETING + headers(1, GRPC) + data(1, struct.pack(">BI", 0, 5 * MIB)))
         await asyncio.wait_for(reader.readuntil(b"too many bytes in flight"), WAIT_S)
-        assert server.room.bytes == 9 * MIB
+        assert server.budget.bytes == 9 * MIB
         server.handlers.go_on.set()
         assert await first == bytes(10)
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
         assert len(await server.unary("Echo")(bytes(5 * MIB))) == 5 * MIB
 
 
@@ -85,25 +85,25 @@ async def test_a_message_above_the_limit_is_refused_before_its_bytes_come() -> N
         assert text == f"a message of {65 * MIB} bytes is above the limit of {64 * MIB}"
         code, _ = await refused(server.unary("Echo")(message, compression=grpc.Compression.Gzip))
         assert code is StatusCode.RESOURCE_EXHAUSTED
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
 
 
 async def test_stream_survives_refusal_of_message_above_memory_budget() -> None:
     """Its message is refused by its handler; beyond what is tolerated, it waits."""
-    async with running(room=InFlight(10 * MIB)) as server:
+    async with running(budget=InFlight(10 * MIB)) as server:
         first = server.unary("Wait")(bytes(9 * MIB))
         await asyncio.wait_for(server.handlers.begun.wait(), WAIT_S)
         calls = [server.stream("Each") for _ in range(2)]
         await calls[0].write(bytes(2 * MIB))
         assert await asyncio.wait_for(calls[0].read(), WAIT_S) == b"refused"
-        assert server.room.bytes <= 11 * MIB
+        assert server.budget.bytes <= 11 * MIB
         async with raw(server.port) as (_, writer):  # something is tolerated for as long as it does not come
             writer.write(GREETING + headers(1, path("Each")) + data(1, struct.pack(">BI", 0, 2 * MIB)))
-            await until(lambda: server.room.bytes == 11 * MIB)
+            await until(lambda: server.budget.bytes == 11 * MIB)
             writing = asyncio.ensure_future(calls[1].write(bytes(4 * MIB) + b"it has come at last!"))
             reading = asyncio.ensure_future(calls[1].read())
             await asyncio.wait([reading], timeout=0.5)
-            assert not reading.done() and server.room.bytes == 11 * MIB
+            assert not reading.done() and server.budget.bytes == 11 * MIB
             server.handlers.go_on.set()
             await first
             assert await asyncio.wait_for(reading, WAIT_S) == b"it has come at last!"
@@ -111,7 +111,7 @@ async def test_stream_survives_refusal_of_message_above_memory_budget() -> None:
         for call in calls:
             await call.done_writing()
             assert await call.read() is aio.EOF
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
 
 
 async def test_server_stops_reading_stream_whose_messages_are_not_consumed() -> None:
@@ -180,7 +180,7 @@ async def test_queued_messages_arrive_whole_and_in_order() -> None:
         found = list(parse(await asyncio.wait_for(reader.readuntil(b"grpc-status\x010"), WAIT_S)))
         answers = b"".join(each.payload for each in found if each.kind == 0)
         assert answers == b"".join(struct.pack(">BI", 0, len(body[-20:])) + body[-20:] for body in bodies)
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
 
 
 async def test_invalid_message_behind_queued_ones_ends_stream() -> None:
@@ -191,7 +191,7 @@ async def test_invalid_message_behind_queued_ones_ends_stream() -> None:
         server.handlers.go_on.set()
         await asyncio.wait_for(reader.readuntil(b"unknown flags 7"), WAIT_S)
         await asyncio.wait_for(server.handlers.ended.wait(), WAIT_S)
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
 
 
 async def test_stream_ended_within_queued_message_is_refused() -> None:
@@ -201,4 +201,4 @@ async def test_stream_ended_within_queued_message_is_refused() -> None:
         await asyncio.wait_for(reader.readuntil(b"all came"), WAIT_S)
         server.handlers.go_on.set()
         await asyncio.wait_for(reader.readuntil(b"ended within a message"), WAIT_S)
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)

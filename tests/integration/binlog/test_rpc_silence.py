@@ -46,7 +46,7 @@ async def test_message_without_new_bytes_is_ended_after_stall_time() -> None:
         found = b""
         while found.count(b"no byte of the message") < 2:
             found += await asyncio.wait_for(reader.read(1 << 16), WAIT_S)
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
 
 
 @pytest.mark.parametrize("name", ["Echo", "Each"])
@@ -55,7 +55,7 @@ async def test_message_below_minimum_rate_is_ended_after_stall_time(name: str) -
     timing = Timing(stall_s=600.0)
     async with running(timing=timing) as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + headers(3, path(name)) + data(3, struct.pack(">BI", 0, 30 * MIB) + bytes(1000)))
-        await until(lambda: server.room.bytes == 30 * MIB)
+        await until(lambda: server.budget.bytes == 30 * MIB)
         session = session_of(server, writer)
         call = session._calls[3]
         await until(lambda: call._collector._filled == 1000)  # they may arrive in several reads
@@ -67,7 +67,7 @@ async def test_message_below_minimum_rate_is_ended_after_stall_time(name: str) -
         session.tick(call.received_s + timing.stall_s + 1)
         answer = await asyncio.wait_for(reader.readuntil(b"came for 600 s"), WAIT_S)
         assert b"less than a 60th of the message came for 600 s" in answer
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
 
 
 async def test_silent_stream_without_partial_message_stays_open() -> None:

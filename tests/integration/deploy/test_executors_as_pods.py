@@ -26,7 +26,7 @@ MORE = {
     "spark.driver.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
-SPREAD = "initial-commit-ts = 0\ninline-bytes-max = 1024\nspread-bytes-min = 1\n"
+DISTRIBUTED = "initial-commit-ts = 0\ninline-bytes-max = 1024\nspread-bytes-min = 1\n"
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def configuration(api: Api, data: Path, destination: MariaDB) -> str:
         if not count:
             text += f'{name} = "{value}"\n'
     text = re.sub(r"^port = \d+$", f"port = {destination.port}", text, flags=re.MULTILINE)
-    return SPREAD + text
+    return DISTRIBUTED + text
 
 
 def test_rows_are_applied_by_executors_started_as_pods(cluster: Cluster, mariadb: MariaDB, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from tests.support.servers import Server, free_port, python_module
 
 
 class Lives:
-    """Subclasses say what etcd's `url` is, and the configuration from `[syncer]` on. Batches are small, inline and
-    spread."""
+    """Subclasses say what etcd's `url` is, and the configuration from `[syncer]` on. Batches are small, in the driver
+    and distributed."""
 
     directory: Path
     writer: Writer

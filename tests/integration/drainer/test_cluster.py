@@ -133,7 +133,7 @@ def running(world: World) -> Server:
 
     world.wait(on_both, drainer, "executors on both nodes")
     world.reached(drainer, f"SELECT 1 FROM k.keyed HAVING COUNT(*) = {len(writer.keyed)}")
-    # Slots of a batch that is spread commit one after another; nothing of it may be counted.
+    # Slots of a batch that is distributed commit one after another; nothing of it may be counted.
     world.reached(drainer, "SELECT 1 FROM tidb_binlog.drainer_position WHERE intent IS NULL")
     for statement in AUDIT:
         world.mariadb.query(statement)
@@ -143,8 +143,8 @@ def running(world: World) -> Server:
 
 
 def test_rows_are_applied_once_when_executor_and_node_die_in_batch(world: World) -> None:
-    """Each dies while a spread batch is half applied: a row that another session holds keeps it from ending. Behind
-    that a trigger makes a slot fail on the node that is left, and the driver says so until it is over."""
+    """Each dies while a distributed batch is half applied: a row that another session holds keeps it from ending.
+    Behind that a trigger makes a slot fail on the node that is left, and the driver says so until it is over."""
     assert world.spark is not None
     writer, nodes, mariadb = world.writer, world.spark.nodes, world.mariadb
     drainer = running(world)

@@ -44,7 +44,7 @@ def test_recording_through_stub_pumps_gives_upstreams_tables(name: str, stubs: S
     assert differences(mariadb, capture) == []
 
 
-# In this order the first spread batch is open over three lives.
+# In this order the first distributed batch is open over three lives.
 CRASHES = [
     "drainer.after_ddl",
     "drainer.after_intent",
@@ -56,7 +56,7 @@ CRASHES = [
 
 @pytest.mark.slow
 def test_drainer_killed_at_every_crash_point_applies_rows_once(stubs: Stubs, mariadb: MariaDB) -> None:
-    """Every batch without a DDL is spread; the drainer dies at each crash point in turn, then ends its work.
+    """Every batch without a DDL is distributed; the drainer dies at each crash point in turn, then ends its work.
 
     Tables without keys show at once what was written twice.
     """
@@ -76,7 +76,7 @@ def test_drainer_killed_at_every_crash_point_applies_rows_once(stubs: Stubs, mar
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["inline", "spread"])
+@pytest.mark.parametrize("way", ["driver", "distributed"])
 def test_planned_binlog_that_pump_does_not_serve_stops_drainer(way: str, stubs: Stubs, mariadb: MariaDB) -> None:
     """Rule 22: after a few tries it ends with the pump, the range and both numbers, its position before that range;
     once the pump serves everything, all arrives."""
@@ -90,7 +90,7 @@ def test_planned_binlog_that_pump_does_not_serve_stops_drainer(way: str, stubs: 
     lost_ts = rows[len(rows) // 2].commit_ts
     for stub in stubs.pumps.values():
         stub.unserved = {lost_ts}
-    more = "spread-bytes-min = 1\nbatch-bytes-max = 4096\ninline-bytes-max = 512" if way == "spread" else ""
+    more = "spread-bytes-min = 1\nbatch-bytes-max = 4096\ninline-bytes-max = 512" if way == "distributed" else ""
     config = configuration(stubs, capture, mariadb, more=more)
     drainer = stubs.drainer(config, "--until-now").start()
     assert drainer.wait(deadline_s=300) == 2, drainer.tail()

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(600
 
 FIRST = 20
 SLOT = re.compile(r"^batch: slot \d+ of .* gave up after \d+ s")
-# Every try of a slot fails with it, and none of the driver's, which writes no row of a batch that is spread.
+# Every try of a slot fails with it, and none of the driver's, which writes no row of a batch that is distributed.
 DEADLOCK = (
     "CREATE TRIGGER d.deadlock BEFORE INSERT ON d.int_key FOR EACH ROW "
     "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'only slots fail'"

@@ -15,7 +15,7 @@ from binlog.tidb.row import encode_insert
 from binlog.tidb.table import TableInfo
 
 from drainer.apply.fold_order import FoldOrder, PackedView
-from drainer.apply.micro_batch import SpreadJob
+from drainer.apply.micro_batch import DistributedJob
 from drainer.batch.work import SegmentWork
 from drainer.order.slot import HASH_VERSION
 from drainer.sink.base import Intent, Receipt
@@ -84,8 +84,8 @@ def order_of(info: TableInfo) -> FoldOrder:
     return FoldOrder(PackedView.of(view_of(info)), SQL_TEXT, SLOTS)
 
 
-def job_of(info: TableInfo, target: Refusing) -> SpreadJob:
-    return SpreadJob(order_of(info), Intent(0, 1 << 40, SLOTS, 100, HASH_VERSION, ""), target, folded=False)
+def job_of(info: TableInfo, target: Refusing) -> DistributedJob:
+    return DistributedJob(order_of(info), Intent(0, 1 << 40, SLOTS, 100, HASH_VERSION, ""), target, folded=False)
 
 
 def rows(info: TableInfo, count: int = 20) -> list[bytes]:
@@ -117,7 +117,7 @@ def test_destination_error_quoting_hostile_name_survives_spark(spark: Any, trace
     info = table_named("t")
     name = hostile(trace, seal)
     with pytest.raises(UniqueConflict) as raised:
-        feed_of(spark, seal, *rows(info)).spread(job_of(info, Refusing(name)))
+        feed_of(spark, seal, *rows(info)).distribute(job_of(info, Refusing(name)))
     assert raised.value.table == name
     assert str(raised.value) in {f"slot {slot}" for slot in range(SLOTS)}
     assert not trace.exists()
@@ -129,7 +129,7 @@ def test_foreign_error_in_spark_becomes_spark_failed_text(spark: Any, trace: Pat
     seal = ErrorSeal.new()
     info = table_named("t")
     with pytest.raises(SparkFailed, match="OSError: file"):
-        feed_of(spark, seal, *rows(info)).spread(job_of(info, Refusing(hostile(trace, seal), plain=True)))
+        feed_of(spark, seal, *rows(info)).distribute(job_of(info, Refusing(hostile(trace, seal), plain=True)))
     assert not trace.exists()
 
 
@@ -137,7 +137,7 @@ def test_slot_receipts_come_back_from_spark_as_values(spark: Any, trace: Path) -
     seal = ErrorSeal.new()
     info = table_named("t")
     name = hostile(trace, seal)
-    results = feed_of(spark, seal, *rows(info)).spread(job_of(info, Refusing(detail=name)))
+    results = feed_of(spark, seal, *rows(info)).distribute(job_of(info, Refusing(detail=name)))
     assert sum(result.rows for result in results) == 20
     assert all(
         result == Receipt(result.slot, result.rows, 1 << 20, 0, name) and type(result.rows) is int for result in results

@@ -1,4 +1,4 @@
-"""A spread batch's jobs in a real Spark: what each of them runs."""
+"""A distributed batch's jobs in a real Spark: what each of them runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from binlog.pb import pump_ext_pb2 as ext
 
 from drainer.apply.fold_order import FoldOrder, PackedView
-from drainer.apply.micro_batch import SpreadJob
+from drainer.apply.micro_batch import DistributedJob
 from drainer.batch.work import SegmentWork
 from drainer.order.slot import HASH_VERSION
 from drainer.pumps.range_count import Counted, RangeDiffers
@@ -86,7 +86,9 @@ def planned(parts: Sequence[Sequence[bytes]]) -> Counted:
 @pytest.mark.parametrize("folded", [False, True])
 def test_each_slot_gets_its_rows(spark: Any, folded: bool) -> None:
     """Rule 11: those of a table without a key are in one slot."""
-    results = feed_of(spark, PARTS, folded=folded).spread(SpreadJob(ORDER, INTENT, Counting(), folded, planned(PARTS)))
+    results = feed_of(spark, PARTS, folded=folded).distribute(
+        DistributedJob(ORDER, INTENT, Counting(), folded, planned(PARTS))
+    )
     assert sum(result.rows for result in results) == 40
     assert sorted(result.detail for result in results) == ["bare,unique", *["unique"] * (SLOTS - 1)]
 
@@ -96,7 +98,7 @@ def test_rows_that_do_not_come_are_missed(spark: Any) -> None:
     one_more = replace(planned(PARTS), count=planned(PARTS).count + 1)
     feed = feed_of(spark, PARTS, folded=True)
     with pytest.raises(RangeDiffers, match="through Spark to slot"):
-        feed.spread(SpreadJob(ORDER, INTENT, Counting(), True, one_more))
+        feed.distribute(DistributedJob(ORDER, INTENT, Counting(), True, one_more))
 
 
 def test_a_batch_is_read_once_by_a_stage_of_its_own(spark: Any, tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ def test_a_batch_of_another_way_to_run_queries_is_read_too(spark: Any) -> None:
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     try:
         feed = feed_of(spark, PARTS, folded=False)
-        results = feed.spread(SpreadJob(ORDER, INTENT, Counting(), False, planned(PARTS)))
+        results = feed.distribute(DistributedJob(ORDER, INTENT, Counting(), False, planned(PARTS)))
         assert sum(result.rows for result in results) == 40
         empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), PACKED_SCHEMA)
         assert shuffled(empty.repartitionById(SLOTS, "seq")).count() == 0
@@ -154,7 +156,7 @@ def test_a_query_s_log_has_no_files_of_checksums(spark: Any, tmp_path: Path) -> 
 
     def apply(ticks: Any, _number: int) -> None:
         feed = SparkBatch(ticks.coalesce(1).mapInArrow(pulled, PACKED_SCHEMA), ErrorSeal.new())
-        rows.append(sum(found.rows for found in feed.spread(SpreadJob(ORDER, INTENT, Counting(), False))))
+        rows.append(sum(found.rows for found in feed.distribute(DistributedJob(ORDER, INTENT, Counting(), False))))
 
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
     query = source.writeStream.foreachBatch(apply).option("checkpointLocation", tmp_path.as_uri()).start()

@@ -19,7 +19,7 @@ from binlog.runtime.security import Security
 
 from drainer.pumps.go_pump import GoPump
 from drainer.pumps.pull import pull
-from drainer.pumps.watermark import Limits, PumpMark, PumpRange
+from drainer.pumps.watermark import BatchLimits, PumpMark, PumpRange
 from tests.integration.drainer.vanishing_child import BASE
 from tests.support.servers import wait_until
 from tests.support.stub_pump import StubPump
@@ -77,7 +77,7 @@ async def marked(pump: GoPump, above_ts: int) -> PumpMark:
     async with asyncio.timeout(120):
         while True:
             with suppress(PumpUnavailable):
-                found = await pump.mark(after_ts=BASE, limits=Limits(1 << 20))
+                found = await pump.mark(after_ts=BASE, limits=BatchLimits(1 << 20))
                 if found.resolved_ts > above_ts:
                     return found
             await asyncio.sleep(0.02)
@@ -88,7 +88,7 @@ async def disbelieved(pump: GoPump) -> str:
     async with asyncio.timeout(120):
         while True:
             try:
-                await pump.mark(after_ts=BASE, limits=Limits(1 << 20))
+                await pump.mark(after_ts=BASE, limits=BatchLimits(1 << 20))
             except PumpUnavailable as error:
                 return str(error)
             await asyncio.sleep(0.02)

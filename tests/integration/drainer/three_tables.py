@@ -32,7 +32,8 @@ GOOD = [each(n) for n in range(COUNT)]
 def serve(stubs: Stubs, stream: Sequence[Sequence[Op]], *, first: int | None = None) -> int:
     """Two pumps that hold the stream; the ts up to which they are resolved: behind the `first` so many, or all."""
     known = jobs(TABLES, upserts=False)
-    # A job of a later version than the rows' tells each life at its start that none is missing: it may spread at once.
+    # A job of a later version than the rows' tells each life at its start that none is missing: it may distribute at
+    # once.
     later = Job(id=99, type=ActionType.CREATE_SCHEMA, schema_version=30, schema_id=9, db_info=DBInfo(9, "later"))
     (stubs.directory / "history.json").write_text(json.dumps([job.to_json() for job in [*known, later]]))
     stubs.add("a")

@@ -17,7 +17,7 @@ from grpc import aio
 
 from pump.rpc.admission import InFlight
 from pump.rpc.extension_service import ExtService
-from pump.rpc.methods import Edge
+from pump.rpc.methods import PumpListener
 from pump.rpc.original_service import Gate, PumpService
 from pump.store.write_path import Done
 from pumpclient.answer import classify
@@ -107,15 +107,15 @@ async def test_write_above_in_flight_bytes_max_is_refused_and_can_be_repeated() 
     store, gate = SlowStore(), Gate(CLUSTER, lambda: "")
     gate.closed = ""
     in_flight = InFlight(10 * MIB)
-    edge = Edge(
+    listener = PumpListener(
         [
             PumpService(store, gate, in_flight).service(),  # type: ignore[arg-type]
             ExtService(store, gate, in_flight, node_id="p", state=lambda: "online").service(),  # type: ignore[arg-type]
         ],
         in_flight=in_flight,
     )
-    await edge.start("127.0.0.1:0")
-    async with connected(f"127.0.0.1:{edge.port}", CLUSTER) as client:
+    await listener.start("127.0.0.1:0")
+    async with connected(f"127.0.0.1:{listener.port}", CLUSTER) as client:
         first = asyncio.create_task(client.write(large(10, 9 * MIB)))
 
         async def begun() -> bool:
@@ -135,7 +135,7 @@ async def test_write_above_in_flight_bytes_max_is_refused_and_can_be_repeated() 
         await asyncio.gather(first, small)
         await client.write(large(20, 9 * MIB))
         assert in_flight.bytes == 0
-    await edge.stop(0)
+    await listener.stop(0)
 
 
 async def test_pull_message_size_is_capped_for_any_request(tmp_path: Path, pd: StubPD) -> None:

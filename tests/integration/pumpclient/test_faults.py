@@ -86,7 +86,7 @@ class Storm:
     stopped: bool = False
 
     def __post_init__(self) -> None:
-        """Counts for each pump how often it was passed over: on a busy machine a healthy one may be, too."""
+        """Counts for each pump how often it was skipped: on a busy machine a healthy one may be, too."""
         found_slow = self.client._pool.found_slow
 
         def counted(node_id: str) -> bool:
@@ -207,7 +207,7 @@ def bound_s(healthy_s: list[float], control: Control) -> float:
 def show(what: str, healthy_s: list[float], bad_s: list[float], made: Storm) -> None:
     print(
         f"{what}: p99 {p99(bad_s):.3f} s of {len(bad_s)} prewrites, longest {max(bad_s):.3f} s; before the fault "
-        f"{p99(healthy_s):.3f} s of {len(healthy_s)}; passed over {made.client.counts.slow} times, "
+        f"{p99(healthy_s):.3f} s of {len(healthy_s)}; skipped {made.client.counts.slow} times, "
         f"{made.client.cleaned} copies rolled back"
     )
 

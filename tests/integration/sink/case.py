@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from drainer.batch.work import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
+from drainer.batch.work import Folded, KeyChange, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 from drainer.sink.base import Identity
-from drainer.sink.mysql.config import Limits, ServerConfig
+from drainer.sink.mysql.config import ServerConfig, StatementLimits
 from drainer.sink.mysql.sink import MySQLSink
 from tests.support.servers import MariaDB
 
 IDENTITY = Identity(cluster_id=7, changefeed="main", node_id="drainer-1")
-LOADS = Limits(load_rows_min=1)  # whatever may be written by LOAD DATA is
+LOADS = StatementLimits(load_rows_min=1)  # whatever may be written by LOAD DATA is
 _ids = itertools.count(100)
 
 
@@ -48,9 +48,9 @@ def shape(
     match: Sequence[Match] | None = None,
     table_id: int = 0,
     schema: str = "d",
-    families: str = "",
+    type_classes: str = "",
 ) -> TableShape:
-    """With `families`, a word for each column, its rows may be loaded (LOADS)."""
+    """With `type_classes`, a word for each column, its rows may be loaded (LOADS)."""
     names = tuple(columns.split())
     return TableShape(
         table_id=table_id or next(_ids),
@@ -61,7 +61,7 @@ def shape(
         why_ordered="" if key else "no key",
         secondary_unique=tuple(unique),
         match=tuple(match) if match else (Match.PLAIN,) * len(names),
-        families=tuple(families.split()),
+        type_classes=tuple(type_classes.split()),
     )
 
 
@@ -73,24 +73,24 @@ def gone(key: int, *stale: bytes) -> NetRow:
     return NetRow(b"%020d" % key, Kind.DELETE, None, stale or (b"(%d)" % key,))
 
 
-def work(after: int, until: int, *folded: Folded, ordered: Sequence[Change] = ()) -> SegmentWork:
+def work(after: int, until: int, *folded: Folded, ordered: Sequence[KeyChange] = ()) -> SegmentWork:
     count = sum(len(f.rows) for f in folded) + len(ordered)
     return SegmentWork(after, until, tuple(folded), Ordered(tuple(ordered)), count, 100 * count)
 
 
 def change(
     where: TableShape, kind: Kind, *, old: str | None = None, new: str | None = None, ts: int = 1, seq: int = 0
-) -> Change:
+) -> KeyChange:
     """Literals separated by `|`."""
 
     def split(text: str | None) -> tuple[bytes, ...] | None:
         return tuple(part.encode() for part in text.split("|")) if text is not None else None
 
-    return Change(where, kind, split(old), split(new), ts, seq)
+    return KeyChange(where, kind, split(old), split(new), ts, seq)
 
 
-def limits(rows: int = 500, size: int = 1 << 20) -> Limits:
-    return Limits(rows, size)
+def limits(rows: int = 500, size: int = 1 << 20) -> StatementLimits:
+    return StatementLimits(rows, size)
 
 
 def waits_for_a_row(db: MariaDB) -> bool:

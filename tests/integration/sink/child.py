@@ -1,7 +1,7 @@
 """Runs actions against a destination in a process of its own, so that a crash point can kill it.
 
 Actions are (method, args) run in order on a freshly opened destination; ("slots", intent, {slot: work}) runs a whole
-spread range.
+distributed range.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ChildFailed(Exception):
     """A child that no crash point should have killed did not succeed."""
 
 
-def spread(destination: MySQLSink, intent: Intent, slots: Mapping[int, SegmentWork]) -> None:
+def distributed(destination: MySQLSink, intent: Intent, slots: Mapping[int, SegmentWork]) -> None:
     """A range from begin to finish, one slot after the other."""
     writer: MySQLSlotWriter | None = destination.begin(intent)
     while writer is not None:
@@ -41,7 +41,7 @@ def run(config: ServerConfig, actions: Sequence[tuple[Any, ...]]) -> Position:
         if end <= destination.commit_ts:
             continue
         if name == "slots":
-            spread(destination, args[0], args[1])
+            distributed(destination, args[0], args[1])
         elif name == "ddl":
             if not destination.job_done(step.job.id):
                 destination.ddl(step)

@@ -14,7 +14,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from drainer.batch.work import Kind
 from drainer.protocol.avro.schema import table_schemas
 from drainer.protocol.options import ProtocolOptions
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.jvm import PYSPARK_JARS, running_jvm
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import CASES, ready
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 _JARS = ("avro", "jackson-core", "jackson-databind", "jackson-annotations", "slf4j-api", "commons-compress")
 OPTIONS = ProtocolOptions("avro", enable_tidb_extension=True, avro_output_old_row=True)
-VALUES: dict[str, list[Carrier]] = {
+VALUES: dict[str, list[DecodedValue]] = {
     "tinyint": [-128, 127, 0],
     "int unsigned": [0, (1 << 32) - 1, 1 << 31],
     "bigint": [-(1 << 63), (1 << 63) - 1, -1],
@@ -95,7 +95,7 @@ def test_java_avro_reads_every_type_and_writes_equal_bytes(avro: Java) -> None:
         columns += [(f"n{n}", CASES[name].kind), (f"c{n}", CASES[name].not_null().kind)]
     table = make_table("shop", "t", columns, primary=["id"])
     encoder, schemas = ready(table, OPTIONS)
-    rows: list[list[Carrier]] = [
+    rows: list[list[DecodedValue]] = [
         [place, *(value for of in VALUES.values() for value in (of[place], of[place]))] for place in range(3)
     ]
     rows.append([3, *(value for of in VALUES.values() for value in (None, of[0]))])
@@ -120,7 +120,7 @@ def test_java_avro_reads_decimals_unchanged(avro: Java) -> None:
     table = make_table("s", "t", [("d", FieldType(Tp.NEWDECIMAL, Flag.NOT_NULL, 20, 3))])
     encoder, _ = ready(table, ProtocolOptions("avro"))
     numbers = [0, 1, -1, 127, 128, -128, -129, *(dice.randrange(-(10**20) + 1, 10**20) for _ in range(40))]
-    texts: list[Carrier] = [f"{'-' if n < 0 else ''}{abs(n) // 1000}.{abs(n) % 1000:03d}" for n in numbers]
+    texts: list[DecodedValue] = [f"{'-' if n < 0 else ''}{abs(n) // 1000}.{abs(n) % 1000:03d}" for n in numbers]
     made = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[[text] for text in texts]))
     assert [avro.decimal(row.value[6:], 20, 3) for row in made if row.value is not None] == texts
 

@@ -10,7 +10,7 @@ import pytest
 
 from drainer.sink.base import Identity
 from drainer.sink.mysql import position
-from drainer.sink.mysql.connection import Session, connect
+from drainer.sink.mysql.connection import ServerSession, connect
 from drainer.sink.mysql.position import Changefeed
 from drainer.sink.position import PositionStore
 from tests.integration.sink.case import server_config
@@ -24,7 +24,7 @@ FEEDS = ((7, "main"), (8, "main"), (7, "other"))
 
 
 @pytest.fixture(scope="module")
-def tables(mariadb_server: MariaDB) -> Iterator[tuple[MariaDB, Session]]:
+def tables(mariadb_server: MariaDB) -> Iterator[tuple[MariaDB, ServerSession]]:
     """The drainer's own tables, made once."""
     mariadb_server.reset()
     opened = connect(server_config(mariadb_server), idle_s=600, read_timeout_s=20)
@@ -34,7 +34,7 @@ def tables(mariadb_server: MariaDB) -> Iterator[tuple[MariaDB, Session]]:
 
 
 @pytest.fixture
-def empty(tables: tuple[MariaDB, Session]) -> MariaDB:
+def empty(tables: tuple[MariaDB, ServerSession]) -> MariaDB:
     server = tables[0]
     for name in ("drainer_position", "drainer_mark", "drainer_ddl", "checkpoint"):
         server.query(f"DELETE FROM tidb_binlog.{name}")
@@ -50,17 +50,17 @@ def db(empty: MariaDB) -> MariaDB:
 
 
 @pytest.fixture
-def session(tables: tuple[MariaDB, Session]) -> Session:
+def session(tables: tuple[MariaDB, ServerSession]) -> ServerSession:
     return tables[1]
 
 
-def feed_of(db: MariaDB, session: Session, cluster_id: int, changefeed: str) -> Changefeed:
+def feed_of(db: MariaDB, session: ServerSession, cluster_id: int, changefeed: str) -> Changefeed:
     return Changefeed.of(server_config(db), Identity(cluster_id, changefeed, "n"), session)
 
 
 class TestServer(PositionSuite):
     @pytest.fixture
-    def place(self, empty: MariaDB, session: Session) -> Place:
+    def place(self, empty: MariaDB, session: ServerSession) -> Place:
         @contextlib.contextmanager
         def transaction(identity: Identity) -> Iterator[PositionStore]:
             session.begin()
@@ -74,7 +74,7 @@ class TestServer(PositionSuite):
         return transaction
 
 
-def test_position_and_checkpoint_are_separate_for_each_changefeed(db: MariaDB, session: Session) -> None:
+def test_position_and_checkpoint_are_separate_for_each_changefeed(db: MariaDB, session: ServerSession) -> None:
     """The position, and upstream's checkpoint, which is one a cluster."""
     for number, (cluster_id, changefeed) in enumerate(FEEDS):
         mine = feed_of(db, session, cluster_id, changefeed)

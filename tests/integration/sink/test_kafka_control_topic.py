@@ -16,7 +16,7 @@ from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 from drainer.sink.kafka.reader import Reader
 from drainer.sink.kafka.slot_writer import forget_producers
 from drainer.sink.kafka.transactions.control_records import changed
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 from tests.integration.sink.test_kafka_takeover import (
     KEYS,
     OTHER,
@@ -24,10 +24,10 @@ from tests.integration.sink.test_kafka_takeover import (
     Once,
     World,
     at,
+    distributed,
     range_of,
     segment,
     sent,
-    spread,
 )
 from tests.support.kafka import Broker
 from tests.support.row_case import BEGIN_TS
@@ -165,16 +165,16 @@ def test_transaction_beyond_its_timeout_is_written_again(
     def waits() -> None:
         """Until what was sent is there, and until no transaction is open any more."""
         for partition in partitions:
-            wait_until(lambda at=partition: reader.end(at, patience), deadline_s=120, what="it is at the broker")  # type: ignore[misc]
-            reader.settled_end(partition, patience)
+            wait_until(lambda at=partition: reader.end(at, deadline), deadline_s=120, what="it is at the broker")  # type: ignore[misc]
+            reader.settled_end(partition, deadline)
         assert world.keys() == []
 
-    patience = Patience("the broker aborts", 120.0)
+    deadline = RetryDeadline("the broker aborts", 120.0)
     at(monkeypatch, Once(point, waits))
     if point == "kafka.rows_sent":
         destination.apply(segment(0, 30, *KEYS), 1)
     else:
-        spread(destination, 0, 30, *KEYS)
+        distributed(destination, 0, 30, *KEYS)
     reader.close()
     assert world.keys() == list(KEYS)
     assert world.resolved() == {30}
@@ -197,7 +197,7 @@ def test_rows_arrive_once_when_broker_is_paused(world: World, monkeypatch: pytes
     at(monkeypatch, Once(point, stops))
     try:
         destination.apply(segment(10, 20, 1, 2, 3), 1)
-        spread(destination, 20, 60, *range(4, 13))
+        distributed(destination, 20, 60, *range(4, 13))
     finally:
         for timer in timers:
             timer.join()

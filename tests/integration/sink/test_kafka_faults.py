@@ -29,9 +29,9 @@ from tests.integration.sink.test_kafka_takeover import (
     Once,
     World,
     at,
+    distributed,
     key,
     segment,
-    spread,
 )
 from tests.support.kafka import Broker, running_kafka
 from tests.support.kafka_case import seen
@@ -133,7 +133,7 @@ def test_rows_arrive_once_when_leader_is_killed_in_transaction(
         wait_until(lambda: leads_again(cluster, topic), what="the second broker leads")
         at(monkeypatch, Once(point, cluster.second.kill))
         destination.apply(segment(10, 20, 2, 3), 1)
-        spread(destination, 20, 60, *range(4, 20))
+        distributed(destination, 20, 60, *range(4, 20))
         destination.apply(segment(60, 70, 20), 1)
         assert not cluster.second.server.alive
         assert cluster.leaders(topic) == [1, 1, 1]
@@ -164,7 +164,7 @@ def test_rows_arrive_once_when_leaders_move_in_transaction(
 
         at(monkeypatch, Once(point, elect))
         destination.apply(segment(10, 20, 2, 3), 1)
-        spread(destination, 20, 60, *range(4, 20))
+        distributed(destination, 20, 60, *range(4, 20))
         destination.apply(segment(60, 70, 20), 1)
         assert {*cluster.leaders(topic), *cluster.leaders(control)} == {2}
         assert made.keys() == list(range(1, 21))
@@ -195,7 +195,7 @@ def test_rows_arrive_once_when_partitions_are_reassigned_in_transaction(
 
         at(monkeypatch, Once(point, move))
         destination.apply(segment(10, 20, 2, 3), 1)
-        spread(destination, 20, 60, *range(4, 20))
+        distributed(destination, 20, 60, *range(4, 20))
         monkeypatch.undo()
         keys = [*range(1, 20)]
         order(2)
@@ -204,7 +204,7 @@ def test_rows_arrive_once_when_partitions_are_reassigned_in_transaction(
             behind = moved(2)  # the last one is behind all moves
             keys += [100 + after, 101 + after]
             destination.apply(segment(after, after + 10, 100 + after), 1)
-            spread(destination, after + 10, after + 20, 101 + after)
+            distributed(destination, after + 10, after + 20, 101 + after)
             after += 20
         assert made.keys() == keys
         assert made.resolved() == {after}
@@ -219,11 +219,11 @@ def test_topics_and_partitions_added_on_another_broker_are_used(cluster: Cluster
     more: dict[str, Any] = {"partition_change": "take-up", "partition_look": "1s", "dispatchers": rules}
     with world(cluster, topic, control_topic=control, **more) as made:
         destination = made.opened()
-        spread(destination, 0, 30, *KEYS)
+        distributed(destination, 0, 30, *KEYS)
         cluster.grow_on(topic, [2], [2])
-        destination._opened()[1]._looked_s = float("-inf")
-        spread(destination, 30, 60, *range(20, 40))
-        spread(destination, 60, 90, *range(50, 70))
+        destination._opened()[1]._polled_s = float("-inf")
+        distributed(destination, 30, 60, *range(20, 40))
+        distributed(destination, 60, 90, *range(50, 70))
         found = made.seen()
         assert [[one.partitions for one in of.admin] for of in found] == [[4]] * 4
         assert all(of.rows for of in found[2:])
@@ -231,7 +231,7 @@ def test_topics_and_partitions_added_on_another_broker_are_used(cluster: Cluster
         destination.close(clean=True)
         moved = made.opened(dispatchers=[{**rules[0], "topic": other}])
         moved.prepare(view_of(INFO))  # as the planner does, by which topics become known
-        spread(moved, 90, 120, *range(70, 90))
+        distributed(moved, 90, 120, *range(70, 90))
         assert all(of.rows for of in seen(cluster, other))
         assert sorted(key(row) for of in seen(cluster, other) for row in of.rows) == list(range(70, 90))
         assert made.resolved() == {120}
@@ -249,7 +249,7 @@ def test_too_few_replicas_in_sync_are_retried_with_reason(cluster: Cluster, monk
         with Mended(monkeypatch, reason, cluster.second.start) as status:
             destination.apply(segment(10, 20, *range(2, 13)), 1)
         assert status.error() == "", "nothing fails any more"
-        spread(destination, 20, 60, *range(20, 30))
+        distributed(destination, 20, 60, *range(20, 30))
         assert made.keys() == [*range(1, 13), *range(20, 30)]
         assert made.resolved() == {60}
 
@@ -311,7 +311,7 @@ def test_transaction_without_marker_at_start_named_with_command_and_waited_for(
             monkeypatch.setattr(module, "crash_point", passed)
         with pytest.raises(Died):
             if points == SLOT:
-                spread(old, 10, 60, *range(2, 14))
+                distributed(old, 10, 60, *range(2, 14))
             else:
                 old.apply(segment(10, 60, *range(2, 14)), 1)
         monkeypatch.undo()
@@ -323,7 +323,7 @@ def test_transaction_without_marker_at_start_named_with_command_and_waited_for(
             new = made.opened(OTHER)
         assert status.error() == "", "nothing fails any more"
         assert new.commit_ts == BEGIN_TS + 10
-        spread(new, 10, 60, *range(2, 14))
+        distributed(new, 10, 60, *range(2, 14))
         assert made.keys() == list(range(1, 14))
         assert made.resolved() == {60}
     cluster.both()
@@ -349,7 +349,7 @@ def test_broker_with_full_disk_is_retried_until_it_has_space(monkeypatch: pytest
         fill()
         with Mended(monkeypatch, f"main.*{broker.address}.*(refused|disconnect|no leader|not acknowledged)", room):
             destination.apply(segment(10, 20, *range(2, 13), text=b"x" * 200_000), 1)
-        spread(destination, 20, 60, *range(20, 30))
+        distributed(destination, 20, 60, *range(20, 30))
         assert made.keys() == [*range(1, 13), *range(20, 30)]
         assert made.resolved() == {60}
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from drainer.sink.errors import DestinationDown, DestinationRefused
-from tests.integration.sink.test_kafka_takeover import KEYS, OTHER, World, segment, spread
+from tests.integration.sink.test_kafka_takeover import KEYS, OTHER, World, distributed, segment
 from tests.support.kafka import Broker
 from tests.support.row_case import BEGIN_TS
 from tests.support.servers import wait_until
@@ -68,8 +68,8 @@ def test_open_transaction_of_another_program_does_not_delay_drainer(world: World
     destination.apply(segment(0, 10, 1), 1)
     other = in_transaction(world, f"{world.topic}-other", world.topic)
     destination.apply(segment(10, 20, 2), 1)
-    spread(destination, 20, 50, *KEYS[2:])
-    spread(destination, 50, 80, *range(20, 30))
+    distributed(destination, 20, 50, *KEYS[2:])
+    distributed(destination, 50, 80, *range(20, 30))
     wait_until(lambda: world.open_partitions() == [0], what="the drainer's own transactions have ended")
     other.abort_transaction(ANSWER_S)
     assert world.keys() == sorted([*KEYS, *range(20, 30)])
@@ -80,13 +80,13 @@ def test_program_using_drainers_transactional_id_is_aborted(world: World) -> Non
     """Its transaction is aborted, and every row of the drainer's is there once."""
     destination = world.opened()
     config = destination._opened()[0]._config
-    spread(destination, 0, 30, *KEYS)
+    distributed(destination, 0, 30, *KEYS)
     used = {config.driver_id: [world.topic, config.control_topic], config.slot_id(1): [world.topic]}
     for number, (id_, topics) in enumerate(used.items()):
         after = 30 * (number + 1)
         other = in_transaction(world, id_, *topics)
         destination.apply(segment(after, after + 10, 100 + number), 1)
-        spread(destination, after + 10, after + 30, *range(after, after + 10))
+        distributed(destination, after + 10, after + 30, *range(after, after + 10))
         with pytest.raises(KafkaException):
             other.commit_transaction(ANSWER_S)
     assert world.keys() == sorted([*KEYS, *range(30, 40), *range(60, 70), 100, 101])

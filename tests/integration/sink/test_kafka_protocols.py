@@ -1,4 +1,5 @@
-"""A recording in every protocol through the sink into a real broker, inline and spread: what its own decoder reads."""
+"""A recording in every protocol through the sink into a real broker, in the driver and distributed: what its own
+decoder reads."""
 
 from __future__ import annotations
 

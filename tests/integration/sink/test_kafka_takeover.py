@@ -29,7 +29,7 @@ from drainer.sink.kafka.sink import KafkaSink
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, forget_producers
 from drainer.sink.kafka.transactions import driver as driver_module
 from drainer.sink.kafka.transactions.claims import Claims
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 from tests.support import kafka_case
 from tests.support.kafka import Broker
 from tests.support.kafka_case import ROWS, Partition, seen
@@ -131,7 +131,7 @@ def range_of(destination: KafkaSink, after: int, until: int) -> Intent:
     return Intent(BEGIN_TS + after, BEGIN_TS + until, slotting.count, 10, slotting.version, "d")
 
 
-def spread(destination: KafkaSink, after: int, until: int, *keys: int) -> None:
+def distributed(destination: KafkaSink, after: int, until: int, *keys: int) -> None:
     """As executors do: every slot gets the whole segment, and writes what is its own."""
     intent = range_of(destination, after, until)
     writer = sent(destination.begin(intent))
@@ -175,7 +175,7 @@ def test_rows_in_driver_and_distributed_and_ddl_arrive_once(world: World) -> Non
     destination = world.opened()
     destination.apply(segment(0, 10, 1, 2, 3), 1)
     destination.ddl(ddl(15))
-    spread(destination, 15, 40, *range(4, 12))
+    distributed(destination, 15, 40, *range(4, 12))
     destination.apply_pieces(
         Pieces(BEGIN_TS + 40, BEGIN_TS + 60, lambda: (segment(40, 50, 12), segment(50, 60, 13))), 1
     )
@@ -199,7 +199,7 @@ def test_column_selectors_apply_in_driver_and_in_executors(world: World) -> None
     destination.check_tables(view_of(INFO))
     destination.apply(segment(0, 10, 1, 2, 3), 1)
     destination.prepare(view_of(INFO))
-    spread(destination, 10, 40, *range(4, 12))
+    distributed(destination, 10, 40, *range(4, 12))
     rows = [row for partition in world.seen() for row in partition.rows]
     assert sorted(map(key, rows)) == list(range(1, 12))
     assert {tuple(row.new or ()) for row in rows} == {("id",)}
@@ -281,7 +281,7 @@ def test_fenced_driver_writes_nothing_after_takeover(world: World) -> None:
     intent = range_of(old, 10, 30)
     writer = old.begin(intent)
     new = world.opened(OTHER)
-    spread(new, 10, 30, *KEYS)
+    distributed(new, 10, 30, *KEYS)
     before = world.broker.read(f"{world.topic}-control")
     for attempt in (
         lambda: old.commit(intent, [], 1),
@@ -310,7 +310,7 @@ def test_slot_writer_paused_during_its_slot_commits_nothing_after_takeover(
     def taken_over() -> None:
         new = world.sink()
         assert new.open(OTHER, 1).intent == intent
-        spread(new, 0, 30, *KEYS)
+        distributed(new, 0, 30, *KEYS)
 
     at(monkeypatch, Once(point, taken_over))
     with pytest.raises(Fenced, match="'d2' has taken over"):
@@ -331,7 +331,7 @@ def test_driver_paused_after_its_intent_writes_nothing_after_takeover(
     def taken_over() -> None:
         new = world.sink()
         assert new.open(OTHER, 1).intent == intent
-        spread(new, 0, 30, *KEYS)
+        distributed(new, 0, 30, *KEYS)
 
     at(monkeypatch, Once("sink.after_commit", taken_over))
     with pytest.raises(Fenced, match="'d2' has taken over"):
@@ -346,9 +346,9 @@ def test_driver_alone_does_not_read_claims_for_each_range(world: World, monkeypa
     """The end of its own transaction says that nobody else wrote."""
     destination = world.opened()
     monkeypatch.setattr(Claims, "look", None)
-    spread(destination, 0, 30, *KEYS)
+    distributed(destination, 0, 30, *KEYS)
     destination.apply(segment(30, 40, 13), 1)
-    spread(destination, 40, 60, *range(20, 30))
+    distributed(destination, 40, 60, *range(20, 30))
     assert world.keys() == [*KEYS, 13, *range(20, 30)]
 
 
@@ -365,7 +365,7 @@ def test_fenced_slot_writer_that_initialises_late_costs_successor_retry(world: W
     for slot in range(intent.slots):
         with pytest.raises(Fenced):
             zombie.write(slot, whole)
-    spread(new, 30, 60, *range(20, 30))
+    distributed(new, 30, 60, *range(20, 30))
     assert world.keys() == sorted([*KEYS, *range(20, 30)])
 
 
@@ -374,17 +374,17 @@ def test_kept_producer_of_slot_written_elsewhere_sends_nothing(world: World, mon
     passed: list[str] = []
     monkeypatch.setattr(slot_writer, "crash_point", passed.append)
     destination = world.opened()
-    spread(destination, 0, 30, *KEYS)
-    spread(destination, 30, 60, *range(20, 30))
+    distributed(destination, 0, 30, *KEYS)
+    distributed(destination, 30, 60, *range(20, 30))
     slots = destination.slotting.count
     assert passed.count("kafka.slot_initialised") == slots, "who alone writes a slot keeps its producer"
     kept = dict(slot_writer._kept)
     slot_writer._kept.clear()
-    spread(destination, 60, 90, *range(30, 40))  # in another process
+    distributed(destination, 60, 90, *range(30, 40))  # in another process
     forget_producers()
     slot_writer._kept.update(kept)
     passed.clear()
-    spread(destination, 90, 120, *range(40, 50))
+    distributed(destination, 90, 120, *range(40, 50))
     assert (passed.count("kafka.slot_sent"), passed.count("kafka.slot_initialised")) == (slots, slots)
     assert world.keys() == sorted([*KEYS, *range(20, 50)])
 
@@ -439,7 +439,7 @@ def test_rows_arrive_once_when_broker_is_killed_and_restarted(
 
     at(monkeypatch, Once(point, broker_dies))
     destination.apply(segment(10, 20, 2, 3), 1)
-    spread(destination, 20, 60, *range(4, 20))
+    distributed(destination, 20, 60, *range(4, 20))
     destination.advance(BEGIN_TS + 70, 1)
     destination.apply(segment(70, 80, 20), 1)
     assert world.settled().keys() == list(range(1, 21))
@@ -477,7 +477,7 @@ def test_broker_that_stays_unreachable_is_reported_and_retries_end(world: World)
 
 
 def test_error_during_transaction_leaves_no_rows_and_no_open_transaction(world: World) -> None:
-    """A pump that is lost, inline; a row that no message can hold, in a slot: no transaction stays open."""
+    """A pump that is lost, in the driver; a row that no message can hold, in a slot: no transaction stays open."""
     destination = world.opened()
 
     def torn() -> Iterator[ChangeSegment]:
@@ -552,9 +552,9 @@ def test_repeated_rows_without_transactions_go_to_the_same_partitions(
             world.opened(OTHER, **more, **other)
     new = world.opened(OTHER, **more)
     new.apply(segment(10, 30, *KEYS[:6]), 1)
-    spread(new, 30, 40, *KEYS[6:])
-    new._opened()[1]._looked_s = float("-inf")
-    spread(new, 40, 90, *range(20, 50))
+    distributed(new, 30, 40, *KEYS[6:])
+    new._opened()[1]._polled_s = float("-inf")
+    distributed(new, 40, 90, *range(20, 50))
     found = world.seen(repeats=True)
     places = {(key(row), number) for number, of in enumerate(found) for row in of.rows}
     assert sorted(one for one, _ in places) == sorted([*KEYS, *range(20, 50), 100]), "each in one partition"
@@ -619,15 +619,15 @@ def test_added_partitions_are_used_at_end_of_range(world: World) -> None:
     """At the end of a range; one that was cut by the former numbers is not written by the new ones."""
     destination = world.opened(partition_change="take-up", partition_look="1s")
     before = destination.slotting.version
-    spread(destination, 0, 30, *KEYS)
+    distributed(destination, 0, 30, *KEYS)
     world.broker.grow(world.topic, 4)
     intent = range_of(destination, 30, 60)
     writer = destination.begin(intent)
-    destination._opened()[1]._looked_s = float("-inf")
+    destination._opened()[1]._polled_s = float("-inf")
     more = segment(30, 60, *range(20, 40))
     destination.commit(intent, [writer.write(slot, more) for slot in range(intent.slots)], 1)
     assert destination.slotting.version != before
-    spread(destination, 60, 90, *range(50, 70))
+    distributed(destination, 60, 90, *range(50, 70))
     found = world.seen()
     assert [[(one.partitions, one.commit_ts) for one in of.admin] for of in found] == [[(4, BEGIN_TS + 60)]] * 4
     assert {key(row) for row in found[3].rows} <= set(range(50, 70))
@@ -639,7 +639,7 @@ def test_deleted_topic_is_refused_by_name(world: World) -> None:
     destination = world.opened()
     destination.apply(segment(0, 10, 1), 1)
     world.broker.delete(world.topic)
-    destination._opened()[1]._looked_s = float("-inf")
+    destination._opened()[1]._polled_s = float("-inf")
     with pytest.raises(DestinationRefused, match=f"topic {world.topic} was deleted, and"):
         destination.apply(segment(10, 20, 2), 1)
 
@@ -650,7 +650,7 @@ def test_recreated_topic_is_refused_or_used_by_option(world: World, partitions: 
     destination = world.opened()
     destination.apply(segment(0, 20, *KEYS), 1)
     world.broker.make_again(world.topic, partitions)
-    destination._opened()[1]._looked_s = float("-inf")
+    destination._opened()[1]._polled_s = float("-inf")
     refused = f"topic {world.topic} was deleted and created again"
     with pytest.raises(DestinationRefused, match=refused):
         destination.apply(segment(20, 30, 20), 1)
@@ -658,7 +658,7 @@ def test_recreated_topic_is_refused_or_used_by_option(world: World, partitions: 
         world.opened()
     again = world.opened(partition_change="take-up")
     again.apply(segment(20, 40, *range(20, 32)), 1)
-    spread(again, 40, 60, *range(40, 52))
+    distributed(again, 40, 60, *range(40, 52))
     found = world.seen()
     assert [[(one.partitions, one.commit_ts) for one in of.admin] for of in found] == (
         [[(partitions, BEGIN_TS + 20)]] * partitions
@@ -682,11 +682,11 @@ def test_second_changefeed_claiming_new_control_topic_is_refused(
     opened: list[KafkaSink] = []
     real = Claims._append
 
-    def claim(claims: Claims, patience: Patience) -> int:
+    def claim(claims: Claims, deadline: RetryDeadline) -> int:
         """The other one comes between what this one has read and its own claim."""
         monkeypatch.undo()
         opened.append(world.opened(first))
-        found = real(claims, patience)
+        found = real(claims, deadline)
         if dies:
             raise Died
         return found
@@ -717,7 +717,7 @@ def test_topics_by_table_are_created_and_get_resolved_events(world: World) -> No
     assert {of.resolved - BEGIN_TS for of in (*found, *world.seen()[:2])} == {10}
     assert world.seen()[2].resolved == 0, "partition-num leaves it out"
     destination.prepare(view_of(INFO))
-    spread(destination, 10, 30, *range(20, 32))
+    distributed(destination, 10, 30, *range(20, 32))
     assert sorted(key(row) for of in seen(world.broker, made) for row in of.rows) == sorted([*KEYS, *range(20, 32)])
 
 

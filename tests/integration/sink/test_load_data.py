@@ -17,12 +17,12 @@ from drainer.batch.work import Folded, Kind, Match, NetRow, TableShape
 from drainer.changes.net_rows import NetColumns
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
-from drainer.row.family import Family
 from drainer.row.scalar import double_text, float_text
+from drainer.row.type_class import TypeClass
 from drainer.sink.base import Intent
 from drainer.sink.errors import RowsRefused, UniqueConflict, ValueChanged
-from drainer.sink.mysql.config import Limits, ServerConfig
-from drainer.sink.mysql.connection import Retry, Session, connect
+from drainer.sink.mysql.config import ServerConfig, StatementLimits
+from drainer.sink.mysql.connection import Retry, ServerSession, connect
 from drainer.sink.mysql.rows import loader
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.mysql.rows.literals import literal_of_text
@@ -41,7 +41,7 @@ Values = st.SearchStrategy[Any]
 class Col:
     """A column: its family upstream, its definition here, and cells of it (row.form.mysql_cell)."""
 
-    family: Family
+    type_class: TypeClass
     definition: str
     cells: Values
     nullable: bool = True
@@ -106,49 +106,53 @@ _BYTES = st.binary(max_size=20) | st.sampled_from([b"", b"NULL", b"X'00'", b"\\N
 _BINARY = _BYTES.map(lambda raw: raw.hex().encode())
 
 COLUMNS = {
-    "tiny": Col(Family.INT, "TINYINT", _integers(-128, 127)),
-    "big": Col(Family.INT, "BIGINT", _integers(-(1 << 63), (1 << 63) - 1)),
-    "ubig": Col(Family.INT, "BIGINT UNSIGNED", _integers(0, (1 << 64) - 1)),
-    "y": Col(Family.INT, "YEAR", st.just(0) | st.integers(1901, 2155)),
-    "dec": Col(Family.DECIMAL, "DECIMAL(30,10)", _decimals()),
-    "f": Col(Family.FLOAT, "FLOAT", _floats(32)),
-    "d": Col(Family.FLOAT, "DOUBLE", _floats(64)),
-    "v": Col(Family.TEXT, "VARCHAR(200) CHARACTER SET utf8mb4 NOT NULL", _strings(_UTF8), nullable=False),
-    "ch": Col(Family.TEXT, "CHAR(60) CHARACTER SET utf8mb4", _strings(_UTF8).map(bytes.rstrip)),
-    "tx": Col(Family.TEXT, "LONGTEXT CHARACTER SET utf8mb4", _strings(_UTF8)),
-    "vb": Col(Family.BYTES, "VARBINARY(300)", _BINARY),
-    "bb": Col(Family.BYTES, "LONGBLOB NOT NULL", _BINARY, nullable=False),
-    "b4": Col(Family.BYTES, "BINARY(4)", st.binary(min_size=4, max_size=4).map(lambda raw: raw.hex().encode())),
-    "da": Col(Family.DATE, "DATE", _DAYS.map(str.encode)),
-    "dt": Col(Family.DATETIME, "DATETIME(6)", st.tuples(_DAYS, _CLOCK).map(lambda both: " ".join(both).encode())),
+    "tiny": Col(TypeClass.INT, "TINYINT", _integers(-128, 127)),
+    "big": Col(TypeClass.INT, "BIGINT", _integers(-(1 << 63), (1 << 63) - 1)),
+    "ubig": Col(TypeClass.INT, "BIGINT UNSIGNED", _integers(0, (1 << 64) - 1)),
+    "y": Col(TypeClass.INT, "YEAR", st.just(0) | st.integers(1901, 2155)),
+    "dec": Col(TypeClass.DECIMAL, "DECIMAL(30,10)", _decimals()),
+    "f": Col(TypeClass.FLOAT, "FLOAT", _floats(32)),
+    "d": Col(TypeClass.FLOAT, "DOUBLE", _floats(64)),
+    "v": Col(TypeClass.TEXT, "VARCHAR(200) CHARACTER SET utf8mb4 NOT NULL", _strings(_UTF8), nullable=False),
+    "ch": Col(TypeClass.TEXT, "CHAR(60) CHARACTER SET utf8mb4", _strings(_UTF8).map(bytes.rstrip)),
+    "tx": Col(TypeClass.TEXT, "LONGTEXT CHARACTER SET utf8mb4", _strings(_UTF8)),
+    "vb": Col(TypeClass.BYTES, "VARBINARY(300)", _BINARY),
+    "bb": Col(TypeClass.BYTES, "LONGBLOB NOT NULL", _BINARY, nullable=False),
+    "b4": Col(TypeClass.BYTES, "BINARY(4)", st.binary(min_size=4, max_size=4).map(lambda raw: raw.hex().encode())),
+    "da": Col(TypeClass.DATE, "DATE", _DAYS.map(str.encode)),
+    "dt": Col(TypeClass.DATETIME, "DATETIME(6)", st.tuples(_DAYS, _CLOCK).map(lambda both: " ".join(both).encode())),
     "ts": Col(
-        Family.DATETIME,
+        TypeClass.DATETIME,
         "TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)",
         st.sampled_from([b"0000-00-00 00:00:00.000", b"1970-01-01 00:00:01.000", b"2038-01-19 03:14:07.999"]),
         nullable=False,
     ),
-    "tn": Col(Family.DATETIME, "TIMESTAMP NULL", st.sampled_from([b"0000-00-00 00:00:00", b"2020-03-29 02:30:00"])),
+    "tn": Col(TypeClass.DATETIME, "TIMESTAMP NULL", st.sampled_from([b"0000-00-00 00:00:00", b"2020-03-29 02:30:00"])),
     "ti": Col(
-        Family.TIME, "TIME(6)", st.sampled_from([b"-838:59:59.000000", b"838:59:59.000000", b"-00:00:00.000001"])
+        TypeClass.TIME, "TIME(6)", st.sampled_from([b"-838:59:59.000000", b"838:59:59.000000", b"-00:00:00.000001"])
     ),
-    "e": Col(Family.ENUM, "ENUM('3','2','1','a,b')", st.integers(0, 4)),
-    "s": Col(Family.SET, "SET('1','2','4','x')", st.integers(0, 15)),
-    "s64": Col(Family.SET, "SET(" + ",".join(f"'m{n}'" for n in range(64)) + ")", _integers(0, (1 << 64) - 1)),
-    "bit64": Col(Family.BIT, "BIT(64)", _integers(0, (1 << 64) - 1)),
-    "bit3": Col(Family.BIT, "BIT(3)", st.integers(0, 7)),
-    "js": Col(Family.JSON, "JSON", st.sampled_from([b'{"a": "\\\\ \' \\" ),( "}', b"null", b'"NULL"', b"[1.5, -0.0]"])),
+    "e": Col(TypeClass.ENUM, "ENUM('3','2','1','a,b')", st.integers(0, 4)),
+    "s": Col(TypeClass.SET, "SET('1','2','4','x')", st.integers(0, 15)),
+    "s64": Col(TypeClass.SET, "SET(" + ",".join(f"'m{n}'" for n in range(64)) + ")", _integers(0, (1 << 64) - 1)),
+    "bit64": Col(TypeClass.BIT, "BIT(64)", _integers(0, (1 << 64) - 1)),
+    "bit3": Col(TypeClass.BIT, "BIT(3)", st.integers(0, 7)),
+    "js": Col(
+        TypeClass.JSON, "JSON", st.sampled_from([b'{"a": "\\\\ \' \\" ),( "}', b"null", b'"NULL"', b"[1.5, -0.0]"])
+    ),
 }
 # Strings of other character sets have a table of their own: with them the file is not taken as bytes.
 OTHER_CHARSETS = {
     "l1": Col(
-        Family.TEXT,
+        TypeClass.TEXT,
         "VARCHAR(200) CHARACTER SET latin1",
         _strings(st.characters(codec="latin-1", exclude_categories=["Cc"])),
     ),
-    "gb": Col(Family.TEXT, "VARCHAR(200) CHARACTER SET gbk", _strings(st.sampled_from("中文誠縗'a"))),
-    "u3": Col(Family.TEXT, "TEXT CHARACTER SET utf8mb3", _strings(st.characters(codec="utf-8", max_codepoint=0xFFFF))),
-    "u4": Col(Family.TEXT, "TEXT CHARACTER SET utf8mb4", _strings(_UTF8)),
-    "asc": Col(Family.TEXT, "VARCHAR(200) CHARACTER SET ascii", _strings(st.characters(codec="ascii"))),
+    "gb": Col(TypeClass.TEXT, "VARCHAR(200) CHARACTER SET gbk", _strings(st.sampled_from("中文誠縗'a"))),
+    "u3": Col(
+        TypeClass.TEXT, "TEXT CHARACTER SET utf8mb3", _strings(st.characters(codec="utf-8", max_codepoint=0xFFFF))
+    ),
+    "u4": Col(TypeClass.TEXT, "TEXT CHARACTER SET utf8mb4", _strings(_UTF8)),
+    "asc": Col(TypeClass.TEXT, "VARCHAR(200) CHARACTER SET ascii", _strings(st.characters(codec="ascii"))),
     "vb": COLUMNS["vb"],
     "e": COLUMNS["e"],
     "tn": COLUMNS["tn"],
@@ -165,7 +169,7 @@ def shape(columns: dict[str, Col], table: str, *, unique: Sequence[str] = ()) ->
         why_ordered="",
         secondary_unique=tuple(unique),
         match=(Match.PLAIN,) * (len(columns) + 1),
-        families=("int", *(column.family.value for column in columns.values())),
+        type_classes=("int", *(column.type_class.value for column in columns.values())),
     )
 
 
@@ -179,7 +183,7 @@ def rows_of(columns: dict[str, Col], most: int = 4) -> Values:
 
     def literals(column: Col) -> Values:
         cells = column.cells | st.none() if column.nullable else column.cells
-        return cells.map(lambda cell: literal_of_text(column.family, cell))
+        return cells.map(lambda cell: literal_of_text(column.type_class, cell))
 
     return st.lists(st.tuples(*map(literals, columns.values())).map(b",".join), min_size=1, max_size=most)
 
@@ -193,10 +197,10 @@ class Way:
     """A session that writes by LOAD DATA, or by statements alone."""
 
     def __init__(self, config: ServerConfig) -> None:
-        self.session: Session = connect(config, idle_s=60, read_timeout_s=60)
+        self.session: ServerSession = connect(config, idle_s=60, read_timeout_s=60)
 
     def write(self, rows: Folded, *, thorough: bool = False, commit: bool = True) -> None:
-        limits = Limits(load_rows_min=1)
+        limits = StatementLimits(load_rows_min=1)
         self.session.begin()
         try:
             Writer(self.session, limits, until_ts=7, keys=UniqueKeys()).folded(rows, thorough=thorough)
@@ -263,8 +267,12 @@ def test_load_data_stores_every_type_as_statements_do(db: MariaDB) -> None:
     """Rows replace those of the example before, so REPLACE is compared too."""
     extremes = b",".join(
         literal_of_text(
-            column.family,
-            None if column.nullable else b"" if column.family is not Family.DATETIME else b"0000-00-00 00:00:00.000",
+            column.type_class,
+            None
+            if column.nullable
+            else b""
+            if column.type_class is not TypeClass.DATETIME
+            else b"0000-00-00 00:00:00.000",
         )
         for column in COLUMNS.values()
     )
@@ -285,29 +293,29 @@ def outcome(way: Way, rows: Folded, *, thorough: bool = False) -> str:
 
 
 @pytest.mark.parametrize(
-    ("family", "definition", "bad", "error"),
+    ("type_class", "definition", "bad", "error"),
     [
-        (Family.TEXT, "VARCHAR(3) CHARACTER SET utf8mb4", b"'abcd'", "ValueChanged"),
-        (Family.TEXT, "VARCHAR(3) CHARACTER SET utf8mb4", b"'abc  '", "ValueChanged"),
-        (Family.TEXT, "VARCHAR(30) CHARACTER SET latin1", "'中'".encode(), "ValueChanged"),
-        (Family.TEXT, "VARCHAR(30) CHARACTER SET utf8mb3", "'😀'".encode(), "ValueChanged"),
-        (Family.BYTES, "VARBINARY(2)", b"X'000102'", "ValueChanged"),
-        (Family.INT, "TINYINT", b"128", "ValueChanged"),
-        (Family.INT, "INT UNSIGNED", b"-1", "ValueChanged"),
-        (Family.INT, "INT NOT NULL", b"NULL", ""),
-        (Family.DATETIME, "TIMESTAMP", b"'1969-12-31 00:00:00'", "ValueChanged"),
-        (Family.DECIMAL, "DECIMAL(4,2)", b"100.00", "ValueChanged"),
-        (Family.FLOAT, "FLOAT", b"1e+39", "ValueChanged"),
-        (Family.BIT, "BIT(3)", b"8", "ValueChanged"),
-        (Family.ENUM, "ENUM('a','b')", b"3", "ValueChanged"),
-        (Family.SET, "SET('a','b')", b"4", "ValueChanged"),
+        (TypeClass.TEXT, "VARCHAR(3) CHARACTER SET utf8mb4", b"'abcd'", "ValueChanged"),
+        (TypeClass.TEXT, "VARCHAR(3) CHARACTER SET utf8mb4", b"'abc  '", "ValueChanged"),
+        (TypeClass.TEXT, "VARCHAR(30) CHARACTER SET latin1", "'中'".encode(), "ValueChanged"),
+        (TypeClass.TEXT, "VARCHAR(30) CHARACTER SET utf8mb3", "'😀'".encode(), "ValueChanged"),
+        (TypeClass.BYTES, "VARBINARY(2)", b"X'000102'", "ValueChanged"),
+        (TypeClass.INT, "TINYINT", b"128", "ValueChanged"),
+        (TypeClass.INT, "INT UNSIGNED", b"-1", "ValueChanged"),
+        (TypeClass.INT, "INT NOT NULL", b"NULL", ""),
+        (TypeClass.DATETIME, "TIMESTAMP", b"'1969-12-31 00:00:00'", "ValueChanged"),
+        (TypeClass.DECIMAL, "DECIMAL(4,2)", b"100.00", "ValueChanged"),
+        (TypeClass.FLOAT, "FLOAT", b"1e+39", "ValueChanged"),
+        (TypeClass.BIT, "BIT(3)", b"8", "ValueChanged"),
+        (TypeClass.ENUM, "ENUM('a','b')", b"3", "ValueChanged"),
+        (TypeClass.SET, "SET('a','b')", b"4", "ValueChanged"),
     ],
 )
 def test_load_data_refuses_values_that_statements_refuse(
-    db: MariaDB, family: Family, definition: str, bad: bytes, error: str
+    db: MariaDB, type_class: TypeClass, definition: str, bad: bytes, error: str
 ) -> None:
     """A row among good ones, of which none stays."""
-    columns = {"v": Col(family, definition, st.nothing())}
+    columns = {"v": Col(type_class, definition, st.nothing())}
     create(db, columns, "t")
     rows = folded(shape(columns, "t"), [b"NULL" if "NOT NULL" not in definition else b"0", bad])
     rows = Folded(rows.shape, rows.rows[1:]) if "NOT NULL" in definition else rows
@@ -324,7 +332,7 @@ def test_load_data_refuses_values_that_statements_refuse(
 
 def test_load_data_stores_null_in_timestamp_as_statements_do(db: MariaDB) -> None:
     """Neither way warns of it here."""
-    columns = {"v": Col(Family.DATETIME, "TIMESTAMP NOT NULL DEFAULT '2020-01-01 00:00:00'", st.nothing())}
+    columns = {"v": Col(TypeClass.DATETIME, "TIMESTAMP NOT NULL DEFAULT '2020-01-01 00:00:00'", st.nothing())}
     create(db, columns, "t")
     found = []
     with both_ways(db) as ways:
@@ -368,7 +376,7 @@ def test_load_that_is_rolled_back_keeps_the_rest_of_transaction(db: MariaDB) -> 
     rows = folded(shape({"v": COLUMNS["bit3"]}, "t"), [b"1", b"2"])
     with both_ways(db) as (by_load, _):
         session = by_load.session
-        writer = Writer(session, Limits(load_rows_min=1), until_ts=7, keys=UniqueKeys())
+        writer = Writer(session, StatementLimits(load_rows_min=1), until_ts=7, keys=UniqueKeys())
         session.begin()
         session.execute(b"INSERT INTO d.`before` VALUES (5)")
         writer.folded(rows, thorough=False)
@@ -399,7 +407,7 @@ def test_load_data_never_evicts_row_of_another_unique_key(db: MariaDB, thorough:
 
 
 def test_load_with_warnings_not_kept_by_server_is_rolled_back(db: MariaDB) -> None:
-    columns = {"v": Col(Family.INT, "TINYINT", st.nothing())}
+    columns = {"v": Col(TypeClass.INT, "TINYINT", st.nothing())}
     create(db, columns, "t")
     with both_ways(db) as (by_load, _):
         by_load.session.execute(b"SET SESSION max_error_count=0")
@@ -424,10 +432,10 @@ def test_enum_error_value_with_warning_is_loaded(db: MariaDB) -> None:
 
 
 def test_text_with_invalid_bytes_is_written_by_statements(db: MariaDB) -> None:
-    columns = {"v": Col(Family.TEXT, "VARCHAR(9) CHARACTER SET latin1", st.nothing())}
+    columns = {"v": Col(TypeClass.TEXT, "VARCHAR(9) CHARACTER SET latin1", st.nothing())}
     create(db, columns, "t")
     with both_ways(db) as (by_load, _):
-        by_load.write(folded(shape(columns, "t"), [literal_of_text(Family.TEXT, b"\xe9"), b"'x'"]))
+        by_load.write(folded(shape(columns, "t"), [literal_of_text(TypeClass.TEXT, b"\xe9"), b"'x'"]))
         assert by_load.loads == 0
     assert stored(db, "t") == [(b"1", b"\xe9"), (b"2", b"x")]
 
@@ -443,7 +451,7 @@ def test_negative_zero_is_written_by_statements(db: MariaDB) -> None:
 
 def test_column_of_another_type_is_written_by_statements(db: MariaDB) -> None:
     """Of upstream's INT, an ENUM takes the number; of a file it would take the name."""
-    create(db, {"v": Col(Family.INT, "ENUM('2','1')", st.nothing())}, "t")
+    create(db, {"v": Col(TypeClass.INT, "ENUM('2','1')", st.nothing())}, "t")
     with both_ways(db) as (by_load, _):
         by_load.write(folded(shape({"v": COLUMNS["big"]}, "t"), [b"1"]))
         assert by_load.loads == 0
@@ -456,7 +464,7 @@ def test_few_rows_are_written_by_statements(db: MariaDB) -> None:
         session = by_load.session
         session.begin()
         for count in (9, 10):
-            writer = Writer(session, Limits(load_rows_min=10), until_ts=7, keys=UniqueKeys())
+            writer = Writer(session, StatementLimits(load_rows_min=10), until_ts=7, keys=UniqueKeys())
             writer.folded(folded(shape({"v": COLUMNS["big"]}, "t"), [b"1"] * count), thorough=False)
             assert by_load.loads == count - 9
         session.commit()
@@ -486,12 +494,14 @@ def test_server_without_local_infile_gets_statements(db: MariaDB) -> None:
 
 def test_load_in_lost_transaction_is_retried(db: MariaDB) -> None:
     """Outside a transaction a savepoint does not live until it is wanted: as if the server had rolled back."""
-    columns = {"v": Col(Family.INT, "TINYINT", st.nothing())}
+    columns = {"v": Col(TypeClass.INT, "TINYINT", st.nothing())}
     create(db, columns, "t")
     with both_ways(db) as (by_load, _):
         rows = folded(shape(columns, "t"), [b"300"])
         with pytest.raises(Retry):
-            Writer(by_load.session, Limits(load_rows_min=1), until_ts=7, keys=UniqueKeys()).folded(rows, thorough=False)
+            Writer(by_load.session, StatementLimits(load_rows_min=1), until_ts=7, keys=UniqueKeys()).folded(
+                rows, thorough=False
+            )
 
 
 @pytest.mark.parametrize("count", [999, 1000])

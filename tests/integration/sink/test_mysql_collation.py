@@ -14,7 +14,7 @@ from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.phase import Phase
 from tests.integration.sink.case import change, opened, put, shape, work
 from tests.integration.sink.ddl_case import TEXT, column, step, table
-from tests.integration.sink.test_mysql_spread import at_once, intent
+from tests.integration.sink.test_mysql_distributed import at_once, intent
 from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration

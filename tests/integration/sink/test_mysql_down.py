@@ -12,7 +12,7 @@ from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import IDENTITY, change, opened, put, server_config, shape, work
-from tests.integration.sink.test_mysql_spread import intent
+from tests.integration.sink.test_mysql_distributed import intent
 from tests.support.servers import free_port, running_mariadb
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -37,7 +37,8 @@ def test_wrong_password_is_refused_without_retry() -> None:
 
 
 def test_rows_are_applied_once_after_killed_server_restarts() -> None:
-    """SIGKILL to the server between segments and chunks, inline and spread; keyless rows would show a double."""
+    """SIGKILL to the server between segments and chunks, in the driver and distributed; keyless rows would show a
+    double."""
     with running_mariadb() as mariadb:
         mariadb.query("CREATE DATABASE d")
         mariadb.query("CREATE TABLE d.k (n INT)")

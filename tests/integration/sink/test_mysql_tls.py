@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql import tls
-from drainer.sink.mysql.connection import ConnectionLost, Session, connect
+from drainer.sink.mysql.connection import ConnectionLost, ServerSession, connect
 from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import IDENTITY, server_config
 from tests.support.certificates import Authority, Pair
@@ -77,11 +77,11 @@ def serving(certificates: Certificates) -> Iterator[Serving]:
         yield with_pair
 
 
-def opened(mariadb: MariaDB, **changes: object) -> Session:
+def opened(mariadb: MariaDB, **changes: object) -> ServerSession:
     return connect(server_config(mariadb, **changes), idle_s=60, read_timeout_s=10)
 
 
-def is_encrypted(session: Session) -> bool:
+def is_encrypted(session: ServerSession) -> bool:
     return session.query(b"SHOW STATUS LIKE 'Ssl_cipher'")[0][1] != ""
 
 

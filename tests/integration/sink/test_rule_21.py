@@ -1,5 +1,5 @@
-"""Rule 21 on a real server: a sound stream has one outcome wherever it is cut, inline and spread, also through kills;
-one that breaks its keys stops, and what is applied of it is applied once."""
+"""Rule 21 on a real server: a sound stream has one outcome wherever it is cut, in the driver and distributed, also
+through kills; one that breaks its keys stops, and what is applied of it is applied once."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def into_server(db: MariaDB, stream: Stream, how: Cuts) -> Outcome:
 @given(data=st.data())
 def test_sdk_stream_into_server_gives_equal_rows_for_any_cut(db: MariaDB, info: TableInfo, data: st.DataObject) -> None:
     stream = stream_of([info], data.draw(streams([info])), upserts=True)
-    how = data.draw(cuts(len(stream.binlogs), spread=True))
+    how = data.draw(cuts(len(stream.binlogs), distributed=True))
     expected = into_server(db, stream, EACH)
     assert expected.error == "", expected.text
     assert into_server(db, stream, how) == expected
@@ -96,7 +96,7 @@ def test_tidb_stream_into_server_gives_equal_rows_or_error_for_any_cut(
 ) -> None:
     drawn, rows = sound(data.draw(streams([info])))
     stream = stream_of([info], drawn, upserts=False)
-    how = data.draw(cuts(len(stream.binlogs), spread=True))
+    how = data.draw(cuts(len(stream.binlogs), distributed=True))
     assert into_server(db, stream, how) == expected_of([info], rows)
 
 
@@ -145,7 +145,7 @@ def test_tidb_stream_gives_equal_result_after_kills_at_any_point(
     tables = [info, INT_KEY]
     drawn, rows = sound(data.draw(streams(tables)))
     stream = stream_of(tables, drawn, upserts=False)
-    how = replace(data.draw(cuts(len(stream.binlogs), spread=True)), spread=(True,))
+    how = replace(data.draw(cuts(len(stream.binlogs), distributed=True)), distributed=(True,))
     reset(db)
     for n in data.draw(st.lists(st.integers(1, 25), min_size=1, max_size=3)):
         killed(db, stream, how, Killer(n))
@@ -198,7 +198,7 @@ def broken_stream(broken: Broken) -> Stream:
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_stream_inline_stops_at_the_transaction(db: MariaDB, broken: Broken) -> None:
-    """All before it is applied and nothing else; passed over, all the rest comes."""
+    """All before it is applied and nothing else; skipped, all the rest comes."""
     stream = broken_stream(broken)
     at = ts(12)
     reset(db)

@@ -12,7 +12,7 @@ from binlog.envelope import BinlogType
 from binlog.pb import binlog_pb2
 from binlog.tidb.job import Job
 
-from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import Cut
 from drainer.pipeline import Pipeline
 from drainer.schema.history.base import JobHistory
@@ -39,7 +39,7 @@ from tests.integration.sink.case import IDENTITY, server_config
 from tests.support.local_batch import LocalBatch
 from tests.support.memory_sink import MemorySink, Store
 from tests.support.servers import MariaDB
-from tests.unit.drainer.test_pipeline import Supply
+from tests.unit.drainer.test_pipeline import StubProvider
 from tests.unit.pumpclient.sdk.conftest import Shop
 
 BEGIN = 1
@@ -70,13 +70,13 @@ def merged(payloads: Sequence[bytes]) -> list[bytes]:
 def drain(destination: NetSink, jobs: Sequence[Job], binlogs: list[bytes], *, batch: int) -> None:
     """`batch`: commits in each batch."""
     position = destination.open(IDENTITY, BEGIN).commit_ts
-    supply = Supply(Schema.open(JobHistory(list(jobs)), position_ts=position))
-    pipeline = Pipeline(destination, supply, Cut(slots=2, chunk_rows=100, digest="d"), position_ts=position)
+    provider = StubProvider(Schema.open(JobHistory(list(jobs)), position_ts=position))
+    pipeline = Pipeline(destination, provider, Cut(slots=2, chunk_rows=100, digest="d"), position_ts=position)
     commits = [binlog_pb2.Binlog.FromString(payload).commit_ts for payload in binlogs]
     for until in [*commits[batch - 1 :: batch], commits[-1] + 1]:
         if until > pipeline.position_ts:
             after = pipeline.position_ts
-            pipeline.run(Plan(after, until, Mode.INLINE, (), 1, None), LocalBatch([binlogs], after, until))
+            pipeline.run(PlannedBatch(after, until, Mode.DRIVER, (), 1, None), LocalBatch([binlogs], after, until))
 
 
 def table(name: str, *, key: bool) -> Table:

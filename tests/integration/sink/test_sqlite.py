@@ -14,7 +14,7 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.batch.work import Change, Folded, Kind, NetRow, Ordered, Pieces, SegmentWork, TableShape
+from drainer.batch.work import Folded, KeyChange, Kind, NetRow, Ordered, Pieces, SegmentWork, TableShape
 from drainer.schema.steps import Ddl
 from drainer.sink.base import Identity
 from drainer.sink.errors import DdlFailed, Fenced, LockHeld, PositionMoved, RowMissing, RowsRefused, UniqueConflict
@@ -51,13 +51,13 @@ def gone(key: int) -> NetRow:
     return NetRow(b"%020d" % key, Kind.DELETE, None, ((key,),))
 
 
-def work(after: int, until: int, *folded: Folded, ordered: Sequence[Change] = ()) -> SegmentWork:
+def work(after: int, until: int, *folded: Folded, ordered: Sequence[KeyChange] = ()) -> SegmentWork:
     return SegmentWork(after, until, folded, Ordered(tuple(ordered)), 1, 1)
 
 
-def one(where: TableShape, kind: Kind, *, old: tuple[object, ...] | None = None, new: object = None) -> Change:
+def one(where: TableShape, kind: Kind, *, old: tuple[object, ...] | None = None, new: object = None) -> KeyChange:
     assert new is None or isinstance(new, tuple)
-    return Change(where, kind, old, new, 150, 0)
+    return KeyChange(where, kind, old, new, 150, 0)
 
 
 def unique(name: str, offset: int, column_name: str, length: int = -1) -> IndexInfo:
@@ -322,7 +322,7 @@ def test_table_with_coarser_collation_loses_no_row(path: Path) -> None:
     t, bare = shape("t", "c v"), shape("bare", "c", key=())
     destination = opened(path)
     dead = NetRow(b"a", Kind.DELETE, None, (("a",),))
-    one = Change(bare, Kind.DELETE, ("a",), None, 150, 0)
+    one = KeyChange(bare, Kind.DELETE, ("a",), None, 150, 0)
     destination.apply(work(100, 200, Folded(t, (dead,)), ordered=[one]), 1)
     assert rows_of(path, 'SELECT * FROM "d.t"') == [("A", 1)]
     assert rows_of(path, 'SELECT * FROM "d.bare"') == [("A",)]

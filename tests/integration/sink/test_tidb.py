@@ -12,7 +12,7 @@ import pytest
 from drainer.batch.work import Folded, Kind
 from drainer.sink.errors import CommitRefused, DestinationRefused, Fenced, LockHeld, ValueChanged
 from drainer.sink.mysql import position
-from drainer.sink.mysql.connection import Retry, Session, connect
+from drainer.sink.mysql.connection import Retry, ServerSession, connect
 from drainer.sink.mysql.fenced_session import run_transaction
 from drainer.sink.mysql.position import Changefeed
 from tests.integration.sink.case import IDENTITY, change, gone, opened, put, server_config, shape, work
@@ -75,7 +75,7 @@ def _settable(db: MariaDB, name: str, value: str) -> bool:
     return True
 
 
-def session_of(db: MariaDB) -> Session:
+def session_of(db: MariaDB) -> ServerSession:
     return connect(server_config(db), idle_s=60, read_timeout_s=60)
 
 
@@ -122,7 +122,7 @@ def test_tidb_transaction_retried_after_takeover_is_fenced(dangerous: MariaDB) -
 
     successor = threading.Thread(target=take_over, daemon=True)
 
-    def body(session: Session) -> None:
+    def body(session: ServerSession) -> None:
         position.store(session, changefeed).move(epoch=epoch, after_ts=100, until_ts=200, schema_version=1)
         successor.start()
         successor.join(2)  # an optimistic one is over by now; a pessimistic one waits for this transaction

@@ -39,7 +39,7 @@ def write(path: Path, *events: dict[str, Any]) -> None:
 
 def test_events_seen_of_missing_file_is_empty(path: Path) -> None:
     seen = EventsSeen(path)
-    seen.look(0)
+    seen.poll(0)
     assert (seen.topics, seen.newest, seen.has_all(0)) == ({}, "", False)
 
 
@@ -50,7 +50,7 @@ def test_events_seen_counts_rows_and_ddls_by_topic(path: Path) -> None:
     )
     write(path, row("ddl", partition=2, query="ALTER …"))  # the same, in another partition
     write(path, row("delete", topic="other", old={"id": 3}), row("bootstrap"), resolved(4))
-    seen.look(1)
+    seen.poll(1)
     counts = {name: (sorted(topic.partitions), topic.rows, len(topic.ddls)) for name, topic in seen.topics.items()}
     assert counts == {"shop": ([0, 2], 2, 1), "other": ([0], 1, 0)}
     assert seen.newest == "other[0] offset 7: delete shop.t id=3"
@@ -61,10 +61,10 @@ def test_events_seen_waits_for_end_of_incomplete_line(path: Path) -> None:
     text = json.dumps(row(new={"name": "Käse"}), ensure_ascii=False).encode()
     for cut in (10, text.index(b"\xa4"), len(text)):
         path.write_bytes(text[:cut])
-        seen.look(cut)
+        seen.poll(cut)
         assert seen.topics == {}
     path.write_bytes(text + b"\n")
-    seen.look(1000)
+    seen.poll(1000)
     assert seen.newest.endswith("name=Käse")
     assert seen.topics["shop"].rows == 1
 
@@ -72,26 +72,26 @@ def test_events_seen_waits_for_end_of_incomplete_line(path: Path) -> None:
 def test_events_seen_has_all_once_every_partition_is_resolved(path: Path) -> None:
     seen = EventsSeen(path)
     write(path, resolved(10), resolved(12, partition=1))
-    seen.look(0)
+    seen.poll(0)
     assert [seen.has_all(ts) for ts in (10, 11)] == [True, False]
     write(path, row(partition=2, new={"id": 1}))
-    seen.look(1)
+    seen.poll(1)
     assert not seen.has_all(10), "a partition of which nothing is known"
     write(path, resolved(12), resolved(12, partition=2), resolved(11, partition=2))
-    seen.look(2)
+    seen.poll(2)
     assert [seen.has_all(ts) for ts in (12, 13)] == [True, False]
 
 
 def test_events_seen_rate_is_over_last_seconds(path: Path) -> None:
     seen = EventsSeen(path)
     write(path, row(new={"id": 1}))
-    seen.look(100)
+    seen.poll(100)
     assert seen.topics["shop"].rate == 0
     write(path, *[row(new={"id": 1})] * 30)
-    seen.look(103)
+    seen.poll(103)
     assert seen.topics["shop"].rate == 10
     for now in (106, 109):
-        seen.look(now)
+        seen.poll(now)
     assert seen.topics["shop"].rate == 0
 
 

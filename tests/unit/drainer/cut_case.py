@@ -14,7 +14,7 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 from hypothesis import strategies as st
 
-from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import Cut
 from drainer.batch.work import Folded, Kind, NetRow, Ordered, SegmentWork
 from drainer.ddl.dialect import Dialect
@@ -33,7 +33,7 @@ from drainer.sink.sqlite.sink import SQLiteSink
 from tests.support.local_batch import LocalBatch
 from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction
 from tests.support.schema_case import BEGIN_TS, ddl, ts
-from tests.unit.drainer.test_pipeline import Supply
+from tests.unit.drainer.test_pipeline import StubProvider
 
 NN = not_null(INT)
 # Columns k (or a, b), u, v in every table; values are few, so that they meet.
@@ -190,9 +190,9 @@ def _text(info: TableInfo | None) -> str:
 
 @dataclass(frozen=True)
 class SQLiteSlots:
-    """A spread target that writes a slot into the file, in the phases of a server (rule 12)."""
+    """A distributed target that writes a slot into the file, in the phases of a server (rule 12)."""
 
-    destination: SQLiteSpread
+    destination: SQLiteDistributed
     phase: Phase = Phase.DIRECT
 
     def write(self, slot: int, segment: SegmentWork, retry_for_s: float) -> Receipt:
@@ -223,8 +223,8 @@ class SQLiteSlots:
         return replace(folded, rows=tuple(gone))
 
 
-class SQLiteSpread(SQLiteSink):
-    """As a server is: its batches may be spread."""
+class SQLiteDistributed(SQLiteSink):
+    """As a server is: its batches may be distributed."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -259,10 +259,11 @@ class SQLiteSpread(SQLiteSink):
 
 @dataclass(frozen=True)
 class Cuts:
-    """Batches end behind the transactions of these numbers, and at the end; each of them spread or not, in turn."""
+    """Batches end behind the transactions of these numbers, and at the end; each of them distributed or not, in
+    turn."""
 
     behind: frozenset[int] = frozenset()
-    spread: tuple[bool, ...] = (False,)
+    distributed: tuple[bool, ...] = (False,)
     parts: int = 1
 
 
@@ -276,14 +277,14 @@ class Outcome:
     text: str = field(default="", compare=False)
 
 
-def cuts(length: int, *, spread: bool) -> st.SearchStrategy[Cuts]:
-    modes = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple) if spread else st.just((False,))
+def cuts(length: int, *, distributed: bool) -> st.SearchStrategy[Cuts]:
+    modes = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple) if distributed else st.just((False,))
     return st.builds(Cuts, st.frozensets(st.integers(0, max(length - 2, 0))), modes, st.integers(1, 3))
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Binlogs over some tables; `ignored`: the commit_ts that the configuration passes over."""
+    """Binlogs over some tables; `ignored`: the commit_ts that the configuration skips."""
 
     tables: tuple[TableInfo, ...]
     binlogs: list[bytes]
@@ -304,10 +305,10 @@ def opened(destination: AnySink, stream: Stream) -> Pipeline:
         JobHistory(known), position_ts=position.commit_ts, job_done=destination.job_done, policy=policy
     )
     cut = Cut(3, 2, "d")
-    pipeline = Pipeline(destination, Supply(schema), cut, position_ts=position.commit_ts, intent=position.intent)
+    pipeline = Pipeline(destination, StubProvider(schema), cut, position_ts=position.commit_ts, intent=position.intent)
     if position.commit_ts < BEGUN:
         begun = LocalBatch([beginning(known)], pipeline.position_ts, BEGUN)
-        pipeline.run(Plan(pipeline.position_ts, BEGUN, Mode.INLINE, (), 1), begun)
+        pipeline.run(PlannedBatch(pipeline.position_ts, BEGUN, Mode.DRIVER, (), 1), begun)
     return pipeline
 
 
@@ -322,12 +323,12 @@ def drain(destination: AnySink, stream: Stream, how: Cuts) -> DataError | None:
     try:
         if intent is not None:
             feed = LocalBatch(parts, intent.after_ts, intent.until_ts)
-            pipeline.run(Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, (), 1, intent), feed)
-        for until_ts, spread in zip(edges, itertools.cycle(how.spread), strict=False):
+            pipeline.run(PlannedBatch(intent.after_ts, intent.until_ts, Mode.DISTRIBUTED, (), 1, intent), feed)
+        for until_ts, distributed in zip(edges, itertools.cycle(how.distributed), strict=False):
             if until_ts > pipeline.position_ts:
                 feed = LocalBatch(parts, pipeline.position_ts, until_ts)
-                mode = Mode.SPREAD if spread else Mode.INLINE
-                pipeline.run(Plan(pipeline.position_ts, until_ts, mode, (), 1), feed)
+                mode = Mode.DISTRIBUTED if distributed else Mode.DRIVER
+                pipeline.run(PlannedBatch(pipeline.position_ts, until_ts, mode, (), 1), feed)
     except DataError as error:
         destination.close(clean=False)
         return error
@@ -338,7 +339,7 @@ def drain(destination: AnySink, stream: Stream, how: Cuts) -> DataError | None:
 def into_sqlite(path: Path, stream: Stream, how: Cuts) -> Outcome:
     """A fresh file."""
     path.unlink(missing_ok=True)
-    error = drain(SQLiteSpread(path), stream, how)
+    error = drain(SQLiteDistributed(path), stream, how)
     connection = sqlite3.connect(path)
     found = {
         info.name: sorted(connection.execute(f"SELECT k, u, v FROM {quote(table_name('d', info.name))}"), key=repr)

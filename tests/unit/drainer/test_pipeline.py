@@ -1,4 +1,4 @@
-"""A recording through the pipeline into memory: inline and spread batches, any cut, come out alike."""
+"""A recording through the pipeline into memory: in the driver and distributed batches, any cut, come out alike."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from binlog.tidb.job import ActionType
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.apply.batch_planner import Mode, Plan
-from drainer.apply.distributed import SLOTS_MAX, BatchRefused, Cut, NotSpread
+from drainer.apply.batch_planner import Mode, PlannedBatch
+from drainer.apply.distributed import SLOTS_MAX, BatchRefused, Cut, NotDistributed
 from drainer.apply.progress import Stopped
 from drainer.batch.served import Batch
 from drainer.failures import TRIES_REPORTED, Failures
@@ -40,7 +40,7 @@ CUT = Cut(slots=4, chunk_rows=100, digest="d")
 WHO = Identity(1, "default", "n")
 
 
-class Supply:
+class StubProvider:
     """A schema that knows everything, or learns what `late` gives when it is asked."""
 
     def __init__(self, schema: Schema, late: list[list[object]] | None = None) -> None:
@@ -74,7 +74,7 @@ class Run:
     store: Store
     pipeline: Pipeline
     destination: MemorySink
-    supply: Supply
+    provider: StubProvider
 
 
 def start(store: Store, schema: Schema | None = None, late: list[list[object]] | None = None, at: int = BEGIN) -> Run:
@@ -83,12 +83,12 @@ def start(store: Store, schema: Schema | None = None, late: list[list[object]] |
     schema = schema or Schema.open(
         JobHistory(JOBS), position_ts=position.commit_ts, job_done=None if position.fresh else destination.job_done
     )
-    supply = Supply(schema, late)
-    return Run(store, Pipeline(destination, supply, CUT, position_ts=position.commit_ts), destination, supply)
+    provider = StubProvider(schema, late)
+    return Run(store, Pipeline(destination, provider, CUT, position_ts=position.commit_ts), destination, provider)
 
 
-def plan(after_ts: int, until_ts: int, mode: Mode = Mode.INLINE, intent: Intent | None = None) -> Plan:
-    return Plan(after_ts, until_ts, mode, (), 1, intent)
+def plan(after_ts: int, until_ts: int, mode: Mode = Mode.DRIVER, intent: Intent | None = None) -> PlannedBatch:
+    return PlannedBatch(after_ts, until_ts, mode, (), 1, intent)
 
 
 def feed(after_ts: int, until_ts: int, parts: int = 2) -> LocalBatch:
@@ -117,7 +117,7 @@ def test_whole_recording_runs_as_one_batch_in_driver() -> None:
 @FEW
 @given(st.sets(st.sampled_from(COMMITS), max_size=8), st.integers(1, 3), st.booleans())
 def test_any_batch_cut_distributed_or_in_driver_gives_equal_rows(cuts: set[int], parts: int, restart: bool) -> None:
-    """Batches end anywhere; those without a DDL are spread; the driver may be another life for each."""
+    """Batches end anywhere; those without a DDL are distributed; the driver may be another life for each."""
     store = Store()
     run = start(store)
     edges = sorted({BEGIN, END, *cuts})
@@ -128,8 +128,8 @@ def test_any_batch_cut_distributed_or_in_driver_gives_equal_rows(cuts: set[int],
         newest = max(
             (e.schema_version for e in map(envelope.scan, BINLOGS) if after_ts < e.commit_ts <= until_ts), default=0
         )
-        spread = not has_ddl(after_ts, until_ts) and newest <= version
-        mode = Mode.SPREAD if spread else Mode.INLINE
+        distributed = not has_ddl(after_ts, until_ts) and newest <= version
+        mode = Mode.DISTRIBUTED if distributed else Mode.DRIVER
         run.pipeline.run(plan(after_ts, until_ts, mode), feed(after_ts, until_ts, parts))
         assert run.pipeline.position_ts == until_ts
     assert (store.rows, store.commit_ts, store.jobs) == (WHOLE.rows, WHOLE.commit_ts, WHOLE.jobs)
@@ -141,21 +141,22 @@ def test_any_batch_cut_distributed_or_in_driver_gives_equal_rows(cuts: set[int],
 @FEW
 @given(st.sets(st.sampled_from(COMMITS), min_size=1, max_size=8), st.integers(1, 3))
 def test_batches_read_ahead_give_equal_rows(cuts: set[int], parts: int) -> None:
-    """Each spread batch is planned and read before the one in front of it is applied, where that is spread too."""
+    """Each distributed batch is planned and read before the one in front of it is applied, where that is distributed
+    too."""
     store = Store()
     run = start(store)
     edges = sorted({BEGIN, END, *cuts})
     ranges = list(itertools.pairwise(edges))
 
-    def planned(after_ts: int, until_ts: int) -> tuple[Plan, LocalBatch]:
+    def planned(after_ts: int, until_ts: int) -> tuple[PlannedBatch, LocalBatch]:
         newest = max(
             (e.schema_version for e in map(envelope.scan, BINLOGS) if after_ts < e.commit_ts <= until_ts), default=0
         )
-        spread = not has_ddl(after_ts, until_ts) and newest <= run.pipeline.schema_version
-        found = plan(after_ts, until_ts, Mode.SPREAD if spread else Mode.INLINE)
+        distributed = not has_ddl(after_ts, until_ts) and newest <= run.pipeline.schema_version
+        found = plan(after_ts, until_ts, Mode.DISTRIBUTED if distributed else Mode.DRIVER)
         return replace(found, fold=run.pipeline.fold_order(found)), feed(after_ts, until_ts, parts)
 
-    ahead: tuple[Plan, LocalBatch] | None = None
+    ahead: tuple[PlannedBatch, LocalBatch] | None = None
     for number, (after_ts, until_ts) in enumerate(ranges):
         now, reading = ahead or planned(after_ts, until_ts)
         if ahead is None:
@@ -169,7 +170,7 @@ def test_batches_read_ahead_give_equal_rows(cuts: set[int], parts: int) -> None:
         assert store.commit_ts == after_ts
         try:
             run.pipeline.run(now, reading)
-        except NotSpread:
+        except NotDistributed:
             ahead = None
             run.pipeline.run(plan(after_ts, until_ts), feed(after_ts, until_ts, parts))
     assert (store.rows, store.commit_ts, store.jobs) == (WHOLE.rows, WHOLE.commit_ts, WHOLE.jobs)
@@ -177,7 +178,7 @@ def test_batches_read_ahead_give_equal_rows(cuts: set[int], parts: int) -> None:
 
 def test_batch_read_ahead_is_refused_when_not_at_position() -> None:
     run, middle = start(Store()), COMMITS[-3]
-    second = plan(middle, END, Mode.SPREAD)
+    second = plan(middle, END, Mode.DISTRIBUTED)
     second = replace(second, fold=run.pipeline.fold_order(second))
     with pytest.raises(BatchRefused, match="does not begin"):
         run.pipeline.run(second, feed(middle, END))
@@ -207,7 +208,7 @@ def test_cancelled_read_ahead_keeps_reported_failure(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("drainer.pipeline.FAILURES", shown)
     run = start(Store())
     shown.failed("batch", BinlogError("the destination refuses a row"), tries=TRIES_REPORTED)
-    second = plan(BEGIN, COMMITS[0], Mode.SPREAD)
+    second = plan(BEGIN, COMMITS[0], Mode.DISTRIBUTED)
     second = replace(second, fold=run.pipeline.fold_order(second))
 
     class Cancelled(LocalBatch):
@@ -240,8 +241,8 @@ def test_unfinished_batch_continues_with_its_recorded_intent() -> None:
     first.destination.begin(intent)
     second = start(store)
     reading = feed(COMMITS[-3], END)
-    second.pipeline.run(plan(COMMITS[-3], END, Mode.SPREAD, intent), reading)
-    assert [spread.intent for spread in reading.spreads] == [intent]
+    second.pipeline.run(plan(COMMITS[-3], END, Mode.DISTRIBUTED, intent), reading)
+    assert [distributed.intent for distributed in reading.distributed_jobs] == [intent]
     assert (store.intent, store.rows) == (None, WHOLE.rows)
 
 
@@ -254,7 +255,7 @@ def test_unfinished_batch_of_another_digest_or_version_is_refused(version: int, 
     run = start(store)
     intent = Intent(BEGIN, END, 2, 7, version, digest)
     with pytest.raises(BatchRefused, match="other filters or by another version"):
-        run.pipeline.run(plan(BEGIN, END, Mode.SPREAD, intent), feed(BEGIN, END))
+        run.pipeline.run(plan(BEGIN, END, Mode.DISTRIBUTED, intent), feed(BEGIN, END))
 
 
 # --- a job that is not known yet ------------------------------------------------------------------------------------
@@ -277,13 +278,13 @@ def test_batch_waits_for_missing_ddl_job_and_continues() -> None:
     run, reading = with_late_job([[], [LATE]])
     run.pipeline.run(plan(BEGIN_TS, UNTIL), reading)
     assert run.store.jobs == {9} and run.pipeline.position_ts == UNTIL
-    assert len(run.supply.asked) == 2
+    assert len(run.provider.asked) == 2
     assert run.pipeline.progress.waiting_for == ""
 
 
 def test_batch_waiting_for_ddl_job_stops_with_pipeline() -> None:
     run, reading = with_late_job([])
-    run.supply.missing = lambda error: (run.pipeline.stop(), False)[1]  # type: ignore[method-assign,func-returns-value]
+    run.provider.missing = lambda error: (run.pipeline.stop(), False)[1]  # type: ignore[method-assign,func-returns-value]
     with pytest.raises(Stopped, match="DDL job 9"):
         run.pipeline.run(plan(BEGIN_TS, UNTIL), reading)
     assert "DDL job 9" in run.pipeline.progress.waiting_for
@@ -296,23 +297,23 @@ def test_batch_keeps_its_planned_slots_when_executors_change() -> None:
     """Tasks fold into the slots of the plan; another number in the intent would leave slots unread (rule 22)."""
     run, after_ts = start(Store()), COMMITS[-3]
     run.pipeline.run(plan(BEGIN, after_ts), feed(BEGIN, after_ts))
-    automatic = Pipeline(run.destination, run.supply, Cut(0, 100, "d"), position_ts=after_ts)
+    automatic = Pipeline(run.destination, run.provider, Cut(0, 100, "d"), position_ts=after_ts)
     automatic.use_parallelism(2)
-    planned = plan(after_ts, END, Mode.SPREAD)
+    planned = plan(after_ts, END, Mode.DISTRIBUTED)
     planned = replace(planned, fold=automatic.fold_order(planned))
     automatic.use_parallelism(8)
     reading = feed(after_ts, END)
     automatic.run(planned, reading)
-    assert [(job.order.slots, job.intent.slots) for job in reading.spreads] == [(4, 4)]
+    assert [(job.order.slots, job.intent.slots) for job in reading.distributed_jobs] == [(4, 4)]
     assert run.store.rows == WHOLE.rows
 
 
 def test_number_of_slots_follows_executors_up_to_maximum() -> None:
     found = start(Store())
-    automatic = Pipeline(found.destination, found.supply, Cut(0, 100, "d"), position_ts=BEGIN)
-    fixed = Pipeline(found.destination, found.supply, Cut(5, 100, "d"), position_ts=BEGIN)
+    automatic = Pipeline(found.destination, found.provider, Cut(0, 100, "d"), position_ts=BEGIN)
+    fixed = Pipeline(found.destination, found.provider, Cut(5, 100, "d"), position_ts=BEGIN)
     for tasks, slots in ((1, 2), (7, 14), (400, SLOTS_MAX), (3, 6)):
         for one, wanted in ((automatic, slots), (fixed, 5)):
             one.use_parallelism(tasks)
-            order = one.fold_order(plan(BEGIN, BEGIN + 1, Mode.SPREAD))
+            order = one.fold_order(plan(BEGIN, BEGIN + 1, Mode.DISTRIBUTED))
             assert order is not None and order.slots == wanted

@@ -10,7 +10,7 @@ from binlog.http2 import frames
 from binlog.http2.connection import Connection
 from binlog.http2.events import Event
 from binlog.http2.frames import PREFACE, Setting
-from binlog.http2.limits import Limits
+from binlog.http2.limits import ConnectionLimits
 from hpack import Decoder, Encoder
 
 REQUEST = ((":method", "POST"), (":scheme", "http"), (":path", "/t.T/M"), (":authority", "x"), ("te", "trailers"))
@@ -72,7 +72,7 @@ GREETING = PREFACE + frame(frames.SETTINGS) + frame(frames.SETTINGS, flags=frame
 class Talk:
     """A connection that has been greeted, and what it said."""
 
-    def __init__(self, limits: Limits | None = None, *, greeting: bytes = GREETING) -> None:
+    def __init__(self, limits: ConnectionLimits | None = None, *, greeting: bytes = GREETING) -> None:
         self.connection = Connection(limits, varying=b"grpc-timeout")
         self.now_s = 100.0
         self.decoder = Decoder()

@@ -8,7 +8,7 @@ import pytest
 from binlog.http2.connection import Connection
 from binlog.http2.events import Data, Failed, Request, Whole
 from binlog.http2.headers import HeaderDecoder
-from binlog.http2.limits import Limits
+from binlog.http2.limits import ConnectionLimits
 
 from tests.unit.http2 import conformance_cases as cases
 from tests.unit.http2.conformance_cases import CASES, Answered, Case, ConnectionEnds, Sent, StreamEnds
@@ -28,9 +28,10 @@ def pieces(sent: bytes, how: str) -> list[bytes]:
 
 
 def play(sent: bytes, *, greeted: bool, how: str = "frames", way: str = "general") -> tuple[list[Frame], bool]:
-    """(what a server says to these bytes, whether its connection is dead). `way`: whether the connection knows brief
-    requests; "known": it has seen the usual header block before, so that they are brief."""
-    connection = Connection(varying=b"grpc-timeout", brief=way != "general")
+    """(what a server says to these bytes, whether its connection is dead). `way`: whether the connection knows
+    single-frame requests; "known": it has seen the usual header block before, so that they are single-frame
+    requests."""
+    connection = Connection(varying=b"grpc-timeout", single_frame=way != "general")
     dead, output = False, b""
     if greeted:
         assert connection.receive(GREETING, 0.0) == []
@@ -101,7 +102,7 @@ def test_goaway_names_the_last_stream_that_was_taken() -> None:
 
 def test_stream_above_announced_limit_is_refused() -> None:
     """RFC 9113, 5.1.2."""
-    connection = Connection(Limits(streams_max=10))
+    connection = Connection(ConnectionLimits(streams_max=10))
     connection.receive(GREETING, 0.0)
     connection.take_output(0)
     connection.receive(b"".join(cases.headers(2 * number + 1) for number in range(11)), 0.0)
@@ -189,7 +190,7 @@ EXAMPLES = {
 def test_header_decoder_decodes_examples_of_rfc_7541(name: str) -> None:
     """Those of C.5 and C.6 have a table of 256 bytes, from which entries fall."""
     expected, *blocks = EXAMPLES[name]
-    decoder = HeaderDecoder(Limits())
+    decoder = HeaderDecoder(ConnectionLimits())
     for number, (fields, block) in enumerate(zip(expected, blocks, strict=True)):
         resized = b"\x3f\xe1\x01" if name in ("C.5", "C.6") and not number else b""
         found = decoder.fields(resized + bytes.fromhex(block))

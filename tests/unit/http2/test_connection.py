@@ -206,7 +206,7 @@ CONNECTION_ERRORS = {
     "data of stream 0": (data(0, b"x"), Code.PROTOCOL_ERROR),
     "data of an idle stream": (data(1, b"x"), Code.PROTOCOL_ERROR),
     "a header block of an even stream": (headers(2), Code.PROTOCOL_ERROR),
-    "a header block of a stream passed over": (headers(5, end=True) + headers(3), Code.PROTOCOL_ERROR),
+    "a header block of a stream skipped": (headers(5, end=True) + headers(3), Code.PROTOCOL_ERROR),
     "a window update of an idle stream": (window_update(1, 5), Code.PROTOCOL_ERROR),
     "a window update of nothing": (window_update(0, 0), Code.PROTOCOL_ERROR),
     "a window above 2^31-1": (window_update(0, 2**31 - 1), Code.FLOW_CONTROL_ERROR),

@@ -9,7 +9,7 @@ from binlog.http2 import frames
 from binlog.http2.events import Data, Failed, Reset
 from binlog.http2.frames import Code
 from binlog.http2.headers import encode_fields, encode_response
-from binlog.http2.limits import Limits
+from binlog.http2.limits import ConnectionLimits
 from binlog.http2.stream import TRANSITIONS, State, Step
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from tests.unit.http2.peer import GREETING, Talk, data, headers, rst, settings, 
 
 HEAD = encode_response(200, b"application/grpc")
 TRAILERS = encode_fields([(b"grpc-status", b"0")])
-SMALL = Limits(stream_window_bytes=100_000, connection_window_bytes=150_000)
+SMALL = ConnectionLimits(stream_window_bytes=100_000, connection_window_bytes=150_000)
 
 
 def sent(talk: Talk, bytes_max: int = 1 << 40) -> dict[int, bytes]:
@@ -199,7 +199,7 @@ def test_stream_states_lead_only_towards_closed() -> None:
 
 def test_padding_is_returned_to_windows_at_once() -> None:
     """Nobody takes it: it is given back at once, on the stream and on the connection."""
-    limits = Limits(stream_window_bytes=64 << 10, connection_window_bytes=128 << 10)
+    limits = ConnectionLimits(stream_window_bytes=64 << 10, connection_window_bytes=128 << 10)
     talk = Talk(limits)
     talk.say(headers(1))
     padded = frames.frame_header(257, frames.DATA, frames.PADDED, 1) + b"\xffx" + bytes(255)
@@ -220,7 +220,7 @@ def test_one_stream_carries_gigabytes_in_both_directions() -> None:
     connection, total = talk.connection, 9 << 28
     talk.say(settings(MAX_FRAME_SIZE=1 << 20, INITIAL_WINDOW_SIZE=4 << 20), window_update(0, 4 << 20), headers(1))
     connection.send_head(1, HEAD)
-    may_send = {0: Limits().connection_window_bytes, 1: Limits().stream_window_bytes}
+    may_send = {0: ConnectionLimits().connection_window_bytes, 1: ConnectionLimits().stream_window_bytes}
     upload, upload_bytes, piece = data(1, bytes(1 << 14)) * 16, 16 << 14, memoryview(bytes(1 << 20))
     queued = uploaded = downloaded = 0
     while downloaded < total or uploaded < total:

@@ -13,7 +13,7 @@ import pytest
 from binlog.http2.connection import Connection
 from binlog.http2.events import Data, Event, Failed, Request, Whole
 from binlog.http2.headers import encode_fields, encode_response
-from binlog.http2.limits import Limits
+from binlog.http2.limits import ConnectionLimits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,19 +23,19 @@ from tests.unit.http2.test_connection import FLOW
 HEAD = encode_response(200, b"application/grpc")
 TRAILERS = encode_fields([(b"grpc-status", b"0")])
 CORPUS = [path.read_bytes() for path in sorted((Path(__file__).parent / "corpus").glob("*.bin"))]
-LIMITS = Limits(streams_max=20, stream_window_bytes=1 << 16, connection_window_bytes=1 << 17)
+LIMITS = ConnectionLimits(streams_max=20, stream_window_bytes=1 << 16, connection_window_bytes=1 << 17)
 
 
 def play(pieces: list[bytes]) -> list[Event]:
-    """Feed two connections, one of which knows brief requests. The events of the other."""
-    brief, general = (play_one(pieces, is_brief=is_brief) for is_brief in (True, False))
-    assert [e for e in brief if isinstance(e, Failed)] == [e for e in general if isinstance(e, Failed)]
+    """Feed two connections, one of which knows single-frame requests. The events of the other."""
+    single_frame, general = (play_one(pieces, is_single_frame=is_single_frame) for is_single_frame in (True, False))
+    assert [e for e in single_frame if isinstance(e, Failed)] == [e for e in general if isinstance(e, Failed)]
     return general
 
 
-def play_one(pieces: list[bytes], *, is_brief: bool) -> list[Event]:
+def play_one(pieces: list[bytes], *, is_single_frame: bool) -> list[Event]:
     """Feed a connection and answer as a server does."""
-    connection = Connection(LIMITS, varying=b"grpc-timeout", brief=is_brief)
+    connection = Connection(LIMITS, varying=b"grpc-timeout", single_frame=is_single_frame)
     found: list[Event] = []
     output = b""
     for piece in pieces:

@@ -6,7 +6,7 @@ import pytest
 from binlog.http2 import headers
 from binlog.http2.frames import ProtocolError
 from binlog.http2.headers import VALUES_MAX, HeaderDecoder, Malformed, encode_fields, encode_response, huffman
-from binlog.http2.limits import Limits
+from binlog.http2.limits import ConnectionLimits
 from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ def encoder(*, table: bool = False) -> Encoder:
 
 
 def decoder() -> HeaderDecoder:
-    return HeaderDecoder(Limits(), b"grpc-timeout")
+    return HeaderDecoder(ConnectionLimits(), b"grpc-timeout")
 
 
 @pytest.mark.parametrize("compressed", [True, False])
@@ -157,7 +157,7 @@ def test_encoded_response_headers_are_decodable(fields: list[tuple[str, str]], s
 
 def test_cached_block_fills_dynamic_table_once_there_is_one() -> None:
     """What it puts into the table may be named by the next block."""
-    decoder = HeaderDecoder(Limits(), b"grpc-timeout")
+    decoder = HeaderDecoder(ConnectionLimits(), b"grpc-timeout")
     static = b"\x83\x86\x44\x01/"  # :method POST, :scheme http, :path / with its place in the table
     known = static + b"\x40\x01a\x01b"
     decoder.request(b"\x20" + known)

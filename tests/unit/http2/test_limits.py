@@ -10,7 +10,7 @@ from binlog.http2 import frames
 from binlog.http2.events import Failed, Request
 from binlog.http2.frames import Code
 from binlog.http2.headers import encode_fields, encode_response
-from binlog.http2.limits import Limits
+from binlog.http2.limits import ConnectionLimits
 
 from tests.unit.http2.peer import REQUEST, Talk, block, data, frame, headers, rst, settings, window_update
 
@@ -102,7 +102,7 @@ def test_resets_of_calls_that_waited_long_are_allowed() -> None:
 
 @pytest.mark.parametrize("how", ["by handlers", "by bytes that nobody takes"])
 def test_streams_above_limit_are_refused_until_others_end(how: str) -> None:
-    talk = Talk(Limits(streams_max=3))
+    talk = Talk(ConnectionLimits(streams_max=3))
     talk.say(settings(INITIAL_WINDOW_SIZE=0))
     for stream_id in (1, 3, 5, 7):
         talk.say(headers(stream_id, end=True))
@@ -151,7 +151,7 @@ def test_header_block_that_decodes_to_huge_size_ends_connection() -> None:
 
 
 def test_late_frames_on_forgotten_streams_reset_streams_only() -> None:
-    talk = Talk(Limits(remembered_streams_max=10))
+    talk = Talk(ConnectionLimits(remembered_streams_max=10))
     for number in range(100):
         talk.say(headers(2 * number + 1))
         talk.connection.send_head(2 * number + 1, HEAD, end=True)
@@ -164,7 +164,7 @@ def test_late_frames_on_forgotten_streams_reset_streams_only() -> None:
 
 def test_connection_memory_is_bounded_for_peer_that_never_ends_streams() -> None:
     """A peer that begins streams, sends what its windows allow, and never ends or reads anything."""
-    limits = Limits(streams_max=200, stream_window_bytes=1 << 16, connection_window_bytes=1 << 18)
+    limits = ConnectionLimits(streams_max=200, stream_window_bytes=1 << 16, connection_window_bytes=1 << 18)
     talk = Talk(limits)
     tracemalloc.start()
     try:
@@ -180,7 +180,7 @@ def test_connection_memory_is_bounded_for_peer_that_never_ends_streams() -> None
 
 def test_data_under_way_to_streams_reset_by_us_is_not_counted_as_flood() -> None:
     """Calls refused for want of room have sent a window's worth each before they know."""
-    talk = Talk(Limits(budget_max=100.0))
+    talk = Talk(ConnectionLimits(budget_max=100.0))
     for number in range(50):
         stream_id = 2 * number + 1
         talk.say(headers(stream_id))

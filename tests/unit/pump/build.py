@@ -14,7 +14,7 @@ from binlog.errors import TimestampUnavailable
 
 from pump.index.checkpoint import FILE_NAME, decode_checkpoint, encode_checkpoint
 from pump.index.leveldb import IndexOptions
-from pump.log.read_progress import LOOK_RECORDS, ReadingProgress
+from pump.log.read_progress import CHECK_RECORDS, ReadingProgress
 from pump.log.record import encode_header
 from pump.store.options import StoreOptions
 from pump.store.store import Store
@@ -104,7 +104,7 @@ class HeldReading(ReadingProgress):
         self.go_on = threading.Event()
 
     def reached(self, records: int, done_bytes: int, fid: int) -> None:
-        if records == 2 * LOOK_RECORDS and not self.reading.is_set():
+        if records == 2 * CHECK_RECORDS and not self.reading.is_set():
             super().reached(records, done_bytes, fid)
             self.reading.set()
             assert self.go_on.wait(120)

@@ -1,4 +1,4 @@
-"""Correctness rule 5, the writer's half: clean-up rollbacks of prewrites whose fate is unknown."""
+"""Correctness rule 5, the writer's half: clean-up rollbacks of prewrites whose result is unknown."""
 
 from __future__ import annotations
 

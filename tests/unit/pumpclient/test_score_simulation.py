@@ -1,4 +1,4 @@
-"""Many writers, the score of our pumps, and time: do writes spread as the pumps can bear them, and stay so?
+"""Many writers, the score of our pumps, and time: are writes distributed as the pumps can bear them, and stay so?
 
 Pumps are queues with a rate of their own. They report every two seconds, each at its own moment, what
 pump/tasks/score.py makes of how long their writes took; writers see nothing else. A rule that sends all writes to the

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from binlog.http2.limits import Limits
+from binlog.http2.limits import ConnectionLimits
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Method, Received
-from binlog.rpc.session import Session, Settings
+from binlog.rpc.session import RpcSession, Settings
 from binlog.rpc.waiting import Waiting
 
-LIMITS = Limits(streams_max=20, stream_window_bytes=1 << 16, connection_window_bytes=1 << 17)
+LIMITS = ConnectionLimits(streams_max=20, stream_window_bytes=1 << 16, connection_window_bytes=1 << 17)
 
 
 class Transport:
@@ -75,11 +75,11 @@ async def _one(request: Buffer) -> Any:
     yield Received(request)
 
 
-async def play(pieces: list[bytes]) -> tuple[bytes | None, bytes, Session]:
+async def play(pieces: list[bytes]) -> tuple[bytes | None, bytes, RpcSession]:
     """(what was handed over to HTTP/1, or None; what was answered by HTTP/2; the connection, which is lost by now)."""
     http1, transport = Http1(), Transport()
     settings = Settings(METHODS, Waiting(), limits=LIMITS, http1=lambda: http1)
-    session = Session(settings, lambda _session: True, lambda _session: None)
+    session = RpcSession(settings, lambda _session: True, lambda _session: None)
     session.connection_made(transport)  # type: ignore[arg-type]
     for piece in pieces:
         if transport.closing:

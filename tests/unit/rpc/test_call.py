@@ -21,7 +21,7 @@ MIB = 1 << 20
 class Link:
     """A connection that takes everything."""
 
-    room = Unlimited()
+    budget = Unlimited()
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_arguments, **_named: 0

@@ -26,9 +26,9 @@ def framed(data: bytes, flags: int = 0) -> bytes:
 
 
 def feed(collector: Collector, data: bytes, cuts: list[int]) -> list[tuple[bytes, bool, object]]:
-    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    pieces = [data[begin:end] for begin, end in itertools.pairwise(places)]
-    return [(bytes(m.data), m.compressed, m.place) for piece in pieces for m in collector.feed(piece)]
+    reservations = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    pieces = [data[begin:end] for begin, end in itertools.pairwise(reservations)]
+    return [(bytes(m.data), m.compressed, m.reservation) for piece in pieces for m in collector.feed(piece)]
 
 
 @given(st.lists(st.tuples(st.binary(max_size=300), st.booleans()), max_size=8), st.lists(st.integers(0, 2500)))

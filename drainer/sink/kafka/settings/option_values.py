@@ -81,6 +81,6 @@ ConnectTimeout = Annotated[Duration, duration("1ms", "596h")]
 TransactionTimeout = Annotated[Duration, duration("1s", "596h")]
 RetryTime = Annotated[Duration, duration("0", _FOREVER)]
 ResolvedInterval = Annotated[Duration, duration("100ms", _FOREVER)]
-LookInterval = Annotated[Duration, duration("1s", _FOREVER)]
+PollInterval = Annotated[Duration, duration("1s", _FOREVER)]
 # Numbers that have no effect, in the range of TiCDC's and the original's type.
 UnusedNumber = Annotated[int, whole_number(-INT64_MAX - 1, INT64_MAX)]

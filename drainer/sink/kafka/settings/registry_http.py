@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from binlog.errors import ConfigError
 
 from drainer.sink.errors import DestinationDown, DestinationRefused
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 
 TIMEOUT_S: Final = 30.0  # of one request
 BODY_BYTES_MAX: Final = 64 << 20
@@ -142,14 +142,14 @@ class RegistryHttp:
         return self._ask("POST", path, json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode())
 
     def _ask(self, method: str, path: str, body: bytes | None) -> Any:
-        patience = Patience(f"schema registry {self.url}", self._wait_s, self._stop)
+        deadline = RetryDeadline(f"schema registry {self.url}", self._wait_s, self._stop)
         while True:
             try:
                 found = self._once(method, path, body)
             except DestinationDown as error:
-                patience.failed(error)
+                deadline.failed(error)
                 continue
-            patience.over()
+            deadline.over()
             return found
 
     def _once(self, method: str, path: str, body: bytes | None) -> Any:

@@ -22,8 +22,8 @@ from drainer.sink.kafka.config import KafkaConfig, PartitionChange, ReplicationC
 from drainer.sink.kafka.settings.connection import KafkaConnectionSection
 from drainer.sink.kafka.settings.option_values import (
     INT16_MAX,
-    LookInterval,
     MessageBytes,
+    PollInterval,
     ResolvedInterval,
     RetryTime,
     Switch,
@@ -159,7 +159,7 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
     )
     slots: Annotated[int, whole_number(1, 200)] = Field(
         16,
-        description="maximum number of writers of a spread batch, which has two for each task that runs at "
+        description="maximum number of writers of a distributed batch, which has two for each task that runs at "
         "the same time; fixed when the control topic is created",
     )
     transaction_timeout: TransactionTimeout = Field(
@@ -194,7 +194,7 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
         description="what to do if a topic has another number of partitions than before: stop: end with an "
         "error; take-up: announce it in all partitions, and continue with the new number",
     )
-    partition_look: LookInterval = Field(
+    partition_look: PollInterval = Field(
         timedelta(seconds=10), description="interval at which the number of partitions is checked"
     )
     open: OldValueSection = Field(default_factory=lambda: OldValueSection.model_validate({}))
@@ -253,7 +253,7 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
             given["output_old_value"] = False
         return ProtocolOptions(protocol=self.protocol, **given)
 
-    def kafka(self, *, spread: bool = True) -> KafkaConfig:
+    def kafka(self, *, distributed: bool = True) -> KafkaConfig:
         registry = self.options().schema_registry
         producer: dict[str, str] = {"compression.type": self.compression}
         if self.required_acks != -1:
@@ -273,7 +273,7 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
             replication_factor=self.replication_factor,
             replication_check=self.replication_check,
             partition_change=self.partition_change,
-            look_s=self.partition_look / _S,
-            spread=spread,
+            poll_s=self.partition_look / _S,
+            distributed=distributed,
             registry=self.registry.access(registry) if registry else None,
         )

@@ -14,15 +14,15 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka.producer import meaning
 from drainer.sink.kafka.topics.missing_replicas import missing_replicas
-from drainer.sink.kafka.transactions.control_records import Place
-from drainer.sink.retry import Patience
+from drainer.sink.kafka.transactions.control_records import KafkaPartition
+from drainer.sink.retry import RetryDeadline
 
 _ANSWER_S: Final = 10.0
 # A marker follows its commit within milliseconds, except on brokers that have just started.
-_LOOK_AGAIN_S_FIRST: Final = 0.002
-_LOOK_AGAIN_S_MAX: Final = 0.2
+_POLL_S_FIRST: Final = 0.002
+_POLL_S_MAX: Final = 0.2
 # The library searches all partitions of a request for each of them: with 3,000 in one that takes most of the time.
-_PLACES_AT_ONCE: Final = 256
+_PARTITIONS_AT_ONCE: Final = 256
 _LATEST: Final = -1  # instead of a timestamp: the end offset
 _NO_ID: Final = str(Uuid(0, 0))
 PARTITIONS_DEFAULT: Final = 3
@@ -148,27 +148,27 @@ class Topics:
         between."""
         return self._setting(topic, "cleanup.policy")
 
-    def ends(self, places: Sequence[Place], *, committed: bool) -> dict[Place, int]:
+    def ends(self, topic_partitions: Sequence[KafkaPartition], *, committed: bool) -> dict[KafkaPartition, int]:
         """Return the end offset of each partition. With `committed`: the last stable offset, where the first open
         transaction begins. Otherwise: the offset after the last record. Partitions that do not exist are left out. A
         partition that is listed, but unknown to a broker that has just started, is queried again: an open transaction
         there must not be overlooked."""
 
-        found: dict[Place, int] = {}
-        for begin in range(0, len(places), _PLACES_AT_ONCE):
-            found |= self._ends_of(places[begin : begin + _PLACES_AT_ONCE], committed=committed)
+        found: dict[KafkaPartition, int] = {}
+        for begin in range(0, len(topic_partitions), _PARTITIONS_AT_ONCE):
+            found |= self._ends_of(topic_partitions[begin : begin + _PARTITIONS_AT_ONCE], committed=committed)
         return found
 
-    def _ends_of(self, places: Sequence[Place], *, committed: bool) -> dict[Place, int]:
-        def ask() -> dict[Place, int]:
+    def _ends_of(self, topic_partitions: Sequence[KafkaPartition], *, committed: bool) -> dict[KafkaPartition, int]:
+        def ask() -> dict[KafkaPartition, int]:
             with self._lock:
                 consumer = self._of_ends.get(committed) or self._made(committed=committed)
                 self._of_ends[committed] = consumer
-            asked = [TopicPartition(*place, _LATEST) for place in places]
+            asked = [TopicPartition(*topic_partition, _LATEST) for topic_partition in topic_partitions]
             try:
                 answers = consumer.offsets_for_times(asked, timeout=_ANSWER_S)
             except KafkaException as error:  # none of them has an answer
-                raise self._without_end(error.args[0], places) from error
+                raise self._without_end(error.args[0], topic_partitions) from error
             refused = [answer for answer in answers if answer.error is not None]
             listed = self._admin.list_topics(timeout=_ANSWER_S).topics if refused else {}
             for answer in refused:
@@ -179,16 +179,18 @@ class Topics:
 
         return self._patiently("asking where partitions end", ask)
 
-    def _without_end(self, error: KafkaError, places: Sequence[Place]) -> Exception:
+    def _without_end(self, error: KafkaError, topic_partitions: Sequence[KafkaPartition]) -> Exception:
         """Return the error to raise when brokers refuse to report end offsets. They do so without a reason while too
         few replicas are in sync; the error is then DestinationDown and names the missing replicas."""
         found: Exception = KafkaException(error)
         if isinstance(meaning(error, ""), DestinationRefused):
             return found
-        why = missing_replicas(self._admin.list_topics(timeout=_ANSWER_S).topics, places)
+        why = missing_replicas(self._admin.list_topics(timeout=_ANSWER_S).topics, topic_partitions)
         return DestinationDown(f"{error.str()}: {why[0]}") if why else found
 
-    def settled(self, places: Sequence[Place], grace_s: float) -> tuple[dict[Place, int], dict[Place, int]]:
+    def settled(
+        self, topic_partitions: Sequence[KafkaPartition], grace_s: float
+    ) -> tuple[dict[KafkaPartition, int], dict[KafkaPartition, int]]:
         """Return the end offset of each partition, and the partitions where a transaction stays open for `grace_s`
         seconds, with the offset at which it begins. If none stays open, the end offsets are of a moment at which every
         transaction that was open at first had ended.
@@ -198,16 +200,26 @@ class Topics:
         fenced off, with the marker missing. And if readers can read up to that offset, such an attempt may still be
         open after it."""
         end_s = time.monotonic() + grace_s
-        still: dict[Place, int] | None = None
-        pause_s = _LOOK_AGAIN_S_FIRST
+        still: dict[KafkaPartition, int] | None = None
+        pause_s = _POLL_S_FIRST
         while True:
-            committed = self.ends(places, committed=True)  # first: a write between the two requests counts as open
-            written = self.ends(places, committed=False)
-            found = {place: at for place, at in committed.items() if at < written.get(place, at)}
-            still = found if still is None else {place: at for place, at in still.items() if found.get(place) == at}
+            committed = self.ends(
+                topic_partitions, committed=True
+            )  # first: a write between the two requests counts as open
+            written = self.ends(topic_partitions, committed=False)
+            found = {
+                topic_partition: at
+                for topic_partition, at in committed.items()
+                if at < written.get(topic_partition, at)
+            }
+            still = (
+                found
+                if still is None
+                else {topic_partition: at for topic_partition, at in still.items() if found.get(topic_partition) == at}
+            )
             if not found or not still or time.monotonic() > end_s or self._stop.wait(pause_s):
                 return written, still
-            pause_s = min(2 * pause_s, _LOOK_AGAIN_S_MAX)
+            pause_s = min(2 * pause_s, _POLL_S_MAX)
 
     def _setting(self, topic: str, name: str) -> str:
         return self._settings_of([ConfigResource(ResourceType.TOPIC, topic)], name)[0]
@@ -251,14 +263,14 @@ class Topics:
 
         self._patiently(f"creating topic {topic}", ask, "Create")
         # A broker answers before all brokers know the topic; the next request may go to one that does not.
-        patience = self._patience(f"creating topic {topic}")
+        deadline = self._deadline(f"creating topic {topic}")
         while not (found := self.counts().get(topic, 0)):
-            patience.failed(DestinationDown(f"topic {topic} was created, and brokers do not list it yet"))
-        patience.over()
+            deadline.failed(DestinationDown(f"topic {topic} was created, and brokers do not list it yet"))
+        deadline.over()
         return found
 
-    def _patience(self, what: str) -> Patience:
-        return Patience(f"kafka {self._address}: {what}", self._retry_for_s, self._stop)
+    def _deadline(self, what: str) -> RetryDeadline:
+        return RetryDeadline(f"kafka {self._address}: {what}", self._retry_for_s, self._stop)
 
     def _made(self, *, committed: bool) -> Consumer:
         level = "read_committed" if committed else "read_uncommitted"
@@ -273,29 +285,29 @@ class Topics:
         self._let_go(last)
 
     def _patiently(self, what: str, ask: Callable[[], T], right: str = "Describe") -> T:
-        patience = self._patience(what)
+        deadline = self._deadline(what)
         while True:
             try:
                 found = ask()
             except KafkaException as error:
                 found_error = error.args[0]
-                if isinstance(refused := meaning(found_error, patience.what, right), DestinationRefused):
+                if isinstance(refused := meaning(found_error, deadline.what, right), DestinationRefused):
                     raise refused from error
                 if found_error.code() >= 0:  # the answer of a broker; the library's own codes are negative
                     self._renew()
-                    patience.failed(DestinationDown(found_error.str()))
+                    deadline.failed(DestinationDown(found_error.str()))
                 else:
-                    self._wait(patience, found_error.str())
+                    self._wait(deadline, found_error.str())
             except TimeoutError:
-                self._wait(patience, "no answer")
+                self._wait(deadline, "no answer")
             except DestinationDown as error:
                 self._renew()
-                patience.failed(error)
+                deadline.failed(error)
             else:
-                patience.over()
+                deadline.over()
                 return found
 
-    def _wait(self, patience: Patience, text: str) -> None:
+    def _wait(self, deadline: RetryDeadline, text: str) -> None:
         """Wait before the next attempt. Raises DestinationRefused if brokers refuse these settings, such as the
         password."""
         reason = self._reason()
@@ -306,12 +318,12 @@ class Topics:
                 "a user (syncer.to.security)?"
             )
         else:
-            refused = meaning(reason, patience.what)
+            refused = meaning(reason, deadline.what)
             if isinstance(refused, DestinationRefused):
                 raise refused
             why = reason.str()
         self._renew()
-        patience.failed(DestinationDown(f"{text}: {why}"))
+        deadline.failed(DestinationDown(f"{text}: {why}"))
 
 
 _REFUSALS: Final = (

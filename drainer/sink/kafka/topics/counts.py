@@ -29,7 +29,7 @@ from drainer.sink.kafka.transactions.control_records import COUNTS_NOTE
 
 _log = get_logger(__name__)
 
-# The max.message.bytes assumed for a topic that was deleted; `look` reports the deletion.
+# The max.message.bytes assumed for a topic that was deleted; `poll` reports the deletion.
 LIMIT_DEFAULT: Final = 1 << 20
 BEHIND_S: Final = 3.0
 _ASK_AGAIN_S: Final = 0.2
@@ -40,7 +40,7 @@ _RULES: Final = "rules"  # and a hash of the rules by which they were dispatched
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PartitionCountChange:
     """A topic that has another number of partitions than is recorded (`found` 0: it was deleted), or that was deleted
     and created again, and then has another id, `id_`."""
 
@@ -65,7 +65,7 @@ class TopicCounts:
         self._generation = 0
         self._ids: dict[str, str] = {}
         self._sent_ts = 0
-        self._looked_s = float("-inf")
+        self._polled_s = float("-inf")
         self._behind_s = behind_s
         self._slotting: PartitionSlotting | None = None
         self._registry = (
@@ -231,13 +231,13 @@ class TopicCounts:
         )
         return crc32(repr(parts).encode())
 
-    def look(self, *, now: bool = False) -> list[Change]:
+    def poll(self, *, now: bool = False) -> list[PartitionCountChange]:
         """Return the topics that have another number of partitions than is recorded, or that were deleted and created
-        again. Brokers are queried at most every `look_s` seconds, unless `now`. Raises DestinationRefused for a deleted
+        again. Brokers are queried at most every `poll_s` seconds, unless `now`. Raises DestinationRefused for a deleted
         topic, and for any change if the configuration says to stop."""
-        if not now and time.monotonic() - self._looked_s < self._config.look_s:
+        if not now and time.monotonic() - self._polled_s < self._config.poll_s:
             return []
-        self._looked_s = time.monotonic()
+        self._polled_s = time.monotonic()
         there = self._there()
         ids = self.admin.ids(self._publication.counts)
         changes = []
@@ -246,7 +246,7 @@ class TopicCounts:
             used = self._used(topic, found) if found else 0
             is_another = topic in self._ids and ids.get(topic, self._ids[topic]) != self._ids[topic]
             if used != recorded or is_another:
-                changes.append(Change(topic, recorded, used, ids[topic] if is_another else ""))
+                changes.append(PartitionCountChange(topic, recorded, used, ids[topic] if is_another else ""))
         gone = [change.topic for change in changes if not change.found]
         if gone:
             raise DestinationRefused(
@@ -269,7 +269,7 @@ class TopicCounts:
             if not missing or time.monotonic() > end_s or self._stop.wait(_ASK_AGAIN_S):
                 return there
 
-    def take_up(self, changes: Sequence[Change]) -> dict[str, Any]:
+    def take_up(self, changes: Sequence[PartitionCountChange]) -> dict[str, Any]:
         """Return the notes that record these changes. Call `taken_up` when they are recorded."""
         counts = {**self._publication.counts, **{change.topic: change.found for change in changes}}
         ids = {**self._ids, **{change.topic: change.id_ for change in changes if change.id_}}
@@ -283,7 +283,7 @@ class TopicCounts:
             self._set({**self._publication.counts, **notes[COUNTS_NOTE]}, self._publication.topic_bytes)
 
 
-def _refusal(change: Change) -> str:
+def _refusal(change: PartitionCountChange) -> str:
     if change.id_:
         return (
             f"topic {change.topic} was deleted and created again: messages that were not read are lost, and new events "

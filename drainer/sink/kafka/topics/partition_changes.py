@@ -39,7 +39,7 @@ def take_up(
     repeated, do nothing. Raises DestinationRefused if the configuration does not allow the change."""
     if topics.may_repeat(commit_ts):
         return
-    changes = topics.look(now=now)
+    changes = topics.poll(now=now)
     if not changes:
         return
     notes, encoder = topics.take_up(changes), topics.publication.encoder

@@ -31,7 +31,7 @@ _OF_EPOCH: Final = re.compile(rb"(\d+)/(position|job/(\d+))")
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class EpochClaim:
     """A driver that took the changefeed over. `id`: random, because a control topic that is deleted and created again
     has the same offsets again."""
 
@@ -48,7 +48,7 @@ class Claim:
 
 Pair = tuple[bytes, bytes | None]
 Owner = tuple[int, str]  # cluster id and changefeed
-Place = tuple[str, int]  # topic and partition
+KafkaPartition = tuple[str, int]  # topic and partition
 
 
 def claim_key(owner: Owner) -> bytes:
@@ -61,13 +61,13 @@ def claim_value(identity: Identity, claim_id: str = "") -> bytes:
     return _json({**asdict(identity), "id": claim_id})
 
 
-def newest_claim(records: Iterable[Record], label: str, owner: Owner | None = None) -> Claim | None:
+def newest_claim(records: Iterable[Record], label: str, owner: Owner | None = None) -> EpochClaim | None:
     """Return the newest claim, or None. `owner`: only claims of this changefeed. Raises DestinationRefused for a claim
     that cannot be parsed."""
     return max(claims(records, label, owner), key=lambda claim: claim.epoch, default=None)
 
 
-def claims(records: Iterable[Record], label: str, owner: Owner | None = None) -> list[Claim]:
+def claims(records: Iterable[Record], label: str, owner: Owner | None = None) -> list[EpochClaim]:
     """Return the last claim of each changefeed, without withdrawn ones. `owner`: only of this changefeed. Raises
     DestinationRefused for a claim that cannot be parsed."""
     last = {record.key: record for record in records if record.key.startswith(CLAIM_PREFIX)}
@@ -75,11 +75,11 @@ def claims(records: Iterable[Record], label: str, owner: Owner | None = None) ->
     return [claim for claim in found if owner is None or claim.owner == owner]
 
 
-def _claim(record: Record, label: str) -> Claim:
+def _claim(record: Record, label: str) -> EpochClaim:
     body = _parsed(record.value, label)
     try:
         id_ = str(body["id"])
-        return Claim(record.offset, int(body["cluster_id"]), str(body["changefeed"]), str(body["node_id"]), id_)
+        return EpochClaim(record.offset, int(body["cluster_id"]), str(body["changefeed"]), str(body["node_id"]), id_)
     except (KeyError, TypeError, ValueError) as error:
         raise _foreign(label, repr(error)) from error
 

@@ -39,14 +39,14 @@ from drainer.sink.kafka.topics.replicas import check_existing, check_new
 from drainer.sink.kafka.transactions.claims import Claims
 from drainer.sink.kafka.transactions.control_records import (
     POSITION_PARTITION,
+    KafkaPartition,
     Owner,
-    Place,
     changed,
     document_of,
     taken,
 )
 from drainer.sink.position import Stored
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 
 _INIT_AT_ONCE: Final = 8
 
@@ -57,16 +57,16 @@ class Transaction:
     """Send the messages of one transaction and hold its changed state in `store`. `sent`: how many messages were
     sent."""
 
-    def __init__(self, store: DocumentPositionStore, producer: Producer, patience: Patience) -> None:
+    def __init__(self, store: DocumentPositionStore, producer: Producer, deadline: RetryDeadline) -> None:
         self.store = store
         self.sent = 0
         self._last: list[tuple[str, int, Sequence[Message]]] = []
         self._producer = producer
-        self._patience = patience
+        self._deadline = deadline
 
     def send(self, topic: str, partition: int, messages: Iterable[Message]) -> None:
         """Send messages in this order."""
-        self.sent += self._producer.send(topic, partition, messages, self._patience)
+        self.sent += self._producer.send(topic, partition, messages, self._deadline)
 
     def send_last(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
         """Send messages after everything else. Without transactions: after the position, because rows must not be
@@ -118,26 +118,26 @@ class Driver:
         """Return the committed state. Callers must not change it."""
         return self._document
 
-    def patience(self, what: str) -> Patience:
-        return Patience(f"{self.label}: {what}", self._config.retry_for_s, self._stop)
+    def deadline(self, what: str) -> RetryDeadline:
+        return RetryDeadline(f"{self.label}: {what}", self._config.retry_for_s, self._stop)
 
     def start(self, create: Callable[[], Document]) -> bool:
         """Take the changefeed over. Return True if no position existed; `create` then returns the first one.
 
         Raises DestinationRefused, Fenced if another driver takes over meanwhile, DestinationDown."""
         self.slots = self._control_slots()
-        patience = self.patience("taking over")
-        self.epoch = self._claims.take(patience)
+        deadline = self.deadline("taking over")
+        self.epoch = self._claims.take(deadline)
         crash_point("kafka.claimed")
         if self._config.exactly_once:
             self._settle_slots()
-        self.session(patience)
+        self.session(deadline)
         if self._config.exactly_once:
             self.wait_until_ended(self._control())
         fresh = self._document.stored is None
         document = create() if fresh else self._document
-        self._put(taken(document, self.epoch, self._identity.node_id), patience)
-        patience.over()
+        self._put(taken(document, self.epoch, self._identity.node_id), deadline)
+        deadline.over()
         return fresh
 
     def _control_slots(self) -> int:
@@ -165,38 +165,38 @@ class Driver:
         initialised by a producer of its own."""
 
         def settle(slot: int) -> None:
-            patience = self.patience(f"settling slot {slot}")
+            deadline = self.deadline(f"settling slot {slot}")
             while True:
                 producer = new_producer(self._config, self._config.slot_id(slot))
                 try:
-                    producer.init(self._config.control_topic, patience)
-                    patience.over()
+                    producer.init(self._config.control_topic, deadline)
+                    deadline.over()
                     return
                 except ProducerLost as error:
-                    patience.failed(error)
+                    deadline.failed(error)
                 finally:
                     producer.drop()
 
         with ThreadPoolExecutor(_INIT_AT_ONCE) as pool:
             list(pool.map(settle, range(self.slots)))
 
-    def wait_until_ended(self, places: Sequence[Place]) -> dict[Place, int]:
+    def wait_until_ended(self, topic_partitions: Sequence[KafkaPartition]) -> dict[KafkaPartition, int]:
         """Wait until no transaction is open in these partitions, and return their end offsets. Transactions of writers
         that were killed are ended before, by initialising their transactional ids. Raises DestinationDown with the
         command that ends the transaction if it stays open for retry-for."""
-        patience = self.patience("waiting for the end of an open transaction")
+        deadline = self.deadline("waiting for the end of an open transaction")
         while True:
-            ends, open_at = self._topics.settled(places, self._config.grace_s)
+            ends, open_at = self._topics.settled(topic_partitions, self._config.grace_s)
             if not open_at:
-                patience.over()
+                deadline.over()
                 return ends
-            patience.failed(DestinationDown(open_transactions_text(open_at, self._config.address)))
+            deadline.failed(DestinationDown(open_transactions_text(open_at, self._config.address)))
 
-    def _control(self) -> list[Place]:
+    def _control(self) -> list[KafkaPartition]:
         """Return the partitions of the control topic."""
         return [(self._config.control_topic, partition) for partition in range(1 + self.slots)]
 
-    def session(self, patience: Patience) -> Producer:
+    def session(self, deadline: RetryDeadline) -> Producer:
         """Return the producer. If the former one was lost, create a new one and read the position again, as long as the
         newest claim is still ours. Raises ProducerLost, Fenced, PositionMoved."""
         if self._producer is None:
@@ -204,10 +204,10 @@ class Driver:
             producer = new_producer(self._config, self._config.driver_id, self.batch_bytes)
             try:
                 if self._config.exactly_once:
-                    producer.init(self._config.control_topic, patience)
+                    producer.init(self._config.control_topic, deadline)
                 crash_point("kafka.initialised")
-                end = self._reader.settled_end(POSITION_PARTITION, patience)
-                records = self._reader.committed(POSITION_PARTITION, patience)
+                end = self._reader.settled_end(POSITION_PARTITION, deadline)
+                records = self._reader.committed(POSITION_PARTITION, deadline)
                 self._claims.check(records)
                 self._document = self._not_older(document_of(records, self.label))
             except BaseException:
@@ -233,85 +233,85 @@ class Driver:
         """Return the end offset of each partition of the control topic. While these offsets stay the same, nothing was
         written there and no other driver has taken over. Raises Fenced if another driver has: its earlier records would
         otherwise pass for this driver's."""
-        patience = self.patience("asking where the control topic ends")
+        deadline = self.deadline("asking where the control topic ends")
         control = self._control()
         while gone := set(control) - (found := self.wait_until_ended(control)).keys():
             topic, partition = min(gone)
-            patience.failed(DestinationDown(f"partition {partition} of topic {topic} was not found"))
+            deadline.failed(DestinationDown(f"partition {partition} of topic {topic} was not found"))
         end = found[control[POSITION_PARTITION]]
         if end != self._position_end:
-            self._claims.look(patience)
+            self._claims.poll(deadline)
             if self._config.exactly_once:
                 self._position_end = end
-        patience.over()
-        return tuple(found[place] for place in control)
+        deadline.over()
+        return tuple(found[topic_partition] for topic_partition in control)
 
     def transact(self, what: str, body: Body, done: Done) -> bool:
         """Run `body` in a transaction, repeatedly until one is committed. Return True if an attempt whose answer was
         lost turns out to be committed, which `done` decides from the position. Raises what `body` raises; nothing of
         the transaction is committed then."""
-        patience = self.patience(what)
+        deadline = self.deadline(what)
         uncertain = False
         while True:
             try:
-                producer = self.session(patience)
+                producer = self.session(deadline)
                 if uncertain and self._document.stored is not None and done(self._document.stored):
-                    patience.over()
+                    deadline.over()
                     return True
                 uncertain = False
                 store = DocumentPositionStore(deepcopy(self._document), self.label)
                 producer.begin()
                 try:
-                    transaction = Transaction(store, producer, patience)
+                    transaction = Transaction(store, producer, deadline)
                     body(transaction)
                     uncertain = True
-                    self._finish(producer, transaction, patience)
+                    self._finish(producer, transaction, deadline)
                 except ProducerLost:
                     raise
                 except BaseException:
-                    self._given_up(producer, patience)
+                    self._given_up(producer, deadline)
                     raise
-                patience.over()
+                deadline.over()
                 return False
             except ProducerLost as error:
                 _log.info("the driver's transaction failed and is tried again", what=what, why=str(error))
                 self.lose()
-                patience.failed(error)
+                deadline.failed(error)
 
-    def _finish(self, producer: Producer, transaction: Transaction, patience: Patience) -> None:
+    def _finish(self, producer: Producer, transaction: Transaction, deadline: RetryDeadline) -> None:
         """Send the held-back messages and the position, and commit. Without transactions: all messages are acknowledged
         before the position is written, and the position before the held-back messages are sent."""
         once, after = self._config.exactly_once, transaction.store.document
         if once:
             transaction.send_the_last()
         else:
-            producer.flush(patience)
+            producer.flush(deadline)
             if transaction.sent:
                 crash_point("kafka.rows_acknowledged")
-            self._claims.look(patience)
+            self._claims.poll(deadline)
         pairs = [Message(key, value, 0, 0) for key, value in changed(self._document, after)]
-        producer.send(self._config.control_topic, POSITION_PARTITION, pairs, patience)
-        producer.flush(patience)
+        producer.send(self._config.control_topic, POSITION_PARTITION, pairs, deadline)
+        producer.flush(deadline)
         crash_point("sink.before_commit")
-        producer.commit(patience)
+        producer.commit(deadline)
         if pairs and self._position_end >= 0:
             self._position_end += len(pairs) + 1  # the commit marker
         self._document = after
         crash_point("sink.after_commit")
         if not once:
             transaction.send_the_last()
-            producer.flush(patience)
+            producer.flush(deadline)
 
-    def _given_up(self, producer: Producer, patience: Patience) -> None:
+    def _given_up(self, producer: Producer, deadline: RetryDeadline) -> None:
         """Abort what the body has sent. If that fails, the next producer aborts it."""
         self._position_end = -1
         try:
-            producer.abort(patience)
+            producer.abort(deadline)
         except BaseException as error:  # noqa: BLE001  the first error is the one to report
             _log.info("the driver's transaction could not be aborted; the next producer aborts it", why=str(error))
             self.lose()
 
-    def _put(self, document: Document, patience: Patience) -> None:
+    def _put(self, document: Document, deadline: RetryDeadline) -> None:
         """Write the complete state under the new epoch."""
 
         def put(transaction: Transaction) -> None:

@@ -11,7 +11,7 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.partition import PartitionType
 
 from drainer.schema.steps import Ddl
-from drainer.sink.mysql.connection import Session
+from drainer.sink.mysql.connection import ServerSession
 
 _TAKES_ROWS: Final = frozenset(
     {ActionType.TRUNCATE_TABLE_PARTITION, ActionType.EXCHANGE_TABLE_PARTITION, ActionType.DROP_TABLE_PARTITION}
@@ -23,7 +23,7 @@ _METHODS: Final = {
 }
 
 
-def other_kind(session: Session, step: Ddl) -> str:
+def other_kind(session: ServerSession, step: Ddl) -> str:
     """Why the partition of this name has other rows here than upstream, '' if no difference is known."""
     if step.rewritten or step.job.type not in _TAKES_ROWS or session.flavour == "tidb":
         return ""

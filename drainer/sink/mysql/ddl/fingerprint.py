@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, TypedDict
 
-from drainer.sink.mysql.connection import ServerError, Session
+from drainer.sink.mysql.connection import ServerError, ServerSession
 from drainer.sink.mysql.rows.statements import qualified, quote
 
 _ACCESS_DENIED: Final = frozenset({1044, 1142, 1227})
@@ -28,7 +28,7 @@ class Fingerprint(TypedDict):
     ids: dict[str, int] | None
 
 
-def take(session: Session, schemas: Sequence[str], tables: Sequence[Name]) -> Fingerprint:
+def take(session: ServerSession, schemas: Sequence[str], tables: Sequence[Name]) -> Fingerprint:
     """Read the fingerprint of these databases and tables."""
     shown = {f"{schema}.": _show(session, b"DATABASE " + quote(schema)) for schema in schemas}
     for schema, table in tables:
@@ -36,7 +36,7 @@ def take(session: Session, schemas: Sequence[str], tables: Sequence[Name]) -> Fi
     return Fingerprint(shown=shown, ids=_ids(session, tables))
 
 
-def _show(session: Session, what: bytes) -> str:
+def _show(session: ServerSession, what: bytes) -> str:
     try:
         # Counters move without a DDL, some servers forget them, and setting one again does no harm.
         return _COUNTER.sub("", session.show_create(what))
@@ -46,7 +46,7 @@ def _show(session: Session, what: bytes) -> str:
         return ""
 
 
-def _ids(session: Session, tables: Sequence[Name]) -> dict[str, int] | None:
+def _ids(session: ServerSession, tables: Sequence[Name]) -> dict[str, int] | None:
     if not tables:
         return {}
     try:
@@ -59,7 +59,7 @@ def _ids(session: Session, tables: Sequence[Name]) -> dict[str, int] | None:
         raise
 
 
-def _innodb_ids(session: Session, tables: Sequence[Name]) -> dict[str, int]:
+def _innodb_ids(session: ServerSession, tables: Sequence[Name]) -> dict[str, int]:
     source = b"INNODB_SYS_TABLES" if session.flavour == "mariadb" else b"INNODB_TABLES"
     tests = []
     for schema, table in tables:
@@ -73,7 +73,7 @@ def _innodb_ids(session: Session, tables: Sequence[Name]) -> dict[str, int]:
     return {str(name): int(table_id or 0) for name, table_id in rows}
 
 
-def _tidb_ids(session: Session, tables: Sequence[Name]) -> dict[str, int]:
+def _tidb_ids(session: ServerSession, tables: Sequence[Name]) -> dict[str, int]:
     names = b",".join(b"(%s,%s)" % (session.literal(s), session.literal(t)) for s, t in tables)
     own = session.query(
         b"SELECT CONCAT(TABLE_SCHEMA,'/',TABLE_NAME), TIDB_TABLE_ID FROM information_schema.TABLES"

@@ -24,7 +24,7 @@ _HARMLESS: Final = re.compile(r"\s*(?:TRUNCATE\b|DROP\s+TABLE\s+IF\s+EXISTS\b)",
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class JobPlan:
     """Everything needed to run, verify or finish a job, as JSON in its mark.
 
     `instead`: what runs in place of all statements when one is refused with an error of `instead_codes` (empty: with
@@ -57,14 +57,14 @@ class Plan:
         """Emptying a table or dropping it again does no harm."""
         return bool(_HARMLESS.match(self.sql[self.statement]))
 
-    def begun(self, before: Fingerprint) -> Plan:
+    def begun(self, before: Fingerprint) -> JobPlan:
         return replace(self, before=before)
 
     def text(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @staticmethod
-    def parse(text: str) -> Plan:
+    def parse(text: str) -> JobPlan:
         fields = json.loads(text)
         fields["sql"] = tuple(fields["sql"])
         instead = fields["instead"]
@@ -72,10 +72,10 @@ class Plan:
         fields["instead_codes"] = tuple(fields["instead_codes"])
         fields["schemas"] = tuple(fields["schemas"])
         fields["tables"] = tuple((schema, table) for schema, table in fields["tables"])
-        return Plan(**fields)
+        return JobPlan(**fields)
 
 
-def plan_of(step: Ddl, server: Server, *, may_exist: bool) -> Plan:
+def plan_of(step: Ddl, server: Server, *, may_exist: bool) -> JobPlan:
     """The step's statements for the destination. Logs differences from upstream."""
     zone = session_context.zone(step)
     dialect = server.dialect(zone)
@@ -86,7 +86,7 @@ def plan_of(step: Ddl, server: Server, *, may_exist: bool) -> Plan:
         _log.info("DDL affects nothing in the destination; nothing to run", job=step.job.id, query=step.query)
     after = tuple(session_context.fills(step, server)) if made.sql else ()
     names = (*step.touched_names, *made.tables)
-    return Plan(
+    return JobPlan(
         job_id=step.job.id,
         kind=int(step.job.type),
         commit_ts=step.commit_ts,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from drainer.sink.mysql.connection import ServerError, Session
+from drainer.sink.mysql.connection import ServerError, ServerSession
 
 # No PROCESS privilege, or no such information_schema table.
 _NOT_TOLD = frozenset({1044, 1109, 1115, 1142, 1146, 1227})
@@ -65,7 +65,7 @@ class Facts:
         return "it has CHECK constraints, which get new names" if table.lower() in self.checked else ""
 
 
-def facts(session: Session, schema: str, tables: Iterable[str]) -> Facts:
+def facts(session: ServerSession, schema: str, tables: Iterable[str]) -> Facts:
     """Ask the server about these tables."""
     where = session.literal(schema)
     names = b",".join(session.literal(table) for table in tables)
@@ -91,7 +91,7 @@ def facts(session: Session, schema: str, tables: Iterable[str]) -> Facts:
     )
 
 
-def _foreign_keys(session: Session, schema: str) -> Iterable[ForeignKey]:
+def _foreign_keys(session: ServerSession, schema: str) -> Iterable[ForeignKey]:
     if not _may_have_keys(session, schema):
         return
     where = session.literal(schema)
@@ -104,7 +104,7 @@ def _foreign_keys(session: Session, schema: str) -> Iterable[ForeignKey]:
         yield ForeignKey(str(name), (str(child_schema), str(child)), (str(parent_schema), str(parent)))
 
 
-def _may_have_keys(session: Session, schema: str) -> bool:
+def _may_have_keys(session: ServerSession, schema: str) -> bool:
     """InnoDB's own list is fast; the standard view opens every table of the server."""
     source = b"INNODB_SYS_FOREIGN" if session.flavour == "mariadb" else b"INNODB_FOREIGN"
     path = b"LOWER(CONVERT(CONCAT(CAST(CONVERT(%s USING filename) AS BINARY),'/') USING utf8mb4))"

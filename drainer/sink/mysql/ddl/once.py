@@ -13,7 +13,7 @@ from typing import Protocol, Self, TypeVar
 
 from binlog.runtime.crashpoint import crash_point
 
-from drainer.sink.mysql.connection import Session
+from drainer.sink.mysql.connection import ServerSession
 from drainer.sink.mysql.ddl import fingerprint
 from drainer.sink.mysql.ddl.fingerprint import Fingerprint, Name
 
@@ -39,7 +39,7 @@ class Statements(Protocol):
 _S = TypeVar("_S", bound=Statements)
 
 
-def run_marked(session: Session, ddl: _S, mark: Callable[[_S], None], execute: Callable[[_S], _S]) -> _S:
+def run_marked(session: ServerSession, ddl: _S, mark: Callable[[_S], None], execute: Callable[[_S], _S]) -> _S:
     """Run the next statement. `mark`: stores the DDL, durably; `execute`: returns the DDL after the statement."""
     marked = ddl.begun(fingerprint.take(session, ddl.schemas, ddl.tables))
     crash_point("sink.ddl_before_mark")
@@ -50,7 +50,7 @@ def run_marked(session: Session, ddl: _S, mark: Callable[[_S], None], execute: C
     return after
 
 
-def has_run(session: Session, ddl: Statements, *, undoes_itself: bool) -> bool | None:
+def has_run(session: ServerSession, ddl: Statements, *, undoes_itself: bool) -> bool | None:
     """Return whether the next statement has run, which was begun. `undoes_itself`: a second run would undo the first
     one. None: it is not known, and the statement undoes itself. False may also mean that it is not known, and that a
     second run does no harm."""

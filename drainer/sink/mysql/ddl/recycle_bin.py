@@ -11,7 +11,7 @@ from binlog.runtime.log import get_logger
 from drainer.sink import recycle_names
 from drainer.sink.base import Identity
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import Retry, ServerError, Session
+from drainer.sink.mysql.connection import Retry, ServerError, ServerSession
 from drainer.sink.mysql.rows.statements import qualified, quote
 from drainer.sink.recycle_names import Kept
 
@@ -37,7 +37,7 @@ class RecycleBin:
     def name_for(self, *, commit_ts: int, job_id: int, table_id: int, table: str) -> str:
         return recycle_names.name_for(self._tag, commit_ts=commit_ts, job_id=job_id, table_id=table_id, table=table)
 
-    def prepare(self, session: Session) -> bool:
+    def prepare(self, session: ServerSession) -> bool:
         """Create the schema; False, with a log line, if the user lacks the privilege."""
         try:
             session.execute(b"CREATE DATABASE IF NOT EXISTS " + quote(self.schema))
@@ -46,7 +46,7 @@ class RecycleBin:
             return False
         return True
 
-    def look(self, session: Session) -> list[Kept]:
+    def look(self, session: ServerSession) -> list[Kept]:
         """The changefeed's tables in the bin, read from the server."""
         text = b"SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA=" + session.literal(self.schema)
         self._kept = recycle_names.kept(self._tag, (str(row[0]) for row in session.query(text)))
@@ -56,7 +56,7 @@ class RecycleBin:
         """Whether a table there has expired, as of the last `look`."""
         return bool(self._kept) and self._kept[0].is_expired(position_ts, self._keep_ms)
 
-    def purge(self, session: Session, position_ts: int) -> None:
+    def purge(self, session: ServerSession, position_ts: int) -> None:
         """Drop expired tables. A table that is in use, or that the server refuses to drop, remains until the next
         start."""
         expired = [table for table in self.look(session) if table.is_expired(position_ts, self._keep_ms)]
@@ -69,7 +69,7 @@ class RecycleBin:
             session.execute(b"SET SESSION lock_wait_timeout=%d" % int(waited or 0))
         self._kept = [table for table in self._kept if table not in expired]
 
-    def _drop(self, session: Session, table: Kept) -> None:
+    def _drop(self, session: ServerSession, table: Kept) -> None:
         try:
             session.execute(b"DROP TABLE IF EXISTS " + qualified(self.schema, table.name))
             _log.info("table deleted from the recycle bin", table=table.name, job_id=table.job_id)

@@ -6,7 +6,7 @@
     FLASHBACK       RENAME back, under the name upstream gave it; then its views and foreign keys
 
 After every statement the bin's table either exists or does not, so a crash is resolved as for any DDL (rule 18: an
-interrupted DDL runs once). `Plan.instead`: the statements to run if a table cannot be moved: upstream's own text.
+interrupted DDL runs once). `JobPlan.instead`: the statements to run if a table cannot be moved: upstream's own text.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from drainer.ddl.mysql_objects import create_database, create_view
 from drainer.ddl.mysql_tables import foreign_key_statements
 from drainer.schema.steps import Ddl, Located
 from drainer.sink.errors import DestinationError
-from drainer.sink.mysql.connection import ServerError, Session
-from drainer.sink.mysql.ddl.job_plan import Plan
+from drainer.sink.mysql.connection import ServerError, ServerSession
+from drainer.sink.mysql.ddl.job_plan import JobPlan
 from drainer.sink.mysql.ddl.movable_tables import Facts, facts
 from drainer.sink.mysql.ddl.recycle_bin import RecycleBin
 from drainer.sink.mysql.ddl.server import Server
@@ -44,7 +44,7 @@ def concerns(step: Ddl) -> bool:
     return not step.rewritten and step.job.type in (_AWAY | _BACK)
 
 
-def through_bin(session: Session, bin_: RecycleBin, step: Ddl, plan: Plan, server: Server) -> Plan:
+def through_bin(session: ServerSession, bin_: RecycleBin, step: Ddl, plan: JobPlan, server: Server) -> JobPlan:
     """The plan through the bin; `plan` itself if the bin is not used or no table can be moved. Raises NotInBin."""
     if step.job.type in _BACK:
         return _bring_back(session, bin_, step, plan, server)
@@ -60,11 +60,11 @@ def through_bin(session: Session, bin_: RecycleBin, step: Ddl, plan: Plan, serve
         return plan
 
 
-def _name(bin_: RecycleBin, plan: Plan, table: Located) -> str:
+def _name(bin_: RecycleBin, plan: JobPlan, table: Located) -> str:
     return bin_.name_for(commit_ts=plan.commit_ts, job_id=plan.job_id, table_id=table.table_id, table=table.name)
 
 
-def _movable(plan: Plan, known: Facts, tables: Iterable[Located], *, whole: bool) -> list[Located]:
+def _movable(plan: JobPlan, known: Facts, tables: Iterable[Located], *, whole: bool) -> list[Located]:
     found = []
     for table in tables:
         why = known.stays(table.name, with_schema=whole)
@@ -77,7 +77,9 @@ def _movable(plan: Plan, known: Facts, tables: Iterable[Located], *, whole: bool
     return found
 
 
-def _put_away(session: Session, bin_: RecycleBin, plan: Plan, gone: Sequence[Located], *, whole: bool) -> Plan:
+def _put_away(
+    session: ServerSession, bin_: RecycleBin, plan: JobPlan, gone: Sequence[Located], *, whole: bool
+) -> JobPlan:
     known = facts(session, gone[0].schema, [table.name for table in gone])
     moved = _movable(plan, known, gone, whole=whole)
     if not moved:
@@ -103,7 +105,7 @@ def _put_away(session: Session, bin_: RecycleBin, plan: Plan, gone: Sequence[Loc
     )
 
 
-def _truncate(session: Session, bin_: RecycleBin, plan: Plan, table: Located) -> Plan:
+def _truncate(session: ServerSession, bin_: RecycleBin, plan: JobPlan, table: Located) -> JobPlan:
     known = facts(session, table.schema, [table.name])
     why = known.no_twin(table.name)
     if why:
@@ -126,7 +128,7 @@ def _truncate(session: Session, bin_: RecycleBin, plan: Plan, table: Located) ->
     )
 
 
-def _bring_back(session: Session, bin_: RecycleBin, step: Ddl, plan: Plan, server: Server) -> Plan:
+def _bring_back(session: ServerSession, bin_: RecycleBin, step: Ddl, plan: JobPlan, server: Server) -> JobPlan:
     back = [c.after for c in step.changes if c.after is not None]
     there = bin_.look(session)
     found = [(table, latest(there, table.table_id)) for table in back if not table.info.is_view]
@@ -162,7 +164,7 @@ def _bring_back(session: Session, bin_: RecycleBin, step: Ddl, plan: Plan, serve
     )
 
 
-def _are_there(session: Session, plan: Plan, tables: Sequence[Located]) -> bool:
+def _are_there(session: ServerSession, plan: JobPlan, tables: Sequence[Located]) -> bool:
     """Whether the tables exist: the job may have begun before the destination's first copy was taken."""
     if not plan.may_exist:
         return False

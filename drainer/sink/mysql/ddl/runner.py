@@ -21,9 +21,9 @@ from binlog.tidb.job import ActionType
 
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, DdlUndecided
-from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession
 from drainer.sink.mysql.ddl import destination_partitions, once, recycle_plan, session_context
-from drainer.sink.mysql.ddl.job_plan import Plan, plan_of
+from drainer.sink.mysql.ddl.job_plan import JobPlan, plan_of
 from drainer.sink.mysql.ddl.recycle_bin import RecycleBin
 from drainer.sink.mysql.ddl.server import Server
 from drainer.sink.mysql.ddl.translate import CREATES, why_not
@@ -67,7 +67,7 @@ class DdlRunner:
 
     def run(self, step: Ddl, *, may_exist: bool) -> None:
         """Run all statements of a step and move the position. See base.Sink.ddl."""
-        patience = self._driver.patience(f"DDL job {step.job.id} in {self._driver.changefeed.label}")
+        deadline = self._driver.deadline(f"DDL job {step.job.id} in {self._driver.changefeed.label}")
         lost = False
         while True:
             try:
@@ -78,12 +78,12 @@ class DdlRunner:
                     self._finish(self._plan(step, may_exist=may_exist))
                 else:
                     self._run_from(self._plan_through_bin(step, may_exist=may_exist))
-                patience.over()
+                deadline.over()
                 return
             except (ConnectionLost, Retry) as error:
                 lost = True
                 self._driver.lose()
-                patience.failed(error)
+                deadline.failed(error)
 
     def settle(self) -> tuple[int, ...]:
         """Find out whether a job that a crash interrupted took effect, and finish it if it did.
@@ -92,7 +92,7 @@ class DdlRunner:
         session = self._driver.session()
         settled: list[int] = []
         for mark in self._driver.store(session).open_jobs():
-            plan = Plan.parse(mark.plan)
+            plan = JobPlan.parse(mark.plan)
             if mark.state == "rerun" or not self._happened(session, plan):
                 if plan.statement == 0 and not plan.may_repeat:
                     self._forget(mark.job_id)
@@ -106,7 +106,7 @@ class DdlRunner:
             )
         return tuple(settled)
 
-    def _happened(self, session: Session, plan: Plan) -> bool:
+    def _happened(self, session: ServerSession, plan: JobPlan) -> bool:
         if plan.before is None or plan.may_repeat:
             return False
         found = once.has_run(session, plan, undoes_itself=plan.kind in _TRAVELLING)
@@ -114,7 +114,7 @@ class DdlRunner:
             raise self._undecided(plan)
         return found
 
-    def _undecided(self, plan: Plan) -> DdlUndecided:
+    def _undecided(self, plan: JobPlan) -> DdlUndecided:
         place = (
             f"{self._driver.changefeed.table('drainer_ddl').decode()} WHERE {self._driver.changefeed.where.decode()}"
         )
@@ -126,7 +126,7 @@ class DdlRunner:
             job_id=plan.job_id,
         )
 
-    def _plan(self, step: Ddl, *, may_exist: bool) -> Plan:
+    def _plan(self, step: Ddl, *, may_exist: bool) -> JobPlan:
         server = self._server()
         if server.is_tidb and step.job.type in CREATES:
             server = replace(server, database_collation=self._database_collation(step.schema))
@@ -135,7 +135,7 @@ class DdlRunner:
     def _server(self) -> Server:
         return Server(self._driver.session().flavour, self._known_collations())
 
-    def _plan_through_bin(self, step: Ddl, *, may_exist: bool) -> Plan:
+    def _plan_through_bin(self, step: Ddl, *, may_exist: bool) -> JobPlan:
         """Raises DdlFailed for a job that no destination can run."""
         plan = self._plan(step, may_exist=may_exist)
         session = self._driver.session()
@@ -149,7 +149,7 @@ class DdlRunner:
         except recycle_plan.NotInBin as error:
             raise self._failed(plan, str(error)) from error
 
-    def _run_from(self, plan: Plan) -> None:
+    def _run_from(self, plan: JobPlan) -> None:
         """Every statement from plan.statement on, each with its own mark before it."""
         while plan.statement < len(plan.sql):
             session = self._driver.session()
@@ -161,16 +161,16 @@ class DdlRunner:
         self._finish(plan)
         crash_point("sink.after_mark")
 
-    def _step(self, session: Session, plan: Plan) -> Plan:
+    def _step(self, session: ServerSession, plan: JobPlan) -> JobPlan:
         if self._execute(session, plan):
             return replace(plan, statement=plan.statement + 1)
         return replace(plan, sql=plan.instead or (), instead=None, instead_codes=(), statement=0)
 
-    def _change_rows(self, session: Session, plan: Plan) -> None:
+    def _change_rows(self, session: ServerSession, plan: JobPlan) -> None:
         """A statement on rows, from an operator's ddl-rewrite: no table definition shows whether it ran, but it can
         share a transaction with its mark."""
 
-        def body(session: Session) -> None:
+        def body(session: ServerSession) -> None:
             self._driver.store(session).hold(self._driver.epoch)
             self._execute(session, plan)
             self._write(session, replace(plan, statement=plan.statement + 1), "running")
@@ -183,7 +183,7 @@ class DdlRunner:
             self._forget(plan.job_id)  # the rollback restored the mark that _execute had removed
             raise
 
-    def _execute(self, session: Session, plan: Plan) -> bool:
+    def _execute(self, session: ServerSession, plan: JobPlan) -> bool:
         """Run one statement. False: it was refused, and `plan.instead` must be run."""
         text = plan.sql[plan.statement]
         try:
@@ -204,7 +204,7 @@ class DdlRunner:
                 session.execute(b"SET timestamp=DEFAULT")
         return True
 
-    def _set_zone(self, session: Session, plan: Plan) -> None:
+    def _set_zone(self, session: ServerSession, plan: JobPlan) -> None:
         try:
             session.execute(b"SET time_zone=" + session.literal(plan.zone))
         except ServerError as error:
@@ -214,7 +214,7 @@ class DdlRunner:
             )
             session.execute(b"SET time_zone=" + session.literal(offset))
 
-    def _refused(self, plan: Plan, error: ServerError) -> bool:
+    def _refused(self, plan: JobPlan, error: ServerError) -> bool:
         """After a refusal. True: continue with the next statement; False: with `plan.instead`. Raises DdlFailed."""
         if plan.instead is not None and (not plan.instead_codes or error.code in plan.instead_codes):
             _log.warning(
@@ -239,7 +239,7 @@ class DdlRunner:
         self._forget(plan.job_id)
         raise self._failed(plan, str(error)) from error
 
-    def _failed(self, plan: Plan, why: str) -> DdlFailed:
+    def _failed(self, plan: JobPlan, why: str) -> DdlFailed:
         text = plan.sql[plan.statement] if plan.statement < len(plan.sql) else ""
         return DdlFailed(
             f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) failed in {self._driver.changefeed.label}: {why}\n"
@@ -250,25 +250,25 @@ class DdlRunner:
             commit_ts=plan.commit_ts,
         )
 
-    def _report_warnings(self, session: Session, plan: Plan) -> None:
+    def _report_warnings(self, session: ServerSession, plan: JobPlan) -> None:
         if session.warning_count:
             for level, code, message in session.warnings():
                 if level != "Note":
                     _log.warning("DDL warning", job=plan.job_id, level=level, code=code, message=message)
 
-    def _mark(self, session: Session, plan: Plan) -> None:
-        def body(session: Session) -> None:
+    def _mark(self, session: ServerSession, plan: JobPlan) -> None:
+        def body(session: ServerSession) -> None:
             self._driver.store(session).hold(self._driver.epoch)
             self._write(session, plan, "running")
 
         run_transaction(session, body, self._what(plan), before="sink.ddl_mark_commit", after="sink.ddl_mark_committed")
 
-    def _finish(self, plan: Plan) -> None:
+    def _finish(self, plan: JobPlan) -> None:
         """Store the final mark and the position in one transaction."""
         driver = self._driver
         session = driver.session()
 
-        def body(session: Session) -> None:
+        def body(session: ServerSession) -> None:
             store = driver.store(session)
             stored = store.read()
             after_ts = min(stored.commit_ts, plan.commit_ts) if stored else 0
@@ -283,10 +283,10 @@ class DdlRunner:
 
         run_transaction(session, body, self._what(plan), before="sink.before_commit", after="sink.after_commit")
 
-    def _what(self, plan: Plan) -> str:
+    def _what(self, plan: JobPlan) -> str:
         return f"{self._driver.changefeed.label}: DDL job {plan.job_id} (commit_ts {plan.commit_ts})"
 
-    def _write(self, session: Session, plan: Plan, state: str) -> None:
+    def _write(self, session: ServerSession, plan: JobPlan, state: str) -> None:
         mark = JobMark(plan.job_id, state, plan.commit_ts, plan.schema_version, plan.statement, plan.text())
         self._driver.store(session).mark_job(mark)
 

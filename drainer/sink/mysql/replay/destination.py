@@ -25,7 +25,7 @@ from drainer.protocol.event import Change, Image, RowEvent, Value
 from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session, connect
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession, connect
 from drainer.sink.mysql.ddl.fingerprint import Fingerprint, Name
 from drainer.sink.mysql.ddl.once import has_run, run_marked
 from drainer.sink.mysql.ddl.runner import IGNORABLE
@@ -38,7 +38,7 @@ from drainer.sink.mysql.rows.unique_keys import read
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.replay import Replayed, ReplayedDdl, ReplayFailed, ReplaySettings, never
 from drainer.sink.replay_time import to_utc
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 from drainer.sink.settings import SyncerSettings
 
 # A session with a server, which is opened again if its connection is lost.
@@ -53,12 +53,12 @@ class ReconnectingSession:
     def __init__(self, config: ServerConfig, wait_s: float) -> None:
         self._config = config
         self._wait_s = wait_s
-        self._session: Session | None = None
+        self._session: ServerSession | None = None
 
-    def run(self, what: str, work: Callable[[Session], _T]) -> _T:
+    def run(self, what: str, work: Callable[[ServerSession], _T]) -> _T:
         """`work`, again after a lost connection or a deadlock: it looks itself at what has been done already. Raises
         DestinationDown in the end, and whatever else `work` or connecting raises."""
-        patience = Patience(f"{self._config.address}: {what}", self._wait_s)
+        deadline = RetryDeadline(f"{self._config.address}: {what}", self._wait_s)
         while True:
             try:
                 if self._session is None:
@@ -68,9 +68,9 @@ class ReconnectingSession:
             except (ConnectionLost, Retry) as error:
                 if isinstance(error, ConnectionLost):
                     self.close()
-                patience.failed(error)
+                deadline.failed(error)
             else:
-                patience.over()
+                deadline.over()
                 return done
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class RowWriter:
         """Tables may have changed."""
         self._tables.clear()
 
-    def write(self, session: Session, commit_ts: int, events: Sequence[FileEvent | RowEvent]) -> None:
+    def write(self, session: ServerSession, commit_ts: int, events: Sequence[FileEvent | RowEvent]) -> None:
         """In order, in the session's transaction. `commit_ts`: for errors. Raises ReplayFailed."""
         place, found = "", list[FileEvent]()
         try:
@@ -161,14 +161,14 @@ class RowWriter:
         except (ServerError, MessageError, DecodeError) as error:
             raise ReplayFailed(f"{place}: {error}", commit_ts=commit_ts, table=place) from error
 
-    def _table(self, session: Session, schema: str, table: str) -> TableThere:
+    def _table(self, session: ServerSession, schema: str, table: str) -> TableThere:
         """How the destination has it. Raises MessageError where it does not."""
         found = self._tables.get((schema, table))
         if found is None:
             found = self._tables[schema, table] = _look(session, schema, table)
         return found
 
-    def _run(self, session: Session, statement: RowStatement, commit_ts: int) -> None:
+    def _run(self, session: ServerSession, statement: RowStatement, commit_ts: int) -> None:
         found = session.execute(statement.sql)
         place = f"`{statement.schema}`.`{statement.table}`"
         if statement.rows not in (-1, found):
@@ -182,7 +182,7 @@ class RowWriter:
             _judge(session, statement, place, commit_ts)
 
 
-def _look(session: Session, schema: str, table: str) -> TableThere:
+def _look(session: ServerSession, schema: str, table: str) -> TableThere:
     found = read(session, schema, table)
     if found is None:
         raise MessageError("there is no such table in the destination")
@@ -197,7 +197,7 @@ def _look(session: Session, schema: str, table: str) -> TableThere:
     return TableThere(tuple(key for key in parts if "" not in key), generated, types)
 
 
-def _judge(session: Session, statement: RowStatement, place: str, commit_ts: int) -> None:
+def _judge(session: ServerSession, statement: RowStatement, place: str, commit_ts: int) -> None:
     """A value that the server stored otherwise than it is."""
     for level, code, text in session.warnings():
         at = _AT_ROW.search(text)
@@ -257,7 +257,7 @@ class StoredDdl:
 class DdlRun:
     """Runs the stored DDL in one session."""
 
-    def __init__(self, session: Session, state: State, settings: ReplaySettings) -> None:
+    def __init__(self, session: ServerSession, state: State, settings: ReplaySettings) -> None:
         self._session = session
         self._state = state
         self._lock = lock_name(settings.table, settings.name)
@@ -357,7 +357,7 @@ class ServerReplayer:
         return position
 
     def apply(self, transactions: Sequence[Replayed], position: str, ddl: ReplayedDdl | None = None) -> None:
-        def applied(session: Session) -> None:
+        def applied(session: ServerSession) -> None:
             if self._state.is_at(session, position):
                 return  # it was committed, and the answer was lost
             with session.transaction():
@@ -373,13 +373,13 @@ class ServerReplayer:
             self._run_ddl(never)
 
     def _run_ddl(self, is_left_out: Callable[[ReplayedDdl], bool]) -> None:
-        def run(session: Session) -> None:
+        def run(session: ServerSession) -> None:
             self._rows.forget()
             DdlRun(session, self._state, self._settings).run(is_left_out)
 
         self._tried("running a DDL", run)
 
-    def _tried(self, what: str, work: Callable[[Session], _T]) -> _T:
+    def _tried(self, what: str, work: Callable[[ServerSession], _T]) -> _T:
         """Raises DestinationDown where the server stays away."""
         try:
             return self._session.run(what, work)

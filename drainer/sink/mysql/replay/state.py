@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.mysql.connection import Session
+from drainer.sink.mysql.connection import ServerSession
 from drainer.sink.mysql.rows.statements import qualified
 from drainer.sink.replay import ReplaySettings
 
@@ -19,7 +19,7 @@ class State:
         self._table = qualified(_SCHEMA, settings.table)
         self._stored = ""
 
-    def open(self, session: Session) -> str:
+    def open(self, session: ServerSession) -> str:
         """Create table and row, and return the position, "" at the beginning."""
         session.execute(b"CREATE DATABASE IF NOT EXISTS `tidb_binlog`")
         session.execute(
@@ -31,14 +31,14 @@ class State:
         self._stored = self._read(session)[0]
         return self._stored
 
-    def is_at(self, session: Session, position: str) -> bool:
+    def is_at(self, session: ServerSession, position: str) -> bool:
         """Return whether this position is stored. Raises DestinationRefused if another process has stored one."""
         found, _ = self._read(session)
         if found not in (position, self._stored):
             raise self._shared()
         return found == position
 
-    def move(self, session: Session, position: str, ddl: str | None) -> None:
+    def move(self, session: ServerSession, position: str, ddl: str | None) -> None:
         """Store a position and a DDL after it, in the session's transaction. Raises as `is_at`."""
         found = session.execute(
             b"UPDATE %b SET position=%b, ddl=%b WHERE %b AND position=%b"
@@ -57,27 +57,27 @@ class State:
         """The transaction of `move` was committed."""
         self._stored = position
 
-    def ddl(self, session: Session) -> str | None:
+    def ddl(self, session: ServerSession) -> str | None:
         return self._read(session)[1]
 
-    def store_ddl(self, session: Session, ddl: str | None) -> None:
+    def store_ddl(self, session: ServerSession, ddl: str | None) -> None:
         """Replace the stored DDL; None removes it."""
         value = _or_null(session, ddl)
         session.execute(b"UPDATE %b SET ddl=%b WHERE %b" % (self._table, value, self._where(session)))
 
-    def remedy(self, session: Session, commit_ts: int) -> str:
+    def remedy(self, session: ServerSession, commit_ts: int) -> str:
         """Say how an operator leaves out the stored DDL."""
         if self._settings.remedy:
             return self._settings.remedy.format(commit_ts=commit_ts)
         return (b"UPDATE %b SET ddl=NULL WHERE %b" % (self._table, self._where(session))).decode()
 
-    def _read(self, session: Session) -> tuple[str, str | None]:
+    def _read(self, session: ServerSession) -> tuple[str, str | None]:
         ((position, ddl),) = session.query(
             b"SELECT position, ddl FROM " + self._table + b" WHERE " + self._where(session)
         )
         return str(position), None if ddl is None else str(ddl)
 
-    def _where(self, session: Session) -> bytes:
+    def _where(self, session: ServerSession) -> bytes:
         return b"name=" + session.literal(self._settings.name)
 
     def _shared(self) -> DestinationRefused:
@@ -86,5 +86,5 @@ class State:
         )
 
 
-def _or_null(session: Session, text: str | None) -> bytes:
+def _or_null(session: ServerSession, text: str | None) -> bytes:
     return b"NULL" if text is None else session.literal(text)

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from drainer.batch.work import Change, Folded, SegmentWork
+from drainer.batch.work import Folded, KeyChange, SegmentWork
 from drainer.changes.net_rows import in_order, row_sizes
 from drainer.sink.mysql.phase import Phase
 
@@ -26,7 +26,7 @@ CHUNK_BYTES_MAX: Final = 16 << 20
 class Chunk:
     """The rows of one transaction: ordered changes, or net rows of one or more tables."""
 
-    ordered: tuple[Change, ...] = ()
+    ordered: tuple[KeyChange, ...] = ()
     folded: tuple[Folded, ...] = ()
 
     @property
@@ -52,7 +52,7 @@ def _sorted(tables: Iterator[Folded]) -> list[Folded]:
     return sorted(tables, key=lambda folded: folded.shape.table_id)
 
 
-def _ordered_chunks(changes: Sequence[Change], chunk_rows: int) -> Iterator[Chunk]:
+def _ordered_chunks(changes: Sequence[KeyChange], chunk_rows: int) -> Iterator[Chunk]:
     start = size = 0
     for at, change in enumerate(changes):
         size += sum(len(value) for value in (change.new or ()) if isinstance(value, bytes))

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from drainer.batch.work import Key, Row
 from drainer.changes.texts import as_string, data_of, text_of
-from drainer.row.family import Family
-from drainer.row.form import Form
-from drainer.row.usual import Cells
+from drainer.row.column_type import ColumnType
+from drainer.row.fast_path import Cells
+from drainer.row.type_class import TypeClass
 from drainer.sink.mysql.rows.literals import ESCAPED, QUOTES, column_of, literal_of_text, literal_writer, string_literal
 
 _BACKSLASH, _QUOTE, _ASCII = 92, 39, 128
@@ -27,31 +27,38 @@ _ROW_END: Final = b"),"
 class SQLText:
     """See row.format.Format."""
 
-    def rows(self, forms: Sequence[Form], columns: Sequence[Sequence[Any]]) -> list[Row]:
-        parts = [column_of(form, values) for form, values in zip(forms, columns, strict=True)]
+    def rows(self, column_types: Sequence[ColumnType], columns: Sequence[Sequence[Any]]) -> list[Row]:
+        parts = [column_of(column_type, values) for column_type, values in zip(column_types, columns, strict=True)]
         shape = b"(" + b",".join([part for part, _ in parts]) + b")"
         return [shape % row for row in zip(*[values for _, values in parts], strict=True)]
 
-    def packed_rows(self, forms: Sequence[Form], columns: Sequence[Any]) -> Any:
-        return _tuples(forms, columns, _ROW_END)
+    def packed_rows(self, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Any:
+        return _tuples(column_types, columns, _ROW_END)
 
-    def literals(self, form: Form, values: Sequence[Any]) -> list[object]:
-        shape, texts = column_of(form, values)
+    def literals(self, column_type: ColumnType, values: Sequence[Any]) -> list[object]:
+        shape, texts = column_of(column_type, values)
         return [shape % (text,) for text in texts]
 
-    def key_writer(self, forms: Sequence[Form]) -> Callable[[Cells], Key]:
-        writers = [literal_writer(form) for form in forms]
+    def key_writer(self, column_types: Sequence[ColumnType]) -> Callable[[Cells], Key]:
+        writers = [literal_writer(column_type) for column_type in column_types]
         if len(writers) == 1:
             (write,) = writers
             return lambda cells: b"(%b)" % write(cells[0])
         return lambda cells: b"(" + b",".join([write(c) for write, c in zip(writers, cells, strict=True)]) + b")"
 
-    def packed_keys(self, forms: Sequence[Form], columns: Sequence[Any]) -> Any:
-        return _tuples(forms, columns, b")")
+    def packed_keys(self, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Any:
+        return _tuples(column_types, columns, b")")
 
-    def compared_key(self, forms: Sequence[Form], compared: Sequence[object]) -> Key:
+    def compared_key(self, column_types: Sequence[ColumnType], compared: Sequence[object]) -> Key:
         return (
-            b"(" + b",".join([literal_of_text(form.family, c) for form, c in zip(forms, compared, strict=True)]) + b")"
+            b"("
+            + b",".join(
+                [
+                    literal_of_text(column_type.type_class, c)
+                    for column_type, c in zip(column_types, compared, strict=True)
+                ]
+            )
+            + b")"
         )
 
     def pack(self, row: Row) -> bytes:
@@ -76,12 +83,12 @@ def _bytes(value: Row | Key) -> bytes:
     return value
 
 
-def _tuples(forms: Sequence[Form], columns: Sequence[Any], end: bytes) -> Any:
+def _tuples(column_types: Sequence[ColumnType], columns: Sequence[Any], end: bytes) -> Any:
     """A binary array of tuples, one for each row, each ended by `end`."""
     parts: list[Any] = []
     constant = b"("
-    for number, (form, column) in enumerate(zip(forms, columns, strict=True)):
-        before, text, after = _literal(form, column)
+    for number, (column_type, column) in enumerate(zip(column_types, columns, strict=True)):
+        before, text, after = _literal(column_type, column)
         parts += [pa.scalar(constant + (b"," if number else b"") + before, pa.binary()), text]
         constant = after
     return _joined(parts, constant + end)
@@ -91,15 +98,15 @@ def _joined(parts: Sequence[Any], end: bytes) -> Any:
     return pc.binary_join_element_wise(*parts, pa.scalar(end, pa.binary()), pa.scalar(b"", pa.binary()))
 
 
-def _literal(form: Form, column: Any) -> tuple[bytes, Any, bytes]:
+def _literal(column_type: ColumnType, column: Any) -> tuple[bytes, Any, bytes]:
     """(text before each value, texts without NULLs, text after each value)."""
-    return _quoted(form.family, text_of(form, column))
+    return _quoted(column_type.type_class, text_of(column_type, column))
 
 
-def _quoted(family: Family, text: Any) -> tuple[bytes, Any, bytes]:
+def _quoted(type_class: TypeClass, text: Any) -> tuple[bytes, Any, bytes]:
     """Like `_literal`, for quoted texts."""
-    before, after = QUOTES.get(family, (b"", b""))
-    if family in ESCAPED:
+    before, after = QUOTES.get(type_class, (b"", b""))
+    if type_class in ESCAPED:
         escaped = _escaped(text)
         if escaped is None:
             shown = [b"NULL" if value is None else string_literal(value) for value in text.to_pylist()]

@@ -7,8 +7,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from drainer.batch.work import Change, Kind, Match, TableShape
-from drainer.sink.mysql.config import Limits
+from drainer.batch.work import KeyChange, Kind, Match, TableShape
+from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.rows.statements import Statement, bounded, inserts, qualified, quote, split_row
 
 Flavour = str
@@ -21,7 +21,7 @@ class OneByOne:
 
     sql: bytes
     rows: int
-    change: Change
+    change: KeyChange
     loose: bytes | None = None
     tuples: Sequence[bytes] = ()
 
@@ -72,7 +72,9 @@ def where(shape: TableShape, image: Sequence[bytes], flavour: Flavour, *, loose:
     return b" WHERE " + b" AND ".join(parts) + b" LIMIT 1"
 
 
-def exact_deletes(shape: TableShape, keys: Sequence[bytes], limits: Limits, flavour: Flavour) -> Iterator[Statement]:
+def exact_deletes(
+    shape: TableShape, keys: Sequence[bytes], limits: StatementLimits, flavour: Flavour
+) -> Iterator[Statement]:
     """DELETE by the key, strings by bytes: for columns whose own comparison would delete other rows, too."""
     head = b"DELETE FROM " + qualified(shape.schema, shape.table) + b" WHERE "
     parts = [(quote(shape.columns[at]), shape.match[at]) for at in shape.key]
@@ -84,7 +86,7 @@ def exact_deletes(shape: TableShape, keys: Sequence[bytes], limits: Limits, flav
     return bounded(head, b"", [one(key) for key in keys], limits, b" OR ")
 
 
-def one_by_one(changes: Sequence[Change], limits: Limits, flavour: Flavour) -> Iterator[OneByOne]:
+def one_by_one(changes: Sequence[KeyChange], limits: StatementLimits, flavour: Flavour) -> Iterator[OneByOne]:
     """The statements of ordered changes, in order; consecutive inserts of one table share a statement."""
     at = 0
     while at < len(changes):
@@ -100,17 +102,17 @@ def one_by_one(changes: Sequence[Change], limits: Limits, flavour: Flavour) -> I
         at += 1
 
 
-def _follows(first: Change, next_: Change) -> bool:
+def _follows(first: KeyChange, next_: KeyChange) -> bool:
     return next_.kind is Kind.INSERT and (next_.shape is first.shape or next_.shape == first.shape)
 
 
-def _insert(changes: Sequence[Change], limits: Limits) -> Iterator[OneByOne]:
+def _insert(changes: Sequence[KeyChange], limits: StatementLimits) -> Iterator[OneByOne]:
     rows = [b"(" + b",".join(map(_text, change.new or ())) + b")" for change in changes]
     for statement in inserts(changes[0].shape, rows, limits):
         yield OneByOne(statement.sql, len(statement.tuples), changes[0], tuples=statement.tuples)
 
 
-def _change_one(change: Change, flavour: Flavour) -> OneByOne:
+def _change_one(change: KeyChange, flavour: Flavour) -> OneByOne:
     shape = change.shape
     old = [_text(value) for value in change.old or ()]
     table = qualified(shape.schema, shape.table)

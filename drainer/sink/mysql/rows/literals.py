@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from drainer.row.family import Family
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.scalar import is_utf8
 from drainer.row.text import NUMBERS, shown_as
+from drainer.row.type_class import TypeClass
 
 # The text before and after the text of a value (row/text.py); empty for numbers, decimals and floats.
 QUOTES: Final = {
-    Family.TEXT: (b"'", b"'"),
-    Family.JSON: (b"'", b"'"),
-    Family.BYTES: (b"X'", b"'"),
-    Family.DATE: (b"'", b"'"),
-    Family.DATETIME: (b"'", b"'"),
-    Family.TIME: (b"'", b"'"),
+    TypeClass.TEXT: (b"'", b"'"),
+    TypeClass.JSON: (b"'", b"'"),
+    TypeClass.BYTES: (b"X'", b"'"),
+    TypeClass.DATE: (b"'", b"'"),
+    TypeClass.DATETIME: (b"'", b"'"),
+    TypeClass.TIME: (b"'", b"'"),
 }
-ESCAPED: Final = frozenset({Family.TEXT, Family.JSON})
+ESCAPED: Final = frozenset({TypeClass.TEXT, TypeClass.JSON})
 
 
 def escape(text: bytes) -> bytes:
@@ -34,45 +34,45 @@ def string_literal(text: bytes) -> bytes:
     return b"'%b'" % escape(text) if is_utf8(text) else b"x'%b'" % text.hex().encode()
 
 
-def placeholder(family: Family) -> bytes:
+def placeholder(type_class: TypeClass) -> bytes:
     """The placeholder for the text of a value that needs no escaping, or for its number."""
-    before, after = QUOTES.get(family, (b"", b""))
-    return before + (b"%d" if family in NUMBERS else b"%b") + after
+    before, after = QUOTES.get(type_class, (b"", b""))
+    return before + (b"%d" if type_class in NUMBERS else b"%b") + after
 
 
-def literal_of_text(family: Family, text: object) -> bytes:
+def literal_of_text(type_class: TypeClass, text: object) -> bytes:
     """Return the literal of a value's text or number (row/text.py), None for NULL."""
     if text is None:
         return b"NULL"
-    if family in ESCAPED:
+    if type_class in ESCAPED:
         assert isinstance(text, bytes)
         return string_literal(text)
-    return placeholder(family) % (text,)
+    return placeholder(type_class) % (text,)
 
 
-def literal_writer(form: Form) -> Callable[[Any], bytes]:
-    """Returns a function from a carrier that is not NULL to its literal."""
-    if form.family is Family.TEXT:
+def literal_writer(column_type: ColumnType) -> Callable[[Any], bytes]:
+    """Returns a function from a decoded value that is not NULL to its literal."""
+    if column_type.type_class is TypeClass.TEXT:
         return string_literal
-    show, shape = shown_as(form), placeholder(form.family)
-    if form.family is Family.JSON:
+    show, shape = shown_as(column_type), placeholder(column_type.type_class)
+    if column_type.type_class is TypeClass.JSON:
         return lambda value: string_literal(show(value))
     return lambda value: shape % (show(value),)
 
 
-def column_of(form: Form, values: Sequence[Any]) -> tuple[bytes, Sequence[object]]:
+def column_of(column_type: ColumnType, values: Sequence[Any]) -> tuple[bytes, Sequence[object]]:
     """Return (placeholder, values) of one column. All its text is searched for characters that need escaping in one
     step."""
-    family = form.family
+    type_class = column_type.type_class
     if None in values:
-        write = literal_writer(form)
+        write = literal_writer(column_type)
         return b"%b", [b"NULL" if value is None else write(value) for value in values]
-    if family is Family.INT:
+    if type_class is TypeClass.INT:
         return b"%d", values
-    show = shown_as(form)
-    texts = values if family is Family.TEXT else [show(value) for value in values]
-    if family not in ESCAPED:
-        return placeholder(family), texts
+    show = shown_as(column_type)
+    texts = values if type_class is TypeClass.TEXT else [show(value) for value in values]
+    if type_class not in ESCAPED:
+        return placeholder(type_class), texts
     whole = b"\n".join(texts)
     if not (whole.isascii() or is_utf8(whole)):
         return b"%b", [string_literal(text) for text in texts]

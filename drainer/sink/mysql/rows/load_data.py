@@ -14,7 +14,7 @@ from typing import Final
 
 from drainer.batch.work import TableShape
 from drainer.changes.net_rows import Tuples
-from drainer.row.family import Family
+from drainer.row.type_class import TypeClass
 from drainer.sink.mysql.rows.statements import qualified, quote
 from drainer.sink.mysql.rows.table_column import Column
 
@@ -38,21 +38,21 @@ _STRINGS: Final = dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumt
 _INTEGERS: Final = dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint"), _PLAIN)
 _BYTES: Final = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 
-# By the family of upstream's column and the type of the destination's: how the field is converted to the value of the
-# literal. Other pairs are not loaded.
+# By the type class of upstream's column and the type of the destination's: how the field is converted to the value of
+# the literal. Other pairs are not loaded.
 _VALUES: Final[Mapping[str, Mapping[str, bytes]]] = {
-    Family.INT.value: {**_INTEGERS, "year": _INTEGER},
-    Family.DECIMAL.value: {"decimal": _PLAIN},
-    Family.FLOAT.value: {"float": _PLAIN, "double": _PLAIN},
-    Family.TEXT.value: _STRINGS,
-    Family.BYTES.value: dict.fromkeys(_BYTES, _HEX),
-    Family.DATE.value: {"date": _PLAIN},
-    Family.DATETIME.value: {"datetime": _PLAIN, "timestamp": _PLAIN},
-    Family.TIME.value: {"time": _PLAIN},
-    Family.ENUM.value: {"enum": _INTEGER},
-    Family.SET.value: {"set": _INTEGER},
-    Family.BIT.value: {"bit": _INTEGER},
-    Family.JSON.value: {"json": _PLAIN, "longtext": _PLAIN},
+    TypeClass.INT.value: {**_INTEGERS, "year": _INTEGER},
+    TypeClass.DECIMAL.value: {"decimal": _PLAIN},
+    TypeClass.FLOAT.value: {"float": _PLAIN, "double": _PLAIN},
+    TypeClass.TEXT.value: _STRINGS,
+    TypeClass.BYTES.value: dict.fromkeys(_BYTES, _HEX),
+    TypeClass.DATE.value: {"date": _PLAIN},
+    TypeClass.DATETIME.value: {"datetime": _PLAIN, "timestamp": _PLAIN},
+    TypeClass.TIME.value: {"time": _PLAIN},
+    TypeClass.ENUM.value: {"enum": _INTEGER},
+    TypeClass.SET.value: {"set": _INTEGER},
+    TypeClass.BIT.value: {"bit": _INTEGER},
+    TypeClass.JSON.value: {"json": _PLAIN, "longtext": _PLAIN},
 }
 
 
@@ -60,20 +60,20 @@ def clause_of(shape: TableShape, columns: Mapping[str, Column]) -> bytes:
     """The part of LOAD DATA after the table's name. `columns`: the destination's, by their names in lower case. Empty
     if rows could differ from those of a statement: a column does not have upstream's type there, or upstream's type is
     unknown."""
-    if len(shape.families) != len(shape.columns):
+    if len(shape.type_classes) != len(shape.columns):
         return b""
     names, assignments, charset = [], [], b"binary"
-    for place, (name, family) in enumerate(zip(shape.columns, shape.families, strict=True)):
+    for column_index, (name, type_class) in enumerate(zip(shape.columns, shape.type_classes, strict=True)):
         column = columns.get(name.lower())
-        value = None if column is None else _VALUES[family].get(column.type)
+        value = None if column is None else _VALUES[type_class].get(column.type)
         if column is None or value is None:
             return b""
         if column.type == "timestamp" and not column.nullable:
             value = b"%s"  # NULL in a file would become the current time
         # Strings of utf8mb4 columns are stored unchanged; for any other charset the server must convert them.
-        if family in (Family.TEXT.value, Family.JSON.value) and column.charset != "utf8mb4":
+        if type_class in (TypeClass.TEXT.value, TypeClass.JSON.value) and column.charset != "utf8mb4":
             charset = b"utf8mb4"
-        variable = b"@drainer_%d" % place
+        variable = b"@drainer_%d" % column_index
         names.append(quote(name) if value is _PLAIN else variable)
         if value is not _PLAIN:
             assignments.append(quote(name) + b"=" + value.replace(b"%s", variable))

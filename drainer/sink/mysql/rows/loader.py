@@ -16,7 +16,7 @@ from typing import Final
 from binlog.runtime.log import get_logger
 
 from drainer.batch.work import TableShape
-from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession
 from drainer.sink.mysql.rows import load_data
 from drainer.sink.mysql.rows.row_warnings import literal_at, stored_exactly
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
@@ -47,7 +47,7 @@ def may_load(address: str) -> bool:
         return time.monotonic() >= _until.get(address, 0.0)
 
 
-def report(session: Session, *, wanted: bool) -> None:
+def report(session: ServerSession, *, wanted: bool) -> None:
     """Log whether LOAD DATA LOCAL is used there: it decides how fast large batches are written."""
     if not wanted:
         return
@@ -61,7 +61,7 @@ def report(session: Session, *, wanted: bool) -> None:
 class Loader:
     """For one session in a transaction."""
 
-    def __init__(self, session: Session, keys: UniqueKeys, rows_min: int) -> None:
+    def __init__(self, session: ServerSession, keys: UniqueKeys, rows_min: int) -> None:
         self._session = session
         self._keys = keys
         self._rows_min = rows_min

@@ -16,7 +16,7 @@ from drainer.sink.errors import DataError
 from drainer.sink.missing_rows import MissingRows
 from drainer.sink.mysql import connection_pool
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ConnectionLost, Retry, Session
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerSession
 from drainer.sink.mysql.fenced_session import run_transaction
 from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.position import Changefeed, store
@@ -24,7 +24,7 @@ from drainer.sink.mysql.rows.chunks import Chunk, cut
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer
 from drainer.sink.position import check_cut, expect
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 
 
 # Finds the row of a chunk that the server refuses: the last row of the shortest prefix that fails. Pure.
@@ -90,12 +90,12 @@ class _SlotRun:
         self._target = target
         self._slot = slot
         self._chunks = chunks
-        self._session: Session | None = None
+        self._session: ServerSession | None = None
         self._rows = 0
         self._range = f"({target.intent.after_ts}, {target.intent.until_ts}] in {target.config.address}"
         self._missing = MissingRows()
-        self._keys = UniqueKeys()  # a spread range contains no DDL
-        self._patience = Patience(f"slot {slot} of {self._range}", retry_for_s)
+        self._keys = UniqueKeys()  # a distributed range contains no DDL
+        self._deadline = RetryDeadline(f"slot {slot} of {self._range}", retry_for_s)
 
     def run(self) -> Receipt:
         skipped: int | None = None
@@ -106,7 +106,7 @@ class _SlotRun:
                     skipped = done if skipped is None else skipped
                     self._from(done)
                     self._keep()
-                    self._patience.over()
+                    self._deadline.over()
                     return Receipt(self._slot, self._rows, len(self._chunks), skipped)
                 except UniqueSurprise as surprise:
                     place = f"{surprise.schema}.{surprise.table} {surprise.key}"
@@ -114,10 +114,10 @@ class _SlotRun:
                 except _NotNext:
                     continue
                 except Retry as error:
-                    self._patience.failed(error)
+                    self._deadline.failed(error)
                 except ConnectionLost as error:
                     self._close()
-                    self._patience.failed(error)
+                    self._deadline.failed(error)
         finally:
             self._close()
 
@@ -148,7 +148,7 @@ class _SlotRun:
                     blame(error, chunk, partial(self._fails, kind=type(error)))
                 raise
             self._rows += chunk.rows
-            self._patience.over()
+            self._deadline.over()
 
     def _fails(self, chunk: Chunk, kind: type[DataError]) -> bool:
         """Whether writing these rows alone fails with that error. The attempt is rolled back."""
@@ -162,7 +162,7 @@ class _SlotRun:
             session.rollback()
         return False
 
-    def _write(self, session: Session, chunk: Chunk, number: int) -> None:
+    def _write(self, session: ServerSession, chunk: Chunk, number: int) -> None:
         target = self._target
         if not store(session, target.changefeed).step_chunk(
             epoch=target.epoch,
@@ -175,7 +175,7 @@ class _SlotRun:
             raise _NotNext
         self._write_rows(session, chunk)
 
-    def _write_rows(self, session: Session, chunk: Chunk) -> None:
+    def _write_rows(self, session: ServerSession, chunk: Chunk) -> None:
         target = self._target
         writer = Writer(
             session,
@@ -194,7 +194,7 @@ class _SlotRun:
             else:
                 writer.folded(folded, thorough=False)
 
-    def _open(self) -> Session:
+    def _open(self) -> ServerSession:
         if self._session is None:
             config = self._target.config
             self._session = connection_pool.take(config, idle_s=_IDLE_S, read_timeout_s=config.read_timeout_s)

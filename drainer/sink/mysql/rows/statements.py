@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from drainer.batch.work import TableShape
 from drainer.changes.net_rows import joined
-from drainer.sink.mysql.config import Limits
+from drainer.sink.mysql.config import StatementLimits
 
 # One literal: quoted text (with an introducer or x/b before it), or anything up to the next comma. Every repetition is
 # possessive: one that may be given back keeps a record of each step, which is a hundred times the text.
@@ -66,7 +66,7 @@ class Statement:
 
 
 def bounded(
-    head: bytes, tail: bytes, tuples: Sequence[bytes], limits: Limits, between: bytes = b","
+    head: bytes, tail: bytes, tuples: Sequence[bytes], limits: StatementLimits, between: bytes = b","
 ) -> Iterator[Statement]:
     """Divide tuples into statements. A tuple that is larger than the limit of bytes gets a statement of its own."""
     rows_max = limits.statement_rows_max
@@ -91,19 +91,21 @@ def _by_bytes(head: bytes, tail: bytes, part: Sequence[bytes], room: int, betwee
     yield Statement(head + joined(part[first:], between) + tail, part[first:])
 
 
-def replaces(shape: TableShape, rows: Sequence[bytes], limits: Limits) -> Iterator[Statement]:
+def replaces(shape: TableShape, rows: Sequence[bytes], limits: StatementLimits) -> Iterator[Statement]:
     """Multi-row REPLACE."""
     head = b"REPLACE INTO " + qualified(shape.schema, shape.table) + columns_of(shape) + b" VALUES "
     return bounded(head, b"", rows, limits)
 
 
-def inserts(shape: TableShape, rows: Sequence[bytes], limits: Limits) -> Iterator[Statement]:
+def inserts(shape: TableShape, rows: Sequence[bytes], limits: StatementLimits) -> Iterator[Statement]:
     """Multi-row INSERT."""
     head = b"INSERT INTO " + qualified(shape.schema, shape.table) + columns_of(shape) + b" VALUES "
     return bounded(head, b"", rows, limits)
 
 
-def deletes(shape: TableShape, keys: Sequence[bytes], limits: Limits, *, by: Sequence[int] = ()) -> Iterator[Statement]:
+def deletes(
+    shape: TableShape, keys: Sequence[bytes], limits: StatementLimits, *, by: Sequence[int] = ()
+) -> Iterator[Statement]:
     """DELETE … WHERE (key) IN (…). With the column's own comparison: all rows that compare equal are deleted (rule 10:
     equal keys). `by`: indexes of the key's columns, if it is not the fold key."""
     names = b",".join(quote(shape.columns[at]) for at in by or shape.key)

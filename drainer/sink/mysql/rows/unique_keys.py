@@ -16,7 +16,7 @@ from binlog.runtime.log import get_logger
 from drainer.batch.work import TableShape
 from drainer.ddl.dialect import SUBSTITUTES
 from drainer.ddl.lexer import quoted, tokens
-from drainer.sink.mysql.connection import Session
+from drainer.sink.mysql.connection import ServerSession
 from drainer.sink.mysql.rows.load_data import clause_of
 from drainer.sink.mysql.rows.table_column import Column
 
@@ -42,7 +42,7 @@ def is_coarser(here: str, upstream: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KeyColumn:
     """A column of a key; `collation` '' where it is no text, `whole`: not a prefix of it."""
 
     column: str
@@ -55,7 +55,7 @@ class UniqueKey:
     """A unique key as it is in the destination."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[KeyColumn, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class UniqueKeys:
         if shape in self._known:
             self._known[shape] = replace(self._known[shape], load=b"")
 
-    def handling(self, session: Session, shape: TableShape) -> Handling:
+    def handling(self, session: ServerSession, shape: TableShape) -> Handling:
         found = self._known.get(shape)
         if found is None:
             there = read(session, shape.schema, shape.table)
@@ -105,7 +105,7 @@ class UniqueKeys:
                 self._warn(session, shape, found)
         return found
 
-    def _warn(self, session: Session, shape: TableShape, found: Handling) -> None:
+    def _warn(self, session: ServerSession, shape: TableShape, found: Handling) -> None:
         """Warn, once for each table and reason, of what an operator can change."""
         additional = additional_keys(shape, found.keys)
         reason = (shape.schema, shape.table, found.coarse, additional)
@@ -122,7 +122,7 @@ class UniqueKeys:
         )
 
 
-def read(session: Session, schema: str, table: str) -> tuple[tuple[UniqueKey, ...], Mapping[str, Column]] | None:
+def read(session: ServerSession, schema: str, table: str) -> tuple[tuple[UniqueKey, ...], Mapping[str, Column]] | None:
     """Return the unique keys of a table and its columns (by names in lower case), None if the table does not exist."""
     where = b" WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s" % (session.literal(schema), session.literal(table))
     found = session.query(
@@ -146,11 +146,11 @@ def read(session: Session, schema: str, table: str) -> tuple[tuple[UniqueKey, ..
         + where
         + b" AND NON_UNIQUE=0 ORDER BY INDEX_NAME, SEQ_IN_INDEX"
     )
-    parts: dict[str, list[Part]] = {}
+    parts: dict[str, list[KeyColumn]] = {}
     for index, column, prefix in rows:
         name = "" if column is None else str(column)  # an expression
         of = columns.get(name.lower())
-        parts.setdefault(str(index), []).append(Part(name, of.collation if of else "", prefix is None))
+        parts.setdefault(str(index), []).append(KeyColumn(name, of.collation if of else "", prefix is None))
     return tuple(UniqueKey(name, tuple(of)) for name, of in parts.items()), columns
 
 
@@ -158,11 +158,13 @@ def handling_of(shape: TableShape, keys: tuple[UniqueKey, ...], collations: Mapp
     """How a table's rows must be written, from the destination's keys and the collations of columns. Pure."""
     upstream = upstream_collations(shape)
 
-    def coarser(part: Part) -> bool:
+    def coarser(part: KeyColumn) -> bool:
         return is_coarser(part.collation, upstream.get(part.column.lower(), ""))
 
     # A DELETE by upstream's key compares its columns, even if the destination has no such key.
-    own = tuple(Part(name, collations.get(name.lower(), ""), True) for name in (shape.columns[at] for at in shape.key))
+    own = tuple(
+        KeyColumn(name, collations.get(name.lower(), ""), True) for name in (shape.columns[at] for at in shape.key)
+    )
     keyed = (part for key in keys for part in key.parts)
     coarse = tuple({part.column.lower(): part.column for part in (*own, *keyed) if coarser(part)}.values())
     by = {part.column.lower() for part in own}
@@ -202,7 +204,7 @@ def upstream_collations(shape: TableShape) -> Mapping[str, str]:
     return {name.lower(): collation for name, collation in pairs if collation}
 
 
-def mend(session: Session, shape: TableShape, columns: tuple[str, ...]) -> Iterator[str]:
+def mend(session: ServerSession, shape: TableShape, columns: tuple[str, ...]) -> Iterator[str]:
     """Statements that give these columns a collation like upstream's; none for a column for which no such collation
     exists."""
     if not columns:
@@ -217,7 +219,7 @@ def mend(session: Session, shape: TableShape, columns: tuple[str, ...]) -> Itera
             yield f"ALTER TABLE {quoted(shape.schema, shape.table)} MODIFY COLUMN {definition}"
 
 
-def _available(session: Session, collation: str) -> str:
+def _available(session: ServerSession, collation: str) -> str:
     """This collation, or the most similar one here that distinguishes at least as much."""
     wanted = [c for c in (collation, *SUBSTITUTES.get(collation.lower(), ())) if not is_coarser(c, collation)]
     names = b",".join(session.literal(name) for name in wanted)

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from drainer.batch.work import Change, Kind, Literals, TableShape
+from drainer.batch.work import KeyChange, Kind, Literals, TableShape
 from drainer.order.upsert import replaces, upsert
-from drainer.sink.mysql.config import Limits
+from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.rows import statements
 from drainer.sink.mysql.rows.full_row_match import Flavour, where
 from drainer.sink.mysql.rows.statements import Statement, qualified
@@ -29,7 +29,7 @@ class Step:
     loose: bytes | None = None
 
 
-def steps(changes: Sequence[Change], limits: Limits, flavour: Flavour) -> Iterator[Step]:
+def steps(changes: Sequence[KeyChange], limits: StatementLimits, flavour: Flavour) -> Iterator[Step]:
     """In order; every change is of a table that upserts."""
     for (shape, kind), run in groupby(_parts(changes), key=lambda part: part[:2]):
         rows = [literals for _, _, literals in run]
@@ -45,7 +45,7 @@ def steps(changes: Sequence[Change], limits: Limits, flavour: Flavour) -> Iterat
             yield from (_by_all_columns(shape, row, flavour) for row in rows)
 
 
-def _parts(changes: Sequence[Change]) -> Iterator[tuple[TableShape, Kind, Literals]]:
+def _parts(changes: Sequence[KeyChange]) -> Iterator[tuple[TableShape, Kind, Literals]]:
     for change in changes:
         gone, put = upsert(change)
         if gone is not None:

@@ -10,12 +10,12 @@ from typing import Final
 
 from binlog.runtime.log import get_logger
 
-from drainer.batch.work import Change, Folded, Kind, NetRow, TableShape
+from drainer.batch.work import Folded, KeyChange, Kind, NetRow, TableShape
 from drainer.changes.net_rows import Tuples, live_rows, stale_keys
 from drainer.sink.errors import DataError, RowMissing, RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.missing_rows import MissingRows
-from drainer.sink.mysql.config import Limits
-from drainer.sink.mysql.connection import DUPLICATE_KEY, ServerError, Session
+from drainer.sink.mysql.config import StatementLimits
+from drainer.sink.mysql.connection import DUPLICATE_KEY, ServerError, ServerSession
 from drainer.sink.mysql.rows import upsert
 from drainer.sink.mysql.rows.full_row_match import OneByOne, exact_deletes, one_by_one, where
 from drainer.sink.mysql.rows.loader import Loader
@@ -57,8 +57,8 @@ class Writer:
 
     def __init__(
         self,
-        session: Session,
-        limits: Limits,
+        session: ServerSession,
+        limits: StatementLimits,
         *,
         until_ts: int,
         keys: UniqueKeys,
@@ -82,7 +82,7 @@ class Writer:
         self._refuse_triggers(folded.shape)
         plain = self._keys.handling(self._session, folded.shape).replaces
         if folded.shape.secondary_unique or not plain:
-            # Rows that cannot conflict upstream are not tried again in a spread range (chunks.py).
+            # Rows that cannot conflict upstream are not tried again in a distributed range (chunks.py).
             thorough = thorough or not folded.shape.may_collide
             self.delete_touched(folded, known_absent=not thorough)
             self.insert_live(folded, thorough=thorough)
@@ -118,7 +118,7 @@ class Writer:
         self.written.statements += loaded
         return loaded
 
-    def ordered(self, changes: Sequence[Change]) -> None:
+    def ordered(self, changes: Sequence[KeyChange]) -> None:
         """Write ordered changes (rule 11: tables without keys). Raises RowMissing for a missing row, unless its table
         upserts (rule 21: one outcome wherever a stream is cut)."""
         for upserts, run in groupby(changes, key=lambda change: change.shape.upserts):
@@ -129,7 +129,7 @@ class Writer:
                 self._ordered_step(step)
                 self.written.rows += step.rows
 
-    def _upserted(self, changes: Sequence[Change]) -> None:
+    def _upserted(self, changes: Sequence[KeyChange]) -> None:
         for shape in dict.fromkeys(change.shape for change in changes):
             self._refuse_triggers(shape)
             why = upsert.refusal(shape, self._keys.handling(self._session, shape))
@@ -180,7 +180,7 @@ class Writer:
                 if self._session.flavour != "tidb" or not self._is_stored(shape, step.change):
                     raise
 
-    def _is_stored(self, shape: TableShape, change: Change) -> bool:
+    def _is_stored(self, shape: TableShape, change: KeyChange) -> bool:
         """Whether the table has a row that equals the change's new image."""
         image = where(shape, [_bytes(value) for value in change.new or ()], self._session.flavour)
         return bool(self._session.query(b"SELECT 1 FROM " + qualified(shape.schema, shape.table) + image))
@@ -287,13 +287,13 @@ class Writer:
             )
 
 
-def tables_with_triggers(session: Session) -> frozenset[Name]:
+def tables_with_triggers(session: ServerSession) -> frozenset[Name]:
     """(schema, table) in lower case of everything this user can see a trigger on."""
     rows = session.query(b"SELECT DISTINCT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS")
     return frozenset((str(schema).lower(), str(table).lower()) for schema, table in rows)
 
 
-def tables_there(session: Session, wanted: Sequence[Name]) -> list[Name]:
+def tables_there(session: ServerSession, wanted: Sequence[Name]) -> list[Name]:
     """All tables of the databases of `wanted`, as (schema, table)."""
     schemas = sorted({schema for schema, _ in wanted})
     if not schemas:

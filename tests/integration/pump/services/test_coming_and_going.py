@@ -146,7 +146,7 @@ async def test_prewrite_committed_on_another_pump_is_settled_as_rollback(
     """The other pump serves the commit, so this copy ends as rolled back; a rollback there says nothing."""
     pd.set(5, hold=True)
     async with (
-        running(tmp_path, etcd, pd, "p1", **{"pending-warn": 1}) as first,
+        running(tmp_path, etcd, pd, "p1", **{"pending-query-after": 1}) as first,
         running(tmp_path, etcd, pd, "p2", **{"pending-warn": 600}) as second,
         connected(first.addr, CLUSTER) as one,
         connected(second.addr, CLUSTER) as two,
@@ -185,14 +185,14 @@ async def test_pump_accepts_prewrites_after_lost_etcd_answers(tmp_path: Path, pd
         running(tmp_path, etcd, pd, **{"heartbeat-interval": 1}) as pump,
         connected(pump.addr, CLUSTER) as client,
     ):
-        etcd.fates = ["taken", "taken"]
+        etcd.results = ["taken", "taken"]
         record = await pump.registry.get("pumps", "p1")
         assert record is not None
 
         async def written_again() -> bool:
             found = await pump.registry.get("pumps", "p1")
             assert found is not None
-            return not etcd.fates and found.mod_revision > record.mod_revision + 1
+            return not etcd.results and found.mod_revision > record.mod_revision + 1
 
         await until(written_again)
         await client.write(prewrite(10))

@@ -32,14 +32,14 @@ async def taken(etcd: MemoryEtcd, values: list[NodeStatus]) -> OwnRecord:
     return record
 
 
-@pytest.mark.parametrize("fates", [["taken"], ["dropped"], ["taken", "taken"], ["taken", "dropped", "taken", "taken"],
+@pytest.mark.parametrize("results", [["taken"], ["dropped"], ["taken", "taken"], ["taken", "dropped", "taken", "taken"],
                                    ["dropped", "taken", "dropped", "late", "late"]], ids=" ".join)  # fmt: skip
-async def test_writes_whose_answers_were_lost_are_recognised(fates: list[str]) -> None:
+async def test_writes_whose_answers_were_lost_are_recognised(results: list[str]) -> None:
     """Two heartbeats in a row, or more: one change of etcd's leader."""
     etcd, values = LossyEtcd(), statuses()
     record = await taken(etcd, values)
-    etcd.fates = list(fates)
-    for _ in fates:
+    etcd.results = list(results)
+    for _ in results:
         with pytest.raises(EtcdError):
             await record.write(values.pop)
     await record.write(values.pop)
@@ -56,13 +56,13 @@ async def test_lost_answers_make_no_record_foreign_and_foreign_records_are_notic
     record = await taken(etcd, statuses())
     state, ts = State.ONLINE, 1000
     for _ in range(dice.randrange(12)):
-        etcd.fates = dice.choices(["ok", "taken", "dropped", "late"], k=dice.randrange(4))
+        etcd.results = dice.choices(["ok", "taken", "dropped", "late"], k=dice.randrange(4))
         state = dice.choice([state, state, State.PAUSING])
         ts += 1
         status = replace(statuses(state)[0], update_ts=ts)
         with suppress(EtcdError):
             await record.write(lambda status=status: status)  # type: ignore[misc]
-    etcd.fates = []
+    etcd.results = []
     await etcd.put(key_of("pumps", "p"), replace(statuses()[0], state=State.OFFLINE, update_ts=ts).to_json())
     with pytest.raises(ForeignRecord) as found:
         await record.write(lambda: replace(statuses(state)[0], update_ts=ts + 1))
@@ -72,7 +72,7 @@ async def test_lost_answers_make_no_record_foreign_and_foreign_records_are_notic
 async def test_own_record_keeps_few_open_values_in_long_outage() -> None:
     etcd, values = LossyEtcd(), statuses()
     record = await taken(etcd, values)
-    etcd.fates = ["dropped"] * 400
+    etcd.results = ["dropped"] * 400
     for _ in range(400):
         with pytest.raises(EtcdError):
             await record.write(values.pop)
@@ -92,7 +92,7 @@ async def test_uncertain_write_of_other_state_is_not_repeated() -> None:
     """`paused` and final must not be written as the `online` whose outcome is open, nor the other way round."""
     etcd, values = LossyEtcd(), statuses()
     record = await taken(etcd, values)
-    etcd.fates = ["dropped"]
+    etcd.results = ["dropped"]
     with pytest.raises(EtcdError):
         await record.write(values.pop)
     final = replace(statuses(State.PAUSED)[0], label={"final": "true"}, max_commit_ts=17)

@@ -17,8 +17,8 @@ from binlog.rpc.session import Settings
 from binlog.rpc.waiting import Waiting
 from binlog.runtime.channel import open_channel
 from binlog.runtime.config import SecuritySection
-from binlog.runtime.edge import Edge
 from binlog.runtime.http import StatusServer
+from binlog.runtime.listener import Listener
 from binlog.runtime.security import Security
 from cryptography import x509
 from grpc import StatusCode, aio
@@ -55,12 +55,12 @@ async def serving(settings: Security) -> AsyncIterator[str]:
     """A gRPC server behind these settings; its address."""
     pd = PD()
     methods = {b"/pdpb.PD/GetMembers": Method(unary=pd.members), b"/pdpb.PD/Tso": Method(bidi=pd.timestamps)}
-    edge = Edge(Settings(methods, Waiting()), settings)
-    await edge.start("127.0.0.1:0")
+    listener = Listener(Settings(methods, Waiting()), settings)
+    await listener.start("127.0.0.1:0")
     try:
-        yield f"127.0.0.1:{edge.port}"
+        yield f"127.0.0.1:{listener.port}"
     finally:
-        await edge.stop(0)
+        await listener.stop(0)
 
 
 async def call(addr: str, settings: Security | None) -> int:

@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import (
     READERS_PER_TASK,
-    Advance,
     Ask,
     Mode,
-    Plan,
+    MovePosition,
+    PlannedBatch,
     Sizes,
     absent,
     decide,
+    driver_limits,
     first_limits,
-    inline_limits,
     resume,
 )
-from drainer.pumps.watermark import Limits, PumpMark, Stop, Watermark, watermark_of
+from drainer.pumps.watermark import BatchLimits, PumpMark, Stop, Watermark, watermark_of
 from drainer.sink.base import Intent
 
 SIZES = Sizes(inline_bytes_max=2000, inline_count_max=50, spread_bytes_min=1000, spread_bytes_max=8000, parallelism=2)
@@ -38,16 +38,16 @@ def seen(*marks: PumpMark) -> Watermark:
 
 
 def test_first_limits_stop_at_next_ddl_or_schema_version() -> None:
-    assert Limits(4000, stop_at_schema=True, schema_version=3, large_bytes_min=4 << 20) == ASKED
+    assert BatchLimits(4000, stop_at_schema=True, schema_version=3, large_bytes_min=4 << 20) == ASKED
 
 
 def test_destination_without_distribution_gets_only_batches_in_driver() -> None:
     sizes = Sizes(inline_bytes_max=8000, inline_count_max=100, spread_bytes_max=0)
     asked = first_limits(sizes, schema_version=3, pumps=2)
-    assert asked == Limits(4000, 50, large_bytes_min=4 << 20)
+    assert asked == BatchLimits(4000, 50, large_bytes_min=4 << 20)
     full = mark(batch_bytes=4000, batch_count=50, stop=Stop.LIMIT, end_ts=60)
     plan = decide(seen(full), after_ts=10, asked=asked, sizes=sizes)
-    assert isinstance(plan, Plan) and plan.mode is Mode.INLINE and plan.until_ts == 60
+    assert isinstance(plan, PlannedBatch) and plan.mode is Mode.DRIVER and plan.until_ts == 60
 
 
 def test_planner_without_new_binlogs_decides_nothing() -> None:
@@ -56,32 +56,32 @@ def test_planner_without_new_binlogs_decides_nothing() -> None:
 
 def test_planner_without_data_advances_position() -> None:
     found = decide(seen(mark(), mark("b", resolved_ts=90, end_ts=90)), after_ts=50, asked=ASKED, sizes=SIZES)
-    assert found == Advance(90)
+    assert found == MovePosition(90)
 
 
 def test_position_0_begins_at_purge_point() -> None:
     """`initial-commit-ts = 0` begins with the oldest binlog that is sure to be there; a position stays an error."""
     marks = mark(batch_bytes=300, batch_count=2, purged_ts=40), mark("b", purged_ts=30)
-    assert decide(seen(*marks), after_ts=0, asked=ASKED, sizes=SIZES) == Advance(40)
-    assert decide(seen(*marks), after_ts=0, asked=ASKED, sizes=SIZES, ceiling_ts=20) == Advance(20)
-    assert isinstance(decide(seen(*marks), after_ts=40, asked=ASKED, sizes=SIZES), Plan)
+    assert decide(seen(*marks), after_ts=0, asked=ASKED, sizes=SIZES) == MovePosition(40)
+    assert decide(seen(*marks), after_ts=0, asked=ASKED, sizes=SIZES, ceiling_ts=20) == MovePosition(20)
+    assert isinstance(decide(seen(*marks), after_ts=40, asked=ASKED, sizes=SIZES), PlannedBatch)
     behind = mark("b", resolved_ts=35, end_ts=35)
     assert decide(seen(marks[0], behind), after_ts=0, asked=ASKED, sizes=SIZES) is None
     whole = decide(seen(mark(batch_bytes=300, batch_count=2)), after_ts=0, asked=ASKED, sizes=SIZES)
-    assert isinstance(whole, Plan) and whole.after_ts == 0
+    assert isinstance(whole, PlannedBatch) and whole.after_ts == 0
 
 
 def test_small_batch_runs_in_driver_and_pulls_only_its_pump() -> None:
     found = decide(seen(mark(batch_bytes=300, batch_count=2), mark("b")), after_ts=50, asked=ASKED, sizes=SIZES)
-    assert isinstance(found, Plan)
-    assert (found.mode, found.after_ts, found.until_ts) == (Mode.INLINE, 50, 100)
+    assert isinstance(found, PlannedBatch)
+    assert (found.mode, found.after_ts, found.until_ts) == (Mode.DRIVER, 50, 100)
     assert [[r.node_id for r in task] for task in found.tasks] == [["a"]]
 
 
 def test_small_batch_of_several_pumps_is_one_task() -> None:
     marks = (mark(batch_bytes=300, batch_count=2), mark("b", batch_bytes=300, batch_count=2))
     found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
-    assert isinstance(found, Plan) and [[r.node_id for r in task] for task in found.tasks] == [["a", "b"]]
+    assert isinstance(found, PlannedBatch) and [[r.node_id for r in task] for task in found.tasks] == [["a", "b"]]
 
 
 def test_backlog_is_distributed_up_to_first_batch_end_of_pump() -> None:
@@ -90,8 +90,8 @@ def test_backlog_is_distributed_up_to_first_batch_end_of_pump() -> None:
         mark("b", batch_bytes=3000, batch_count=30, end_ts=100, split_ts=(60, 70, 80)),
     )
     found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
-    assert isinstance(found, Plan)
-    assert (found.mode, found.until_ts) == (Mode.SPREAD, 70)
+    assert isinstance(found, PlannedBatch)
+    assert (found.mode, found.until_ts) == (Mode.DISTRIBUTED, 70)
     for name in ("a", "b"):
         ranges = [r for task in found.tasks for r in task if r.node_id == name]
         assert ranges[0].after_ts == 50 and ranges[-1].until_ts == 70
@@ -100,16 +100,16 @@ def test_backlog_is_distributed_up_to_first_batch_end_of_pump() -> None:
 def test_backlog_before_ddl_is_distributed_up_to_ddl() -> None:
     marks = (mark(batch_bytes=4000, batch_count=40, stop=Stop.DDL, stop_ts=71, end_ts=70), mark("b"))
     found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
-    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.SPREAD, 70)
+    assert isinstance(found, PlannedBatch) and (found.mode, found.until_ts) == (Mode.DISTRIBUTED, 70)
 
 
 def test_little_data_before_ddl_asks_for_batch_with_ddl() -> None:
     marks = (mark(batch_bytes=40, batch_count=1, stop=Stop.DDL, stop_ts=71, end_ts=70), mark("b"))
     found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
-    assert found == Ask(inline_limits(SIZES, pumps=2))
+    assert found == Ask(driver_limits(SIZES, pumps=2))
     again = (mark(batch_bytes=80, batch_count=2), mark("b"))
     plan = decide(seen(*again), after_ts=50, asked=found.limits, sizes=SIZES)
-    assert isinstance(plan, Plan) and (plan.mode, plan.until_ts) == (Mode.INLINE, 100)
+    assert isinstance(plan, PlannedBatch) and (plan.mode, plan.until_ts) == (Mode.DRIVER, 100)
 
 
 def test_row_of_newer_schema_at_position_asks_again() -> None:
@@ -127,7 +127,7 @@ def test_watermark_below_position_plans_nothing() -> None:
 def test_batch_does_not_exceed_ceiling() -> None:
     marks = (mark(batch_bytes=300, batch_count=2), mark("b"))
     found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES, ceiling_ts=80)
-    assert isinstance(found, Plan) and found.until_ts == 80
+    assert isinstance(found, PlannedBatch) and found.until_ts == 80
     assert decide(seen(*marks), after_ts=80, asked=ASKED, sizes=SIZES, ceiling_ts=80) is None
 
 
@@ -137,7 +137,7 @@ def test_open_intent_is_planned_with_its_exact_range() -> None:
     marks = (mark(batch_bytes=9000, batch_count=90, split_ts=(60, 70)), mark("b"))
     found = resume(seen(*marks), intent, SIZES)
     assert found is not None
-    assert (found.after_ts, found.until_ts, found.mode, found.intent) == (50, 90, Mode.SPREAD, intent)
+    assert (found.after_ts, found.until_ts, found.mode, found.intent) == (50, 90, Mode.DISTRIBUTED, intent)
     assert {r.node_id for task in found.tasks for r in task} == {"a", "b"}
 
 
@@ -182,10 +182,10 @@ def test_plan_for_any_marks_stays_at_or_below_watermark(
     """Whatever the pumps answer: a batch begins at the position, gets on, and stays at or below the watermark."""
     watermark = seen(*marks)
     found = decide(watermark, after_ts=after_ts, asked=ASKED, sizes=SIZES, ceiling_ts=ceiling_ts)
-    if isinstance(found, Plan | Advance):
+    if isinstance(found, PlannedBatch | MovePosition):
         assert after_ts < found.until_ts <= watermark.ts
         assert ceiling_ts is None or found.until_ts <= ceiling_ts
-    if isinstance(found, Plan):
+    if isinstance(found, PlannedBatch):
         assert found.after_ts == after_ts
         ranges = [r for task in (*found.tasks, found.large) for r in task]
         assert all(after_ts <= r.after_ts < r.until_ts <= found.until_ts for r in ranges)
@@ -207,7 +207,7 @@ def planned(*marks: PumpMark, after_ts: int = 50, **more: int) -> object:
 def test_large_transaction_is_batch_of_its_own() -> None:
     """The driver pulls it, so Spark has no task; only pumps that may hold something of its commit_ts are asked."""
     found = planned(large("a", 70), mark("b"), mark("c", end_ts=69, stop=Stop.SCHEMA, stop_ts=70))
-    assert isinstance(found, Plan)
+    assert isinstance(found, PlannedBatch)
     assert (found.mode, found.after_ts, found.until_ts, found.tasks) == (Mode.LARGE, 50, 70, ())
     assert (found.batch_bytes, found.holders) == (9 << 20, ("a",))
     assert [(r.node_id, r.after_ts, r.until_ts) for r in found.large] == [("a", 50, 70), ("c", 50, 70)]
@@ -216,41 +216,45 @@ def test_large_transaction_is_batch_of_its_own() -> None:
 def test_binlogs_before_large_transaction_are_planned_first() -> None:
     before = large("a", 70, batch_bytes=300, batch_count=2)
     found = planned(before, mark("b"))
-    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.INLINE, 69)
+    assert isinstance(found, PlannedBatch) and (found.mode, found.until_ts) == (Mode.DRIVER, 69)
     found = planned(large("a", 70, batch_bytes=4000, batch_count=40), mark("b"))
-    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.SPREAD, 69)
+    assert isinstance(found, PlannedBatch) and (found.mode, found.until_ts) == (Mode.DISTRIBUTED, 69)
     found = planned(large("a", 70), mark("b", batch_bytes=300, batch_count=2))  # before or behind: who knows
-    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.INLINE, 69)
+    assert isinstance(found, PlannedBatch) and (found.mode, found.until_ts) == (Mode.DRIVER, 69)
     found = planned(large("a", 70), mark("b", batch_bytes=300, batch_count=2), after_ts=69)
-    assert isinstance(found, Plan) and (found.mode, [r.node_id for r in found.large]) == (Mode.LARGE, ["a", "b"])
+    assert isinstance(found, PlannedBatch) and (found.mode, [r.node_id for r in found.large]) == (
+        Mode.LARGE,
+        ["a", "b"],
+    )
 
 
 def test_large_transaction_on_two_pumps_is_read_from_both() -> None:
     """Its writer may have written it twice, to be sure (rule 19)."""
     found = planned(large("a", 70), large("b", 70), large("c", 71))
-    assert isinstance(found, Plan) and found.holders == ("a", "b")
+    assert isinstance(found, PlannedBatch) and found.holders == ("a", "b")
     assert [r.node_id for r in found.large] == ["a", "b"]
 
 
 def test_large_transaction_waits_for_watermark_and_ceiling() -> None:
     slow = mark("b", resolved_ts=60, end_ts=60)
     found = planned(large("a", 70), slow)
-    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.INLINE, 60)
+    assert isinstance(found, PlannedBatch) and (found.mode, found.until_ts) == (Mode.DRIVER, 60)
     assert planned(large("a", 70), slow, after_ts=60) is None
     found = planned(large("a", 70), mark("b"), ceiling_ts=69)
-    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.INLINE, 69)
+    assert isinstance(found, PlannedBatch) and (found.mode, found.until_ts) == (Mode.DRIVER, 69)
     assert planned(large("a", 70), mark("b"), after_ts=69, ceiling_ts=69) is None
 
 
 def test_batch_is_not_distributed_while_key_is_unenforced() -> None:
-    """Rule 12: a spread batch ends where the job that drops a key begins; behind it batches are inline."""
+    """Rule 12: a distributed batch ends where the job that drops a key begins; behind it batches are applied in the
+    driver."""
     marks = (mark(batch_bytes=4000, batch_count=40), mark("b"))
-    before = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES, inline_from=80)
-    assert isinstance(before, Plan) and (before.mode, before.until_ts) == (Mode.SPREAD, 80)
-    behind = decide(seen(*marks), after_ts=80, asked=ASKED, sizes=SIZES, inline_from=80)
-    assert behind == Ask(inline_limits(SIZES, pumps=2))
-    plan = decide(seen(*marks), after_ts=80, asked=behind.limits, sizes=SIZES, inline_from=80)
-    assert isinstance(plan, Plan) and plan.mode is Mode.INLINE
+    before = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES, driver_from=80)
+    assert isinstance(before, PlannedBatch) and (before.mode, before.until_ts) == (Mode.DISTRIBUTED, 80)
+    behind = decide(seen(*marks), after_ts=80, asked=ASKED, sizes=SIZES, driver_from=80)
+    assert behind == Ask(driver_limits(SIZES, pumps=2))
+    plan = decide(seen(*marks), after_ts=80, asked=behind.limits, sizes=SIZES, driver_from=80)
+    assert isinstance(plan, PlannedBatch) and plan.mode is Mode.DRIVER
 
 
 @given(
@@ -266,7 +270,7 @@ def test_tasks_are_bounded_by_parallelism_and_hold_every_range_once(
     marks = [mark(f"p{n}", batch_bytes=size, batch_count=5, split_ts=splits) for n, size in enumerate(sizes)]
     limits = Sizes(spread_bytes_min=1, spread_bytes_max=1 << 40, parallelism=parallelism)
     plan = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=limits)
-    assert isinstance(plan, Plan) and plan.mode is Mode.SPREAD
+    assert isinstance(plan, PlannedBatch) and plan.mode is Mode.DISTRIBUTED
     assert len(plan.tasks) <= READERS_PER_TASK * parallelism
     for name in (one.node_id for one in marks):
         ranges = [part for task in plan.tasks for part in task if part.node_id == name]
@@ -281,7 +285,7 @@ def test_tasks_are_bounded_by_parallelism_and_hold_every_range_once(
 
 def test_batch_in_driver_of_many_pumps_has_few_tasks() -> None:
     marks = [mark(f"p{n}", batch_bytes=100 << 10, batch_count=5) for n in range(30)]
-    plan = decide(seen(*marks), after_ts=50, asked=inline_limits(SIZES, pumps=30), sizes=SIZES)
-    assert isinstance(plan, Plan) and plan.mode is Mode.INLINE
+    plan = decide(seen(*marks), after_ts=50, asked=driver_limits(SIZES, pumps=30), sizes=SIZES)
+    assert isinstance(plan, PlannedBatch) and plan.mode is Mode.DRIVER
     assert len(plan.tasks) == READERS_PER_TASK * SIZES.parallelism
     assert sorted(len(task) for task in plan.tasks) == [7, 7, 8, 8]

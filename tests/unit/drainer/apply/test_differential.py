@@ -1,4 +1,5 @@
-"""Random DDL with rows of every version around it: what arrives is what upstream's tables hold, inline and spread."""
+"""Random DDL with rows of every version around it: what arrives is what upstream's tables hold, in the driver and
+distributed."""
 
 from __future__ import annotations
 
@@ -13,17 +14,17 @@ from binlog.tidb.job import Job
 from binlog.tidb.table import TableInfo
 
 from drainer.apply import progress
-from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import Cut
 from drainer.pipeline import Pipeline
 from drainer.schema.job_policy import Policy
-from drainer.schema.keeper import SchemaKeeper
+from drainer.schema.provider import SchemaProvider
 from drainer.sink.base import Identity
 from drainer.sink.sqlite.sink import SQLiteSink
-from tests.support.live_supply import LiveSupply
+from tests.support.live_provider import LiveProvider
 from tests.support.local_batch import LocalBatch
 from tests.support.schema_case import BEGIN_TS, ts
-from tests.unit.drainer.cut_case import SQLiteSpread
+from tests.unit.drainer.cut_case import SQLiteDistributed
 from tests.upstream.model import Upstream
 
 SEEDS = int(os.environ.get("DIFFERENTIAL_SEEDS", "15"))
@@ -60,36 +61,40 @@ class Port(File):
         return found[-1] if found and found[-1].id == table_id else None
 
 
-def plan_of(pipeline: Pipeline, upstream: Upstream, until_ts: int) -> Plan:
-    """Spread what the drainer would spread of a large batch (batch_planner.decide)."""
-    begin_ts, inline_from = pipeline.position_ts, pipeline.inline_from
-    if inline_from is not None and begin_ts < inline_from:
-        until_ts = min(until_ts, inline_from)
+def plan_of(pipeline: Pipeline, upstream: Upstream, until_ts: int) -> PlannedBatch:
+    """Spread what the drainer would distributed of a large batch (batch_planner.decide)."""
+    begin_ts, driver_from = pipeline.position_ts, pipeline.driver_from
+    if driver_from is not None and begin_ts < driver_from:
+        until_ts = min(until_ts, driver_from)
     found = sorted(map(envelope.scan, upstream.binlogs), key=lambda binlog: binlog.commit_ts)
     some = [binlog for binlog in found if begin_ts < binlog.commit_ts <= until_ts]
     bad = [b.commit_ts for b in some if b.ddl_job_id or b.schema_version > pipeline.schema_version]
     good = [b.commit_ts for b in some if not bad or b.commit_ts < bad[0]]
-    if good and (inline_from is None or begin_ts < inline_from):
-        return Plan(begin_ts, good[-1], Mode.SPREAD, (), 1)
-    return Plan(begin_ts, until_ts, Mode.INLINE, (), 1)
+    if good and (driver_from is None or begin_ts < driver_from):
+        return PlannedBatch(begin_ts, good[-1], Mode.DISTRIBUTED, (), 1)
+    return PlannedBatch(begin_ts, until_ts, Mode.DRIVER, (), 1)
 
 
 def drained(
-    upstream: Upstream, path: Path, source: File, *, spread: bool = False
+    upstream: Upstream, path: Path, source: File, *, distributed: bool = False
 ) -> dict[str, list[tuple[object, ...]]]:
-    destination = SQLiteSpread(path) if spread else SQLiteSink(path)
+    destination = SQLiteDistributed(path) if distributed else SQLiteSink(path)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
-    keeper = SchemaKeeper([source], Policy())
-    asyncio.run(keeper.open(position_ts=position.commit_ts, job_done=destination.job_done))
-    pipeline = Pipeline(destination, LiveSupply(keeper), Cut(4, 100, "d"), position_ts=position.commit_ts)
+    provider = SchemaProvider([source], Policy())
+    asyncio.run(provider.open(position_ts=position.commit_ts, job_done=destination.job_done))
+    pipeline = Pipeline(destination, LiveProvider(provider), Cut(4, 100, "d"), position_ts=position.commit_ts)
     commits = sorted(envelope.scan(payload).commit_ts for payload in upstream.binlogs)
-    few = 10 if spread else 40
+    few = 10 if distributed else 40
     cuts = sorted({*upstream.dice.sample(commits, min(len(commits), few)), commits[-1]})
     for until_ts in cuts:
         source.clock = max(source.clock, (until_ts >> 18) - (ts(0) >> 18))
         while pipeline.position_ts < until_ts:
             begin_ts = pipeline.position_ts
-            plan = plan_of(pipeline, upstream, until_ts) if spread else Plan(begin_ts, until_ts, Mode.INLINE, (), 1)
+            plan = (
+                plan_of(pipeline, upstream, until_ts)
+                if distributed
+                else PlannedBatch(begin_ts, until_ts, Mode.DRIVER, (), 1)
+            )
             pipeline.run(plan, LocalBatch([upstream.binlogs], begin_ts, plan.until_ts))
     destination.close(clean=False)
     found = {}
@@ -101,12 +106,12 @@ def drained(
     return found
 
 
-@pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.parametrize("distributed", [False, True])
 @pytest.mark.parametrize("kind", [File, Port])
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_rows_after_random_ddl_equal_upstreams_tables(
-    seed: int, kind: type[File], spread: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, kind: type[File], distributed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "WAIT_FIRST_S", 0.0)
     upstream = Upstream(seed).run(EVENTS)
-    assert drained(upstream, tmp_path / "down.sqlite", kind(upstream), spread=spread) == upstream.truth()
+    assert drained(upstream, tmp_path / "down.sqlite", kind(upstream), distributed=distributed) == upstream.truth()

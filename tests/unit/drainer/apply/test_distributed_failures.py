@@ -1,4 +1,4 @@
-"""A spread batch with what is not as it should be: keys twice, columns that nobody knows any more, slots that give
+"""A distributed batch with what is not as it should be: keys twice, columns that nobody knows any more, slots that give
 up."""
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 from structlog.testing import capture_logs
 
-from drainer.apply.batch_planner import Mode, Plan
-from drainer.apply.distributed import Cut, NotSpread
-from drainer.apply.micro_batch import SpreadJob
+from drainer.apply.batch_planner import Mode, PlannedBatch
+from drainer.apply.distributed import Cut, NotDistributed
+from drainer.apply.micro_batch import DistributedJob
 from drainer.apply.progress import Stopped
 from drainer.failures import Failure, Failures
 from drainer.order.slot import HASH_VERSION
@@ -28,7 +28,7 @@ from tests.support.local_batch import LocalBatch
 from tests.support.memory_sink import MemorySink, Store
 from tests.support.row_case import INT, Step, table, transaction
 from tests.support.schema_case import BEGIN_TS, ts
-from tests.unit.drainer.test_pipeline import Supply
+from tests.unit.drainer.test_pipeline import StubProvider
 
 T = table([("id", INT), ("v", INT)], handle="id")
 MORE = table([("id", INT), ("v", INT), ("w", INT)], handle="id")
@@ -39,7 +39,7 @@ INTENT = Intent(BEGIN_TS, UNTIL, 4, 100, HASH_VERSION, "d")
 @dataclass
 class Life:
     pipeline: Pipeline
-    supply: Supply
+    provider: StubProvider
 
 
 def life(store: Store, *, complete: bool = True, retry_for_s: float = 600.0) -> Life:
@@ -53,10 +53,11 @@ def life(store: Store, *, complete: bool = True, retry_for_s: float = 600.0) -> 
     destination = MemorySink(store, retry_for_s=retry_for_s)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
     schema = Schema.open(JobHistory(jobs), position_ts=position.commit_ts, schema_version=2, complete=complete)
-    supply = Supply(schema)
-    supply.complete = complete
+    provider = StubProvider(schema)
+    provider.complete = complete
     return Life(
-        Pipeline(destination, supply, Cut(4, 100, "d"), position_ts=position.commit_ts, intent=position.intent), supply
+        Pipeline(destination, provider, Cut(4, 100, "d"), position_ts=position.commit_ts, intent=position.intent),
+        provider,
     )
 
 
@@ -94,7 +95,7 @@ def test_later_row_of_one_key_wins_in_distributed_batch(parts: int) -> None:
     store = Store()
     feed = LocalBatch([TWICE[n::parts] for n in range(parts)], BEGIN_TS, UNTIL)
     now = life(store)
-    now.pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), feed)
+    now.pipeline.run(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1), feed)
     assert standing(store) == EXPECTED
     assert (store.intent, store.commit_ts, now.pipeline.open_intent) == (None, UNTIL, None)
 
@@ -108,7 +109,7 @@ def test_column_skipped_in_open_batch_is_skipped_after_restart() -> None:
     former = MemorySink(store)
     former.open(Identity(1, "default", "n"), BEGIN_TS)
     former.begin(INTENT)
-    life(store, complete=False).pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, INTENT), feed)
+    life(store, complete=False).pipeline.run(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1, INTENT), feed)
     assert standing(store) == [(1, 1)]
 
 
@@ -120,39 +121,39 @@ def test_rows_with_unknown_columns_are_not_distributed() -> None:
 
     def resolve_column(error: UnknownColumn) -> bool:
         asked.append(error)
-        now.supply.schema.skip_column(error.table_id, error.column_id, error.schema_version)
+        now.provider.schema.skip_column(error.table_id, error.column_id, error.schema_version)
         return True
 
-    now.supply.resolve_column = resolve_column  # type: ignore[method-assign]
-    now.pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), feed)
-    assert len(asked) == 1 and not feed.spreads
+    now.provider.resolve_column = resolve_column  # type: ignore[method-assign]
+    now.pipeline.run(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1), feed)
+    assert len(asked) == 1 and not feed.distributed_jobs
     assert standing(store) == [(1, 1)]
 
 
-def folded(now: Life) -> Plan:
-    plan = Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1)
+def folded(now: Life) -> PlannedBatch:
+    plan = PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1)
     return replace(plan, fold=now.pipeline.fold_order(plan))
 
 
 def test_folded_batch_with_unknown_column_is_replanned_in_driver() -> None:
-    """Rule 14, where the reading tasks fold at once: nothing is recorded, and the next plan is inline."""
+    """Rule 14, where the reading tasks fold at once: nothing is recorded, and the next plan is for the driver."""
     store, feed = Store(), LocalBatch([UNKNOWN], BEGIN_TS, UNTIL)
     now = life(store, complete=False)
     plan = folded(now)
     assert plan.fold is not None
-    with pytest.raises(NotSpread, match="planned again"):
+    with pytest.raises(NotDistributed, match="planned again"):
         now.pipeline.read(plan, feed)
-    assert (store.intent, store.commit_ts, feed.spreads) == (None, BEGIN_TS, [])
-    assert now.pipeline.inline_from == BEGIN_TS
+    assert (store.intent, store.commit_ts, feed.distributed_jobs) == (None, BEGIN_TS, [])
+    assert now.pipeline.driver_from == BEGIN_TS
 
 
 def test_folded_batch_of_unverified_table_is_read_again() -> None:
-    """Asking the source once is enough, and it is spread then."""
+    """Asking the source once is enough, and it is distributed then."""
     store, feed = Store(), LocalBatch([rows(put(1, 1))], BEGIN_TS, UNTIL)
     now = life(store, complete=False)
-    with pytest.raises(NotSpread, match="planned again"):
+    with pytest.raises(NotDistributed, match="planned again"):
         now.pipeline.read(folded(now), feed)
-    assert now.pipeline.inline_from is None
+    assert now.pipeline.driver_from is None
     plan = folded(now)
     now.pipeline.read(plan, feed)
     assert store.intent is None
@@ -162,8 +163,8 @@ def test_folded_batch_of_unverified_table_is_read_again() -> None:
 
 def test_open_batch_with_incomplete_history_is_not_folded_by_reading_tasks() -> None:
     now = life(Store(), complete=False)
-    assert now.pipeline.fold_order(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, INTENT)) is None
-    assert life(Store()).pipeline.fold_order(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, INTENT)) is not None
+    assert now.pipeline.fold_order(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1, INTENT)) is None
+    assert life(Store()).pipeline.fold_order(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1, INTENT)) is not None
 
 
 def test_batch_read_with_another_cut_version_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +172,11 @@ def test_batch_read_with_another_cut_version_is_planned_again(monkeypatch: pytes
     store = Store()
     made = life(store)
     payloads = rows(put(1, 1), put(2, 2))
-    plan = Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1)
+    plan = PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1)
     plan = replace(plan, fold=made.pipeline.fold_order(plan))
     assert plan.fold is not None
     monkeypatch.setattr(type(plan.fold), "cut_version", HASH_VERSION + 1)
-    with pytest.raises(NotSpread, match="cut otherwise"):
+    with pytest.raises(NotDistributed, match="cut otherwise"):
         made.pipeline.run(plan, LocalBatch([payloads], BEGIN_TS, UNTIL))
     assert store.intent is None
     monkeypatch.undo()
@@ -189,12 +190,12 @@ def test_a_sink_is_told_of_each_view_before_rows_are_cut(monkeypatch: pytest.Mon
     told: list[object] = []
     monkeypatch.setattr(MemorySink, "prepare", lambda _, view: told.append(view))
     first = folded(now)
-    assert first.fold is not None and told == [now.supply.schema.view()]
+    assert first.fold is not None and told == [now.provider.schema.view()]
     folded(now)
     assert len(told) == 1
-    now.supply.schema.settle(9)
+    now.provider.schema.settle(9)
     folded(now)
-    assert told == [told[0], now.supply.schema.view()] and told[0] is not told[1]
+    assert told == [told[0], now.provider.schema.view()] and told[0] is not told[1]
 
 
 # --- the destination fails while slots are written --------------------------------------------------------------------
@@ -208,11 +209,11 @@ class GivingUp(LocalBatch):
     failures: Failures = field(default_factory=Failures)
     seen: list[Failure | None] = field(default_factory=list)
 
-    def spread(self, job: SpreadJob) -> Sequence[Receipt]:
+    def distribute(self, job: DistributedJob) -> Sequence[Receipt]:
         self.seen.append(self.failures.now)
-        found = super().spread(job)
-        if len(self.spreads) <= self.times:
-            error = DestinationDown(f"slot 3: gave up: refused {len(self.spreads)}")
+        found = super().distribute(job)
+        if len(self.distributed_jobs) <= self.times:
+            error = DestinationDown(f"slot 3: gave up: refused {len(self.distributed_jobs)}")
             error.failing_s = 30.0
             raise error
         return found
@@ -232,9 +233,9 @@ def test_a_batch_whose_slots_give_up_is_written_until_they_succeed_and_tells_why
     """Slots that are committed are skipped, and a task may fail for longer each time."""
     store, feed = Store(), GivingUp(PUTS, BEGIN_TS, UNTIL, failures=failures)
     with capture_logs() as lines:
-        life(store).pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), feed)
+        life(store).pipeline.run(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1), feed)
     assert standing(store) == [(key, key) for key in range(9)] and (store.intent, store.commit_ts) == (None, UNTIL)
-    assert [job.retry_for_s for job in feed.spreads] == [10, 20, 40, 60]
+    assert [job.retry_for_s for job in feed.distributed_jobs] == [10, 20, 40, 60]
     told = [f"slot 3: gave up: refused {n}" for n in (1, 2, 3)]
     assert [now.error if now else "" for now in feed.seen] == ["", *told]
     last = feed.seen[-1]
@@ -248,9 +249,9 @@ def test_a_batch_whose_slots_give_up_for_as_long_as_the_sink_retries_is_left_ope
     store = Store()
     made = life(store, retry_for_s=20.0)
     with pytest.raises(DestinationDown, match="batch: gave up after 30 s: slot 3: gave up: refused 1"):
-        made.pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), GivingUp(PUTS, BEGIN_TS, UNTIL))
+        made.pipeline.run(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1), GivingUp(PUTS, BEGIN_TS, UNTIL))
     assert store.intent == made.pipeline.open_intent is not None
-    plan = Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, store.intent)
+    plan = PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1, store.intent)
     life(store).pipeline.run(plan, LocalBatch(PUTS, BEGIN_TS, UNTIL))
     assert standing(store) == [(key, key) for key in range(9)] and store.intent is None
 
@@ -258,7 +259,7 @@ def test_a_batch_whose_slots_give_up_for_as_long_as_the_sink_retries_is_left_ope
 def test_a_sink_that_does_not_retry_raises_the_error_of_its_slot() -> None:
     with pytest.raises(DestinationDown, match=r"^slot 3: gave up: refused 1$"):
         life(Store(), retry_for_s=0.0).pipeline.run(
-            Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), GivingUp(PUTS, BEGIN_TS, UNTIL)
+            PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1), GivingUp(PUTS, BEGIN_TS, UNTIL)
         )
 
 
@@ -266,11 +267,11 @@ def test_a_batch_whose_slots_give_up_ends_when_the_drainer_stops() -> None:
     made = life(Store())
 
     class StoppedMeanwhile(GivingUp):
-        def spread(self, job: SpreadJob) -> Sequence[Receipt]:
+        def distribute(self, job: DistributedJob) -> Sequence[Receipt]:
             made.pipeline.stop()
-            return super().spread(job)
+            return super().distribute(job)
 
     feed = StoppedMeanwhile(PUTS, BEGIN_TS, UNTIL, times=1 << 30)
     with pytest.raises(Stopped):
-        made.pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), feed)
-    assert len(feed.spreads) == 1
+        made.pipeline.run(PlannedBatch(BEGIN_TS, UNTIL, Mode.DISTRIBUTED, (), 1), feed)
+    assert len(feed.distributed_jobs) == 1

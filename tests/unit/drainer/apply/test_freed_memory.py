@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import drainer.pipeline as pipeline_module
-from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.freed_memory import return_freed_memory
 from drainer.pipeline import Pipeline
 from drainer.schema.history.base import JobHistory
 from drainer.schema.state import Schema
 from tests.support.local_batch import LocalBatch
 from tests.support.memory_sink import MemorySink, Store
-from tests.unit.drainer.test_pipeline import CUT, WHO, Supply
+from tests.unit.drainer.test_pipeline import CUT, WHO, StubProvider
 
 MIB = 1 << 20
 BLOCK = 100_000  # below the size from which glibc maps each block by itself
@@ -59,10 +59,10 @@ def test_driver_returns_memory_after_large_transaction(monkeypatch: pytest.Monke
 
     destination = MemorySink(Store())
     destination.open(WHO, initial_ts=0)
-    supply = Supply(Schema.open(JobHistory([]), position_ts=0))
-    pipeline = Pipeline(destination, supply, CUT, position_ts=0, pull_large=pull_large, piece_bytes_max=MIB)
+    provider = StubProvider(Schema.open(JobHistory([]), position_ts=0))
+    pipeline = Pipeline(destination, provider, CUT, position_ts=0, pull_large=pull_large, piece_bytes_max=MIB)
     with contextlib.suppress(OSError):
-        pipeline.run(Plan(0, 10, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
+        pipeline.run(PlannedBatch(0, 10, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
     assert events == ["closed", "returned"]
-    pipeline.run(Plan(pipeline.position_ts, 20, Mode.INLINE, (), 1), LocalBatch([], 0, 0))
+    pipeline.run(PlannedBatch(pipeline.position_ts, 20, Mode.DRIVER, (), 1), LocalBatch([], 0, 0))
     assert events == ["closed", "returned"]

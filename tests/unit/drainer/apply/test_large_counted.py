@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from binlog.runtime.security import Security
 
-from drainer.apply.batch_planner import Mode, Plan, Sizes
+from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
 from drainer.apply.large_transaction import LargePuller
 from drainer.apply.micro_batch import MicroBatch
 from drainer.pipeline import Pipeline
@@ -19,19 +19,19 @@ from tests.unit.drainer.apply.test_rule_22 import Drainer, TaskBatch, drainer, m
 
 LARGE_BYTES = 400
 SIZES = [
-    pytest.param(Sizes(spread_bytes_max=0, large_bytes_min=LARGE_BYTES), id="inline"),
-    pytest.param(Sizes(spread_bytes_min=1, parallelism=2, large_bytes_min=LARGE_BYTES), id="spread"),
+    pytest.param(Sizes(spread_bytes_max=0, large_bytes_min=LARGE_BYTES), id="driver"),
+    pytest.param(Sizes(spread_bytes_min=1, parallelism=2, large_bytes_min=LARGE_BYTES), id="distributed"),
 ]
 WHOLE = transaction([(T, put(key, key)) for key in range(100, 150)], commit_ts=ts(50), version=2)
 
 
-async def planned(made: Drainer) -> tuple[Plan, Pipeline]:
+async def planned(made: Drainer) -> tuple[PlannedBatch, Pipeline]:
     plan, pipeline = await made.plan()
     pipeline._pull_large = LargePuller(1, Security())
     return plan, pipeline
 
 
-async def run(pipeline: Pipeline, plan: Plan) -> None:
+async def run(pipeline: Pipeline, plan: PlannedBatch) -> None:
     feed: MicroBatch = TaskBatch(plan)
     await asyncio.to_thread(pipeline.run, plan, feed)
 
@@ -83,5 +83,5 @@ async def test_large_binlog_lost_before_driver_is_refused() -> None:
         await made.add("a", WHOLE)
         plan, pipeline = await planned(made)
         with pytest.raises(RangeDiffers, match=r"planned with 1 binlog .* 0 binlogs .* to the driver"):
-            await asyncio.to_thread(pipeline._inline.run, plan, [])
+            await asyncio.to_thread(pipeline._in_driver.run, plan, [])
         assert not moved(made.store)

@@ -15,7 +15,7 @@ from binlog.runtime.security import Security
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.large_transaction import LargePuller, sections
 from drainer.apply.progress import Progress
 from drainer.batch.binlog import ServedBinlog
@@ -34,7 +34,7 @@ from tests.support.examples import FEW
 from tests.support.local_batch import LocalBatch
 from tests.support.memory_sink import MemorySink, Store
 from tests.support.stub_pump import StubPump
-from tests.unit.drainer.test_pipeline import CUT, WHO, Supply
+from tests.unit.drainer.test_pipeline import CUT, WHO, StubProvider
 from tests.unit.tidb.damage import survives
 
 MIB = 1 << 20
@@ -70,8 +70,8 @@ def range_of(pump: StubPump, name: str = "p", *, extension: bool = True, until_t
     return PumpRange(name, pump.host, extension, 0, until_ts)
 
 
-def plan_of(*ranges: PumpRange, until_ts: int, holders: tuple[str, ...]) -> Plan:
-    return Plan(0, until_ts, Mode.LARGE, (), 1, large=ranges, holders=holders)
+def plan_of(*ranges: PumpRange, until_ts: int, holders: tuple[str, ...]) -> PlannedBatch:
+    return PlannedBatch(0, until_ts, Mode.LARGE, (), 1, large=ranges, holders=holders)
 
 
 PULLER = LargePuller(1, Security())
@@ -206,7 +206,9 @@ class Recording:
         self.binlogs = [p for p in capture.binlogs if self.begin < envelope.scan(p).commit_ts <= self.end]
         self.whole = Store()
         run = self.start(self.whole, 0)
-        run.run(Plan(self.begin, self.end, Mode.INLINE, (), 1), LocalBatch([self.binlogs], self.begin, self.end))
+        run.run(
+            PlannedBatch(self.begin, self.end, Mode.DRIVER, (), 1), LocalBatch([self.binlogs], self.begin, self.end)
+        )
 
     def start(self, store: Store, large_bytes_min: int, piece_bytes_max: int = 1) -> Pipeline:
         destination = MemorySink(store)
@@ -215,7 +217,7 @@ class Recording:
         schema = Schema.open(JobHistory(self.jobs), position_ts=position.commit_ts, job_done=done)
 
         @contextlib.contextmanager
-        def pull_large(plan: Plan, _progress: Progress) -> Iterator[list[ServedBinlog]]:
+        def pull_large(plan: PlannedBatch, _progress: Progress) -> Iterator[list[ServedBinlog]]:
             found = []
             for payload in self.binlogs:
                 scanned = envelope.scan(payload)
@@ -227,7 +229,7 @@ class Recording:
 
         return Pipeline(
             destination,
-            Supply(schema),
+            StubProvider(schema),
             CUT,
             position_ts=position.commit_ts,
             pull_large=pull_large,
@@ -251,7 +253,7 @@ def test_large_transactions_in_pieces_give_rows_of_the_whole(
     after_ts = recording.begin
     for until_ts in sorted({*cuts, recording.end}):
         if until_ts > after_ts:
-            pipeline.run(Plan(after_ts, until_ts, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
+            pipeline.run(PlannedBatch(after_ts, until_ts, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
             after_ts = until_ts
     assert (store.rows, store.commit_ts, store.jobs) == (
         recording.whole.rows, recording.whole.commit_ts, recording.whole.jobs
@@ -285,12 +287,12 @@ def test_large_transaction_that_fails_midway_leaves_nothing_and_is_repeated() ->
     store = FailingStore()
     store.left = 1 << 60
     pipeline = recording.start(store, size - 1)
-    pipeline.run(Plan(recording.begin, largest - 1, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
+    pipeline.run(PlannedBatch(recording.begin, largest - 1, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
     before = ({k: dict(v) for k, v in store.rows.items()}, {k: list(v) for k, v in store.bags.items()}, store.commit_ts)
     store.left = 3
     with pytest.raises(BinlogError, match="the test's server"):
-        pipeline.run(Plan(largest - 1, largest, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
+        pipeline.run(PlannedBatch(largest - 1, largest, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
     assert (store.rows, store.bags, store.commit_ts) == before
     assert pipeline.position_ts == largest - 1
-    pipeline.run(Plan(largest - 1, recording.end, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
+    pipeline.run(PlannedBatch(largest - 1, recording.end, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
     assert store.rows == recording.whole.rows

@@ -13,23 +13,23 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import SchemaState
 
-from drainer.apply.batch_planner import Mode, Plan
-from drainer.apply.distributed import Cut, NotSpread
+from drainer.apply.batch_planner import Mode, PlannedBatch
+from drainer.apply.distributed import Cut, NotDistributed
 from drainer.pipeline import Pipeline
 from drainer.schema.constraint_drops import dropped_keys
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
-from drainer.schema.keeper import SchemaKeeper
+from drainer.schema.provider import SchemaProvider
 from drainer.schema.state import Schema
 from drainer.sink.base import Identity
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.sqlite.sink import SQLiteSink
-from tests.support.live_supply import LiveSupply
+from tests.support.live_provider import LiveProvider
 from tests.support.local_batch import LocalBatch
 from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction
 from tests.support.schema_case import BEGIN_TS, ddl, ts
-from tests.unit.drainer.cut_case import SQLiteSpread
-from tests.unit.drainer.test_pipeline import Supply
+from tests.unit.drainer.cut_case import SQLiteDistributed
+from tests.unit.drainer.test_pipeline import StubProvider
 
 COLUMNS = [("id", INT), ("u", INT)]
 WITH = table(COLUMNS, unique={"uu": ["u"]}, handle="id")
@@ -71,12 +71,12 @@ def drain(path: Path, known: list[Job], late: list[Job], payloads: list[bytes], 
     destination = SQLiteSink(path)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
     schema = Schema.open(JobHistory(known), position_ts=position.commit_ts, job_done=destination.job_done)
-    supply = Supply(schema, [list(late)] if late else [])
-    pipeline = Pipeline(destination, supply, Cut(4, 100, "d"), position_ts=position.commit_ts)
+    provider = StubProvider(schema, [list(late)] if late else [])
+    pipeline = Pipeline(destination, provider, Cut(4, 100, "d"), position_ts=position.commit_ts)
     try:
         for until_ts in cuts:
             feed = LocalBatch([payloads], pipeline.position_ts, until_ts)
-            pipeline.run(Plan(pipeline.position_ts, until_ts, Mode.INLINE, (), 1), feed)
+            pipeline.run(PlannedBatch(pipeline.position_ts, until_ts, Mode.DRIVER, (), 1), feed)
     finally:
         destination.close(clean=False)
     return pipeline
@@ -107,7 +107,7 @@ def test_drop_of_key_runs_before_rows_it_refuses(
     path = tmp_path / "down.sqlite"
     pipeline = drain(path, jobs(before, after, drop), [], binlogs(before, after, twice), cuts)
     assert rows_of(path) == sorted([*twice, (9, 9)])
-    assert pipeline.progress.ddls == 3 and pipeline.inline_from is None
+    assert pipeline.progress.ddls == 3 and pipeline.driver_from is None
 
 
 ALONE = table([("id", INT)], handle="id")
@@ -197,13 +197,13 @@ def test_rows_wait_for_key_drop_that_no_source_shows_yet(
     known = jobs(before, after, drop)
     destination = SQLiteSink(path)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
-    keeper = SchemaKeeper([Port(known[:2], known[2], running, after=3)], Policy())
-    asyncio.run(keeper.open(position_ts=position.commit_ts, job_done=destination.job_done))
-    pipeline = Pipeline(destination, LiveSupply(keeper), Cut(4, 100, "d"), position_ts=position.commit_ts)
+    provider = SchemaProvider([Port(known[:2], known[2], running, after=3)], Policy())
+    asyncio.run(provider.open(position_ts=position.commit_ts, job_done=destination.job_done))
+    pipeline = Pipeline(destination, LiveProvider(provider), Cut(4, 100, "d"), position_ts=position.commit_ts)
     payloads = binlogs(before, after, twice)
     for until_ts in cuts:
         feed = LocalBatch([payloads], pipeline.position_ts, until_ts)
-        pipeline.run(Plan(pipeline.position_ts, until_ts, Mode.INLINE, (), 1), feed)
+        pipeline.run(PlannedBatch(pipeline.position_ts, until_ts, Mode.DRIVER, (), 1), feed)
     destination.close(clean=False)
     assert rows_of(path) == sorted([*twice, (9, 9)])
     assert pipeline.progress.ddls == 3
@@ -251,20 +251,22 @@ def test_a_drop_that_becomes_known_after_planning_keeps_its_batch_from_being_spr
     path = tmp_path / "down.sqlite"
     *known, drop = jobs(WITH, WITHOUT, ActionType.DROP_INDEX)
     payloads = binlogs(WITH, WITHOUT, ((1, 5), (2, 5)))
-    destination = SQLiteSpread(path)
+    destination = SQLiteDistributed(path)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
-    supply = Supply(Schema.open(JobHistory(known), position_ts=position.commit_ts, job_done=destination.job_done))
-    pipeline = Pipeline(destination, supply, Cut(4, 100, "d"), position_ts=position.commit_ts)
+    provider = StubProvider(
+        Schema.open(JobHistory(known), position_ts=position.commit_ts, job_done=destination.job_done)
+    )
+    pipeline = Pipeline(destination, provider, Cut(4, 100, "d"), position_ts=position.commit_ts)
     first, second = (LocalBatch([payloads], after, until) for after, until in ((BEGIN_TS, ts(4)), (ts(4), ts(15))))
-    pipeline.run(Plan(BEGIN_TS, ts(4), Mode.INLINE, (), 1), first)
-    plan = Plan(ts(4), ts(15), Mode.SPREAD, (), 1)
+    pipeline.run(PlannedBatch(BEGIN_TS, ts(4), Mode.DRIVER, (), 1), first)
+    plan = PlannedBatch(ts(4), ts(15), Mode.DISTRIBUTED, (), 1)
     plan = replace(plan, fold=pipeline.fold_order(plan)) if folded else plan
-    supply.schema.learn([drop])
+    provider.schema.learn([drop])
     if folded:
-        with pytest.raises(NotSpread, match="a DDL is dropping a key"):
+        with pytest.raises(NotDistributed, match="a DDL is dropping a key"):
             pipeline.run(plan, second)
-        assert (pipeline.position_ts, pipeline.inline_from) == (ts(4), DROP_START)
-        plan = replace(plan, mode=Mode.INLINE, fold=None)
+        assert (pipeline.position_ts, pipeline.driver_from) == (ts(4), DROP_START)
+        plan = replace(plan, mode=Mode.DRIVER, fold=None)
     pipeline.run(plan, second)
     destination.close(clean=False)
     assert (rows_of(path), destination.begun) == ([(1, 5), (2, 5)], [])

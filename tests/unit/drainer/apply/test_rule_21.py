@@ -1,5 +1,5 @@
-"""Rule 21: what a sound stream gives does not depend on where batches are cut, nor on whether they are spread; one that
-breaks its keys stops, and nothing of a transaction is applied twice or half."""
+"""Rule 21: what a sound stream gives does not depend on where batches are cut, nor on whether they are distributed; one
+that breaks its keys stops, and nothing of a transaction is applied twice or half."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from binlog.tidb.table import TableInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.batch.work import SegmentWork
 from drainer.sink.base import Applied
 from drainer.sink.errors import DataError
@@ -32,7 +32,7 @@ from tests.unit.drainer.cut_case import (
     Cuts,
     Op,
     Outcome,
-    SQLiteSpread,
+    SQLiteDistributed,
     Stream,
     change,
     cuts,
@@ -57,7 +57,7 @@ every_table = pytest.mark.parametrize("info", TABLES, ids=lambda info: info.name
 def test_sdk_stream_gives_equal_rows_for_any_cut(tmp_path: Path, info: TableInfo, data: st.DataObject) -> None:
     """The later commit_ts wins; nothing is an error, whatever writers did to keys and old rows."""
     stream = stream_of([info], data.draw(streams([info])), upserts=True)
-    how = data.draw(cuts(len(stream.binlogs), spread=True))
+    how = data.draw(cuts(len(stream.binlogs), distributed=True))
     expected = into_sqlite(tmp_path / "down.sqlite", stream, EACH)
     assert expected.error == "", expected.text
     assert into_sqlite(tmp_path / "down.sqlite", stream, how) == expected
@@ -73,7 +73,7 @@ def test_tidb_stream_gives_equal_rows_or_error_for_any_cut(
     tables = [info] if info is INT_KEY else [info, INT_KEY]
     drawn, rows = sound(data.draw(streams(tables)))
     stream = stream_of(tables, drawn, upserts=False)
-    how = data.draw(cuts(len(stream.binlogs), spread=True))
+    how = data.draw(cuts(len(stream.binlogs), distributed=True))
     assert into_sqlite(tmp_path / "down.sqlite", stream, how) == expected_of(tables, rows)
 
 
@@ -83,11 +83,11 @@ def test_tidb_stream_gives_equal_rows_or_error_for_any_cut(
 def test_a_stream_that_breaks_its_keys_stops_between_two_transactions(
     tmp_path: Path, info: TableInfo, data: st.DataObject
 ) -> None:
-    """Inline: the batch that is refused is gone through one transaction at a time, and all before the one that is named
-    is applied. Whether it is refused may depend on the cut."""
+    """InDriver: the batch that is refused is gone through one transaction at a time, and all before the one that is
+    named is applied. Whether it is refused may depend on the cut."""
     tables = [info] if info is INT_KEY else [info, INT_KEY]
     stream = stream_of(tables, data.draw(streams(tables)), upserts=False)
-    how = data.draw(cuts(len(stream.binlogs), spread=False))
+    how = data.draw(cuts(len(stream.binlogs), distributed=False))
     found = into_sqlite(tmp_path / "down.sqlite", stream, how)
     if not found.error:
         return
@@ -102,10 +102,12 @@ def test_a_stream_that_breaks_its_keys_stops_between_two_transactions(
 Rows = list[tuple[object, ...]]
 
 
-def all_cuts(count: int, *, spread: bool) -> Iterator[Cuts]:
+def all_cuts(count: int, *, distributed: bool) -> Iterator[Cuts]:
     for chosen in itertools.product((False, True), repeat=count - 1):
         behind = frozenset(n for n, cut in enumerate(chosen) if cut)
-        yield from (Cuts(behind, modes) for modes in (((False,), (True,), (True, False)) if spread else ((False,),)))
+        yield from (
+            Cuts(behind, modes) for modes in (((False,), (True,), (True, False)) if distributed else ((False,),))
+        )
 
 
 SERVICE = [
@@ -152,7 +154,7 @@ def test_sdk_stream_with_inconsistent_rows_gives_later_rows(
     tmp_path: Path, info: TableInfo, drawn: list[list[Op]], expected: Rows
 ) -> None:
     stream = stream_of([info], drawn, upserts=True)
-    for how in all_cuts(len(drawn), spread=True):
+    for how in all_cuts(len(drawn), distributed=True):
         found = into_sqlite(tmp_path / "down.sqlite", stream, how)
         assert (found.error, found.rows[info.name]) == ("", expected), how
 
@@ -176,7 +178,7 @@ def test_streams_of_tidb_that_break_their_keys(
     before = replace(stream, binlogs=stream.binlogs[:-1])
     expected = into_sqlite(tmp_path / "down.sqlite", before, EACH).rows
     at = ts(10 + len(drawn) - 1)
-    for how in all_cuts(len(drawn), spread=False):
+    for how in all_cuts(len(drawn), distributed=False):
         found = into_sqlite(tmp_path / "down.sqlite", stream, how)
         assert (found.rows, found.error, found.commit_ts) == (expected, error, at), how
         assert f"commit_ts {at}, start_ts {at - 3}, table d.{info.name}, rows (" in found.text
@@ -190,24 +192,26 @@ def test_a_spread_batch_that_breaks_its_keys_stays_open(
 ) -> None:
     """Chunks of it are committed, so that it is finished or nothing: the error names its range."""
     stream = stream_of([info], drawn, upserts=False)
-    destination = SQLiteSpread(tmp_path / "down.sqlite")
+    destination = SQLiteDistributed(tmp_path / "down.sqlite")
     pipeline = opened(destination, stream)
     until_ts = ts(10 + len(drawn) - 1)
     with pytest.raises(DataError, match=rf"batch \({BEGUN}, {until_ts}\] was begun") as raised:
-        pipeline.run(Plan(BEGUN, until_ts, Mode.SPREAD, (), 1), LocalBatch([stream.binlogs], BEGUN, until_ts))
+        pipeline.run(
+            PlannedBatch(BEGUN, until_ts, Mode.DISTRIBUTED, (), 1), LocalBatch([stream.binlogs], BEGUN, until_ts)
+        )
     assert type(raised.value).__name__ == error and f"d.{info.name}" in str(raised.value)
     assert (pipeline.position_ts, pipeline.open_intent) == (BEGUN, destination.begun[0])
 
 
 @pytest.mark.parametrize("value", [1, 2], ids=["that is refused", "that is not"])
-@pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.parametrize("distributed", [False, True])
 def test_ignore_txn_commit_ts_skips_transaction_distributed_or_in_driver(
-    tmp_path: Path, spread: bool, value: int
+    tmp_path: Path, distributed: bool, value: int
 ) -> None:
     drawn = [put(SECONDARY, 1, 1), put(SECONDARY, 2, value), put(SECONDARY, 3, 3)]
     stream = replace(stream_of([SECONDARY], drawn, upserts=False), ignored=ts(11))
     for behind in (frozenset[int](), frozenset({0}), frozenset({0, 1})):
-        found = into_sqlite(tmp_path / "down.sqlite", stream, Cuts(behind, (spread,)))
+        found = into_sqlite(tmp_path / "down.sqlite", stream, Cuts(behind, (distributed,)))
         assert (found.error, found.rows["secondary"]) == ("", [(1, 1, 1), (3, 3, 1)])
 
 
@@ -220,7 +224,7 @@ def test_batch_without_key_conflicts_is_one_transaction_downstream(tmp_path: Pat
     stream = Stream((SECONDARY,), stream_of([SECONDARY], drawn, upserts=False).binlogs, False)
     moves: list[int] = []
 
-    class Counting(SQLiteSpread):
+    class Counting(SQLiteDistributed):
         def apply(self, work: SegmentWork, schema_version: int) -> Applied:
             moves.append(work.commits)
             return super().apply(work, schema_version)
@@ -236,6 +240,6 @@ def test_batch_of_secondary_keys_without_conflicts_is_distributed(tmp_path: Path
         put(SECONDARY, 1, 2), put(BARE, 1, 1), put(BARE, 1, 1), gone(BARE, 1, 1),
     ]  # fmt: skip
     stream = stream_of([SECONDARY, BARE], drawn, upserts=False)
-    destination = SQLiteSpread(tmp_path / "down.sqlite")
+    destination = SQLiteDistributed(tmp_path / "down.sqlite")
     assert drain(destination, stream, Cuts(frozenset({1, 3}), (True,))) is None
     assert len(destination.begun) == 3

@@ -18,16 +18,16 @@ from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.runtime.security import Security
 
-from drainer.apply.batch_planner import Mode, Plan, Sizes
+from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
 from drainer.apply.fold_order import ReadOrder
-from drainer.apply.micro_batch import SpreadJob
+from drainer.apply.micro_batch import DistributedJob
 from drainer.order.blob import split_totals, with_totals
 from drainer.order.errors import BlobError
 from drainer.order.slot import HASH_VERSION
 from drainer.pipeline import Pipeline
 from drainer.pumps.range_count import Counted, RangeDiffers
 from drainer.pumps.survey import PumpSet, dial_with
-from drainer.pumps.watermark import Limits
+from drainer.pumps.watermark import BatchLimits
 from drainer.service.scheduler import Scheduler
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DestinationDown
@@ -44,9 +44,9 @@ from tests.support.stub_pump import StubPump
 from tests.unit.drainer.apply.test_distributed_failures import T, life, put, standing
 
 SLOTS = 4
-INLINE = Sizes(spread_bytes_max=0)
-SPREAD = Sizes(spread_bytes_min=1, parallelism=2)
-BOTH = pytest.mark.parametrize("sizes", [INLINE, SPREAD], ids=["inline", "spread"])
+DRIVER = Sizes(spread_bytes_max=0)
+DISTRIBUTED = Sizes(spread_bytes_min=1, parallelism=2)
+BOTH = pytest.mark.parametrize("sizes", [DRIVER, DISTRIBUTED], ids=["driver", "distributed"])
 
 SEAL = ErrorSeal.new()
 
@@ -59,7 +59,7 @@ def row(key: int) -> bytes:
 class TaskBatch:
     """A batch in the hands of executors' tasks. `lost`: places of record batches that Spark does not bring."""
 
-    plan: Plan
+    plan: PlannedBatch
     lost: tuple[int, ...] = ()
     check_only: bool = False
 
@@ -73,7 +73,7 @@ class TaskBatch:
     def read(self, order: ReadOrder, *, folded: bool) -> None:
         self._read()
 
-    def spread(self, job: SpreadJob) -> Sequence[Receipt]:
+    def distribute(self, job: DistributedJob) -> Sequence[Receipt]:
         batches = self._read()
         if not job.folded:
             batches = [folded for batch in batches for folded in Fold(job.order)(iter([batch]))]
@@ -116,7 +116,7 @@ class Drainer:
         await self.registry.create("pumps", NodeStatus(name, pump.host, State.ONLINE))
         return pump
 
-    async def plan(self, until_ts: int = 0, *, looks: int = 50) -> tuple[Plan, Pipeline]:
+    async def plan(self, until_ts: int = 0, *, looks: int = 50) -> tuple[PlannedBatch, Pipeline]:
         """A life begins, and the pumps are asked until there is a batch, up to `until_ts` at least."""
         self.life = life(self.store)
         self.set = PumpSet(self.registry, dial_with(1, Security()))
@@ -148,7 +148,7 @@ async def drainer(sizes: Sizes) -> AsyncIterator[Drainer]:
             await asyncio.to_thread(pump.stop)
 
 
-async def run(pipeline: Pipeline, plan: Plan, feed: TaskBatch | None = None) -> None:
+async def run(pipeline: Pipeline, plan: PlannedBatch, feed: TaskBatch | None = None) -> None:
     await asyncio.to_thread(pipeline.run, plan, feed or TaskBatch(plan))
 
 
@@ -170,7 +170,7 @@ async def test_pump_serving_less_than_planned_stops_batch(sizes: Sizes) -> None:
         bad = await made.add("b", *map(row, (2, 3)))
         bad.unserved = {ts(13)}
         plan, pipeline = await made.plan()
-        assert plan.mode is (Mode.INLINE if sizes is INLINE else Mode.SPREAD)
+        assert plan.mode is (Mode.DRIVER if sizes is DRIVER else Mode.DISTRIBUTED)
         size = len(row(2)) + len(row(3))
         plan_text = rf"the range \({BEGIN_TS}, {ts(900)}\] was planned with 2 binlogs of {size} bytes, but 1 "
         wanted = rf"pump b \({bad.host}\): {plan_text}"
@@ -204,7 +204,9 @@ async def test_go_pump_serving_less_than_it_streamed_stops_batch(sizes: Sizes) -
         size = sum(len(row(key)) for key in (1, 2, 3, 4))
         assert plan.planned == {"go": Counted(4, size)} and plan.until_ts == ts(14)
         pump.unserved = {ts(12)}
-        wanted = "pump go .* 1 binlog of .* but 0" if sizes is SPREAD else f"pump go .* 4 binlogs of {size} .* but 3"
+        wanted = (
+            "pump go .* 1 binlog of .* but 0" if sizes is DISTRIBUTED else f"pump go .* 4 binlogs of {size} .* but 3"
+        )
         with pytest.raises(RangeDiffers, match=wanted):
             await run(pipeline, plan)
         assert not moved(made.store)
@@ -219,7 +221,7 @@ async def test_late_commit_between_plan_and_pull_is_in_next_plan(sizes: Sizes) -
         with pytest.raises(RangeDiffers, match=r"2 binlogs .* but 3 binlogs"):
             await run(pipeline, plan)
         assert not moved(made.store)
-        if sizes is SPREAD:
+        if sizes is DISTRIBUTED:
             stored = made.store.position.read()
             assert stored is not None
             made.store.document.stored = replace(stored, intent=None)  # the life below has begun nothing
@@ -229,7 +231,9 @@ async def test_late_commit_between_plan_and_pull_is_in_next_plan(sizes: Sizes) -
         assert standing(made.store) == [(1, 1), (2, 2), (3, 3)]
 
 
-@pytest.mark.parametrize("sizes", [INLINE, SPREAD, replace(SPREAD, parallelism=8)], ids=["inline", "spread", "more"])
+@pytest.mark.parametrize(
+    "sizes", [DRIVER, DISTRIBUTED, replace(DISTRIBUTED, parallelism=8)], ids=["driver", "distributed", "more"]
+)
 async def test_pumps_are_counted_up_to_end_of_batch(sizes: Sizes) -> None:
     """Three pumps with three watermarks: of all but the slowest the first answer is for more than the batch."""
     async with drainer(sizes) as made:
@@ -272,7 +276,7 @@ async def test_rows_lost_in_spark_stop_batch(sizes: Sizes) -> None:
 
 
 async def test_unfolded_rows_lost_in_spark_stop_batch() -> None:
-    async with drainer(SPREAD) as made:
+    async with drainer(DISTRIBUTED) as made:
         await made.add("a", *map(row, range(1, 20, 2)))
         plan, pipeline = await made.plan()
         plan = replace(plan, fold=None)
@@ -306,14 +310,14 @@ class Unreachable:
 
 async def test_a_task_whose_slot_gives_up_ends_and_its_result_says_why() -> None:
     """Spark repeats no task, and the other slots of the batch are written."""
-    async with drainer(SPREAD) as made:
+    async with drainer(DISTRIBUTED) as made:
         await made.add("a", *map(row, range(1, 11)))
         plan, _ = await made.plan()
         assert plan.fold is not None
         intent = Intent(BEGIN_TS, ts(900), SLOTS, 100, HASH_VERSION, "d")
-        job = SpreadJob(plan.fold, intent, Unreachable(), folded=True, retry_for_s=12.0)
+        job = DistributedJob(plan.fold, intent, Unreachable(), folded=True, retry_for_s=12.0)
         with pytest.raises(DestinationDown, match=r"^slot 2: gave up after 12 s: refused$") as found:
-            await asyncio.to_thread(TaskBatch(plan).spread, job)
+            await asyncio.to_thread(TaskBatch(plan).distributed, job)
         assert found.value.failing_s == 12.0
 
 
@@ -329,7 +333,7 @@ def test_totals_of_part_are_in_every_slot() -> None:
 
 async def test_open_batch_is_counted_again_after_restart_and_finished() -> None:
     """After a restart nothing is known of its plan; each pump is asked for just its range."""
-    async with drainer(SPREAD) as made:
+    async with drainer(DISTRIBUTED) as made:
         await made.add("a", *map(row, range(1, 90)))
         await made.add("b", row(95))
         opened = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (50,))
@@ -342,7 +346,7 @@ async def test_open_batch_is_counted_again_after_restart_and_finished() -> None:
 
 
 async def test_intent_records_count_of_each_pump() -> None:
-    async with drainer(SPREAD) as made:
+    async with drainer(DISTRIBUTED) as made:
         await made.add("a", *map(row, (1, 2)))
         await made.add("b", row(3))
         plan, pipeline = await made.plan()
@@ -355,7 +359,7 @@ async def test_intent_records_count_of_each_pump() -> None:
 
 async def test_batch_is_not_recorded_when_pump_serves_less() -> None:
     """What is pulled is compared before the batch is recorded, so it need not be finished."""
-    async with drainer(SPREAD) as made:
+    async with drainer(DISTRIBUTED) as made:
         pump = await made.add("a", *map(row, (1, 2)))
         plan, pipeline = await made.plan()
         pump.unserved = {ts(11)}
@@ -367,7 +371,7 @@ async def test_batch_is_not_recorded_when_pump_serves_less() -> None:
 @pytest.mark.parametrize("given_up", [(), ("a",)])
 async def test_open_batch_holds_when_pump_holds_less_than_before(given_up: tuple[str, ...]) -> None:
     """Its chunks would be cut in other places (rule 16): it holds back by name and numbers, until an operator says."""
-    async with drainer(SPREAD) as made:
+    async with drainer(DISTRIBUTED) as made:
         await made.add("a", *map(row, (1, 2)))
         opened = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (3,))
         made.store.document.stored = Stored(BEGIN_TS, 0, 1, intent=opened, stage="direct")
@@ -385,7 +389,7 @@ async def test_open_batch_holds_when_pump_holds_less_than_before(given_up: tuple
 
 async def test_giving_up_one_pump_does_not_release_another() -> None:
     """Rule 16: both hold less than before, and the operator gave up one."""
-    async with drainer(SPREAD) as made:
+    async with drainer(DISTRIBUTED) as made:
         await made.add("a", *map(row, (1, 2)))
         await made.add("b", *map(row, (3, 4)))
         opened = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a", "b"), (3, 3))
@@ -398,7 +402,7 @@ async def test_giving_up_one_pump_does_not_release_another() -> None:
 
 async def test_open_batch_whose_only_pump_is_given_up_is_finished() -> None:
     """An operator forced it offline, for its disk is lost: no task reads, so no slot hears of totals."""
-    async with drainer(SPREAD) as made:
+    async with drainer(DISTRIBUTED) as made:
         await made.add("b", row(70))
         opened = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (3,))
         made.store.document.stored = Stored(BEGIN_TS, 0, 1, intent=opened, stage="direct")
@@ -410,11 +414,11 @@ async def test_open_batch_whose_only_pump_is_given_up_is_finished() -> None:
 
 
 async def test_purge_between_survey_and_count_is_error() -> None:
-    async with drainer(INLINE) as made:
+    async with drainer(DRIVER) as made:
         await made.add("slow", resolved=60)
         quick = await made.add("quick", row(1), row(80), resolved=95)
         pumps = PumpSet(made.registry, dial_with(1, Security()))
-        watermark = await pumps.survey(after_ts=BEGIN_TS, limits=Limits(1 << 20))
+        watermark = await pumps.survey(after_ts=BEGIN_TS, limits=BatchLimits(1 << 20))
         assert watermark.ts == ts(60)
         await pumps.close()
         quick.purged_ts = ts(50)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from drainer.apply.batch_planner import Mode, Plan
-from drainer.apply.distributed import Cut, Spreading
+from drainer.apply.batch_planner import Mode, PlannedBatch
+from drainer.apply.distributed import Cut, DistributedBatches
 from drainer.apply.progress import Progress
 from drainer.dispatch.dispatcher import Dispatcher
 from drainer.dispatch.rules import Router
@@ -17,7 +17,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.sink.base import Wants
 from drainer.sink.file.format import ByTable
 
-PLAN = Plan(1, 2, Mode.SPREAD, (), 10)
+PLAN = PlannedBatch(1, 2, Mode.DISTRIBUTED, (), 10)
 
 
 def by_partition(count: int) -> PartitionSlotting:
@@ -28,10 +28,10 @@ def by_partition(count: int) -> PartitionSlotting:
 def slots(slotting: object, *, tasks: int, configured: int = 0) -> int:
     """Of a batch after Spark has told how many tasks run at once."""
     sink: Any = SimpleNamespace(wants=Wants.CHANGES, slotting=slotting)
-    supply: Any = SimpleNamespace()
-    spreading = Spreading(sink, supply, Progress(1), Cut(configured, 10, ""), None)
-    spreading.use_parallelism(tasks)
-    return spreading._intent(PLAN).slots
+    provider: Any = SimpleNamespace()
+    distributed = DistributedBatches(sink, provider, Progress(1), Cut(configured, 10, ""), None)
+    distributed.use_parallelism(tasks)
+    return distributed._intent(PLAN).slots
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def encoded(info: TableInfo, step: Step, *, new_collation: bool = True) -> tuple
 
 
 def images(changes: Sequence[Changes]) -> list[tuple[object, ...]]:
-    """Every change in upstream's order: kind, timestamps, sequence, carriers of old and new."""
+    """Every change in upstream's order: kind, timestamps, sequence, decoded values of old and new."""
     found = []
     for one in changes:
         old = [None] * len(one) if one.old is None else list(zip(*map(_values, one.old), strict=True))

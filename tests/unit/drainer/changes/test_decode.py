@@ -1,4 +1,5 @@
-"""Rows read in step hold what the general decoder finds in them, whatever the table; what is unusual is left to it."""
+"""Rows read in step hold what the general decoder finds in them, whatever the table; rows in another encoding are left
+to it."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def test_ordinary_rows_are_all_decoded_as_columns(data: st.DataObject, info: Tab
 
 
 def _refuse(*_: object) -> None:
-    raise AssertionError("a usual row was left to the general decoder")
+    raise AssertionError("a row of the fast path was left to the general decoder")
 
 
 @FEW
@@ -205,7 +206,7 @@ def test_value_of_older_column_type_is_cast_to_new_one() -> None:
 def test_unknown_column_raises_unknown_column_with_its_commit_ts() -> None:
     info = table([("id", INT), ("v", INT)], handle="id")
     more = table([("id", INT), ("v", INT), ("w", INT)], handle="id")
-    view = altered(info, info, verdicts={})
+    view = altered(info, info, unknown_columns={})
     rows = rows_of(info, [encoded(more, ("insert", {}, {1: n, 2: 2, 3: 3})) for n in range(3)], version=2)
     for rows_min in (IN_STEP, ONE_BY_ONE):
         with pytest.raises(UnknownColumn) as error:

@@ -205,7 +205,7 @@ def test_row_without_trailing_columns_ends_before_next_row(monkeypatch: pytest.M
     """A NULL is left out of an insert, and the next row may begin with what looks like the column."""
 
     def refuse(*_: object) -> None:
-        raise AssertionError("a usual row was left to the general decoder")
+        raise AssertionError("a row of the fast path was left to the general decoder")
 
     info = table([("id", INT), ("a", INT), ("b", INT), ("c", INT)], handle="id")
     steps = [insert(n, 1, 1, None) for n in range(1, 9)]

@@ -40,7 +40,7 @@ Change = tuple[object, ...]
 
 
 def listed(segment: ChangeSegment) -> list[Change]:
-    """The changes in order: table, kind, commit_ts, place, old and new carriers."""
+    """The changes in order: table, kind, commit_ts, place, old and new decoded values."""
     columns = [
         [None if image is None else [column.to_pylist() for column in image] for image in (one.old, one.new)]
         for one in segment.changes
@@ -56,7 +56,7 @@ def listed(segment: ChangeSegment) -> list[Change]:
 def expected(view: SchemaView, payloads: Iterable[bytes]) -> list[Change]:
     """Row by row."""
     found: list[Change] = []
-    for row in Decoder(view).rows(payloads, lambda codec: codec.asking_for(range(len(codec.forms)))):
+    for row in Decoder(view).rows(payloads, lambda codec: codec.asking_for(range(len(codec.column_types)))):
         old, new = (None if image is None else tuple(image) for image in (row.old, row.new))
         found.append((row.codec.shape.table_id, row.kind, row.commit_ts, row.sequence, old, new))
     return found

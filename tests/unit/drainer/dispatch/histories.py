@@ -11,13 +11,13 @@ from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.stream import StreamDecoder
 from drainer.protocol.row_changes import RowChanges
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, not_null, table, transaction, view_of
 
 SHAPES = ("handle", "clustered", "nonclustered", "two columns", "unique", "none")
 
 Row = tuple[int | None, ...]
-Image = tuple[Carrier, ...]
+Image = tuple[DecodedValue, ...]
 Event = tuple[Kind, Image | None, Image | None]
 
 

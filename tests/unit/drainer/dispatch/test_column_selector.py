@@ -28,7 +28,7 @@ from drainer.dispatch.slotting import PartitionSlotting, part_of_slot, slots_of_
 from drainer.dispatch.table_check import check_ddl, check_view
 from drainer.protocol.open.row_place import partition_ids, row_ids
 from drainer.protocol.table import ColumnFlag, Table, table_of
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.layout import published
 from drainer.schema.name_pattern import PatternError
 from drainer.schema.steps import Ddl, Located, TableChange
@@ -47,7 +47,7 @@ PARTITIONS = 3
 
 
 def described(info: TableInfo) -> Table:
-    return table_of("db", info, [(column.id, Form.of(column.type)) for column in published(info)], 5, 5)
+    return table_of("db", info, [(column.id, ColumnType.of(column.type)) for column in published(info)], 5, 5)
 
 
 def selectors(*columns: str, matcher: Sequence[str] = ("*.*",)) -> ColumnSelectors:
@@ -327,7 +327,7 @@ def test_split_update_is_in_delete_and_insert_classes() -> None:
 
 
 def test_conflict_dispatch_ignores_unique_keys_of_unselected_columns() -> None:
-    """Rows that meet in a unique key that is left out are spread as if there were none."""
+    """Rows that meet in a unique key that is left out are distributed as if there were none."""
     info = table([("id", INT), ("u", INT)], handle="id", unique={"u": ["u"]})
     payloads = [
         transaction([(info, ("insert", {}, {1: 1, 2: 5}))], commit_ts=3, start_ts=1),

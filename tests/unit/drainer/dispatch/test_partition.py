@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.dispatch.partition import hash_text, row_hashes
-from drainer.row.carrier import Carrier
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.decoded_value import DecodedValue
 from tests.support.dispatch_hash import hash_of
 from tests.support.row_changes import make_changes, make_table
 
@@ -27,7 +27,7 @@ PACKED = NOON << 24 | 500_000
 
 
 @pytest.mark.parametrize(
-    ("kind", "carrier", "text"),
+    ("kind", "decoded_value", "text"),
     [
         (INT, -(1 << 63), "-9223372036854775808"),
         (UNSIGNED, (1 << 64) - 1, "18446744073709551615"),
@@ -50,12 +50,12 @@ PACKED = NOON << 24 | 500_000
         (FieldType(Tp.YEAR, flen=4), 1999, "1999"),
     ],
 )
-def test_hash_text_of_each_type_equals_ticdcs(kind: FieldType, carrier: Carrier, text: str) -> None:
-    assert hash_text(Form.of(kind), ZoneInfo("Asia/Shanghai"))(carrier) == text.encode()
+def test_hash_text_of_each_type_equals_ticdcs(kind: FieldType, decoded_value: DecodedValue, text: str) -> None:
+    assert hash_text(ColumnType.of(kind), ZoneInfo("Asia/Shanghai"))(decoded_value) == text.encode()
 
 
 def test_hash_text_of_binary_strings_is_their_bytes() -> None:
-    assert hash_text(Form.of(FieldType(Tp.BLOB, charset="binary")), UTC)(b"\xff\0") == b"\xff\0"
+    assert hash_text(ColumnType.of(FieldType(Tp.BLOB, charset="binary")), UTC)(b"\xff\0") == b"\xff\0"
 
 
 def test_invalid_value_is_refused_with_its_column() -> None:

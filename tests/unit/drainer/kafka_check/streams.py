@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from drainer.kafka_check.checker import Checker, Moves, Promises
 from drainer.kafka_check.report import Report
-from drainer.kafka_reading.records import Place
+from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent
 from drainer.protocol.table import ColumnFlag
 
@@ -39,23 +39,25 @@ class Stream:
     """Messages of one event each, by partition, and what the producer promises."""
 
     promises: Promises
-    partitions: dict[Place, list[Event]] = field(default_factory=dict)
+    partitions: dict[KafkaPartition, list[Event]] = field(default_factory=dict)
 
-    def check(self, *, mixed: list[Place] | None = None) -> Report:
+    def check(self, *, mixed: list[KafkaPartition] | None = None) -> Report:
         """`mixed`: the partitions in the order in which their messages are read; else one behind another."""
         checker = Checker({"topic": len(self.partitions)}, self.promises)
         at = dict.fromkeys(self.partitions, 0)
-        for place in mixed or [place for place, events in self.partitions.items() for _ in events]:
-            checker.add(place, at[place], [self.partitions[place][at[place]]])
-            at[place] += 1
+        for topic_partition in mixed or [
+            topic_partition for topic_partition, events in self.partitions.items() for _ in events
+        ]:
+            checker.add(topic_partition, at[topic_partition], [self.partitions[topic_partition][at[topic_partition]]])
+            at[topic_partition] += 1
         return checker.finish()
 
 
 @st.composite
 def streams(draw: st.DrawFn, *, moves: Moves = Moves.NEVER) -> Stream:
-    """Some rows whose events are spread by key; with `moves` they go elsewhere after a resolved event."""
+    """Some rows whose events are distributed by key; with `moves` they go elsewhere after a resolved event."""
     count = draw(st.integers(2, 4))
-    found: dict[Place, list[Event]] = {Place("topic", n): [] for n in range(count)}
+    found: dict[KafkaPartition, list[Event]] = {KafkaPartition("topic", n): [] for n in range(count)}
     shift, resolved = 0, 0
     for number in range(draw(st.integers(5, 25))):
         commit_ts = 10 * (number + 1)
@@ -70,13 +72,13 @@ def streams(draw: st.DrawFn, *, moves: Moves = Moves.NEVER) -> Stream:
             shift += moves is not Moves.NEVER
         else:
             for key in draw(st.sets(st.integers(0, 5), min_size=1, max_size=3)):
-                events = found[Place("topic", (key + shift) % count)]
+                events = found[KafkaPartition("topic", (key + shift) % count)]
                 changes = (Change.DELETE, Change.INSERT) if what == "split" else (draw(st.sampled_from(list(Change))),)
                 events += [row_event(key, commit_ts, change) for change in changes]
     last = max(resolved, 1000)
     for commit_ts in (last + 1, last + 2):  # each row has two events at least, and some follow each resolved event
         for key in range(6):
-            found[Place("topic", (key + shift) % count)].append(row_event(key, commit_ts))
+            found[KafkaPartition("topic", (key + shift) % count)].append(row_event(key, commit_ts))
     for events in found.values():
         events.append(ResolvedEvent(last + 3))
     return Stream(Promises(ordered=True, moves=moves), found)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from drainer.kafka_check.checker import Checker, Moves, Promises
 from drainer.kafka_check.report import Broken
-from drainer.kafka_reading.records import Place
+from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.event import (
     AdminEvent,
     BootstrapEvent,
@@ -23,11 +23,11 @@ from drainer.protocol.event import (
 )
 from tests.unit.drainer.kafka_check.streams import Stream, ddl_event, image, row_event, streams
 
-P0, P1 = Place("topic", 0), Place("topic", 1)
+P0, P1 = KafkaPartition("topic", 0), KafkaPartition("topic", 1)
 
 
 def rules(promises: Promises, *partitions: list[Event]) -> dict[Broken, int]:
-    stream = Stream(promises, {Place("topic", n): events for n, events in enumerate(partitions)})
+    stream = Stream(promises, {KafkaPartition("topic", n): events for n, events in enumerate(partitions)})
     return dict(stream.check().broken)
 
 
@@ -35,7 +35,7 @@ def rules(promises: Promises, *partitions: list[Event]) -> dict[Broken, int]:
 def test_streams_that_follow_rules_have_no_violations(data: st.DataObject, moves: Moves) -> None:
     stream = data.draw(streams(moves=Moves.NEVER if moves is Moves.NEVER else Moves.AT_RESOLVED))
     stream.promises = replace(stream.promises, moves=moves)
-    mixed = [place for place, events in stream.partitions.items() for _ in events]
+    mixed = [topic_partition for topic_partition, events in stream.partitions.items() for _ in events]
     data.draw(st.randoms()).shuffle(mixed)
     for report in (stream.check(), stream.check(mixed=mixed)):
         assert report.violations == []
@@ -49,15 +49,15 @@ def test_streams_that_follow_rules_have_no_violations(data: st.DataObject, moves
 @given(data=st.data(), stream=streams())
 def test_rows_in_wrong_order_are_reported(data: st.DataObject, stream: Stream) -> None:
     """Two messages of a partition trade places."""
-    places = [
-        (place, first, second)
-        for place, events in stream.partitions.items()
+    topic_partitions = [
+        (topic_partition, first, second)
+        for topic_partition, events in stream.partitions.items()
         for first, one in enumerate(events)
         for second, other in enumerate(events[first + 1 :], first + 1)
         if isinstance(one, RowEvent) and isinstance(other, RowEvent) and one.commit_ts != other.commit_ts
     ]
-    place, first, second = data.draw(st.sampled_from(places))
-    events = stream.partitions[place]
+    topic_partition, first, second = data.draw(st.sampled_from(topic_partitions))
+    events = stream.partitions[topic_partition]
     images = [(events[first].new, events[second].new), (events[first].old, events[second].old)]  # type: ignore[union-attr]
     is_one_row = any(one is not None and one == other for one, other in images)
     events[first], events[second] = events[second], events[first]
@@ -71,11 +71,13 @@ def test_rows_in_wrong_order_are_reported(data: st.DataObject, stream: Stream) -
 
 @given(data=st.data(), stream=streams())
 def test_row_in_two_partitions_is_reported(data: st.DataObject, stream: Stream) -> None:
-    place = data.draw(st.sampled_from([place for place, events in stream.partitions.items() if len(events) > 2]))
-    events = stream.partitions[place]
+    topic_partition = data.draw(
+        st.sampled_from([topic_partition for topic_partition, events in stream.partitions.items() if len(events) > 2])
+    )
+    events = stream.partitions[topic_partition]
     rows = [at for at, event in enumerate(events) if isinstance(event, RowEvent)]
     at = data.draw(st.sampled_from(rows))
-    other = stream.partitions[data.draw(st.sampled_from([one for one in stream.partitions if one != place]))]
+    other = stream.partitions[data.draw(st.sampled_from([one for one in stream.partitions if one != topic_partition]))]
     moved = events.pop(at)
     later = [n for n, event in enumerate(other) if event.commit_ts > moved.commit_ts]
     other.insert(min(later), moved)
@@ -86,52 +88,54 @@ def test_row_in_two_partitions_is_reported(data: st.DataObject, stream: Stream) 
 
 @given(data=st.data(), stream=streams())
 def test_repeated_row_is_reported(data: st.DataObject, stream: Stream) -> None:
-    place = data.draw(st.sampled_from([place for place, events in stream.partitions.items() if len(events) > 2]))
-    events = stream.partitions[place]
+    topic_partition = data.draw(
+        st.sampled_from([topic_partition for topic_partition, events in stream.partitions.items() if len(events) > 2])
+    )
+    events = stream.partitions[topic_partition]
     at = data.draw(st.sampled_from([at for at, event in enumerate(events) if isinstance(event, RowEvent)]))
     events.insert(at + 1, events[at])
     report = stream.check()
     assert set(report.broken) == {Broken.ROW_TWICE}
     (violation,) = report.violations
-    assert (violation.place, violation.offset) == (place, at + 1)
+    assert (violation.topic_partition, violation.offset) == (topic_partition, at + 1)
 
 
 @given(data=st.data(), stream=streams(), extra=st.booleans())
 def test_row_after_its_resolved_event_or_ddl_is_reported(data: st.DataObject, stream: Stream, extra: bool) -> None:
     marks = [
-        (place, at)
-        for place, events in stream.partitions.items()
+        (topic_partition, at)
+        for topic_partition, events in stream.partitions.items()
         for at, event in enumerate(events)
         if not isinstance(event, RowEvent)
     ]
-    place, at = data.draw(st.sampled_from(marks))
-    mark = stream.partitions[place][at]
+    topic_partition, at = data.draw(st.sampled_from(marks))
+    mark = stream.partitions[topic_partition][at]
     is_ddl = isinstance(mark, DdlEvent)
     below = mark.commit_ts - 1 if is_ddl or extra else mark.commit_ts
-    stream.partitions[place].insert(at + 1, row_event(100, below, Change.INSERT))
+    stream.partitions[topic_partition].insert(at + 1, row_event(100, below, Change.INSERT))
     wanted = Broken.ROW_BEHIND_DDL if is_ddl else Broken.ROW_BEHIND_RESOLVED
     report = stream.check()
     assert report.broken[wanted] == 1
-    assert (report.violations[0].place, report.violations[0].offset) == (place, at + 1)
+    assert (report.violations[0].topic_partition, report.violations[0].offset) == (topic_partition, at + 1)
     if is_ddl:  # a row at the very commit_ts of a DDL that ran early is none
-        stream.partitions[place][at + 1] = row_event(100, mark.commit_ts, Change.INSERT)
+        stream.partitions[topic_partition][at + 1] = row_event(100, mark.commit_ts, Change.INSERT)
         assert stream.check().broken[wanted] == 0
 
 
 @given(data=st.data(), stream=streams())
 def test_missing_resolved_event_or_ddl_is_reported(data: st.DataObject, stream: Stream) -> None:
     marks = [
-        (place, at)
-        for place, events in stream.partitions.items()
+        (topic_partition, at)
+        for topic_partition, events in stream.partitions.items()
         for at, event in enumerate(events)
         if not isinstance(event, RowEvent)
     ]
-    place, at = data.draw(st.sampled_from(marks))
-    gone = stream.partitions[place].pop(at)
+    topic_partition, at = data.draw(st.sampled_from(marks))
+    gone = stream.partitions[topic_partition].pop(at)
     report = stream.check()
     wanted = Broken.DDL_MISSING if isinstance(gone, DdlEvent) else Broken.RESOLVED_MISSING
     assert dict(report.broken) == {wanted: 1}
-    assert (report.violations[0].place, report.violations[0].offset) == (place, -1)
+    assert (report.violations[0].topic_partition, report.violations[0].offset) == (topic_partition, -1)
 
 
 def test_row_may_change_partition_only_after_resolved_event() -> None:
@@ -200,9 +204,9 @@ def test_ddl_missing_in_first_partition_is_reported() -> None:
 def test_topic_that_begins_later_or_ends_may_lack_events_of_other_times() -> None:
     def checked(promises: Promises, other: list[int]) -> set[Broken]:
         checker = Checker({"topic": 1, "other": 1}, promises)
-        for place, stamps in ((P0, [10, 20, 30]), (Place("other", 0), other)):
+        for topic_partition, stamps in ((P0, [10, 20, 30]), (KafkaPartition("other", 0), other)):
             for offset, commit_ts in enumerate(stamps):
-                checker.add(place, offset, [ResolvedEvent(commit_ts)])
+                checker.add(topic_partition, offset, [ResolvedEvent(commit_ts)])
         return set(checker.finish().broken)
 
     assert checked(Promises(), [20, 30]) == set()

@@ -24,7 +24,7 @@ from drainer.kafka_consumer.core import ConsumerCore, Resume
 from drainer.kafka_consumer.run import Progress, Stop, consume, print_events
 from drainer.kafka_reading.address import kafka_address
 from drainer.kafka_reading.records import (
-    Place,
+    KafkaPartition,
     ReadError,
     ReadStopped,
     Record,
@@ -66,10 +66,10 @@ def good(directory: Path) -> None:
 def test_records_are_read_from_files_and_invalid_lines_refused(tmp_path: Path) -> None:
     dump(tmp_path, 1, [Message(b"k", None, 1, 1), Message(None, b"v", 1, 1)])
     (tmp_path / "notes.txt").write_text("")
-    assert list(partitions_in(tmp_path)) == [Place("topic", 1)]
+    assert list(partitions_in(tmp_path)) == [KafkaPartition("topic", 1)]
     assert list(records_in(tmp_path)) == [
-        Record(Place("topic", 1), 0, b"k", None),
-        Record(Place("topic", 1), 1, None, b"v"),
+        Record(KafkaPartition("topic", 1), 0, b"k", None),
+        Record(KafkaPartition("topic", 1), 1, None, b"v"),
     ]
     (tmp_path / "topic-0.jsonl").write_text('{"offset": 0, "key": null}\n')
     with pytest.raises(ReadError, match=r"topic-0\.jsonl: line 1 is not a record"):
@@ -107,9 +107,9 @@ class Forgetful:
         self._asked("topics", timeout)
         return SimpleNamespace(topics={"t": SimpleNamespace(error=None, partitions={0: None, 1: None})})
 
-    def get_watermark_offsets(self, place: TopicPartition, *, timeout: float) -> tuple[int, int]:
-        self._asked(f"end of {place.partition}", timeout)
-        return 3, 3 + place.partition
+    def get_watermark_offsets(self, topic_partition: TopicPartition, *, timeout: float) -> tuple[int, int]:
+        self._asked(f"end of {topic_partition.partition}", timeout)
+        return 3, 3 + topic_partition.partition
 
     def poll(self, timeout: float) -> None: ...
 
@@ -219,7 +219,7 @@ def test_help_text_lists_exit_codes(program: Callable[[list[str]], int], capsys:
 
 def test_progress_is_logged_at_intervals() -> None:
     now = [0.0]
-    core = ConsumerCore([Place("t", 0)], Resume(), lambda *_: None)
+    core = ConsumerCore([KafkaPartition("t", 0)], Resume(), lambda *_: None)
     progress = Progress(lambda: now[0])
     with capture_logs() as logs:
         for messages, at_s in ((5, 1.0), (5, 11.0), (0, 30.0), (7, 31.0), (1, 32.0)):

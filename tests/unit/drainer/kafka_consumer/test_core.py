@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume
-from drainer.kafka_reading.records import Place
+from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.event import AdminEvent, Change, ColumnValue, DdlEvent, Event, ResolvedEvent, RowEvent
 from tests.unit.drainer.kafka_check.streams import Stream, ddl_event, row_event, streams
 
-P0, P1 = Place("topic", 0), Place("topic", 1)
+P0, P1 = KafkaPartition("topic", 0), KafkaPartition("topic", 1)
 
 Applied = list[tuple[int, object]]  # commit_ts, and the row's key or the DDL's statement
 
@@ -70,19 +70,21 @@ def normal(applied: Applied) -> Applied:
 @given(data=st.data(), stream=streams())
 def test_consumer_applies_every_event_once_in_order_after_any_restart(data: st.DataObject, stream: Stream) -> None:
     """Crashes: what a consumer had read and not applied is lost, what it stored is not."""
-    messages = {place: messages_of(data, events) for place, events in stream.partitions.items()}
+    messages = {topic_partition: messages_of(data, events) for topic_partition, events in stream.partitions.items()}
     resume = Resume()
     applied: Applied = []
     for _ in range(data.draw(st.integers(0, 4))):
         core = ConsumerCore(messages, resume)
-        at = {place: resume.reads.get(place, Read(0, 0)).offset for place in messages}
+        at = {topic_partition: resume.reads.get(topic_partition, Read(0, 0)).offset for topic_partition in messages}
         for _ in range(data.draw(st.integers(0, 20))):
-            left = [place for place in messages if at[place] < len(messages[place])]
+            left = [
+                topic_partition for topic_partition in messages if at[topic_partition] < len(messages[topic_partition])
+            ]
             if not left:
                 break
-            place = data.draw(st.sampled_from(left))
-            core.add(place, at[place], messages[place][at[place]])
-            at[place] += 1
+            topic_partition = data.draw(st.sampled_from(left))
+            core.add(topic_partition, at[topic_partition], messages[topic_partition][at[topic_partition]])
+            at[topic_partition] += 1
             due = parts_of(core)
             for part in due[: data.draw(st.integers(0, len(due)))] if data.draw(st.booleans()) else due:
                 applied += shown(part)
@@ -90,9 +92,9 @@ def test_consumer_applies_every_event_once_in_order_after_any_restart(data: st.D
             if due and resume != due[-1].resume:
                 break
     core = ConsumerCore(messages, resume)
-    for place, of in messages.items():
-        for offset in range(resume.reads.get(place, Read(0, 0)).offset, len(of)):
-            core.add(place, offset, of[offset])
+    for topic_partition, of in messages.items():
+        for offset in range(resume.reads.get(topic_partition, Read(0, 0)).offset, len(of)):
+            core.add(topic_partition, offset, of[offset])
             for part in parts_of(core):
                 applied += shown(part)
     assert in_order(applied)
@@ -103,15 +105,15 @@ def test_consumer_applies_every_event_once_in_order_after_any_restart(data: st.D
 @given(data=st.data(), stream=streams())
 def test_consumer_applies_rows_repeated_by_producer_once(data: st.DataObject, stream: Stream) -> None:
     """At least once: a stretch above the newest resolved event comes again."""
-    for place, events in stream.partitions.items():
+    for topic_partition, events in stream.partitions.items():
         begin = max((n + 1 for n, one in enumerate(events[:-1]) if isinstance(one, ResolvedEvent)), default=0)
         cut = data.draw(st.integers(begin, len(events) - 1))
-        stream.partitions[place] = [*events[:cut], *events[begin:]]
+        stream.partitions[topic_partition] = [*events[:cut], *events[begin:]]
     core = ConsumerCore(stream.partitions)
     applied: Applied = []
-    for place, events in stream.partitions.items():
+    for topic_partition, events in stream.partitions.items():
         for offset, event in enumerate(events):
-            core.add(place, offset, [event])
+            core.add(topic_partition, offset, [event])
             for part in parts_of(core):
                 applied += shown(part)
     assert in_order(applied)
@@ -244,8 +246,8 @@ def test_consumer_applies_late_row_at_applied_commit_ts() -> None:
 
 def test_ddl_at_commit_ts_of_resolved_event_runs_once() -> None:
     core = ConsumerCore([P0, P1])
-    for place in (P0, P1):
-        core.add(place, 0, [ResolvedEvent(10)])
+    for topic_partition in (P0, P1):
+        core.add(topic_partition, 0, [ResolvedEvent(10)])
     parts_of(core)
     core.add(P0, 1, [ddl_event(10)])
     (part,) = parts_of(core)
@@ -261,7 +263,7 @@ def test_ddl_at_commit_ts_of_resolved_event_runs_once() -> None:
 
 
 def test_ddls_of_several_topics_run_in_commit_ts_order() -> None:
-    other = Place("other", 0)
+    other = KafkaPartition("other", 0)
     core = ConsumerCore([P0, other])
     core.add(P0, 0, [ddl_event(20, "b"), ResolvedEvent(20)])
     core.add(other, 0, [ddl_event(10, "a"), ResolvedEvent(20)])
@@ -353,7 +355,7 @@ def test_handle_only_row_is_resolved_once_unless_already_applied() -> None:
     """And not for rows that are applied."""
     asked: list[int] = []
 
-    def whole(place: Place, offset: int, event: RowEvent) -> RowEvent | None:
+    def whole(topic_partition: KafkaPartition, offset: int, event: RowEvent) -> RowEvent | None:
         asked.append(offset)
         return None if offset == 1 else row_event(1, event.commit_ts, Change.INSERT)
 

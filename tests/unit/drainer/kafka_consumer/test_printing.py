@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from drainer.kafka_consumer.run import line_of
-from drainer.kafka_reading.records import Place, Record
+from drainer.kafka_reading.records import KafkaPartition, Record
 from drainer.protocol.event import (
     AdminEvent,
     BootstrapEvent,
@@ -21,7 +21,7 @@ from drainer.protocol.event import (
     RowEvent,
 )
 
-RECORD = Record(Place("shop", 2), 7, b"", b"")
+RECORD = Record(KafkaPartition("shop", 2), 7, b"", b"")
 
 
 def image(**values: Any) -> Image:

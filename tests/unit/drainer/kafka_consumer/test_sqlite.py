@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume
 from drainer.kafka_consumer.destination import ReplayDestination, resume_of, resume_text, settings
-from drainer.kafka_reading.records import Place
+from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Image, RowEvent
 from drainer.sink.sqlite.replay import SQLiteReplayer
 from tests.support.examples import FEW
 from tests.unit.drainer.kafka_check.streams import Stream, image, row_event, streams
 from tests.unit.drainer.kafka_consumer.test_core import parts_of
 
-P0 = Place("topic", 0)
+P0 = KafkaPartition("topic", 0)
 
 
 def part(*rows: RowEvent, ddl: DdlEvent | None = None, at: int = 1) -> Part:
@@ -57,19 +57,21 @@ def test_sqlite_file_holds_every_row_once_after_any_restart(
     """The stream's changes need not fit one another: a put row is there, a removed one is not."""
     path = tmp_path / "rows.db"
     path.unlink(missing_ok=True)
-    events = {place: list(events) for place, events in stream.partitions.items()}
+    events = {topic_partition: list(events) for topic_partition, events in stream.partitions.items()}
     for life in range(21):
         with closing(consumer(path)) as destination:
             resume = destination.open()
             core = ConsumerCore(events, resume)
-            at = {place: resume.reads.get(place, Read(0, 0)).offset for place in events}
+            at = {topic_partition: resume.reads.get(topic_partition, Read(0, 0)).offset for topic_partition in events}
             for _ in range(data.draw(st.integers(1, 30)) if life < 20 else 10_000):
-                left = [place for place in events if at[place] < len(events[place])]
+                left = [
+                    topic_partition for topic_partition in events if at[topic_partition] < len(events[topic_partition])
+                ]
                 if not left:
                     break
-                place = data.draw(st.sampled_from(left)) if life < 20 else left[0]
-                core.add(place, at[place], [events[place][at[place]]])
-                at[place] += 1
+                topic_partition = data.draw(st.sampled_from(left)) if life < 20 else left[0]
+                core.add(topic_partition, at[topic_partition], [events[topic_partition][at[topic_partition]]])
+                at[topic_partition] += 1
                 for due in parts_of(core):
                     destination.apply(due)
         if resume.applied_ts == 1003:
@@ -201,7 +203,7 @@ def test_second_consumer_of_one_sqlite_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_resume_position_reads_back_from_its_text() -> None:
-    resume = Resume(7, {P0: Read(1, 3), Place("other", 2): Read(0, 0)}, frozenset({(7, 6, "ALTER …", 1)}))
+    resume = Resume(7, {P0: Read(1, 3), KafkaPartition("other", 2): Read(0, 0)}, frozenset({(7, 6, "ALTER …", 1)}))
     assert resume_of(resume_text(resume)) == resume
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.order.blob_pieces import PIECE_BYTES_MAX, Place, cut_blob, join_blobs, refer
+from drainer.order.blob_pieces import PIECE_BYTES_MAX, BlobOffset, cut_blob, join_blobs, refer
 from drainer.order.errors import BlobError
 from drainer.spark.source.executor import slotted
 
@@ -41,27 +41,27 @@ def test_slotted_rows_and_batches_are_bounded_in_size() -> None:
     assert {slot: join_blobs(pieces) for slot, pieces in found.items()} == {s: [b] for s, b in slots.items()}
 
 
-PLACES = st.builds(Place, st.text("/aé\udc80 ", max_size=9), st.integers(0, 1 << 60), st.integers(0, 1 << 60))
+PLACES = st.builds(BlobOffset, st.text("/aé\udc80 ", max_size=9), st.integers(0, 1 << 60), st.integers(0, 1 << 60))
 
 
 @given(st.lists(PLACES, max_size=4), st.lists(st.binary(max_size=60), max_size=3), st.randoms())
 def test_file_references_among_blob_pieces_are_read(
-    places: list[Place], blobs: list[bytes], dice: random.Random
+    blob_offsets: list[BlobOffset], blobs: list[bytes], dice: random.Random
 ) -> None:
-    pieces = [*map(refer, places), *(piece for blob in blobs for piece in cut_blob(blob, 20))]
+    pieces = [*map(refer, blob_offsets), *(piece for blob in blobs for piece in cut_blob(blob, 20))]
     dice.shuffle(pieces)
-    asked: list[Place] = []
+    asked: list[BlobOffset] = []
 
-    def read(place: Place) -> bytes:
-        asked.append(place)
+    def read(blob_offset: BlobOffset) -> bytes:
+        asked.append(blob_offset)
         return b"of the file"
 
-    assert sorted(join_blobs(pieces, read)) == sorted([*blobs, *[b"of the file"] * len(places)])
-    assert sorted(asked) == sorted(places)
+    assert sorted(join_blobs(pieces, read)) == sorted([*blobs, *[b"of the file"] * len(blob_offsets)])
+    assert sorted(asked) == sorted(blob_offsets)
 
 
 def test_unexpected_or_torn_file_reference_is_refused() -> None:
-    reference = refer(Place("/f", 1, 2))
+    reference = refer(BlobOffset("/f", 1, 2))
     with pytest.raises(BlobError, match="lies in a file"):
         join_blobs([reference])
     for size in range(16, 32):

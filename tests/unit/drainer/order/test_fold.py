@@ -254,7 +254,7 @@ def test_merged_slot_has_the_same_table_shape() -> None:
     payloads = [transaction([(info, ("insert", {}, {1: b"b"}))], commit_ts=BEGIN_TS)]
     shape = work_of(decoder_of(info), payloads).folded[0].shape
     assert shape.fractions == (0, 4, 0)
-    assert shape.families == ("text", "decimal", "json")
+    assert shape.type_classes == ("text", "decimal", "json")
     assert merge_slot(blobs_of(info, [payloads])).folded[0].shape == shape
 
 

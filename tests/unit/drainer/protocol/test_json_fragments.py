@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from drainer.protocol.binary_columns import latin1_text
 from drainer.protocol.json_fragments import escaped, plain_double, short_double, utf8_text
 from drainer.protocol.json_text import json_double, json_string
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 
-SINGLE, DOUBLE = Form.of(FieldType(Tp.FLOAT)), Form.of(FieldType(Tp.DOUBLE))
+SINGLE, DOUBLE = ColumnType.of(FieldType(Tp.FLOAT)), ColumnType.of(FieldType(Tp.DOUBLE))
 finite = st.floats(allow_nan=False, allow_infinity=False)
 singles = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
@@ -118,10 +118,10 @@ def test_json_digits_of_doubles_with_and_without_exponent_are_exact(value: float
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("form", [SINGLE, DOUBLE])
-def test_nan_and_infinity_are_refused_in_json(value: float, form: Form) -> None:
+@pytest.mark.parametrize("column_type", [SINGLE, DOUBLE])
+def test_nan_and_infinity_are_refused_in_json(value: float, column_type: ColumnType) -> None:
     with pytest.raises(DecodeError):
-        plain_double(form)(pa.array([1.0, value]))
+        plain_double(column_type)(pa.array([1.0, value]))
 
 
 def test_double_beyond_4_bytes_is_refused_for_float_column() -> None:

@@ -18,12 +18,12 @@ from drainer.protocol.claim_store import ArrowStore, ClaimStore, ClaimStoreError
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError, MessageError, MessageTooLarge, ProtocolConfigError
 from drainer.protocol.event import Change, RowEvent
-from drainer.protocol.large import LargeMessages, Limits, claim_name, claimed_row, limits_of
+from drainer.protocol.large import LargeMessages, RowMessageLimits, claim_name, claimed_row, limits_of
 from drainer.protocol.open.decoder import OpenDecoder
 from drainer.protocol.open.encoder import OpenEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 
 INT = FieldType(Tp.LONG, Flag.NOT_NULL)
@@ -59,7 +59,7 @@ class MemoryStore:
 
 
 def rows_of(*notes: bytes, kind: Kind = Kind.INSERT, commit_ts: int = 7) -> RowChanges:
-    rows: list[list[Carrier]] = [[n, note] for n, note in enumerate(notes)]
+    rows: list[list[DecodedValue]] = [[n, note] for n, note in enumerate(notes)]
     return make_changes(
         TABLE,
         kind,
@@ -203,9 +203,9 @@ def test_claim_check_without_storage_is_refused() -> None:
 
 
 def test_limits_of_option_and_topic_take_the_smaller() -> None:
-    assert limits_of(OPTIONS, None) == Limits(300, 300)
-    assert limits_of(OPTIONS, 1_000_012) == Limits(300, 999_884)
-    assert limits_of(OPTIONS, 200) == Limits(72, 72)
+    assert limits_of(OPTIONS, None) == RowMessageLimits(300, 300)
+    assert limits_of(OPTIONS, 1_000_012) == RowMessageLimits(300, 999_884)
+    assert limits_of(OPTIONS, 200) == RowMessageLimits(72, 72)
 
 
 def test_claim_check_location_is_resolved_by_its_object_name() -> None:

@@ -17,7 +17,7 @@ from drainer.protocol.event import RowEvent
 from drainer.protocol.large import LargeMessages, claimed_row
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.protocol_cases import values
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type
@@ -36,8 +36,8 @@ TABLE = make_table(
     primary=["id", "bin"],
 )
 _LARGE = random.Random(1).randbytes(4000)
-OLD: list[list[Carrier]] = [["é".encode(), b"\xff", b"", b"", (1 << 64) - 1], [b"", b"", b"<", _LARGE, None]]
-NEW: list[list[Carrier]] = [["é".encode(), b"\xff", b"x", None, (1 << 64) - 1], [b"", b"", None, _LARGE, 0]]
+OLD: list[list[DecodedValue]] = [["é".encode(), b"\xff", b"", b"", (1 << 64) - 1], [b"", b"", b"<", _LARGE, None]]
+NEW: list[list[DecodedValue]] = [["é".encode(), b"\xff", b"x", None, (1 << 64) - 1], [b"", b"", None, _LARGE, 0]]
 PROTOCOLS: list[dict[str, Any]] = [
     {"protocol": "open-protocol"},
     {"protocol": "canal-json", "enable_tidb_extension": True},
@@ -47,7 +47,7 @@ PROTOCOLS: list[dict[str, Any]] = [
 LESS: dict[str, Any] = {"only_output_updated_columns": True, "delete_only_output_handle_key_columns": True}
 
 
-def said(row: list[Carrier]) -> dict[str, Any]:
+def said(row: list[DecodedValue]) -> dict[str, Any]:
     pairs = zip(TABLE.columns, row, strict=True)
     is_text = ("id", "note")
     return {c.name: value.decode() if c.name in is_text and isinstance(value, bytes) else value for c, value in pairs}

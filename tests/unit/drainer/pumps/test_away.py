@@ -8,8 +8,8 @@ from binlog.cluster.registry import key_of
 from binlog.errors import EtcdError
 
 from drainer.pumps.client import NoExtension
+from drainer.pumps.departed_pumps import Missed
 from drainer.pumps.health import HeldBack
-from drainer.pumps.left_pumps import Missed
 from tests.unit.drainer.pumps.world import LIMITS, World
 
 

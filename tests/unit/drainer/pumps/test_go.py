@@ -16,13 +16,13 @@ from binlog.pump_error import ERROR_TRAILER, PumpError
 from binlog.runtime.security import Security
 
 from drainer.pumps.client import ExtensionPump, NoExtension, translate
+from drainer.pumps.departed_pumps import Missed
 from drainer.pumps.go_pump import GoPump
 from drainer.pumps.health import HeldBack
-from drainer.pumps.left_pumps import Missed
 from drainer.pumps.pull import payloads, pull
 from drainer.pumps.range_count import Counted
 from drainer.pumps.survey import PumpSet, dial_with
-from drainer.pumps.watermark import Limits, PumpMark, PumpRange, Watermark
+from drainer.pumps.watermark import BatchLimits, PumpMark, PumpRange, Watermark
 from tests.support.memory_etcd import MemoryEtcd
 from tests.support.servers import free_port
 from tests.support.stub_pump import StubPump
@@ -54,7 +54,7 @@ async def marked(pump: GoPump, after_ts: int, until_ts: int) -> PumpMark:
 
     for _ in range(6000):
         try:
-            found = await pump.mark(after_ts=after_ts, limits=Limits(1 << 20, stop_at_schema=True))
+            found = await pump.mark(after_ts=after_ts, limits=BatchLimits(1 << 20, stop_at_schema=True))
             if found.resolved_ts >= until_ts:
                 return found
         except PumpUnavailable:
@@ -102,14 +102,14 @@ async def test_go_pump_full_backlog_is_not_read_until_position_moves(go: StubPum
 async def test_go_pump_is_unavailable_until_its_first_binlog(go: StubPump) -> None:
     pump = GoPump("go", go.host, cluster_id=1, security=PLAIN)
     with pytest.raises(PumpUnavailable):
-        await pump.mark(after_ts=0, limits=Limits(1))
+        await pump.mark(after_ts=0, limits=BatchLimits(1))
     await pump.close()
 
 
 async def until_it_raises(pump: GoPump, match: str) -> None:
     for _ in range(6000):
         try:
-            await pump.mark(after_ts=BASE, limits=Limits(1 << 20))
+            await pump.mark(after_ts=BASE, limits=BatchLimits(1 << 20))
         except PumpUnavailable as error:
             if match in str(error):
                 return
@@ -131,7 +131,7 @@ async def test_silent_go_pump_is_unavailable_and_reconnected(go: StubPump) -> No
     assert set(begun) <= {BASE, BASE + 10}
     assert set(go.streams[len(begun) :]) == {BASE + 30}
     with pytest.raises(PumpUnavailable):
-        await pump.mark(after_ts=BASE, limits=Limits(1 << 20))
+        await pump.mark(after_ts=BASE, limits=BatchLimits(1 << 20))
     go.put(binlog(40), encode_fake(BASE + 50))
     found = await marked(pump, BASE, BASE + 50)
     assert found.batch_count == 2, "what was received before stays known"
@@ -149,7 +149,7 @@ async def test_survey_names_silent_go_pump(go: StubPump) -> None:
         async with asyncio.timeout(60):
             while "nothing came for 0.3 s" not in said:
                 try:
-                    await pumps.survey(after_ts=BASE, limits=Limits(1 << 20))
+                    await pumps.survey(after_ts=BASE, limits=BatchLimits(1 << 20))
                 except HeldBack as error:
                     assert error.node_id == "p"
                     said = str(error)
@@ -167,7 +167,7 @@ async def test_go_pump_with_full_backlog_is_not_silent(go: StubPump) -> None:
     await marked(pump, BASE, BASE + 20)
     pump.interrupted = False  # it may have taken too long to connect
     await asyncio.sleep(0.6)  # three times as long as it may be silent
-    assert (await pump.mark(after_ts=BASE, limits=Limits(1 << 20))).resolved_ts >= BASE + 20
+    assert (await pump.mark(after_ts=BASE, limits=BatchLimits(1 << 20))).resolved_ts >= BASE + 20
     assert not pump.interrupted
     assert (await marked(pump, BASE + 80, BASE + 90)).resolved_ts == BASE + 90
     await pump.close()
@@ -176,7 +176,7 @@ async def test_go_pump_with_full_backlog_is_not_silent(go: StubPump) -> None:
 async def test_extension_request_to_go_pump_raises_no_extension_error(go: StubPump) -> None:
     pump = ExtensionPump("go", go.host, cluster_id=1, security=PLAIN)
     with pytest.raises(NoExtension):
-        await pump.mark(after_ts=0, limits=Limits(1))
+        await pump.mark(after_ts=0, limits=BatchLimits(1))
     await pump.close()
 
 
@@ -249,7 +249,7 @@ async def test_survey_follows_data_dir_that_another_kind_of_pump_takes_over(ours
     async def survey(extension: bool) -> Watermark:
         for _ in range(6000):
             try:
-                found = await pumps.survey(after_ts=BASE, limits=Limits(1 << 20))
+                found = await pumps.survey(after_ts=BASE, limits=BatchLimits(1 << 20))
                 if found.marks[0].extension is extension and found.ts >= BASE + 30:
                     return found
             except HeldBack:

@@ -12,7 +12,7 @@ from binlog.runtime.security import Security
 
 from drainer.pumps.client import ExtensionPump
 from drainer.pumps.health import HOLDS_MS, PumpView, held_by_prewrite
-from drainer.pumps.watermark import Limits, Pending, Watermark
+from drainer.pumps.watermark import BatchLimits, Pending, Watermark
 from drainer.service.status import _HELD, Status
 from tests.support.stub_pump import StubPump
 from tests.unit.drainer.service.test_scheduler import Position, made, mark, next_until
@@ -82,7 +82,7 @@ async def test_watermark_answer_of_pump_has_its_oldest_pending_prewrite(told: bo
     pump = await asyncio.to_thread(Telling)
     client = ExtensionPump("a", pump.host, cluster_id=1, security=Security())
     try:
-        found = await client.mark(after_ts=0, limits=Limits(0))
+        found = await client.mark(after_ts=0, limits=BatchLimits(0))
         assert found.holding == (OLD if told else None)
     finally:
         await client.close()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from drainer.pumps.go_pump import Place, cut
 from drainer.pumps.range_count import Counted
-from drainer.pumps.watermark import Limits, PumpMark, Stop, ranges_of, watermark_of
+from drainer.pumps.watermark import BatchLimits, PumpMark, Stop, ranges_of, watermark_of
 
 ts_lists = st.lists(st.integers(2, 999), unique=True).map(sorted)
 
@@ -86,7 +86,7 @@ def test_ranges_of_cut_count_binlogs_in_them(
     """One after another from begin to end, each with just its binlogs; also where the first fills half the batch."""
     ends = list(accumulate(step for step, _ in found))
     stored = [Place(ts, size, False, 1) for ts, (_, size) in zip(ends, found, strict=True)]
-    answer = cut(stored, Limits(bytes_max, count_max), node_id="", host="", resolved_ts=2000)
+    answer = cut(stored, BatchLimits(bytes_max, count_max), node_id="", host="", resolved_ts=2000)
     ranges = ranges_of(answer, after_ts=0, until_ts=answer.end_ts, pieces_max=pieces)
     assert all(a.until_ts == b.after_ts for a, b in pairwise(ranges))
     for part in ranges:
@@ -97,24 +97,24 @@ def test_ranges_of_cut_count_binlogs_in_them(
 PLACES = [Place(10, 100, False, 1), Place(20, 100, False, 1), Place(30, 50, True, 0), Place(40, 100, False, 2)]
 
 
-def ends(limits: Limits) -> tuple[int, Stop, int, int]:
+def ends(limits: BatchLimits) -> tuple[int, Stop, int, int]:
     found = cut(PLACES, limits, node_id="", host="", resolved_ts=99)
     return found.end_ts, found.stop, found.batch_count, found.batch_bytes
 
 
 def test_batch_without_limits_ends_at_resolved_ts() -> None:
-    assert ends(Limits(0)) == (99, Stop.RESOLVED, 4, 350)
+    assert ends(BatchLimits(0)) == (99, Stop.RESOLVED, 4, 350)
 
 
 def test_batch_ends_before_binlog_beyond_its_limit() -> None:
-    assert ends(Limits(200)) == (20, Stop.LIMIT, 2, 200)
-    assert ends(Limits(0, 1)) == (10, Stop.LIMIT, 1, 100)
+    assert ends(BatchLimits(200)) == (20, Stop.LIMIT, 2, 200)
+    assert ends(BatchLimits(0, 1)) == (10, Stop.LIMIT, 1, 100)
 
 
 def test_batch_holds_first_binlog_larger_than_its_limit() -> None:
-    assert ends(Limits(1)) == (10, Stop.LIMIT, 1, 100)
+    assert ends(BatchLimits(1)) == (10, Stop.LIMIT, 1, 100)
 
 
 def test_batch_ends_before_ddl_or_newer_schema_version() -> None:
-    assert ends(Limits(0, stop_at_schema=True, schema_version=1)) == (29, Stop.DDL, 2, 200)
-    assert ends(Limits(0, stop_at_schema=True, schema_version=0)) == (9, Stop.SCHEMA, 0, 0)
+    assert ends(BatchLimits(0, stop_at_schema=True, schema_version=1)) == (29, Stop.DDL, 2, 200)
+    assert ends(BatchLimits(0, stop_at_schema=True, schema_version=0)) == (9, Stop.SCHEMA, 0, 0)

@@ -24,7 +24,7 @@ from drainer.pumps.client import ExtensionPump, Received
 from drainer.pumps.go_pump import GoPump
 from drainer.pumps.pull import payloads, pull, pull_binlogs
 from drainer.pumps.range_count import Counted, RangeDiffers
-from drainer.pumps.watermark import Limits, PumpRange
+from drainer.pumps.watermark import BatchLimits, PumpRange
 from tests.support.servers import wait_until
 from tests.support.stub_pump import StubPump
 
@@ -183,7 +183,7 @@ async def test_rule_2_missed_count_without_final_message_is_refused() -> None:
     stub.resolve(40)
     ours = ExtensionPump("p", stub.host, cluster_id=1, security=Security())
     try:
-        await ours.mark(after_ts=10, limits=Limits(1))
+        await ours.mark(after_ts=10, limits=BatchLimits(1))
         assert (await ours.missed(after_ts=10, until_ts=30)).count == 1
         stub.omits_end = True
         with pytest.raises(RangeDiffers, match="without its final message"):

@@ -8,13 +8,13 @@ from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 
 from drainer.pumps.client import Inspection, PumpClient
-from drainer.pumps.left_pumps import LeftPumps, Missed
+from drainer.pumps.departed_pumps import DepartedPumps, Missed
 from drainer.pumps.membership import Membership
 from drainer.pumps.survey import PumpSet
-from drainer.pumps.watermark import Limits, PumpMark, Stop
+from drainer.pumps.watermark import BatchLimits, PumpMark, Stop
 from tests.support.memory_etcd import MemoryEtcd
 
-LIMITS = Limits(1000)
+LIMITS = BatchLimits(1000)
 
 
 class Scripted:
@@ -29,7 +29,7 @@ class Scripted:
         self.asked = 0
         self.closed = False
 
-    async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark:
+    async def mark(self, *, after_ts: int, limits: BatchLimits) -> PumpMark:
         self.asked += 1
         if self.when_asked is not None:
             await self.when_asked()
@@ -62,12 +62,12 @@ class World:
 
     def begin(self) -> None:
         """A life of the drainer begins."""
-        self.left = LeftPumps(self.etcd, "feed")
+        self.departed = DepartedPumps(self.etcd, "feed")
         self.unfinished = False
         self.pumps = PumpSet(
             self.registry,
             self.dial,
-            membership=Membership(self.left, position=lambda: self.position_ts, unfinished=lambda: self.unfinished),
+            membership=Membership(self.departed, position=lambda: self.position_ts, unfinished=lambda: self.unfinished),
         )
 
     async def survey(self, position_ts: int) -> int:

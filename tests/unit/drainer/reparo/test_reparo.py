@@ -30,7 +30,7 @@ TS = 449_000_000_000_000_000
 
 
 def events(one: RowChanges) -> bytes:
-    columns = [(column.name, column.form) for column in one.table.columns]
+    columns = [(column.name, column.column_type) for column in one.table.columns]
     encoder = EventEncoder(one.table.schema, one.table.name, columns, UTC)
     return b"".join(encoder.encode(one.kind, one.commit_ts, one.old, one.new))
 

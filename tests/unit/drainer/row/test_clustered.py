@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from tests.support.row_case import INT, codec_of, not_null, table
 from tests.unit.drainer.changes.cases import KINDS, datums
-from tests.unit.drainer.row.test_usual import both
+from tests.unit.drainer.row.test_fast_path import both
 
 COLLATED = tuple(
     FieldType(tp, 0, 60, 0, charset, collate)
@@ -94,7 +94,8 @@ def test_rows_of_every_clustered_key_are_read_by_both_decoders(
     info, old, new, new_collation = case
     codec = codec_of(info)
     expected = {
-        which: [t.form.carrier(row[t.id]) for t in codec.layout.targets] for which, row in (("old", old), ("new", new))
+        which: [t.column_type.decoded_value(row[t.id]) for t in codec.layout.targets]
+        for which, row in (("old", old), ("new", new))
     }
     assert [t.name for t in codec.layout.targets] == [c.name for c in info.columns if not c.is_generated]
     insert = encode_insert(info, new, new_collation=new_collation)

@@ -33,7 +33,7 @@ from tests.support.row_case import (
     transaction,
     view_of,
 )
-from tests.unit.drainer.row.test_usual import by_general, usual
+from tests.unit.drainer.row.test_fast_path import by_fast_path, by_general
 
 OLD = table([("id", INT), ("dropped", TEXT), ("kept", TEXT)], handle="id")
 ADDED = ColumnInfo(id=4, name="added", offset=2, type=not_null(INT), origin_default="7")
@@ -104,10 +104,10 @@ def test_write_only_column_is_read_and_left_out() -> None:
 def test_unknown_column_is_skipped_only_with_result_for_it() -> None:
     info = replace(OLD, columns=(*OLD.columns, replace(ADDED, offset=3)))
     payload = transaction([(info, ("insert", {}, {**ROW, 4: 5}))], commit_ts=BEGIN_TS, version=3)
-    known = altered(OLD, OLD, verdicts={(OLD.id, 4): 3})
+    known = altered(OLD, OLD, unknown_columns={(OLD.id, 4): 3})
     assert rows_of(known, payload) == [b"(1,'x','y')"]
     with pytest.raises(UnknownColumn, match=f"column id 4 of table id 100 .*{BEGIN_TS}"):
-        rows_of(altered(OLD, OLD, verdicts={(OLD.id, 4): 2}), payload)
+        rows_of(altered(OLD, OLD, unknown_columns={(OLD.id, 4): 2}), payload)
 
 
 def test_rows_of_dropped_table_are_skipped_and_of_unknown_table_refused() -> None:
@@ -213,7 +213,7 @@ def test_table_shape_has_fraction_digits_and_type_classes() -> None:
     codec = decoder_of(info).codec(info.id, 1, 0)
     assert codec is not None and codec.shape.fractions == (4, 6, 3, 2, 0, 0, 0)
     times = ("datetime", "datetime", "time", "datetime")
-    assert codec.shape.families == ("decimal", *times, "float", "text")
+    assert codec.shape.type_classes == ("decimal", *times, "float", "text")
 
 
 def test_text_with_invalid_utf8_is_written_in_hex() -> None:
@@ -225,7 +225,7 @@ def test_value_of_wrong_type_is_refused_with_its_column() -> None:
     row = encode_value(1) + encode_row({2: Uint(3)})
     codec = decoder_of(OLD).codec(OLD.id, 1, 0)
     assert codec is not None
-    assert usual(codec, Kind.INSERT, row) is None
+    assert by_fast_path(codec, Kind.INSERT, row) is None
     with pytest.raises(DecodeError, match=r"commit_ts 77.*column dropped \(id 2\)"):
         codec.insert(row, 0, len(row), 77)
 

@@ -8,7 +8,7 @@ import pytest
 from binlog.tidb.table import IndexColumn, TableInfo
 from binlog.tidb.types import FieldType, Tp
 
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.key import Same, choose_key, key_function
 from tests.support.row_case import INT, TEXT, not_null, table
 
@@ -73,9 +73,9 @@ def test_first_usable_key_is_chosen() -> None:
 )
 def test_key_identity_compares_as_collation_does(kind: FieldType, a: bytes, b: bytes, same: bool) -> None:
     key = choose_key(table([("k", kind)], unique={"PRIMARY": ["k"]}))
-    compared = key_function(key, [Form.of(kind)])
-    carriers = [text.decode() if kind.tp is Tp.NEWDECIMAL else text for text in (a, b)]
-    assert (compared(carriers[:1]) == compared(carriers[1:])) is same
+    compared = key_function(key, [ColumnType.of(kind)])
+    decoded_values = [text.decode() if kind.tp is Tp.NEWDECIMAL else text for text in (a, b)]
+    assert (compared(decoded_values[:1]) == compared(decoded_values[1:])) is same
 
 
 def test_integer_key_is_compared_exactly() -> None:

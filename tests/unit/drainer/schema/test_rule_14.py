@@ -14,7 +14,7 @@ from drainer.batch.served import read_batch
 from drainer.schema.history.base import JobHistory
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Fence, Rows
+from drainer.schema.steps import Advance, Ddl, Rows
 from tests.support.schema_case import BEGIN_TS, belongs, ddl, job, row, table, ts, versions_of
 
 TABLES = 3
@@ -86,7 +86,7 @@ def test_rule_14_holds_for_any_order_of_binlogs_versions_and_batches(
                     rows.append(commit_ts)
                 position = step.until_ts
             else:
-                assert isinstance(step, Fence)
+                assert isinstance(step, Advance)
                 position = step.until_ts
         assert position == end
 

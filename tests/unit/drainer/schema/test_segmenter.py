@@ -13,7 +13,7 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Fence, Rows
+from drainer.schema.steps import Advance, Ddl, Rows
 from tests.support.schema_case import BEGIN_TS, belongs, ddl, job, row, table, ts
 
 DONE = [
@@ -44,7 +44,7 @@ def positions(steps: Iterable[object]) -> list[tuple[str, int]]:
     """(kind, position after it) of each step."""
     shown = []
     for step in steps:
-        if isinstance(step, Rows | Fence):
+        if isinstance(step, Rows | Advance):
             shown.append((type(step).__name__, step.until_ts))
         elif isinstance(step, Ddl):
             shown.append(("early" if step.early else "ddl", step.commit_ts))
@@ -69,9 +69,9 @@ def test_early_ddl_comes_just_before_row_that_needs_it() -> None:
 
 
 def test_batch_without_changes_is_one_advance_step() -> None:
-    assert list(walk(batch_of(), opened())) == [Fence(END)]
+    assert list(walk(batch_of(), opened())) == [Advance(END)]
     ignored = Policy(ignored_ts=frozenset({ts(1)}))
-    assert list(walk(batch_of(row(ts(1), 2, 10)), opened(policy=ignored))) == [Fence(END)]
+    assert list(walk(batch_of(row(ts(1), 2, 10)), opened(policy=ignored))) == [Advance(END)]
 
 
 def test_ddl_at_end_of_batch_needs_no_advance_step() -> None:
@@ -134,13 +134,13 @@ def test_segment_view_belongs_excludes_versions_of_later_ddl() -> None:
 
 def test_ignored_ddl_still_changes_schema() -> None:
     schema = opened(ADD_B, policy=Policy(ignored_ts=frozenset({ts(1)})))
-    assert positions(walk(batch_of(ddl(ts(1), 9, "x")), schema)) == [("Fence", END)]
+    assert positions(walk(batch_of(ddl(ts(1), 9, "x")), schema)) == [("Advance", END)]
     assert schema.catalog.tables[10].versions == (2, 9)
 
 
 def test_ignored_ddl_with_unknown_job_is_skipped() -> None:
     schema = opened(policy=Policy(ignored_ts=frozenset({ts(1)})))
-    assert positions(walk(batch_of(ddl(ts(1), 4711, "x")), schema)) == [("Fence", END)]
+    assert positions(walk(batch_of(ddl(ts(1), 4711, "x")), schema)) == [("Advance", END)]
 
 
 def test_drop_column_announcement_with_unknown_job_is_skipped() -> None:
@@ -170,7 +170,7 @@ def test_rewrite_rule_replaces_ddl_statements(rule: RewriteRule) -> None:
 
 def test_empty_rewrite_rule_skips_ddl() -> None:
     schema = opened(ADD_B, policy=Policy(rewrite=RewriteRules([RewriteRule((), job_id=9)])))
-    assert positions(walk(batch_of(ddl(ts(2), 9, "x")), schema)) == [("Fence", END)]
+    assert positions(walk(batch_of(ddl(ts(2), 9, "x")), schema)) == [("Advance", END)]
 
 
 def test_ddl_step_names_tables_it_touches() -> None:

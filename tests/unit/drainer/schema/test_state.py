@@ -84,8 +84,8 @@ def test_column_results_of_view_are_bounded_in_number(count: int) -> None:
     schema = Schema.open(JobHistory(), position_ts=0, complete=False)
     for column_id in range(count):
         schema.skip_column(10, column_id, 7)
-    verdicts = schema.view().column_verdicts
-    assert verdicts is not None
-    assert len(verdicts) < count
+    unknown_columns = schema.view().unknown_columns
+    assert unknown_columns is not None
+    assert len(unknown_columns) < count
     assert schema.view().skips_column(10, count - 1, 7)
     assert not schema.view().skips_column(10, 0, 7)

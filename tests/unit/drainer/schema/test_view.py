@@ -16,8 +16,8 @@ def versions(*numbers: int) -> TableVersions:
     return made
 
 
-def view_of(tables: TableVersions, verdicts: dict[tuple[int, int], int] | None = None) -> SchemaView:
-    return SchemaView({10: tables}, {11: SkipReason.TRUNCATED}, 0, 99, verdicts)
+def view_of(tables: TableVersions, unknown_columns: dict[tuple[int, int], int] | None = None) -> SchemaView:
+    return SchemaView({10: tables}, {11: SkipReason.TRUNCATED}, 0, 99, unknown_columns)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from drainer.config import Config
 from drainer.pumps.health import HeldBack
-from drainer.pumps.watermark import Limits, PumpMark, Stop, Watermark
-from drainer.schema.keeper import Known
+from drainer.pumps.watermark import BatchLimits, PumpMark, Stop, Watermark
+from drainer.schema.provider import Known
 from drainer.service.first_start import first_start, log_start_position
 from drainer.sink.base import FirstStart, Identity
 from drainer.sink.document_position import Document
@@ -33,7 +33,7 @@ class Pumps:
     def __init__(self, purged_ts: int | None = 0) -> None:
         self.purged_ts = purged_ts
 
-    async def survey(self, *, after_ts: int, limits: Limits) -> Watermark:
+    async def survey(self, *, after_ts: int, limits: BatchLimits) -> Watermark:
         if self.purged_ts is None:
             raise HeldBack("p", "it does not answer")
         mark = PumpMark("p", "h", True, NOW_TS, NOW_TS, 0, 0, Stop.RESOLVED, purged_ts=self.purged_ts)

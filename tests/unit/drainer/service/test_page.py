@@ -15,7 +15,7 @@ DOCUMENT: dict[str, Any] = {
     "NodeID": "d1", "Destination": "mysql:h:3306", "Phase": "",
     "Position": 470613758409441279, "PositionTime": "2026-11-21 08:16:57.369 +00:00 #1", "Watermark": 5,
     "LagSeconds": 0.25, "RowsApplied": 12345, "DDLsApplied": 2, "LastDDL": "CREATE TABLE `a` (`b` INT)",
-    "Batches": {"inline": 3, "spread": 1}, "LastBatch": {"mode": "inline", "bytes": 2048}, "Duplicates": 0,
+    "Batches": {"driver": 3, "distributed": 1}, "LastBatch": {"mode": "driver", "bytes": 2048}, "Duplicates": 0,
     "HeldBack": "", "HeldBackBy": "", "HeldBackSeconds": 0, "Slowest": "p1", "WaitingFor": "", "BatchSeconds": 0,
     "LargeTransaction": {"step": "", "bytes": 0, "of": 0},
     "Error": "", "ErrorTime": "", "ErrorSeconds": 0, "ErrorTries": 0, "LastError": "", "LastErrorTime": "",
@@ -30,7 +30,7 @@ DOCUMENT: dict[str, Any] = {
 def test_status_page_of_healthy_drainer_has_no_alarm() -> None:
     text = page(DOCUMENT)
     assert 'class="alarm' not in text
-    assert "0.2 s" in text and "12,345" in text and "2026-11-21 08:16:57<" in text and "last: inline, 2.0 KiB" in text
+    assert "0.2 s" in text and "12,345" in text and "2026-11-21 08:16:57<" in text and "last: driver, 2.0 KiB" in text
 
 
 def test_status_page_shows_alarm_for_each_state_that_needs_operator() -> None:

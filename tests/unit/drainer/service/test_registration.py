@@ -9,7 +9,7 @@ from binlog.cluster.node import Event, NodeStatus, State
 from binlog.cluster.registry import Registry, key_of
 from binlog.errors import BinlogError
 
-from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.service.registration import Displaced, DrainerNode
 from tests.support.local_batch import LocalBatch
 from tests.support.lossy_etcd import LossyEtcd
@@ -34,7 +34,7 @@ async def test_drainer_record_follows_position_of_destination() -> None:
     run.pipeline.run(plan(BEGIN, middle), feed(BEGIN, middle))
     broken = LocalBatch([[b"no binlog"]], middle, END)
     with pytest.raises(BinlogError):
-        run.pipeline.run(Plan(middle, END, Mode.INLINE, (), 1), broken)
+        run.pipeline.run(PlannedBatch(middle, END, Mode.DRIVER, (), 1), broken)
     await node.stopping(Event.PAUSE)
     assert (await record(registry)).state is State.PAUSING
     await node.leave()
@@ -69,13 +69,13 @@ async def test_drainer_record_write_with_lost_answer_is_recognised_as_its_own() 
     etcd = LossyEtcd()
     node = DrainerNode(Registry(etcd), node_id="d", host="h:1", position=lambda: 5, started_ts=1)
     await node.register()
-    etcd.fates = ["taken", "taken", "dropped", "taken"]
+    etcd.results = ["taken", "taken", "dropped", "taken"]
     beating = asyncio.create_task(node.heartbeats(0.01))
     async with asyncio.timeout(60):
-        while len(etcd.fates) > 2:  # noqa: ASYNC110  the fates have no event
+        while len(etcd.results) > 2:  # noqa: ASYNC110  the results have no event
             await asyncio.sleep(0.005)
         await node.stopping(Event.PAUSE)
-        while etcd.fates or (await record(Registry(etcd))).state is not State.PAUSING:
+        while etcd.results or (await record(Registry(etcd))).state is not State.PAUSING:
             await asyncio.sleep(0.005)
             assert not beating.done(), beating
         await etcd.put(key_of("drainers", "d"), NodeStatus("d", "h:1", State.PAUSING, max_commit_ts=5).to_json())

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.apply.batch_planner import Mode, Plan, Sizes
+from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
 from drainer.apply.fold_order import FoldOrder, PackedView
 from drainer.pumps.go_pump import Place, cut
 from drainer.pumps.health import HeldBack
 from drainer.pumps.range_count import Counted
-from drainer.pumps.watermark import Limits, PumpMark, PumpRange, Stop, Watermark, watermark_of
+from drainer.pumps.watermark import BatchLimits, PumpMark, PumpRange, Stop, Watermark, watermark_of
 from drainer.service.scheduler import SHARES_TRIED, Scheduler
 from drainer.sink.base import Intent
 
 SIZES = Sizes(spread_bytes_min=1000, spread_bytes_max=8000)
-Answer = Callable[[int, Limits], Watermark]
+Answer = Callable[[int, BatchLimits], Watermark]
 
 
 def mark(resolved_ts: int, **changes: object) -> PumpMark:
@@ -38,9 +38,9 @@ class Pumps:
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
-        self.asked: list[tuple[int, Limits]] = []
+        self.asked: list[tuple[int, BatchLimits]] = []
 
-    async def survey(self, *, after_ts: int, limits: Limits) -> Watermark:
+    async def survey(self, *, after_ts: int, limits: BatchLimits) -> Watermark:
         self.asked.append((after_ts, limits))
         return self.answer(after_ts, limits)
 
@@ -54,7 +54,7 @@ class Position:
     def __init__(self, ts: int) -> None:
         self.position_ts = ts
         self.schema_version = 3
-        self.inline_from: int | None = None
+        self.driver_from: int | None = None
         self.open_intent: Intent | None = None
         self.advances: list[int] = []
         self.fold: FoldOrder | None = None
@@ -83,7 +83,7 @@ async def test_scheduler_plans_batch_and_its_tasks() -> None:
     assert await next_until(scheduler, 50) == 100
     tasks, fold = scheduler.tasks(50, 100)
     assert [(r.after_ts, r.until_ts) for task in tasks for r in task] == [(50, 100)] and fold is None
-    assert scheduler.current is not None and scheduler.current.mode is Mode.INLINE
+    assert scheduler.current is not None and scheduler.current.mode is Mode.DRIVER
 
 
 async def test_batch_begins_at_position_when_sparks_offset_lags() -> None:
@@ -166,7 +166,7 @@ async def test_open_intent_with_missing_pump_holds_until_given_up(given_up: tupl
 
 
 async def test_next_batch_is_surveyed_during_apply_under_backlog() -> None:
-    def answer(after_ts: int, _: Limits) -> Watermark:
+    def answer(after_ts: int, _: BatchLimits) -> Watermark:
         end_ts = after_ts + 10
         found = mark(1000, end_ts=end_ts, batch_bytes=8000, batch_count=9, stop=Stop.LIMIT)
         return watermark_of((found,), floor_ts=0)
@@ -184,7 +184,7 @@ async def test_next_batch_is_surveyed_during_apply_under_backlog() -> None:
 FOLD = FoldOrder(PackedView("view", b""), "mysql", 4)
 
 
-def backlog(after_ts: int, _: Limits) -> Watermark:
+def backlog(after_ts: int, _: BatchLimits) -> Watermark:
     """Full batches of ten ticks each."""
     found = mark(1000, end_ts=after_ts + 10, batch_bytes=8000, batch_count=9, stop=Stop.LIMIT)
     return watermark_of((found,), floor_ts=0)
@@ -195,7 +195,7 @@ async def begun(answer: Answer, fold: FoldOrder | None = FOLD) -> tuple[Schedule
     position = Position(50)
     position.fold = fold
     scheduler, pumps = made(answer, position)
-    scheduler.begun(Plan(50, 60, Mode.SPREAD, (), 1, fold=FOLD))
+    scheduler.begun(PlannedBatch(50, 60, Mode.DISTRIBUTED, (), 1, fold=FOLD))
     position.open_intent = Intent(50, 60, 4, 100, 1, "d")
     return scheduler, pumps, position
 
@@ -214,18 +214,18 @@ async def test_distributed_batch_is_planned_while_another_is_applied() -> None:
     assert await next_until(scheduler, 70) == 80
 
 
-def ddl_ahead(after_ts: int, limits: Limits) -> Watermark:
+def ddl_ahead(after_ts: int, limits: BatchLimits) -> Watermark:
     """A DDL stands right behind 60, and there is something behind it."""
     if limits.stop_at_schema and after_ts >= 60:
         return watermark_of((mark(1000, end_ts=60, stop=Stop.DDL, stop_ts=61),), floor_ts=0)
     return watermark_of((mark(1000, batch_bytes=10, batch_count=1),), floor_ts=0)
 
 
-def few_rows(_after_ts: int, _limits: Limits) -> Watermark:
+def few_rows(_after_ts: int, _limits: BatchLimits) -> Watermark:
     return watermark_of((mark(1000, batch_bytes=10, batch_count=1),), floor_ts=0)
 
 
-def nothing(_after_ts: int, _limits: Limits) -> Watermark:
+def nothing(_after_ts: int, _limits: BatchLimits) -> Watermark:
     return watermark_of((mark(1000),), floor_ts=0)
 
 
@@ -242,7 +242,7 @@ async def test_batch_in_driver_waits_until_batch_before_is_applied(answer: Answe
     if answer is nothing:
         assert (until_ts, position.advances) == (60, [1000])
     else:
-        assert until_ts == 1000 and scheduler.current is not None and scheduler.current.mode is Mode.INLINE
+        assert until_ts == 1000 and scheduler.current is not None and scheduler.current.mode is Mode.DRIVER
 
 
 async def test_batch_without_fold_order_is_not_read_ahead() -> None:
@@ -254,7 +254,7 @@ async def test_survey_ahead_that_is_held_back_is_repeated_at_position() -> None:
     """Rule 2: pumps come and go at the position alone. Until then nothing is held back."""
     held = [True]
 
-    def answer(after_ts: int, limits: Limits) -> Watermark:
+    def answer(after_ts: int, limits: BatchLimits) -> Watermark:
         if held:
             raise HeldBack("", "the list of pumps has changed")
         return backlog(after_ts, limits)
@@ -277,7 +277,7 @@ class Gated(Pumps):
         self._after_ts = after_ts
         self.reached, self.go_on = asyncio.Event(), asyncio.Event()
 
-    async def survey(self, *, after_ts: int, limits: Limits) -> Watermark:
+    async def survey(self, *, after_ts: int, limits: BatchLimits) -> Watermark:
         found = await super().survey(after_ts=after_ts, limits=limits)
         if after_ts == self._after_ts:
             self.reached.set()
@@ -293,7 +293,7 @@ async def test_survey_of_ended_query_plans_no_batch() -> None:
     pumps = Gated(backlog, 60)
     scheduler = Scheduler(pumps, position, SIZES, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
     before = scheduler.for_query()
-    scheduler.begun(Plan(50, 60, Mode.SPREAD, (), 1, fold=FOLD))
+    scheduler.begun(PlannedBatch(50, 60, Mode.DISTRIBUTED, (), 1, fold=FOLD))
     old = asyncio.create_task(asyncio.to_thread(before.next_until, 60))
     await asyncio.wait_for(pumps.reached.wait(), 60)
     query = scheduler.for_query()
@@ -377,7 +377,7 @@ class Backlogs:
         self._places = [[Place(ts, 100, False, 1) for ts in sorted(held)] for held in times]
         self.surveys, self.pumps = 0, len(times)
 
-    def __call__(self, after_ts: int, limits: Limits) -> Watermark:
+    def __call__(self, after_ts: int, limits: BatchLimits) -> Watermark:
         self.surveys += 1
         marks = []
         for number, held in enumerate(self._places):
@@ -397,7 +397,7 @@ async def planned_of(backlogs: Backlogs, rounds: int) -> list[int]:
     scheduler.watermark_state.pumps = backlogs.pumps
     found = []
     for _ in range(rounds):
-        plan = await scheduler._look()
+        plan = await scheduler._poll()
         if plan is None:
             break
         found.append(backlogs.bytes_in(plan.after_ts, plan.until_ts))
@@ -406,7 +406,7 @@ async def planned_of(backlogs: Backlogs, rounds: int) -> list[int]:
 
 
 async def test_single_busy_pump_among_many_fills_whole_batch() -> None:
-    """Asked for an equal share each, it would end every batch at a hundredth, too little to be spread."""
+    """Asked for an equal share each, it would end every batch at a hundredth, too little to be distributed."""
     backlogs = Backlogs(list(range(1, 2000)), *([] for _ in range(99)))
     batches = await planned_of(backlogs, 20)
     assert min(batches) >= SIZES.spread_bytes_max // 2 and len(batches) == 20
@@ -415,23 +415,23 @@ async def test_single_busy_pump_among_many_fills_whole_batch() -> None:
 
 async def test_survey_size_cut_by_new_schema_is_not_asked_for_again() -> None:
     """The first question of a life is for a whole batch of each pump, for how many there are is not known yet. Where it
-    meets rows of a new schema it brings an inline batch, and the next question is for equal shares."""
+    meets rows of a new schema it brings a batch in the driver, and the next question is for equal shares."""
     asked: list[int] = []
     position = Position(0)
 
-    def answer(after_ts: int, limits: Limits) -> Watermark:
+    def answer(after_ts: int, limits: BatchLimits) -> Watermark:
         asked.append(limits.batch_bytes_max)
         size, stop = (limits.batch_bytes_max, Stop.LIMIT) if after_ts else (10, Stop.SCHEMA)
         found = mark(1000, end_ts=after_ts + 10, batch_bytes=size, batch_count=9, stop=stop, stop_ts=after_ts + 11)
         return watermark_of((found, replace(found, node_id="another")), floor_ts=0)
 
     scheduler, _ = made(answer, position)
-    await scheduler._look()
+    await scheduler._poll()
     position.position_ts = 10
     scheduler.watermark_state.pumps = 2
     before = len(asked)
-    plan = await scheduler._look()
-    assert plan is not None and plan.mode is Mode.SPREAD
+    plan = await scheduler._poll()
+    assert plan is not None and plan.mode is Mode.DISTRIBUTED
     assert asked[before] == SIZES.spread_bytes_max // 2
 
 
@@ -451,7 +451,7 @@ def test_binlogs_of_any_pumps_are_planned_in_few_surveys(times: list[list[int]])
         backlogs = Backlogs(*times)
         batches = await planned_of(backlogs, 5000)
         assert sum(batches) == backlogs.bytes_in(0, 1 << 30)
-        # First question, another share three times, and an inline batch's.
+        # First question, another share three times, and a batch in the driver's.
         assert backlogs.surveys <= 5 * (len(batches) + 1)
 
     asyncio.run(run())
@@ -461,7 +461,7 @@ async def test_survey_with_share_that_never_fits_ends_after_few_tries() -> None:
     """Half a batch of one, and twelve of the next: a few questions, then what there is."""
     asked: list[int] = []
 
-    def answer(_after_ts: int, limits: Limits) -> Watermark:
+    def answer(_after_ts: int, limits: BatchLimits) -> Watermark:
         asked.append(limits.batch_bytes_max)
         size = 100_000 if limits.batch_bytes_max > 4000 else 1000
         assert len(asked) < 20
@@ -470,5 +470,5 @@ async def test_survey_with_share_that_never_fits_ends_after_few_tries() -> None:
 
     scheduler, _ = made(answer, Position(50))
     assert await asyncio.wait_for(next_until(scheduler, 50), 60) == 70
-    assert scheduler.current is not None and scheduler.current.mode is Mode.SPREAD
+    assert scheduler.current is not None and scheduler.current.mode is Mode.DISTRIBUTED
     assert len(asked) <= 1 + SHARES_TRIED + 1  # and the look ahead

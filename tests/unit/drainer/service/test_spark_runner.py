@@ -11,8 +11,8 @@ import pytest
 from binlog.errors import PumpUnavailable
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from drainer.apply.batch_planner import Mode, Plan
-from drainer.apply.distributed import NotSpread
+from drainer.apply.batch_planner import Mode, PlannedBatch
+from drainer.apply.distributed import NotDistributed
 from drainer.apply.fold_order import FoldOrder, PackedView
 from drainer.apply.progress import Stopped
 from drainer.pumps.range_count import RangeDiffers
@@ -73,7 +73,7 @@ async def test_query_restarts_without_limit_after_pump_unavailable() -> None:
 
 async def test_query_restarts_for_batch_that_must_run_in_driver() -> None:
     run = counted_run(StandingPipeline())
-    run._query_ended(NotSpread("two rows of d.t hold one value of (u)"))
+    run._query_ended(NotDistributed("two rows of d.t hold one value of (u)"))
     assert run.started == 1
 
 
@@ -149,7 +149,7 @@ async def test_number_of_tasks_follows_executors() -> None:
 
 async def test_executors_are_counted_after_every_batch() -> None:
     class Applied(Told):
-        current = Plan(1, 2, Mode.INLINE, (), 1)
+        current = PlannedBatch(1, 2, Mode.DRIVER, (), 1)
         runs = 0
 
         def read(self, _plan: object, _feed: object) -> None:
@@ -218,9 +218,9 @@ class Gates(Told):
     def __init__(self) -> None:
         super().__init__()
         self.position_ts, self.stopping = 0, False
-        self.current: Plan | None = None
+        self.current: PlannedBatch | None = None
         self.log: list[str] = []
-        self.behind: list[Plan] = []
+        self.behind: list[PlannedBatch] = []
         self.shown: list[BaseException] = []
         self._changed = threading.Condition()
         self._open: dict[str, BaseException | None] = {}
@@ -230,15 +230,15 @@ class Gates(Told):
             self._open[what] = error
             self._changed.notify_all()
 
-    def read(self, plan: Plan, _feed: object) -> None:
+    def read(self, plan: PlannedBatch, _feed: object) -> None:
         if plan.fold is not None:
             self._pass(f"read {plan.until_ts}")
 
-    def run(self, plan: Plan, _feed: object) -> None:
+    def run(self, plan: PlannedBatch, _feed: object) -> None:
         self._pass(f"apply {plan.until_ts}")
         self.position_ts = plan.until_ts
 
-    def begun(self, plan: Plan) -> None:
+    def begun(self, plan: PlannedBatch) -> None:
         self.behind.append(plan)
 
     def read_failed(self, error: BaseException) -> None:
@@ -287,9 +287,9 @@ class Batches:
         self.query = self.run._query = StoppedQuery()  # type: ignore[assignment]
         self._pool = ThreadPoolExecutor(1)
 
-    def call(self, until_ts: int, *, spread: bool = True) -> Future[None]:
-        mode = Mode.SPREAD if spread else Mode.INLINE
-        plan = Plan(until_ts - 1, until_ts, mode, (), 1, fold=FOLD if spread else None)
+    def call(self, until_ts: int, *, distributed: bool = True) -> Future[None]:
+        mode = Mode.DISTRIBUTED if distributed else Mode.DRIVER
+        plan = PlannedBatch(until_ts - 1, until_ts, mode, (), 1, fold=FOLD if distributed else None)
 
         def batch() -> None:
             self.gates.current = plan
@@ -323,14 +323,14 @@ async def test_batch_in_driver_waits_for_the_one_before_and_completes() -> None:
     batches = Batches(gates)
     gates.open("read 1")
     await asyncio.wrap_future(batches.call(1))
-    inline = batches.call(2, spread=False)
+    in_driver = batches.call(2, distributed=False)
     await asyncio.to_thread(gates.seen, "begin apply 1")
     assert "begin apply 2" not in gates.log
     gates.open("apply 1")
     await asyncio.to_thread(gates.seen, "begin apply 2")
-    assert gates.position_ts == 1 and not inline.done()
+    assert gates.position_ts == 1 and not in_driver.done()
     gates.open("apply 2")
-    await asyncio.wrap_future(inline)
+    await asyncio.wrap_future(in_driver)
     assert gates.position_ts == 2
 
 
@@ -390,14 +390,14 @@ async def test_read_error_is_raised_after_batch_before_is_applied() -> None:
     batches = Batches(gates)
     gates.open("read 1")
     await asyncio.wrap_future(batches.call(1))
-    gates.open("read 2", NotSpread("an unknown column"))
+    gates.open("read 2", NotDistributed("an unknown column"))
     second = batches.call(2)
     await asyncio.to_thread(gates.seen, "end read 2")
     assert not second.done()
     gates.open("apply 1")
-    with pytest.raises(NotSpread):
+    with pytest.raises(NotDistributed):
         await asyncio.wrap_future(second)
-    assert gates.position_ts == 1 and [type(error) for error in gates.shown] == [NotSpread]
+    assert gates.position_ts == 1 and [type(error) for error in gates.shown] == [NotDistributed]
     batches.run._query_ended(SparkFailed("foreachBatch raised"))
     assert batches.run.started == 1
 

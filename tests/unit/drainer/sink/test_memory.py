@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from binlog.tidb.job import ActionType, Job
 
-from drainer.batch.work import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
+from drainer.batch.work import Folded, KeyChange, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 from drainer.schema.steps import Ddl
 from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import Fenced, PositionMoved, RowMissing
@@ -23,7 +23,7 @@ KEYLESS = replace(SHAPE, table="k", key=())
 INTENT = Intent(200, 300, 2, 10, 1, "all")
 
 
-def work(after: int, until: int, *rows: NetRow, changes: tuple[Change, ...] = ()) -> SegmentWork:
+def work(after: int, until: int, *rows: NetRow, changes: tuple[KeyChange, ...] = ()) -> SegmentWork:
     return SegmentWork(after, until, (Folded(SHAPE, rows),), Ordered(changes), 1, 1)
 
 
@@ -34,7 +34,7 @@ def test_apply_moves_position_and_rows_together_once() -> None:
     one.apply(work(100, 200, NetRow(b"1", Kind.INSERT, b"(1)", ())), 3)
     with pytest.raises(PositionMoved):
         one.apply(work(100, 200), 3)
-    missing = Change(KEYLESS, Kind.DELETE, (b"9",), None, 201, 0)
+    missing = KeyChange(KEYLESS, Kind.DELETE, (b"9",), None, 201, 0)
     with pytest.raises(RowMissing):
         one.apply(work(200, 300, changes=(missing,)), 3)
     assert (store.rows, one.commit_ts) == ({("d", "t"): {b"1": b"(1)"}}, 200)

@@ -107,7 +107,7 @@ def test_every_kind_of_sink_is_made_without_creating_files(db_type: str, tmp_pat
     assert made.name
     assert to.place()
     assert not list(tmp_path.iterdir())
-    assert registry.sink(db_type, to, SyncerSettings(spread=False)).parallel is None
+    assert registry.sink(db_type, to, SyncerSettings(distributed=False)).parallel is None
 
 
 def keys(db_type: str) -> set[str]:

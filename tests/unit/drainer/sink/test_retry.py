@@ -11,44 +11,44 @@ from structlog.testing import capture_logs
 from drainer.failures import Failures
 from drainer.sink import retry
 from drainer.sink.errors import DestinationDown, DestinationError
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 
 
 def test_retry_deadline_starts_at_first_failure() -> None:
     """Work that goes well for long, and then loses its connection, is tried again."""
-    patience = Patience("the test", 0.05)
+    deadline = RetryDeadline("the test", 0.05)
     deadline_s = time.monotonic() + 0.1
     while time.monotonic() < deadline_s:
         pass
-    patience.failed(DestinationError("once"))
-    assert patience.failures == 1
+    deadline.failed(DestinationError("once"))
+    assert deadline.failures == 1
     with pytest.raises(DestinationDown, match="the test: gave up after"):
         while True:
-            patience.failed(DestinationError("again"))
+            deadline.failed(DestinationError("again"))
 
 
 def test_a_success_in_between_begins_the_time_anew() -> None:
     """A slot whose chunks are committed, and which meets a deadlock now and then, is not failing."""
-    patience = Patience("the test", 0.05)
+    deadline = RetryDeadline("the test", 0.05)
     for _ in range(3):
-        patience.failed(DestinationError("a deadlock"))
+        deadline.failed(DestinationError("a deadlock"))
         deadline_s = time.monotonic() + 0.1
         while time.monotonic() < deadline_s:
             pass
-        patience.over()
+        deadline.over()
 
 
 def test_work_that_gives_up_says_for_how_long_it_has_failed() -> None:
     first = DestinationError("refused")
     first.failing_s = 10.0
     with pytest.raises(DestinationDown, match="gave up after 10 s") as found:
-        Patience("the test", 5.0).failed(first)
+        RetryDeadline("the test", 5.0).failed(first)
     assert 10.0 <= found.value.failing_s < 300
 
 
 def test_retry_deadline_of_zero_raises_at_first_failure() -> None:
     with pytest.raises(DestinationDown):
-        Patience("the test", 0.0).failed(DestinationError("once"))
+        RetryDeadline("the test", 0.0).failed(DestinationError("once"))
 
 
 @pytest.mark.parametrize("is_second", [False, True])
@@ -60,7 +60,7 @@ def test_failure_is_reported_after_repeats_or_long_try(monkeypatch: pytest.Monke
     shown = Failures()
     monkeypatch.setattr(retry, "FAILURES", shown)
     with capture_logs() as logs:
-        quick = Patience("quick", 60.0)
+        quick = RetryDeadline("quick", 60.0)
         for _ in range(2):
             quick.failed(DestinationError("a deadlock"))
         assert shown.now is None
@@ -70,7 +70,7 @@ def test_failure_is_reported_after_repeats_or_long_try(monkeypatch: pytest.Monke
         quick.failed(DestinationError("a deadlock"))
         assert [line["failures"] for line in logs] == [5]
         shown.clear("quick")
-        slow = Patience("slow", 60.0)
+        slow = RetryDeadline("slow", 60.0)
         if is_second:
             slow.failed(DestinationError("a deadlock"))
             assert shown.now is None

@@ -17,7 +17,7 @@ from binlog.runtime.security import Security
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.order.blob_pieces import Place, join_blobs
+from drainer.order.blob_pieces import BlobOffset, join_blobs
 from drainer.order.errors import BlobError
 from drainer.pumps.range_count import Counted, RangeDiffers
 from drainer.pumps.watermark import PumpRange
@@ -67,7 +67,7 @@ def test_truncated_or_missing_blob_file_is_refused(tmp_path: Path) -> None:
         join_blobs([references[1]], blob_files.read)
     file.unlink()
     with pytest.raises(FileNotFoundError):
-        blob_files.read(Place(str(file), 0, 5))
+        blob_files.read(BlobOffset(str(file), 0, 5))
 
 
 class ShortReads(io.FileIO):

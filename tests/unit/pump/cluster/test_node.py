@@ -158,13 +158,13 @@ async def test_rule_2_own_record_writes_are_recognised_after_lost_answers(lost: 
     """etcd took one of them and failed before it said so: the next must not mistake it for a second instance."""
     etcd = LossyEtcd()
     node = await registered(etcd)
-    etcd.fates = ["taken"] * lost
+    etcd.results = ["taken"] * lost
     for _ in range(lost):
         with pytest.raises(EtcdError):
             await node.write()
     await node.write()
     assert node.refuses_prewrites == ""
-    etcd.fates = ["taken"]
+    etcd.results = ["taken"]
     with pytest.raises(EtcdError):
         await node.move(Event.PAUSE)
     await node.move(Event.DRAINED, final_ts=17)

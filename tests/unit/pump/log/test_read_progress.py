@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pump.log.read_progress import (
+    CHECK_BYTES,
+    CHECK_RECORDS,
     CHECKING,
     LOG_INTERVAL_S,
-    LOOK_BYTES,
-    LOOK_RECORDS,
     READING,
     Reading,
     ReadingProgress,
@@ -41,12 +41,12 @@ def test_reading_progress_is_logged_once_per_interval(caplog: pytest.LogCaptureF
     caplog.set_level("INFO")
     progress = ReadingProgress(clock=lambda: now_s)
     progress.begin(READING, 1000, 7)
-    for number in range(4 * LOOK_RECORDS + 1):
-        now_s += LOG_INTERVAL_S / LOOK_RECORDS / 2  # so that every second look is late enough
+    for number in range(4 * CHECK_RECORDS + 1):
+        now_s += LOG_INTERVAL_S / CHECK_RECORDS / 2  # so that every second look is late enough
         progress.reached(number, number, 7)
     told = [text for record in caplog.records if READING in (text := record.getMessage())]
     assert len(told) == 2, told
-    assert progress.now == Reading(READING, 4 * LOOK_RECORDS, 4 * LOOK_RECORDS, 1000, 7)
+    assert progress.now == Reading(READING, 4 * CHECK_RECORDS, 4 * CHECK_RECORDS, 1000, 7)
     assert progress.now.percent == 26
 
 
@@ -87,7 +87,7 @@ async def test_store_open_reports_checking_and_reading_steps(tmp_path: Path) -> 
     reading = [seen for seen in steps.seen if seen.step == READING]
     assert [seen.bytes for seen in reading] == sorted(seen.bytes for seen in reading)
     assert reading[0].of_bytes == reading[-1].of_bytes == store_bytes(tmp_path)
-    assert 90 <= reading[-1].percent <= 100 and reading[-1].records == 800 // LOOK_RECORDS * LOOK_RECORDS
+    assert 90 <= reading[-1].percent <= 100 and reading[-1].records == 800 // CHECK_RECORDS * CHECK_RECORDS
     assert reading[-1].fid > 0
 
 
@@ -132,26 +132,26 @@ def test_reading_progress_raises_reading_stopped_after_stop() -> None:
     progress.stop()
     progress.reached(1, 1, 0)  # between two looks
     with pytest.raises(ReadingStopped):
-        progress.reached(LOOK_RECORDS, 1, 0)
+        progress.reached(CHECK_RECORDS, 1, 0)
 
 
 def test_reading_progress_polls_by_bytes_for_few_large_records() -> None:
     """A log may hold fewer records than are between two looks, of gigabytes."""
     progress = ReadingProgress()
-    progress.begin(READING, 10 * LOOK_BYTES, 3)
-    progress.reached(1, LOOK_BYTES - 1, 3)
-    assert progress.now == Reading(READING, 0, 0, 10 * LOOK_BYTES, 3)
-    progress.reached(2, LOOK_BYTES, 3)
-    assert progress.now == Reading(READING, 2, LOOK_BYTES, 10 * LOOK_BYTES, 3)
-    progress.reached(3, 2 * LOOK_BYTES - 1, 3)
+    progress.begin(READING, 10 * CHECK_BYTES, 3)
+    progress.reached(1, CHECK_BYTES - 1, 3)
+    assert progress.now == Reading(READING, 0, 0, 10 * CHECK_BYTES, 3)
+    progress.reached(2, CHECK_BYTES, 3)
+    assert progress.now == Reading(READING, 2, CHECK_BYTES, 10 * CHECK_BYTES, 3)
+    progress.reached(3, 2 * CHECK_BYTES - 1, 3)
     assert progress.now.records == 2
     progress.stop()
     with pytest.raises(ReadingStopped):
-        progress.reached(4, 2 * LOOK_BYTES, 3)
+        progress.reached(4, 2 * CHECK_BYTES, 3)
 
 
 async def test_store_open_of_few_large_binlogs_reports_progress_and_can_be_stopped(tmp_path: Path) -> None:
-    row = bytes(LOOK_BYTES)
+    row = bytes(CHECK_BYTES)
     async with opened(tmp_path, SetClock(100_000)) as store:
         for at in range(3):
             await write(store, prewrite(10 * at + 1, row=row), commit(10 * at + 1, 10 * at + 5))

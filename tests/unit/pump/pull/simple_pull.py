@@ -10,7 +10,7 @@ from binlog.errors import PurgedPosition
 from binlog.pb import pump_ext_pb2 as pb
 
 from pump.errors import DamagedRecord
-from pump.index.keys import FLAG_DAMAGED, FLAG_FAKE, FLAG_GENERAL, FLAG_PASSED, Complete, decode_complete, key_ts
+from pump.index.keys import FLAG_DAMAGED, FLAG_FAKE, FLAG_GENERAL, FLAG_SKIPPED, Complete, decode_complete, key_ts
 from pump.index.leveldb import Index
 from pump.log.record import HEADER_BYTES, Pointer, check_record
 from pump.log.value_log import ValueLog
@@ -81,7 +81,7 @@ def _parts(log: ValueLog, commit_ts: int, complete: Complete, size: int) -> Iter
 
 def _payload(log: ValueLog, commit_ts: int, complete: Complete) -> bytes:
     start_ts, fid, offset, length, tail_at, _, _, flags, head = complete
-    if flags & FLAG_PASSED:
+    if flags & FLAG_SKIPPED:
         return head
     file = log.file(fid)
     path = str(file.path)

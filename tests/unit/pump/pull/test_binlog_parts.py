@@ -11,8 +11,8 @@ from binlog.errors import DecodeError
 from binlog.pb import pump_pb2
 
 from pump.errors import Conflict, DamagedRecord, TooLarge
-from pump.pull.batch_end import Limits, Stop
-from pump.pull.binlog_parts import Part
+from pump.pull.batch_end import BatchLimits, Stop
+from pump.pull.binlog_parts import BinlogPart
 from pump.rpc.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write
 from pump.store.store import Store
 from tests.unit.pump.build import commit, merged, opened, prewrite, write
@@ -31,11 +31,11 @@ def large_prewrite(start_ts: int, rows: bytes = ROWS) -> bytes:
     )
 
 
-async def pulled(store: Store, part_bytes_max: int = PART, bytes_max: int = 1 << 20) -> list[bytes | list[Part]]:
+async def pulled(store: Store, part_bytes_max: int = PART, bytes_max: int = 1 << 20) -> list[bytes | list[BinlogPart]]:
     """Small binlogs as they are, a large one as the list of its parts."""
-    found: list[bytes | list[Part]] = []
+    found: list[bytes | list[BinlogPart]] = []
     async for chunk in store.reads.pull(0, store.resolved_ts, bytes_max=bytes_max, part_bytes_max=part_bytes_max):
-        if not isinstance(chunk, Part):
+        if not isinstance(chunk, BinlogPart):
             found += [served.payload for served in chunk]
         elif chunk.offset == 0:
             found.append([chunk])
@@ -45,7 +45,7 @@ async def pulled(store: Store, part_bytes_max: int = PART, bytes_max: int = 1 <<
     return found
 
 
-def whole(parts: bytes | list[Part]) -> bytes:
+def whole(parts: bytes | list[BinlogPart]) -> bytes:
     assert isinstance(parts, list)
     assert [part.offset for part in parts] == [sum(len(p.data) for p in parts[:n]) for n in range(len(parts))]
     joined = b"".join(part.data for part in parts)
@@ -103,7 +103,7 @@ async def test_pull_of_damaged_large_binlog_never_sends_its_last_part(tmp_path: 
         seen = 0
         with pytest.raises(DamagedRecord):
             async for part in store.reads.pull(0, store.resolved_ts, bytes_max=100, part_bytes_max=PART):
-                assert isinstance(part, Part)
+                assert isinstance(part, BinlogPart)
                 seen = part.offset + len(part.data)
         assert seen < complete.served_bytes
 
@@ -116,7 +116,7 @@ async def test_pull_of_large_binlog_needs_memory_for_parts_only(tmp_path: Path) 
         tracemalloc.start()
         total = 0
         async for part in store.reads.pull(0, store.resolved_ts, bytes_max=1 << 20, part_bytes_max=1 << 20):
-            assert isinstance(part, Part)
+            assert isinstance(part, BinlogPart)
             total += len(part.data)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -128,10 +128,10 @@ async def test_a_batch_ends_before_a_large_transaction(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await write(store, prewrite(10), commit(10, 11), large_prewrite(30), commit(30, 31))
         await store.resolver.refresh()
-        limits = Limits(1 << 30, large_bytes_min=PART)
+        limits = BatchLimits(1 << 30, large_bytes_min=PART)
         first = await store.reads.plan(0, store.resolved_ts, limits)
         second = await store.reads.plan(30, store.resolved_ts, limits)
-        either = await store.reads.plan(0, store.resolved_ts, Limits(1 << 30))
+        either = await store.reads.plan(0, store.resolved_ts, BatchLimits(1 << 30))
     size = len(merge(large_prewrite(30), commit(30, 31)))
     assert (first.end_ts, first.count, first.stop, first.stop_ts, first.stop_bytes) == (30, 1, Stop.LARGE, 31, size)
     assert (second.end_ts, second.count, second.stop, second.stop_bytes) == (30, 0, Stop.LARGE, size)

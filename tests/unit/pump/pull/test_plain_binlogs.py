@@ -17,12 +17,12 @@ from binlog.pb import pump_ext_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump.index.keys import COMPLETE_BYTES, FLAG_DAMAGED, FLAG_DDL, Complete, encode_complete, unpack_place
+from pump.index.keys import COMPLETE_BYTES, FLAG_DAMAGED, FLAG_DDL, Complete, encode_complete, unpack_record_offset
 from pump.log.file import LogFile
 from pump.log.record import HEADER_BYTES
 from pump.pull import plain_binlogs
-from pump.pull.pass_over import without_rows
 from pump.pull.ranges import Chunk, Reader
+from pump.pull.skip import without_rows
 from pump.rpc.messages import Pulled
 from pump.rpc.range_messages import range_messages
 from pump.store.matcher import as_damaged
@@ -217,7 +217,7 @@ def test_unpack_place_returns_fields_of_encoded_complete(
     start: int, fid: int, offset: int, flags: int, head: bytes
 ) -> None:
     complete = Complete(start, fid, offset, 7, 3, 5, 1, flags, head)
-    assert unpack_place(encode_complete(complete)) == (fid, offset, 7, 3, flags)
+    assert unpack_record_offset(encode_complete(complete)) == (fid, offset, 7, 3, flags)
     assert encode_complete(complete)[COMPLETE_BYTES:] == head
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pump.errors import NotResolved, Stopping
 from pump.index.keys import COMPLETE, FLAG_FAKE, Complete
 from pump.index.leveldb import Index, IndexFailed, IndexOptions
-from pump.pull.batch_end import BatchPlan, Limits
+from pump.pull.batch_end import BatchLimits, BatchPlan
 from pump.pull.ranges import ENTRIES_MAX, Reader
 from pump.rpc.admission import InFlight
 from pump.rpc.extension_service import ExtService
@@ -44,7 +44,7 @@ async def test_rows_behind_a_long_run_of_fakes_are_served(tmp_path: Path, count:
         fakes_in_the_index(store, 100, count)
         await write(store, prewrite(50_000), commit(50_000, 50_001))
         resolved_ts = await store.resolver.refresh()
-        assert (await store.reads.plan(0, resolved_ts, Limits(1))).count == 1
+        assert (await store.reads.plan(0, resolved_ts, BatchLimits(1))).count == 1
         assert await binlogs_of(store) == [merged(50_000, 50_001)]
 
 

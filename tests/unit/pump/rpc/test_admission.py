@@ -113,7 +113,7 @@ def test_in_flight_tolerated_bytes_are_limited_and_counted() -> None:
 def test_in_flight_waiters_are_notified_when_bytes_are_released() -> None:
     in_flight = InFlight(8 * MIB)
     told: list[int] = []
-    in_flight.on_room = lambda: told.append(in_flight.bytes)
+    in_flight.on_release = lambda: told.append(in_flight.bytes)
     with in_flight.request(MIB), in_flight.pull(MIB):
         assert told == []
     assert told == [MIB, 0]

@@ -19,7 +19,7 @@ from binlog.wire import FIELDS_MAX
 
 from pump.rpc.extension_service import ExtService
 from pump.rpc.messages import LARGE_BYTES_MIN
-from pump.rpc.methods import Edge, MessageLimits
+from pump.rpc.methods import MessageLimits, PumpListener
 from pump.rpc.original_service import Gate, PumpService
 from tests.unit.pump.build import SetClock, commit, opened, prewrite
 
@@ -124,17 +124,19 @@ async def steps(directory: Path, loop: CountingLoop) -> list[tuple[str, int, str
             PumpService(store, gate).service(),
             ExtService(store, gate, node_id="p", state=lambda: "online").service(),
         ]
-        edge = Edge(services, limits=MessageLimits(message_bytes_max=MESSAGE_BYTES))
+        listener = PumpListener(services, limits=MessageLimits(message_bytes_max=MESSAGE_BYTES))
         methods = {f"/{each.name}/{name}" for each in services for name in (*each.unary, *each.streaming, *each.bidi)}
         assert methods == set(COSTLIEST), "a method whose costliest message nobody wrote down"
-        await edge.start("127.0.0.1:0")
+        await listener.start("127.0.0.1:0")
         await store.writes.write([prewrite(BASE + n) for n in range(COMMITTED)])
         await store.writes.write([commit(BASE + n, BASE + COMMITTED + n) for n in range(COMMITTED)])
         await store.resolver.refresh()
         await store.writes.write([prewrite(BASE + (1 << 20) + n) for n in range(PENDING_MAX)])
         sys.setprofile(loop.count)
         try:
-            with grpc.insecure_channel(f"127.0.0.1:{edge.port}", [("grpc.max_receive_message_length", -1)]) as channel:
+            with grpc.insecure_channel(
+                f"127.0.0.1:{listener.port}", [("grpc.max_receive_message_length", -1)]
+            ) as channel:
                 for method, messages in COSTLIEST.items():
                     for number, message in enumerate(messages):
                         loop.longest = 0
@@ -142,7 +144,7 @@ async def steps(directory: Path, loop: CountingLoop) -> list[tuple[str, int, str
                         found.append((method, number, status, loop.longest))
         finally:
             sys.setprofile(None)
-            await edge.stop(0)
+            await listener.stop(0)
     return found
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pump.errors import MessageTooLarge, TooLarge, TooManyItems
-from pump.pull.binlog_parts import Part
+from pump.pull.binlog_parts import BinlogPart
 from pump.rpc.messages import (
     LARGE_BYTES_MIN,
     PREFIXES_KEPT,
@@ -126,7 +126,7 @@ def test_pull_message_encodes_as_protobuf_does(payloads: list[bytes], last_ts: i
 
 @given(st.binary(min_size=1, max_size=300), st.integers(1, 2**63 - 1), st.integers(0, 2**40), st.integers(1, 2**40))
 def test_pull_part_encodes_as_protobuf_does(data: bytes, commit_ts: int, offset: int, whole: int) -> None:
-    found = pulled_part(Part(commit_ts, 1, data, offset, whole))
+    found = pulled_part(BinlogPart(commit_ts, 1, data, offset, whole))
     wanted = pump_ext_pb2.PullRangeResp(payloads=[data], last_ts=commit_ts, whole_bytes=whole, part_offset=offset)
     assert found.data == wanted.SerializeToString()
     assert (found.binlogs, found.size) == (int(offset == 0), len(data))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pump.index.keys import COMPLETE, Complete, encode_complete, pack_ts
 from pump.log.file import LogFile
 from pump.log.record import HEADER_BYTES
-from pump.pull.binlog_parts import Part
+from pump.pull.binlog_parts import BinlogPart
 from pump.pull.ranges import Chunk
 from pump.rpc.messages import Pulled
 from pump.rpc.range_messages import READ_BYTES, range_messages
@@ -26,7 +26,7 @@ from tests.unit.pump.pull.test_ranges import answers, service
 ROW = b"\x08\x01\x12\xe8\x07" + bytes(1000)  # a TableMutation of about a kilobyte
 END_TS = 1_000_000
 
-Piece = Chunk | Part
+Piece = Chunk | BinlogPart
 
 # Chunks by the sizes of their binlogs, and large binlogs by the number of their parts.
 sizes = st.lists(st.sampled_from([0, 1, 1000, 50_000, READ_BYTES, 3 * READ_BYTES]), min_size=1, max_size=6)
@@ -41,7 +41,7 @@ def pieces_of(shape: list[list[int] | int]) -> list[Piece]:
     for each in shape:
         ts += 10
         if isinstance(each, int):
-            found += [Part(ts, ts - 1, b"part", 4 * number, 4 * each) for number in range(each)]
+            found += [BinlogPart(ts, ts - 1, b"part", 4 * number, 4 * each) for number in range(each)]
             continue
         pairs = []
         for _ in each:
@@ -56,7 +56,7 @@ def simple(pieces: list[Piece]) -> list[tuple[bytes, int, bool]]:
     """(payload, last commit_ts that may stand behind it, is a part), in order."""
     found = []
     for piece in pieces:
-        if isinstance(piece, Part):
+        if isinstance(piece, BinlogPart):
             found.append((piece.data, piece.commit_ts, True))
         else:
             found += [(served.payload, served.commit_ts, False) for served in piece]

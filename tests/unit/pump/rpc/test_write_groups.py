@@ -48,7 +48,7 @@ def judged(payload: bytes) -> BinlogError | None:
 
 
 class Caller:
-    """Asker of one call."""
+    """Responder of one call."""
 
     def __init__(self) -> None:
         self.told: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
@@ -71,9 +71,9 @@ class Caller:
 def tell(callers: Callers, error: BaseException | None) -> None:
     for number in callers.numbers:
         if error is None:
-            callers.asker.answer((number,), b"")
+            callers.responder.answer((number,), b"")
         else:
-            callers.asker.refuse(number, error)
+            callers.responder.refuse(number, error)
 
 
 def turn_of(store: Recorder) -> TurnWriter:

@@ -17,10 +17,10 @@ PART = matcher.RECENT_MAX // 2  # so many remember ts, two each, before the olde
 GROWTH_MAX = 0.02  # of a block for each transaction: an entry in any table would be one or more
 
 
-@pytest.mark.parametrize("usual", [True, False])
-async def test_store_memory_does_not_grow_with_stored_binlogs(tmp_path: Path, usual: bool) -> None:
+@pytest.mark.parametrize("fast", [True, False])
+async def test_store_memory_does_not_grow_with_stored_binlogs(tmp_path: Path, fast: bool) -> None:
     """Also of what is not the usual shape of TiDB's binlogs, which goes another way; pulled meanwhile."""
-    first = 1 << 60 if usual else 1 << 20  # a ts of fewer bytes is none of TiDB's
+    first = 1 << 60 if fast else 1 << 20  # a ts of fewer bytes is none of TiDB's
     clock, last = SetClock(first), first
     async with opened(tmp_path, clock) as store:
 

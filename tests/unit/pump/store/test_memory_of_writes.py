@@ -17,7 +17,7 @@ from pump.store.store import Store
 from tests.unit.pump.build import SetClock, opened, prewrite
 
 Way = Callable[[Store, Sequence[bytes]], Awaitable[list[BinlogError | None]]]
-USUAL_TS = 1 << 60  # a ts of fewer bytes is none of TiDB's
+TIDB_TS = 1 << 60  # a ts of fewer bytes is none of TiDB's
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ async def _submitted(store: Store, payloads: Sequence[bytes]) -> list[BinlogErro
 
 
 @pytest.mark.parametrize("way", [_written, _submitted])
-@pytest.mark.parametrize("first_ts", [USUAL_TS, 1 << 20])
+@pytest.mark.parametrize("first_ts", [TIDB_TS, 1 << 20])
 @pytest.mark.parametrize("row_bytes", [100, WriterOptions().loop_bytes_max])
 async def test_stored_payloads_have_no_references_left_after_answer(
     tmp_path: Path, way: Way, first_ts: int, row_bytes: int
@@ -56,8 +56,8 @@ async def test_stored_payloads_have_no_references_left_after_answer(
 @pytest.mark.parametrize("way", [_written, _submitted])
 async def test_refused_payloads_have_no_references_left_after_answer(tmp_path: Path, way: Way) -> None:
     """Also not those that were stored together with a refused one."""
-    async with opened(tmp_path, SetClock(USUAL_TS), transaction_bytes_max=1_000) as store:
-        payloads = [prewrite(USUAL_TS), prewrite(USUAL_TS + 4)[:-3], prewrite(USUAL_TS + 8, row=bytes(2_000))]
+    async with opened(tmp_path, SetClock(TIDB_TS), transaction_bytes_max=1_000) as store:
+        payloads = [prewrite(TIDB_TS), prewrite(TIDB_TS + 4)[:-3], prewrite(TIDB_TS + 8, row=bytes(2_000))]
         before = [sys.getrefcount(payload) for payload in payloads]
         results = await way(store, list(payloads))
         assert [result is None for result in results] == [True, False, False]

@@ -213,7 +213,7 @@ async def test_recovery_logs_percentage_read(
     async with opened(tmp_path / "a", SetClock(100)) as store:
         assert await store.writes.write([prewrite(ts) for ts in range(1, 5)]) == [None] * 4
     monkeypatch.setattr(read_progress, "LOG_INTERVAL_S", 0.0)
-    monkeypatch.setattr(read_progress, "LOOK_RECORDS", 1)
+    monkeypatch.setattr(read_progress, "CHECK_RECORDS", 1)
     caplog.set_level("INFO")
     recovered_from(without_index(tmp_path / "a", tmp_path / "b"))
     lines = [record.getMessage() for record in caplog.records if "reading the value log" in record.getMessage()]

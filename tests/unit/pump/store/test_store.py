@@ -10,7 +10,7 @@ from binlog.envelope import encode_binlog
 from binlog.errors import PurgedPosition, TimestampUnavailable
 
 from pump.errors import DamagedRecord, NotResolved
-from pump.pull.batch_end import Limits, Stop
+from pump.pull.batch_end import BatchLimits, Stop
 from tests.unit.pump.build import (
     SetClock,
     binlogs_of,
@@ -163,10 +163,10 @@ async def test_plan_over_store_counts_binlogs_and_bytes_that_pull_serves(tmp_pat
         for ts in range(10, 1210, 2):
             await write(store, prewrite(ts), commit(ts, ts + 1))
         resolved_ts = await store.resolver.refresh()
-        plan = await store.reads.plan(0, resolved_ts, Limits(1 << 20))
+        plan = await store.reads.plan(0, resolved_ts, BatchLimits(1 << 20))
         assert (plan.count, plan.stop, plan.end_ts) == (600, Stop.RESOLVED, resolved_ts)
         assert plan.bytes == sum(map(len, await binlogs_of(store)))
-        plan = await store.reads.plan(0, resolved_ts, Limits(1 << 20, count_max=7))
+        plan = await store.reads.plan(0, resolved_ts, BatchLimits(1 << 20, count_max=7))
         assert (plan.count, plan.stop, plan.end_ts, plan.stop_ts) == (7, Stop.LIMIT, 23, 25)
 
 

@@ -56,9 +56,9 @@ async def test_drainers_far_behind_are_counted_and_logged(tmp_path: Path) -> Non
     async with opened(tmp_path, SetClock(PURGED)) as store:
         lag = DrainerLag(store, registry, WEEK)
         with structlog.testing.capture_logs() as lines:
-            assert await lag.look() == []
+            assert await lag.poll() == []
             store.index.save_purged(PURGED)
-            assert [each.node_id for each in await lag.look()] == ["lag far"]
+            assert [each.node_id for each in await lag.poll()] == ["lag far"]
         assert [line["drainer"] for line in lines] == ["lag far"]
         assert "kept past gc" in lines[0]["event"]
         text = metrics.render().decode()
@@ -66,4 +66,4 @@ async def test_drainers_far_behind_are_counted_and_logged(tmp_path: Path) -> Non
         assert "lag near" not in text
         await etcd.put("/tidb-binlog/v1/drainers/broken", b"{")
         with pytest.raises(DrainerUnreadable):
-            await lag.look()
+            await lag.poll()

@@ -47,16 +47,16 @@ async def test_prewrites_of_expired_writer_only_are_rolled_back(tmp_path: Path) 
         await write(store, prewrite(10, writer=alive), prewrite(20, writer=dead), prewrite(30))
         await write(store, prewrite(40, writer=dead))
         expired = looking(store, etcd)
-        assert await expired.look() == 0, "both live"
+        assert await expired.poll() == 0, "both live"
         etcd.expire(lease)
-        assert await expired.look() == 2
+        assert await expired.poll() == 2
         assert [entry.start_ts for entry in store.pending(10)] == [10, 30]
         late = await refused(store, commit(20, 50))
         assert isinstance(late, RolledBack), "a writer that only slept is told so"
         assert code_number(late) == ABORTED
         assert isinstance(await refused(store, prewrite(40, writer=dead)), RolledBack), "a copy that comes late"
         await write(store, commit(10, 60))
-        assert await expired.look() == 0
+        assert await expired.poll() == 0
 
 
 async def test_writer_of_pending_prewrite_is_known_after_restart(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ async def test_writer_of_pending_prewrite_is_known_after_restart(tmp_path: Path)
         await write(store, prewrite(10, writer=dead), prewrite(20, writer=alive), prewrite(30))
     async with opened(tmp_path) as store:
         assert {entry.start_ts: entry.writer for entry in store.pending(10)} == {10: dead, 20: alive, 30: b""}
-        assert await looking(store, etcd).look() == 1
+        assert await looking(store, etcd).poll() == 1
         assert [entry.start_ts for entry in store.pending(10)] == [20, 30]
     async with opened(tmp_path) as store:
         assert [entry.start_ts for entry in store.pending(10)] == [20, 30]
@@ -81,10 +81,10 @@ async def test_no_prewrite_is_rolled_back_while_etcd_is_down(tmp_path: Path) -> 
         expired = looking(store, etcd)
         etcd.fail()
         with pytest.raises(EtcdError):
-            await expired.look()
+            await expired.poll()
         assert store.is_pending(10)
         etcd.recover()
-        assert await expired.look() == 1
+        assert await expired.poll() == 1
         assert not store.is_pending(10)
 
 
@@ -111,7 +111,7 @@ async def test_prewrite_of_writer_registered_during_check_is_kept(tmp_path: Path
             await write(store, prewrite(20, writer=writer))
 
         etcd.happens = new_writer  # type: ignore[method-assign]
-        assert await looking(store, etcd).look() == 1
+        assert await looking(store, etcd).poll() == 1
         assert not store.is_pending(10)
         assert store.is_pending(20)
 
@@ -126,7 +126,7 @@ async def test_commit_during_expiry_check_wins_over_rollback(tmp_path: Path) -> 
             await write(store, commit(10, 30))
 
         etcd.happens = wakes  # type: ignore[method-assign]
-        assert await looking(store, etcd).look() == 1, "the other one"
+        assert await looking(store, etcd).poll() == 1, "the other one"
         assert store.reads.outcome(10) == 30
         assert store.pending_count == 0
 
@@ -157,7 +157,7 @@ async def test_expired_ddl_prewrite_is_settled_by_published_job(tmp_path: Path, 
         await PublishedJobs(etcd).publish(3, job.dump())
     async with opened(tmp_path, SetClock(1000)) as store:
         await write(store, prewrite(10, job=7, writer=secrets.token_bytes(16)))
-        assert await looking(store, etcd).look() == 1
+        assert await looking(store, etcd).poll() == 1
         assert store.reads.outcome(10) == (15 if published else 0)
         assert store.pending_count == 0
         await store.resolver.refresh()

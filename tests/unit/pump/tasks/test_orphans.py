@@ -71,7 +71,7 @@ async def test_orphaned_prewrite_is_settled_by_tikv_state(
     tikv.writes, tikv.locked_ts, tikv.alive = writes, locked, alive
     async with opened(tmp_path) as store:
         await write(store, prewrite(START, key=b"t\x80key"))
-        assert await looking(store, tikv, trace_wait_s=-1 if given_up else 60).look() == left
+        assert await looking(store, tikv, trace_wait_s=-1 if given_up else 60).poll() == left
         committed = writes[0][1:] == (START, COMMIT) if writes else False
         assert store.reads.outcome(START) == (COMMIT if committed and not left else 0)
         if tikv.asked_status:
@@ -96,7 +96,7 @@ async def test_orphaned_prewrite_below_gc_safepoint_is_never_rolled_back(
         await write(store, prewrite(START))
         orphans = looking(store, tikv, trace_wait_s=-1)
         reached = collect_at != "KvCheckTxnStatus" or locked or not writes
-        assert await orphans.look() == (1 if reached else 0)
+        assert await orphans.poll() == (1 if reached else 0)
         if not reached:
             return  # the rollback was there before the safepoint moved
         assert [(entry.start_ts, entry.safepoint_ts) for entry in store.pending_below_safepoint()] == [(START, START)]
@@ -104,7 +104,7 @@ async def test_orphaned_prewrite_below_gc_safepoint_is_never_rolled_back(
             assert not tikv.asked_status, "asking would leave a rollback for the next one to believe"
         tikv.collect_at, tikv.writes = "", [(PUT, START, COMMIT)]
         asked = len(tikv.keys)
-        assert await orphans.look() == 1
+        assert await orphans.poll() == 1
         assert len(tikv.keys) == asked, "what TiKV has forgotten stays so, and others wait to be asked about"
         await store.writes.settle(START, COMMIT)
         assert not store.pending_below_safepoint()
@@ -117,13 +117,13 @@ async def test_orphaned_prewrite_above_safepoint_is_rolled_back_and_found_commit
     tikv.safepoint_ts = START - 1
     async with opened(tmp_path) as store:
         await write(store, prewrite(START))
-        assert await looking(store, tikv, trace_wait_s=-1).look() == 0
+        assert await looking(store, tikv, trace_wait_s=-1).poll() == 0
         assert store.reads.outcome(START) == 0
     tikv.safepoint_ts = COMMIT + 1
     tikv.writes = [(PUT, START + 2, COMMIT)]
     async with opened(tmp_path) as store:
         await write(store, prewrite(START + 2))
-        assert await looking(store, tikv, trace_wait_s=-1).look() == 0
+        assert await looking(store, tikv, trace_wait_s=-1).poll() == 0
         assert store.reads.outcome(START + 2) == COMMIT
 
 
@@ -132,7 +132,7 @@ async def test_orphaned_prewrite_stays_pending_if_pd_returns_no_safepoint(tmp_pa
     tikv.writes = [(ROLLED_BACK, START, START)]
     async with opened(tmp_path) as store:
         await write(store, prewrite(START))
-        assert await looking(store, tikv).look() == 1
+        assert await looking(store, tikv).poll() == 1
         assert not store.pending_below_safepoint()
 
 
@@ -141,7 +141,7 @@ async def test_orphaned_prewrite_without_trace_stays_pending_where_services_writ
 ) -> None:
     async with opened(tmp_path) as store:
         await write(store, prewrite(START))
-        assert await looking(store, tikv, trace_wait_s=-1, services=True).look() == 1
+        assert await looking(store, tikv, trace_wait_s=-1, services=True).poll() == 1
         assert not tikv.asked_status
 
 
@@ -151,7 +151,7 @@ async def test_orphan_check_goes_on_if_another_pump_does_not_answer(tmp_path: Pa
     await Registry(etcd).create("pumps", NodeStatus("other", f"127.0.0.1:{free_port()}", State.PAUSED))
     async with opened(tmp_path) as store:
         await write(store, prewrite(START))
-        assert await looking(store, tikv, etcd=etcd).look() == 0
+        assert await looking(store, tikv, etcd=etcd).poll() == 0
         assert store.reads.outcome(START) == COMMIT
 
 
@@ -162,7 +162,7 @@ async def test_orphaned_prewrite_stays_pending_if_tikv_does_not_answer(tmp_path:
         await client.outcome(b"k", START, now_ts=COMMIT, give_up=True)
     async with opened(tmp_path) as store:
         await write(store, prewrite(START))
-        assert await looking(store, tikv).look() == 1
+        assert await looking(store, tikv).poll() == 1
     tikv.region_error, tikv.leader = "", False
     with pytest.raises(StoreUnavailable, match="no leader"):
         await client.outcome(b"k", START, now_ts=COMMIT, give_up=False)
@@ -173,7 +173,7 @@ async def test_late_commit_of_settled_orphan_with_same_ts_succeeds(tmp_path: Pat
     clock = SetClock(START - 10)
     async with opened(tmp_path, clock=clock) as store:
         await write(store, prewrite(START))
-        assert await looking(store, tikv).look() == 0
+        assert await looking(store, tikv).poll() == 0
         await write(store, commit(START, COMMIT))
         clock.ts = COMMIT + 10
         await store.resolver.refresh()

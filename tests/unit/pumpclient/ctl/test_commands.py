@@ -23,7 +23,7 @@ from pumpclient.ctl.__main__ import COMMANDS, run
 from pumpclient.ctl.errors import CommandError, Misused
 from pumpclient.ctl.options import Options
 from pumpclient.ctl.output import LogOutput
-from pumpclient.ctl.session import Session
+from pumpclient.ctl.session import CommandSession
 from pumpclient.options import upstream
 from pumpclient.sdk.service import Service
 from tests.support.memory_etcd import MemoryEtcd
@@ -31,14 +31,14 @@ from tests.unit.pumpclient.sdk.conftest import Shop
 from tests.unit.pumpclient.stub_pump import CLUSTER_ID, Fault, StubPump
 
 
-class Local(Session):
+class Local(CommandSession):
     """A session whose cluster id is known."""
 
     async def cluster_id(self) -> int:
         return CLUSTER_ID
 
 
-def session(etcd: Etcd, **options: Any) -> Session:
+def session(etcd: Etcd, **options: Any) -> CommandSession:
     made = Options(**options)
     return Local(made, upstream(made.pd_urls), etcd, Registry(etcd), None)
 

@@ -15,14 +15,14 @@ from binlog.cluster.tso import compose
 from pumpclient.ctl import nodes, settle
 from pumpclient.ctl.options import Options
 from pumpclient.ctl.output import JsonOutput, Listing, LogOutput, Output, TableOutput, open_output
-from pumpclient.ctl.session import Session
+from pumpclient.ctl.session import CommandSession
 from pumpclient.options import upstream
 from tests.support.memory_etcd import MemoryEtcd
 from tests.unit.pumpclient.ctl.test_commands import Local, abandoned
 from tests.unit.pumpclient.sdk.conftest import Shop
 
 
-def session(etcd: Any, out: Output, **options: Any) -> Session:
+def session(etcd: Any, out: Output, **options: Any) -> CommandSession:
     made = Options(**options)
     return Local(made, upstream(made.pd_urls), etcd, Registry(etcd), None, out)
 

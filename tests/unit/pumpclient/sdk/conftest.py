@@ -14,7 +14,7 @@ from binlog.tidb.job import Job
 
 from pumpclient.client import PumpsClient
 from pumpclient.sdk.lease import WriterLease
-from pumpclient.sdk.places import Places
+from pumpclient.sdk.permits import Permits
 from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.rowids import RowIds
 from pumpclient.sdk.service import Service
@@ -55,7 +55,7 @@ class Shop(Field):
         self,
         limits: Limits = FAST,
         lease: WriterLease | None = None,
-        places: Places | None = None,
+        permits: Permits | None = None,
         on_transaction: OnTransaction | None = None,
     ) -> Service:
         client: PumpsClient = await self.client(limits=limits)
@@ -65,7 +65,7 @@ class Shop(Field):
             timestamps=self.timestamps,
             rowids=RowIds(7),
             lease=lease,
-            places=places,
+            permits=permits,
             on_transaction=on_transaction,
         )
         await service.open()

@@ -28,7 +28,7 @@ from pumpclient.sdk import (
     TransactionRolledBack,
     metrics,
 )
-from pumpclient.sdk.places import Places
+from pumpclient.sdk.permits import Permits
 from pumpclient.sdk.retry import PAUSE_MAX_S, Retry
 from tests.unit.pumpclient.conftest import FAST, until
 from tests.unit.pumpclient.sdk.conftest import Shop
@@ -74,44 +74,44 @@ async def begun(service: Service, table: Table, number: int = 1) -> Transaction:
 
 
 async def test_places_admits_at_most_in_flight_max_in_order_of_arrival() -> None:
-    places = Places(in_flight_max=3, queue_max=100, queue_wait_s=60)
+    permits = Permits(in_flight_max=3, queue_max=100, queue_wait_s=60)
     most, ended = 0, []
 
     async def one(number: int) -> None:
         nonlocal most
-        await places.take(f"transaction {number}")
-        most = max(most, places.in_flight)
+        await permits.take(f"transaction {number}")
+        most = max(most, permits.in_flight)
         await asyncio.sleep(0)
         ended.append(number)
-        places.leave()
+        permits.leave()
 
     await asyncio.gather(*(one(number) for number in range(50)))
     assert most == 3
     assert ended == list(range(50)), "in the order in which they came"
-    assert (places.in_flight, places.queued) == (0, 0)
+    assert (permits.in_flight, permits.queued) == (0, 0)
 
 
 async def test_places_with_full_queue_raises_busy_at_once() -> None:
-    places = Places(in_flight_max=1, queue_max=2, queue_wait_s=60)
-    await places.take("transaction 1")
-    waiting = [asyncio.create_task(places.take(f"transaction {n}")) for n in (2, 3)]
-    await until(lambda: places.queued == 2)
+    permits = Permits(in_flight_max=1, queue_max=2, queue_wait_s=60)
+    await permits.take("transaction 1")
+    waiting = [asyncio.create_task(permits.take(f"transaction {n}")) for n in (2, 3)]
+    await until(lambda: permits.queued == 2)
     with pytest.raises(Busy, match="transaction 4 was not sent: 1 are being sent and 2 wait"):
-        await places.take("transaction 4")
+        await permits.take("transaction 4")
     waiting[0].cancel()
-    await until(lambda: places.queued == 1)
-    places.leave()
+    await until(lambda: permits.queued == 1)
+    permits.leave()
     await waiting[1]
-    assert (places.in_flight, places.queued) == (1, 0)
+    assert (permits.in_flight, permits.queued) == (1, 0)
 
 
 async def test_places_raises_busy_after_queue_wait() -> None:
-    places = Places(in_flight_max=1, queue_max=1, queue_wait_s=0.01)
-    await places.take("transaction 1")
+    permits = Permits(in_flight_max=1, queue_max=1, queue_wait_s=0.01)
+    await permits.take("transaction 1")
     with pytest.raises(Busy, match=r"transaction 2 was not sent: none of the 1 being sent ended within 0\.01 s"):
-        await places.take("transaction 2")
-    places.leave()
-    assert await places.take("transaction 3") == 0.0
+        await permits.take("transaction 2")
+    permits.leave()
+    assert await permits.take("transaction 3") == 0.0
 
 
 @pytest.mark.parametrize(
@@ -119,12 +119,12 @@ async def test_places_raises_busy_after_queue_wait() -> None:
 )
 def test_places_refuses_invalid_limits(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadDeclaration, match=next(iter(wrong))):
-        Places(**wrong)
+        Permits(**wrong)
 
 
 async def test_service_refuses_transactions_when_pumps_are_slow_and_queue_is_full(shop: Shop) -> None:
     """Two commits hang; the third transaction waits, the fourth is told at once; nothing of either is at the pump."""
-    service = await shop.service(limits=PATIENT, places=Places(in_flight_max=2, queue_max=1, queue_wait_s=60))
+    service = await shop.service(limits=PATIENT, permits=Permits(in_flight_max=2, queue_max=1, queue_wait_s=60))
     table = await table_of(service)
     pump = without_commits(shop)
     before = len(shop.received())
@@ -146,7 +146,7 @@ async def test_service_refuses_transactions_when_pumps_are_slow_and_queue_is_ful
 
 async def test_place_stays_taken_while_cancelled_commit_is_under_way(shop: Shop) -> None:
     """Callers that give up do not make room for more: what they began is still being sent."""
-    service = await shop.service(limits=PATIENT, places=Places(in_flight_max=1, queue_max=0))
+    service = await shop.service(limits=PATIENT, permits=Permits(in_flight_max=1, queue_max=0))
     table = await table_of(service)
     pump = without_commits(shop)
     txn = await begun(service, table)
@@ -482,7 +482,7 @@ async def test_undelivered_commit_in_background_is_reported_and_can_be_asked_aga
 async def test_commits_to_unreachable_pump_do_not_occupy_all_places(shop: Shop) -> None:
     """With a place each they would keep out, for ten minutes, what other pumps store at once; a caller who was
     cancelled makes no difference."""
-    service = await shop.service(limits=AWAY, places=Places(in_flight_max=2, queue_max=1, queue_wait_s=60))
+    service = await shop.service(limits=AWAY, permits=Permits(in_flight_max=2, queue_max=1, queue_wait_s=60))
     table = await table_of(service)
     waits(service, 1)
     pump = without_commits(shop)

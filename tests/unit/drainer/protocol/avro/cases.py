@@ -1,4 +1,5 @@
-"""Columns of every type with what their values are: as carriers, as our decoder gives them, as fastavro reads them."""
+"""Columns of every type with what their values are: as decoded values, as our decoder gives them, as fastavro reads
+them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from drainer.protocol.avro.encoder import AvroEncoder, AvroTableEncoder, make_en
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import KnownSchemas, merged
 from drainer.protocol.table import Table
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 
 TOPIC = "a.topic"
 TEXT = FieldType(Tp.VARCHAR, charset="utf8mb4", collate="utf8mb4_bin")
@@ -31,10 +32,10 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """`event`: from a carrier to what our decoder gives; `plain`: to what fastavro reads."""
+    """`event`: from a decoded value to what our decoder gives; `plain`: to what fastavro reads."""
 
     kind: FieldType
-    carriers: st.SearchStrategy[Carrier]
+    decoded_values: st.SearchStrategy[DecodedValue]
     event: Callable[[Any], Any] = _same
     plain: Callable[[Any], Any] = _same
     options: tuple[tuple[str, str], ...] = ()
@@ -47,13 +48,13 @@ def _unsigned(kind: Tp) -> FieldType:
     return FieldType(kind, Flag.UNSIGNED)
 
 
-def _ints(bits: int, signed: bool = True) -> st.SearchStrategy[Carrier]:
+def _ints(bits: int, signed: bool = True) -> st.SearchStrategy[DecodedValue]:
     if signed:
         return st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
     return st.integers(0, (1 << bits) - 1)
 
 
-def _decimals(precision: int, scale: int) -> st.SearchStrategy[Carrier]:
+def _decimals(precision: int, scale: int) -> st.SearchStrategy[DecodedValue]:
     most = 10**precision - 1
     edges = [sign * (1 << 8 * n - 1) + more for n in range(1, 27) for sign in (1, -1) for more in (-1, 0, 1)]
     edges = [n for n in edges if abs(n) <= most]
@@ -175,7 +176,9 @@ def one_by_one(encoder: AvroEncoder, table: Table) -> AvroTableEncoder:
     return AvroTableEncoder(table, encoder.options, encoder.ids, encoder.topic, vector_rows_min=1 << 30)
 
 
-def rows_of(draw: st.DrawFn, cases: Sequence[Case], count: int) -> list[list[Carrier]]:
+def rows_of(draw: st.DrawFn, cases: Sequence[Case], count: int) -> list[list[DecodedValue]]:
     """NULL now and then, where it may be."""
-    columns = [case.carriers if case.kind.is_not_null else st.one_of(case.carriers, st.none()) for case in cases]
+    columns = [
+        case.decoded_values if case.kind.is_not_null else st.one_of(case.decoded_values, st.none()) for case in cases
+    ]
     return [[draw(column) for column in columns] for _ in range(count)]

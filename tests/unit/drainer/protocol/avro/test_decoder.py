@@ -21,12 +21,12 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import KnownSchemas
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import CASES, NAMES, TEXT, ready
 
 OPTIONS = ProtocolOptions("avro", enable_tidb_extension=True, avro_output_old_row=True)
-ROW: dict[str, Carrier] = {
+ROW: dict[str, DecodedValue] = {
     "int": -5,
     "bigint unsigned": (1 << 64) - 2,
     "float": 1.5,
@@ -243,7 +243,7 @@ def _counted(data: bytes) -> bytes:
     return len(data).to_bytes(4, "little") + data
 
 
-COLUMNS: list[tuple[str, FieldType, Carrier, bytes]] = [
+COLUMNS: list[tuple[str, FieldType, DecodedValue, bytes]] = [
     ("i", FieldType(Tp.LONG), -1, b"\xff" * 8),
     ("u", FieldType(Tp.LONGLONG, Flag.UNSIGNED), (1 << 64) - 2, _le((1 << 64) - 2)),
     ("n", FieldType(Tp.LONG), None, b""),

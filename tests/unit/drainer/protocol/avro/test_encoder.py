@@ -20,7 +20,7 @@ from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMi
 from drainer.protocol.event import Change, DdlEvent, Image, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import KnownSchemas, merged
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT, TOPIC, one_by_one, ready, with_arrays
 
@@ -68,7 +68,7 @@ def test_inserts_and_updates_without_tidb_extension_are_equal() -> None:
 def test_rows_of_one_batch_keep_their_own_commit_ts() -> None:
     encoder, schemas = ready(TABLE, EXTENDED)
     stamps = [1, 1 << 18, 5 << 60, (1 << 64) - 1]
-    rows: list[list[Carrier]] = [[n, b"x" * n] for n in range(4)]
+    rows: list[list[DecodedValue]] = [[n, b"x" * n] for n in range(4)]
     changes = make_changes(TABLE, Kind.INSERT, new=rows, commit_ts=stamps)
     encoded = with_arrays(encoder, TABLE).encode(changes)
     assert one_by_one(encoder, TABLE).encode(changes) == encoded
@@ -170,10 +170,16 @@ def test_glue_registry_header_holds_schema_uuid() -> None:
         (FieldType(Tp.JSON), b"\xee", "."),
     ],
 )
-def test_invalid_value_is_refused_with_column_and_commit_ts(kind: FieldType, bad: Carrier, words: str) -> None:
+def test_invalid_value_is_refused_with_column_and_commit_ts(kind: FieldType, bad: DecodedValue, words: str) -> None:
     """The table, the column, and the commit_ts of the first such row."""
     table = make_table("s", "t", [("id", INT), ("c", kind)], primary=["id"])
-    good: dict[Tp, Carrier] = {Tp.VARCHAR: b"", Tp.NEWDECIMAL: "1.00", Tp.DOUBLE: 0.5, Tp.FLOAT: 0.5, Tp.JSON: b"\4\0"}
+    good: dict[Tp, DecodedValue] = {
+        Tp.VARCHAR: b"",
+        Tp.NEWDECIMAL: "1.00",
+        Tp.DOUBLE: 0.5,
+        Tp.FLOAT: 0.5,
+        Tp.JSON: b"\4\0",
+    }
     fine = good.get(kind.tp, 0)
     rows = [[n, value] for n, value in enumerate([fine, bad, fine, bad])]
     encoder, _ = ready(table, OPTIONS)

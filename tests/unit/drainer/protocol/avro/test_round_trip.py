@@ -15,7 +15,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import make_decoder
 from drainer.protocol.event import Change, RowEvent
 from drainer.protocol.options import ProtocolOptions
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.examples import FEW
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import CASES, Case, one_by_one, ready, rows_of, with_arrays
@@ -24,7 +24,9 @@ OPTIONS = ProtocolOptions("avro", enable_tidb_extension=True)
 COMMIT_TS = 415508878783938562
 
 
-def check(cases: list[Case], rows: list[list[Carrier]], *, chosen: dict[str, str], defaults: str = "ticdc") -> None:
+def check(
+    cases: list[Case], rows: list[list[DecodedValue]], *, chosen: dict[str, str], defaults: str = "ticdc"
+) -> None:
     """`cases`: a column each, behind a key."""
     columns = [("id", CASES["bigint"].not_null().kind), *((f"c{n}", case.kind) for n, case in enumerate(cases))]
     table = make_table("shop", "t", columns, primary=["id"])
@@ -59,7 +61,7 @@ def check(cases: list[Case], rows: list[list[Carrier]], *, chosen: dict[str, str
             assert out.getvalue() == made.value[5:]
 
 
-def _differs_in_fastavro(case: Case, value: Carrier) -> bool:
+def _differs_in_fastavro(case: Case, value: DecodedValue) -> bool:
     """A decimal of -(2^(8k-1)), which fastavro gives a byte too many; and a union of numbers' branches is not ours."""
     if value is None or case.kind.tp.name != "NEWDECIMAL":
         return False

@@ -20,7 +20,7 @@ from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import RequiredSchema
 from drainer.protocol.table import Column, ColumnFlag, Table
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT, ready
 
@@ -167,7 +167,7 @@ def test_late_row_of_column_now_not_null_keeps_nullable_schema() -> None:
     """It was written when it was not, perhaps with NULL: so its schema is a union still."""
     table = make_table("s", "t", [("a", INT)])
     (column,) = table.columns
-    late = Column("a", Form.of(INT), ColumnFlag(0), replace(column.info, type=replace(INT, flag=Flag.NOT_NULL)))
+    late = Column("a", ColumnType.of(INT), ColumnFlag(0), replace(column.info, type=replace(INT, flag=Flag.NOT_NULL)))
     assert field_of(replace(table, columns=(late,)), TICDC)["type"][0] == "null"
 
 

@@ -16,7 +16,7 @@ from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type
 
@@ -33,8 +33,8 @@ def sent(
     options: ProtocolOptions,
     kind: Kind,
     *,
-    old: Sequence[tuple[Carrier, ...]] | None = None,
-    new: Sequence[tuple[Carrier, ...]] | None = None,
+    old: Sequence[tuple[DecodedValue, ...]] | None = None,
+    new: Sequence[tuple[DecodedValue, ...]] | None = None,
 ) -> list[str]:
     rows = make_encoder(options).table(TABLE).encode(make_changes(TABLE, kind, old=old, new=new, commit_ts=COMMIT))
     assert all(row.key is None and row.commit_ts == COMMIT for row in rows)
@@ -212,7 +212,7 @@ def test_conflicting_canal_options_are_refused() -> None:
 
 
 def test_invalid_utf8_text_is_refused_with_table_column_and_commit_ts() -> None:
-    rows: list[tuple[Carrier, ...]] = [(1, b"ok", 1), (2, b"\xff", 1)]
+    rows: list[tuple[DecodedValue, ...]] = [(1, b"ok", 1), (2, b"\xff", 1)]
     changes = make_changes(TABLE, Kind.INSERT, new=rows, commit_ts=[COMMIT, COMMIT + 5])
     with pytest.raises(EncodeError, match=f"`shop`.`staff`.`name` of the change with commit_ts {COMMIT + 5}: text"):
         make_encoder(PLAIN).table(TABLE).encode(changes)

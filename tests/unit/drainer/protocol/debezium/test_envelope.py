@@ -16,7 +16,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.examples import FEW
 from tests.support.row_changes import make_changes
 from tests.support.typed_columns import typed_rows, typed_table
@@ -171,7 +171,9 @@ def validate(message: bytes | None, payload: Schema, *, schema: bool = True) -> 
 
 @FEW
 @given(typed_rows(), typed_rows())
-def test_row_messages_are_valid_by_debeziums_envelope(was: tuple[Carrier, ...], now: tuple[Carrier, ...]) -> None:
+def test_row_messages_are_valid_by_debeziums_envelope(
+    was: tuple[DecodedValue, ...], now: tuple[DecodedValue, ...]
+) -> None:
     for options in (OPTIONS, replace(OPTIONS, debezium_disable_schema=True)):
         encoder = make_encoder(options).table(TABLE)
         for kind in Kind:

@@ -18,7 +18,7 @@ from drainer.protocol.event import DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.table import Table
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type
 
@@ -54,8 +54,8 @@ def sent(
     options: ProtocolOptions,
     kind: Kind,
     *,
-    old: Sequence[tuple[Carrier, ...]] | None = None,
-    new: Sequence[tuple[Carrier, ...]] | None = None,
+    old: Sequence[tuple[DecodedValue, ...]] | None = None,
+    new: Sequence[tuple[DecodedValue, ...]] | None = None,
     table: Table = TABLE,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Key and value of the first row."""

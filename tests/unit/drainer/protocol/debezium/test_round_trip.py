@@ -24,9 +24,9 @@ from drainer.protocol.event import RowEvent
 from drainer.protocol.options import Compression, ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.table import Column
-from drainer.row.carrier import Carrier
-from drainer.row.family import Family
+from drainer.row.decoded_value import DecodedValue
 from drainer.row.scalar import enum_name, set_names
+from drainer.row.type_class import TypeClass
 from tests.support.examples import FEW
 from tests.support.round_trip import TABLE, Row, changes_of_each_kind, check_row, check_sent, empty_row, values
 from tests.support.row_changes import make_changes
@@ -36,26 +36,26 @@ OPTIONS = ProtocolOptions("debezium", enable_tidb_extension=True, time_zone="Asi
 ENCODER = make_encoder(OPTIONS)
 
 
-def shown(column: Column, value: Carrier) -> object:
+def shown(column: Column, value: DecodedValue) -> object:
     """What comes back: names of ENUMs and SETs, doubles of decimals, timestamps in UTC with T and Z."""
-    kind, family = column.form.kind, column.form.family
+    kind, type_class = column.column_type.kind, column.column_type.type_class
     if value is None:
         return None
-    match family:
-        case Family.ENUM:
+    match type_class:
+        case TypeClass.ENUM:
             return enum_name(int(value), kind.elems)
-        case Family.SET:
+        case TypeClass.SET:
             return set_names(int(value), kind.elems)
-        case Family.DECIMAL:
+        case TypeClass.DECIMAL:
             return float(value)
-        case Family.DATE | Family.DATETIME if value == 0:
+        case TypeClass.DATE | TypeClass.DATETIME if value == 0:
             return "1970-01-01T00:00:00Z" if kind.tp is Tp.TIMESTAMP else None
-        case Family.DATETIME if kind.tp is Tp.TIMESTAMP:
-            return str(read_value(column.form, value, UTC)).replace(" ", "T") + "Z"
-        case Family.DATETIME | Family.TIME if kind.fsp:
-            return str(read_value(column.form, value, UTC)).removesuffix(".000000")
+        case TypeClass.DATETIME if kind.tp is Tp.TIMESTAMP:
+            return str(read_value(column.column_type, value, UTC)).replace(" ", "T") + "Z"
+        case TypeClass.DATETIME | TypeClass.TIME if kind.fsp:
+            return str(read_value(column.column_type, value, UTC)).removesuffix(".000000")
         case _:
-            return read_value(column.form, value, UTC)
+            return read_value(column.column_type, value, UTC)
 
 
 def shown_row(row: Row) -> dict[str, object]:
@@ -127,8 +127,8 @@ def test_watermark_and_ddl_messages_are_valid_by_their_schemas() -> None:
 def test_date_value_equals_pythons_days_since_1970(year: int, month: int, day: int) -> None:
     packed = pack(Civil(year, month, day))
     assert unpack(packed).year == year
-    form = next(column.form for column in TABLE.columns if column.name == "day")
-    (found,) = value_of(form, OPTIONS).fragment(pa.array([packed], pa.uint64())).to_pylist()
+    column_type = next(column.column_type for column in TABLE.columns if column.name == "day")
+    (found,) = value_of(column_type, OPTIONS).fragment(pa.array([packed], pa.uint64())).to_pylist()
     try:
         expected = str((date(year, month, day) - date(1970, 1, 1)).days).encode()
     except ValueError:

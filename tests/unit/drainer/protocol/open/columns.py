@@ -1,4 +1,4 @@
-"""Columns of every type: strategies for their carriers, and what a reader of Open Protocol finds."""
+"""Columns of every type: strategies for their decoded values, and what a reader of Open Protocol finds."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from hypothesis import strategies as st
 
 from drainer.protocol.column_text import text_of
 from drainer.protocol.event import Value
-from drainer.row.carrier import Carrier
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.decoded_value import DecodedValue
 
-Strategy = st.SearchStrategy[Carrier]
+Strategy = st.SearchStrategy[DecodedValue]
 UTF8 = ("utf8mb4", "utf8mb4_bin")
 ELEMS = ("a", "b", "c")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One column type: `carriers` of its values, `seen`: the value that a reader finds for one."""
+    """One column type: `decoded_values` of its values, `seen`: the value that a reader finds for one."""
 
     name: str
     kind: FieldType
-    carriers: Strategy
-    seen: Callable[[Carrier], Value]
+    decoded_values: Strategy
+    seen: Callable[[DecodedValue], Value]
 
 
-def _same(value: Carrier) -> Value:
+def _same(value: DecodedValue) -> Value:
     return value
 
 
-def _decoded(value: Carrier) -> Value:
+def _decoded(value: DecodedValue) -> Value:
     assert isinstance(value, bytes)
     return value.decode()
 
 
-def _single(value: Carrier) -> Value:
+def _single(value: DecodedValue) -> Value:
     return float(str(np.float32(value)))
 
 
-def _shown(kind: FieldType) -> Callable[[Carrier], Value]:
-    return text_of(Form.of(kind), UTC)
+def _shown(kind: FieldType) -> Callable[[DecodedValue], Value]:
+    return text_of(ColumnType.of(kind), UTC)
 
 
 def _int(name: str, tp: Tp, low: int, high: int, flag: int = 0) -> Sample:
@@ -61,15 +61,15 @@ def _civil(date_only: bool = False) -> Strategy:
     return made.map(pack) | st.just(0)
 
 
-def _time(name: str, tp: Tp, carriers: Strategy, decimal: int = 0) -> Sample:
+def _time(name: str, tp: Tp, decoded_values: Strategy, decimal: int = 0) -> Sample:
     kind = FieldType(tp, decimal=decimal)
-    return Sample(name, kind, carriers, _shown(kind))
+    return Sample(name, kind, decoded_values, _shown(kind))
 
 
 def _bytes(name: str, tp: Tp, *, binary: bool) -> Sample:
     charset = ("binary", "binary") if binary else UTF8
-    carriers: Strategy = st.binary(max_size=40) if binary else st.text(max_size=40).map(_encoded)
-    return Sample(name, FieldType(tp, 0, 40, 0, *charset), carriers, _same if binary else _decoded)
+    decoded_values: Strategy = st.binary(max_size=40) if binary else st.text(max_size=40).map(_encoded)
+    return Sample(name, FieldType(tp, 0, 40, 0, *charset), decoded_values, _same if binary else _decoded)
 
 
 def _encoded(text: str) -> bytes:

@@ -14,8 +14,8 @@ from drainer.protocol.open.encoder import make_encoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table, table_of
-from drainer.row.carrier import Carrier
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
+from drainer.row.decoded_value import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 
 OPTIONS = ProtocolOptions("open-protocol")
@@ -29,7 +29,7 @@ def keys(changes: RowChanges) -> list[str]:
 
 def partitioned(columns: list[tuple[str, FieldType]], parts: PartitionInfo, primary: str = "id") -> Table:
     info = replace(make_table("a", "c", columns, primary=[primary]).info, partition=parts)
-    return table_of("a", info, [(column.id, Form.of(column.type)) for column in info.columns], 1, 1)
+    return table_of("a", info, [(column.id, ColumnType.of(column.type)) for column in info.columns], 1, 1)
 
 
 def named(*ids: int, less_than: tuple[str, ...] = ()) -> tuple[PartitionDefinition, ...]:
@@ -79,7 +79,7 @@ def test_partition_id_by_hash_and_range_is_in_key() -> None:
         PartitionType.RANGE, columns=("d",), definitions=named(7, 8, less_than=("'2024-01-01'", "MAXVALUE"))
     )
     table = partitioned([("id", INT), ("d", FieldType(Tp.DATE))], days)
-    rows: list[list[Carrier]] = [
+    rows: list[list[DecodedValue]] = [
         [1, parse_datetime("2023-12-31 00:00:00")],
         [2, parse_datetime("2024-01-01 00:00:00")],
         [3, None],
@@ -92,7 +92,7 @@ def test_partition_id_by_hash_and_range_is_in_key() -> None:
 
 
 def test_partition_id_by_key_of_decimal_is_in_key() -> None:
-    """The carrier is text, and the partition's hash goes over the text with the column's digits."""
+    """The decoded value is text, and the partition's hash goes over the text with the column's digits."""
     parts = PartitionInfo(PartitionType.KEY, columns=("d",), definitions=named(3, 4, 5))
     table = partitioned([("id", INT), ("d", FieldType(Tp.NEWDECIMAL, 0, 10, 2))], parts)
     found = keys(make_changes(table, Kind.INSERT, new=[[n, f"{n}.50"] for n in range(1, 20)]))

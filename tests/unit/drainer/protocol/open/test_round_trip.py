@@ -21,7 +21,7 @@ from drainer.protocol.open.decoder import make_decoder
 from drainer.protocol.open.encoder import OpenEncoder, make_encoder
 from drainer.protocol.options import Compression, ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.open.columns import SAMPLES
 
@@ -31,8 +31,8 @@ TEXT = FieldType(Tp.VARCHAR, 0, 16, charset="utf8mb4", collate="utf8mb4_bin")
 TABLE = make_table("shop", "orders", [("id", ID), *((s.name, s.kind) for s in SAMPLES)], primary=["id"])
 SMALL = make_table("test", "t1", [("id", ID), ("val", TEXT)], primary=["id"])
 KEYLESS = make_table("test", "t2", [("a", TEXT)], table_id=101)
-Image = tuple[Carrier, ...]
-images = st.tuples(st.integers(1, 1000), *(st.none() | sample.carriers for sample in SAMPLES))
+Image = tuple[DecodedValue, ...]
+images = st.tuples(st.integers(1, 1000), *(st.none() | sample.decoded_values for sample in SAMPLES))
 
 
 def events(changes: RowChanges, options: ProtocolOptions = OPTIONS) -> list[Event]:
@@ -41,7 +41,7 @@ def events(changes: RowChanges, options: ProtocolOptions = OPTIONS) -> list[Even
     return [event for message in encoder.frame(rows) for event in decoder.decode(message.key, message.value)]
 
 
-def seen(image: Sequence[Carrier]) -> dict[str, object]:
+def seen(image: Sequence[DecodedValue]) -> dict[str, object]:
     found: dict[str, object] = {"id": image[0]}
     found |= {s.name: None if v is None else s.seen(v) for s, v in zip(SAMPLES, image[1:], strict=True)}
     return found
@@ -77,7 +77,7 @@ def test_rows_of_every_type_read_back_equal(new: list[Image], old: list[Image]) 
 
 
 def _codes() -> dict[str, tuple[int, int]]:
-    return {column.name: (int(column.form.kind.tp), int(column.flags)) for column in TABLE.columns}
+    return {column.name: (int(column.column_type.kind.tp), int(column.flags)) for column in TABLE.columns}
 
 
 @given(st.lists(images, min_size=1, max_size=3))
@@ -112,7 +112,7 @@ def test_single_escaped_character_in_column_is_written_right(char: str, rows: in
 
 
 def test_float_is_written_with_the_shortest_digits_of_single() -> None:
-    """Its carrier is a double: 3.14 in four bytes is 3.1400001049041748."""
+    """Its decoded value is a double: 3.14 in four bytes is 3.1400001049041748."""
     columns = [("id", ID), ("f", FieldType(Tp.FLOAT)), ("d", FieldType(Tp.DOUBLE))]
     table = make_table("test", "f", columns, primary=["id"])
     singles = [3.1400001049041748, 1.401298464324817e-45, 16777216.0, 1.0000000150474662e30, -0.0, float("nan")]

@@ -19,8 +19,8 @@ from drainer.protocol.pb_file.decoder import decode
 from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, ddl_text, dml_head
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Column
-from drainer.row.carrier import Carrier
-from drainer.row.family import Family
+from drainer.row.decoded_value import DecodedValue
+from drainer.row.type_class import TypeClass
 from tests.support.any_changes import KINDS, changes
 from tests.support.row_changes import make_changes, make_table
 
@@ -29,23 +29,23 @@ TS = 400_000_000_000_000_000
 
 def encoded(one: RowChanges, commit_ts: int = TS) -> bytes:
     """All of it as one transaction."""
-    columns = [(column.name, column.form) for column in one.table.columns]
+    columns = [(column.name, column.column_type) for column in one.table.columns]
     encoder = EventEncoder(one.table.schema, one.table.name, columns, UTC)
     events = b"".join(encoder.encode(one.kind, one.commit_ts, one.old, one.new))
     return dml_head(commit_ts, len(events)) + events
 
 
-def datum(column: Column, value: Carrier) -> Datum:
+def datum(column: Column, value: DecodedValue) -> Datum:
     """As upstream's formatData has it."""
-    family = column.form.family
-    if value is None or family in (Family.TEXT, Family.BYTES):
+    type_class = column.column_type.type_class
+    if value is None or type_class in (TypeClass.TEXT, TypeClass.BYTES):
         return value
-    if family in (Family.ENUM, Family.SET, Family.BIT):
+    if type_class in (TypeClass.ENUM, TypeClass.SET, TypeClass.BIT):
         return Uint(value)
-    if family is Family.INT:
-        unsigned = column.form.kind.is_unsigned and column.name != "year"
+    if type_class is TypeClass.INT:
+        unsigned = column.column_type.kind.is_unsigned and column.name != "year"
         return Uint(value) if unsigned else value
-    return value if family is Family.FLOAT else text_of(column.form, UTC)(value).encode()
+    return value if type_class is TypeClass.FLOAT else text_of(column.column_type, UTC)(value).encode()
 
 
 def by_library(one: RowChanges) -> bytes:
@@ -55,7 +55,9 @@ def by_library(one: RowChanges) -> bytes:
             schema_name=one.table.schema, table_name=one.table.name, tp=pb.EventType.Value(one.kind.name.title())
         )
         for place, column in enumerate(one.table.columns):
-            made = pb.Column(name=column.name, tp=bytes([column.form.kind.tp]), mysql_type=column.form.kind.mysql_name)
+            made = pb.Column(
+                name=column.name, tp=bytes([column.column_type.kind.tp]), mysql_type=column.column_type.kind.mysql_name
+            )
             images = [image[place][at].as_py() for image in (one.old, one.new) if image is not None]
             made.value = encode_value(datum(column, images[0]))
             if len(images) == 2:
@@ -77,7 +79,7 @@ def test_encoded_binlog_reads_back_equal(one: RowChanges) -> None:
     for at, event in enumerate(found.events()):
         assert event.change is Change(one.kind.name.lower())
         assert [(c.name, c.type_code) for c in event.columns] == [
-            (column.name, int(column.form.kind.tp)) for column in one.table.columns
+            (column.name, int(column.column_type.kind.tp)) for column in one.table.columns
         ]
         for image, columns in ((event.old, one.old), (event.new, one.new)):
             if columns is not None:

@@ -22,7 +22,7 @@ ENDS = [sum(len(payload) + OVERHEAD for payload in PAYLOADS[: n + 1]) for n in r
 
 
 def read(path: Path, data: bytes, *, is_last: bool = False) -> tuple[list[bytes], list[tuple[int, int]]]:
-    """Payloads, and (offset, length) of what was passed over."""
+    """Payloads, and (offset, length) of what was skipped."""
     path.write_bytes(data)
     skipped: list[tuple[int, int]] = []
     found = records(path, is_last=is_last, skipped=lambda damage, length: skipped.append((damage.offset, length)))

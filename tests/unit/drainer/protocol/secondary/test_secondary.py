@@ -27,7 +27,7 @@ from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.secondary import encoder as secondary
 from drainer.protocol.secondary.encoder import SecondaryTable
 from drainer.protocol.table import Column
-from drainer.row.family import Family
+from drainer.row.type_class import TypeClass
 from tests.support.any_changes import KINDS, changes
 from tests.support.row_changes import make_changes, make_table
 
@@ -47,27 +47,27 @@ def decoded(message: Message) -> list[Any]:
 
 def set_value(found: pb.Column, column: Column, value: Any) -> None:
     """As upstream's DatumToColumn has it."""
-    name, form = column.form.kind.mysql_name, column.form
+    name, column_type = column.column_type.kind.mysql_name, column.column_type
     if value is None:
         found.is_null = True
     elif name in ("date", "datetime", "time", "timestamp", "decimal"):
-        found.string_value = text_of(form, UTC)(value)
+        found.string_value = text_of(column_type, UTC)(value)
     elif name == "year":
         found.string_value = str(value)
     elif name in ("tinyint", "smallint", "mediumint", "int", "bigint"):
-        if form.kind.is_unsigned:
+        if column_type.kind.is_unsigned:
             found.uint64_value = value
         else:
             found.int64_value = value
     elif name in ("float", "double"):
         found.double_value = value
     elif name == "bit":
-        found.bytes_value = value.to_bytes((form.kind.flen + 7) // 8, "big")
+        found.bytes_value = value.to_bytes((column_type.kind.flen + 7) // 8, "big")
     elif name in ("enum", "set"):
         found.uint64_value = value
     elif name == "json":
         found.bytes_value = decode_text(value)[0].encode()
-    elif form.family is Family.BYTES:
+    elif column_type.type_class is TypeClass.BYTES:
         found.bytes_value = value
     else:
         found.string_value = value.decode()
@@ -80,7 +80,7 @@ def by_library(one: RowChanges) -> list[bytes]:
         binlog = pb.Binlog(type=pb.DML, commit_ts=ts)
         made = binlog.dml_data.tables.add(schema_name=table.schema, table_name=table.name)
         for column in table.columns:
-            kind = column.form.kind
+            kind = column.column_type.kind
             made.column_info.add(
                 name=column.name,
                 mysql_type=kind.mysql_name,

@@ -24,7 +24,7 @@ from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.simple.avro_schema import document, named, parsed
 from drainer.protocol.simple.decoder import SchemaUnknown
 from drainer.protocol.simple.encoder import number
-from drainer.row.carrier import Carrier
+from drainer.row.decoded_value import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type
 
@@ -43,8 +43,8 @@ KINDS = [
 ]
 TABLE = make_table("shop", "staff", KINDS, primary=["id"], version=81)
 ENCODER = make_encoder(OPTIONS)
-FULL: tuple[Carrier, ...] = (-7, "Änn".encode(), 0, (1 << 64) - 1, b"\xff", 0.5, "1.50", 2)
-NULLS: tuple[Carrier, ...] = (8, None, None, None, None, None, None, None)
+FULL: tuple[DecodedValue, ...] = (-7, "Änn".encode(), 0, (1 << 64) - 1, b"\xff", 0.5, "1.50", 2)
+NULLS: tuple[DecodedValue, ...] = (8, None, None, None, None, None, None, None)
 
 
 def native(data: bytes | None) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def native(data: bytes | None) -> dict[str, Any]:
     return dict(message)
 
 
-def rows(kind: Kind, **images: list[tuple[Carrier, ...]]) -> list[bytes]:
+def rows(kind: Kind, **images: list[tuple[DecodedValue, ...]]) -> list[bytes]:
     changes = make_changes(TABLE, kind, **images, commit_ts=COMMIT)
     return [row.value or b"" for row in ENCODER.table(TABLE).encode(changes)]
 

@@ -25,7 +25,7 @@ from drainer.config import Config
 from drainer.schema.errors import HistoryBroken, TableUnverified
 from drainer.schema.history.status_port import BURST, PAGE_JOBS, Pace, UrlSource, fetcher
 from drainer.schema.job_policy import Policy
-from drainer.schema.keeper import SchemaKeeper
+from drainer.schema.provider import SchemaProvider
 from drainer.service.daemon import job_sources
 from tests.support.certificates import Authority
 from tests.support.memory_etcd import MemoryEtcd
@@ -162,14 +162,14 @@ async def test_requests_for_row_after_ddl_fit_into_burst() -> None:
     must wait for it would outlast the deadline."""
     port = Port("down", ids=[1], tables={1: table(1, "t").to_json()})
     with serving(port) as url:
-        keeper = SchemaKeeper([UrlSource(url, interval_s=60)], Policy())
-        await keeper.open(position_ts=BEGIN_TS)
+        provider = SchemaProvider([UrlSource(url, interval_s=60)], Policy())
+        await provider.open(position_ts=BEGIN_TS)
         port.ids.append(9)
         batch = read_batch([ddl(ts(1), 9, "x"), row(ts(2), 9, 1)], after_ts=BEGIN_TS, until_ts=ts(9))
         async with asyncio.timeout(50):
-            await keeper.prepare(batch)
-            assert keeper.schema.job(9) is not None
-            assert await keeper.verify(TableUnverified(table_ids=(1,), schema_version=9, commit_ts=ts(2)))
+            await provider.prepare(batch)
+            assert provider.schema.job(9) is not None
+            assert await provider.verify(TableUnverified(table_ids=(1,), schema_version=9, commit_ts=ts(2)))
         assert [urlsplit(path).path for path in port.asked] == ["/ddl/history"] * 2 + ["/schema", "/ddl/history"]
 
 

@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.changes.stream import StreamDecoder
-from drainer.row.family import Family, family_of
 from drainer.row.scalar import enum_name, set_names
+from drainer.row.type_class import TypeClass, type_class_of
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.file.format import ByTable, slot_of_table
 from drainer.sink.file.lines import ddl_line, lines_by_slot, lines_in_order, texts_of
@@ -90,33 +90,33 @@ def test_json_value_of_each_type_is_as_documented(kind: FieldType, value: Datum,
 
 def read_back(kind: FieldType, shown: Any) -> object:
     """What docs/jsonl.md says a value means: the value, or its text where that is all of it."""
-    family = family_of(kind)
-    if family is Family.BYTES:
+    type_class = type_class_of(kind)
+    if type_class is TypeClass.BYTES:
         return base64.b64decode(shown, validate=True)
-    if family is Family.TEXT:
+    if type_class is TypeClass.TEXT:
         return shown.encode("utf-8", "surrogateescape")
-    if family is Family.FLOAT:
+    if type_class is TypeClass.FLOAT:
         return struct.pack("<f" if kind.tp is Tp.FLOAT else "<d", shown)
     return shown
 
 
 def meant(kind: FieldType, value: Any) -> object:
-    family = family_of(kind)
-    if family is Family.FLOAT:
+    type_class = type_class_of(kind)
+    if type_class is TypeClass.FLOAT:
         return struct.pack("<f" if kind.tp is Tp.FLOAT else "<d", value + 0.0)  # a row of TiDB's has no -0.0
-    if family is Family.DECIMAL:
+    if type_class is TypeClass.DECIMAL:
         return str(value)
-    if family is Family.DATE:
+    if type_class is TypeClass.DATE:
         return date_text(value)
-    if family is Family.DATETIME:
+    if type_class is TypeClass.DATETIME:
         return datetime_text(value, kind.fsp)
-    if family is Family.TIME:
+    if type_class is TypeClass.TIME:
         return duration_text(value, kind.fsp)
-    if family is Family.JSON:
+    if type_class is TypeClass.JSON:
         return decode_text(value)[0]
-    if family is Family.ENUM:
+    if type_class is TypeClass.ENUM:
         return enum_name(value, kind.elems) or int(value)
-    if family is Family.SET:
+    if type_class is TypeClass.SET:
         return int(value) if "" in kind.elems else set_names(value, kind.elems)
     return bytes(value) if isinstance(value, bytes) else int(value)
 
@@ -165,7 +165,7 @@ def test_invalid_value_is_reported_with_column_and_commit_ts() -> None:
     import pyarrow as pa
 
     with pytest.raises(DecodeError):
-        texts_of(kind_of(Tp.JSON), Family.JSON, pa.array([b"\x99\x00"], pa.binary()))
+        texts_of(kind_of(Tp.JSON), TypeClass.JSON, pa.array([b"\x99\x00"], pa.binary()))
     info = table([("id", INT), ("c", kind_of(Tp.DOUBLE, decimal=-1))], handle="id")
     with pytest.raises(DecodeError, match=rf"column db.t.c of rows with commit_ts {BEGIN_TS}"):
         written(info, {1: 1, 2: float("inf")})

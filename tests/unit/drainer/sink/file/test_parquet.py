@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from drainer.changes.stream import StreamDecoder
 from drainer.protocol.column_text import text_of
 from drainer.protocol.errors import EncodeError
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.sink.file.parquet import path_of
 from drainer.sink.file.parquet_columns import arrow_column, arrow_type, tables_of
 from tests.support.any_changes import KINDS, VALUES
@@ -30,10 +30,10 @@ NUMBERS = {"tiny", "int", "big", "ubig", "year", "bit"}
 @pytest.mark.parametrize("name", KINDS)
 @given(data=st.data())
 def test_arrow_column_of_each_type_holds_values_given(name: str, data: st.DataObject) -> None:
-    form = Form.of(KINDS[name])
+    column_type = ColumnType.of(KINDS[name])
     values = data.draw(st.lists(st.none() | VALUES[name], min_size=1, max_size=8))
-    found = arrow_column(form, pa.array(values, form.carrier_type))
-    assert found.type == arrow_type(form)
+    found = arrow_column(column_type, pa.array(values, column_type.decoded_type))
+    assert found.type == arrow_type(column_type)
     for value, cell in zip(values, found.to_pylist(), strict=True):
         if value is None:
             assert cell is None
@@ -46,14 +46,14 @@ def test_arrow_column_of_each_type_holds_values_given(name: str, data: st.DataOb
         elif name in ("char", "varchar", "text"):
             assert cell == value.decode()
         else:
-            assert cell == text_of(form, UTC)(value)
+            assert cell == text_of(column_type, UTC)(value)
 
 
 def test_decimal_and_bit_too_wide_for_arrow_become_string_and_decimal() -> None:
-    wide = Form.of(FieldType(Tp.NEWDECIMAL, 0, 65, 30))
+    wide = ColumnType.of(FieldType(Tp.NEWDECIMAL, 0, 65, 30))
     assert arrow_type(wide) == pa.string()
     assert arrow_column(wide, pa.array(["1.5"])).to_pylist() == ["1.5"]
-    whole = Form.of(FieldType(Tp.BIT, Flag.UNSIGNED, 64, 0))
+    whole = ColumnType.of(FieldType(Tp.BIT, Flag.UNSIGNED, 64, 0))
     most = (1 << 64) - 1
     assert arrow_column(whole, pa.array([most], pa.uint64())).to_pylist() == [Decimal(most)]
 
@@ -62,9 +62,9 @@ def test_decimal_and_bit_too_wide_for_arrow_become_string_and_decimal() -> None:
     ("name", "value"), [("bit", 2048), ("varchar", b"\xff"), ("set", 8), ("json", b"\x99")], ids=str
 )
 def test_arrow_column_refuses_invalid_value_of_its_type(name: str, value: Any) -> None:
-    form = Form.of(KINDS[name])
+    column_type = ColumnType.of(KINDS[name])
     with pytest.raises(DecodeError):
-        arrow_column(form, pa.array([value], form.carrier_type))
+        arrow_column(column_type, pa.array([value], column_type.decoded_type))
 
 
 def segment(*rows: Any) -> Any:

@@ -24,8 +24,8 @@ from tests.unit.drainer.sink.file.test_sink import full_disk, segment, torn_behi
 INTENT = Intent(BEGIN_TS, BEGIN_TS + 100, 1, 10, 1, "d")
 
 
-def opened(directory: Path, *, files: int = 1, rotate_bytes: int = 1 << 20, spread: bool = True) -> FileSink:
-    destination = jsonl_case.sink(directory, files=files, rotate_bytes=rotate_bytes, spread=spread)
+def opened(directory: Path, *, files: int = 1, rotate_bytes: int = 1 << 20, distributed: bool = True) -> FileSink:
+    destination = jsonl_case.sink(directory, files=files, rotate_bytes=rotate_bytes, distributed=distributed)
     destination.open(WHO, BEGIN_TS)
     return destination
 
@@ -101,7 +101,7 @@ def test_failed_renaming_of_parts_is_completed_by_next_start(tmp_path: Path, mon
 
 
 def test_sink_without_distribution_writes_in_driver_only(tmp_path: Path) -> None:
-    assert opened(tmp_path, spread=False).parallel is None
+    assert opened(tmp_path, distributed=False).parallel is None
 
 
 def test_executor_with_full_disk_leaves_no_part_file(tmp_path: Path) -> None:
@@ -112,13 +112,13 @@ def test_executor_with_full_disk_leaves_no_part_file(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.part"))
 
 
-def spread(destination: FileSink, after: int, *keys: int) -> None:
+def distributed(destination: FileSink, after: int, *keys: int) -> None:
     intent = replace(INTENT, after_ts=BEGIN_TS + after, until_ts=BEGIN_TS + after + 100)
     receipt = destination.begin(intent).write(0, segment(after, after + 100, *keys))
     assert destination.commit(intent, [receipt], 1) is None
 
 
-@pytest.mark.parametrize("then", ["apply", "spread"])
+@pytest.mark.parametrize("then", ["apply", "distributed"])
 def test_batch_after_failed_renaming_keeps_committed_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
@@ -128,11 +128,11 @@ def test_batch_after_failed_renaming_keeps_committed_parts(
     with monkeypatch.context() as patched:
         patched.setattr("drainer.sink.file.sink.rename_parts", refuses)
         with pytest.raises(DestinationDown):
-            spread(destination, 0, 1)
+            distributed(destination, 0, 1)
     if then == "apply":
         destination.apply(segment(100, 200, 2), 1)
     else:
-        spread(destination, 100, 2)
+        distributed(destination, 100, 2)
     destination.close(clean=True)
     opened(tmp_path).close(clean=True)
     assert keys_of(tmp_path) == [1, 2]
@@ -141,7 +141,7 @@ def test_batch_after_failed_renaming_keeps_committed_parts(
 def test_start_succeeds_without_complete_files(tmp_path: Path) -> None:
     """As docs/jsonl.md says, whatever wrote them last."""
     destination = opened(tmp_path, rotate_bytes=100)
-    spread(destination, 0, 1, 2, 3)
+    distributed(destination, 0, 1, 2, 3)
     destination.close(clean=False)
     *complete, current = sorted(tmp_path.glob("*.jsonl"))
     assert complete
@@ -158,7 +158,7 @@ def test_start_succeeds_without_complete_files_renamed_by_former_start(
     destination = opened(tmp_path, rotate_bytes=100)
     with monkeypatch.context() as patched, pytest.raises(DestinationDown):
         patched.setattr("drainer.sink.file.sink.rename_parts", refuses)
-        spread(destination, 0, 1, 2, 3)
+        distributed(destination, 0, 1, 2, 3)
     destination.close(clean=False)
     opened(tmp_path).close(clean=False)
     for path in sorted(tmp_path.glob("*.jsonl"))[:-1]:
@@ -171,13 +171,13 @@ def test_fenced_driver_renames_no_part(tmp_path: Path, monkeypatch: pytest.Monke
     old = opened(tmp_path)
     with monkeypatch.context() as patched, pytest.raises(DestinationDown):
         patched.setattr("drainer.sink.file.sink.rename_parts", refuses)
-        spread(old, 0, 1)
+        distributed(old, 0, 1)
     old._opened().close()
     new = opened(tmp_path)
     new.apply(segment(100, 200, 2), 1)
     before = (tmp_path / POSITION).read_bytes()
     with pytest.raises(Fenced):
-        spread(old, 100, 3)
+        distributed(old, 100, 3)
     assert (tmp_path / POSITION).read_bytes() == before
     new.apply(segment(200, 210, 4), 1)
     assert keys_of(tmp_path) == [1, 2, 4]
@@ -190,7 +190,7 @@ def test_lines_of_failed_attempt_are_cut_before_parts_follow(tmp_path: Path) -> 
     with pytest.raises(DestinationDown):
         destination.apply_pieces(Pieces(BEGIN_TS + 10, BEGIN_TS + 90, torn_behind(segment(10, 90, 77))), 1)
     assert keys_of(tmp_path) == [1, 77]
-    spread(destination, 10, 2)
+    distributed(destination, 10, 2)
     assert keys_of(tmp_path) == [1, 2]
     destination.close(clean=True)
     opened(tmp_path)

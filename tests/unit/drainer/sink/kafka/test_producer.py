@@ -26,7 +26,7 @@ from drainer.sink.kafka.producer import (
     _Unacknowledged,
     meaning,
 )
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_producer_setting_unknown_to_library_is_refused() -> None:
 def test_unreachable_broker_is_retried_until_deadline_or_stop() -> None:
     producer = Producer({"bootstrap.servers": "127.0.0.1:1"}, transactional_id="x")
     with pytest.raises(DestinationDown, match="init_transactions"):
-        producer.init("t", Patience("x", 0.5))
+        producer.init("t", RetryDeadline("x", 0.5))
     stop = threading.Event()
     stop.set()
     with pytest.raises(DestinationDown, match="told to stop"):
-        producer.init("t", Patience("x", 600, stop))
+        producer.init("t", RetryDeadline("x", 600, stop))
     producer.drop()
 
 
@@ -162,7 +162,7 @@ def test_producer_connects_to_brokers_before_init_transactions(monkeypatch: pyte
             asked.append("init")
 
     monkeypatch.setattr(producer_module, "Client", Client)
-    Producer({}, transactional_id="t").init("control", Patience("init", 0.0))
+    Producer({}, transactional_id="t").init("control", RetryDeadline("init", 0.0))
     assert asked == ["control", "control", "init"]
 
 

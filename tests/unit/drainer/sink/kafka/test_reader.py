@@ -8,7 +8,7 @@ import pytest
 
 from drainer.sink.errors import DestinationDown
 from drainer.sink.kafka.reader import Reader
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 
 
 class Ends:
@@ -33,16 +33,16 @@ def test_settled_end_is_behind_commit_marker_written_meanwhile(monkeypatch: pyte
     """A broker acknowledges a commit before its marker is there. Where the end without it was told, an executor would
     take the marker for something that another drainer wrote, and read the whole control topic for every slot."""
     found = reader(monkeypatch, written=[6, 7], stable=[7, 7])
-    assert found.settled_end(0, Patience("ends", 0.0)) == 7
+    assert found.settled_end(0, RetryDeadline("ends", 0.0)) == 7
 
 
 def test_settled_end_waits_for_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     found = reader(monkeypatch, written=[6, 7], stable=[5, 7])
-    assert found.settled_end(0, Patience("ends", 60.0)) == 7
+    assert found.settled_end(0, RetryDeadline("ends", 60.0)) == 7
 
 
 def test_open_transaction_that_nobody_ends_named_with_command(monkeypatch: pytest.MonkeyPatch) -> None:
     found = reader(monkeypatch, written=[6], stable=[5])
     command = "kafka-transactions.sh --bootstrap-server k1:9092 abort --topic control --partition 0 --start-offset 5"
     with pytest.raises(DestinationDown, match=f"a transaction is open at offset 5 of control-0.*{command}"):
-        found.settled_end(0, Patience("ends", 0.0))
+        found.settled_end(0, RetryDeadline("ends", 0.0))

@@ -107,7 +107,7 @@ def test_transactional_ids_begin_with_the_control_topic() -> None:
 
 
 def test_sink_connects_to_nothing_before_open() -> None:
-    made = make(section(), SyncerSettings(spread=False))
+    made = make(section(), SyncerSettings(distributed=False))
     assert (made.name, made.parallel) == ("kafka://k:9092/t", None)
     made.interrupt()
     made.close(clean=True)

@@ -19,7 +19,7 @@ from drainer.sink.kafka.publication import Outgoing
 from drainer.sink.kafka.reader import Record
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter
 from drainer.sink.kafka.transactions.control_records import claim_key, claim_value
-from drainer.sink.retry import Patience
+from drainer.sink.retry import RetryDeadline
 
 CLAIM_ID = "ours"
 CONFIG = KafkaConfig({}, "k1:9092", "control")
@@ -37,25 +37,25 @@ class Sending:
         self.name = "control-0"
         self._log = log
 
-    def init(self, topic: str, patience: Patience) -> None: ...
+    def init(self, topic: str, deadline: RetryDeadline) -> None: ...
 
     def begin(self) -> None:
         self._log.append(("begin", None))
 
-    def send(self, topic: str, partition: int, messages: Iterable[Message], patience: Patience) -> int:
+    def send(self, topic: str, partition: int, messages: Iterable[Message], deadline: RetryDeadline) -> int:
         self._log.append(("send", (topic, partition)))
         return len(list(messages))
 
-    def flush(self, patience: Patience) -> None:
+    def flush(self, deadline: RetryDeadline) -> None:
         if Sending.lost:
             raise ProducerLost("refused")
         if self.tells_flushes:
             self._log.append(("flush", None))
 
-    def commit(self, patience: Patience) -> None:
+    def commit(self, deadline: RetryDeadline) -> None:
         self._log.append(("commit", None))
 
-    def abort(self, patience: Patience) -> None:
+    def abort(self, deadline: RetryDeadline) -> None:
         self._log.append(("abort", None))
 
     def drop(self) -> None: ...
@@ -70,11 +70,11 @@ class Unchanged:
         self.closed = False
         Unchanged.made.append(self)
 
-    def end(self, partition: int, patience: Patience) -> int:
+    def end(self, partition: int, deadline: RetryDeadline) -> int:
         assert not self.closed
         return 7
 
-    def first(self, partition: int, begin: int, patience: Patience) -> list[Record]:
+    def first(self, partition: int, begin: int, deadline: RetryDeadline) -> list[Record]:
         return [Record(begin, claim_key((7, "main")), claim_value(Identity(7, "main", "d"), CLAIM_ID))]
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.config import KafkaConfig, PartitionChange
 from drainer.sink.kafka.publication import Publication
-from drainer.sink.kafka.topics.counts import Change, TopicCounts
+from drainer.sink.kafka.topics.counts import PartitionCountChange, TopicCounts
 
 LONG = "/^" + "a" * 300
 
@@ -113,7 +113,7 @@ def test_topic_met_during_partition_count_change_stays_known() -> None:
     """The thread that plans asks for it between the transaction's beginning and its end."""
     topics = counts("later")
     before = topics.slotting(3).version
-    notes = topics.take_up([Change("shop", 3, 5)])
+    notes = topics.take_up([PartitionCountChange("shop", 3, 5)])
     topics.know(["later"])
     topics.taken_up(notes)
     assert topics.publication.counts == {"shop": 5, "later": 3}
@@ -125,10 +125,10 @@ def test_topic_met_during_partition_count_change_stays_known() -> None:
 def test_changed_partition_count_is_detected_by_poll() -> None:
     topics = counts()
     assert isinstance(topics.admin, FakeAdmin)
-    assert topics.look(now=True) == []
+    assert topics.poll(now=True) == []
     topics.admin.there["shop"] = 4
-    assert topics.look(now=True) == [Change("shop", 3, 4)]
-    assert topics.look() == [], "it is asked for now and then"
+    assert topics.poll(now=True) == [PartitionCountChange("shop", 3, 4)]
+    assert topics.poll() == [], "it is asked for now and then"
 
 
 def test_recreated_topic_is_detected_by_its_id() -> None:
@@ -136,16 +136,16 @@ def test_recreated_topic_is_detected_by_its_id() -> None:
     assert isinstance(topics.admin, FakeAdmin)
     topics.know(["other"])
     topics.admin.make_again("shop")
-    [change] = topics.look(now=True)
-    assert change == Change("shop", 3, 3, "shop 2")
+    [change] = topics.poll(now=True)
+    assert change == PartitionCountChange("shop", 3, 3, "shop 2")
     notes = topics.take_up([change])
     topics.taken_up(notes)
-    assert topics.look(now=True) == []
+    assert topics.poll(now=True) == []
     assert topics.notes() == notes
     later = counts("other", change="stop")
     later.begin(notes, 0)
     with pytest.raises(DestinationRefused, match=r'topic shop was deleted and created again.*"take-up"'):
-        later.look(now=True)
+        later.poll(now=True)
 
 
 def test_announcement_without_transactions_is_recorded_before_sending() -> None:
@@ -191,10 +191,10 @@ def test_topics_of_brokers_without_ids_are_taken_as_they_are() -> None:
     notes = topics.notes()
     del notes["topic_ids"]
     topics.begin(notes, 0)
-    assert topics.look(now=True) == []
+    assert topics.poll(now=True) == []
     assert topics.notes()["topic_ids"] == {"shop": "shop 1"}
     topics.admin.ids = lambda _: {}  # type: ignore[method-assign]
-    assert topics.look(now=True) == []
+    assert topics.poll(now=True) == []
 
 
 def test_unexpected_partition_count_or_deleted_topic_is_refused_by_name() -> None:
@@ -202,17 +202,17 @@ def test_unexpected_partition_count_or_deleted_topic_is_refused_by_name() -> Non
         counts(partition_num=4)
     fewer = counts(partition_num=2)
     assert fewer.publication.counts == {"shop": 2}
-    assert fewer.look(now=True) == []
+    assert fewer.poll(now=True) == []
     stopping = counts(change="stop")
     assert isinstance(stopping.admin, FakeAdmin)
     stopping.admin.there["shop"] = 4
     with pytest.raises(DestinationRefused, match=r'topic shop has 4 partitions, and 3 when .* = "take-up"'):
-        stopping.look(now=True)
+        stopping.poll(now=True)
     for topics in (stopping, fewer):
         assert isinstance(topics.admin, FakeAdmin)
         del topics.admin.there["shop"]
         with pytest.raises(DestinationRefused, match="topic shop was deleted, and"):
-            topics.look(now=True)
+            topics.poll(now=True)
 
 
 @pytest.mark.parametrize("slots", [1, 16])
@@ -307,7 +307,7 @@ def test_topic_unknown_to_one_broker_is_asked_for_again() -> None:
     topics = begun(admin)
     answers = [{}, {"shop": 2}, {"shop": 3}]
     admin.counts = lambda: answers.pop(0)  # type: ignore[method-assign]
-    assert topics.look(now=True) == []
+    assert topics.poll(now=True) == []
     assert not answers
 
 

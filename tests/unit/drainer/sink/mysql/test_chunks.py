@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from drainer.batch.work import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
+from drainer.batch.work import Folded, KeyChange, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 from drainer.changes.net import states_from
 from drainer.changes.net_rows import NetColumns, live_rows, stale_keys
 from drainer.sink.mysql.phase import Phase
@@ -32,7 +32,7 @@ def work(rng: random.Random) -> SegmentWork:
         rng.shuffle(rows)
         tables.append(Folded(shape(table_id, unique), tuple(rows)))
     rng.shuffle(tables)
-    ordered = [Change(shape(9), Kind.INSERT, None, (b"%d" % n,), 100 + n // 3, n % 3) for n in range(10)]
+    ordered = [KeyChange(shape(9), Kind.INSERT, None, (b"%d" % n,), 100 + n // 3, n % 3) for n in range(10)]
     rng.shuffle(ordered)
     return SegmentWork(1, 2, tuple(tables), Ordered(tuple(ordered)), 0, 0)
 

@@ -13,7 +13,7 @@ from pymysql.err import OperationalError
 
 from drainer.sink.errors import CommitRefused
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession
 from drainer.sink.mysql.fenced_session import run_transaction
 
 
@@ -32,9 +32,9 @@ class Answers:
         return 0
 
 
-def session(answers: Answers) -> Session:
+def session(answers: Answers) -> ServerSession:
     connection: Any = answers
-    return Session(ServerConfig(), connection)
+    return ServerSession(ServerConfig(), connection)
 
 
 @pytest.mark.parametrize("code", [1205, 1213, 8002, 8005, 8022, 8027, 8028, 8113, 8229, 9004, 9007])

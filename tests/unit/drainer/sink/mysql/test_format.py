@@ -13,7 +13,7 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.format import Format
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.mysql.rows.literals import string_literal
@@ -21,8 +21,8 @@ from drainer.sink.sqlite.format import SQLITE_VALUES
 from tests.unit.drainer.changes.cases import KINDS, datums
 
 FORMATS = [SQL_TEXT, SQLITE_VALUES]
-TEXT = Form.of(FieldType(Tp.VARCHAR, 0, 20, 0, "utf8mb4", "utf8mb4_bin"))
-NUMBER = Form.of(FieldType(Tp.LONG, 0, 11, 0))
+TEXT = ColumnType.of(FieldType(Tp.VARCHAR, 0, 20, 0, "utf8mb4", "utf8mb4_bin"))
+NUMBER = ColumnType.of(FieldType(Tp.LONG, 0, 11, 0))
 
 
 @pytest.mark.parametrize(
@@ -42,33 +42,33 @@ def test_string_literal_escapes_quotes_backslashes_and_invalid_utf8(text: bytes,
 
 
 @st.composite
-def columns(draw: st.DrawFn) -> list[tuple[Form, list[Any]]]:
+def columns(draw: st.DrawFn) -> list[tuple[ColumnType, list[Any]]]:
     count = draw(st.integers(1, 5))
     found = []
     for kind in draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=5)):
-        form = Form.of(kind)
+        column_type = ColumnType.of(kind)
         values: st.SearchStrategy[Datum] = datums(kind) | st.none() if draw(st.booleans()) else datums(kind)
-        found.append((form, [form.carrier(draw(values)) for _ in range(count)]))
+        found.append((column_type, [column_type.decoded_value(draw(values)) for _ in range(count)]))
     return found
 
 
 @pytest.mark.parametrize("format_", FORMATS)
 @given(given=columns())
-def test_rows_from_lists_and_from_arrays_are_equal(format_: Format, given: list[tuple[Form, list[Any]]]) -> None:
+def test_rows_from_lists_and_from_arrays_are_equal(format_: Format, given: list[tuple[ColumnType, list[Any]]]) -> None:
     """Rows, each of them alone, their literals and keys, packed and not."""
-    forms, lists = [form for form, _ in given], [values for _, values in given]
-    arrays = [pa.array(values, form.carrier_type) for form, values in given]
-    rows = list(format_.rows(forms, lists))
-    assert [format_.unpack(one) for one in format_.packed_rows(forms, arrays).to_pylist()] == rows
-    assert [format_.pack(row) for row in rows] == format_.packed_rows(forms, arrays).to_pylist()
-    alone = [format_.rows(forms, [[value] for value in row])[0] for row in zip(*lists, strict=True)]
+    column_types, lists = [column_type for column_type, _ in given], [values for _, values in given]
+    arrays = [pa.array(values, column_type.decoded_type) for column_type, values in given]
+    rows = list(format_.rows(column_types, lists))
+    assert [format_.unpack(one) for one in format_.packed_rows(column_types, arrays).to_pylist()] == rows
+    assert [format_.pack(row) for row in rows] == format_.packed_rows(column_types, arrays).to_pylist()
+    alone = [format_.rows(column_types, [[value] for value in row])[0] for row in zip(*lists, strict=True)]
     assert alone == rows
-    literals = list(zip(*[format_.literals(form, values) for form, values in given], strict=True))
+    literals = list(zip(*[format_.literals(column_type, values) for column_type, values in given], strict=True))
     assert [_joined(format_, row) for row in literals] == rows
     if not any(None in values for values in lists):
-        write = format_.key_writer(forms)
+        write = format_.key_writer(column_types)
         keys = [write(row) for row in zip(*lists, strict=True)]
-        packed = format_.packed_keys(forms, arrays).to_pylist()
+        packed = format_.packed_keys(column_types, arrays).to_pylist()
         assert [format_.unpack_key(one) for one in packed] == keys
         assert [format_.pack_key(key) for key in keys] == packed
 
@@ -105,13 +105,13 @@ def test_row_with_split_utf8_letter_is_written_in_hex_beside_others() -> None:
 def test_value_invalid_for_its_column_type_is_refused_by_every_format_method(
     format_: Format, kind: FieldType, bad: object
 ) -> None:
-    form = Form.of(kind)
+    column_type = ColumnType.of(kind)
     for attempt in (
-        lambda: format_.rows([form], [[bad]]),
-        lambda: format_.rows([form], [[None, bad]]),
-        lambda: format_.literals(form, [bad]),
-        lambda: format_.key_writer([form])([bad]),  # type: ignore[list-item]
-        lambda: format_.packed_rows([form], [pa.array([None, bad], form.carrier_type)]),
+        lambda: format_.rows([column_type], [[bad]]),
+        lambda: format_.rows([column_type], [[None, bad]]),
+        lambda: format_.literals(column_type, [bad]),
+        lambda: format_.key_writer([column_type])([bad]),  # type: ignore[list-item]
+        lambda: format_.packed_rows([column_type], [pa.array([None, bad], column_type.decoded_type)]),
     ):
         with pytest.raises(DecodeError):
             attempt()
@@ -126,7 +126,7 @@ def test_compared_key_is_made_of_normalised_values() -> None:
         FieldType(Tp.BLOB, 128, 20, 0, "binary", "binary"),
         FieldType(Tp.ENUM, 0, 1, 0, "utf8mb4", "utf8mb4_bin", ("a", "b")),
     ]
-    forms = [Form.of(kind) for kind in kinds]
+    column_types = [ColumnType.of(kind) for kind in kinds]
     compared = [5, b"it's", b"1.5", b"00ff", 2]
-    assert SQL_TEXT.compared_key(forms, compared) == rb"(5,'it\'s',1.5,X'00ff',2)"
-    assert SQLITE_VALUES.compared_key(forms, compared) == (5, "it's", "1.5", b"\x00\xff", "b")
+    assert SQL_TEXT.compared_key(column_types, compared) == rb"(5,'it\'s',1.5,X'00ff',2)"
+    assert SQLITE_VALUES.compared_key(column_types, compared) == (5, "it's", "1.5", b"\x00\xff", "b")

@@ -7,15 +7,15 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.batch.work import Change, Kind, Match, TableShape
-from drainer.sink.mysql.config import Limits
+from drainer.batch.work import KeyChange, Kind, Match, TableShape
+from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.rows.full_row_match import condition, exact_single, one_by_one
 
 SHAPE = TableShape(1, "d", "t", ("a", "c"), (), "no key", (), (Match.PLAIN, Match.BINARY_TEXT))
 
 
-def change(kind: Kind, old: tuple[bytes, ...] | None, new: tuple[bytes, ...] | None, ts: int = 1) -> Change:
-    return Change(SHAPE, kind, old, new, ts, 0)
+def change(kind: Kind, old: tuple[bytes, ...] | None, new: tuple[bytes, ...] | None, ts: int = 1) -> KeyChange:
+    return KeyChange(SHAPE, kind, old, new, ts, 0)
 
 
 def test_condition_of_each_match_kind_is_exact_sql() -> None:
@@ -46,7 +46,7 @@ def test_consecutive_inserts_share_statement_and_order_is_kept() -> None:
         change(Kind.DELETE, (b"2", b"'y'"), None),
         change(Kind.INSERT, None, (b"3", b"'w'")),
     ]
-    made = list(one_by_one(changes, Limits(), "mariadb"))
+    made = list(one_by_one(changes, StatementLimits(), "mariadb"))
     assert [(step.sql.split(b" ", 1)[0], step.rows) for step in made] == [
         (b"INSERT", 2),
         (b"UPDATE", 1),

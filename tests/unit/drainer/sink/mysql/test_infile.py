@@ -15,7 +15,7 @@ from pymysql.constants import CLIENT
 from pymysql.err import OperationalError
 
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ConnectionLost, InfileConnection, Loaded, ServerError, Session, counts
+from drainer.sink.mysql.connection import ConnectionLost, InfileConnection, Loaded, ServerError, ServerSession, counts
 
 _GREETING = (
     b"\x0a5.7.0\0" + b"\1\0\0\0" + b"12345678\0" + b"\xff\xf7" + b"\x2d" + b"\2\0" + b"\x0f\x00" + b"\x15" + bytes(10)
@@ -92,15 +92,15 @@ def secret(tmp_path: Path) -> bytes:
 
 
 @pytest.fixture
-def reach() -> Iterator[Callable[[FakeServer], Session]]:
-    sessions: list[Session] = []
+def reach() -> Iterator[Callable[[FakeServer], ServerSession]]:
+    sessions: list[ServerSession] = []
 
-    def connected(server: FakeServer) -> Session:
+    def connected(server: FakeServer) -> ServerSession:
         raw = InfileConnection(
             host="127.0.0.1", port=server.port, user="u", password="p", charset="utf8mb4", autocommit=None,
             client_flag=CLIENT.LOCAL_FILES, ssl_disabled=True,
         )  # fmt: skip
-        sessions.append(Session(ServerConfig(), raw))
+        sessions.append(ServerSession(ServerConfig(), raw))
         return sessions[-1]
 
     yield connected
@@ -108,7 +108,7 @@ def reach() -> Iterator[Callable[[FakeServer], Session]]:
         session.close()
 
 
-Reach = Callable[[FakeServer], Session]
+Reach = Callable[[FakeServer], ServerSession]
 
 
 def test_server_that_asks_for_any_file_gets_offered_rows(secret: bytes, reach: Reach) -> None:

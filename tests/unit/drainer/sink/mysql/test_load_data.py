@@ -10,17 +10,17 @@ import pytest
 
 from drainer.batch.work import Kind, Match, TableShape
 from drainer.changes.net_rows import NetColumns
-from drainer.row.family import Family
+from drainer.row.type_class import TypeClass
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.mysql.rows.literals import string_literal
 from drainer.sink.mysql.rows.load_data import BODY_BYTES_MAX, body_of, clause_of, statement
 from drainer.sink.mysql.rows.table_column import Column
 
 
-def shape(*families: Family, names: str = "") -> TableShape:
-    columns = tuple(names.split()) or tuple(f"c{n}" for n in range(len(families)))
+def shape(*type_classes: TypeClass, names: str = "") -> TableShape:
+    columns = tuple(names.split()) or tuple(f"c{n}" for n in range(len(type_classes)))
     match = (Match.PLAIN,) * len(columns)
-    return TableShape(1, "d`b", "t", columns, (0,), "", (), match, families=tuple(f.value for f in families))
+    return TableShape(1, "d`b", "t", columns, (0,), "", (), match, type_classes=tuple(f.value for f in type_classes))
 
 
 def column(kind: str, charset: str = "", *, nullable: bool = True) -> Column:
@@ -28,7 +28,7 @@ def column(kind: str, charset: str = "", *, nullable: bool = True) -> Column:
 
 
 def test_load_data_statement_text_is_exact() -> None:
-    of = shape(Family.INT, Family.BYTES, Family.TEXT, names="id b` v")
+    of = shape(TypeClass.INT, TypeClass.BYTES, TypeClass.TEXT, names="id b` v")
     clause = clause_of(of, {"id": column("bigint"), "b`": column("blob"), "v": column("text", "utf8mb4")})
     options = (
         b" FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\\'' ESCAPED BY '\\\\'"
@@ -42,72 +42,72 @@ def test_load_data_statement_text_is_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "charset", "taken_as"),
+    ("type_class", "charset", "taken_as"),
     [
-        (Family.TEXT, "utf8mb4", b"binary"),
-        (Family.TEXT, "utf8mb3", b"utf8mb4"),
-        (Family.TEXT, "latin1", b"utf8mb4"),
-        (Family.JSON, "utf8mb4", b"binary"),
-        (Family.JSON, "", b"utf8mb4"),  # MySQL's own type, which takes no bytes
+        (TypeClass.TEXT, "utf8mb4", b"binary"),
+        (TypeClass.TEXT, "utf8mb3", b"utf8mb4"),
+        (TypeClass.TEXT, "latin1", b"utf8mb4"),
+        (TypeClass.JSON, "utf8mb4", b"binary"),
+        (TypeClass.JSON, "", b"utf8mb4"),  # MySQL's own type, which takes no bytes
     ],
 )
-def test_load_data_character_set_follows_columns(family: Family, charset: str, taken_as: bytes) -> None:
-    clause = clause_of(shape(Family.INT, family), {"c0": column("int"), "c1": column("longtext", charset)})
+def test_load_data_character_set_follows_columns(type_class: TypeClass, charset: str, taken_as: bytes) -> None:
+    clause = clause_of(shape(TypeClass.INT, type_class), {"c0": column("int"), "c1": column("longtext", charset)})
     assert clause.startswith(b" CHARACTER SET " + taken_as + b" ")
 
 
 @pytest.mark.parametrize(
-    ("family", "kind", "value"),
+    ("type_class", "kind", "value"),
     [
-        (Family.ENUM, "enum", b"CAST(@drainer_0 AS UNSIGNED)"),
-        (Family.SET, "set", b"CAST(@drainer_0 AS UNSIGNED)"),
-        (Family.BIT, "bit", b"CAST(@drainer_0 AS UNSIGNED)"),
-        (Family.INT, "year", b"CAST(@drainer_0 AS UNSIGNED)"),
-        (Family.BYTES, "binary", b"UNHEX(SUBSTR(@drainer_0,3,LENGTH(@drainer_0)-3))"),
+        (TypeClass.ENUM, "enum", b"CAST(@drainer_0 AS UNSIGNED)"),
+        (TypeClass.SET, "set", b"CAST(@drainer_0 AS UNSIGNED)"),
+        (TypeClass.BIT, "bit", b"CAST(@drainer_0 AS UNSIGNED)"),
+        (TypeClass.INT, "year", b"CAST(@drainer_0 AS UNSIGNED)"),
+        (TypeClass.BYTES, "binary", b"UNHEX(SUBSTR(@drainer_0,3,LENGTH(@drainer_0)-3))"),
     ],
 )
-def test_load_data_converts_columns_that_strings_do_not_fit(family: Family, kind: str, value: bytes) -> None:
-    assert clause_of(shape(family), {"c0": column(kind)}).endswith(b" (@drainer_0) SET `c0`=" + value)
+def test_load_data_converts_columns_that_strings_do_not_fit(type_class: TypeClass, kind: str, value: bytes) -> None:
+    assert clause_of(shape(type_class), {"c0": column(kind)}).endswith(b" (@drainer_0) SET `c0`=" + value)
 
 
 def test_load_data_assigns_not_null_timestamp_through_variable() -> None:
     """Of a file's NULL a server would make the moment of loading, whatever its settings."""
-    at = shape(Family.DATETIME)
+    at = shape(TypeClass.DATETIME)
     assert clause_of(at, {"c0": column("timestamp", nullable=False)}).endswith(b" (@drainer_0) SET `c0`=@drainer_0")
     assert clause_of(at, {"c0": column("timestamp")}).endswith(b" (`c0`)")
     assert clause_of(at, {"c0": column("datetime", nullable=False)}).endswith(b" (`c0`)")
 
 
 @pytest.mark.parametrize(
-    ("family", "kind"),
+    ("type_class", "kind"),
     [
-        (Family.INT, "enum"),
-        (Family.INT, "bit"),
-        (Family.INT, "varchar"),
-        (Family.INT, "decimal"),
-        (Family.DECIMAL, "int"),
-        (Family.FLOAT, "varchar"),
-        (Family.TEXT, "enum"),
-        (Family.TEXT, "blob"),
-        (Family.TEXT, "json"),
-        (Family.BYTES, "varchar"),
-        (Family.ENUM, "set"),
-        (Family.SET, "varchar"),
-        (Family.BIT, "binary"),
-        (Family.DATETIME, "date"),
-        (Family.JSON, "varchar"),
-        (Family.BYTES, "uuid"),
+        (TypeClass.INT, "enum"),
+        (TypeClass.INT, "bit"),
+        (TypeClass.INT, "varchar"),
+        (TypeClass.INT, "decimal"),
+        (TypeClass.DECIMAL, "int"),
+        (TypeClass.FLOAT, "varchar"),
+        (TypeClass.TEXT, "enum"),
+        (TypeClass.TEXT, "blob"),
+        (TypeClass.TEXT, "json"),
+        (TypeClass.BYTES, "varchar"),
+        (TypeClass.ENUM, "set"),
+        (TypeClass.SET, "varchar"),
+        (TypeClass.BIT, "binary"),
+        (TypeClass.DATETIME, "date"),
+        (TypeClass.JSON, "varchar"),
+        (TypeClass.BYTES, "uuid"),
     ],
 )
-def test_table_with_column_of_another_type_is_not_loaded(family: Family, kind: str) -> None:
-    assert clause_of(shape(Family.INT, family), {"c0": column("int"), "c1": column(kind)}) == b""
+def test_table_with_column_of_another_type_is_not_loaded(type_class: TypeClass, kind: str) -> None:
+    assert clause_of(shape(TypeClass.INT, type_class), {"c0": column("int"), "c1": column(kind)}) == b""
 
 
 def test_table_with_unknown_columns_is_not_loaded() -> None:
-    assert clause_of(shape(Family.INT, Family.INT), {"c0": column("int")}) == b""
-    untold = replace(shape(Family.INT), families=())
+    assert clause_of(shape(TypeClass.INT, TypeClass.INT), {"c0": column("int")}) == b""
+    untold = replace(shape(TypeClass.INT), type_classes=())
     assert clause_of(untold, {"c0": column("int")}) == b""
-    assert clause_of(shape(Family.INT, names="ID"), {"id": column("int")}) != b""
+    assert clause_of(shape(TypeClass.INT, names="ID"), {"id": column("int")}) != b""
 
 
 def test_load_data_body_from_columns_equals_that_from_rows() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.batch.work import Change, Folded, Kind, NetRow, TableShape
+from drainer.batch.work import Folded, KeyChange, Kind, NetRow, TableShape
 from drainer.sink.errors import DataError
 from drainer.sink.mysql.rows.chunks import Chunk
 from drainer.sink.mysql.rows.slot_writer import beginning, blame
@@ -41,7 +41,7 @@ def test_blame_names_no_row_when_error_does_not_recur() -> None:
 
 
 def test_blame_of_ordered_changes_names_commit_ts() -> None:
-    changes = tuple(Change(TABLES[0], Kind.DELETE, (b"%d" % n, b"1"), None, 100 + n, 0) for n in range(9))
+    changes = tuple(KeyChange(TABLES[0], Kind.DELETE, (b"%d" % n, b"1"), None, 100 + n, 0) for n in range(9))
     error = DataError("no", schema="d", table="t1")
     blame(error, Chunk(ordered=changes), lambda part: len(part.ordered) > 4)
     assert (error.commit_ts, error.shown) == (104, "(4,1)")

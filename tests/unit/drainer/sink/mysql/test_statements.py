@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Match, TableShape
 from drainer.changes.net_rows import Tuples
-from drainer.sink.mysql.config import Limits
+from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.rows.statements import deletes, inserts, key_of, quote, replaces, split_row
 
 SHAPE = TableShape(1, "d`b", "t", ("id", "v`w"), (0,), "", (), (Match.PLAIN, Match.PLAIN))
@@ -19,9 +19,9 @@ SHAPE = TableShape(1, "d`b", "t", ("id", "v`w"), (0,), "", (), (Match.PLAIN, Mat
 
 def test_text_of_replace_insert_and_delete_is_exact() -> None:
     rows, keys = [b"(1,'a')", b"(2,NULL)"], [b"(1)", b"(2)"]
-    (replace,) = replaces(SHAPE, rows, Limits())
-    (insert,) = inserts(SHAPE, rows, Limits())
-    (delete,) = deletes(SHAPE, keys, Limits())
+    (replace,) = replaces(SHAPE, rows, StatementLimits())
+    (insert,) = inserts(SHAPE, rows, StatementLimits())
+    (delete,) = deletes(SHAPE, keys, StatementLimits())
     assert replace.sql == b"REPLACE INTO `d``b`.`t`(`id`,`v``w`) VALUES (1,'a'),(2,NULL)"
     assert insert.sql == b"INSERT INTO `d``b`.`t`(`id`,`v``w`) VALUES (1,'a'),(2,NULL)"
     assert delete.sql == b"DELETE FROM `d``b`.`t` WHERE (`id`) IN ((1),(2))"
@@ -29,7 +29,7 @@ def test_text_of_replace_insert_and_delete_is_exact() -> None:
 
 
 def test_no_rows_give_no_statement() -> None:
-    assert list(replaces(SHAPE, [], Limits())) == []
+    assert list(replaces(SHAPE, [], StatementLimits())) == []
 
 
 @given(
@@ -42,12 +42,12 @@ def test_replace_statements_are_bounded_and_hold_every_row_in_order(
 ) -> None:
     """Within rows and bytes, except a single row that is too large by itself; rows in order, each once."""
     rows = [b"(%d,'%s')" % (n, b"x" * size) for n, size in enumerate(sizes)]
-    made = list(replaces(SHAPE, rows, Limits(rows_max, bytes_max)))
+    made = list(replaces(SHAPE, rows, StatementLimits(rows_max, bytes_max)))
     assert [row for statement in made for row in statement.tuples] == rows
     for statement in made:
         assert len(statement.tuples) <= rows_max
         assert len(statement.sql) <= bytes_max or len(statement.tuples) == 1
-    as_columns = replaces(SHAPE, in_one_buffer(rows), Limits(rows_max, bytes_max))
+    as_columns = replaces(SHAPE, in_one_buffer(rows), StatementLimits(rows_max, bytes_max))
     assert [(one.sql, list(one.tuples)) for one in as_columns] == [(one.sql, list(one.tuples)) for one in made]
 
 

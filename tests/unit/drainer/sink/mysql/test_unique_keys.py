@@ -9,11 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from drainer.batch.work import Match, TableShape
-from drainer.sink.mysql.connection import Session
+from drainer.sink.mysql.connection import ServerSession
 from drainer.sink.mysql.rows.unique_keys import (
     Column,
     Handling,
-    Part,
+    KeyColumn,
     UniqueKey,
     UniqueKeys,
     handling_of,
@@ -54,7 +54,7 @@ def shape(*collations: str, key: tuple[int, ...] = (0,), unique: tuple[str, ...]
 
 
 def key(*parts: tuple[str, str], name: str = "PRIMARY", whole: bool = True) -> UniqueKey:
-    return UniqueKey(name, tuple(Part(column, collation, whole) for column, collation in parts))
+    return UniqueKey(name, tuple(KeyColumn(column, collation, whole) for column, collation in parts))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_unique_key_warning_is_logged_once_for_coarser_or_additional_keys(
     keys: list[UniqueKey], coarse: tuple[str, ...], additional: tuple[str, ...]
 ) -> None:
     """An ordinary second unique key of upstream is none of it, and a DDL makes no warning appear again."""
-    session, known = cast(Session, NoTables()), UniqueKeys(tell=True)
+    session, known = cast(ServerSession, NoTables()), UniqueKeys(tell=True)
     with capture_logs() as lines:
         for _ in range(2):
             known._warn(session, shape(BIN, "", unique=("uu",)), Handling(False, coarse, keys=tuple(keys)))

@@ -8,7 +8,7 @@ import pytest
 
 from drainer.batch.work import Folded, Kind, NetRow, TableShape
 from drainer.sink.errors import ValueChanged
-from drainer.sink.mysql.config import Limits
+from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Writer
 
@@ -44,7 +44,7 @@ class Warns:
 def write(flavour: str, code: int, text: str, level: str = "Warning") -> None:
     session: Any = Warns(flavour, code, text, level)
     row = NetRow(b"1", Kind.INSERT, b"(1,2)", ())
-    Writer(session, Limits(), until_ts=7, keys=UniqueKeys()).folded(Folded(TABLE, (row,)), thorough=False)
+    Writer(session, StatementLimits(), until_ts=7, keys=UniqueKeys()).folded(Folded(TABLE, (row,)), thorough=False)
 
 
 @pytest.mark.parametrize(

@@ -119,8 +119,8 @@ def test_planner_server_does_not_unpickle_requests(
     running, _, errors = server
     with Client(running.address, family="AF_UNIX", authkey=running.key.encode()) as connection:
         connection.send(Harmful(tmp_path / "called"))
-        verdict, _ = connection.recv()
-    assert verdict == "error"
+        result, _ = connection.recv()
+    assert result == "error"
     assert not (tmp_path / "called").exists()
     assert [type(error) for error in errors] == [QuestionUnreadable]
 

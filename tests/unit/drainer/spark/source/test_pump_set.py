@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from drainer.pumps.go_pump import cut
-from drainer.pumps.watermark import Limits, PumpMark, Watermark
+from drainer.pumps.watermark import BatchLimits, PumpMark, Watermark
 from drainer.spark.source.pump_set import caught_up
 
-OURS = replace(cut([], Limits(1), node_id="a", host="a:1", resolved_ts=100), extension=True)
+OURS = replace(cut([], BatchLimits(1), node_id="a", host="a:1", resolved_ts=100), extension=True)
 
 
 def go(resolved_ts: int) -> PumpMark:
-    return cut([], Limits(1), node_id="go", host="go:1", resolved_ts=resolved_ts)
+    return cut([], BatchLimits(1), node_id="go", host="go:1", resolved_ts=resolved_ts)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_spark_properties_read_back_equal(wanted: dict[str, str]) -> None:
 
 def _property(line: str) -> tuple[str, str]:
     """As java.util.Properties reads a line: the name ends at the first of `=`, `:` and white space that no backslash
-    precedes; behind it white space is passed over."""
+    precedes; behind it white space is skipped."""
     found = re.fullmatch(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*((?:\\.|[^\\])*)", line)
     assert found is not None and line[:1] not in ("#", "!"), line
     named = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}

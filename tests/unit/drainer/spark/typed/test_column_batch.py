@@ -19,7 +19,7 @@ from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from drainer.row.form import Form
+from drainer.row.column_type import ColumnType
 from drainer.row.transaction import scan
 from drainer.schema.table_versions import Watched, Written
 from drainer.spark.typed import rows as typed_rows
@@ -124,16 +124,16 @@ def test_column_of_decoded_values_is_converted_as_each_value(
 
 
 def _compare(kind: FieldType, values: Sequence[Datum], *, zero_dates_fail: bool = False) -> None:
-    form = Form.of(kind)
-    carriers = pa.array([form.carrier(value) for value in values], form.carrier_type)
+    column_type = ColumnType.of(kind)
+    decoded_values = pa.array([column_type.decoded_value(value) for value in values], column_type.decoded_type)
     convert = converter(kind, zero_dates_fail=zero_dates_fail)
     try:
         wanted = pa.array([None if value is None else convert(value) for value in values], arrow_type(kind))
     except (DecodeError, pa.ArrowInvalid, OverflowError):
         with pytest.raises((DecodeError, pa.ArrowInvalid)):
-            column_converter(kind, zero_dates_fail=zero_dates_fail)(carriers)
+            column_converter(kind, zero_dates_fail=zero_dates_fail)(decoded_values)
         return
-    found = column_converter(kind, zero_dates_fail=zero_dates_fail)(carriers)
+    found = column_converter(kind, zero_dates_fail=zero_dates_fail)(decoded_values)
     found.validate(full=True)
     assert found.type == wanted.type
     assert repr(found.to_pylist()) == repr(wanted.to_pylist())

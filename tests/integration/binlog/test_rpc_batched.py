@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from binlog.errors import BinlogError
 from binlog.http2.frames import PING, RST_STREAM
-from binlog.http2.limits import Limits
+from binlog.http2.limits import ConnectionLimits
 from binlog.rpc.session import Timing
 from grpc import Compression, StatusCode, aio
 
@@ -31,7 +31,7 @@ async def test_batched_unary_calls_may_be_answered_in_any_order() -> None:
         calls = [server.unary("Later")(b"%d" % number) for number in range(3)]
         waiting = [asyncio.ensure_future(call) for call in calls]
         await taken(server, 3)
-        assert server.room.bytes == 3
+        assert server.budget.bytes == 3
         by_request = dict(server.handlers.taken)
         assert by_request[b"2"](b"two") and by_request[b"1"](BinlogError("no")) and by_request[b"0"](ValueError("oh"))
         found: list[Any] = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), WAIT_S)
@@ -40,14 +40,14 @@ async def test_batched_unary_calls_may_be_answered_in_any_order() -> None:
             (StatusCode.UNKNOWN, "unexpected ValueError; see the server's log"),
             (StatusCode.ABORTED, "no"),
         ]
-        assert server.room.bytes == 0
+        assert server.budget.bytes == 0
         assert not by_request[b"2"](b"again"), "only once"
 
 
 async def test_batched_unary_call_may_be_refused_at_once() -> None:
     async with running() as server:
         assert await refused(server.unary("Later")(b"refused")) == (StatusCode.ABORTED, "refused at once")
-        await until(lambda: server.room.bytes == 0)
+        await until(lambda: server.budget.bytes == 0)
 
 
 async def test_batched_unary_call_cancelled_by_responder_has_status_cancelled() -> None:
@@ -80,7 +80,7 @@ def part(_call: Any, server: Running) -> None:
 async def test_ended_call_holds_budget_until_responder_is_done(
     leave: Callable[[Any, Running], None], found: bytes | BinlogError
 ) -> None:
-    """His request is held until the sink has done with it; then all of it is given back, and nothing is sent."""
+    """His request is held until the handler has done with it; then all of it is given back, and nothing is sent."""
     async with running() as server:
         call = server.unary("Later")(bytes(1000))
         await taken(server, 1)
@@ -88,9 +88,9 @@ async def test_ended_call_holds_budget_until_responder_is_done(
         leave(call, server)
         whole = session._connection._streams.whole
         await until(lambda: not whole and all(each.over for each in session._calls.values()))
-        assert server.room.bytes == 1000 and not session.is_idle
+        assert server.budget.bytes == 1000 and not session.is_idle
         assert not server.handlers.taken[0][1](found)
-        assert server.room.bytes == 0 and session.is_idle
+        assert server.budget.bytes == 0 and session.is_idle
         with pytest.raises((asyncio.CancelledError, aio.AioRpcError)):
             await call
 
@@ -102,9 +102,9 @@ async def test_batched_unary_call_after_deadline_ends_and_late_answer_is_dropped
         (session,) = server.server._sessions
         session.tick(time.monotonic() + WAIT_S)
         assert (await refused(call))[0] is StatusCode.DEADLINE_EXCEEDED
-        assert server.room.bytes == 3 and not session.is_idle
+        assert server.budget.bytes == 3 and not session.is_idle
         assert not server.handlers.taken[0][1](b"too late")
-        assert server.room.bytes == 0 and session.is_idle
+        assert server.budget.bytes == 0 and session.is_idle
 
 
 async def test_batched_unary_call_is_not_ended_as_stalled_while_responder_works() -> None:
@@ -119,13 +119,13 @@ async def test_batched_unary_call_is_not_ended_as_stalled_while_responder_works(
 
 
 async def test_invalid_request_is_not_given_to_responder() -> None:
-    """A second message, a torn one: the sink never sees them."""
+    """A second message, a torn one: the handler never sees them."""
     message = struct.pack(">BI", 0, 3) + b"abc"
     for body in (message + message, message[:-1], gzip.compress(b"")):
         async with running() as server, raw(server.port) as (reader, writer):
             writer.write(GREETING + headers(1, path("Later")) + data(1, body, end=True))
             await asyncio.wait_for(reader.readuntil(b"grpc-status"), WAIT_S)
-            assert server.handlers.taken == [] and server.room.bytes == 0
+            assert server.handlers.taken == [] and server.budget.bytes == 0
 
 
 async def test_stopping_server_waits_for_batched_unary_calls() -> None:
@@ -146,7 +146,7 @@ async def test_server_stop_without_grace_ends_batched_unary_calls() -> None:
         await server.server.stop(0)
         assert (await refused(call))[0] is StatusCode.UNAVAILABLE
         assert not server.handlers.taken[0][1](b"b")
-        assert server.room.bytes == 0
+        assert server.budget.bytes == 0
 
 
 def call(stream_id: int, body: bytes, name: str = "Later") -> bytes:
@@ -165,7 +165,8 @@ async def answered(reader: asyncio.StreamReader, count: int) -> bytes:
 
 
 async def test_batched_unary_calls_that_arrive_together_are_answered_together() -> None:
-    """Each with its own deadline and bytes; one that was cancelled before is held until its sink has done with it."""
+    """Each with its own deadline and bytes; one that was cancelled before is held until its handler has done with
+    it."""
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + call(1, b"first"))
         await taken(server, 1)
@@ -176,9 +177,9 @@ async def test_batched_unary_calls_that_arrive_together_are_answered_together() 
         await taken(server, 4)
         (session,) = server.server._sessions
         assert [request for request, _ in server.handlers.taken[1:]] == [b"a", b"bb", b"ccc"]
-        assert server.room.bytes == 6 and len(session._sunk) == 3
+        assert server.budget.bytes == 6 and len(session._batched) == 3
         assert [answer(b"x") for _, answer in server.handlers.taken[1:]] == [True, False, True]
-        assert server.room.bytes == 0
+        assert server.budget.bytes == 0
         found = await answered(reader, 3)
         ended = {each.stream_id for each in parse(found[: found.rindex(b"grpc-status") + 13]) if each.flags & 1}
         assert ended == {3, 7, 9}
@@ -186,7 +187,7 @@ async def test_batched_unary_calls_that_arrive_together_are_answered_together() 
 
 
 async def test_batched_unary_calls_above_memory_budget_are_partly_accepted() -> None:
-    async with running(room=InFlight(1000)) as server, raw(server.port) as (reader, writer):
+    async with running(budget=InFlight(1000)) as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + call(1, b"first"))
         await taken(server, 1)
         server.handlers.taken[0][1](b"1")
@@ -198,12 +199,12 @@ async def test_batched_unary_calls_above_memory_budget_are_partly_accepted() -> 
             assert answer(b"x")
         found = await answered(reader, 3)
         assert found.count(b"grpc-status\x0210") == 1 and found.count(b"grpc-status\x010") == 2
-        assert server.room.bytes == 0
+        assert server.budget.bytes == 0
 
 
 @pytest.mark.parametrize("together", [False, True])
 async def test_batched_unary_call_without_memory_budget_is_refused_and_connection_stays(together: bool) -> None:
-    async with running(room=InFlight(100)) as server, raw(server.port) as (reader, writer):
+    async with running(budget=InFlight(100)) as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + call(1, b"first"))
         await taken(server, 1)
         server.handlers.taken[0][1](b"1")
@@ -212,14 +213,14 @@ async def test_batched_unary_call_without_memory_budget_is_refused_and_connectio
         await taken(server, 2)
         writer.write(call(5, bytes(90)) + (call(7, bytes(90)) if together else b""))
         assert b"grpc-status\x0210" in await answered(reader, 1 + together)
-        assert server.room.bytes == 90 and len(server.handlers.taken) == 2
+        assert server.budget.bytes == 90 and len(server.handlers.taken) == 2
         assert server.handlers.taken[1][1](b"x")
         await answered(reader, 1)
-        assert server.room.bytes == 0
+        assert server.budget.bytes == 0
 
 
 async def test_ping_is_answered_while_responder_works() -> None:
-    """Also where the sink takes its time, and where its connection has nothing to say."""
+    """Also where the handler takes its time, and where its connection has nothing to say."""
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + call(1, b"first"))
         await taken(server, 1)
@@ -290,4 +291,4 @@ async def test_plain_http_request_with_known_header_is_refused_and_window_return
             found += piece
         await until(lambda: not connection.under_way)
         assert session._no_grpc == {} and server.handlers.taken == []
-        assert connection._window.left + connection._window.credit == Limits().connection_window_bytes
+        assert connection._window.left + connection._window.credit == ConnectionLimits().connection_window_bytes

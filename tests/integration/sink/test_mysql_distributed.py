@@ -15,7 +15,7 @@ from drainer.batch.work import Folded, Kind, Match, SegmentWork, TableShape
 from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import Fenced, PositionMoved, UniqueConflict
 from drainer.sink.mysql import position
-from drainer.sink.mysql.config import Limits
+from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.position import Changefeed
@@ -33,7 +33,7 @@ from tests.integration.sink.case import (
     waits_for_a_row,
     work,
 )
-from tests.integration.sink.child import run_until_done, spread
+from tests.integration.sink.child import distributed, run_until_done
 from tests.support.servers import MariaDB, wait_until
 
 pytestmark = pytest.mark.integration
@@ -133,11 +133,11 @@ def test_untouched_row_in_conflict_stops_range(db: MariaDB) -> None:
     destination = opened(db)
     slots = {0: work(100, 200, Folded(t, (put(2, b"(2,5)"),)))}
     with pytest.raises(UniqueConflict, match=r"d\.t: unique key 'uu'"):
-        spread(destination, intent(), slots)
+        distributed(destination, intent(), slots)
     assert db.query("SELECT * FROM d.t") == [(1, 5)]
     db.query("ALTER TABLE d.t DROP KEY uu")
     again = opened(db)
-    spread(again, intent(), slots)
+    distributed(again, intent(), slots)
     assert db.query("SELECT * FROM d.t ORDER BY id") == [(1, 5), (2, 5)]
 
 
@@ -242,14 +242,14 @@ def test_open_range_cut_differently_is_refused(db: MariaDB) -> None:
 
 CRASHES = [f"sink.{edge}_chunk_commit:{n}" for edge in ("before", "after") for n in (1, 2, 5, 9, 14)]
 
-WAYS = [pytest.param(Limits(), id="statements"), pytest.param(LOADS, id="load data")]
+WAYS = [pytest.param(StatementLimits(), id="statements"), pytest.param(LOADS, id="load data")]
 
 
 @pytest.mark.parametrize("limits", WAYS)
 @pytest.mark.parametrize("crash", [*CRASHES, "sink.before_commit:1", "sink.after_commit:1", "sink.before_commit:2",
                                    "sink.after_commit:2", "sink.before_commit:4", "sink.after_commit:4"])  # fmt: skip
 def test_range_of_drainer_killed_at_any_commit_is_finished_once(
-    db: MariaDB, tmp_path: Path, crash: str, limits: Limits
+    db: MariaDB, tmp_path: Path, crash: str, limits: StatementLimits
 ) -> None:
     """SIGKILL around every kind of commit, then a new life: nothing lost, nothing twice, no chunk audited twice."""
     loaded = loads(db)
@@ -259,8 +259,8 @@ def test_range_of_drainer_killed_at_any_commit_is_finished_once(
     db.query("INSERT INTO d.u SELECT seq, seq FROM d.seq_1_to_12")
     audit(db)
     keyless = shape("k", "n c", key=(), match=[Match.PLAIN, Match.BINARY_TEXT], table_id=1)
-    plain = shape("p", "id v", table_id=2, families="int int")
-    unique = shape("u", "id u", unique=["u"], table_id=3, families="int int")
+    plain = shape("p", "id v", table_id=2, type_classes="int int")
+    unique = shape("u", "id u", unique=["u"], table_id=3, type_classes="int int")
     steps = [change(keyless, Kind.INSERT, new="1|'x'", ts=101, seq=i) for i in range(8)]
     steps += [change(keyless, Kind.UPDATE, old="1|'x'", new="2|'y'", ts=102, seq=i) for i in range(3)]
     slots = {}
@@ -302,10 +302,10 @@ def _random_batch(rng: random.Random, rows: dict[int, int | None], t: TableShape
 
 
 @pytest.mark.parametrize("limits", WAYS)
-def test_random_distributed_batches_equal_sequential_fold(db: MariaDB, limits: Limits) -> None:
+def test_random_distributed_batches_equal_sequential_fold(db: MariaDB, limits: StatementLimits) -> None:
     """Rule 12's model: batches that move unique values about at random, on several connections at once."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE)")
-    t = shape("t", "id u", unique=["u"], families="int int")
+    t = shape("t", "id u", unique=["u"], type_classes="int int")
     rng = random.Random(20261121)
     rows: dict[int, int | None] = {}
     destination = opened(db, limits=limits)

@@ -13,13 +13,13 @@ QUEUE_MAX = 10_240
 QUEUE_WAIT_S = 5.0
 
 
-class Places:
-    """Places for `in_flight_max` transactions. Up to `queue_max` more wait in order, each for at most `queue_wait_s`
+class Permits:
+    """Permits for `in_flight_max` transactions. Up to `queue_max` more wait in order, each for at most `queue_wait_s`
     seconds.
 
-    A transaction keeps its place until no more messages are sent for it, even if its caller stopped waiting. It frees
-    the place earlier if it has waited as long as a caller waits for a commit: its pump may be unreachable for much
-    longer. When pumps are slow, callers thus get Busy, and the memory of the service does not fill up.
+    A transaction keeps its permit until no more messages are sent for it, even if its caller stopped waiting. It
+    releases the permit earlier if it has waited as long as a caller waits for a commit: its pump may be unreachable for
+    much longer. When pumps are slow, callers thus get Busy, and the memory of the service does not fill up.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Places:
         self.queued = 0
 
     async def take(self, what: str) -> float:
-        """Wait for a place and occupy it. Return the seconds waited. Raises Busy if no place became free in time."""
+        """Wait for a permit and take it. Return the seconds waited. Raises Busy if no permit became free in time."""
         if not self._free.locked():
             await self._free.acquire()  # does not wait
             self._taken()
@@ -72,7 +72,7 @@ class Places:
         metrics.IN_FLIGHT.inc()
 
     def leave(self) -> None:
-        """Free a place for the next waiting transaction."""
+        """Release a permit for the next waiting transaction."""
         self.in_flight -= 1
         metrics.IN_FLIGHT.dec()
         self._free.release()

@@ -12,7 +12,7 @@ from typing import Protocol
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
-from drainer.apply.batch_planner import Plan
+from drainer.apply.batch_planner import PlannedBatch
 from drainer.apply.large_transaction import Section, sections, small_payloads, works
 from drainer.apply.progress import Progress, Wait
 from drainer.apply.segments import RowDecoder, segments_for
@@ -23,7 +23,7 @@ from drainer.pumps.range_count import Counted, check
 from drainer.schema.errors import ColumnGoing, JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Fence, Rows, Step
+from drainer.schema.steps import Advance, Ddl, Rows, Step
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Segment
 from drainer.sink.errors import DataError, UniqueConflict
@@ -44,8 +44,8 @@ def each_commit(section: Section) -> Iterator[Section]:
 _log = get_logger(__name__)
 
 
-class SchemaSupply(Protocol):
-    """The schema keeper as a synchronous caller sees it (drainer.schema.keeper.SchemaKeeper)."""
+class BlockingSchemaProvider(Protocol):
+    """The schema provider as a synchronous caller sees it (drainer.schema.provider.SchemaProvider)."""
 
     @property
     def schema(self) -> Schema: ...
@@ -62,7 +62,7 @@ class SchemaSupply(Protocol):
     def verify(self, error: TableUnverified) -> bool: ...
 
 
-def _check_arrived(plan: Plan, merged: Sequence[ServedBinlog]) -> None:
+def _check_arrived(plan: PlannedBatch, merged: Sequence[ServedBinlog]) -> None:
     """Rule 22: raises RangeDiffers if a pump delivered more or fewer binlogs than planned."""
     found: dict[str, list[int]] = {}
     for binlog in merged:
@@ -76,14 +76,14 @@ def _check_arrived(plan: Plan, merged: Sequence[ServedBinlog]) -> None:
         )
 
 
-class Inline:
+class InDriver:
     """Applies one batch after another from the driver. After errors that a newer schema may resolve, it waits and reads
     the schema again."""
 
     def __init__(
         self,
         destination: AnySink,
-        supply: SchemaSupply,
+        provider: BlockingSchemaProvider,
         progress: Progress,
         stop: threading.Event,
         *,
@@ -92,13 +92,13 @@ class Inline:
         """`piece_bytes_max`: bytes of a large transaction to decode at a time."""
         self._piece_bytes_max = piece_bytes_max
         self._destination = destination
-        self._supply = supply
+        self._provider = provider
         self._progress = progress
         self._stop = stop
         self._segments = segments_for(destination)
         self._decoder: RowDecoder | None = None
 
-    def run(self, plan: Plan, merged: Sequence[ServedBinlog]) -> None:
+    def run(self, plan: PlannedBatch, merged: Sequence[ServedBinlog]) -> None:
         """Apply the whole batch. After an error, everything before it has been applied, and the position says how
         far."""
         merged = list(merged)
@@ -108,21 +108,21 @@ class Inline:
         wait = Wait(self._stop, self._progress)
         while True:
             batch = batch.after(self._progress.position_ts)
-            self._supply.prepare(batch)
+            self._provider.prepare(batch)
             try:
-                for step in walk(batch, self._supply.schema, job_done=self._destination.job_done):
+                for step in walk(batch, self._provider.schema, job_done=self._destination.job_done):
                     self._apply(step)
             except JobUnknown as error:
-                wait.unless(self._supply.missing(error), error)
+                wait.unless(self._provider.missing(error), error)
             except UnknownColumn as error:
-                wait.unless(self._supply.resolve_column(error), error)
+                wait.unless(self._provider.resolve_column(error), error)
             except TableUnverified as error:
-                wait.unless(self._supply.verify(error), error)
+                wait.unless(self._provider.verify(error), error)
             except ColumnGoing as error:
-                job = self._supply.schema.job_that_drops_column(error.table_id, error.column_id)
+                job = self._provider.schema.job_that_drops_column(error.table_id, error.column_id)
                 if job is None:
                     raise
-                self._supply.schema.bring_forward(job, error.schema_version)
+                self._provider.schema.bring_forward(job, error.schema_version)
             except UniqueConflict as error:
                 wait.unless(self._drop_first(error, batch.after(self._progress.position_ts)), error)
             else:
@@ -133,13 +133,13 @@ class Inline:
         """Run the job that drops the key that refused rows of `rest` before these rows (rule 12). False: it may be a
         running job, which no source shows yet. Raises the error if no job drops the key."""
         place = {"schema": error.schema, "table": error.table, "key": error.key}
-        schema = self._supply.schema
+        schema = self._provider.schema
         job = schema.job_that_drops(**place)
         if job is None:
             unknown = JobUnknown(job_id=None, version=None, commit_ts=rest.until_ts, final_ts=rest.after_ts)
-            job = schema.job_that_drops(**place) if self._supply.missing(unknown) else None
+            job = schema.job_that_drops(**place) if self._provider.missing(unknown) else None
         if job is None:
-            if not self._supply.complete and rest.greatest_version > schema.view().known_version:
+            if not self._provider.complete and rest.greatest_version > schema.view().known_version:
                 return False
             raise error
         _log.warning(
@@ -152,7 +152,7 @@ class Inline:
         return True
 
     def _apply(self, step: Step) -> None:
-        version = self._supply.schema.applied_version
+        version = self._provider.schema.applied_version
         match step:
             case Rows():
                 decoder = self._decoder_for(step.view)
@@ -168,7 +168,7 @@ class Inline:
                 self._progress.position_ts = step.commit_ts
                 _log.info("DDL applied", query=step.query[:500], job_id=step.job.id, commit_ts=step.commit_ts)
                 crash_point("drainer.after_ddl")
-            case Fence():
+            case Advance():
                 self._destination.advance(step.until_ts, version)
                 self._progress.position_ts = step.until_ts
 

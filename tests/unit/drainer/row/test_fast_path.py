@@ -1,4 +1,4 @@
-"""The usual and the general decoder read the same carriers from rows of any table."""
+"""The fast path and the general decoder read the same decoded values from rows of any table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.row.codec import Codec
-from drainer.row.usual import Cells
+from drainer.row.fast_path import Cells
 from tests.support.row_case import INT, TEXT, codec_of, not_null, table
 from tests.unit.drainer.changes.cases import KINDS, datums
 
@@ -42,15 +42,15 @@ def rows(draw: st.DrawFn) -> tuple[TableInfo, dict[int, Datum], dict[int, Datum]
     return info, values(), values()
 
 
-def usual(codec: Codec, kind: Kind, row: bytes) -> object:
-    """The carriers, of an update (old, new); None where the general decoder must read the row."""
-    reader = codec._usual
+def by_fast_path(codec: Codec, kind: Kind, row: bytes) -> object:
+    """The decoded values, of an update (old, new); None where the general decoder must read the row."""
+    reader = codec._fast
     assert reader is not None
     return getattr(reader, kind.name.lower())(row, 0, len(row))
 
 
 def by_general(codec: Codec, kind: Kind, row: bytes) -> object:
-    """As `usual`, by the general decoder: of old images what the codec was asked for."""
+    """As `by_fast_path`, by the general decoder: of old images what the codec was asked for."""
     found = codec._read_general(kind, row, 9)
     old, new = (None if kind is Kind.INSERT else found[0]), (None if kind is Kind.DELETE else found[-1])
     shown = [None if old is None else asked(codec, old), None if new is None else list(new)]
@@ -58,13 +58,13 @@ def by_general(codec: Codec, kind: Kind, row: bytes) -> object:
 
 
 def asked(codec: Codec, old: Cells) -> list[object]:
-    """An old image without what nobody asks for, which the usual way may leave out."""
+    """An old image without what nobody asks for, which the fast path may leave out."""
     return [cell if at in codec.needed else None for at, cell in enumerate(old)]
 
 
 def both(codec: Codec, kind: Kind, row: bytes) -> tuple[object, object]:
     """(usual, by_general), None where the row is refused; old images as far as they are asked for."""
-    found = usual(codec, kind, row)
+    found = by_fast_path(codec, kind, row)
     if found is not None and kind is not Kind.INSERT:
         old, new = found if kind is Kind.UPDATE else (found, None)  # type: ignore[misc]
         found = (asked(codec, old), new) if kind is Kind.UPDATE else asked(codec, old)
@@ -95,10 +95,10 @@ def test_fast_path_and_general_decoder_read_equal_values(
     for kind, row in _encoded(info, old, new).items():
         fast, slow = both(codec, kind, row)
         assert slow is not None
-        assert fast == slow or (fast is None and _is_unusual(old, new))
+        assert fast == slow or (fast is None and _is_left_to_general(old, new))
 
 
-def _is_unusual(old: dict[int, Datum], new: dict[int, Datum]) -> bool:
+def _is_left_to_general(old: dict[int, Datum], new: dict[int, Datum]) -> bool:
     """Packed times of the first years, which are shorter than others."""
     return any(isinstance(v, Uint) and 0 < v < 1 << 56 for v in (*old.values(), *new.values()))
 
@@ -107,7 +107,7 @@ def _is_unusual(old: dict[int, Datum], new: dict[int, Datum]) -> bool:
 def test_damaged_row_is_never_accepted_by_fast_path_alone(
     case: tuple[TableInfo, dict[int, Datum], dict[int, Datum]], data: st.DataObject
 ) -> None:
-    """Cut at every byte, and with one byte changed: the usual decoder gives what the general decoder gives, or nothing.
+    """Cut at every byte, and with one byte changed: the fast path gives what the general decoder gives, or nothing.
     Only damage within an old value that nobody asks for may pass, and then the result is the undamaged row's."""
     info, old, new = case
     codec = codec_of(info)
@@ -164,7 +164,7 @@ def test_malformed_rowid_is_left_to_general_decoder(rowid: bytes) -> None:
         (Kind.UPDATE, row + behind + row + behind),
         (Kind.DELETE, row + behind),
     ):
-        assert usual(codec, kind, damaged) is None, kind
+        assert by_fast_path(codec, kind, damaged) is None, kind
 
 
 def test_rowid_after_only_one_image_of_update_is_refused() -> None:

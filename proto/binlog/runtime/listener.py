@@ -18,7 +18,7 @@ from binlog.runtime.security import Security, common_names
 PROTOCOLS = ("h2", "http/1.1")
 
 
-class Edge:
+class Listener:
     """A server that listens from `start` until `stop`. `port`: the port it listens at."""
 
     def __init__(self, settings: Settings, security: Security | None = None) -> None:

@@ -32,7 +32,7 @@ class Missed:
     shown: tuple[tuple[int, int], ...] = ()
 
 
-class LeftPumps:
+class DepartedPumps:
     """Node id → position at which the pump stopped counting, in etcd under `scope`. Empty until `load`."""
 
     def __init__(self, etcd: Etcd, scope: str) -> None:

@@ -1,4 +1,4 @@
-"""Usual binlogs in one pass, against the way that every binlog can go."""
+"""Fast-path binlogs in one pass, against the way that every binlog can go."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from pump.errors import Conflict, Stopping, TooLarge
 from pump.store import disk_thread, group_commit, write_path
+from pump.store.fast_path import fast_prewrites, scan_fast
 from pump.store.group_commit import WriterOptions
 from pump.store.store import Store
-from pump.store.usual_binlogs import scan_usual, usual_prewrites
 from tests.support.examples import FEW
 from tests.unit.pump.build import SetClock, binlogs_of, commit, opened, prewrite, rollback
 
@@ -49,18 +49,18 @@ def test_scan_usual_reads_any_binlog_as_scan_does(payload: bytes, drawn: st.Data
 
 
 def agrees(payload: bytes) -> bool:
-    """Whether it is usual; then it is what `scan` says."""
-    usual = scan_usual([payload])
-    if usual is None:
+    """Whether the fast path takes it; then it is what `scan` says."""
+    fast = scan_fast([payload])
+    if fast is None:
         return False
-    ((start_ts, commit_ts, key_end, version),) = usual.binlogs
+    ((start_ts, commit_ts, key_end, version),) = fast.binlogs
     found = scan(payload)
     assert (found.tp, found.start_ts, found.commit_ts) == (1 if commit_ts else 0, start_ts, commit_ts)
     assert (found.key_end, found.ddl_job_id, found.writer_at, found.query_at) == (key_end, 0, 0, 0)
     assert found.schema_version == version and found.body_offset
-    assert (usual.largest_ts, usual.largest_bytes, usual.size) == (max(start_ts, commit_ts), len(payload), len(payload))
+    assert (fast.largest_ts, fast.largest_bytes, fast.size) == (max(start_ts, commit_ts), len(payload), len(payload))
     wanted = [] if commit_ts else [(start_ts, len(payload), payload[found.key_at : found.key_end])]
-    assert list(usual_prewrites(usual, [payload])) == wanted
+    assert list(fast_prewrites(fast, [payload])) == wanted
     return True
 
 
@@ -109,7 +109,7 @@ def test_scan_usual_does_not_take_three_byte_length_for_two_bytes() -> None:
     head = prewrite(BASE, row=b"")[: scan(prewrite(BASE, row=b"")).key_end]
     value = b"\x08\x05\x12" + bytes(16389 - 3)
     payload = head + b"\x2a\x85\x80" + value + b"\x38\x00\x40\x00"
-    assert scan_usual([payload]) is None
+    assert scan_fast([payload]) is None
     with pytest.raises(DecodeError):
         scan(payload)
 
@@ -122,20 +122,20 @@ def test_scan_usual_leaves_key_longer_than_127_bytes_to_scan(key_bytes: int) -> 
 
 def test_scan_usual_rejects_commit_ts_not_above_start_ts() -> None:
     for commit_ts in (BASE - 1, BASE):
-        assert scan_usual([commit(BASE, commit_ts)]) is None
+        assert scan_fast([commit(BASE, commit_ts)]) is None
 
 
 def test_scan_usual_largest_ts_is_over_prewrites_and_commits() -> None:
     for ends, largest in ((BASE + 9, BASE + 9), (BASE + 3, BASE + 5)):
-        usual = scan_usual([prewrite(BASE + 5), commit(BASE + 1, ends), prewrite(BASE + 2)])
-        assert usual is not None and usual.largest_ts == largest
+        fast = scan_fast([prewrite(BASE + 5), commit(BASE + 1, ends), prewrite(BASE + 2)])
+        assert fast is not None and fast.largest_ts == largest
 
 
 def test_scan_usual_accepts_tidb_binlogs_and_no_others() -> None:
-    assert scan_usual([prewrite(BASE, row=bytes(200)), commit(BASE, BASE + 1)]) is not None
+    assert scan_fast([prewrite(BASE, row=bytes(200)), commit(BASE, BASE + 1)]) is not None
     for other in (prewrite(5), rollback(BASE), prewrite(BASE, job=3), prewrite(BASE, writer=b"w" * 16), b""):
-        assert scan_usual([prewrite(BASE), other]) is None
-    assert scan_usual([]) is None
+        assert scan_fast([prewrite(BASE), other]) is None
+    assert scan_fast([]) is None
 
 
 Way = Callable[[Store, Sequence[bytes]], Awaitable[list[BinlogError | None]]]
@@ -204,7 +204,7 @@ async def play(directory: Path, groups: Sequence[Sequence[bytes]], way: Way, **o
     st.sampled_from([0, 1 << 20]),
 )
 def test_fast_path_stores_and_answers_as_general_path(groups: list[list[bytes]], remembered: int, on_loop: int) -> None:
-    """By the way of usual binlogs, single or in batches, and by that of all; in groups of any size, judged on the loop
+    """By the fast path, single or in batches, and by that of all; in groups of any size, judged on the loop
     or by the thread; with much remembered of what was stored lately, or next to nothing."""
     directory = Path(tempfile.mkdtemp(prefix="usual-"))
     try:
@@ -223,7 +223,7 @@ def test_fast_path_stores_and_answers_as_general_path(groups: list[list[bytes]],
 async def test_fast_path_scans_no_single_binlog_of_usual_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_loop: int
 ) -> None:
-    """Neither on the loop nor in the thread; what is unusual among them has every one scanned."""
+    """Neither on the loop nor in the thread; what has another shape among them has every one scanned."""
     scanned: list[bytes] = []
 
     def scan_one(payload: bytes) -> Envelope:

@@ -1,4 +1,4 @@
-"""An operator's way on behind a binlog whose bytes are lost: it alone is passed over, loudly, and keeps its place."""
+"""An operator's way on behind a binlog whose bytes are lost: it alone is skipped, loudly, and keeps its place."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from binlog.errors import PurgedPosition
 from prometheus_client import REGISTRY
 
 from pump.errors import DamagedRecord, NoSuchBinlog, NotDamaged
-from pump.pull.batch_end import Limits, Stop
-from pump.pull.binlog_parts import Part
+from pump.pull.batch_end import BatchLimits, Stop
+from pump.pull.binlog_parts import BinlogPart
 from pump.store.store import Store
 from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, write
 from tests.unit.pump.store.test_damage import FAR, damage, left_behind
@@ -44,11 +44,11 @@ async def test_damaged_binlog_is_skipped_by_command_and_keeps_its_commit_ts(tmp_
             if not start:
                 with pytest.raises(DamagedRecord, match=r"byte \d+: .*the binlog of commit_ts 40 needs it"):
                     await binlogs_of(store)
-                shown = await store.reads.pass_over(40, dry_run=True)
+                shown = await store.reads.skip_binlog(40, dry_run=True)
                 with pytest.raises(DamagedRecord):
                     await binlogs_of(store)
                 with structlog.testing.capture_logs() as lines:
-                    assert await store.reads.pass_over(40, dry_run=False) == shown
+                    assert await store.reads.skip_binlog(40, dry_run=False) == shown
                 assert [(line["log_level"], line["commit_ts"]) for line in lines] == [("error", 40)]
                 assert (shown.start_ts, shown.ddl_job_id) == (30, 0)
                 assert "byte" in shown.why
@@ -64,14 +64,14 @@ async def test_damaged_binlog_is_skipped_by_command_and_keeps_its_commit_ts(tmp_
             assert store.reads.outcome(10) == 20
     assert counted() == before + 1
     async with opened(directory, SetClock(FAR)) as store:
-        assert (await store.reads.pass_over(40, dry_run=False)).why == "", "done already"
+        assert (await store.reads.skip_binlog(40, dry_run=False)).why == "", "done already"
 
 
 async def test_skipped_damaged_ddl_keeps_its_job_id(tmp_path: Path) -> None:
     async with opened(await three(tmp_path, job=7), SetClock(FAR)) as store:
         store._resolved.ts = FAR
-        assert (await store.reads.pass_over(40, dry_run=False)).ddl_job_id == 7
-        plan = await store.reads.plan(0, FAR, Limits(1 << 20, stop_at_schema=True, schema_version=99))
+        assert (await store.reads.skip_binlog(40, dry_run=False)).ddl_job_id == 7
+        plan = await store.reads.plan(0, FAR, BatchLimits(1 << 20, stop_at_schema=True, schema_version=99))
         assert (plan.stop, plan.stop_ts) == (Stop.DDL, 40), "a batch still ends before it"
         found = scan((await binlogs_of(store))[1])
         assert (found.ddl_job_id, found.commit_ts) == (7, 40)
@@ -82,15 +82,15 @@ async def test_skip_of_readable_unknown_or_purged_binlog_is_refused(tmp_path: Pa
         store._resolved.ts = FAR
         for commit_ts in (20, 60):
             with pytest.raises(NotDamaged, match=f"commit_ts {commit_ts} is readable.*ignore-txn-commit-ts"):
-                await store.reads.pass_over(commit_ts, dry_run=False)
+                await store.reads.skip_binlog(commit_ts, dry_run=False)
         for ts in (30, 41, await store.writes.write_fake()):
             with pytest.raises(NoSuchBinlog, match=f"commit_ts {ts} "):
-                await store.reads.pass_over(ts, dry_run=False)
+                await store.reads.skip_binlog(ts, dry_run=False)
         with pytest.raises(DamagedRecord):
             await binlogs_of(store)
         store.index.save_purged(50)
         with pytest.raises(PurgedPosition):
-            await store.reads.pass_over(40, dry_run=False)
+            await store.reads.skip_binlog(40, dry_run=False)
 
 
 async def test_skip_works_for_commit_whose_prewrite_position_is_unknown(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_skip_works_for_commit_whose_prewrite_position_is_unknown(tmp_path
     for _ in range(2):
         async with opened(here, SetClock(FAR)) as store:
             store._resolved.ts = FAR
-            await store.reads.pass_over(40, dry_run=False)
+            await store.reads.skip_binlog(40, dry_run=False)
             assert [scan(payload).commit_ts for payload in await binlogs_of(store)] == [20, 40]
     shutil.rmtree(here / "kv")
     async with opened(here, SetClock(FAR)) as store:
@@ -114,14 +114,14 @@ async def test_skip_works_if_prewrite_and_commit_are_both_damaged(tmp_path: Path
     damage(directory, commit(30, 40))
     async with opened(directory, SetClock(FAR)) as store:
         store._resolved.ts = FAR
-        await store.reads.pass_over(40, dry_run=False)
+        await store.reads.skip_binlog(40, dry_run=False)
         assert [scan(payload).start_ts for payload in await binlogs_of(store)] == [10, 30, 50]
 
 
 async def parts(store: Store) -> list[int]:
     found: list[int] = []
     async for chunk in store.reads.pull(0, FAR, bytes_max=1000, part_bytes_max=64):
-        found += [chunk.commit_ts] if isinstance(chunk, Part) else [served.commit_ts for served in chunk]
+        found += [chunk.commit_ts] if isinstance(chunk, BinlogPart) else [served.commit_ts for served in chunk]
     return list(dict.fromkeys(found))
 
 
@@ -133,5 +133,5 @@ async def test_skip_works_for_binlog_served_in_parts(tmp_path: Path) -> None:
         store._resolved.ts = FAR
         with pytest.raises(DamagedRecord, match="commit_ts 40 needs it"):
             await parts(store)
-        await store.reads.pass_over(40, dry_run=False)
+        await store.reads.skip_binlog(40, dry_run=False)
         assert await parts(store) == [20, 40]

@@ -1,4 +1,5 @@
-"""Rows in the usual encoding (columns in table order, the usual flags), read one by one into carriers.
+"""Fast path for rows in TiDB's usual encoding (columns in table order, the usual flags): they are read one by one into
+decoded values.
 
 The encoding of a layout's rows is compiled once into a `Line` for each column; decoding a row is one loop over them.
 The result is None for a row in any other encoding, which the general decoder (general.py) then decodes. The loop may
@@ -17,13 +18,13 @@ from binlog.tidb.json import cut_json
 from binlog.tidb.types import FieldType
 from binlog.tidb.varint import decode_compact_bytes, decode_uvarint, decode_varint, encode_varint
 
-from drainer.row.carrier import Carrier
-from drainer.row.family import Family, flag_of, is_signed
+from drainer.row.decoded_value import DecodedValue
 from drainer.row.layout import HandlePart, Layout, Stored
 from drainer.row.scalar import PackedTimes
+from drainer.row.type_class import TypeClass, flag_of, is_signed
 
-Cells: TypeAlias = "Sequence[Carrier]"
-Read: TypeAlias = "Callable[[bytes, int], tuple[Carrier, int]]"
+Cells: TypeAlias = "Sequence[DecodedValue]"
+Read: TypeAlias = "Callable[[bytes, int], tuple[DecodedValue, int]]"
 # One column: the bytes before its payload and their number; how the payload is read (_SIGNED to _CALL); its index in
 # the cells; and what is rarely used: the function for _CALL, the bytes of NULL and their number (0: NOT NULL), whether
 # rows without the column are left to the general decoder.
@@ -38,7 +39,7 @@ _pack8: Final = struct.Struct(">Q").pack
 _TIMES: Final = PackedTimes()
 
 
-class UsualReader:
+class FastReader:
     """Decodes rows of one layout. `needed`: indexes of the columns of old images that are decoded."""
 
     __slots__ = (
@@ -48,7 +49,7 @@ class UsualReader:
     def __init__(self, layout: Layout, needed: Collection[int]) -> None:
         self._has_rowid = layout.has_rowid
         # One cell more than there are columns, for values that are not needed.
-        self._blank: list[Carrier] = [*(target.default for target in layout.targets), None]
+        self._blank: list[DecodedValue] = [*(target.default for target in layout.targets), None]
         spare = len(layout.targets)
         self._handle = tuple([_handle_line(part, spare) for part in layout.handle])
         # Index of the unsigned column that the handle holds, -1 if none: a handle is a signed integer.
@@ -68,8 +69,8 @@ class UsualReader:
         self._old = tuple([_line(s, spare, s.target in needed, s.target >= 0, key) for s in carried])
         self._deleted = tuple([_line(s, spare, s.target in needed, s.target in needed, key) for s in layout.stored])
 
-    def insert(self, b: bytes, p: int, end: int) -> list[Carrier] | None:
-        """The carriers of the row b[p:end]; None if the general decoder must decode it."""
+    def insert(self, b: bytes, p: int, end: int) -> list[DecodedValue] | None:
+        """The decoded values of the row b[p:end]; None if the general decoder must decode it."""
         try:
             cells = self._blank[:]
             p = _image(b, p, self._handle, cells)
@@ -94,7 +95,7 @@ class UsualReader:
         cells.pop()
         return cells
 
-    def update(self, b: bytes, p: int, end: int) -> tuple[list[Carrier], list[Carrier]] | None:
+    def update(self, b: bytes, p: int, end: int) -> tuple[list[DecodedValue], list[DecodedValue]] | None:
         """(old, new)."""
         try:
             old, new = self._blank[:], self._blank[:]
@@ -118,7 +119,7 @@ class UsualReader:
         new.pop()
         return old, new
 
-    def delete(self, b: bytes, p: int, end: int) -> list[Carrier] | None:
+    def delete(self, b: bytes, p: int, end: int) -> list[DecodedValue] | None:
         """Like `insert`, for a deleted row."""
         if p + 1 >= end:
             return None
@@ -135,7 +136,7 @@ class UsualReader:
         return cells
 
 
-def _image(b: bytes, p: int, lines: Sequence[Line], cells: list[Carrier]) -> int:
+def _image(b: bytes, p: int, lines: Sequence[Line], cells: list[DecodedValue]) -> int:
     """All columns of one image from `p` on, into the cells; what the row lacks is left as it is. Where it ends, or
     _REFUSED. Numbers and lengths of one to three bytes are read in line: a call costs as much as all the rest."""
     for prefix, size, how, place, rest in lines:
@@ -185,54 +186,55 @@ def _behind_rowid(b: bytes, p: int) -> int:
 
 
 def _line(stored: Stored, spare: int, is_asked: bool, is_required: bool, key: Collection[int]) -> Line:
-    """`is_asked`: whether its carrier is; `is_required`: whether a row without it is left to the general decoder."""
-    kind, family = stored.kind, stored.family
+    """`is_asked`: whether its decoded value is; `is_required`: whether a row without it is left to the general
+    decoder."""
+    kind, type_class = stored.kind, stored.type_class
     name = b"\x08" + encode_varint(stored.id)
-    prefix = name + bytes((flag_of(kind, family),)) + decimal_prefix(kind, family)
+    prefix = name + bytes((flag_of(kind, type_class),)) + decimal_prefix(kind, type_class)
     refuses_null = is_asked and (stored.not_null or stored.target in key)
     null = b"" if refuses_null else name + b"\0"
-    read = _reader(kind, family) if is_asked else _skipper(kind, family)
+    read = _reader(kind, type_class) if is_asked else _skipper(kind, type_class)
     place = stored.target if is_asked else spare
-    return prefix, len(prefix), _how(kind, family), place, (read, null, len(null), is_required)
+    return prefix, len(prefix), _how(kind, type_class), place, (read, null, len(null), is_required)
 
 
-def _how(kind: FieldType, family: Family) -> int:
-    if family in (Family.TEXT, Family.BYTES):
+def _how(kind: FieldType, type_class: TypeClass) -> int:
+    if type_class in (TypeClass.TEXT, TypeClass.BYTES):
         return _COMPACT
-    if family is Family.INT and is_signed(kind, family):
+    if type_class is TypeClass.INT and is_signed(kind, type_class):
         return _SIGNED
-    return _UNSIGNED if family in (Family.INT, Family.ENUM, Family.SET, Family.BIT) else _CALL
+    return _UNSIGNED if type_class in (TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT) else _CALL
 
 
-def decimal_prefix(kind: FieldType, family: Family) -> bytes:
+def decimal_prefix(kind: FieldType, type_class: TypeClass) -> bytes:
     """Precision and frac as a row of a DECIMAL column carries them; empty when the type does not say."""
-    if family is not Family.DECIMAL or kind.flen <= 0 or kind.decimal < 0:
+    if type_class is not TypeClass.DECIMAL or kind.flen <= 0 or kind.decimal < 0:
         return b""
     return bytes((kind.flen, kind.decimal))
 
 
-def _reader(kind: FieldType, family: Family) -> Read:
-    if family is Family.INT:
-        return decode_varint if is_signed(kind, family) else decode_uvarint
-    if family in (Family.TEXT, Family.BYTES):
+def _reader(kind: FieldType, type_class: TypeClass) -> Read:
+    if type_class is TypeClass.INT:
+        return decode_varint if is_signed(kind, type_class) else decode_uvarint
+    if type_class in (TypeClass.TEXT, TypeClass.BYTES):
         return decode_compact_bytes
-    if family in (Family.DATE, Family.DATETIME):
+    if type_class in (TypeClass.DATE, TypeClass.DATETIME):
         return _packed_time
-    if family is Family.TIME:
+    if type_class is TypeClass.TIME:
         return decode_varint
-    if family is Family.DECIMAL:
+    if type_class is TypeClass.DECIMAL:
         return _decimal_reader(kind)
-    if family is Family.FLOAT:
+    if type_class is TypeClass.FLOAT:
         return _float
-    return _json if family is Family.JSON else decode_uvarint
+    return _json if type_class is TypeClass.JSON else decode_uvarint
 
 
-def _skipper(kind: FieldType, family: Family) -> Read:
+def _skipper(kind: FieldType, type_class: TypeClass) -> Read:
     """Return a function that skips a value that is not needed."""
-    if family is Family.DECIMAL and decimal_prefix(kind, family):
+    if type_class is TypeClass.DECIMAL and decimal_prefix(kind, type_class):
         size = decimal_size(kind.flen, kind.decimal)
         return lambda b, p: (None, p + size)
-    return (lambda b, p: (None, p + 8)) if family is Family.FLOAT else _reader(kind, family)
+    return (lambda b, p: (None, p + 8)) if type_class is TypeClass.FLOAT else _reader(kind, type_class)
 
 
 def _packed_time(b: bytes, p: int) -> tuple[int, int]:
@@ -253,7 +255,7 @@ def _json(b: bytes, p: int) -> tuple[bytes, int]:
 def _decimal_reader(kind: FieldType) -> Read:
     """Return a reader of DECIMALs. With at most nine integer and nine fractional digits, the two groups are read
     inline; others are read by a call."""
-    if not decimal_prefix(kind, Family.DECIMAL):
+    if not decimal_prefix(kind, TypeClass.DECIMAL):
         return decode_decimal_text
     precision, tail = kind.flen, kind.decimal
     head = precision - tail
@@ -283,8 +285,8 @@ def _handle_line(part: HandlePart, spare: int) -> Line:
     place = part.target if part.target >= 0 else spare
     if part.kind is None:
         return b"\x08", 1, _SIGNED, place, (decode_varint, b"", 0, True)
-    if part.family is Family.TIME:
+    if part.type_class is TypeClass.TIME:
         return b"\x07", 1, _CALL, place, (_duration, b"", 0, True)
-    prefix = bytes((flag_of(part.kind, part.family),)) + decimal_prefix(part.kind, part.family)
-    read = _reader(part.kind, part.family)
-    return prefix, len(prefix), _how(part.kind, part.family), place, (read, b"", 0, True)
+    prefix = bytes((flag_of(part.kind, part.type_class),)) + decimal_prefix(part.kind, part.type_class)
+    read = _reader(part.kind, part.type_class)
+    return prefix, len(prefix), _how(part.kind, part.type_class), place, (read, b"", 0, True)

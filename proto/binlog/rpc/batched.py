@@ -1,5 +1,5 @@
-"""The calls of one connection that sinks answer (see Method.sink): without an object for each, and one answer
-for many.
+"""Batched unary calls of one connection (see Method.batched): without an object for each, and one answer for
+many.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from binlog.http2.events import Whole
 from binlog.rpc import status
 from binlog.rpc.call import status_of
 from binlog.rpc.messages import PREFIX, PREFIX_BYTES
-from binlog.rpc.method import Method, Room
+from binlog.rpc.method import MemoryBudget, Method
 from binlog.rpc.request import timeout_s
 from binlog.rpc.status import RpcError, Status
 
@@ -32,25 +32,27 @@ class Link(Protocol):
     transport: asyncio.Transport | None
 
     def flush_answers(self) -> None: ...
-    def sunk_ended(self) -> None: ...
+    def batched_ended(self) -> None: ...
 
 
-class SunkCalls:
-    """The Asker for the sinks of its connection. A call's number is its stream id. Belongs to the event loop."""
+class BatchedCalls:
+    """The Responder for the batched methods of its connection. A call's number is its stream id. Belongs to the event
+    loop."""
 
-    def __init__(self, link: Link, connection: Connection, room: Room) -> None:
+    def __init__(self, link: Link, connection: Connection, budget: MemoryBudget) -> None:
         self._link = link
         self._connection = connection
-        self._room = room
+        self._budget = budget
         # Calls that are not answered: counted bytes, deadline, method, path.
-        self._taken: dict[int, tuple[int, float, Method, bytes]] = {}
+        self._unanswered: dict[int, tuple[int, float, Method, bytes]] = {}
 
     def __len__(self) -> int:
-        """Return the number of calls that sinks work for, whether or not their peers still wait."""
-        return len(self._taken)
+        """Return the number of calls that handlers work for, whether or not their peers still wait."""
+        return len(self._unanswered)
 
-    def take(self, requests: Sequence[Whole], now_s: float) -> list[Whole]:
-        """Pass requests to their sinks. Return those without a sink, and those that a sink should not see."""
+    def dispatch(self, requests: Sequence[Whole], now_s: float) -> list[Whole]:
+        """Pass requests to their batched handlers. Return those whose method has none, and those that it should not
+        see."""
         left: list[Whole] = []
         at = 0
         while at < len(requests):
@@ -59,15 +61,15 @@ class SunkCalls:
             end = at + 1
             while end < len(requests) and requests[end][1].note is note:
                 end += 1
-            if method is None or method.sink is None:
+            if method is None or method.batched is None:
                 left += requests[at:end]
             else:
-                self._take(method, requests[at:end], now_s, left)
+                self._dispatch(method, requests[at:end], now_s, left)
             at = end
         return left
 
-    def _take(self, method: Method, requests: Sequence[Whole], now_s: float, left: list[Whole]) -> None:
-        assert method.sink is not None
+    def _dispatch(self, method: Method, requests: Sequence[Whole], now_s: float, left: list[Whole]) -> None:
+        assert method.batched is not None
         bytes_max, counted = method.request_bytes_max, method.counted
         numbers: list[int] = []
         messages: list[bytes] = []
@@ -90,38 +92,38 @@ class SunkCalls:
             total += size
         if not numbers:
             return
-        if counted and not self._take_room(entries[0][0], total):
+        if counted and not self._reserve(entries[0][0], total):
             del left[before:]
             left += requests  # handled one by one, because some may fit
             return
-        self._taken.update(zip(numbers, entries, strict=True))
+        self._unanswered.update(zip(numbers, entries, strict=True))
         try:
-            method.sink(self, numbers, messages)
+            method.batched(self, numbers, messages)
         except BaseException as error:
             for number in numbers:
                 self.refuse(number, error)
             if not isinstance(error, Exception):
                 raise
 
-    def _take_room(self, first: int, total: int) -> bool:
-        """Take room for all of them, or for none. An empty room accepts a single request of any size, but not several
-        of that size together, so the first one is taken separately.
+    def _reserve(self, first: int, total: int) -> bool:
+        """Reserve memory for all of them, or for none. An empty budget accepts a single request of any size, but not
+        several of that size together, so the first one is taken separately.
         """
-        room = self._room
-        if not room.fits(first):
+        budget = self._budget
+        if not budget.fits(first):
             return False
-        room.take(first)
+        budget.take(first)
         if total > first:
-            if not room.fits(total - first):
-                room.give(first)
+            if not budget.fits(total - first):
+                budget.give(first)
                 return False
-            room.take(total - first)
+            budget.take(total - first)
         return True
 
-    # Asker
+    # Responder
 
     def answer(self, numbers: Sequence[int], message: bytes) -> int:
-        pop = self._taken.pop
+        pop = self._unanswered.pop
         size, found = 0, []
         for number in numbers:
             entry = pop(number, None)
@@ -138,7 +140,7 @@ class SunkCalls:
         return count
 
     def refuse(self, number: int, error: BaseException) -> bool:
-        entry = self._taken.pop(number, None)
+        entry = self._unanswered.pop(number, None)
         if entry is None:
             return False
         size, _, method, path = entry
@@ -149,9 +151,9 @@ class SunkCalls:
 
     def _give_back(self, size: int) -> None:
         if size:
-            self._room.give(size)
-        if not self._taken:
-            self._link.sunk_ended()
+            self._budget.give(size)
+        if not self._unanswered:
+            self._link.batched_ended()
 
     def _end(self, number: int, error: RpcError) -> bool:
         """Send the status of an error. Return whether the peer still waited."""
@@ -164,13 +166,13 @@ class SunkCalls:
     # Deadlines and shutdown
 
     def tick(self, now_s: float) -> None:
-        """End the calls whose deadline has passed. Their bytes are counted until their sink is done with them."""
-        for number in [number for number, entry in self._taken.items() if entry[1] <= now_s]:
+        """End the calls whose deadline has passed. Their bytes are counted until their handler is done with them."""
+        for number in [number for number, entry in self._unanswered.items() if entry[1] <= now_s]:
             self._end(number, RpcError(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
 
     def stop(self, text: str) -> None:
         """Answer all open calls with an error."""
-        for number in self._taken:
+        for number in self._unanswered:
             self._end(number, RpcError(Status.UNAVAILABLE, text))
 
 

@@ -1,4 +1,4 @@
-"""The keeper asks its sources again when a batch needs more."""
+"""The provider asks its sources again when a batch needs more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from drainer.schema.errors import (
 )
 from drainer.schema.history.etcd import PublishedSource
 from drainer.schema.job_policy import Policy
-from drainer.schema.keeper import SchemaKeeper, is_current
+from drainer.schema.provider import SchemaProvider, is_current
 from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows, Step
 from tests.support.schema_case import BEGIN_TS, belongs, ddl, job, row, table, ts
@@ -55,71 +55,71 @@ class StubSource:
         return self.shown
 
 
-async def keeper_of(*sources: StubSource) -> SchemaKeeper:
-    keeper = SchemaKeeper(sources, Policy())
-    await keeper.open(position_ts=BEGIN_TS, job_done=lambda _: False)
-    return keeper
+async def provider_of(*sources: StubSource) -> SchemaProvider:
+    provider = SchemaProvider(sources, Policy())
+    await provider.open(position_ts=BEGIN_TS, job_done=lambda _: False)
+    return provider
 
 
 async def test_batch_of_known_schema_versions_asks_no_source() -> None:
     source = StubSource(CREATED)
-    keeper = await keeper_of(source)
-    await keeper.prepare(read_batch([row(ts(1), 2, 10)], after_ts=BEGIN_TS, until_ts=ts(9)))
+    provider = await provider_of(source)
+    await provider.prepare(read_batch([row(ts(1), 2, 10)], after_ts=BEGIN_TS, until_ts=ts(9)))
     assert source.asked == [None]
 
 
 async def test_new_schema_version_is_asked_for_once_and_its_job_learned() -> None:
     """The published job of an early DDL (X-08): the row comes first."""
     source = StubSource(CREATED, [ADD_B])
-    keeper = await keeper_of(source)
+    provider = await provider_of(source)
     batch = read_batch([row(ts(1), 9, 10)], after_ts=BEGIN_TS, until_ts=ts(9))
-    await keeper.prepare(batch)
-    await keeper.prepare(batch)
+    await provider.prepare(batch)
+    await provider.prepare(batch)
     assert len(source.asked) == 2
-    kinds = [type(step) for step in walk(batch, keeper.schema)]
+    kinds = [type(step) for step in walk(batch, provider.schema)]
     assert kinds == [Ddl, Rows]
 
 
 async def test_version_of_running_job_is_settled_without_ddl() -> None:
     source = StubSource(CREATED)
-    keeper = await keeper_of(source)
+    provider = await provider_of(source)
     batch = read_batch([row(ts(1), 7, 10)], after_ts=BEGIN_TS, until_ts=ts(9))
-    await keeper.prepare(batch)
-    assert [type(step) for step in walk(batch, keeper.schema)] == [Rows]
-    await keeper.settle(7)
+    await provider.prepare(batch)
+    assert [type(step) for step in walk(batch, provider.schema)] == [Rows]
+    await provider.settle(7)
     assert len(source.asked) == 2
-    await keeper.settle(8)
+    await provider.settle(8)
     assert len(source.asked) == 3
-    assert belongs(keeper.schema.view(), 8)
+    assert belongs(provider.schema.view(), 8)
 
 
 async def test_ddl_job_that_appears_late_is_asked_for_by_id() -> None:
     source = StubSource(CREATED, [], [], [ADD_B], complete=False)
-    keeper = await keeper_of(source)
+    provider = await provider_of(source)
     batch = read_batch([row(ts(1), 2, 10), ddl(ts(2), 9, "x")], after_ts=BEGIN_TS, until_ts=ts(9))
-    await keeper.prepare(batch)
+    await provider.prepare(batch)
     assert source.asked == [None, None, 9]
     with pytest.raises(JobUnknown) as caught:
-        list(walk(batch, keeper.schema))
-    assert await keeper.missing(caught.value)
-    first = next(iter(walk(batch.after(caught.value.final_ts), keeper.schema)))
+        list(walk(batch, provider.schema))
+    assert await provider.missing(caught.value)
+    first = next(iter(walk(batch.after(caught.value.final_ts), provider.schema)))
     assert isinstance(first, Ddl)
 
 
 async def test_job_in_no_source_is_error_if_sources_are_complete() -> None:
     error = JobUnknown(job_id=9, version=None, commit_ts=5, final_ts=4)
-    assert not await (await keeper_of(StubSource(CREATED, complete=False))).missing(error)
+    assert not await (await provider_of(StubSource(CREATED, complete=False))).missing(error)
     with pytest.raises(
         JobMissing, match=r"DDL job 9 \(binlog of commit_ts 5\) is in none of the DDL history sources: a stub"
     ):
-        await (await keeper_of(StubSource(CREATED))).missing(error)
+        await (await provider_of(StubSource(CREATED))).missing(error)
     with pytest.raises(JobMissing, match="no source is configured"):
-        await (await keeper_of()).missing(error)
+        await (await provider_of()).missing(error)
 
 
 async def test_provider_is_incomplete_with_one_incomplete_source() -> None:
-    assert (await keeper_of(StubSource(CREATED))).complete
-    assert not (await keeper_of(StubSource(CREATED), StubSource([], complete=False))).complete
+    assert (await provider_of(StubSource(CREATED))).complete
+    assert not (await provider_of(StubSource(CREATED), StubSource([], complete=False))).complete
 
 
 UNKNOWN_B = UnknownColumn(table_id=10, column_id=2, schema_version=8, commit_ts=5)
@@ -140,19 +140,19 @@ async def test_unknown_column_is_skipped_unless_its_job_has_just_finished(
 ) -> None:
     source = StubSource(CREATED, complete=False)
     source.shown = shown
-    keeper = await keeper_of(source)
-    assert not keeper.schema.view().skips_column(10, 2, 8)
-    assert await keeper.resolve_column(UNKNOWN_B) is decided
-    assert keeper.schema.view().skips_column(10, 2, 8) is decided
-    assert not keeper.schema.view().skips_column(10, 2, 9)
+    provider = await provider_of(source)
+    assert not provider.schema.view().skips_column(10, 2, 8)
+    assert await provider.resolve_column(UNKNOWN_B) is decided
+    assert provider.schema.view().skips_column(10, 2, 8) is decided
+    assert not provider.schema.view().skips_column(10, 2, 9)
 
 
 async def test_unknown_column_is_resolved_by_its_job() -> None:
     source = StubSource(CREATED, [ADD_B], complete=False)
     source.shown = table(10, "t", ["a", "b"])
-    keeper = await keeper_of(source)
-    assert await keeper.resolve_column(UNKNOWN_B)
-    assert keeper.schema.job(9) is ADD_B
+    provider = await provider_of(source)
+    assert await provider.resolve_column(UNKNOWN_B)
+    assert provider.schema.job(9) is ADD_B
 
 
 class AwaySource(StubSource):
@@ -168,17 +168,17 @@ class AwaySource(StubSource):
 
 async def test_unavailable_source_makes_batch_wait() -> None:
     source = AwaySource(CREATED, [ADD_B], complete=False)
-    keeper = await keeper_of(source)
+    provider = await provider_of(source)
     batch = read_batch([row(ts(1), 9, 10)], after_ts=BEGIN_TS, until_ts=ts(9))
-    await keeper.prepare(batch)
-    assert not await keeper.settle(9)
+    await provider.prepare(batch)
+    assert not await provider.settle(9)
     with pytest.raises(JobUnknown) as caught:
-        list(walk(batch, keeper.schema))
-    assert not await keeper.missing(caught.value)
-    assert not await keeper.resolve_column(UNKNOWN_B)
+        list(walk(batch, provider.schema))
+    assert not await provider.missing(caught.value)
+    assert not await provider.resolve_column(UNKNOWN_B)
     source.back = True
-    assert await keeper.missing(caught.value)
-    assert [type(step) for step in walk(batch, keeper.schema)] == [Ddl, Rows]
+    assert await provider.missing(caught.value)
+    assert [type(step) for step in walk(batch, provider.schema)] == [Ddl, Rows]
 
 
 async def test_published_jobs_in_etcd_are_read_and_invalid_ones_refused() -> None:
@@ -214,10 +214,10 @@ async def test_column_of_pending_known_job_is_skipped_before_its_version() -> No
     """A drainer that is behind: upstream shows the column as public, to rows before the job's version it was not."""
     source = StubSource([*CREATED, ADD_B], complete=False)
     source.shown = table(10, "t", ["a", "b"])
-    keeper = await keeper_of(source)
-    assert await keeper.resolve_column(UNKNOWN_B)
-    assert keeper.schema.view().skips_column(10, 2, 8)
-    assert not keeper.schema.view().skips_column(10, 2, 9)
+    provider = await provider_of(source)
+    assert await provider.resolve_column(UNKNOWN_B)
+    assert provider.schema.view().skips_column(10, 2, 8)
+    assert not provider.schema.view().skips_column(10, 2, 9)
 
 
 def several(*parts: tuple[ActionType, int]) -> Job:
@@ -242,10 +242,10 @@ ADD, DROP, MODIFY = ActionType.ADD_COLUMN, ActionType.DROP_COLUMN, ActionType.MO
 async def test_multi_schema_change_runs_at_version_of_its_added_column(
     parts: list[tuple[ActionType, int]], runs_before_a_row_of: int
 ) -> None:
-    keeper = await keeper_of(StubSource([*CREATED, several(*parts)], complete=False))
+    provider = await provider_of(StubSource([*CREATED, several(*parts)], complete=False))
     for version in range(3, 10):
-        assert belongs(keeper.schema.view(), version) is (version < runs_before_a_row_of)
-    assert keeper.schema.applied_version == runs_before_a_row_of - 1
+        assert belongs(provider.schema.view(), version) is (version < runs_before_a_row_of)
+    assert provider.schema.applied_version == runs_before_a_row_of - 1
 
 
 @pytest.mark.parametrize(
@@ -260,11 +260,11 @@ async def test_added_column_without_noted_version_runs_before_its_first_row(
     shows then."""
     source = StubSource([*CREATED, several(*parts)], complete=False)
     source.shown = table(10, "t", ["a", "b"])
-    keeper = await keeper_of(source)
-    assert [belongs(keeper.schema.view(), version) for version in (5, 6)] == [True, False]
-    assert await keeper.resolve_column(UnknownColumn(table_id=10, column_id=2, schema_version=5, commit_ts=ts(1)))
+    provider = await provider_of(source)
+    assert [belongs(provider.schema.view(), version) for version in (5, 6)] == [True, False]
+    assert await provider.resolve_column(UnknownColumn(table_id=10, column_id=2, schema_version=5, commit_ts=ts(1)))
     batch = read_batch([row(ts(1), 5, 10), ddl(ts(2), 9, "x")], after_ts=BEGIN_TS, until_ts=ts(2))
-    assert [type(step) for step in walk(batch, keeper.schema)] == steps
+    assert [type(step) for step in walk(batch, provider.schema)] == steps
 
 
 T = table(10, "t", ["a"])
@@ -289,21 +289,21 @@ async def test_rows_of_unverified_table_wait_where_table_differs_from_its_last_j
     """Where it looks otherwise now than after its newest known job, the rows wait for the job that is running."""
     source = StubSource(CREATED, complete=False)
     source.shown = shown
-    keeper = await keeper_of(source)
-    keeper.schema.settle(8)
-    assert [keeper.schema.view().must_verify(10, version) for version in (2, 3, 8)] == [True, True, True]
-    assert await keeper.verify(UNVERIFIED) is decided
-    assert [keeper.schema.view().must_verify(10, version) for version in (8, 9)] == [not decided, True]
+    provider = await provider_of(source)
+    provider.schema.settle(8)
+    assert [provider.schema.view().must_verify(10, version) for version in (2, 3, 8)] == [True, True, True]
+    assert await provider.verify(UNVERIFIED) is decided
+    assert [provider.schema.view().must_verify(10, version) for version in (8, 9)] == [not decided, True]
 
 
 async def test_unverified_rows_are_verified_by_their_new_job() -> None:
     source = StubSource(CREATED, [ADD_B], complete=False)
     source.shown = table(10, "t", ["a!2"])
-    keeper = await keeper_of(source)
-    assert await keeper.verify(UNVERIFIED)
-    assert keeper.schema.job(9) is ADD_B and keeper.schema.view().must_verify(10, 8)
-    assert not await keeper.verify(UNVERIFIED)
-    complete = await keeper_of(StubSource(CREATED))
+    provider = await provider_of(source)
+    assert await provider.verify(UNVERIFIED)
+    assert provider.schema.job(9) is ADD_B and provider.schema.view().must_verify(10, 8)
+    assert not await provider.verify(UNVERIFIED)
+    complete = await provider_of(StubSource(CREATED))
     assert not complete.schema.view().must_verify(10, 99)
 
 
@@ -327,7 +327,7 @@ async def test_invalid_table_answer_stops_no_rows_and_unavailable_one_makes_them
             raise self.error
 
     source = Mute(CREATED, complete=False)
-    keeper = await keeper_of(source)
-    assert await keeper.verify(UNVERIFIED)
+    provider = await provider_of(source)
+    assert await provider.verify(UNVERIFIED)
     source.error = HistoryUnavailable("http://tidb/schema", "no answer")
-    assert not await keeper.verify(UNVERIFIED)
+    assert not await provider.verify(UNVERIFIED)

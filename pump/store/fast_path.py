@@ -1,8 +1,8 @@
-"""Fast path for usual binlogs: binlogs of rows in the shape that TiDB writes, converted in one pass.
+"""Fast path for binlogs of rows in the shape that TiDB writes: they are converted in one pass.
 
 The pass converts the bytes of a group of binlogs to log records and index entries, without an object for each binlog.
 The rules are those of binlog.envelope, pump.store.matcher and pump.store.write_path, repeated here for this one shape.
-If a binlog has any other shape, `scan_usual` returns None. A binlog whose ts is not new, and a commit without a waiting
+If a binlog has any other shape, `scan_fast` returns None. A binlog whose ts is not new, and a commit without a waiting
 prewrite, are judged by the matcher.
 """
 
@@ -19,7 +19,7 @@ from google_crc32c import value as crc32c
 from pump.index.keys import COMPLETE, FLAG_DDL, OUTCOME, TS, pack_complete
 from pump.index.leveldb import Batch
 from pump.log.record import HEADER_BYTES, RECORD_MAGIC, Pointer, pack_header, pack_pointer
-from pump.store.matcher import WRITE_PENDING, WRITE_SETTLED, Matcher, Place, Prewrite, Verdict, Written, enter
+from pump.store.matcher import WRITE_PENDING, WRITE_SETTLED, Matcher, Prewrite, Result, WriteOffset, Written, enter
 
 _HEADS_KEPT = 1 << 12
 _TAG_KEY, _TAG_VALUE = 0x22, 0x2A
@@ -42,8 +42,8 @@ class _High(dict[bytes, int]):
         if not 0 < five[4] < 128 or any(byte < 128 for byte in five[:4]):
             raise KeyError(five)
         value = 0
-        for place, byte in enumerate(five):
-            value |= (byte & 0x7F) << 28 + 7 * place
+        for write_offset, byte in enumerate(five):
+            value |= (byte & 0x7F) << 28 + 7 * write_offset
         if len(self) >= _HEADS_KEPT:
             self.clear()
         self[five] = value
@@ -53,9 +53,10 @@ class _High(dict[bytes, int]):
 _high = _High()
 
 
-class Usual(NamedTuple):
-    """Scanned usual binlogs. `binlogs` is parallel to the payloads: (start_ts, commit_ts or 0 for a prewrite, offset
-    of the key's end, schema version). `largest_bytes` and `size`: bytes of the largest payload and of all payloads."""
+class FastBinlogs(NamedTuple):
+    """Scanned fast-path binlogs. `binlogs` is parallel to the payloads: (start_ts, commit_ts or 0 for a prewrite,
+    offset of the key's end, schema version). `largest_bytes` and `size`: bytes of the largest payload and of all
+    payloads."""
 
     binlogs: list[tuple[int, int, int, int]]
     largest_ts: int
@@ -63,7 +64,7 @@ class Usual(NamedTuple):
     size: int
 
 
-def scan_usual(payloads: Sequence[bytes]) -> Usual | None:
+def scan_fast(payloads: Sequence[bytes]) -> FastBinlogs | None:
     """Scan payloads. Return None if any of them is unusual or if `payloads` is empty."""
     binlogs: list[tuple[int, int, int, int]] = []
     add = binlogs.append
@@ -111,27 +112,32 @@ def scan_usual(payloads: Sequence[bytes]) -> Usual | None:
     except (TypeError, KeyError, IndexError, StructError):
         return None
     sizes = list(map(len, payloads))
-    return Usual(binlogs, largest, max(sizes), sum(sizes)) if binlogs else None
+    return FastBinlogs(binlogs, largest, max(sizes), sum(sizes)) if binlogs else None
 
 
-def usual_prewrites(usual: Usual, payloads: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
+def fast_prewrites(fast: FastBinlogs, payloads: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
     """Yield start_ts, size in bytes and prewrite_key of each prewrite."""
-    for payload, (start_ts, commit_ts, key_end, _) in zip(payloads, usual.binlogs, strict=True):
+    for payload, (start_ts, commit_ts, key_end, _) in zip(payloads, fast.binlogs, strict=True):
         if not commit_ts:
             yield start_ts, len(payload), payload[16:key_end]
 
 
-def enter_usual(
-    usual: Usual, payloads: Sequence[bytes], matcher: Matcher, batch: Batch, parts: list[bytes], place: Place
+def enter_fast(
+    fast: FastBinlogs,
+    payloads: Sequence[bytes],
+    matcher: Matcher,
+    batch: Batch,
+    parts: list[bytes],
+    write_offset: WriteOffset,
 ) -> Written:
-    """Do for usual binlogs what pump.store.matcher.enter does for any."""
+    """Do for fast-path binlogs what pump.store.matcher.enter does for any."""
     unmatched, outcomes, used, is_new = matcher.unmatched, matcher.outcomes, matcher.used, matcher.is_new
     prewrites, note, put, key = matcher.prewrites, matcher.note, batch.put, _KEY.pack
     visible: list[int] = []
-    others: dict[int, Verdict] = {}
-    fid, at = place.fid, place.at
+    others: dict[int, Result] = {}
+    fid, at = write_offset.fid, write_offset.at
     for number, (payload, (start_ts, commit_ts, key_end, version)) in enumerate(
-        zip(payloads, usual.binlogs, strict=True)
+        zip(payloads, fast.binlogs, strict=True)
     ):
         length = len(payload)
         if not commit_ts and is_new(start_ts):
@@ -162,36 +168,36 @@ def enter_usual(
             note(commit_ts)
             visible.append(commit_ts)
         else:
-            place.at = at
-            others[number] = _judged(payload, matcher, batch, parts, place, visible)
-            at = place.at
+            write_offset.at = at
+            others[number] = _judged(payload, matcher, batch, parts, write_offset, visible)
+            at = write_offset.at
             continue
         parts.append(pack_header(RECORD_MAGIC, length, crc32c(payload)))
         parts.append(payload)
         at += HEADER_BYTES + length
-    place.at = at
-    accepted = _accepted(usual, others) if others else usual.largest_ts
+    write_offset.at = at
+    accepted = _accepted(fast, others) if others else fast.largest_ts
     matcher.grow(accepted)
-    place.max_ts = max(place.max_ts, accepted)
-    return Written(_verdicts(usual, others) if others else (), visible)
+    write_offset.max_ts = max(write_offset.max_ts, accepted)
+    return Written(_results(fast, others) if others else (), visible)
 
 
-def _accepted(usual: Usual, others: dict[int, Verdict]) -> int:
+def _accepted(fast: FastBinlogs, others: dict[int, Result]) -> int:
     """Return the largest ts of the binlogs that the matcher did not judge. The matcher has counted the others."""
-    return max((max(each[:2]) for number, each in enumerate(usual.binlogs) if number not in others), default=0)
+    return max((max(each[:2]) for number, each in enumerate(fast.binlogs) if number not in others), default=0)
 
 
 def _judged(
-    payload: bytes, matcher: Matcher, batch: Batch, parts: list[bytes], place: Place, visible: list[int]
-) -> Verdict:
-    written = enter((scan(payload),), (payload,), matcher, batch, parts, place)
+    payload: bytes, matcher: Matcher, batch: Batch, parts: list[bytes], write_offset: WriteOffset, visible: list[int]
+) -> Result:
+    written = enter((scan(payload),), (payload,), matcher, batch, parts, write_offset)
     visible += written.visible
-    return written.verdicts[0]
+    return written.results[0]
 
 
-def _verdicts(usual: Usual, others: dict[int, Verdict]) -> list[Verdict]:
-    """Return one verdict for each binlog. `others`: the matcher's verdicts, by position."""
-    found = [WRITE_SETTLED if binlog[1] else WRITE_PENDING for binlog in usual.binlogs]
-    for place, verdict in others.items():
-        found[place] = verdict
+def _results(fast: FastBinlogs, others: dict[int, Result]) -> list[Result]:
+    """Return one result for each binlog. `others`: the matcher's results, by position."""
+    found = [WRITE_SETTLED if binlog[1] else WRITE_PENDING for binlog in fast.binlogs]
+    for write_offset, result in others.items():
+        found[write_offset] = result
     return found

@@ -10,7 +10,7 @@ from binlog.http2 import frames
 from binlog.http2.connection import Connection
 from binlog.http2.events import Data, Failed, Request, Reset
 from binlog.http2.frames import Code
-from binlog.http2.limits import Limits
+from binlog.http2.limits import ConnectionLimits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,9 +20,11 @@ CALL = (*REQUEST, ("grpc-timeout", "15S"))
 HEAD, ANSWER, TRAILERS = b"\x88", b"\0\0\0\0\x03abc", b"\x00\x01a\x01b"
 
 
-def talk(*said: bytes, brief: bool = True, limits: Limits | None = None) -> tuple[Connection, list[Any]]:
+def talk(
+    *said: bytes, single_frame: bool = True, limits: ConnectionLimits | None = None
+) -> tuple[Connection, list[Any]]:
     """A connection that has seen one call, and its events since."""
-    connection = Connection(limits, varying=b"grpc-timeout", brief=brief)
+    connection = Connection(limits, varying=b"grpc-timeout", single_frame=single_frame)
     connection.receive(GREETING + headers(1, CALL) + data(1, b"x", end=True), 1.0)
     connection.answer((1,), HEAD, ANSWER, TRAILERS)
     connection.finished(1)
@@ -64,7 +66,7 @@ def test_single_frame_call_is_one_event_and_answered_as_general_call() -> None:
     assert connection.under_way == 2
     assert connection.answer((3, 5), HEAD, ANSWER, TRAILERS) == 2
     assert connection.under_way == 0
-    other, _ = talk(call(3) + call(5, b"other"), brief=False)
+    other, _ = talk(call(3) + call(5, b"other"), single_frame=False)
     for stream_id in (3, 5):
         other.send_answer(stream_id, HEAD, ANSWER, TRAILERS)
     assert sent(connection) == sent(other) != b""
@@ -110,7 +112,7 @@ def test_single_frame_call_with_missing_data_is_opened_as_general_call() -> None
 
 def test_single_frame_call_can_continue_as_general_call() -> None:
     connection, _ = talk(call(3))
-    announced, window = Limits().connection_window_bytes, connection._window
+    announced, window = ConnectionLimits().connection_window_bytes, connection._window
     connection.generally(3, 4)
     assert window.left + window.credit == announced - 4, "as much as the peer may send, now or soon"
     connection.credit(3, 4)
@@ -122,7 +124,7 @@ def test_single_frame_call_can_continue_as_general_call() -> None:
 
 
 def test_single_frame_calls_return_received_bytes_to_window() -> None:
-    limits = Limits()
+    limits = ConnectionLimits()
     connection, _ = talk(limits=limits)
     granted, body = 0, bytes(frames.FRAME_SIZE_MIN)
     for stream_id in range(3, 3 + 2 * 3000, 2):
@@ -138,7 +140,7 @@ def test_single_frame_calls_return_received_bytes_to_window() -> None:
 
 
 def test_single_frame_calls_respect_stream_limit_and_draining() -> None:
-    limits = Limits(streams_max=3)
+    limits = ConnectionLimits(streams_max=3)
     connection, events = talk(*(call(number) for number in (3, 5)), headers(7, CALL), call(9), limits=limits)
     assert [event[0] for event in events if type(event) is tuple] == [3, 5]
     assert [each.stream_id for each in parse(sent(connection)) if each.kind == frames.RST_STREAM] == [9]
@@ -148,15 +150,25 @@ def test_single_frame_calls_respect_stream_limit_and_draining() -> None:
     assert [each.stream_id for each in parse(sent(connection)) if each.kind == frames.RST_STREAM] == [11]
 
 
-@pytest.mark.parametrize("brief", [True, False])
-def test_a_call_above_a_window_is_refused(brief: bool) -> None:
+@pytest.mark.parametrize("single_frame", [True, False])
+def test_a_call_above_a_window_is_refused(single_frame: bool) -> None:
     """The connection's, which bytes fill that nobody has taken, and the stream's."""
     filled = headers(3, CALL) + data(3, bytes(16384)) * 3 + data(3, bytes(10_000))
     for size, received, failed in ((6000, [(bytes(6000), True)], None), (7000, [], [Code.FLOW_CONTROL_ERROR])):
-        _, events = talk(filled, call(5, bytes(size)), brief=brief, limits=Limits(connection_window_bytes=1 << 16))
+        _, events = talk(
+            filled,
+            call(5, bytes(size)),
+            single_frame=single_frame,
+            limits=ConnectionLimits(connection_window_bytes=1 << 16),
+        )
         found = meaning(events)
         assert (found.get(5, [])[1:], found.get(0)) == (received, failed)
-    _, events = talk(call(5, bytes(100)), call(7, bytes(101)), brief=brief, limits=Limits(stream_window_bytes=100))
+    _, events = talk(
+        call(5, bytes(100)),
+        call(7, bytes(101)),
+        single_frame=single_frame,
+        limits=ConnectionLimits(stream_window_bytes=100),
+    )
     assert (meaning(events)[5][1:], meaning(events)[7][1:]) == ([(bytes(100), True)], [Code.FLOW_CONTROL_ERROR])
 
 
@@ -201,7 +213,10 @@ def test_single_frame_calls_have_same_events_and_output_as_general_calls(
     """Whatever is sent, in whatever pieces, and whenever some of it is answered."""
     said = b"".join(pieces)
     places = sorted({0, len(said), *(cut for cut in cuts if cut < len(said))})
-    both = [talk(brief=brief, limits=Limits(streams_max=streams_max))[0] for brief in (True, False)]
+    both = [
+        talk(single_frame=single_frame, limits=ConnectionLimits(streams_max=streams_max))[0]
+        for single_frame in (True, False)
+    ]
     found: list[list[Any]] = [[], []]
     for begin, end in pairwise(places):
         for connection, events in zip(both, found, strict=True):
@@ -210,12 +225,12 @@ def test_single_frame_calls_have_same_events_and_output_as_general_calls(
         for connection in both:
             connection.answer(whole, HEAD, ANSWER, TRAILERS)
     found[0] += both[0].open_fresh()
-    brief, general = map(meaning, found)
+    single_frame, general = map(meaning, found)
     if 0 in general:  # nobody hears of a call of which only the head had come when its connection failed
-        general = {number: told for number, told in general.items() if number in brief or len(told) > 1}
+        general = {number: told for number, told in general.items() if number in single_frame or len(told) > 1}
     else:
         assert both[0].under_way == both[1].under_way
-    assert brief == general
+    assert single_frame == general
     shown = [[(each.kind, each.stream_id, each.payload) for each in parse(sent(each))] for each in both]
     assert sorted(shown[0]) == sorted(shown[1])
 

@@ -1,4 +1,4 @@
-"""Requests of two frames: a cached header block, and all of the data. Most calls have this form.
+"""Single-frame requests: a cached header block, and all of the data in one frame. Most calls have this form.
 
 They need no `Stream` object: until anything other than an answer concerns such a request, it is only an entry in a
 table. A peer's frames are checked by the same rules as elsewhere. Frames of any other form are handled by the general
@@ -10,19 +10,19 @@ from __future__ import annotations
 from binlog.http2 import frames
 from binlog.http2.events import Event
 from binlog.http2.headers import HeaderDecoder
-from binlog.http2.limits import Budget, Limits
+from binlog.http2.limits import Budget, ConnectionLimits
 from binlog.http2.receive_window import ReceiveWindow
 from binlog.http2.streams import Streams
 
 _HEADERS, _END_HEADERS, _END_STREAM = frames.HEADERS, frames.END_HEADERS, frames.END_STREAM
 
 
-class BriefRequests:
+class SingleFrameRequests:
     """Receives the two frames of such requests. See `Streams.fresh` and `Streams.whole`."""
 
     def __init__(
         self,
-        limits: Limits,
+        limits: ConnectionLimits,
         decoder: HeaderDecoder,
         streams: Streams,
         window: ReceiveWindow,

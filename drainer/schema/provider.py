@@ -24,7 +24,7 @@ from drainer.schema.errors import (
 from drainer.schema.history.base import JobHistory, JobSource
 from drainer.schema.job_policy import Policy
 from drainer.schema.state import Schema
-from drainer.schema.unknown_column import Verdict, unknown_column, unknown_until
+from drainer.schema.unknown_column import ColumnResult, unknown_column, unknown_until
 
 # Detects a running DDL that the job history does not show yet. Pure.
 #
@@ -73,7 +73,7 @@ class Known:
     first_ts: int
 
 
-class SchemaKeeper:
+class SchemaProvider:
     """Opens a schema at a destination's position and reads the sources again whenever a batch needs newer jobs.
 
     Per batch: `prepare(batch)`, then segment it. Segmenting raises JobUnknown only when `prepare` did not find the job:
@@ -192,10 +192,10 @@ class SchemaKeeper:
             return False
         schema = self.schema
         job = schema.job_that_publishes(error.table_id, error.column_id)
-        verdict = unknown_until(job) if job else unknown_column(fresh, error.column_id)
-        if verdict is Verdict.WAIT:
+        result = unknown_until(job) if job else unknown_column(fresh, error.column_id)
+        if result is ColumnResult.WAIT:
             return False
-        if job is not None and verdict is Verdict.RUN_FIRST:
+        if job is not None and result is ColumnResult.RUN_FIRST:
             schema.bring_forward(job, error.schema_version)
             return True
         schema.skip_column(error.table_id, error.column_id, error.schema_version)

@@ -2,7 +2,7 @@
 
 The binlog keeps its commit_ts and still counts, so that existing plans of the range stay valid (correctness rule 22:
 planned binlogs are pulled); other pumps do not take it as evidence that its transaction was committed. A readable
-binlog is not passed over.
+binlog is not skipped.
 """
 
 from __future__ import annotations
@@ -14,25 +14,27 @@ from binlog.runtime.log import get_logger
 from binlog.runtime.metrics import counter
 
 from pump.errors import DamagedRecord, NoSuchBinlog, NotDamaged
-from pump.index.keys import FLAG_DDL, FLAG_FAKE, FLAG_PASSED, Complete
+from pump.index.keys import FLAG_DDL, FLAG_FAKE, FLAG_SKIPPED, Complete
 from pump.index.leveldb import Index
 from pump.pull.ranges import Reader
 
-PASSED = counter("pump_passed_over_binlogs_count", "Damaged binlogs that were passed over on an operator's request")
+SKIPPED_BINLOGS = counter(
+    "pump_passed_over_binlogs_count", "Damaged binlogs that were skipped on an operator's request"
+)
 PART_BYTES = 1 << 20
 
-_log = get_logger("pump.pull.pass_over")
+_log = get_logger("pump.pull.skip")
 
 
-class Passed(NamedTuple):
-    """A binlog passed over. `why`: the error of reading it; "" if it had been passed over before."""
+class Skipped(NamedTuple):
+    """A binlog skipped. `why`: the error of reading it; "" if it had been skipped before."""
 
     start_ts: int
     ddl_job_id: int
     why: str
 
 
-def pass_over(index: Index, reader: Reader, commit_ts: int, *, dry_run: bool = False) -> Passed:
+def skip_binlog(index: Index, reader: Reader, commit_ts: int, *, dry_run: bool = False) -> Skipped:
     """Serve the binlog at `commit_ts` without its rows from now on; with `dry_run` only return what would be done.
 
     Raises NoSuchBinlog, NotDamaged if it is readable, PurgedPosition.
@@ -40,23 +42,23 @@ def pass_over(index: Index, reader: Reader, commit_ts: int, *, dry_run: bool = F
     complete = index.complete(commit_ts)
     if complete is None or complete.flags & FLAG_FAKE:
         raise NoSuchBinlog(f"no binlog of commit_ts {commit_ts} is served here")
-    if complete.flags & FLAG_PASSED:
-        return Passed(complete.start_ts, complete.ddl_job_id, "")
+    if complete.flags & FLAG_SKIPPED:
+        return Skipped(complete.start_ts, complete.ddl_job_id, "")
     why = _read_error(reader, commit_ts)
     if not dry_run:
         batch, raw = index.batch()
         batch.complete(commit_ts, without_rows(commit_ts, complete))
         index.write(raw)
-        PASSED.inc()
+        SKIPPED_BINLOGS.inc()
         _log.error(
-            "a damaged binlog is passed over on an operator's request; drainers that read it from this pump do not "
+            "a damaged binlog is skipped on an operator's request; drainers that read it from this pump do not "
             "get its rows",
             commit_ts=commit_ts,
             start_ts=complete.start_ts,
             ddl_job_id=complete.ddl_job_id,
             why=why,
         )
-    return Passed(complete.start_ts, complete.ddl_job_id, why)
+    return Skipped(complete.start_ts, complete.ddl_job_id, why)
 
 
 def without_rows(commit_ts: int, complete: Complete) -> Complete:
@@ -64,7 +66,7 @@ def without_rows(commit_ts: int, complete: Complete) -> Complete:
     payload = encode_binlog(
         tp=BinlogType.COMMIT, start_ts=complete.start_ts, commit_ts=commit_ts, ddl_job_id=complete.ddl_job_id
     )
-    flags = FLAG_PASSED | (complete.flags & FLAG_DDL)
+    flags = FLAG_SKIPPED | (complete.flags & FLAG_DDL)
     return complete._replace(length=0, tail_at=0, flags=flags, head=payload)
 
 
@@ -76,6 +78,6 @@ def _read_error(reader: Reader, commit_ts: int) -> str:
     except DamagedRecord as error:
         return str(error)
     raise NotDamaged(
-        f"the binlog of commit_ts {commit_ts} is readable and is not passed over. To skip a transaction that a "
+        f"the binlog of commit_ts {commit_ts} is readable and is not skipped. To skip a transaction that a "
         "destination refuses, use the drainer's ignore-txn-commit-ts"
     )

@@ -65,13 +65,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """For `-n auto`: one process more than cores, for a third of the tests' time is waiting for servers. A process with
+    """For `-n auto`: two processes for each core, for half of the tests' time is waiting for servers. A process with
     its servers takes 2 GiB at times."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     cores = len(os.sched_getaffinity(0))
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return cores + 1 if memory_bytes >= (cores + 1) * 2 << 30 else cores
+    return max(cores, min(2 * cores, memory_bytes // (2 << 30)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

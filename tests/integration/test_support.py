@@ -44,6 +44,7 @@ def test_free_port_returns_each_port_once_over_processes() -> None:
     assert max(ours | theirs) < int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
 
+@pytest.mark.slow
 def test_kafka_broker_keeps_transactions_after_sigkill(kafka: Broker) -> None:
     """Both kinds of reader see what they must, before and after."""
     topic = kafka.topic(2)

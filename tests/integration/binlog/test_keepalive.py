@@ -14,6 +14,7 @@ from tests.support.servers import Etcd, wait_until
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.slow
 async def test_keep_alive_thread_renews_lease_until_stopped(etcd: Etcd) -> None:
     client = connect_etcd([etcd.endpoint])
     began_s = boot_clock_s()

@@ -38,6 +38,7 @@ def failed(drainer: Server, code: int, *texts: str) -> None:
     assert all(part in last for part in texts), last
 
 
+@pytest.mark.slow
 def test_start_with_unreachable_master_fails_with_one_line(stubs: Stubs) -> None:
     stubs.add("a")
     stubs.resolve(END)

@@ -199,6 +199,7 @@ async def test_ddl_of_killed_writer_ends_as_published_job_says(cluster: Cluster,
     assert len(found) == committed
 
 
+@pytest.mark.slow
 async def test_a_busy_event_loop_keeps_its_lease(cluster: Cluster) -> None:
     """Blocked for twice as long as the lease lives, with a transaction between prewrite and commit."""
     async with await Service.connect(cluster.url, tso_source="own", lease_ttl_s=5) as service:

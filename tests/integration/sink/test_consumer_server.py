@@ -73,6 +73,7 @@ def test_consumer_into_server_gives_upstreams_tables(
     assert differences(mariadb, capture) == [], "nothing is applied twice"
 
 
+@pytest.mark.slow
 def test_consumer_killed_at_any_point_gives_upstreams_tables(mariadb: MariaDB, tmp_path: Path) -> None:
     mariadb.reset()
     capture = CaptureSet(GOLDEN / "keys")

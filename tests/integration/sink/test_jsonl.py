@@ -54,6 +54,7 @@ def life(directory: Path, crash: str = "") -> int:
     return children().start(jsonl_case.run, (directory, EDGES), scratch, crash).wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_json_lines_of_driver_killed_at_any_point_have_every_change_once(
     whole: Path, tmp_path: Path, point: str

@@ -76,6 +76,7 @@ def arrived(kafka: Broker, topic: str, whole: list[Partition]) -> None:
     assert {partition.resolved for partition in found} == {EDGES[-1]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_kafka_rows_of_process_killed_at_any_point_arrive_once(
     kafka: Broker, whole: list[Partition], tmp_path: Path, point: str
@@ -130,6 +131,7 @@ LEAST = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", LEAST)
 def test_at_least_once_repeats_no_row_after_resolved_event(
     kafka: Broker, whole: list[Partition], tmp_path: Path, point: str
@@ -145,6 +147,7 @@ def test_at_least_once_repeats_no_row_after_resolved_event(
         assert found.resolved == EDGES[-1]
 
 
+@pytest.mark.slow
 def test_drainer_continues_in_topic_of_ticdc_changefeed(kafka: Broker, whole: list[Partition]) -> None:
     """docs/migration.md: at the changefeed's checkpoint, above which a TiCDC has written some rows and no resolved
     event. They come again, each in its partition, and what was resolved does not."""

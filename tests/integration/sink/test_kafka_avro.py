@@ -56,6 +56,7 @@ def rows_of(broker: Broker, topic: str, decoder: Any) -> list[RowEvent]:
     return [event for event in events if isinstance(event, RowEvent)]
 
 
+@pytest.mark.slow
 def test_avro_rows_arrive_under_registered_schemas(kafka: Broker, any_change: SchemaRegistryServer) -> None:
     """All that Open Protocol has; some ranges by the driver and some by slots. With the old row, so that deletes of
     tables without keys are there."""

@@ -43,6 +43,7 @@ def world(kafka: Broker) -> Iterator[World]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("exactly_once", "starts"), [(True, 3), (True, 0), (False, 0)])
 def test_recreated_control_topic_fences_former_driver(world: World, exactly_once: bool, starts: int) -> None:
     """Its claims have smaller offsets than those of the former one, or the same; the former driver goes on in
@@ -124,6 +125,7 @@ def test_open_range_is_finished_after_control_topic_got_more_partitions(world: W
     assert world.resolved() == {30}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exactly_once", [True, False])
 @pytest.mark.parametrize("point", ["sink.before_commit", "sink.after_commit"])
 def test_partition_count_event_reaches_every_partition_after_crash(
@@ -152,6 +154,7 @@ def test_partition_count_event_reaches_every_partition_after_crash(
     assert world.keys(repeats=not exactly_once) == sorted([*KEYS, 99])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["kafka.rows_sent", "kafka.slot_flushed"])
 def test_transaction_beyond_its_timeout_is_written_again(
     world: World, monkeypatch: pytest.MonkeyPatch, point: str
@@ -180,6 +183,7 @@ def test_transaction_beyond_its_timeout_is_written_again(
     assert world.resolved() == {30}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["kafka.rows_sent", "sink.before_commit", "kafka.slot_sent", "kafka.slot_flushed"])
 def test_rows_arrive_once_when_broker_is_paused(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     """It is stopped for longer than a call waits, and goes on."""

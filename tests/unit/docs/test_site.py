@@ -16,6 +16,8 @@ import yaml
 
 from tests.support.servers import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 class Page(html.parser.HTMLParser):
     """Links of a page, what it loads, and what can be linked to in it."""

@@ -162,6 +162,7 @@ def test_late_frames_on_forgotten_streams_reset_streams_only() -> None:
     assert failed(talk) is None
 
 
+@pytest.mark.slow
 def test_connection_memory_is_bounded_for_peer_that_never_ends_streams() -> None:
     """A peer that begins streams, sends what its windows allow, and never ends or reads anything."""
     limits = ConnectionLimits(streams_max=200, stream_window_bytes=1 << 16, connection_window_bytes=1 << 18)

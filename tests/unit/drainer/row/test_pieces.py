@@ -106,6 +106,7 @@ def test_pieces_of_randomly_damaged_transaction_raise_only_decode_error() -> Non
     survives(lambda data: list(pieces(memoryview(data), 50)), bytes(binlog(value)), rounds=2000)
 
 
+@pytest.mark.slow
 def test_memory_of_pieces_is_bounded_by_one_piece() -> None:
     """Of 32 MiB in pieces of 1 MiB."""
     view = binlog(build([(1, 0, n.to_bytes(200)) for n in range(160_000)]))

@@ -17,6 +17,7 @@ PART = matcher.RECENT_MAX // 2  # so many remember ts, two each, before the olde
 GROWTH_MAX = 0.02  # of a block for each transaction: an entry in any table would be one or more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fast", [True, False])
 async def test_store_memory_does_not_grow_with_stored_binlogs(tmp_path: Path, fast: bool) -> None:
     """Also of what is not the usual shape of TiDB's binlogs, which goes another way; pulled meanwhile."""

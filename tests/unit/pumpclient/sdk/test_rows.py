@@ -60,7 +60,7 @@ ROWS = st.fixed_dictionaries(
     {
         "id": st.integers(-(1 << 63), (1 << 63) - 1),
         "big": st.none() | st.integers(0, (1 << 64) - 1),
-        "price": st.none() | st.decimals(-99_999_999, 99_999_999, permits=2, allow_nan=False),
+        "price": st.none() | st.decimals(-99_999_999, 99_999_999, places=2, allow_nan=False),
         "at": st.none()
         | st.datetimes(datetime(1, 1, 1)).map(lambda d: d.replace(microsecond=d.microsecond // 1000 * 1000)),
         "took": st.none() | st.timedeltas(timedelta(hours=-800), timedelta(hours=800)),

@@ -145,7 +145,7 @@ def test_encoder_refuses_types_that_cannot_be_written() -> None:
         encoder(FieldType(Tp.VECTOR))
 
 
-@given(st.decimals(allow_nan=False, allow_infinity=False, permits=4, min_value=-99_999, max_value=99_999))
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-99_999, max_value=99_999))
 def test_decimals_keep_their_value(value: Decimal) -> None:
     kind = t.NumericType(9, 4)
     shown = to_text(encoder(kind)(value), kind)

@@ -111,6 +111,7 @@ def test_producer_setting_unknown_to_library_is_refused() -> None:
         Producer({"no-such.setting": "1"})
 
 
+@pytest.mark.slow
 def test_unreachable_broker_is_retried_until_deadline_or_stop() -> None:
     producer = Producer({"bootstrap.servers": "127.0.0.1:1"}, transactional_id="x")
     with pytest.raises(DestinationDown, match="init_transactions"):

@@ -14,7 +14,7 @@ from drainer.sink.mysql.rows import loader
 from drainer.sink.mysql.rows.loader import STATEMENTS_ONLY_S, Loader, leave_to_statements, may_load
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 
-TABLE = TableShape(1, "d", "t", ("id", "e"), (0,), "", (), (Match.PLAIN,) * 2, families=("int", "enum"))
+TABLE = TableShape(1, "d", "t", ("id", "e"), (0,), "", (), (Match.PLAIN,) * 2, type_classes=("int", "enum"))
 ROWS = [b"(1,1)", b"(2,0)"]
 SAVEPOINT, BACK = b"SAVEPOINT drainer_load", b"ROLLBACK TO SAVEPOINT drainer_load"
 Warned = tuple[str, int, str]

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 BEGIN = "import sys\nfrom drainer.spark.startup import late_pandas\nlate_pandas.install()\n"
 ARRAY = "import pyarrow as pa\npa.array([1, 2])\n"
 LOADED = "print('loaded' if 'pandas._libs' in sys.modules else 'not loaded')"

@@ -119,9 +119,12 @@ def _positional(program: Program[Model], word: str, given: Iterable[str]) -> str
 
 
 def closest(name: str, known: Sequence[str]) -> str:
-    """Return the known name that is closest to the given one, or an empty text."""
+    """Return the known name that is closest to the given one or the only one that begins with it, or an empty text."""
     last = {key.rpartition(".")[2]: key for key in known}
     wanted = name.replace("_", "-")
+    longer = [key for key in known if key.startswith(wanted)]
+    if len(longer) == 1:
+        return longer[0]
     for among in (known, list(last)):  # a similar full path is a better match than a similar last part
         close = difflib.get_close_matches(wanted, among, n=1, cutoff=0.75)
         if close:

@@ -181,6 +181,7 @@ def test_interrupt_ends_with_code_130_and_no_traceback(
         (main, [], "uri: it must be given"),
         (main, ["--nope", URI], "flag provided but not defined: -nope"),
         (main, [URI, "--orderd"], "flag provided but not defined: -orderd (did you mean -ordered?)"),
+        (main, [URI, "--dir", "x"], "flag provided but not defined: -dir (did you mean -directory?)"),
         (main, [URI, "--config", "check.toml"], "flag provided but not defined: -config"),
         (main, [URI, URI], f"'{URI}' is not a valid flag"),
         (main, [URI, "--topic"], "flag needs an argument: -topic"),

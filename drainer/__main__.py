@@ -11,7 +11,7 @@ from binlog.errors import BinlogError
 from binlog.runtime import log
 from binlog.runtime.config import ConfigError, load_or_exit
 
-from drainer.config import FLAGS, PROGRAM, Config
+from drainer.config import PROGRAM
 from drainer.original_settings import given_without_effect
 from drainer.service.early_start import run
 
@@ -19,9 +19,7 @@ _log = log.get_logger("drainer")
 
 
 def main() -> int:
-    config = load_or_exit(
-        Config, component="drainer", argv=sys.argv[1:], env_prefix="BINLOG_SERVER", flags=FLAGS, program=PROGRAM
-    )
+    config = load_or_exit(PROGRAM)
     try:
         log.setup(config.log_level, config.log_file)
         config.check()

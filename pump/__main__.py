@@ -12,8 +12,9 @@ import sys
 from binlog.runtime import grpc_environment as _before_grpc  # noqa: F401  # isort: skip
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import log
+from binlog.runtime.config import load_or_exit
 
-from pump.config import PumpConfig, load_config
+from pump.config import PROGRAM, PumpConfig
 from pump.process import Pump
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -68,7 +69,7 @@ async def _ended(signalled: asyncio.Event) -> bool:
 
 def main() -> None:
     """Run the console script."""
-    config = load_config(sys.argv[1:])
+    config = load_or_exit(PROGRAM)
     # Thousands of binlogs exist for a short time, none of them in a reference cycle. The default thresholds would
     # traverse them again and again, which takes a fifth of the time of a write.
     gc.freeze()

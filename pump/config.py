@@ -18,7 +18,6 @@ from binlog.runtime.config import (
     SecuritySection,
     UpstreamSection,
     default_host,
-    load_or_exit,
     split_host_port,
 )
 from pydantic import AfterValidator, AliasChoices, Field, field_validator, model_validator
@@ -216,52 +215,29 @@ class PumpConfig(UpstreamSection):
         return f"{host}:{wanted if port and wanted <= 65535 else 0}"
 
 
-_IGNORED = ("binlog-file-size", "enable-binlog-slice", "binlog-slice-size", "log-rotate")
-
 FLAGS: Sequence[Flag] = (
-    Flag("node-id"),
-    Flag("addr"),
-    Flag("advertise-addr"),
-    Flag("socket"),
-    Flag("status-addr"),
-    Flag("pd-urls"),
-    Flag("pd-addr"),
-    Flag("tso-source"),
-    Flag("data-dir"),
-    Flag("labels"),
-    Flag("heartbeat-interval"),
-    Flag("gc"),
+    *map(Flag, ("node-id", "addr", "advertise-addr", "socket", "status-addr", "pd-urls", "pd-addr", "tso-source")),
+    *map(Flag, ("data-dir", "labels", "heartbeat-interval", "gc", "log-file", "metrics-addr", "metrics-interval")),
+    *map(Flag, ("pending-query-after", "ts-ahead-max", "bound-ahead-max", "drain-wait", "enable-debug")),
+    *map(Flag, ("transaction-bytes-max", "in-flight-bytes-max", "max-message-size")),
     Flag("fake-binlog-interval", "gen-binlog-interval"),
-    Flag("pending-query-after"),
     Flag("pending-warn", "pending-query-after"),
-    Flag("ts-ahead-max"),
-    Flag("bound-ahead-max"),
-    Flag("drain-wait"),
     Flag("L", "log-level"),
-    Flag("log-file"),
-    Flag("metrics-addr"),
-    Flag("metrics-interval"),
-    Flag("enable-debug"),
-    Flag("transaction-bytes-max"),
-    Flag("in-flight-bytes-max"),
-    Flag("max-message-size"),
-    Flag("ssl-ca", "security.ssl-ca"),
-    Flag("ssl-cert", "security.ssl-cert"),
-    Flag("ssl-key", "security.ssl-key"),
-    *(Flag(name, ignored=True) for name in _IGNORED),
+    *(Flag(name, f"security.{name}") for name in ("ssl-ca", "ssl-cert", "ssl-key")),
+    *(Flag(name, ignored=True) for name in ("binlog-file-size", "enable-binlog-slice", "binlog-slice-size")),
+    Flag("log-rotate", ignored=True),
 )
 
 
 PROGRAM = Program(
-    "pump keeps the binlogs of a cluster: it syncs them to disk and serves them in the order of their commits.",
-    (
+    "pump",
+    PumpConfig,
+    FLAGS,
+    env_prefix="PUMP",
+    about="pump keeps the binlogs of a cluster: it syncs them to disk and serves them in the order of their commits.",
+    examples=(
         "pump -addr 10.0.0.1:8250 -pd-urls http://10.0.0.9:2379 -data-dir /var/lib/pump",
         "pump -config /etc/pump.toml -gc 3 -L debug",
         "PUMP_PD_URLS=http://10.0.0.9:2379 pump -data-dir /var/lib/pump",
     ),
 )
-
-
-def load_config(argv: Sequence[str]) -> PumpConfig:
-    """Load the configuration. Exit with a message for -h, -V and for any error (`K-03`)."""
-    return load_or_exit(PumpConfig, component="pump", argv=argv, env_prefix="PUMP", flags=FLAGS, program=PROGRAM)

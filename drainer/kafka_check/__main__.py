@@ -1,26 +1,23 @@
 """`kafka-check URI`: exit code 0 if every rule holds, 1 if one is broken, 2 if the topics could not be checked, which
-includes bad settings and a bad command line.
-
-kafka-check 'kafka://127.0.0.1:9092/shop?protocol=open-protocol' --ordered
-kafka-check 'kafka://127.0.0.1:9092/shop?protocol=avro&schema-registry=…' --topic '^shop_' --moves at-resolved
-kafka-check --directory DUMP 'kafka://unused/shop?protocol=canal-json'
-"""
+includes bad settings and a bad command line."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Annotated, Final
 
-from binlog.errors import BinlogError, ConfigError
+from binlog.errors import BinlogError
+from binlog.runtime.config import Program, flags_of, load_or_exit
+from pydantic import BeforeValidator, Field
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from drainer.kafka_check.checker import Checker, Moves, Promises
 from drainer.kafka_check.report import Report
-from drainer.kafka_reading.address import kafka_address
+from drainer.kafka_reading.address import TopicsSection, kafka_address
 from drainer.kafka_reading.decoding import MakeDecoder, decoders
 from drainer.kafka_reading.records import KafkaPartition, Record, TopicReader, partitions_in, records_in
 from drainer.protocol.encoder import DdlScope, Decoder
@@ -31,8 +28,68 @@ _SHOWN_AT_MOST = 20
 _INTERRUPTED = 130  # as shells have it
 
 
+def _setting(text: object) -> tuple[str, str]:
+    name, equals, value = str(text).partition("=")
+    if not equals or not name or not value:
+        raise ValueError(f"{text}: expected a name, = and a value")
+    return name, value
+
+
+def _key(text: object) -> tuple[tuple[str, str], tuple[str, ...]]:
+    name, columns = _setting(text)
+    schema, point, table = name.partition(".")
+    if not point:
+        raise ValueError(f"{name}: expected DB.TABLE")
+    return (schema, table), tuple(columns.split(","))
+
+
+class Arguments(TopicsSection):
+    """The command line."""
+
+    directory: Path | None = Field(None, description="read TOPIC-PARTITION.jsonl files, and ask no broker")
+    ordered: bool = Field(False, description="each partition is in commit order over all its rows, not of each alone")
+    moves: Moves = Field(
+        Moves.NEVER,
+        description="when a row may go to another partition: at-resolved for partition = conflict, always for ts",
+    )
+    allow_repeats: bool = Field(
+        False,
+        description="the producer writes at least once: repetitions are counted, and they must be in their partition "
+        "and below no resolved event",
+    )
+    live: bool = Field(False, description="topics are being written; what is newest may be missing")
+    topics_end: bool = Field(False, description="topics of dropped tables get no resolved events")
+    read_uncommitted: bool = Field(False, description="read what transactions did not commit, too")
+    key: tuple[Annotated[tuple[tuple[str, str], tuple[str, ...]], BeforeValidator(_key)], ...] = Field(
+        (), description="DB.TABLE=COLUMN,…: the key's columns of a table whose messages do not tell them"
+    )
+    client: tuple[Annotated[tuple[str, str], BeforeValidator(_setting)], ...] = Field(
+        (), description="NAME=VALUE: a setting of the client library"
+    )
+
+
+PROGRAM: Final = Program(
+    "kafka-check",
+    Arguments,
+    flags_of(Arguments),
+    words=("uri",),
+    about="Reads topics from their beginning to their end and proves the rules that consumers rely on.",
+    exit_codes={
+        0: "every rule holds",
+        1: "a rule is broken",
+        2: "the topics could not be checked, which includes bad settings and a bad command line",
+    },
+    examples=(
+        "kafka-check 'kafka://127.0.0.1:9092/shop?protocol=open-protocol' --ordered",
+        "kafka-check 'kafka://127.0.0.1:9092/shop?protocol=avro&schema-registry=…' --topic '^shop_' "
+        "--moves at-resolved",
+        "kafka-check --directory DUMP 'kafka://unused/shop?protocol=canal-json'",
+    ),
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+    arguments = load_or_exit(PROGRAM, argv)
     try:
         report = _checked(arguments)
     except BinlogError as error:
@@ -45,55 +102,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if report.is_good else 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="kafka-check",
-        description="Reads topics from their beginning to their end and proves the rules that consumers rely on.",
-        epilog="Exit code 0 if every rule holds, 1 if one is broken, 2 if the topics could not be checked, which "
-        "includes bad settings and a bad command line.",
-    )
-    parser.add_argument("uri", help="TiCDC's address of a topic: kafka://host:9092/topic?protocol=open-protocol")
-    parser.add_argument(
-        "--topic", action="append", help="a topic to read, or a regular expression that begins with ^; more than once; "
-        "without it, that of the address",
-    )  # fmt: skip
-    parser.add_argument("--directory", type=Path, help="read TOPIC-PARTITION.jsonl files, and ask no broker")
-    parser.add_argument(
-        "--ordered", action="store_true", help="each partition is in commit order over all its rows, not of each alone"
-    )
-    parser.add_argument(
-        "--moves", choices=[one.value for one in Moves], default=Moves.NEVER.value,
-        help="when a row may go to another partition: at-resolved for partition = conflict, always for ts",
-    )  # fmt: skip
-    parser.add_argument(
-        "--allow-repeats", action="store_true", help="the producer writes at least once: repetitions are counted, and "
-        "they must be in their partition and below no resolved event",
-    )  # fmt: skip
-    parser.add_argument("--live", action="store_true", help="topics are being written; what is newest may be missing")
-    parser.add_argument("--topics-end", action="store_true", help="topics of dropped tables get no resolved events")
-    parser.add_argument("--read-uncommitted", action="store_true", help="read what transactions did not commit, too")
-    parser.add_argument(
-        "--key", action="append", default=[], metavar="DB.TABLE=COLUMN,…",
-        help="the key's columns of a table whose messages do not tell them",
-    )  # fmt: skip
-    parser.add_argument(
-        "--client", action="append", default=[], metavar="NAME=VALUE", help="a setting of the client library"
-    )
-    return parser
-
-
-def _checked(arguments: argparse.Namespace) -> Report:
-    client = dict(_pair(one, "--client") for one in arguments.client)
-    address = kafka_address(arguments.uri, "kafka-check", client)
+def _checked(arguments: Arguments) -> Report:
+    address = kafka_address(arguments.uri, "kafka-check", dict(arguments.client))
     promises = Promises(
         ordered=arguments.ordered,
-        moves=Moves(arguments.moves),
+        moves=arguments.moves,
         repeats=arguments.allow_repeats,
         ddl_everywhere=make_encoder(address.options).ddl_scope is not DdlScope.FIRST_PARTITION,
         topics_end=arguments.topics_end,
         whole=not arguments.live,
     )
-    keys = {_table(name): tuple(columns.split(",")) for name, columns in (_pair(one, "--key") for one in arguments.key)}
+    keys = dict(arguments.key)
     if arguments.directory is not None:
         partitions: dict[str, int] = {}
         for topic_partition in partitions_in(arguments.directory):
@@ -141,20 +160,6 @@ def shown(report: Report) -> str:
     broken = ", ".join(f"{rule} {count:,}" for rule, count in sorted(report.broken.items()))
     lines.append(f"broken: {broken}" if broken else "every rule holds")
     return "\n".join(lines) + "\n"
-
-
-def _pair(text: str, option: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name or not value:
-        raise ConfigError(f"{option} {text}: expected a name, = and a value")
-    return name, value
-
-
-def _table(name: str) -> tuple[str, str]:
-    schema, point, table = name.partition(".")
-    if not point:
-        raise ConfigError(f"--key {name}: expected DB.TABLE")
-    return schema, table
 
 
 if __name__ == "__main__":

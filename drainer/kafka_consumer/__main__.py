@@ -1,29 +1,27 @@
 """`kafka-consumer URI --to sqlite:FILE`: applies topics from where the destination stands, until it is stopped.
 
-    kafka-consumer 'kafka://127.0.0.1:9092/shop?protocol=open-protocol' --to sqlite:shop.db
-    kafka-consumer 'kafka://127.0.0.1:9092/shop?protocol=simple' --topic '^shop_' --to sqlite:shop.db --once
-    kafka-consumer 'kafka://127.0.0.1:9092/shop?protocol=simple' --print
-
 Exit code 0 after a signal, or at the end of the topics with --once; 1 for bad settings, 2 for a failure
 or a bad command line.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import log
+from binlog.runtime.command_line import discard_stdout
+from binlog.runtime.config import Program, flags_of, load_or_exit
+from pydantic import Field, model_validator
 
 from drainer.kafka_consumer.destination import Destination, ReplayDestination, settings
 from drainer.kafka_consumer.run import Stop, consume, print_events
-from drainer.kafka_reading.address import kafka_address
+from drainer.kafka_reading.address import TopicsSection, kafka_address
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.sink.registry import replayer
@@ -34,8 +32,51 @@ _SERVERS: Final = ("mysql", "mariadb", "tidb")
 _FOR_SERVERS: Final = ("open", "canal", "simple")
 
 
+class Arguments(TopicsSection):
+    """The command line."""
+
+    to: str = Field(
+        "",
+        description="sqlite:FILE, or mysql://USER:PASSWORD@HOST:PORT (mariadb://, tidb://), without the password that "
+        "in MYSQL_PWD; the destination holds the position, too, a server under ?name=",
+    )
+    print: bool = Field(False, description="every event as a line of JSON, and apply nothing")
+    skip_handle_only: bool = Field(
+        False,
+        description="leave out rows whose messages have the handle key alone, with a warning for each, in place of "
+        "stopping",
+    )
+    once: bool = Field(False, description="stop at the end that the topics have")
+
+    @model_validator(mode="after")
+    def _check_destination(self) -> Self:
+        if bool(self.to) == self.print:
+            raise ValueError("either -to or -print must be given")
+        return self
+
+
+PROGRAM: Final = Program(
+    "kafka-consumer",
+    Arguments,
+    flags_of(Arguments),
+    words=("uri",),
+    about="Applies row changes and DDLs from Kafka to a database, exactly once, or prints them. It may be killed at "
+    "any time: the next run goes on where the destination stands.",
+    exit_codes={
+        0: "after a signal, or at the end of the topics with --once",
+        1: "bad settings",
+        2: "a failure or a bad command line",
+    },
+    examples=(
+        "kafka-consumer 'kafka://127.0.0.1:9092/shop?protocol=open-protocol' --to sqlite:shop.db",
+        "kafka-consumer 'kafka://127.0.0.1:9092/shop?protocol=simple' --topic '^shop_' --to sqlite:shop.db --once",
+        "kafka-consumer 'kafka://127.0.0.1:9092/shop?protocol=simple' --print",
+    ),
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+    arguments = load_or_exit(PROGRAM, argv)
     stop = Stop()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -57,41 +98,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _log.error("kafka-consumer failed", kind=type(error).__name__, error=str(error))
         return 1 if isinstance(error, ConfigError) else 2
     except BrokenPipeError:  # `kafka-consumer … --print | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
     return 0
 
 
 def _write(lines: str) -> None:
     sys.stdout.write(lines)
     sys.stdout.flush()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="kafka-consumer",
-        description="Applies row changes and DDLs from Kafka to a database, exactly once, or prints them.",
-        epilog="Exit code 0 after a signal, or at the end of the topics with --once; 1 for bad settings, 2 for a "
-        "failure or a bad command line. It may be killed at any time: the next run goes on where the "
-        "destination stands.",
-    )
-    parser.add_argument("uri", help="TiCDC's address of a topic: kafka://host:9092/topic?protocol=open-protocol")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--to",
-        help="sqlite:FILE, or mysql://USER:PASSWORD@HOST:PORT (mariadb://, tidb://), without the "
-        "password that in MYSQL_PWD; the destination holds the position, too, a server under ?name=",
-    )
-    what.add_argument("--print", action="store_true", help="every event as a line of JSON, and apply nothing")
-    parser.add_argument(
-        "--topic", action="append", help="a topic to read, or a regular expression that begins with ^; more than once; "
-        "without it, that of the address",
-    )  # fmt: skip
-    parser.add_argument(
-        "--skip-handle-only", action="store_true", help="leave out rows whose messages have the handle key alone, with "
-        "a warning for each, in place of stopping",
-    )  # fmt: skip
-    parser.add_argument("--once", action="store_true", help="stop at the end that the topics have")
-    return parser
 
 
 def _destination(text: str, options: ProtocolOptions) -> Destination:

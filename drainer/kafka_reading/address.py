@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Final, Literal, get_origin
 
 from binlog.errors import ConfigError
-from pydantic import ValidationError
+from binlog.runtime.fields import Section
+from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from drainer.protocol.option_texts import URI_NAMES, protocol_options
@@ -18,6 +19,16 @@ from drainer.sink.kafka.settings.original_settings import OriginalKafkaSection
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.settings.security import KafkaSecuritySection
 from drainer.sink.kafka.settings.sink_uri import parse_sink_uri
+
+
+class TopicsSection(Section):
+    """The topics that a program reads, as its command line gives them."""
+
+    uri: str = Field(description="TiCDC's address of a topic: kafka://host:9092/topic?protocol=open-protocol")
+    topic: tuple[str, ...] = Field(
+        (), description="a topic to read, or a regular expression that begins with ^; without it, that of the address"
+    )
+
 
 # What a URI has before its parameters.
 _BEFORE_PARAMETERS: Final = frozenset({"sink-uri", "topic"})

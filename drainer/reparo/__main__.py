@@ -9,11 +9,12 @@ from pathlib import Path
 
 from binlog.errors import BinlogError
 from binlog.runtime import log
+from binlog.runtime.command_line import discard_stdout
 from binlog.runtime.config import ConfigError, load_or_exit
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from drainer.reparo.config import FLAGS, PRINT, PROGRAM, ReparoConfig
+from drainer.reparo.config import PRINT, PROGRAM, ReparoConfig
 from drainer.reparo.replaying import Chosen, Counts, print_all, replay
 from drainer.reparo.stream import Advanced, FilePosition, Range, Stream
 from drainer.sink.registry import replayer
@@ -23,14 +24,7 @@ _INTERRUPTED = 130  # the exit code of shells for an interrupted command
 
 
 def main(argv: list[str] | None = None) -> int:
-    config = load_or_exit(
-        ReparoConfig,
-        component="reparo",
-        argv=sys.argv[1:] if argv is None else argv,
-        env_prefix="REPARO",
-        flags=FLAGS,
-        program=PROGRAM,
-    )
+    config = load_or_exit(PROGRAM, argv)
     try:
         log.setup(config.log_level, config.log_file)
         config.check()
@@ -47,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         _log.info("interrupted; into a database the next run goes on behind the last transaction that it committed")
         return _INTERRUPTED
     except BrokenPipeError:  # the reader of its output has closed it, as `head` does
-        sys.stderr.close()
+        discard_stdout()
         return 0
     _log.info("done", transactions=counts.transactions, rows=counts.rows, ddls=counts.ddls)
     return 0

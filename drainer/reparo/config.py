@@ -120,22 +120,16 @@ def _ts(name: str, text: str) -> int:
 
 
 FLAGS: Final = (
-    Flag("data-dir"),
-    Flag("start-datetime"),
-    Flag("stop-datetime"),
-    Flag("start-tso"),
-    Flag("stop-tso"),
-    Flag("dest-type"),
-    Flag("txn-batch"),
+    *map(Flag, ("data-dir", "start-datetime", "stop-datetime", "start-tso", "stop-tso", "dest-type", "txn-batch")),
+    *map(Flag, ("safe-mode", "name", "skip-damaged", "time-zone", "log-file")),
     Flag("c", "worker-count"),
-    Flag("safe-mode"),
-    Flag("name"),
-    Flag("skip-damaged"),
-    Flag("time-zone"),
-    Flag("log-file"),
     Flag("L", "log-level"),
 )
 PROGRAM: Final = Program(
+    "reparo",
+    ReparoConfig,
+    FLAGS,
+    env_prefix="REPARO",
     about="Prints the drainer's pb files, or applies them to a database in commit order, each transaction once.",
     examples=(
         "reparo -data-dir /var/lib/changes -start-datetime '2024-02-29 13:00:00'",

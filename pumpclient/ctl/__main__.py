@@ -1,20 +1,19 @@
-"""The program: `binlogctl -cmd pumps -pd-urls …`. For exit codes see exit_codes.py."""
+"""The program: `binlogctl -cmd pumps -pd-urls …`. For exit codes see errors.py."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 
 from binlog.errors import BinlogError, EtcdError
+from binlog.runtime.command_line import discard_stdout
+from binlog.runtime.config import load_or_exit
 from binlog.runtime.log import setup
-from binlog.runtime.version import version_text
 
 from pumpclient.ctl import bound, leave, meta, nodes, passing, password, settle
-from pumpclient.ctl.errors import Misused
-from pumpclient.ctl.exit_codes import code_of
-from pumpclient.ctl.options import DONE, USAGE, Options, UsageError, parse, usage
+from pumpclient.ctl.errors import DONE, Misused, code_of
+from pumpclient.ctl.options import PROGRAM, Options
 from pumpclient.ctl.output import Output, form_of, open_output
 from pumpclient.ctl.reaching import why_unreachable
 from pumpclient.ctl.session import CommandSession, open_session
@@ -82,20 +81,12 @@ def _exit_code(options: Options) -> int:
 
 
 def main(argv: list[str] | None = None) -> None:
+    options = load_or_exit(PROGRAM, argv)
     try:
-        options = parse(sys.argv[1:] if argv is None else argv)
-    except UsageError as error:
-        sys.stderr.write(f"binlogctl: {error}\nrun binlogctl -h for the flags\n")
-        raise SystemExit(USAGE) from None
-    try:
-        if options.help or options.version:
-            sys.stdout.write((usage() if options.help else version_text()) + "\n")
-            code = DONE
-        else:
-            code = _exit_code(options)
+        code = _exit_code(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the output has ended, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes stdout at exit
+    except BrokenPipeError:
+        discard_stdout()
         code = DONE
     raise SystemExit(code)
 

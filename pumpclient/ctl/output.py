@@ -140,7 +140,7 @@ class JsonOutput:
 
 
 def form_of(form: str) -> str:
-    """Return the format: `auto` becomes table at a terminal and log elsewhere; others (see options.FORMATS) are
+    """Return the format: `auto` becomes table at a terminal and log elsewhere; others (see options.Format) are
     unchanged.
     """
     if form == "auto":

@@ -15,7 +15,6 @@ from binlog.tidb.job import Job
 
 from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.errors import CommandError, Misused, NodeSilent
-from pumpclient.ctl.options import UsageError, seconds_of
 from pumpclient.ctl.output import Listing
 from pumpclient.ctl.session import CommandSession
 
@@ -69,10 +68,6 @@ async def settle_all(session: CommandSession, pumps: Sequence[NodeStatus]) -> No
     options = session.options
     if not options.rollback or options.commit_ts or options.start_ts:
         raise Misused("-all requires -rollback, and excludes -start-ts and -commit-ts")
-    try:
-        older_than_s = seconds_of(options.older_than)
-    except UsageError as error:
-        raise Misused(str(error)) from error
     silent: list[str] = []
     answers: list[tuple[NodeStatus, pb.InspectResp]] = []
     for status in pumps:
@@ -81,7 +76,7 @@ async def settle_all(session: CommandSession, pumps: Sequence[NodeStatus]) -> No
         except CommandError as error:
             session.out.problem("pump does not answer", node_id=status.node_id, error=str(error))
             silent.append(status.node_id)
-    decisions = await _decide(session, answers, older_than_s)
+    decisions = await _decide(session, answers)
     session.out.rows(_LISTING, [decision.facts() for decision in decisions])
     chosen = [decision for decision in decisions if not decision.left]
     if chosen and not options.dry_run:
@@ -94,9 +89,7 @@ async def settle_all(session: CommandSession, pumps: Sequence[NodeStatus]) -> No
         raise NodeSilent(f"no answer from {', '.join(silent)}")
 
 
-async def _decide(
-    session: CommandSession, answers: Sequence[tuple[NodeStatus, pb.InspectResp]], older_than_s: float
-) -> list[Decision]:
+async def _decide(session: CommandSession, answers: Sequence[tuple[NodeStatus, pb.InspectResp]]) -> list[Decision]:
     found = [(status, pending) for status, answer in answers for pending in answer.pending]
     living = await living_writers(session.etcd)
     published: Mapping[int, int] = {}
@@ -105,7 +98,7 @@ async def _decide(
         published = {job.id: job.finished_ts for job in jobs}
     decisions = []
     for status, pending in found:
-        if pending.age_ms < older_than_s * 1000:
+        if pending.age_ms < session.options.older_than * 1000:
             continue
         force = session.options.force
         left = "its writer is alive and may still commit it (-force)" if pending.writer in living and not force else ""

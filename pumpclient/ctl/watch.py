@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pumpclient.ctl.exit_codes import code_of
-from pumpclient.ctl.options import seconds_of
+from pumpclient.ctl.errors import code_of
 from pumpclient.ctl.output import JsonOutput, LogOutput, Output, TableOutput, form_of
 from pumpclient.ctl.session import CommandSession
 
@@ -27,7 +26,7 @@ Show = Callable[[str], None]
 
 async def watch(session: CommandSession, command: Command) -> None:
     """List every -interval until SIGINT or SIGTERM. An error in the first listing is raised; later errors are shown."""
-    interval_s = seconds_of(session.options.interval, "-interval")
+    interval_s = session.options.interval
     form = form_of(session.options.output)
     listed = False
     with _shown(form, interval_s) as show:

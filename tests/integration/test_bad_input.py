@@ -60,7 +60,10 @@ def busy() -> Iterator[str]:
         yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("program", ["pump", "drainer", "pumpclient.ctl"])
+@pytest.mark.parametrize(
+    "program",
+    ["pump", "drainer", "pumpclient.ctl", "drainer.reparo", "drainer.kafka_check", "drainer.kafka_consumer"],
+)
 def test_unknown_flag_is_refused_with_exit_code_2(program: str) -> None:
     refused(run(program, "-nope"), 2, "flag provided but not defined: -nope")
 

@@ -1,12 +1,12 @@
 """Configuration. Priority: flag, environment, TOML file, default (`K-01`). Any invalid setting gives one clear error.
 
-A program defines its settings as a model (a `Section`) and its flags; `load` reads them. Every error names its source:
-the flag, the variable, or the file and key. The original only logs most invalid variables; here they are errors.
+A program defines its settings as a model (a `Section`) and its flags, both in a `Program`; `load` reads them. Every
+error names its source: the flag, the variable, or the file and key. The original only logs most invalid variables; here
+they are errors.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sys
@@ -14,12 +14,22 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from binlog.errors import BinlogError, ConfigError
+from binlog.errors import ConfigError
+from binlog.runtime.command_line import (
+    InfoRequested,
+    Model,
+    Program,
+    UsageError,
+    closest,
+    discard_stdout,
+    flags_of,
+    parse,
+)
 from binlog.runtime.fields import (
     ByteSize,
     Duration,
@@ -36,8 +46,7 @@ from binlog.runtime.fields import (
     parse_retention,
     split_host_port,
 )
-from binlog.runtime.reference import Flag, is_bool, reference_markdown, settings, usage, variable
-from binlog.runtime.version import version_text
+from binlog.runtime.reference import Flag, reference_markdown, settings, variable
 
 __all__ = [
     "ByteSize",
@@ -56,6 +65,7 @@ __all__ = [
     "Urls",
     "UsageError",
     "default_host",
+    "flags_of",
     "line_of",
     "load",
     "load_or_exit",
@@ -65,28 +75,7 @@ __all__ = [
     "split_host_port",
 ]
 
-_M = TypeVar("_M", bound=BaseModel)
 _FLAG = "flag -"  # how the source of a flag's value begins
-
-
-class UsageError(ConfigError):
-    """The command line is invalid, or a flag's value is not of its kind: exit code 2 (`K-03`)."""
-
-
-class InfoRequested(BinlogError):
-    """-h or -V was given. `text` is the output; the exit code is 0."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A program's description and examples, for -h."""
-
-    about: str = ""
-    examples: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -124,31 +113,20 @@ class _Gathered:
         return None
 
 
-def load(
-    model: type[_M],
-    *,
-    component: str,
-    argv: Sequence[str],
-    env_prefix: str,
-    flags: Sequence[Flag] = (),
-    environ: Mapping[str, str] | None = None,
-    program: Program | None = None,
-) -> _M:
+def load(program: Program[Model], argv: Sequence[str], *, environ: Mapping[str, str] | None = None) -> Model:
     """Return the program's settings. `argv`: the arguments without the program's name.
 
     Raises InfoRequested for -h and -V, UsageError for an invalid command line, and ConfigError for an invalid value,
     variable or file.
     """
-    environ = os.environ if environ is None else environ
-    given = _parse_argv(model, argv, flags)
-    if given is None:
-        hello = program or Program()
-        raise InfoRequested(usage(model, component, flags, env_prefix, about=hello.about, examples=hello.examples))
-    gathered = _Gathered(given.get("config") or environ.get(variable(env_prefix, "config"), ""))
+    given = parse(program, argv)
+    prefix = program.env_prefix
+    environ = (os.environ if environ is None else environ) if prefix else {}
+    gathered = _Gathered(str(given.get("config") or environ.get(variable(prefix, "config"), "")))
     if gathered.file:
         gathered.text, gathered.values = _read_toml(gathered.file)
-    for flag in flags:
-        name = variable(env_prefix, flag.name)
+    for flag in program.flags:
+        name = variable(prefix, flag.name)
         if flag.ignored:
             continue
         if flag.name in given:
@@ -156,72 +134,30 @@ def load(
         elif environ.get(name):
             gathered.set(flag.path, environ[name], f"environment variable {name}")
     try:
-        return model.model_validate(gathered.values, by_alias=True, by_name=False)
+        return program.model.model_validate(gathered.values, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise _explained(error, model, component, gathered) from error
+        raise _explained(error, program, gathered) from error
 
 
-def load_or_exit(
-    model: type[_M],
-    *,
-    component: str,
-    argv: Sequence[str],
-    env_prefix: str,
-    flags: Sequence[Flag] = (),
-    program: Program | None = None,
-) -> _M:
+def load_or_exit(program: Program[Model], argv: Sequence[str] | None = None) -> Model:
     """Call `load` for a `__main__`: print and exit with 0 for -h and -V, 2 for invalid flags, 1 for invalid values
     (`K-03`).
     """
     try:
-        return load(model, component=component, argv=argv, env_prefix=env_prefix, flags=flags, program=program)
+        return load(program, sys.argv[1:] if argv is None else argv)
     except InfoRequested as info:
-        sys.stdout.write(f"{info.text}\n")
+        try:
+            sys.stdout.write(f"{info.text}\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            discard_stdout()
         raise SystemExit(0) from None
     except UsageError as error:
-        sys.stderr.write(f"{component}: {error}\nrun {component} -h for the flags\n")
+        sys.stderr.write(f"{program.name}: {error}\nrun {program.name} -h for the flags\n")
         raise SystemExit(2) from None
     except ConfigError as error:
-        sys.stderr.write(f"{component}: {error}\n")
+        sys.stderr.write(f"{program.name}: {error}\n")
         raise SystemExit(1) from None
-
-
-def _parse_argv(model: type[BaseModel], argv: Sequence[str], flags: Sequence[Flag]) -> dict[str, str] | None:
-    """Return flag names and values, in Go's syntax: one or two dashes, `-flag value`, `-flag=value`, or `-flag` for a
-    bool.
-
-    None if help is requested.
-    """
-    known = {flag.name: flag for flag in flags}
-    given: dict[str, str] = {}
-    rest = list(argv)
-    while rest:
-        word = rest.pop(0)
-        if word == "--" and not rest:
-            break
-        if word == "--" or not word.startswith("-") or word == "-":
-            raise UsageError(f"'{rest[0] if word == '--' else word}' is not a valid flag")
-        name, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
-        if name in ("h", "help"):
-            for flag in flags:
-                is_bool(model, flag)  # raises for a flag without a setting, which is a mistake in the program
-            return None
-        if name in ("V", "version") and name not in known:
-            raise InfoRequested(version_text())
-        if name not in known and name != "config":
-            close = _closest(name, ["config", *known])
-            raise UsageError(
-                f"flag provided but not defined: -{name}" + (f" (did you mean -{close}?)" if close else "")
-            )
-        if not equals:
-            if name in known and is_bool(model, known[name]):
-                value = "true"
-            elif rest:
-                value = rest.pop(0)
-            else:
-                raise UsageError(f"flag needs an argument: -{name}")
-        given[name] = value
-    return given
 
 
 def _read_toml(file: str) -> tuple[str, dict[str, Any]]:
@@ -237,29 +173,28 @@ def _read_toml(file: str) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"config file {file}: {error}") from error
 
 
-def _explained(error: ValidationError, model: type[BaseModel], component: str, gathered: _Gathered) -> ConfigError:
+def _explained(error: ValidationError, program: Program[Any], gathered: _Gathered) -> ConfigError:
     """Return one ConfigError for pydantic's errors: unknown keys in the original's words (`K-02`), or all invalid
-    values.
+    values. Every value of a program that has only flags is one of its command line.
     """
     problems = error.errors(include_url=False)
     unknown = sorted({tuple(map(str, p["loc"])) for p in problems if p["type"] == "extra_forbidden"})
     if unknown:
-        known = [".".join(path) for path, _ in settings(model)]
+        known = [".".join(path) for path, _ in settings(program.model)]
         sections = sorted({key.rpartition(".")[0] for key in known if "." in key})
         keys = [".".join(path) for path in unknown]
         at = sorted({line for path in unknown if (line := line_of(gathered.text, path))})
         hints = [f"line {', '.join(map(str, at))}"] if at else []
         for path, key in zip(unknown, keys, strict=True):
-            close = _closest(key, sections if isinstance(gathered.value(path), dict) else known)
+            close = closest(key, sections if isinstance(gathered.value(path), dict) else known)
             hints += [f"{key}: did you mean {close}?"] if close else []
         return ConfigError(
-            f"component {component}'s config file {gathered.file} contained unknown configuration options: "
+            f"component {program.name}'s config file {gathered.file} contained unknown configuration options: "
             f"{', '.join(keys)}" + (f" ({'; '.join(hints)})" if hints else "")
         )
     text = "; ".join(_refusal(problem, gathered) for problem in problems)
-    return (
-        UsageError(text) if any(_is_unreadable_flag(problem, gathered) for problem in problems) else ConfigError(text)
-    )
+    usage = not program.env_prefix or any(_is_unreadable_flag(problem, gathered) for problem in problems)
+    return UsageError(text) if usage else ConfigError(text)
 
 
 # What pydantic reports for a text that is not of the kind that Go's flag package parses: bool, int or float.
@@ -301,7 +236,7 @@ def _refusal(problem: ErrorDetails, gathered: _Gathered) -> str:
         line = line_of(gathered.text, path)
         where = f"config file {gathered.file}{f', line {line}' if line else ''}: {key}"
     text = _EXPECTED.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "literal_error":
+    if problem["type"] in ("literal_error", "enum"):
         text = f"{problem['ctx']['expected']} was expected"
     if problem["type"] not in ("missing", "value_error") and _may_be_shown(key, problem):
         text = f"{text}, not {problem['input']!r}"
@@ -315,17 +250,6 @@ def _may_be_shown(key: str, problem: ErrorDetails) -> bool:
     if isinstance(value, dict | list | tuple) or any(word in key for word in _SECRETS):
         return False
     return not (isinstance(value, str) and problem["type"] in _SECTIONS)
-
-
-def _closest(name: str, known: Sequence[str]) -> str:
-    """Return the known name that is closest to the given one, or an empty text."""
-    last = {key.rpartition(".")[2]: key for key in known}
-    wanted = name.replace("_", "-")
-    for among in (known, list(last)):  # a similar full path is a better match than a similar last part
-        close = difflib.get_close_matches(wanted, among, n=1, cutoff=0.75)
-        if close:
-            return last.get(close[0], close[0])
-    return ""
 
 
 _HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")

@@ -109,6 +109,17 @@ def parse_retention(value: object) -> timedelta:
         raise ValueError(f"unsupported gc time {text}, etc: use 7 for 7 day, 7h for 7 hour") from error
 
 
+_SECONDS = re.compile(r"([0-9]+)([smh]?)")
+
+
+def parse_seconds(value: object) -> float:
+    """Parse a number of seconds, or a time such as `90s`, `5m`, `1h`. Raises ValueError."""
+    match = _SECONDS.fullmatch(str(value))
+    if match is None:
+        raise ValueError(f"90s, 5m, 1h, or seconds were expected, not {value!r}")
+    return float(int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]])
+
+
 def check_zone(text: str) -> str:
     """Return the name if this machine knows a time zone of that name. Raises ValueError."""
     try:
@@ -204,6 +215,7 @@ def parse_names(value: object) -> object:
 ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
 Duration = Annotated[timedelta, BeforeValidator(parse_go_duration)]
 Retention = Annotated[timedelta, BeforeValidator(parse_retention)]
+Seconds = Annotated[float, BeforeValidator(parse_seconds)]
 ZoneName = Annotated[str, AfterValidator(check_zone)]
 HostPort = Annotated[str, AfterValidator(check_host_port)]
 Urls = Annotated[tuple[str, ...], BeforeValidator(parse_urls)]

@@ -1,16 +1,16 @@
-"""Generates the text for -h and the tables in docs/configuration.md.
+"""Describes settings: their flags, kinds and defaults for -h, and the tables in docs/configuration.md.
 
 Both are made from the models and flags that config.py reads, so they always match the code.
 """
 
 from __future__ import annotations
 
-import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from pathlib import PurePath
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -18,9 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from binlog.errors import ConfigError
-from binlog.runtime.fields import parse_bytes, parse_go_duration, parse_retention
-
-WIDTH = 110
+from binlog.runtime.fields import parse_bytes, parse_go_duration, parse_retention, parse_seconds
 
 Key = tuple[str, ...]
 
@@ -29,13 +27,15 @@ Key = tuple[str, ...]
 class Flag:
     """A flag. `key`: the TOML key it sets, dotted if in a section; by default the flag's name.
 
-    `ignored`: the flag is accepted for compatibility with the original and does nothing.
+    `ignored`: the flag is accepted for compatibility with the original and does nothing. `repeated`: each occurrence
+    adds a value to a list; of other flags the last one counts.
     """
 
     name: str
     key: str = ""
     help: str = ""
     ignored: bool = False
+    repeated: bool = False
 
     @property
     def path(self) -> Key:
@@ -164,52 +164,21 @@ def kind_text(info: FieldInfo) -> str:
         return ""
     if get_origin(info.annotation) is Literal:
         return "|".join(map(str, get_args(info.annotation)))
-    for parser, word in ((parse_bytes, "size"), (parse_retention, "days|duration"), (parse_go_duration, "duration")):
+    if isinstance(info.annotation, type) and issubclass(info.annotation, Enum):
+        return "|".join(str(member.value) for member in info.annotation)
+    kinds = {
+        parse_bytes: "size",
+        parse_retention: "days|duration",
+        parse_go_duration: "duration",
+        parse_seconds: "seconds|duration",
+    }
+    for parser, word in kinds.items():
         if _has(info, parser):
             return word
     names = {int: "number", float: "number", str: "text"}
     if isinstance(info.annotation, type):
         return "path" if issubclass(info.annotation, PurePath) else names.get(info.annotation, "value")
     return "list" if get_origin(info.annotation) is tuple else "text"
-
-
-def usage(
-    model: type[BaseModel],
-    component: str,
-    flags: Sequence[Flag],
-    env_prefix: str,
-    *,
-    about: str = "",
-    examples: Sequence[str] = (),
-) -> str:
-    """Return the text for -h."""
-    lines = [f"Usage of {component}:"]
-    if about:
-        lines = [about, "", *lines]
-    lines += ["  -config path", "        the TOML file; flags override the environment, which overrides the file"]
-    ignored = [flag.name for flag in flags if flag.ignored]
-    for flag in sorted((f for f in flags if not f.ignored), key=lambda flag: flag.name.lower()):
-        info = find(model, flag.path)
-        default = default_text(info)
-        switch = "[=false]" if default == "true" else ""
-        lines.append(f"  -{flag.name}{switch} {kind_text(info)}".rstrip())
-        shown = f" (default {default})" if default not in ("", "false") else ""
-        lines += _wrapped(f"{flag.help or info.description or ''}{shown}")
-    lines += ["  -V", "        print the version and exit", "  -h", "        print this text and exit"]
-    if ignored:
-        lines += ["", f"Accepted and ignored: {', '.join('-' + name for name in ignored)}"]
-    lines += ["", f"Each flag is also a variable: {variable(env_prefix, flags[0].name)} for -{flags[0].name}."] * bool(
-        flags
-    )
-    if examples:
-        lines += ["", "Examples:", *(f"  {example}" for example in examples)]
-    return "\n".join(lines)
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def reference_markdown(model: type[BaseModel], flags: Sequence[Flag] = (), *, env_prefix: str = "") -> str:

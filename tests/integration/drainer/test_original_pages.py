@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from binlog.runtime.config import load
 
-from drainer.config import FLAGS, Config
+from drainer.config import PROGRAM, Config
 from drainer.service.daemon import _serving
 from drainer.service.starting_page import PageSwitch, StartingPages
 from tests.support.servers import free_port
@@ -20,9 +20,7 @@ from tests.support.servers import free_port
 def config(directory: Path, *argv: str) -> Config:
     file = directory / "drainer.toml"
     file.write_text(f'addr = "127.0.0.1:{free_port()}"\nnode-id = "d1"\nstatus-addr = ""\n')
-    return load(
-        Config, component="drainer", argv=["-config", str(file), *argv], env_prefix="X", flags=FLAGS, environ={}
-    )
+    return load(PROGRAM, ["-config", str(file), *argv], environ={})
 
 
 @contextlib.asynccontextmanager

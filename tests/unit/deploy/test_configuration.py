@@ -7,25 +7,16 @@ from pathlib import Path
 import pytest
 from binlog.runtime.config import load
 
-from drainer.config import FLAGS as DRAINER_FLAGS
-from drainer.config import PROGRAM as DRAINER_PROGRAM
+from drainer.config import PROGRAM as DRAINER
 from drainer.config import Config
-from pump.config import load_config
+from pump.config import PROGRAM as PUMP
 from tests.support.servers import ROOT
 
 DEPLOY = ROOT / "deploy"
 
 
 def drainer_config(path: Path, *arguments: str) -> Config:
-    config = load(
-        Config,
-        component="drainer",
-        argv=["-config", str(path), *arguments],
-        env_prefix="BINLOG_SERVER",
-        flags=DRAINER_FLAGS,
-        program=DRAINER_PROGRAM,
-        environ={},
-    )
+    config = load(DRAINER, ["-config", str(path), *arguments], environ={})
     config.check()
     return config
 
@@ -38,4 +29,4 @@ def test_drainer_toml_files_are_valid_drainer_configuration(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("pump.toml")), ids=lambda path: str(path.relative_to(DEPLOY)))
 def test_pump_toml_files_are_valid_pump_configuration(path: Path) -> None:
-    assert load_config(["-config", str(path)]).gc
+    assert load(PUMP, ["-config", str(path)], environ={}).gc

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from binlog.runtime import config as configuration
+from binlog.runtime.config import Program, load
 
-from drainer.config import FLAGS, PROGRAM, Config
-from drainer.kafka_check.__main__ import _parser as check_parser
-from drainer.kafka_consumer.__main__ import _parser as consumer_parser
+from drainer.config import PROGRAM as DRAINER
+from drainer.kafka_check.__main__ import PROGRAM as KAFKA_CHECK
+from drainer.kafka_consumer.__main__ import PROGRAM as KAFKA_CONSUMER
 from drainer.kafka_reading.address import kafka_address
-from drainer.reparo import config as reparo
+from drainer.reparo.config import PROGRAM as REPARO
 from tests.unit.docs.test_docs import ROOT
 
 PAGES = ["README.md", *(f"docs/{name}.md" for name in ("kafka-operations", "dispatch", "files", "jsonl", "migration"))]
 _BLOCK = re.compile(r"^( *)```(toml|sh)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:^    (?:[A-Z_]+=\S+ )?kafka-.*\n(?:^        .*\n)*)", re.MULTILINE)
-_PARSERS: dict[str, Any] = {"kafka-check": check_parser, "kafka-consumer": consumer_parser}
+_PROGRAMS: dict[str, Program[Any]] = {one.name: one for one in (KAFKA_CHECK, KAFKA_CONSUMER)}
 
 
 def blocks(page: str, kind: str) -> list[str]:
@@ -38,7 +38,7 @@ def commands(page: str) -> list[list[str]]:
         words = words[: words.index("|")] if "|" in words else words
         if words and re.match(r"[A-Z_]+=", words[0]):
             words = words[1:]
-        if words and words[0] in _PARSERS:
+        if words and words[0] in _PROGRAMS:
             found.append(words)
     return found
 
@@ -53,25 +53,11 @@ def test_configuration_example_in_pages_is_valid(page: str, number: int, text: s
     if "dest-type" in text:
         path.write_text(text.replace("/var/lib/changes", str(tmp_path)))
         argv = ["-config", str(path)]
-        reparo_config = configuration.load(
-            reparo.ReparoConfig,
-            component="reparo",
-            argv=argv,
-            env_prefix="REPARO_TEST",
-            flags=reparo.FLAGS,
-            program=reparo.PROGRAM,
-        )
+        reparo_config = load(REPARO, argv, environ={})
         reparo_config.check()
         return
     path.write_text(text)
-    config = configuration.load(
-        Config,
-        component="drainer",
-        argv=["-config", str(path)],
-        env_prefix="DRAINER_TEST",
-        flags=FLAGS,
-        program=PROGRAM,
-    )
+    config = load(DRAINER, ["-config", str(path)], environ={})
     config.check()
 
 
@@ -79,12 +65,12 @@ def test_configuration_example_in_pages_is_valid(page: str, number: int, text: s
     ("page", "words"), COMMANDS, ids=[f"{page} {' '.join(words)[:60]}" for page, words in COMMANDS]
 )
 def test_kafka_command_example_in_pages_is_valid(page: str, words: list[str]) -> None:
-    arguments = _PARSERS[words[0]]().parse_args(words[1:])
+    arguments = load(_PROGRAMS[words[0]], words[1:])
     address = kafka_address(arguments.uri, words[0], {})
     assert address.topic
 
 
 def test_example_blocks_are_found_in_pages() -> None:
     assert len(CONFIGURATIONS) >= 7
-    assert {words[0] for _, words in COMMANDS} == set(_PARSERS)
+    assert {words[0] for _, words in COMMANDS} == set(_PROGRAMS)
     assert {page for page, _ in COMMANDS} >= {"README.md", "docs/dispatch.md"}

@@ -11,7 +11,7 @@ import pytest
 from binlog.runtime.config import load
 from binlog.runtime.reference import settings
 
-from pump.config import FLAGS, PumpConfig
+from pump.config import FLAGS, PROGRAM, PumpConfig
 from pump.status.endpoints import StatusPages
 from tests.unit.docs.test_facts import facts, files, ids_in
 
@@ -86,7 +86,7 @@ PATHS = {
 
 
 def loaded(*argv: str) -> PumpConfig:
-    return load(PumpConfig, component="pump", argv=argv, env_prefix="PUMP", flags=FLAGS, environ={})
+    return load(PROGRAM, argv, environ={})
 
 
 def leaves(table: dict[str, object], above: tuple[str, ...] = ()) -> dict[tuple[str, ...], object]:

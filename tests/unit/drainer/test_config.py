@@ -10,7 +10,7 @@ import structlog
 from binlog.errors import ConfigError
 from binlog.runtime.config import load
 
-from drainer.config import FLAGS, Config
+from drainer.config import PROGRAM, Config
 from drainer.original_settings import given_without_effect
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.mysql.section import MySQLSection
@@ -22,14 +22,7 @@ SQLITE = '[syncer]\ndb-type = "sqlite"\n[syncer.to]\n'
 def loaded(tmp_path: Path, text: str, *argv: str) -> Config:
     file = tmp_path / "drainer.toml"
     file.write_text(text)
-    return load(
-        Config,
-        component="drainer",
-        argv=["-config", str(file), *argv],
-        env_prefix="BINLOG_SERVER",
-        flags=FLAGS,
-        environ={},
-    )
+    return load(PROGRAM, ["-config", str(file), *argv], environ={})
 
 
 @pytest.mark.parametrize(

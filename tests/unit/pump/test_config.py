@@ -9,11 +9,11 @@ import pytest
 from binlog.errors import ConfigError
 from binlog.runtime.config import load, reference_markdown
 
-from pump.config import FLAGS, PumpConfig
+from pump.config import FLAGS, PROGRAM, PumpConfig
 
 
 def loaded(*argv: str, environ: dict[str, str] | None = None) -> PumpConfig:
-    return load(PumpConfig, component="pump", argv=argv, env_prefix="PUMP", flags=FLAGS, environ=environ or {})
+    return load(PROGRAM, argv, environ=environ or {})
 
 
 def test_pump_config_has_documented_defaults() -> None:

@@ -6,9 +6,10 @@ import os
 import signal
 
 import pytest
+from binlog.runtime.config import load
 
 from pump import __main__ as program
-from pump.config import load_config
+from pump.config import PROGRAM
 
 
 class Stopped:
@@ -46,5 +47,5 @@ async def test_a_signal_during_a_restart_ends_the_pump(
     """The signal is for the process, which would begin again and know nothing of it."""
     pump = Stopped(action, number)
     monkeypatch.setattr(program, "Pump", lambda config: pump)
-    assert await program._run(load_config([])) == code
+    assert await program._run(load(PROGRAM, [], environ={})) == code
     assert pump.stopped_as == ["pause" if action == "restart" else action]

@@ -38,20 +38,20 @@ TEXT = ("utf8mb4", "utf8mb4_bin")
         (FieldType(Tp.JSON), '{"a": 1}', '{"a": 1}'),
     ],
 )
-def test_origin_default(kind: FieldType, origin, text: object) -> None:  # type: ignore[no-untyped-def]
+def test_missing_column_has_value_of_its_origin_default(kind: FieldType, origin, text: object) -> None:  # type: ignore[no-untyped-def]
     for flag in (kind.flag, kind.flag | NOT_NULL):
         found = missing_value(column(1, "c", dataclasses.replace(kind, flag=flag), origin_default=origin))
         assert to_text(found, kind) == text
 
 
-def test_a_bits_default_is_its_bytes() -> None:
+def test_missing_bit_column_has_value_of_origin_default_bytes() -> None:
     kind = FieldType(Tp.BIT, 0, 12, 0)
     corrupted = column(1, "c", kind, origin_default="\n\x01", origin_default_bit=b"\x0a\x01")
     assert missing_value(corrupted) == Uint(0x0A01)
     assert missing_value(column(1, "c", kind, origin_default="\x05")) == Uint(5)
 
 
-def test_null_where_null_may_be() -> None:
+def test_missing_nullable_column_without_origin_default_is_null() -> None:
     assert missing_value(column(1, "c", FieldType(Tp.LONG), default="7")) is None
 
 
@@ -80,7 +80,9 @@ def test_null_where_null_may_be() -> None:
         (FieldType(Tp.JSON, NOT_NULL), "null"),
     ],
 )
-def test_zero_values(kind: FieldType, text: object) -> None:
+def test_missing_not_null_column_without_origin_default_has_zero_value_of_its_type(
+    kind: FieldType, text: object
+) -> None:
     found = missing_value(column(1, "c", kind))
     assert to_text(found, kind) == text
     unsigned = kind.tp not in (Tp.YEAR, Tp.DURATION) and (kind.is_unsigned or kind.tp in (Tp.BIT, Tp.DATE, Tp.ENUM))
@@ -89,7 +91,7 @@ def test_zero_values(kind: FieldType, text: object) -> None:
     )  # fmt: skip
 
 
-def test_a_default_that_is_none() -> None:
+def test_invalid_origin_default_raises_decode_error_with_column_name() -> None:
     """CURRENT_TIMESTAMP never is an origin default; text that is no value names its column."""
     for origin in ("CURRENT_TIMESTAMP", [1], "2020-99-99"):
         with pytest.raises(DecodeError, match="column c: bad origin default"):

@@ -33,14 +33,14 @@ CREATE = Job(
 )
 
 
-def test_round_trip() -> None:
+def test_job_read_from_its_own_json_or_pickle_is_equal() -> None:
     assert Job.from_json(CREATE.to_json()) == CREATE
     assert Job.from_json(CREATE.dump()) == CREATE
     assert pickle.loads(pickle.dumps(CREATE)) == CREATE
     assert CREATE.took_effect
 
 
-def test_text_is_escaped_as_go_does() -> None:
+def test_job_json_text_is_escaped_as_by_go() -> None:
     text = CREATE.dump()
     assert b"\\u003c\\u0026\\u003e \\u2028" in text
     assert b"<" not in text
@@ -48,7 +48,7 @@ def test_text_is_escaped_as_go_does() -> None:
     assert json.loads(text) == CREATE.to_json()
 
 
-def test_minimal_documents() -> None:
+def test_job_json_without_optional_fields_has_zero_values() -> None:
     job = Job.from_json(b'{"id":1,"type":3}')
     assert (job.schema_version, job.table_info, job.has_history) == (0, None, False)
     assert job.to_json()["binlog"] is None
@@ -64,14 +64,14 @@ def test_minimal_documents() -> None:
     assert (job.schema_version, job.finished_ts, job.schema_state) == (9, 5, SchemaState.NONE)
 
 
-def test_numbers_that_a_newer_tidb_may_send() -> None:
+def test_unknown_job_type_and_state_numbers_are_kept() -> None:
     job = Job.from_json({"id": 1, "type": 999, "state": 77, "schema_state": 66})
     assert (job.type, job.state, job.schema_state) == (999, 77, 66)
     assert not job.took_effect
     assert Job.from_json(job.dump()) == job
 
 
-def test_errors_and_other_fields_are_kept() -> None:
+def test_job_error_and_untyped_fields_are_written_again() -> None:
     error = {"class": 20, "code": 1292, "message": "Truncated", "rfccode": "types:1292"}
     meta = {"sql_mode": 1, "warnings": {}}
     job = Job.from_json({"id": 5, "state": 3, "err": error, "reorg_meta": meta, "raw_args": [1, None], "secret": 1})
@@ -93,12 +93,12 @@ def test_errors_and_other_fields_are_kept() -> None:
         ({"id": 7, "binlog": {"MultipleTableInfos": {}}}, "Job 7.binlog.MultipleTableInfos"),
     ],
 )
-def test_fields_of_another_type_are_named(document: dict[str, Any], field: str) -> None:
+def test_job_field_of_wrong_type_raises_decode_error_with_its_path(document: dict[str, Any], field: str) -> None:
     with pytest.raises(DecodeError, match=field):
         Job.from_json(document)
 
 
-def test_damaged_text() -> None:
+def test_damaged_job_json_raises_decode_error_only() -> None:
     survives(Job.from_json, CREATE.dump(), rounds=500)
 
 
@@ -110,17 +110,17 @@ json_documents = st.recursive(
 
 
 @given(st.sampled_from(sorted(CREATE.to_json())), json_documents)
-def test_any_value_in_any_field(name: str, value: Any) -> None:
+def test_random_value_in_job_field_raises_decode_error_only(name: str, value: Any) -> None:
     survives(lambda _: Job.from_json({**CREATE.to_json(), name: value}), b"x", rounds=0)
 
 
 @given(st.sampled_from(sorted(handle_table().to_json())), json_documents)
-def test_any_value_in_any_field_of_the_table(name: str, value: Any) -> None:
+def test_random_value_in_table_field_of_job_raises_decode_error_only(name: str, value: Any) -> None:
     table = {**handle_table().to_json(), name: value}
     survives(lambda _: Job.from_json({"id": 1, "binlog": {"TableInfo": table}}), b"x", rounds=0)
 
 
-def test_every_action_number_is_the_specs() -> None:
+def test_action_types_and_job_states_have_tidb_numbers() -> None:
     assert [int(a) for a in ActionType] == [n for n in range(73) if n != 66]
     assert [int(s) for s in JobState] == list(range(11))
     assert ActionType.EXCHANGE_TABLE_PARTITION == 42

@@ -19,7 +19,7 @@ from tests.unit.tidb.strategies import binary_json, finite, json_values
 
 
 @given(json_values)
-def test_value_round_trip(value: object) -> None:
+def test_encoded_json_decodes_to_same_value(value: object) -> None:
     data = encode_json(value)
     assert decode_value(b"?" + data + b"?", 1) == (value, 1 + len(data))
     assert encode_json(data.value()) == data
@@ -43,7 +43,7 @@ def _zeros_without_sign(value: object) -> object:
 
 
 @given(json_values)
-def test_text_is_json_of_the_same_value(value: object) -> None:
+def test_binary_json_text_parses_to_same_value(value: object) -> None:
     data = encode_json(value)
     text = data.text()
     # A float such as 6e16 shows as a whole number, of which only the first 17 digits are its own.
@@ -52,20 +52,20 @@ def test_text_is_json_of_the_same_value(value: object) -> None:
 
 
 @given(binary_json)
-def test_sizes(data: BinaryJSON) -> None:
+def test_json_size_is_that_of_its_encoding_and_truncation_raises_decode_error(data: BinaryJSON) -> None:
     assert cut_json(data + b"???") == len(data)
     refuses_every_cut(cut_json, data)
     refuses_every_cut(decode_text, data)
 
 
 @given(binary_json)
-def test_damaged(data: BinaryJSON) -> None:
+def test_damaged_binary_json_raises_decode_error_only(data: BinaryJSON) -> None:
     survives(decode_text, data, rounds=30)
     survives(decode_value, data, rounds=10)
 
 
 @given(st.binary(max_size=60), st.sampled_from(Code))
-def test_any_bytes(data: bytes, code: Code) -> None:
+def test_random_bytes_as_binary_json_raise_decode_error_only(data: bytes, code: Code) -> None:
     survives(decode_text, bytes((code,)) + data, rounds=3)
 
 
@@ -88,17 +88,17 @@ def test_any_bytes(data: bytes, code: Code) -> None:
         (1.7976931348623157e308, "1.7976931348623157e+308"),
     ],
 )
-def test_float_text(value: float, text: str) -> None:
+def test_json_float_text_is_as_tidb_shows_it(value: float, text: str) -> None:
     assert float_text(value) == text
 
 
 @given(finite)
-def test_float_text_reads_back(value: float) -> None:
+def test_json_float_text_parses_to_same_float(value: float) -> None:
     assert float(float_text(value)) == value
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_no_number(value: float) -> None:
+def test_nan_and_infinity_in_json_are_refused(value: float) -> None:
     data = bytes((Code.FLOAT64,)) + struct.pack("<d", value)
     with pytest.raises(DecodeError, match="not a JSON number"):
         decode_text(data)
@@ -116,11 +116,11 @@ def test_no_number(value: float) -> None:
         ("\u2028\u2029", '"\\u2028\\u2029"'),
     ],
 )
-def test_quote(text: str, quoted: str) -> None:
+def test_json_string_is_escaped_as_by_tidb(text: str, quoted: str) -> None:
     assert quote(text) == quoted
 
 
-def test_bytes_that_are_not_utf8() -> None:
+def test_invalid_utf8_byte_in_json_string_is_shown_as_escaped_replacement_character() -> None:
     """Each of them shows as the six characters, as Go does it; a value made of them can be printed."""
     raw = b"a\xffb\xe2\x80\xed\xa0\x80"
     data = bytes((Code.STRING, len(raw))) + raw
@@ -130,7 +130,7 @@ def test_bytes_that_are_not_utf8() -> None:
     assert value.encode().startswith(b"a\xef\xbf\xbdb")
 
 
-def test_keys_are_sorted_by_bytes_and_unique() -> None:
+def test_parsed_json_object_has_keys_sorted_by_bytes_and_last_duplicate() -> None:
     assert parse_json('{"b": 1, "aa": 2, "a": 3, "é": 4, "b": 5}').text() == '{"a": 3, "aa": 2, "b": 5, "é": 4}'
 
 
@@ -151,7 +151,7 @@ def test_keys_are_sorted_by_bytes_and_unique() -> None:
         ("{}", Code.OBJECT),
     ],
 )
-def test_kinds_of_text(text: str, code: Code | None) -> None:
+def test_parsed_json_text_has_type_code_of_tidb(text: str, code: Code | None) -> None:
     if code is None:
         with pytest.raises(ValueError, match="number"):
             parse_json(text)
@@ -162,16 +162,16 @@ def test_kinds_of_text(text: str, code: Code | None) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[1,]", "NaN", "Infinity", "nul", "'a'", "[" * 200 + "]" * 200, "[" * 100_000]
 )
-def test_no_json(text: str) -> None:
+def test_parsing_invalid_or_too_deep_json_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_json(text)
 
 
-def test_lone_surrogates_become_the_replacement() -> None:
+def test_lone_surrogate_in_json_text_becomes_replacement_character() -> None:
     assert parse_json(r'{"\ud800": "\udc00x"}').text() == '{"\ufffd": "\ufffdx"}'
 
 
-def test_specials() -> None:
+def test_json_time_duration_and_opaque_values_are_shown_as_text() -> None:
     when = Civil(2022, 3, 31, 3, 20, 20, 1234)
     values = [
         JSONTime(Code.DATE, when),
@@ -186,7 +186,7 @@ def test_specials() -> None:
     )
 
 
-def test_depth_limit() -> None:
+def test_json_deeper_than_100_levels_is_refused() -> None:
     def nested(depth: int) -> str:
         return "[" * depth + "]" * depth
 
@@ -199,7 +199,7 @@ def test_depth_limit() -> None:
         outer.text()
 
 
-def test_shared_offsets_do_not_multiply_the_work() -> None:
+def test_json_with_values_that_share_offsets_raises_decode_error() -> None:
     """Each of 60 arrays names the next one twice: 2^60 values in a few hundred bytes."""
     count = 60
     out = bytearray()
@@ -211,19 +211,19 @@ def test_shared_offsets_do_not_multiply_the_work() -> None:
         decode_text(b"\x03" + bytes(out))
 
 
-def test_a_count_larger_than_the_container() -> None:
+def test_json_array_count_beyond_its_size_raises_decode_error() -> None:
     with pytest.raises(DecodeError, match="4294967295 values"):
         decode_text(b"\x03" + struct.pack("<II", 0xFFFFFFFF, 8))
 
 
-def test_a_long_key() -> None:
+def test_json_key_longer_than_65535_bytes_is_refused() -> None:
     text = encode_json({"k" * 65_535: 1}).text()
     assert len(text) == 65_535 + 7
     with pytest.raises(ValueError, match="65535 is the limit"):
         encode_json({"k" * 65_536: 1})
 
 
-def test_types_that_do_not_go_in() -> None:
+def test_encoding_unsupported_python_type_or_key_as_json_is_refused() -> None:
     with pytest.raises(TypeError, match="set cannot be encoded as JSON"):
         encode_json({1})
     with pytest.raises(TypeError, match="not a valid key"):
@@ -232,14 +232,14 @@ def test_types_that_do_not_go_in() -> None:
         encode_json(1 << 64)
 
 
-def test_keys_outside_their_object() -> None:
+def test_json_key_outside_its_object_raises_decode_error() -> None:
     data = bytearray(encode_json({"key": 1}))
     data[9:13] = struct.pack("<I", 1000)
     with pytest.raises(DecodeError, match="a key outside its object"):
         decode_text(bytes(data))
 
 
-def test_keys_that_overlap() -> None:
+def test_json_with_overlapping_keys_raises_decode_error() -> None:
     """Thousands of keys of 64 KiB in one place would be gigabytes of text."""
     data = bytearray(encode_json({chr(n): None for n in range(48, 100)}))
     for entry in range(9, 9 + 6 * 52, 6):

@@ -17,7 +17,7 @@ handles = st.lists(datums, min_size=1, max_size=3).map(tuple)
 
 
 @given(int64, int64)
-def test_int_handles(table_id: int, handle: int) -> None:
+def test_record_key_with_int_handle_decodes_to_table_and_handle(table_id: int, handle: int) -> None:
     data = key.record_key(table_id, handle)
     assert len(data) == 19
     assert data.startswith(key.table_prefix(table_id))
@@ -25,7 +25,7 @@ def test_int_handles(table_id: int, handle: int) -> None:
 
 
 @given(int64, handles)
-def test_common_handles(table_id: int, handle: tuple[Datum, ...]) -> None:
+def test_record_key_with_common_handle_decodes_to_table_and_values(table_id: int, handle: tuple[Datum, ...]) -> None:
     """A short one is padded to nine bytes, which read back as NULLs."""
     data = key.record_key(table_id, handle)
     decoded = tidb_codecs.decode_table_key(data)
@@ -36,14 +36,16 @@ def test_common_handles(table_id: int, handle: tuple[Datum, ...]) -> None:
 
 
 @given(int64, int64, handles, st.none() | int64)
-def test_index_keys(table_id: int, index_id: int, values: tuple[Datum, ...], handle: int | None) -> None:
+def test_index_key_decodes_to_table_index_and_values(
+    table_id: int, index_id: int, values: tuple[Datum, ...], handle: int | None
+) -> None:
     data = tidb_codecs.index_key(table_id, index_id, values, handle)
     expected = values if handle is None else (*values, handle)
     assert tidb_codecs.decode_table_key(data) == tidb_codecs.IndexKey(table_id, index_id, expected)
 
 
 @given(st.binary(max_size=30), st.binary(max_size=30))
-def test_meta_keys(name: bytes, field: bytes) -> None:
+def test_meta_key_decodes_to_name_and_field(name: bytes, field: bytes) -> None:
     assert tidb_codecs.decode_meta_key(tidb_codecs.meta_string_key(name)) == tidb_codecs.MetaKey(name)
     assert tidb_codecs.decode_meta_key(key.meta_hash_key(name, field)) == tidb_codecs.MetaKey(name, field)
 
@@ -51,7 +53,7 @@ def test_meta_keys(name: bytes, field: bytes) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"x", b"t", b"t" + bytes(8), b"t" + bytes(8) + b"_x", b"t" + bytes(8) + b"_r\x00"]
 )
-def test_no_table_key(data: bytes) -> None:
+def test_decoding_invalid_table_key_raises_decode_error(data: bytes) -> None:
     with pytest.raises(DecodeError):
         tidb_codecs.decode_table_key(data)
 
@@ -59,13 +61,13 @@ def test_no_table_key(data: bytes) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"t", b"m", tidb_codecs.meta_string_key(b"a") + b"?", key.meta_hash_key(b"a", b"b") + b"?"]
 )
-def test_no_meta_key(data: bytes) -> None:
+def test_decoding_invalid_meta_key_raises_decode_error(data: bytes) -> None:
     with pytest.raises(DecodeError):
         tidb_codecs.decode_meta_key(data)
 
 
 @given(handles)
-def test_damaged(handle: tuple[Datum, ...]) -> None:
+def test_damaged_key_raises_decode_error_only(handle: tuple[Datum, ...]) -> None:
     survives(tidb_codecs.decode_table_key, key.record_key(1, handle), rounds=20)
     survives(tidb_codecs.decode_table_key, tidb_codecs.index_key(1, 2, handle), rounds=20)
     survives(tidb_codecs.decode_meta_key, key.meta_hash_key(b"DBs", b"DB:12345678"), rounds=20)

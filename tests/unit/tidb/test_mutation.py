@@ -30,7 +30,9 @@ def by_table(rows: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1), changes)
-def test_round_trip(version: int, rows: list[tuple[int, int, bytes]]) -> None:
+def test_serialized_prewrite_value_parses_to_same_rows_by_table(
+    version: int, rows: list[tuple[int, int, bytes]]
+) -> None:
     """Order is kept within a table; tables come in the order of their first row."""
     built = build(version, rows)
     assert len(built) == len(rows)
@@ -40,7 +42,7 @@ def test_round_trip(version: int, rows: list[tuple[int, int, bytes]]) -> None:
 
 
 @given(st.integers(0, 1 << 40), changes)
-def test_bytes_are_those_of_go(version: int, rows: list[tuple[int, int, bytes]]) -> None:
+def test_prewrite_value_serializes_to_same_bytes_as_protobuf(version: int, rows: list[tuple[int, int, bytes]]) -> None:
     """The proto2 message with every scalar set serializes the same."""
     message = binlog_pb2.PrewriteValue(schema_version=version)
     tables: dict[int, binlog_pb2.TableMutation] = {}
@@ -53,7 +55,7 @@ def test_bytes_are_those_of_go(version: int, rows: list[tuple[int, int, bytes]])
     assert build(version, rows).serialize() == message.SerializeToString()
 
 
-def test_zeros_are_written() -> None:
+def test_prewrite_value_serializes_zero_fields() -> None:
     assert build(0, [(0, 0, b"\x00")]).serialize().hex() == "0800" + "1207" + "0800" + "120100" + "3800"
 
 
@@ -62,7 +64,7 @@ def packed(sequence: bytes, *fields: bytes) -> bytes:
     return b"\x08\x01\x12" + encode_uvarint(len(body)) + body
 
 
-def test_packed_sequence() -> None:
+def test_packed_mutation_sequence_is_read() -> None:
     data = packed(b"\x04\x00\x00", b"\x12\x01a", b"\x12\x01b", b"\x32\x01c")
     assert list(walk(data)) == [(7, 4, b"c"), (7, 0, b"a"), (7, 0, b"b")]
 
@@ -81,24 +83,26 @@ def test_packed_sequence() -> None:
         (b"", (b"\x1a\x01a",), "0, 1 and 0 rows"),
     ],
 )
-def test_sequence_and_rows_must_match(sequence: bytes, fields: tuple[bytes, ...], complaint: str) -> None:
+def test_mutation_sequence_that_contradicts_rows_raises_decode_error(
+    sequence: bytes, fields: tuple[bytes, ...], complaint: str
+) -> None:
     """A kind that protobuf's closed enum would hide is seen, too: its row would be lost."""
     with pytest.raises(DecodeError, match=complaint) as caught:
         parse_prewrite(packed(sequence, *fields))
     assert caught.value.what == "mutations of table 7"
 
 
-def test_unknown_fields_and_absent_scalars() -> None:
+def test_prewrite_value_with_unknown_or_missing_fields_is_read() -> None:
     assert parse_prewrite(b"") == (0, [])
     assert parse_prewrite(b"\x18\x05").schema_version == 0
     assert list(walk(b"\x12\x00")) == []
 
 
 @given(changes)
-def test_damaged(rows: list[tuple[int, int, bytes]]) -> None:
+def test_damaged_prewrite_value_raises_decode_error_only(rows: list[tuple[int, int, bytes]]) -> None:
     survives(lambda data: list(walk(data)), build(5, rows).serialize(), rounds=20)
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes(data: bytes) -> None:
+def test_random_bytes_as_prewrite_value_raise_decode_error_only(data: bytes) -> None:
     survives(lambda damaged: list(walk(damaged)), data, rounds=3)

@@ -35,7 +35,7 @@ names = st.none() | st.binary(max_size=30)
 
 
 @given(rows)
-def test_row_round_trip(values: Values) -> None:
+def test_encoded_row_decodes_to_same_values_and_damage_raises_decode_error_only(values: Values) -> None:
     data = encode_row(values)
     decoded = decode_row(b"?" + data, 1)
     assert {n: (type(v), v) for n, v in decoded.items()} == {n: (type(v), v) for n, v in values.items()}
@@ -45,13 +45,13 @@ def test_row_round_trip(values: Values) -> None:
 
 
 @given(rows, rows)
-def test_update_round_trip(old: Values, other: Values) -> None:
+def test_encoded_update_decodes_to_old_and_new_row(old: Values, other: Values) -> None:
     new = {n: other.get(n) for n in old}
     data = encode_row(old) + encode_row(new) if old else b"\x00"
     assert decode_update(data) == (old, new)
 
 
-def test_an_empty_row_is_one_zero_byte() -> None:
+def test_empty_row_is_encoded_as_one_zero_byte() -> None:
     assert encode_row({}) == b"\x00"
     assert decode_row(b"\x00") == {}
     with pytest.raises(DecodeError, match="at least one byte"):
@@ -70,7 +70,7 @@ def test_an_empty_row_is_one_zero_byte() -> None:
         ("0880", "insufficient"),
     ],
 )
-def test_torn_rows(data: str, complaint: str) -> None:
+def test_truncated_or_invalid_row_raises_decode_error(data: str, complaint: str) -> None:
     with pytest.raises(DecodeError, match=complaint):
         decode_row(bytes.fromhex(data))
 
@@ -84,13 +84,13 @@ def test_torn_rows(data: str, complaint: str) -> None:
         ("", "corrupted cols num: 0 vs 0"),
     ],
 )
-def test_updates_with_unequal_halves(data: str, complaint: str) -> None:
+def test_update_with_unequal_columns_of_old_and_new_row_raises_decode_error(data: str, complaint: str) -> None:
     with pytest.raises(DecodeError, match=complaint):
         decode_update(bytes.fromhex(data))
 
 
 @given(int64, names)
-def test_insert_with_an_int_key(number: int, name: bytes | None) -> None:
+def test_insert_into_table_with_int_key_decodes_to_handle_and_row(number: int, name: bytes | None) -> None:
     table = tables.handle_table()
     data = encode_insert(table, {1: number, 2: name})
     handle, row = decode_insert(table, data)
@@ -100,7 +100,7 @@ def test_insert_with_an_int_key(number: int, name: bytes | None) -> None:
 
 
 @given(st.integers(0, (1 << 64) - 1))
-def test_the_handle_of_an_unsigned_key_is_signed(number: int) -> None:
+def test_insert_with_unsigned_key_has_signed_handle_and_unsigned_column(number: int) -> None:
     table = dataclasses.replace(tables.handle_table(), columns=(tables.column(1, "id", tables.UNSIGNED_KEY),))
     data = encode_insert(table, {1: Uint(number)})
     assert data[0] == 8
@@ -109,7 +109,7 @@ def test_the_handle_of_an_unsigned_key_is_signed(number: int) -> None:
 
 
 @given(int64, int64)
-def test_tables_without_a_key_have_a_rowid(number: int, rowid: int) -> None:
+def test_row_of_keyless_table_carries_its_rowid(number: int, rowid: int) -> None:
     table = tables.keyless_table()
     values: Values = {1: number, 2: b"x"}
     data = encode_insert(table, values, rowid=rowid)
@@ -120,7 +120,7 @@ def test_tables_without_a_key_have_a_rowid(number: int, rowid: int) -> None:
     assert decode_update(encode_update(table, with_id, with_id)) == (with_id, with_id)
 
 
-def test_a_handle_is_needed() -> None:
+def test_insert_without_handle_is_refused() -> None:
     with pytest.raises(ValueError, match="table n: _tidb_rowid is the row's handle"):
         encode_insert(tables.keyless_table(), {1: 1})
     with pytest.raises(ValueError, match="table t: id is the row's handle"):
@@ -129,13 +129,13 @@ def test_a_handle_is_needed() -> None:
         decode_insert(tables.handle_table(), encode_value(b"x") + b"\x00")
 
 
-def test_clustered_without_an_index() -> None:
+def test_insert_into_clustered_table_without_primary_index_raises_decode_error() -> None:
     table = dataclasses.replace(tables.clustered_table(tables.VARCHAR), indexes=())
     with pytest.raises(DecodeError, match="Unsupported clustered index without primary key"):
         decode_insert(table, b"\x00\x00")
 
 
-def test_a_clustered_string_under_a_collation_is_repeated_in_the_row() -> None:
+def test_clustered_string_with_collation_is_taken_from_row_and_not_from_handle() -> None:
     """The handle has the sort key, so the row's value wins."""
     table = tables.clustered_table(tables.VARCHAR)
     data = encode_insert(table, {1: b"ab  ", 2: 1})
@@ -149,7 +149,7 @@ def test_a_clustered_string_under_a_collation_is_repeated_in_the_row() -> None:
 
 
 @pytest.mark.parametrize("kind", [tables.VARBINARY, tables.DATETIME, tables.BIGINT])
-def test_other_clustered_columns_stand_in_the_handle_alone(kind: FieldType) -> None:
+def test_clustered_column_without_collation_is_taken_from_handle(kind: FieldType) -> None:
     table = tables.clustered_table(kind)
     value: Datum = b"ab " if kind is tables.VARBINARY else Uint(1 << 50) if kind is tables.DATETIME else 5
     data = encode_insert(table, {1: value, 2: 1})
@@ -157,14 +157,14 @@ def test_other_clustered_columns_stand_in_the_handle_alone(kind: FieldType) -> N
     assert decode_insert(table, data) == ((value,), {1: value, 2: 1})
 
 
-def test_old_collations_take_strings_from_the_handle() -> None:
+def test_clustered_string_under_old_collations_is_taken_from_handle() -> None:
     table = tables.clustered_table(tables.VARCHAR)
     data = encode_insert(table, {1: b"ab ", 2: 1}, new_collation=False)
     assert data == encode_value(b"ab ") + encode_row({2: 1})
     assert decode_insert(table, data)[1] == {1: b"ab ", 2: 1}
 
 
-def test_a_prefix_key_is_cut_and_the_row_has_the_rest() -> None:
+def test_clustered_prefix_key_has_prefix_in_handle_and_value_in_row() -> None:
     table = tables.clustered_table(tables.VARCHAR, length=2)
     data = encode_insert(table, {1: "äöü".encode(), 2: 1})
     assert decode_insert(table, data) == (("äö".encode(),), {1: "äöü".encode(), 2: 1})
@@ -174,7 +174,7 @@ def test_a_prefix_key_is_cut_and_the_row_has_the_rest() -> None:
     assert 1 not in decode_insert(binary, encode_value(b"ab") + encode_row({2: 1}))[1]
 
 
-def test_a_time_in_a_handle_is_a_duration() -> None:
+def test_clustered_time_column_is_duration_in_handle_and_int_in_row() -> None:
     table = tables.clustered_table(tables.TIME)
     ns = flatten("-01:02:03", tables.TIME)
     data = encode_insert(table, {1: ns, 2: 1})
@@ -184,7 +184,7 @@ def test_a_time_in_a_handle_is_a_duration() -> None:
     assert (type(row[1]), row[1]) == (int, ns)
 
 
-def test_which_columns_are_written() -> None:
+def test_each_kind_of_row_change_holds_columns_of_its_schema_states() -> None:
     table = tables.changing_table()
     values: Values = {n: n for n in range(1, 8)}
     assert list(decode_row(encode_insert(table, values), 2)) == [3, 4, 7]
@@ -192,7 +192,7 @@ def test_which_columns_are_written() -> None:
     assert list(decode_delete(table, encode_delete(table, values))) == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_null_is_left_out_only_without_any_default() -> None:
+def test_null_is_omitted_from_insert_only_if_column_has_no_default() -> None:
     table = tables.handle_table()
     for default in ({"default": "x"}, {"origin_default": "x"}, {"default_bit": b"\x01"}):
         name = tables.column(2, "name", tables.VARCHAR, **default)
@@ -201,7 +201,7 @@ def test_a_null_is_left_out_only_without_any_default() -> None:
     assert encode_insert(table, {1: 1}) == bytes.fromhex("080200")
 
 
-def test_format_2_is_read_in_inserts_and_deletes() -> None:
+def test_row_format_2_is_read_in_inserts_and_deletes_and_refused_in_updates() -> None:
     table = tables.handle_table()
     body = encode_row_v2({2: b"a", 99: 1})
     assert decode_insert(table, b"\x08\x02" + body) == ((1,), {1: 1, 2: b"a"})
@@ -221,13 +221,13 @@ def test_format_2_is_read_in_inserts_and_deletes() -> None:
         (Tp.LONGLONG, "utf8mb4_general_ci", False),
     ],
 )
-def test_restored_data(tp: Tp, collate: str, needed: bool) -> None:
+def test_need_for_restored_data_follows_type_and_collation(tp: Tp, collate: str, needed: bool) -> None:
     key = tables.column(1, "k", FieldType(tp, collate=collate))
     assert needs_restored_data(key) is needed
     assert not needs_restored_data(key, new_collation=False)
 
 
-def test_sort_keys() -> None:
+def test_sort_key_follows_collation() -> None:
     assert sort_key(b"ab  ", "utf8mb4_bin") == b"ab"
     assert sort_key(b"ab  ", "utf8mb4_0900_bin") == b"ab  "
     assert sort_key(b"aZ1", "utf8mb4_general_ci") == b"\x00A\x00Z\x001"

@@ -38,7 +38,7 @@ large = st.dictionaries(st.integers(1, 1 << 31), row_datums, min_size=1, max_siz
 
 
 @given(small | large)
-def test_round_trip(values: Values) -> None:
+def test_encoded_row_v2_decodes_to_same_values_and_truncation_raises_decode_error(values: Values) -> None:
     data = encode_row_v2(values)
     types = {column_id: kind_of(value) for column_id, value in values.items()}
     decoded = decode_row_v2(data, types)
@@ -50,13 +50,13 @@ def test_round_trip(values: Values) -> None:
 
 
 @given(small)
-def test_unknown_columns_are_skipped(values: Values) -> None:
+def test_row_v2_columns_without_known_type_are_skipped(values: Values) -> None:
     known = dict(list(values.items())[::2])
     decoded = decode_row_v2(encode_row_v2(values), {n: kind_of(v) for n, v in known.items()})
     assert decoded == known
 
 
-def test_large_data_widens_the_offsets() -> None:
+def test_row_v2_beyond_64_kib_is_encoded_with_wide_offsets() -> None:
     values: Values = {1: b"x" * 65_536}
     data = encode_row_v2(values)
     assert data[1] == 1
@@ -64,7 +64,7 @@ def test_large_data_widens_the_offsets() -> None:
 
 
 @pytest.mark.parametrize(("header", "size"), [(0, 5), (8, 9)])
-def test_checksums_are_passed_over(header: int, size: int) -> None:
+def test_row_v2_checksum_is_skipped_and_excess_bytes_raise_decode_error(header: int, size: int) -> None:
     data = bytearray(encode_row_v2({1: b"x"}))
     data[1] |= 2
     data += bytes((header,)) + bytes(size - 1)
@@ -73,18 +73,18 @@ def test_checksums_are_passed_over(header: int, size: int) -> None:
         decode_row_v2(bytes(data) + b"?", {})
 
 
-def test_signed_and_unsigned_times() -> None:
+def test_row_v2_time_types_decode_as_signed_or_unsigned_by_type() -> None:
     data = encode_row_v2({1: -5, 2: Uint(200), 3: 2024})
     types = {1: FieldType(Tp.DURATION), 2: FieldType(Tp.DATETIME), 3: FieldType(Tp.YEAR)}
     assert decode_row_v2(data, types) == {1: -5, 2: Uint(200), 3: 2024}
 
 
-def test_too_large_an_id() -> None:
+def test_encoding_column_id_beyond_32_bits_in_row_v2_is_refused() -> None:
     with pytest.raises(ValueError, match="format 2"):
         encode_row_v2({1 << 32: 1})
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes(data: bytes) -> None:
+def test_random_bytes_as_row_v2_raise_decode_error_only(data: bytes) -> None:
     types = {n: FieldType(tp) for n, tp in enumerate((Tp.LONGLONG, Tp.JSON, Tp.NEWDECIMAL, Tp.DOUBLE, Tp.BLOB))}
     survives(lambda damaged: decode_row_v2(damaged, types), b"\x80" + data, rounds=5)

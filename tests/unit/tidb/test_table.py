@@ -35,7 +35,7 @@ MINIMAL: dict[str, Any] = {
 }
 
 
-def test_absent_is_zero_and_unknown_is_ignored() -> None:
+def test_table_json_with_absent_and_unknown_fields_is_read() -> None:
     table = TableInfo.from_json(MINIMAL)
     assert (table.id, table.name, table.pk_is_handle, table.is_common_handle) == (104, "Tab", True, False)
     assert table.columns[0].name == "id"
@@ -46,7 +46,7 @@ def test_absent_is_zero_and_unknown_is_ignored() -> None:
     assert TableInfo.from_json(json.dumps(MINIMAL)) == TableInfo.from_json(json.dumps(MINIMAL).encode()) == table
 
 
-def test_what_is_not_typed_comes_back() -> None:
+def test_untyped_fields_of_table_json_are_written_again() -> None:
     view = {"view_algorithm": 0, "view_select": "SELECT 1", "view_cols": None}
     more = {"view": view, "ttl_info": {"enable": False}, "auto_inc_id_extra": 3, "policy_ref_info": None}
     table = TableInfo.from_json(MINIMAL | more)
@@ -64,12 +64,12 @@ def test_what_is_not_typed_comes_back() -> None:
 
 
 @pytest.mark.parametrize("table", [tables.handle_table(), tables.keyless_table(), tables.changing_table()])
-def test_round_trip_and_pickle(table: TableInfo) -> None:
+def test_table_read_from_its_own_json_or_pickle_is_equal(table: TableInfo) -> None:
     assert TableInfo.from_json(table.to_json()) == table
     assert pickle.loads(pickle.dumps(table)) == table
 
 
-def test_keys() -> None:
+def test_unique_indexes_are_public_and_include_primary_key_of_handle() -> None:
     plain = tables.handle_table()
     handle = plain.handle_column
     assert handle is not None
@@ -88,7 +88,7 @@ def test_keys() -> None:
     assert tables.keyless_table().handle_column is None
 
 
-def test_column_properties() -> None:
+def test_column_properties_follow_its_state_and_flags() -> None:
     columns = {c.name: c for c in tables.changing_table().columns}
     assert [c.name for c in tables.changing_table().public_columns] == ["id", "virtual", "stored"]
     assert [c.name for c in columns.values() if c.is_writable] == ["id", "writing", "filling", "virtual", "stored"]
@@ -101,7 +101,7 @@ def test_column_properties() -> None:
     assert tables.changing_table().columns_by_id[4].name == "filling"
 
 
-def test_key_order_of_a_column_is_tidbs() -> None:
+def test_column_json_has_fields_in_order_of_tidb() -> None:
     names = "id name offset origin_default origin_default_bit default default_bit default_is_expr generated_expr_string"
     names += " generated_stored dependences type state comment hidden change_state_info version"
     found = ColumnInfo(1, "a", 0, FieldType(Tp.LONG, int(Flag.NOT_NULL), 11, 0)).to_json()
@@ -112,7 +112,7 @@ def test_key_order_of_a_column_is_tidbs() -> None:
     }  # fmt: skip
 
 
-def test_partitions() -> None:
+def test_partition_json_is_read_and_written_again() -> None:
     document = {
         "type": 3,
         "expr": "",
@@ -141,7 +141,7 @@ def test_partitions() -> None:
     assert list(found.to_json()) == list(document)
 
 
-def test_databases() -> None:
+def test_database_json_is_read_and_written_again() -> None:
     document = {"id": 2, "db_name": "Test", "charset": "utf8mb4", "collate": "utf8mb4_bin", "state": 5}
     found = DBInfo.from_json(document)
     assert (found.id, found.name, found.state) == (2, "Test", SchemaState.PUBLIC)
@@ -167,13 +167,13 @@ def test_databases() -> None:
         ({"index_info": [{"idx_name": "i", "idx_cols": [{"offset": 9}]}]}, "index_info i"),
     ],
 )
-def test_fields_of_another_type_are_named(change: dict[str, Any], field: str) -> None:
+def test_table_field_of_wrong_type_raises_decode_error_with_its_path(change: dict[str, Any], field: str) -> None:
     with pytest.raises(DecodeError, match=field):
         TableInfo.from_json(MINIMAL | change)
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"5", b"\xff", b"[" * 100_000, b'{"id": ' + b"9" * 5000 + b"}"])
-def test_no_document(text: bytes) -> None:
+def test_schema_json_that_is_no_object_raises_decode_error(text: bytes) -> None:
     for read in (TableInfo.from_json, DBInfo.from_json):
         with pytest.raises(DecodeError):
             read(text)

@@ -18,7 +18,7 @@ TOKYO = ZoneInfo("Asia/Tokyo")
 
 
 @given(civil)
-def test_packed_round_trip(when: Civil) -> None:
+def test_packed_time_unpacks_to_same_time_and_its_text_parses_back(when: Civil) -> None:
     packed = time.pack(when)
     assert time.unpack(packed) == when
     assert time.parse_datetime(time.datetime_text(packed, 6)) == packed
@@ -26,18 +26,18 @@ def test_packed_round_trip(when: Civil) -> None:
 
 
 @given(civil, civil)
-def test_packed_compares_as_time_does(left: Civil, right: Civil) -> None:
+def test_packed_times_sort_as_times(left: Civil, right: Civil) -> None:
     assert (time.pack(left) < time.pack(right)) == (left < right)
 
 
 @given(civil)
-def test_core_round_trip(when: Civil) -> None:
+def test_core_time_unpacks_to_same_time_whatever_its_type_bits(when: Civil) -> None:
     assert time.core_unpack(time.core_pack(when)) == when
     assert time.core_unpack(time.core_pack(when) | 0xE) == when
 
 
 @given(st.integers(-(1 << 63), (1 << 64) - 1), st.integers(0, 6))
-def test_any_number(number: int, fsp: int) -> None:
+def test_any_number_as_packed_time_gives_valid_text_or_decode_error(number: int, fsp: int) -> None:
     """Bits that are no time are a DecodeError, never odd text."""
     try:
         text = time.datetime_text(number, fsp)
@@ -50,7 +50,7 @@ def test_any_number(number: int, fsp: int) -> None:
 
 
 @given(uint64)
-def test_any_core(number: int) -> None:
+def test_any_number_as_core_time_gives_valid_time_or_decode_error(number: int) -> None:
     try:
         when = time.core_unpack(number)
     except DecodeError:
@@ -68,7 +68,7 @@ def test_any_core(number: int) -> None:
         Civil(2000, 1, 1, 0, 0, 0, 1_000_000),
     ],
 )
-def test_no_time(bad: Civil) -> None:
+def test_packed_time_out_of_range_raises_decode_error(bad: Civil) -> None:
     packed = time.pack(bad)
     with pytest.raises(DecodeError, match="packed time"):
         time.unpack(packed)
@@ -76,14 +76,14 @@ def test_no_time(bad: Civil) -> None:
         time.datetime_text(packed, 6)
 
 
-def test_fraction_is_cut_not_rounded() -> None:
+def test_time_text_truncates_fraction_to_its_digits() -> None:
     packed = time.pack(Civil(2020, 1, 2, 3, 4, 5, 987_654))
     assert [time.datetime_text(packed, fsp)[19:] for fsp in range(7)] == [
         "", ".9", ".98", ".987", ".9876", ".98765", ".987654"
     ]  # fmt: skip
 
 
-def test_timestamp_in_a_zone() -> None:
+def test_timestamp_text_is_shown_in_given_time_zone() -> None:
     packed = time.parse_datetime("2020-01-01 20:30:00.5")
     assert time.timestamp_text(packed, 1, TOKYO) == "2020-01-02 05:30:00.5"
     assert time.timestamp_text(packed, 1, timezone(timedelta(hours=-8, minutes=-30))) == "2020-01-01 12:00:00.5"
@@ -91,25 +91,25 @@ def test_timestamp_in_a_zone() -> None:
     assert time.timestamp_text(0, 0, TOKYO) == "0000-00-00 00:00:00"
 
 
-def test_zone_there_and_back() -> None:
+def test_timestamp_converted_to_zone_and_back_is_unchanged() -> None:
     packed = time.parse_datetime("2024-06-30 23:59:59.123456")
     assert time.from_zone(time.to_zone(packed, TOKYO), TOKYO) == packed
     assert time.to_zone(packed, UTC) == packed
 
 
-def test_zone_of_a_date_that_is_none() -> None:
+def test_timestamp_that_zone_cannot_convert_is_unchanged() -> None:
     packed = time.parse_datetime("2000-00-00 00:00:00")
     assert time.to_zone(packed, TOKYO) == packed
     assert time.timestamp_text(time.parse_datetime("9999-12-31 23:00:00"), 0, TOKYO) == "9999-12-31 23:00:00"
 
 
 @given(durations)
-def test_duration_round_trip(ns: int) -> None:
+def test_duration_text_parses_to_same_duration(ns: int) -> None:
     assert time.parse_duration(time.duration_text(ns, 6)) == ns
     assert time.duration_text(ns, 0) == time.duration_text(ns, 6)[:-7]
 
 
-def test_duration_bounds() -> None:
+def test_duration_beyond_838_59_59_raises_decode_error() -> None:
     assert time.duration_text(-time.DURATION_NS_MAX, 0) == "-838:59:59"
     assert time.duration_text(0, 3) == "00:00:00.000"
     for ns in (time.DURATION_NS_MAX + 1_000_000_000, 1 << 62):
@@ -120,18 +120,18 @@ def test_duration_bounds() -> None:
 @pytest.mark.parametrize(
     "text", ["", "1:2", "00:60:00", "00:00:60", "839:00:00", "12:00:00.", "x", "00:00:00.1234567890"]
 )
-def test_no_duration(text: str) -> None:
+def test_parsing_invalid_duration_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"duration|838"):
         time.parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["", "2020", "2020-13-01", "2020-01-32", "2020-01-01 24:00:00", "20-01-01 00:00"])
-def test_no_datetime(text: str) -> None:
+def test_parsing_invalid_datetime_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a date or time"):
         time.parse_datetime(text)
 
 
-def test_parse_cuts_to_fsp() -> None:
+def test_parsed_datetime_is_truncated_to_fractional_digits() -> None:
     assert time.unpack(time.parse_datetime("2020-01-02 03:04:05.678999", 3)).microsecond == 678_000
     assert time.unpack(time.parse_datetime("2020-01-02T03:04:05.6789991")).microsecond == 678_999
     assert time.parse_datetime("2020-01-02") == time.pack(Civil(2020, 1, 2))

@@ -11,7 +11,7 @@ from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
 
 
 @pytest.mark.parametrize("kind", [Tp, ActionType, JobState, SchemaState, PartitionType])
-def test_numbers_of_a_newer_tidb_survive(kind) -> None:  # type: ignore[no-untyped-def]
+def test_unknown_enum_number_is_kept_with_generated_name(kind) -> None:  # type: ignore[no-untyped-def]
     member = kind(12_345)
     assert member == 12_345
     assert member.name == "UNKNOWN_12345"
@@ -45,11 +45,11 @@ def test_numbers_of_a_newer_tidb_survive(kind) -> None:  # type: ignore[no-untyp
         (Tp.GEOMETRY, "binary", "geometry"),
     ],
 )
-def test_names(tp: Tp, charset: str, name: str) -> None:
+def test_mysql_name_follows_type_and_charset(tp: Tp, charset: str, name: str) -> None:
     assert FieldType(tp, charset=charset).mysql_name == name
 
 
-def test_properties() -> None:
+def test_field_type_properties_follow_flags_and_charset() -> None:
     kind = FieldType(Tp.LONGLONG, int(Flag.UNSIGNED | Flag.NOT_NULL), 20, -1)
     assert kind.is_unsigned
     assert kind.is_not_null

@@ -66,7 +66,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "value", "datum", "text", "python"), CASES)
-def test_there_and_back(kind: FieldType, value: object, datum: Datum, text: object, python: object) -> None:
+def test_flattened_value_has_expected_datum_text_and_python_value(
+    kind: FieldType, value: object, datum: Datum, text: object, python: object
+) -> None:
     flat = flatten(value, kind)
     if datum is not None:
         assert flat == datum
@@ -77,14 +79,14 @@ def test_there_and_back(kind: FieldType, value: object, datum: Datum, text: obje
 
 
 @pytest.mark.parametrize("kind", [case[0] for case in CASES])
-def test_null_stays_null(kind: FieldType) -> None:
+def test_null_is_null_in_column_of_every_type(kind: FieldType) -> None:
     assert flatten(None, kind) is None
     assert to_text(None, kind) is None
     assert to_python(None, kind) is None
 
 
 @given(datums.filter(lambda value: value is not None), st.sampled_from(Tp))
-def test_a_datum_in_a_foreign_column(value: Datum, tp: Tp) -> None:
+def test_datum_in_column_of_another_type_gives_value_or_decode_error(value: Datum, tp: Tp) -> None:
     """Text or a DecodeError that names the column's type; never anything else."""
     kind = FieldType(tp, 0, 8, 3, "utf8mb4", "utf8mb4_bin", ("a", "b"))
     for show in (to_text, to_python):
@@ -123,7 +125,7 @@ def test_a_datum_in_a_foreign_column(value: Datum, tp: Tp) -> None:
         (FieldType(Tp.VECTOR), 1),
     ],
 )
-def test_what_does_not_fit(kind: FieldType, value: object) -> None:
+def test_flatten_refuses_value_that_does_not_fit_column(kind: FieldType, value: object) -> None:
     with pytest.raises(ValueError, match="column"):
         flatten(value, kind)
 
@@ -139,12 +141,12 @@ def test_what_does_not_fit(kind: FieldType, value: object) -> None:
         (1, FieldType(Tp.VECTOR), "vector column"),
     ],
 )
-def test_impossible_datums(value: Datum, kind: FieldType, complaint: str) -> None:
+def test_to_text_of_impossible_datum_raises_decode_error(value: Datum, kind: FieldType, complaint: str) -> None:
     with pytest.raises(DecodeError, match=complaint):
         to_text(value, kind)
 
 
-def test_zones() -> None:
+def test_timestamp_is_converted_by_time_zone_and_datetime_is_not() -> None:
     tokyo, stamp = ZoneInfo("Asia/Tokyo"), FieldType(Tp.TIMESTAMP, 0, 19, 0)
     flat = flatten("2021-12-31 23:59:59", stamp, tokyo)
     assert to_text(flat, stamp) == "2021-12-31 14:59:59"
@@ -160,7 +162,7 @@ def test_zones() -> None:
      (1.5e-16, "1.5e-16"), (-1.7976931348623157e308, "-1.7976931348623157e308"), (0.1, "0.1"),
      (9.007199254740992e15, "9.007199254740992e15")],
 )  # fmt: skip
-def test_double_text(value: float, text: str) -> None:
+def test_double_text_is_as_tidb_shows_it(value: float, text: str) -> None:
     assert double_text(value) == text
 
 
@@ -169,22 +171,22 @@ def test_double_text(value: float, text: str) -> None:
     [(3.4028234663852886e38, "3.4028235e38"), (16777216.0, "16777216"), (123456792.0, "123456790"), (1e-45, "1e-45"),
      (1.17549435e-38, "1.1754944e-38"), (1e20, "1e20"), (6.2831855, "6.2831855"), (0.1, "0.1"), (-1.5, "-1.5")],
 )  # fmt: skip
-def test_float_text(value: float, text: str) -> None:
+def test_float_text_is_as_tidb_shows_it(value: float, text: str) -> None:
     assert float_text(value) == text
 
 
 @given(finite)
-def test_double_text_reads_back(value: float) -> None:
+def test_double_text_parses_to_same_double(value: float) -> None:
     assert float(double_text(value)) == value
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_float_text_reads_back(value: float) -> None:
+def test_float_text_parses_to_same_single_precision_float(value: float) -> None:
     assert struct.pack("<f", to_float32(float(float_text(value)))) == struct.pack("<f", value)
 
 
 @given(decimals())
-def test_decimals_are_their_own_text(value) -> None:  # type: ignore[no-untyped-def]
+def test_decimal_flattened_from_its_text_is_shown_as_that_text(value) -> None:  # type: ignore[no-untyped-def]
     kind = FieldType(Tp.NEWDECIMAL, 0, value.precision, value.frac)
     flat = flatten(str(value), kind)
     assert flat == value

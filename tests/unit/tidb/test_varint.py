@@ -20,45 +20,45 @@ from tests.unit.tidb.strategies import int64, uint64
 
 
 @given(uint64)
-def test_uvarint_round_trip(value: int) -> None:
+def test_encoded_uvarint_decodes_to_same_value_and_truncation_raises_decode_error(value: int) -> None:
     data = encode_uvarint(value)
     assert decode_uvarint(b"\x80" + data + b"\x80", 1) == (value, 1 + len(data))
     refuses_every_cut(decode_uvarint, data)
 
 
 @given(int64)
-def test_varint_round_trip(value: int) -> None:
+def test_encoded_varint_decodes_to_same_value_and_truncation_raises_decode_error(value: int) -> None:
     data = encode_varint(value)
     assert decode_varint(data) == (value, len(data))
     refuses_every_cut(decode_varint, data)
 
 
 @given(st.binary(max_size=300))
-def test_compact_bytes_round_trip(value: bytes) -> None:
+def test_encoded_compact_bytes_decode_to_same_value_and_truncation_raises_decode_error(value: bytes) -> None:
     data = encode_compact_bytes(value)
     assert decode_compact_bytes(data + b"?") == (value, len(data))
     refuses_every_cut(decode_compact_bytes, data)
 
 
 @pytest.mark.parametrize("data", ["ff" * 9 + "02", "ff" * 10 + "01", "80" * 10 + "00", "80" * 10 + "80"])
-def test_more_than_64_bits(data: str) -> None:
+def test_uvarint_beyond_64_bits_raises_decode_error(data: str) -> None:
     with pytest.raises(DecodeError, match="value larger than 64 bits"):
         decode_uvarint(bytes.fromhex(data))
 
 
 @pytest.mark.parametrize("data", ["", "80", "80" * 9, "80" * 10, "ff" * 10])
-def test_torn(data: str) -> None:
+def test_uvarint_without_last_byte_raises_insufficient_bytes(data: str) -> None:
     """Ten bytes that all say "more" are torn, not too large, as in Go."""
     with pytest.raises(DecodeError, match="insufficient bytes to decode value"):
         decode_uvarint(bytes.fromhex(data))
 
 
-def test_longer_encodings_are_read() -> None:
+def test_uvarint_in_longer_encoding_than_needed_is_read() -> None:
     assert decode_uvarint(bytes.fromhex("8000")) == (0, 2)
     assert decode_uvarint(bytes.fromhex("ff80808000")) == (127, 5)
 
 
-def test_lengths_that_cannot_be() -> None:
+def test_compact_bytes_with_impossible_length_raise_decode_error() -> None:
     with pytest.raises(DecodeError, match="expected length: -1"):
         decode_compact_bytes(b"\x01abc")
     with pytest.raises(DecodeError, match="expected length: 4"):
@@ -66,18 +66,18 @@ def test_lengths_that_cannot_be() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 64])
-def test_numbers_that_are_not_unsigned_64_bit(value: int) -> None:
+def test_encoding_uvarint_outside_unsigned_64_bits_is_refused(value: int) -> None:
     with pytest.raises(ValueError, match=str(value)):
         encode_uvarint(value)
 
 
 @pytest.mark.parametrize("value", [-(1 << 63) - 1, 1 << 63])
-def test_numbers_that_are_not_signed_64_bit(value: int) -> None:
+def test_encoding_varint_outside_signed_64_bits_is_refused(value: int) -> None:
     with pytest.raises(ValueError, match=str(value)):
         encode_varint(value)
 
 
 @given(st.binary(max_size=20))
-def test_any_bytes(data: bytes) -> None:
+def test_random_bytes_as_uvarint_or_compact_bytes_raise_decode_error_only(data: bytes) -> None:
     survives(decode_uvarint, data, rounds=5)
     survives(decode_compact_bytes, data, rounds=5)

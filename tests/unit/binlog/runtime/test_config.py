@@ -12,6 +12,7 @@ from binlog.runtime.config import (
     Duration,
     Flag,
     InfoRequested,
+    Program,
     Retention,
     Section,
     SecuritySection,
@@ -22,7 +23,6 @@ from binlog.runtime.config import (
     load_or_exit,
     reference_markdown,
 )
-from binlog.runtime.config import Program as Introduction
 from pydantic import Field
 
 
@@ -41,7 +41,7 @@ class Target(Section):
     port: int = 3306
 
 
-class Program(UpstreamSection):
+class Settings(UpstreamSection):
     data_dir: str = Field("", description="where it keeps its data")
     gc: Retention = Field("7", description="how long | binlogs stay")  # type: ignore[arg-type,unused-ignore]
     heartbeat_interval: int = 2
@@ -63,15 +63,16 @@ FLAGS = (
     Flag("sync-log", key="storage.sync-log"),
     Flag("log-rotate", ignored=True),
 )
+PROGRAM = Program("pump", Settings, FLAGS, env_prefix="PUMP", about="pump: keeps binlogs", examples=["pump -gc 8h"])
 
 
-def run(*argv: str, toml: str | None = None, directory: Path | None = None, **environ: str) -> Program:
+def run(*argv: str, toml: str | None = None, directory: Path | None = None, **environ: str) -> Settings:
     args = list(argv)
     if toml is not None:
         assert directory is not None
         (directory / "p.toml").write_text(toml)
         args += ["-config", str(directory / "p.toml")]
-    return load(Program, component="pump", argv=args, env_prefix="PUMP", flags=FLAGS, environ=environ)
+    return load(PROGRAM, args, environ=environ)
 
 
 def test_config_defaults_are_parsed_values() -> None:
@@ -138,7 +139,7 @@ def test_a_bad_command_line_exits_2(argv: list[str], text: str, capsys: pytest.C
         run(*argv)
     assert str(caught.value) == text
     with pytest.raises(SystemExit) as exit_:
-        load_or_exit(Program, component="pump", argv=argv, env_prefix="PUMP", flags=FLAGS)
+        load_or_exit(PROGRAM, argv)
     assert exit_.value.code == 2
     assert text in capsys.readouterr().err
 
@@ -148,14 +149,14 @@ def test_help_and_version_exit_0(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(InfoRequested):
             run(*argv)
         with pytest.raises(SystemExit) as exit_:
-            load_or_exit(Program, component="pump", argv=argv, env_prefix="PUMP", flags=FLAGS)
+            load_or_exit(PROGRAM, argv)
         assert exit_.value.code == 0
         assert words in capsys.readouterr().out
 
 
 def test_bad_values_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
-        load_or_exit(Program, component="pump", argv=["-gc", "x"], env_prefix="PUMP", flags=FLAGS)
+        load_or_exit(PROGRAM, ["-gc", "x"])
     assert exit_.value.code == 1
     assert "pump: flag -gc: unsupported gc time x, etc: use 7 for 7 day, 7h for 7 hour" in capsys.readouterr().err
 
@@ -166,7 +167,7 @@ def test_invalid_file_or_environment_value_exits_with_1(tmp_path: Path, monkeypa
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(SystemExit) as exit_:
-            load_or_exit(Program, component="pump", argv=argv, env_prefix="PUMP", flags=FLAGS)
+            load_or_exit(PROGRAM, argv)
         assert exit_.value.code == 1
 
 
@@ -254,12 +255,12 @@ def test_unreadable_config_file_is_named(tmp_path: Path) -> None:
 
 
 def test_flag_without_its_setting_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"sets nothing.here, which Program does not have"):
-        load(Program, component="p", argv=["-h"], env_prefix="P", flags=[Flag("x", key="nothing.here")], environ={})
+    with pytest.raises(ConfigError, match=r"sets nothing.here, which Settings does not have"):
+        load(Program("p", Settings, [Flag("x", key="nothing.here")]), ["-h"])
 
 
 def test_reference_lists_every_setting() -> None:
-    table = reference_markdown(Program, FLAGS, env_prefix="PUMP")
+    table = reference_markdown(Settings, FLAGS, env_prefix="PUMP")
     assert "| `gc` | `-gc` | `PUMP_GC` | `7` | how long \\| binlogs stay |" in table
     assert "| `storage.sync-log` | `-sync-log` | `PUMP_SYNC_LOG` | `true` | sync every batch |" in table
     assert "| `to.port` |  |  | `3306` |  |" in table
@@ -294,9 +295,8 @@ def test_reference_markdown_shows_machine_independent_defaults() -> None:
 
 
 def test_help_shows_kinds_defaults_and_examples() -> None:
-    hello = Introduction("pump: keeps binlogs", ["pump -gc 8h"])
     with pytest.raises(InfoRequested) as caught:
-        load(Program, component="pump", argv=["-h"], env_prefix="PUMP", flags=FLAGS, environ={}, program=hello)
+        load(PROGRAM, ["-h"], environ={})
     text = caught.value.text
     assert text.startswith("pump: keeps binlogs\n\nUsage of pump:\n")
     assert "  -gc days|duration\n        how long | binlogs stay (default 7)\n" in text

@@ -15,6 +15,7 @@ from binlog.runtime.fields import (
     parse_loose_urls,
     parse_names,
     parse_retention,
+    parse_seconds,
     parse_urls,
     split_host_port,
 )
@@ -147,3 +148,14 @@ def test_parse_names_splits_and_trims_list() -> None:
 def test_default_host_is_ipv4_address() -> None:
     """Of an interface, or 127.0.0.1 (K-06)."""
     assert ipaddress.IPv4Address(default_host())
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("2h", 7200), ("0", 0)])
+def test_parse_seconds_reads_numbers_with_units(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "1d", "-1s", "1.5h"])
+def test_parse_seconds_refuses_text_that_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="90s, 5m, 1h, or seconds were expected"):
+        parse_seconds(text)

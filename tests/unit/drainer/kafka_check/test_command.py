@@ -12,13 +12,14 @@ from socket import socket
 from types import SimpleNamespace
 
 import pytest
+from binlog.runtime.config import load
 from binlog.tidb.types import FieldType, Tp
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
 from drainer import commands, extras
 from drainer.batch.work import Kind
-from drainer.kafka_check.__main__ import main
+from drainer.kafka_check.__main__ import PROGRAM, main
 from drainer.kafka_consumer.__main__ import main as consumer_main
 from drainer.kafka_consumer.core import ConsumerCore, Resume
 from drainer.kafka_consumer.run import Progress, Stop, consume, print_events
@@ -175,20 +176,44 @@ def test_interrupt_ends_with_code_130_and_no_traceback(
 
 
 @pytest.mark.parametrize(
-    ("program", "argv"),
+    ("program", "argv", "reason"),
     [
-        (main, []),
-        (main, ["--nope", URI]),
-        (main, [URI, "--moves", "sometimes"]),
-        (main, ["no-uri"]),
-        (consumer_main, []),
-        (consumer_main, [URI]),
-        (consumer_main, [URI, "--print", "--nope"]),
+        (main, [], "uri: it must be given"),
+        (main, ["--nope", URI], "flag provided but not defined: -nope"),
+        (main, [URI, "--orderd"], "flag provided but not defined: -orderd (did you mean -ordered?)"),
+        (main, [URI, "--dir", "x"], "flag provided but not defined: -dir (did you mean -directory?)"),
+        (main, [URI, "--config", "check.toml"], "flag provided but not defined: -config"),
+        (main, [URI, URI], f"'{URI}' is not a valid flag"),
+        (main, [URI, "--topic"], "flag needs an argument: -topic"),
+        (main, [URI, "--live=maybe"], "flag -live: true or false was expected, not 'maybe'"),
+        (main, [URI, "--moves", "sometimes"], "flag -moves: 'never', 'at-resolved' or 'always' was expected, not"),
+        (main, [URI, "--client", "nothing"], "flag -client: nothing: expected a name, = and a value"),
+        (main, [URI, "--key", "a.t=a", "--key", "t=a"], "flag -key: t: expected DB.TABLE"),
+        (main, ["no-uri"], "kafka-check: "),
+        (consumer_main, [], "uri: it must be given"),
+        (consumer_main, [URI], "either -to or -print must be given"),
+        (consumer_main, [URI, "--print", "--to", "sqlite:x"], "either -to or -print must be given"),
+        (consumer_main, [URI, "--print", "--nope"], "flag provided but not defined: -nope"),
     ],
 )
-def test_invalid_command_line_exits_with_2(program: Callable[[list[str]], int], argv: list[str]) -> None:
+def test_invalid_command_line_exits_with_2_and_reason(
+    program: Callable[[list[str]], int], argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         sys.exit(program(argv))
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dashes", ["-", "--"])
+def test_flags_before_and_after_address_are_read_with_one_or_two_dashes(dashes: str) -> None:
+    given = [f"{dashes}topic", "a,b", URI, f"{dashes}topic=^c", f"{dashes}key", "db.t=id,v", f"{dashes}live"]
+    arguments = load(PROGRAM, given)
+    assert (arguments.uri, arguments.topic, arguments.live) == (URI, ("a,b", "^c"), True)
+    assert arguments.key == ((("db", "t"), ("id", "v")),)
+
+
+def test_environment_is_not_read_by_program_that_has_only_flags() -> None:
+    assert not load(PROGRAM, [URI], environ={"_LIVE": "true", "KAFKA_CHECK_LIVE": "true"}).live
 
 
 def test_missing_packages_exit_with_2_and_name_extra(
@@ -214,7 +239,7 @@ def test_reading_programs_import_no_module_outside_their_extra(program: str) -> 
 def test_help_text_lists_exit_codes(program: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         program(["--help"])
-    assert "Exit code 0 " in capsys.readouterr().out
+    assert "\nExit codes:\n  0  " in capsys.readouterr().out
 
 
 def test_progress_is_logged_at_intervals() -> None:
@@ -272,8 +297,6 @@ def test_message_of_another_protocol_is_violation(tmp_path: Path, capsys: pytest
     ("arguments", "said"),
     [
         ([URI, "--directory", "/nowhere"], "no files TOPIC-PARTITION.jsonl"),
-        ([URI, "--client", "nothing"], "--client nothing"),
-        ([URI, "--key", "t=a", "--directory", "/nowhere"], "--key t: expected DB.TABLE"),
         (["http://unused/topic"], "the scheme must be one of"),
         (["kafka://unused/topic?protocol=nosuch"], "nosuch"),
         ([URI, "--client", "group.id=x"], "group.id"),

@@ -17,13 +17,13 @@ from binlog.errors import (
     TimestampUnavailable,
     WatchBroken,
 )
+from binlog.runtime.command_line import UsageError, usage
 from binlog.runtime.encrypt import decrypt
 from binlog.runtime.http import NoAnswer
 
 from pumpclient.ctl.__main__ import main
-from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, NotFound, Refused
-from pumpclient.ctl.exit_codes import code_of
-from pumpclient.ctl.options import EXIT_CODES, UsageError, usage
+from pumpclient.ctl.errors import EXIT_CODES, CommandError, Misused, NodeSilent, NotFound, Refused, code_of
+from pumpclient.ctl.options import PROGRAM
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ from pumpclient.ctl.options import EXIT_CODES, UsageError, usage
 )
 def test_each_error_class_has_its_documented_exit_code(error: BinlogError, code: int) -> None:
     assert code_of(error) == code
-    assert f"  {code}  {EXIT_CODES[code]}" in usage()
+    assert f"  {code}  {EXIT_CODES[code]}" in usage(PROGRAM)
 
 
 def ended(*argv: str) -> int:
@@ -87,7 +87,7 @@ def test_failure_in_json_output_is_an_error_object(capsys: pytest.CaptureFixture
     ("argv", "why"),
     [
         (("pause-pump", "-watch"), "-watch can be used with pumps, drainers, inspect, not with pause-pump"),
-        (("-watch", "-interval", "often"), "invalid value 'often' for -interval"),
+        (("-watch", "-interval", "often"), "flag -interval: 90s, 5m, 1h, or seconds were expected, not 'often'"),
         (("-watch", "-interval", "0s"), "must be above 0"),
     ],
 )

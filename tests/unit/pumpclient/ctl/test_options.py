@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from binlog.runtime.command_line import UsageError, usage
+from binlog.runtime.config import load
 
 from pumpclient.ctl.__main__ import COMMANDS, LOCAL, main
 from pumpclient.ctl.options import COMMANDS as EXPLAINED
-from pumpclient.ctl.options import HELP, Options, UsageError, parse, usage
+from pumpclient.ctl.options import PROGRAM, Options
 
 
 @pytest.mark.parametrize(
@@ -19,11 +21,11 @@ from pumpclient.ctl.options import HELP, Options, UsageError, parse, usage
     ],
 )
 def test_parse_accepts_all_spellings_of_flags_and_command(argv: list[str]) -> None:
-    assert parse(argv) == Options(cmd="update-pump", node_id="p1", state="offline", show_offline_nodes=True)
+    assert load(PROGRAM, argv) == Options(cmd="update-pump", node_id="p1", state="offline", show_offline_nodes=True)
 
 
 def test_parse_of_no_arguments_returns_defaults() -> None:
-    assert parse([]) == Options()
+    assert load(PROGRAM, []) == Options()
     assert Options().cmd == "pumps"
     assert Options().data_dir == "binlog_position"
 
@@ -35,10 +37,12 @@ def test_parse_of_no_arguments_returns_defaults() -> None:
         (["-nope"], "flag provided but not defined: -nope"),
         (["-node_id", "x"], "not defined: -node_id"),
         (["-node-id"], "flag needs an argument: -node-id"),
-        (["-start-ts", "x"], "invalid value 'x' for -start-ts"),
-        (["-start-ts", str(1 << 63)], "below 2^63"),
-        (["-rollback=maybe"], "invalid boolean value 'maybe'"),
-        (["-o", "yaml"], "invalid value 'yaml' for -output: one of auto, table, json, log"),
+        (["-start-ts", "x"], "flag -start-ts: a whole number was expected, not 'x'"),
+        (["-start-ts", str(1 << 63)], "flag -start-ts: Input should be less than 9223372036854775808"),
+        (["-commit-ts", "-1"], "flag -commit-ts: Input should be greater than or equal to 0, not '-1'"),
+        (["-rollback=maybe"], "flag -rollback: true or false was expected, not 'maybe'"),
+        (["-o", "yaml"], "flag -o: 'auto', 'table', 'json' or 'log' was expected, not 'yaml'"),
+        (["settle", "-older-than", "soon"], "flag -older-than: 90s, 5m, 1h, or seconds were expected, not 'soon'"),
         (["pumps", "drainers"], "'drainers' is not a valid flag"),
     ],
 )
@@ -46,7 +50,7 @@ def test_parse_refuses_invalid_arguments_with_exit_code_2(
     argv: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        parse(argv)
+        load(PROGRAM, argv)
     assert why in str(caught.value)
     with pytest.raises(SystemExit) as stopped:
         main(argv)
@@ -63,7 +67,8 @@ def test_help_and_version_flags_print_text_and_exit_with_0(capsys: pytest.Captur
 
 
 def test_every_flag_and_command_is_explained_in_usage() -> None:
-    text = usage()
-    assert set(HELP) == set(Options.__dataclass_fields__)
+    text = usage(PROGRAM)
+    for name, field in Options.model_fields.items():
+        assert f"  -{name.replace('_', '-')}" in text and field.description
     assert {*COMMANDS, *LOCAL} == set(EXPLAINED)
     assert all(command in text for command in EXPLAINED)

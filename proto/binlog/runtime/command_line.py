@@ -1,0 +1,187 @@
+"""The command lines of all programs: flags in Go's syntax, positional arguments, and the text for -h.
+
+A program describes itself as a `Program`; `binlog.runtime.config.load` reads its command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar, get_origin
+
+from pydantic import BaseModel, BeforeValidator
+
+from binlog.errors import BinlogError, ConfigError
+from binlog.runtime.reference import Flag, default_text, find, is_bool, kind_text, settings, variable
+from binlog.runtime.version import version_text
+
+WIDTH = 110
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class UsageError(ConfigError):
+    """The command line is invalid, or a flag's value is not of its kind: exit code 2 (`K-03`)."""
+
+
+class InfoRequested(BinlogError):
+    """-h or -V was given. `text` is the output; the exit code is 0."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Program(Generic[Model]):
+    """A program: its settings, and where their values come from.
+
+    `env_prefix`: what the names of its environment variables begin with; empty if it reads neither the environment nor
+    a file. `words`: the settings that positional arguments fill, in this order. `commands`, `exit_codes`: tables for
+    -h.
+    """
+
+    name: str
+    model: type[Model]
+    flags: Sequence[Flag] = ()
+    env_prefix: str = ""
+    words: Sequence[str] = ()
+    about: str = ""
+    examples: Sequence[str] = ()
+    commands: Mapping[str, str] = field(default_factory=dict)
+    exit_codes: Mapping[int, str] = field(default_factory=dict)
+
+
+def flags_of(model: type[BaseModel]) -> tuple[Flag, ...]:
+    """Return a flag for each setting. That of a list may be given repeatedly, unless a parser splits its text."""
+    return tuple(
+        Flag(
+            ".".join(path),
+            repeated=get_origin(info.annotation) is tuple
+            and not any(isinstance(data, BeforeValidator) for data in info.metadata),
+        )
+        for path, info in settings(model)
+    )
+
+
+def parse(program: Program[Model], argv: Sequence[str]) -> dict[str, str | list[str]]:
+    """Return the values by the names of their flags, or of the settings that positional arguments fill.
+
+    Flags have one or two dashes: `-flag value`, `-flag=value`, or `-flag` for a bool. After `--` everything is
+    positional. Raises InfoRequested for -h and -V, UsageError for an unknown flag or one without its value.
+    """
+    known = {flag.name: flag for flag in program.flags}
+    names = [*(["config"] if program.env_prefix else []), *known]
+    given: dict[str, str | list[str]] = {}
+    rest = list(argv)
+    flags_end = False
+    while rest:
+        word = rest.pop(0)
+        if word == "--" and not flags_end:
+            flags_end = True
+            continue
+        if flags_end or not word.startswith("-") or word == "-":
+            given[_positional(program, word, given)] = word
+            continue
+        name, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
+        if name in ("h", "help"):
+            raise InfoRequested(usage(program))
+        if name in ("V", "version") and name not in known:
+            raise InfoRequested(version_text())
+        if name not in names:
+            close = closest(name, names)
+            raise UsageError(
+                f"flag provided but not defined: -{name}" + (f" (did you mean -{close}?)" if close else "")
+            )
+        if not equals:
+            if name in known and is_bool(program.model, known[name]):
+                value = "true"
+            elif rest:
+                value = rest.pop(0)
+            else:
+                raise UsageError(f"flag needs an argument: -{name}")
+        before = given.get(name, [])
+        repeated = name in known and known[name].repeated and isinstance(before, list)
+        given[name] = [*before, value] if repeated else value
+    return given
+
+
+def _positional(program: Program[Model], word: str, given: Iterable[str]) -> str:
+    """Return the setting that a positional argument fills. Raises UsageError if the program takes no further one."""
+    for name in program.words:
+        if name not in given:
+            return name
+    raise UsageError(f"'{word}' is not a valid flag")
+
+
+def closest(name: str, known: Sequence[str]) -> str:
+    """Return the known name that is closest to the given one or the only one that begins with it, or an empty text."""
+    last = {key.rpartition(".")[2]: key for key in known}
+    wanted = name.replace("_", "-")
+    longer = [key for key in known if key.startswith(wanted)]
+    if len(longer) == 1:
+        return longer[0]
+    for among in (known, list(last)):  # a similar full path is a better match than a similar last part
+        close = difflib.get_close_matches(wanted, among, n=1, cutoff=0.75)
+        if close:
+            return last.get(close[0], close[0])
+    return ""
+
+
+def usage(program: Program[Model]) -> str:
+    """Return the text for -h."""
+    lines = [textwrap.fill(program.about, WIDTH), ""] if program.about else []
+    words = [
+        f" {word.upper()}" if find(program.model, (word,)).is_required() else f" [{word}]" for word in program.words
+    ]
+    lines.append(f"Usage of {program.name}:" + (f" {program.name}{''.join(words)} [flags]" if words else ""))
+    if program.commands:
+        lines += [*_table("Commands", program.commands), "", "Flags:"]
+    if program.env_prefix:
+        lines += ["  -config path", "        the TOML file; flags override the environment, which overrides the file"]
+    for flag in sorted((f for f in program.flags if not f.ignored), key=lambda flag: flag.name.lower()):
+        lines += _explained(program, flag)
+    lines += ["  -V", "        print the version and exit", "  -h", "        print this text and exit"]
+    ignored = [flag.name for flag in program.flags if flag.ignored]
+    if ignored:
+        lines += ["", f"Accepted and ignored: {', '.join('-' + name for name in ignored)}"]
+    if program.env_prefix and program.flags:
+        first = program.flags[0].name
+        lines += ["", f"Each flag is also a variable: {variable(program.env_prefix, first)} for -{first}."]
+    lines += _table("Exit codes", program.exit_codes)
+    if program.examples:
+        lines += ["", "Examples:", *(f"  {example}" for example in program.examples)]
+    return "\n".join(lines)
+
+
+def _explained(program: Program[Model], flag: Flag) -> list[str]:
+    """Return the lines of -h for a flag. Raises ConfigError if it has no setting, which is a mistake in the program."""
+    info = find(program.model, flag.path)
+    default = default_text(info)
+    switch = "[=false]" if default == "true" else ""
+    shown = {"": "", "false": "", "required": " (required)"}.get(default, f" (default {default})")
+    text = f"{flag.help or info.description or ''}{'; may be given repeatedly' if flag.repeated else ''}{shown}"
+    indent = " " * 8
+    return [
+        f"  -{flag.name}{switch} {'text' if flag.repeated else kind_text(info)}".rstrip(),
+        *textwrap.wrap(
+            text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        ),
+    ]
+
+
+def _table(title: str, rows: Mapping[str, str] | Mapping[int, str]) -> list[str]:
+    width = max((len(str(name)) for name in rows), default=0)
+    return ["", f"{title}:", *(f"  {name!s:{width}}  {text}" for name, text in rows.items())] if rows else []
+
+
+def discard_stdout() -> None:
+    """Discard what is still to be written to standard output, because its reader has closed it, as `head` does.
+
+    Python writes what is buffered when it exits, and would fail again.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -18,8 +18,7 @@ from binlog.errors import BinlogError, ConfigError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from drainer.kafka_check.checker import Checker, Moves, Promises
-from drainer.kafka_check.report import Report
+from drainer.kafka_check.checker import Checker, Moves, Promises, Report
 from drainer.kafka_reading.address import kafka_address
 from drainer.kafka_reading.decoding import MakeDecoder, decoders
 from drainer.kafka_reading.records import KafkaPartition, Record, TopicReader, partitions_in, records_in

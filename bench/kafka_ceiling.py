@@ -17,11 +17,10 @@ from bench.files import decoded
 from bench.rowcodec import SBTEST, binlogs, sbtest_row
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
-from drainer.dispatch.slotting import PartitionSlotting
+from drainer.dispatch.dispatcher import PartitionSlotting
 from drainer.protocol.encoder import Message
 from drainer.protocol.schema_ids import merged
-from drainer.sink.kafka.producer import library_batch_bytes
-from drainer.sink.kafka.producers import new_producer
+from drainer.sink.kafka.producer import library_batch_bytes, new_producer
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.retry import RetryDeadline

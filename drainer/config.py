@@ -33,13 +33,11 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from drainer.original_settings import WITHOUT_EFFECT, OriginalSyncerSection
 from drainer.pumps.go_pump import SILENCE_MAX_S
-from drainer.schema.ddl_overrides import RewriteRule, RewriteRules
 from drainer.schema.filter import IGNORE_SCHEMAS_DEFAULT, Filter
-from drainer.schema.job_policy import Policy
+from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules
 from drainer.sink.base import AnySink
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
-from drainer.sink.registry import KINDS, sink
-from drainer.sink.section_union import sections, taken
+from drainer.sink.registry import KINDS, sections, sink, taken
 from drainer.sink.settings import SyncerSettings, ToSection
 
 PORT = 8249

@@ -13,8 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from drainer.pumps.binlog_parts import PART_BYTES_MAX
-from drainer.pumps.range_count import Counted, together
-from drainer.pumps.watermark import BatchLimits, PumpMark, PumpRange, Stop, Watermark, ranges_of
+from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Stop, Watermark, ranges_of, together
 
 if TYPE_CHECKING:
     from drainer.apply.fold_order import ReadOrder

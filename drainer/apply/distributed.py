@@ -27,7 +27,7 @@ from drainer.apply.micro_batch import DistributedJob, MicroBatch, binlogs
 from drainer.apply.progress import Progress, Stopped
 from drainer.apply.segments import segments_for
 from drainer.batch.binlog import ServedBinlog
-from drainer.pumps.range_count import together
+from drainer.pumps.watermark import together
 from drainer.schema.errors import ColumnGoing, TableUnverified, UnknownColumn
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Intent, ParallelSink, Receipt, SlotWriter

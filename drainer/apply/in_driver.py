@@ -19,7 +19,7 @@ from drainer.apply.segments import RowDecoder, segments_for
 from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import Batch, read_batch
 from drainer.batch.work import Pieces
-from drainer.pumps.range_count import Counted, check
+from drainer.pumps.watermark import Counted, check
 from drainer.schema.errors import ColumnGoing, JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema

@@ -11,7 +11,7 @@ from binlog import envelope
 from drainer.apply.fold_order import ReadOrder
 from drainer.batch.binlog import ServedBinlog
 from drainer.pumps.binlog_parts import PartJoiner
-from drainer.pumps.range_count import Counted
+from drainer.pumps.watermark import Counted
 from drainer.sink.base import Intent, Receipt, SlotWriter
 from drainer.sink.retry import TASK_RETRY_S
 

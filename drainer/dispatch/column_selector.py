@@ -19,8 +19,8 @@ from binlog.tidb.table import IndexInfo, TableInfo
 from drainer.changes.decode import Columns
 from drainer.dispatch.errors import DispatchConfigError, DispatchError
 from drainer.protocol.table import Column, ColumnFlag, Table, handle_index, smallest_key
+from drainer.schema.filter import TablePatterns
 from drainer.schema.name_pattern import Name, Pattern, PatternError, lower, name_pattern, patterns_of, unexpected
-from drainer.schema.table_pattern import TablePatterns
 
 
 # Patterns of columns, in the syntax of TiDB's column-filter, which TiCDC's column selectors use.

@@ -15,8 +15,7 @@ from pydantic import BeforeValidator, Field
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from drainer.kafka_check.checker import Checker, Moves, Promises
-from drainer.kafka_check.report import Report
+from drainer.kafka_check.checker import Checker, Moves, Promises, Report
 from drainer.kafka_reading.address import TopicsSection, kafka_address
 from drainer.kafka_reading.decoding import MakeDecoder, decoders
 from drainer.kafka_reading.records import KafkaPartition, Record, TopicReader, partitions_in, records_in

@@ -18,16 +18,118 @@ Partitions may be passed one after another or mixed; the events of one partition
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import blake2b
 from itertools import pairwise
 from typing import Final
 
-from drainer.kafka_check.identity import ADDS, REMOVES, TableKeys, touched_rows
-from drainer.kafka_check.report import Broken, Report, Violation
 from drainer.kafka_reading.records import KafkaPartition
-from drainer.protocol.event import AdminEvent, DdlEvent, Event, ResolvedEvent, RowEvent
+from drainer.protocol.event import AdminEvent, Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent
+from drainer.protocol.table import ColumnFlag
+
+# The result of a check.
+
+VIOLATIONS_KEPT: Final = 100
+
+
+class Broken(StrEnum):
+    """The rules that are checked."""
+
+    ROW_ORDER = "row-order"
+    PARTITION_ORDER = "partition-order"
+    ROW_IN_TWO_PARTITIONS = "row-in-two-partitions"
+    ROW_BEHIND_RESOLVED = "row-behind-resolved"
+    ROW_BEHIND_DDL = "row-behind-ddl"
+    ROW_TWICE = "row-twice"
+    DDL_ORDER = "ddl-order"
+    DDL_BEHIND_RESOLVED = "ddl-behind-resolved"
+    DDL_TWICE = "ddl-twice"
+    DDL_MISSING = "ddl-missing"
+    RESOLVED_BACK = "resolved-back"
+    RESOLVED_MISSING = "resolved-missing"
+    PARTITIONS_UNTOLD = "partitions-untold"
+    PARTITIONS_LATE = "partitions-late"
+    MESSAGE = "message"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One violation. `offset`: that of the message, -1 if a message is missing."""
+
+    rule: Broken
+    topic_partition: KafkaPartition
+    offset: int
+    text: str
+
+    def __str__(self) -> str:
+        where = f"{self.topic_partition} offset {self.offset}" if self.offset >= 0 else str(self.topic_partition)
+        return f"{self.rule}: {where}: {self.text}"
+
+
+@dataclass
+class Report:
+    """Counts of what was checked. `violations`: the first VIOLATIONS_KEPT; `broken`: the number of violations of each
+    rule."""
+
+    messages: int = 0
+    rows: int = 0
+    unidentified_rows: int = 0
+    repeats: int = 0
+    ddls: int = 0
+    resolved: int = 0
+    others: int = 0
+    violations: list[Violation] = field(default_factory=list)
+    broken: Counter[Broken] = field(default_factory=Counter)
+
+    @property
+    def is_good(self) -> bool:
+        return not self.broken
+
+    def add(self, violation: Violation) -> None:
+        self.broken[violation.rule] += 1
+        if len(self.violations) < VIOLATIONS_KEPT:
+            self.violations.append(violation)
+
+
+# Identify the row that an event is about.
+
+REMOVES: Final = 1
+ADDS: Final = 2
+
+TableKeys = Mapping[tuple[str, str], tuple[str, ...]]  # (database, table) → columns of its key
+
+
+def touched_rows(event: RowEvent, keys: TableKeys) -> list[tuple[bytes, int]]:
+    """Return a digest of each row that the event removes, adds, or both (REMOVES, ADDS or their sum); empty if the key
+    columns are not known. `keys`: the key columns of tables whose messages do not name them."""
+    names = keys.get((event.schema, event.table))
+    if event.change is not Change.UPDATE:
+        row = _digest(event, event.key, event.new if event.new is not None else event.old, names)
+        what = REMOVES if event.change is Change.DELETE else ADDS
+        return [] if row is None else [(row, what)]
+    new = _digest(event, event.key, event.new, names)
+    if new is None:
+        return []
+    old = _digest(event, None, {**(event.new or {}), **(event.old or {})}, names) or new
+    return [(new, REMOVES | ADDS)] if old == new or event.key is not None else [(old, REMOVES), (new, ADDS)]
+
+
+def _digest(event: RowEvent, key: Image | None, image: Image | None, names: tuple[str, ...] | None) -> bytes | None:
+    columns: dict[str, ColumnValue] = {}
+    if key is not None:
+        columns = dict(key)
+    elif names is not None:
+        columns = {name: image[name] for name in names if name in image} if image is not None else {}
+    elif image is not None:
+        columns = {name: column for name, column in image.items() if column.flags & ColumnFlag.HANDLE_KEY}
+    if not columns:
+        return None
+    values = sorted((name, type(column.value).__name__, column.value) for name, column in columns.items())
+    return blake2b(repr((event.schema, event.table, values)).encode(errors="surrogatepass"), digest_size=16).digest()
+
 
 DdlName = tuple[int, str, str, str]  # commit_ts, database, table, statement
 

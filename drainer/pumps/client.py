@@ -18,8 +18,7 @@ from binlog.runtime.security import Security
 
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, leading_start_ts
 from drainer.pumps.departed_pumps import MISSED_MAX, MISSED_SHOWN, Missed
-from drainer.pumps.range_count import Counted, RangeDiffers, check
-from drainer.pumps.watermark import BatchLimits, Pending, PumpMark, Stop
+from drainer.pumps.watermark import BatchLimits, Counted, Pending, PumpMark, RangeDiffers, Stop, check
 
 CALL_TIMEOUT_S = 10.0
 MISSED_TIMEOUT_S = 60.0

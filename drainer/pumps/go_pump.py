@@ -32,8 +32,7 @@ from binlog.runtime.security import Security
 
 from drainer.pumps.client import MISSED_TIMEOUT_S, Count, Inspection, aio_channel, ended_early, translate
 from drainer.pumps.departed_pumps import Missed
-from drainer.pumps.range_count import Counted
-from drainer.pumps.watermark import BatchLimits, PumpMark, Stop
+from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, Stop
 
 # Computes for a Go pump what a pump of this project answers to Watermark: where a batch ends. Pure.
 PIECES = 4

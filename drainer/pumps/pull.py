@@ -16,8 +16,7 @@ from binlog.runtime.security import Security
 
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, PartJoiner, cut_into_parts
 from drainer.pumps.client import CHANNEL_OPTIONS, NoExtension, Received, ended_early, translate
-from drainer.pumps.range_count import Counted, check
-from drainer.pumps.watermark import PumpRange
+from drainer.pumps.watermark import Counted, PumpRange, check
 
 MESSAGE_BYTES_MAX = 1 << 20
 PULL_TIMEOUT_S = 600.0

@@ -16,10 +16,8 @@ from binlog.runtime.security import Security
 
 from drainer.pumps.client import ExtensionPump, NoExtension, PumpClient
 from drainer.pumps.go_pump import SILENCE_MAX_S, GoPump
-from drainer.pumps.health import HeldBack, PumpView, report_late, report_pending
-from drainer.pumps.membership import Membership
-from drainer.pumps.range_count import Counted
-from drainer.pumps.watermark import BatchLimits, PumpMark, PumpRange, Watermark, watermark_of
+from drainer.pumps.health import HeldBack, Membership, PumpView, report_late, report_pending
+from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Watermark, watermark_of
 
 
 # Decides which pumps count for the watermark (correctness rule 8: which pumps count). Pure.

@@ -15,8 +15,7 @@ from drainer.ddl.lexer import Token, statements, tokens
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change
 from drainer.protocol.pb_file.decoder import FileBinlog, FileColumn, FileEvent, PlainValue
-from drainer.reparo.errors import ReparoError
-from drainer.reparo.stream import Entry, Stream
+from drainer.reparo.stream import Entry, ReparoError, Stream
 from drainer.schema.filter import Filter
 from drainer.sink.replay import Replayed, ReplayedDdl, Replayer, ReplayFailed
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 from google_crc32c import value as crc32c
 
@@ -16,8 +17,13 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.pb_file.decoder import FileBinlog, decode
 from drainer.protocol.pb_file.reader import Record, RecordDamaged, records, sorted_files
 from drainer.protocol.pb_file.records import OVERHEAD, FileName, parse_name
-from drainer.reparo.errors import ReparoError
 from drainer.sink.document_position import POSITION
+
+# The error that stops reparo. Its message names file and offset, if there are any.
+
+
+class ReparoError(BinlogError):
+    """Files that cannot be read on, or a record that cannot be applied."""
 
 
 # Recognise records that an original drainer wrote again after it was killed. Pure.

@@ -43,7 +43,7 @@ from drainer.apply.large_transaction import LargePuller
 from drainer.config import Config
 from drainer.pipeline import Pipeline
 from drainer.pumps.departed_pumps import DepartedPumps, scope_of
-from drainer.pumps.membership import Membership
+from drainer.pumps.health import Membership
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource

@@ -20,7 +20,7 @@ from drainer.apply.distributed import NotDistributed
 from drainer.apply.progress import Stopped
 from drainer.config import Config
 from drainer.pipeline import Pipeline
-from drainer.pumps.range_count import RangeDiffers
+from drainer.pumps.watermark import RangeDiffers
 from drainer.service.scheduler import Scheduler
 
 # A thread that applies one batch while the next one is read. At most one batch is being applied.

@@ -25,7 +25,7 @@ from drainer.apply.micro_batch import DistributedJob
 from drainer.order.blob import split_totals, with_totals
 from drainer.order.blob_pieces import join_blobs
 from drainer.pumps.binlog_parts import PartJoiner
-from drainer.pumps.range_count import Counted, RangeDiffers, check
+from drainer.pumps.watermark import Counted, RangeDiffers, check
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DataError, DestinationDown
 from drainer.spark import blob_files

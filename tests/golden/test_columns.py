@@ -18,7 +18,7 @@ from drainer.changes.slots import merge_slot
 from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
 from drainer.schema.history.base import JobHistory
-from drainer.schema.history.file import parse_jobs
+from drainer.schema.history.sources import parse_jobs
 from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema

@@ -20,7 +20,7 @@ from drainer.ddl.mysql_tables import create_table
 from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
 from drainer.schema.errors import UnknownColumn
-from drainer.schema.history.file import FileSource
+from drainer.schema.history.sources import FileSource
 from drainer.schema.job_policy import Policy
 from drainer.schema.provider import SchemaProvider
 from drainer.schema.segmenter import walk

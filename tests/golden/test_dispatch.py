@@ -35,7 +35,7 @@ from drainer.protocol.registry import make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
 from drainer.schema.errors import UnknownColumn
-from drainer.schema.history.file import FileSource
+from drainer.schema.history.sources import FileSource
 from drainer.schema.job_policy import Policy
 from drainer.schema.provider import SchemaProvider
 from drainer.schema.segmenter import walk

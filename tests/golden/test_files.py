@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from drainer.reparo.__main__ import main
-from drainer.schema.ddl_overrides import RewriteRule, RewriteRules
 from drainer.schema.filter import Filter
-from drainer.schema.job_policy import Policy
+from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules
 from drainer.sink.base import Identity
 from tests.golden.compare import differences
 from tests.support.capture import GOLDEN, CaptureSet, find_sets

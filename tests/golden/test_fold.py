@@ -21,7 +21,7 @@ from drainer.row.decode import Decoder
 from drainer.row.layout import replicated
 from drainer.row.transaction import scan
 from drainer.schema.history.base import JobHistory
-from drainer.schema.history.file import parse_jobs
+from drainer.schema.history.sources import parse_jobs
 from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema

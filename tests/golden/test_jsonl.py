@@ -23,7 +23,7 @@ from drainer.changes.stream import StreamDecoder
 from drainer.row.scalar import set_names, small_int
 from drainer.row.type_class import TypeClass, type_class_of
 from drainer.schema.errors import UnknownColumn
-from drainer.schema.history.file import FileSource
+from drainer.schema.history.sources import FileSource
 from drainer.schema.job_policy import Policy
 from drainer.schema.provider import SchemaProvider
 from drainer.schema.segmenter import walk

@@ -17,7 +17,7 @@ from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import Batch, read_batch
 from drainer.schema.filter import Filter
 from drainer.schema.history.base import JobHistory
-from drainer.schema.history.file import parse_jobs
+from drainer.schema.history.sources import parse_jobs
 from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema

@@ -14,8 +14,7 @@ from drainer.batch.work import Kind
 from drainer.dispatch.dispatcher import Dispatcher
 from drainer.dispatch.errors import DispatchConfigError, DispatchError
 from drainer.dispatch.partition import hash_text, row_hashes
-from drainer.dispatch.rules import DispatchRule, Router
-from drainer.dispatch.topic import TopicExpression
+from drainer.dispatch.rules import DispatchRule, Router, TopicExpression
 from drainer.protocol.encoder import DdlScope
 from drainer.protocol.option_texts import protocol_options
 from drainer.protocol.registry import PROTOCOLS, make_encoder

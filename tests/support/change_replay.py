@@ -16,7 +16,7 @@ from drainer.batch.served import Batch
 from drainer.pipeline import Pipeline
 from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.history.base import JobHistory
-from drainer.schema.history.file import parse_jobs
+from drainer.schema.history.sources import parse_jobs
 from drainer.schema.state import Schema
 from drainer.sink.base import ChangeSink, Identity
 from tests.support.capture import GOLDEN, CaptureSet

@@ -19,7 +19,7 @@ from drainer.protocol.pb_file.reader import records, sorted_files
 from drainer.protocol.pb_file.records import parse_name
 from drainer.protocol.pb_file.records import record as record_parts
 from drainer.schema.errors import UnknownColumn
-from drainer.schema.history.file import FileSource
+from drainer.schema.history.sources import FileSource
 from drainer.schema.job_policy import Policy
 from drainer.schema.provider import SchemaProvider
 from drainer.schema.segmenter import walk

@@ -13,7 +13,6 @@ from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
 from drainer.protocol.debezium import ddl as ddl_documents
 from drainer.protocol.debezium.schema import Document, envelope_schema, key_schema, watermark_schemas
-from drainer.protocol.debezium.source import source_parts, source_text
 from drainer.protocol.debezium.values import value_of
 from drainer.protocol.encoded_columns import EncodedColumns, compressed, rows_of
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
@@ -24,6 +23,30 @@ from drainer.protocol.one_row import OneRowMessages, physical_ms, refuse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
+
+# The source block of Debezium's messages: the text in front of and after its two numbers.
+
+# TiCDC states the version of Debezium whose messages it imitates.
+_VERSION = "2.4.0.Final"
+
+
+def source_parts(namespace: str, schema: str, table: str, time: Slot | str, commit_ts: Slot | str) -> list[str | Slot]:
+    """Return the parts of the source block. `time`: milliseconds since 1970."""
+    name = json_string(namespace)
+    return [
+        f'{{"version":"{_VERSION}","connector":"TiCDC","name":{name},"ts_ms":',
+        time,
+        f',"snapshot":"false","db":{json_string(schema)},"table":{json_string(table)},"server_id":0,"gtid":null,'
+        f'"file":"","pos":0,"row":0,"thread":0,"query":null,"commit_ts":',
+        commit_ts,
+        f',"cluster_id":{name}}}',
+    ]
+
+
+def source_text(namespace: str, schema: str, table: str, commit_ts: int) -> str:
+    parts = source_parts(namespace, schema, table, str(commit_ts >> 18), str(commit_ts))
+    return "".join(part for part in parts if isinstance(part, str))
+
 
 # Encodes rows of one version of a table as Debezium JSON. Both schemas are constants of the compiled documents.
 Parts = list[str | Slot]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from zlib import crc32
 
 import numpy as np
@@ -13,8 +14,9 @@ import numpy as np
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.changes.vector import Ints
+from drainer.protocol.pb_file.records import OVERHEAD, file_name, parse_name, record
 from drainer.schema.steps import Ddl
-from drainer.sink.file.files import FileNames, Notes
+from drainer.sink.file.files import Current, FileNames, Notes
 
 # A slot, parts of bytes that follow one another in one file, and how many bytes they have.
 Put = Callable[[int, Iterable[bytes], int], None]
@@ -108,3 +110,34 @@ class FileFormat(FileNames, Protocol):
     def kept(self, directory: Path) -> Iterable[Path]:
         """Return the files that are removed after the retention time."""
         ...
+
+
+# Files of records (protocol/pb_file/records.py), all in one slot: what pb and Parquet have in common. Pure.
+
+
+class RecordFiles:
+    """See format.FileFormat."""
+
+    kind: Final = "file"
+    slotting: Final = ByTable(1)
+    mode: Final = 0o600
+    is_tended: Final = True
+
+    def name(self, slot: int, number: int, now: datetime) -> str:
+        return file_name(number, now)
+
+    def parse(self, name: str) -> tuple[int, int] | None:
+        found = parse_name(name)
+        return None if found is None else (0, found.number)
+
+    def notes_of(self, value: Mapping[str, Any]) -> Notes:
+        return Notes({0: Current(*value["current"])}) if "current" in value else Notes()
+
+    def notes_value(self, notes: Notes) -> dict[str, Any]:
+        one = notes.current.get(0, Current())
+        return {"current": [one.number, one.name, one.length, one.begun_ms]}
+
+
+def put_record(put: Put, parts: Iterable[bytes], length: int) -> None:
+    """Write a record whose payload has these parts, of `length` bytes together."""
+    put(0, record(parts, length), length + OVERHEAD)

@@ -26,8 +26,7 @@ from drainer.protocol.pb_file.reader import PAYLOAD_BYTES_MAX, RecordDamaged, re
 from drainer.protocol.pb_file.records import compressed_name, parse_name
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.file.format import Put, RecordWriter
-from drainer.sink.file.record_files import RecordFiles, put_record
+from drainer.sink.file.format import Put, RecordFiles, RecordWriter, put_record
 
 # The most bytes of a transaction's events that are held in memory; the others are in a temporary file.
 HELD_BYTES_MAX: Final = 64 << 20

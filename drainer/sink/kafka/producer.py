@@ -20,8 +20,32 @@ from confluent_kafka import Producer as Client
 from drainer.protocol.encoder import RECORD_OVERHEAD, Message
 from drainer.protocol.row_messages import RowMessages
 from drainer.sink.errors import DestinationDown, DestinationError, DestinationRefused
-from drainer.sink.kafka.topics.missing_replicas import missing_replicas
+from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.retry import RetryDeadline
+
+# Why partitions cannot be written, from the client library's metadata. Pure.
+
+
+def missing_replicas(topics: Mapping[str, Any], sent: Iterable[tuple[str, int]]) -> list[str]:
+    """Return texts that say why partitions cannot be written: they have no leader, or replicas that are not in sync.
+    `topics`: the client library's metadata; `sent`: topics and partitions to look at."""
+    found = []
+    for name, number in sorted(sent):
+        partitions = topics[name].partitions if name in topics else {}
+        if number not in partitions:
+            continue
+        one = partitions[number]
+        if one.leader < 0:
+            why = f" ({one.error.str()})" if one.error is not None else ""
+            found.append(f"partition {number} of topic {name} has no leader{why}")
+        elif len(one.isrs) < len(one.replicas):
+            away = ", ".join(str(broker) for broker in sorted(set(one.replicas) - set(one.isrs)))
+            found.append(
+                f"partition {number} of topic {name} has {len(one.isrs)} of {len(one.replicas)} replicas in sync, not "
+                f"that of broker {away}, and needs min.insync.replicas of them"
+            )
+    return found
+
 
 # The longest wait in one call of the library: between two calls a stop is noticed and the wait is reported.
 _STEP_S: Final = 2.0
@@ -346,3 +370,16 @@ class Producer:
         with contextlib.suppress(KafkaException):  # no broker answers; the library's last error says so
             return missing_replicas(self._client.list_topics(timeout=_STEP_S).topics, self._sent)
         return []
+
+
+# The producers of a changefeed.
+
+
+def new_producer(config: KafkaConfig, transactional_id: str, batch_bytes: int = 0) -> Producer:
+    """Return a new producer; without transactions it has no transactional id. `batch_bytes`: see Producer."""
+    return Producer(
+        {**config.client, **config.producer},
+        transactional_id=transactional_id if config.exactly_once else "",
+        transaction_timeout_s=config.transaction_timeout_s,
+        batch_bytes=batch_bytes,
+    )

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.vector import Ints
-from drainer.dispatch.ddl_messages import ddl_messages, ddl_partitions
-from drainer.dispatch.dispatcher import Dispatcher, Routes
+from drainer.dispatch.ddl_messages import ddl_messages, ddl_partitions, described
+from drainer.dispatch.dispatcher import Dispatcher, Routes, part_of_slot
 from drainer.dispatch.piece_order import OrderedPart, in_order
 from drainer.dispatch.row_events import RowEvents, class_of, transactions_of
 from drainer.dispatch.rules import Router
-from drainer.dispatch.slotting import part_of_slot
 from drainer.protocol.claim_store import ClaimStore, open_store
 from drainer.protocol.encoded_columns import ColumnEncoder, ColumnTableEncoder, EncodedColumns
 from drainer.protocol.encoder import EncodedRow, Encoder, Message, RegisteringEncoder, table_encoder
@@ -26,7 +26,7 @@ from drainer.protocol.registry import make_encoder
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.table import Table
 from drainer.row.decode import Decoder
-from drainer.schema.steps import Ddl
+from drainer.schema.steps import Ddl, Located
 from drainer.schema.view import SchemaView
 
 TopicTable = tuple[str, Table]
@@ -245,3 +245,39 @@ def _are_alone(routes: Sequence[Routes]) -> bool:
         return True
     numbers = np.sort(np.concatenate([transactions_of(of.changes) for of in routes]))
     return bool((np.diff(numbers) != 0).all())
+
+
+# Warns of tables of which a DELETE would stop the drainer, or is left out: Avro has no message for it without a
+# handle key.
+
+_log = get_logger(__name__)
+
+
+class KeylessTables:
+    """Names each table once, when the drainer starts or after a DDL."""
+
+    def __init__(self, publication: Publication) -> None:
+        self._selectors = publication.router.selectors
+        self._concerns = publication.encoder.name == "avro" and not publication.options.avro_output_old_row
+        self._leaves_out = publication.leaves_out_deletes
+        self._named: set[str] = set()
+
+    def warn(self, view: SchemaView) -> None:
+        """Warn of the tables that no warning has named yet."""
+        found = [name for name in self._without_key(view) if name not in self._named] if self._concerns else []
+        self._named.update(found)
+        if found:
+            effect = "is left out" if self._leaves_out else "stops the drainer, unless avro-delete-without-key is set"
+            _log.warning(
+                f"these tables have no handle key, so Avro has no message for a DELETE, which {effect}: give them a "
+                "primary key, or leave them out with [[syncer.ignore-table]]",
+                tables=found,
+            )
+
+    def _without_key(self, view: SchemaView) -> list[str]:
+        found = []
+        for table_id, versions in view.tables.items():
+            table = described(Located(table_id, versions.schema, versions.current), versions.versions[-1])
+            if table is not None and versions.current.has_rows and not self._selectors.select(table).table.handle:
+                found.append(f"{versions.schema}.{versions.name}")
+        return sorted(found)

@@ -21,9 +21,9 @@ from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
+from drainer.dispatch.dispatcher import PartitionSlotting
 from drainer.dispatch.errors import DispatchError
 from drainer.dispatch.piece_order import OrderedPart, PartsOf
-from drainer.dispatch.slotting import PartitionSlotting
 from drainer.dispatch.table_check import check_ddl, check_view, unfit_table, unpublished
 from drainer.protocol.encoder import RegisteringEncoder
 from drainer.protocol.simple.bootstrap import BootstrapSchedule
@@ -42,19 +42,41 @@ from drainer.sink.base import (
 )
 from drainer.sink.document_position import Document
 from drainer.sink.errors import DestinationError, PositionMoved
-from drainer.sink.kafka.bootstraps import describe
 from drainer.sink.kafka.config import KafkaConfig
-from drainer.sink.kafka.keyless_tables import KeylessTables
 from drainer.sink.kafka.producer import ProducerLost
-from drainer.sink.kafka.publication import Publication, TopicTable
+from drainer.sink.kafka.publication import KeylessTables, Publication, TopicTable
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.settings.sink_uri import TOPIC_LENGTH_MAX
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, required_of
-from drainer.sink.kafka.topics.counts import TopicCounts
-from drainer.sink.kafka.topics.partition_changes import announce, take_up, take_up_after_range
+from drainer.sink.kafka.topics.counts import TopicCounts, announce, take_up, take_up_after_range
 from drainer.sink.kafka.transactions.driver import Body, Driver, Transaction
 from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs
 from drainer.sink.settings import SyncerSettings
+
+# Tables' schemas before their rows, for readers that begin here; where the protocol has such messages (Simple).
+
+
+def describe(
+    transaction: Transaction,
+    publication: Publication,
+    schedule: BootstrapSchedule,
+    tables: Sequence[TopicTable],
+    *,
+    rows: int,
+    now_s: float,
+) -> None:
+    """Send the schema of each table, as it was last written, if it is due. `schedule` is changed: discard it if the
+    transaction fails. `rows`: how many rows of all these tables follow."""
+    if not publication.sends_bootstraps:
+        return
+    stored = transaction.store.document.stored
+    commit_ts = stored.commit_ts if stored is not None else 0
+    newest = {(topic, table.id): table for topic, table in sorted(tables, key=lambda one: one[1].written_version)}
+    for (topic, _), table in newest.items():
+        partitions = schedule.due(topic, table, rows=rows, partitions=publication.counts[topic], now_s=now_s)
+        for partition in partitions:
+            transaction.send(topic, partition, publication.encoder.bootstrap(table, commit_ts))
+
 
 _STAGE: Final = "write"
 

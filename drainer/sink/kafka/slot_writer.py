@@ -25,8 +25,7 @@ from drainer.protocol.schema_ids import RequiredSchema
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DestinationError
 from drainer.sink.kafka.config import KafkaConfig
-from drainer.sink.kafka.producer import Producer, ProducerLost
-from drainer.sink.kafka.producers import new_producer
+from drainer.sink.kafka.producer import Producer, ProducerLost, new_producer
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.reader import Reader, Record
 from drainer.sink.kafka.transactions.control_records import (

@@ -30,11 +30,11 @@ from drainer.sink.mysql import position, tls
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ServerError, ServerSession
 from drainer.sink.mysql.ddl import recycle_plan
-from drainer.sink.mysql.ddl.recycle_bin import RecycleBin
+from drainer.sink.mysql.ddl.recycle_plan import RecycleBin
 from drainer.sink.mysql.ddl.runner import DdlRunner
 from drainer.sink.mysql.fenced_session import Driver
-from drainer.sink.mysql.phase import Phase, phase_of
 from drainer.sink.mysql.rows import loader
+from drainer.sink.mysql.rows.chunks import Phase, phase_of
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys

@@ -12,20 +12,137 @@ from typing import Final
 from binlog.runtime.log import get_logger
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.default import missing_value
+from binlog.tidb.flatten import flatten
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import TableInfo
 
 from drainer.ddl.column_pairs import paired
 from drainer.row.column_type import ColumnType
 from drainer.row.layout import replicated
-from drainer.row.partition.locate import PartitionUnknown
+from drainer.row.partition.locate import PartitionUnknown, locator
+from drainer.schema.catalog import partition_ids
 from drainer.schema.steps import Ddl, Located, TableChange
+from drainer.sink import recycle_names
+from drainer.sink.base import Identity
 from drainer.sink.errors import DdlFailed
-from drainer.sink.sqlite import partition_rows
+from drainer.sink.recycle_names import Kept
 from drainer.sink.sqlite.casts import CannotConvert, Value, converter, noting
 from drainer.sink.sqlite.format import SQLITE_VALUES
-from drainer.sink.sqlite.layout import affinity, column_sql, create_table, indexes, primary_key, quote, table_name
-from drainer.sink.sqlite.recycle_bin import RecycleBin
+from drainer.sink.sqlite.layout import (
+    affinity,
+    column_sql,
+    create_table,
+    indexes,
+    primary_key,
+    quote,
+    rowid_name,
+    table_name,
+)
+
+# The recycle bin of an SQLite file: dropped tables under names of ours, for as long as upstream may bring them back.
+#
+# See drainer/sink/recycle_names.py. Everything happens in the step's own transaction.
+
+
+_PREFIX = table_name(recycle_names.SCHEMA, "")
+
+
+class RecycleBin:
+    """The dropped tables of one changefeed. `keep_ms` 0: no table is added; those that are in the bin can be recovered
+    and expire."""
+
+    def __init__(self, identity: Identity, keep_ms: int) -> None:
+        self._tag = recycle_names.tag(identity)
+        self._keep_ms = keep_ms
+
+    @property
+    def keeps(self) -> bool:
+        return self._keep_ms > 0
+
+    def put_away(self, connection: sqlite3.Connection, step: Ddl, table: Located) -> None:
+        """Rename a table, which must be there and have no index, into the bin."""
+        kept = recycle_names.name_for(
+            self._tag, commit_ts=step.commit_ts, job_id=step.job.id, table_id=table.table_id, table=table.name
+        )
+        _rename(connection, table_name(table.schema, table.name), _PREFIX + kept)
+
+    def bring_back(self, connection: sqlite3.Connection, table: Located) -> bool:
+        """Rename the table of this id back, under the name it has now. False when it is not in the bin."""
+        kept = recycle_names.latest(self._look(connection), table.table_id)
+        if kept is None:
+            return False
+        _rename(connection, _PREFIX + kept.name, table_name(table.schema, table.name))
+        return True
+
+    def purge(self, connection: sqlite3.Connection, position_ts: int) -> None:
+        """Drop what has expired."""
+        for table in self._look(connection):
+            if table.is_expired(position_ts, self._keep_ms):
+                connection.execute(f"DROP TABLE {quote(_PREFIX + table.name)}")
+                _log.info("table deleted from the recycle bin", table=table.name, job_id=table.job_id)
+
+    def _look(self, connection: sqlite3.Connection) -> list[Kept]:
+        rows = connection.execute(
+            "SELECT substr(name, ?) FROM sqlite_master WHERE type='table' AND substr(name, 1, ?)=?",
+            (len(_PREFIX) + 1, len(_PREFIX), _PREFIX),
+        )
+        return recycle_names.kept(self._tag, (str(row[0]) for row in rows.fetchall()))
+
+
+def _rename(connection: sqlite3.Connection, old: str, new: str) -> None:
+    connection.execute(f"ALTER TABLE {quote(old)} RENAME TO {quote(new)}")
+
+
+# Applies DDL on whole partitions row by row, because SQLite has no partitions. Runs inside a transaction.
+
+TAKES_ROWS: Final = frozenset({ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION})
+
+
+def take_rows(connection: sqlite3.Connection, changes: tuple[TableChange, ...]) -> None:
+    """The rows of the partitions that go are deleted. Raises PartitionUnknown."""
+    for change in changes:
+        if change.before is not None and change.after is not None:
+            lost = partition_ids(change.before.info) - partition_ids(change.after.info)
+            name, rowid = _names(change.before)
+            places = [(place,) for place in _rows_in(connection, change.before, lost)]
+            connection.executemany(f"DELETE FROM {name} WHERE {rowid} = ?", places)
+
+
+def exchange(connection: sqlite3.Connection, changes: tuple[TableChange, ...]) -> None:
+    """The rows of one partition and those of a table change places. Raises PartitionUnknown."""
+    parted, normal = changes
+    if parted.before is None or parted.after is None or normal.before is None:
+        raise PartitionUnknown("a table of the exchange is not known")
+    moving = _rows_in(connection, parted.before, partition_ids(parted.before.info) - partition_ids(parted.after.info))
+    (name, rowid), (other, _) = _names(parted.before), _names(normal.before)
+    columns = ", ".join(quote(column.name) for column in replicated(parted.before.info))
+    theirs = ", ".join(quote(column.name) for column in replicated(normal.before.info))
+    marks = ", ".join("?" * len(replicated(parted.before.info)))
+    ours = [connection.execute(f"SELECT {columns} FROM {name} WHERE {rowid} = ?", (n,)).fetchone() for n in moving]
+    coming = connection.execute(f"SELECT {theirs} FROM {other}").fetchall()
+    connection.executemany(f"DELETE FROM {name} WHERE {rowid} = ?", [(place,) for place in moving])
+    connection.execute(f"DELETE FROM {other}")
+    connection.executemany(f"INSERT INTO {name} ({columns}) VALUES ({marks})", coming)
+    connection.executemany(f"INSERT INTO {other} ({theirs}) VALUES ({marks})", ours)
+
+
+def _names(table: Located) -> tuple[str, str]:
+    columns = [column.name for column in replicated(table.info)]
+    return quote(table_name(table.schema, table.name)), rowid_name(columns)
+
+
+def _rows_in(connection: sqlite3.Connection, table: Located, partitions: set[int]) -> list[int]:
+    """Return the rowids of the rows that belong to these partitions."""
+    locate, columns = locator(table.info), replicated(table.info)
+    name, rowid = _names(table)
+    wanted = ", ".join([rowid, *(quote(column.name) for column in columns)])
+    found = []
+    for place, *values in connection.execute(f"SELECT {wanted} FROM {name}"):
+        row = {c.id: flatten(value, c.type) for c, value in zip(columns, values, strict=True)}
+        if locate(row) in partitions:
+            found.append(place)
+    return found
+
 
 _log = get_logger(__name__)
 
@@ -41,10 +158,10 @@ def run(connection: sqlite3.Connection, step: Ddl, bin_: RecycleBin, *, may_exis
         raise _failed(step, f"SQLite cannot do what {step.job.type.name} does")
     try:
         if step.job.type == ActionType.EXCHANGE_TABLE_PARTITION:
-            partition_rows.exchange(connection, step.changes)
+            exchange(connection, step.changes)
             return
-        if step.job.type in partition_rows.TAKES_ROWS:
-            partition_rows.take_rows(connection, step.changes)
+        if step.job.type in TAKES_ROWS:
+            take_rows(connection, step.changes)
         for change in step.changes:
             _change(connection, step, change, bin_, may_exist=may_exist)
     except (sqlite3.Error, CannotConvert, PartitionUnknown) as error:

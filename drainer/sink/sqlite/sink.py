@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from drainer.batch.work import Pieces, SegmentWork
 from drainer.schema.steps import Ddl
@@ -21,15 +22,77 @@ from drainer.sink.base import (
     Wants,
 )
 from drainer.sink.missing_rows import MissingRows
-from drainer.sink.position import Stored
+from drainer.sink.position import DONE, JobMark, PositionStore, Stored, purge_old_jobs
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 from drainer.sink.settings import SyncerSettings
-from drainer.sink.sqlite import ddl, position, rows
+from drainer.sink.sql_position import SqlPositionStore, Value
+from drainer.sink.sqlite import ddl, rows
+from drainer.sink.sqlite.ddl import RecycleBin
 from drainer.sink.sqlite.file import SQLiteFile
 from drainer.sink.sqlite.format import SQLITE_VALUES
-from drainer.sink.sqlite.layout import table_name
-from drainer.sink.sqlite.recycle_bin import RecycleBin
+from drainer.sink.sqlite.layout import quote, table_name
 from drainer.sink.sqlite.section import SQLiteSection
+
+# The position of a SQLite file, in the same tables as in a server (drainer/sink/sql_position.py), in the file itself.
+
+POSITION: Final = quote(table_name("tidb_binlog", "drainer_position"))
+MARKS: Final = quote(table_name("tidb_binlog", "drainer_mark"))
+JOBS: Final = quote(table_name("tidb_binlog", "drainer_ddl"))
+_NAMES: Final = {"drainer_position": POSITION, "drainer_mark": MARKS, "drainer_ddl": JOBS}
+
+_TABLES: Final = (
+    f"CREATE TABLE IF NOT EXISTS {POSITION} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
+    "commit_ts INTEGER NOT NULL, schema_version INTEGER NOT NULL, epoch INTEGER NOT NULL, node_id TEXT NOT NULL, "
+    "intent TEXT, PRIMARY KEY (cluster_id, changefeed))",
+    f"CREATE TABLE IF NOT EXISTS {MARKS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
+    "until_ts INTEGER NOT NULL, phase TEXT NOT NULL, slot INTEGER NOT NULL, after_ts INTEGER NOT NULL, "
+    "epoch INTEGER NOT NULL, chunks_done INTEGER NOT NULL, chunks_total INTEGER NOT NULL, "
+    "PRIMARY KEY (cluster_id, changefeed, until_ts, phase, slot))",
+    f"CREATE TABLE IF NOT EXISTS {JOBS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
+    "job_id INTEGER NOT NULL, state TEXT NOT NULL, commit_ts INTEGER NOT NULL, schema_version INTEGER NOT NULL, "
+    "statement INTEGER NOT NULL, plan TEXT NOT NULL, PRIMARY KEY (cluster_id, changefeed, job_id))",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """See sql_position.Tables. A cluster id is unsigned and SQLite's integers are not: it is stored as its signed
+    twin."""
+
+    connection: sqlite3.Connection
+    identity: Identity
+    insert_new: str = "INSERT OR IGNORE"
+
+    @property
+    def label(self) -> str:
+        return f"changefeed {self.identity.changefeed!r} of cluster {self.identity.cluster_id}"
+
+    @property
+    def key(self) -> tuple[int, str]:
+        unsigned = self.identity.cluster_id
+        return (unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned, self.identity.changefeed)
+
+    def execute(self, text: str, values: Sequence[Value]) -> int:
+        return self.connection.execute(text.format_map(_NAMES), tuple(values)).rowcount
+
+    def query(self, text: str, values: Sequence[Value]) -> Sequence[Sequence[Any]]:
+        return self.connection.execute(text.format_map(_NAMES), tuple(values)).fetchall()
+
+
+def position_store(connection: sqlite3.Connection, identity: Identity) -> SqlPositionStore:
+    """In the connection's transaction."""
+    return SqlPositionStore(_Tables(connection, identity))
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    for text in _TABLES:
+        connection.execute(text)
+
+
+def mark_done(store: PositionStore, job_id: int, commit_ts: int) -> None:
+    """A job's statements are in the same transaction, so it is never half-way."""
+    store.mark_job(JobMark(job_id, DONE, commit_ts))
+    purge_old_jobs(store, job_id, commit_ts)
 
 
 def make(to: SQLiteSection, syncer: SyncerSettings) -> SQLiteSink:
@@ -70,8 +133,8 @@ class SQLiteSink:
         self._identity = identity
         self._bin = RecycleBin(identity, self._keep_ms)
         with file.transaction() as connection:
-            position.create_tables(connection)
-            store = position.store(connection, identity)
+            create_tables(connection)
+            store = position_store(connection, identity)
             stored = store.read()
             fresh = stored is None
             missing: tuple[TableName, ...] = ()
@@ -96,10 +159,10 @@ class SQLiteSink:
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         with self._opened().transaction() as connection:
             self._move(connection, self._commit_ts, step.commit_ts, step.job.schema_version)
-            store = position.store(connection, self._identity)
+            store = position_store(connection, self._identity)
             if store.job(step.job.id) is None:
                 ddl.run(connection, step, self._bin, may_exist=may_exist)
-                position.mark_done(store, step.job.id, step.commit_ts)
+                mark_done(store, step.job.id, step.commit_ts)
         self._commit_ts = step.commit_ts
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
@@ -110,7 +173,7 @@ class SQLiteSink:
         self._commit_ts = commit_ts
 
     def job_done(self, job_id: int) -> bool:
-        return position.store(self._opened().connection, self._identity).job(job_id) is not None
+        return position_store(self._opened().connection, self._identity).job(job_id) is not None
 
     def interrupt(self) -> None:
         """Nothing here waits."""
@@ -125,7 +188,7 @@ class SQLiteSink:
         return self._file
 
     def _move(self, connection: sqlite3.Connection, after_ts: int, until_ts: int, schema_version: int) -> None:
-        position.store(connection, self._identity).move(
+        position_store(connection, self._identity).move(
             epoch=self._epoch,
             after_ts=after_ts,
             until_ts=until_ts,

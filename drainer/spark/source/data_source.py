@@ -72,7 +72,7 @@ class BinlogSource(DataSource):  # type: ignore[misc]  # mypy does not follow py
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = SourceOptions.parse(self.options)
         if options.planner:
-            from drainer.spark.source.planned_reader import PlannedReader
+            from drainer.spark.source.executor import PlannedReader
 
             return PlannedReader(options)
         if options.tables:

@@ -4,17 +4,121 @@ pumps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import pyarrow as pa
+from binlog.cluster import tso
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.identity import cluster_id
+from binlog.cluster.registry import Registry
+from binlog.runtime.config import UpstreamSection
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from drainer.pumps.watermark import BatchLimits, Watermark, ranges_of
-from drainer.spark.source.executor import read_task
+from drainer.pumps.health import HeldBack
+from drainer.pumps.survey import PumpSet, dial_with
+from drainer.pumps.watermark import BatchLimits, PumpRange, Watermark, ranges_of
+from drainer.spark.source.executor import Offset, PullTask, read_task
 from drainer.spark.source.options import SourceOptions, one_line_errors
-from drainer.spark.source.planned_reader import Offset, PullTask
-from drainer.spark.source.pump_set import Pumps
+
+# The pumps for a data source that runs on its own: a PumpSet on an event loop in a thread.
+
+T = TypeVar("T")
+HELD_BACK_S = 30.0
+PAUSE_S = 0.2
+# A stream of a Go pump from which nothing came for so long has sent what the pump holds.
+QUIET_S = 1.0
+CATCH_UP_S = 120.0
+
+
+class Pumps:
+    """The pumps' clients, connected from construction until `close`. `survey` waits for some time for a pump that does
+    not answer.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pumps", daemon=True)
+        self._thread.start()
+        self.cluster_id, self.etcd, self._set = self.run(_connect(options))
+
+    def survey(self, after_ts: int, limits: BatchLimits) -> Watermark:
+        """Raises HeldBack after HELD_BACK_S, and what PumpSet.survey raises."""
+        return self.run(self._patiently(after_ts, limits))
+
+    def survey_everything(self, after_ts: int, limits: BatchLimits, *, end_ts: int = 0) -> Watermark:
+        """Return the survey for a query that reads everything the pumps hold when it is planned. `end_ts`: the end of
+        the query's range, 0 for none. A Go pump has no watermark call: its watermark is the last binlog received, and
+        its stream has just been opened. So this waits until Go pumps have sent what they hold, for at most CATCH_UP_S.
+        Raises what `survey` raises."""
+        enough_ts = tso.compose(int(time.time() * 1000))
+        if end_ts:
+            enough_ts = min(enough_ts, end_ts)
+        until_s = time.monotonic() + CATCH_UP_S
+
+        async def pause() -> bool:
+            await asyncio.sleep(QUIET_S)
+            return time.monotonic() < until_s
+
+        return self.run(caught_up(lambda: self._patiently(after_ts, limits), pause, enough_ts=enough_ts))
+
+    def counted(self, part: PumpRange) -> PumpRange:
+        """Return the range with the counts that its pull must return (rule 22), from a pump that answered the last
+        survey. Raises HeldBack.
+        """
+        if part.planned is not None:
+            return part
+        return replace(part, planned=self.run(self._set.count(part)))
+
+    def close(self) -> None:
+        self.run(self._set.close())
+        self.run(self.etcd.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+    async def _patiently(self, after_ts: int, limits: BatchLimits) -> Watermark:
+        end = self._loop.time() + HELD_BACK_S
+        while True:
+            try:
+                return await self._set.survey(after_ts=after_ts, limits=limits)
+            except HeldBack:
+                if self._loop.time() > end:
+                    raise
+            await asyncio.sleep(PAUSE_S)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the event loop of the pumps' clients; return its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+async def caught_up(
+    survey: Callable[[], Awaitable[Watermark]], pause: Callable[[], Awaitable[bool]], *, enough_ts: int
+) -> Watermark:
+    """Return the first survey whose watermark has reached `enough_ts` or did not rise during a `pause`, or the last one
+    when `pause` returns False. Without Go pumps, return the first survey."""
+    found = await survey()
+    while found.ts < enough_ts and not all(mark.extension for mark in found.marks) and await pause():
+        before, found = found, await survey()
+        if found.ts == before.ts:
+            break
+    return found
+
+
+async def _connect(options: SourceOptions) -> tuple[int, Any, PumpSet]:
+    etcd = connect_etcd(options.pd_urls, options.security)
+    identifier = options.cluster_id
+    if not identifier:
+        section = UpstreamSection.model_validate(
+            {"pd-urls": ",".join(options.pd_urls), "tso-source": options.tso_source, "pd-addr": options.pd_addr}
+        )
+        identifier = await cluster_id(etcd, section, options.security)
+    return identifier, etcd, PumpSet(Registry(etcd), dial_with(identifier, options.security))
+
 
 PIECES = 2
 

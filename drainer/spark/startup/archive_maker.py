@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from binlog.runtime.log import get_logger
 
 from drainer.spark.startup import supervisor
-from drainer.spark.startup.java import archive_of, check_java
-from drainer.spark.startup.unavailable import SparkUnavailable
+from drainer.spark.startup.java import SparkUnavailable, archive_of, check_java
 
 AFTER_S = 120.0
 MAKE = ("nice", "-n", "19", sys.executable, "-m", "drainer.spark.startup.class_archive", "--if-missing")

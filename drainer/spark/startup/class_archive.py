@@ -17,8 +17,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from drainer.spark.startup.java import MAKING, archive_of, check_java
-from drainer.spark.startup.unavailable import SparkUnavailable
+from drainer.spark.startup.java import MAKING, SparkUnavailable, archive_of, check_java
 from drainer.temporary_files import locked_folder, temporary_folder
 
 LOCK = "making.lock"

@@ -15,9 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from drainer.spark.startup.java import java_program
-from drainer.spark.startup.spark_folder import spark_home
-from drainer.spark.startup.unavailable import SparkUnavailable
+from drainer.spark.startup.java import SparkUnavailable, java_program, spark_home
 
 MAIN = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 # The argument of the JVM's main class, and the variable of Spark with its value.

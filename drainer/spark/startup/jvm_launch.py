@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,12 +23,175 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from binlog.runtime.log import get_logger
+
 from drainer.apply.progress import Stopped
-from drainer.spark.startup import fork_client, supervisor
-from drainer.spark.startup.java import archive_of, check_java, remove_leftovers
-from drainer.spark.startup.master import check_master
-from drainer.spark.startup.spark_settings import LOG4J, environment, python_of, settings_for
-from drainer.spark.startup.unavailable import SparkUnavailable
+from drainer.spark.startup import fork_client, node_requirements, supervisor
+from drainer.spark.startup.java import (
+    SparkUnavailable,
+    archive_of,
+    check_java,
+    java_options,
+    lean_home,
+    remove_leftovers,
+)
+
+# Spark settings of the drainer, chosen by measurement, and its log4j configuration.
+
+# Checks that a Spark master is reachable before a JVM is started, because Spark itself tries for a minute.
+
+CONNECT_S = 3.0
+STANDALONE = "spark://"
+KUBERNETES = "k8s://"
+KUBERNETES_PORTS = {"https": 443, "http": 80}
+
+
+def check_master(master: str, *, wait_s: float = CONNECT_S) -> None:
+    """Raise SparkUnavailable if no master of the list accepts a connection within `wait_s` seconds in total, or if the
+    text is invalid. Only standalone and Kubernetes masters are checked."""
+    places = places_of(master)
+    until_s = time.monotonic() + wait_s
+    refusals = []
+    for host, port in places:
+        try:
+            with socket.create_connection((host, port), timeout=max(0.1, (until_s - time.monotonic()) / len(places))):
+                return
+        except OSError as error:
+            refusals.append(f"{host}:{port}: {error.strerror or error or 'no answer'}")
+    if refusals:
+        raise SparkUnavailable(
+            f"no Spark master answers at {master} (-master or [spark] master): {'; '.join(refusals)}"
+        )
+
+
+def places_of(master: str) -> list[tuple[str, int]]:
+    """Return (host, port) of each master; nothing for masters without an address. Raises SparkUnavailable for an
+    invalid address.
+    """
+    if master.startswith(STANDALONE):
+        return [_place(master, text) for text in master.removeprefix(STANDALONE).split(",")]
+    if master.startswith(KUBERNETES):
+        scheme, slashes, rest = master.removeprefix(KUBERNETES).partition("://")
+        text = (rest if slashes else scheme).partition("/")[0]
+        return [_place(master, text, KUBERNETES_PORTS.get(scheme, 443) if slashes else 443)]
+    return []
+
+
+def _place(master: str, text: str, port: int = 0) -> tuple[str, int]:
+    host, colon, number = text.rpartition(":")
+    if text.endswith("]") or not colon:  # no port, perhaps after an IPv6 address
+        host, number = text, str(port or "")
+    if not host or not number.isdigit() or not 0 < int(number) < 1 << 16:
+        raise SparkUnavailable(
+            f"-master or [spark] master: {master}: {text!r} is not host:port; a list is spark://a:7077,b:7077"
+        )
+    return host.strip("[]"), int(number)
+
+
+_log = get_logger(__name__)
+
+# The path of a socket has at most 107 bytes; 43 of them follow the folder's path.
+SOCKET_FOLDER_BYTES_MAX = 64
+
+SETTINGS: Mapping[str, str] = {
+    "spark.app.name": "tidb-binlog drainer",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # All batches have the same plan, and adaptive execution costs a round trip per job.
+    "spark.sql.adaptive.enabled": "false",
+    # Offset and commit logs without the temporary file and rename of the default: 65 to 14 ms each. Their loss in a
+    # power failure does no harm, because only the destination's position counts (correctness rule 17).
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # Without Hadoop's checksum files. Hadoop starts a `chmod` for every file that it creates.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+    "spark.sql.streaming.stopTimeout": "30s",
+    # The reader's latestOffset waits for new binlogs itself.
+    "spark.sql.streaming.pollingDelay": "1ms",
+    # Workers are forked from a process that has everything imported and frozen (drainer.spark.startup.worker_daemon).
+    "spark.python.daemon.module": "drainer.spark.startup.worker_daemon",
+    "spark.python.worker.reuse": "true",
+    # 0.15 to 0.08 s a trigger together with the above.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy/MM/dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+# Harmless messages of every start or stop.
+logger.utils.name = org.apache.spark.util.Utils
+logger.utils.level = error
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.dag.name = org.apache.spark.scheduler.DAGScheduler
+logger.dag.level = error
+"""
+
+
+def settings_for(master: str, conf: Mapping[str, str], *, log4j: Path, classes: Path | None) -> dict[str, str]:
+    """Return all settings of a session; `conf`: the user's, which override the drainer's."""
+    settings = dict(SETTINGS)
+    settings["spark.master"] = with_retries(master)
+    if not master.startswith("local"):
+        del settings["spark.driver.bindAddress"], settings["spark.driver.host"]
+        settings.update(node_requirements.settings())
+        settings.update(_of_pods(master))
+    else:
+        settings["spark.local.dir"] = tempfile.gettempdir()
+    if len(os.fsencode(tempfile.gettempdir())) > SOCKET_FOLDER_BYTES_MAX:
+        settings["spark.python.unix.domain.socket.enabled"] = "false"
+    settings.update(conf)
+    if not master.startswith("local") and settings.get("spark.authenticate", "false").lower() != "true":
+        _log.warning(
+            "spark.authenticate is off: any host that can reach Spark's ports can run code in it", master=master
+        )
+    more = conf.get("spark.driver.extraJavaOptions", "")
+    settings["spark.driver.extraJavaOptions"] = java_options(log4j, classes, more)
+    return settings
+
+
+def _of_pods(master: str) -> dict[str, str]:
+    """Return the settings of a driver in a pod. Kubernetes deletes the executors with the pod that owns them, however
+    the pod ends.
+    """
+    pod = os.environ.get("POD_NAME")
+    return {"spark.kubernetes.driver.pod.name": pod} if pod and master.startswith(KUBERNETES) else {}
+
+
+def python_of(conf: Mapping[str, str]) -> str:
+    """Path of the workers' Python on every node: spark.pyspark.python, PYSPARK_PYTHON, or this interpreter."""
+    return conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+
+
+def with_retries(master: str) -> str:
+    """`local[N]` retries no task, so one dead worker would fail the query: make it `local[N,4]`."""
+    if master == "local":
+        return "local[1,4]"
+    if master.startswith("local[") and master.endswith("]") and "," not in master:
+        return f"{master[:-1]},4]"
+    return master
+
+
+def environment() -> dict[str, str]:
+    """Environment variables for the start of the JVM.
+
+    A driver Python that does not exist keeps Spark from searching every installed package for data sources, which takes
+    two processes and a second of CPU; the drainer registers its source itself. SPARK_HOME saves a Python process.
+    """
+    return {"PYSPARK_DRIVER_PYTHON": "no-look-up-of-data-sources", "SPARK_HOME": str(lean_home())}
+
 
 # Decide whether Spark's Python processes are forked from one that has imported everything (fork_server.py), and prepare
 # it.

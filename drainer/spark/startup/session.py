@@ -19,8 +19,8 @@ from drainer.apply.progress import Stopped
 from drainer.spark import register
 from drainer.spark.errors import JVM_ENDED, reason_of, text_of
 from drainer.spark.startup import late_pandas, node_requirements
+from drainer.spark.startup.java import SparkUnavailable
 from drainer.spark.startup.jvm_launch import Jvm, connect, end, killed_when, start_jvm
-from drainer.spark.startup.unavailable import SparkUnavailable
 
 JVM_EXIT_S = 10
 

@@ -37,7 +37,7 @@ MODULES = (
     "drainer.spark.shuffle_apply",
     "drainer.spark.source.data_source",
     "drainer.spark.source.executor",
-    "drainer.spark.source.planned_reader",
+    "drainer.spark.source.executor",
     "drainer.spark.startup.node_requirements",
     "drainer.spark.startup.warmup",
 )

@@ -29,10 +29,9 @@ from drainer.schema.history.base import JobHistory, JobSource
 from drainer.schema.history.sources import job_sources
 from drainer.schema.provider import TableSource
 from drainer.schema.table_versions import Name, Watched, watch
+from drainer.spark.source.executor import UNSEALED
 from drainer.spark.source.options import SourceOptions, one_line_errors
-from drainer.spark.source.planned_reader import UNSEALED
-from drainer.spark.source.pump_set import Pumps
-from drainer.spark.source.stream import StreamReader
+from drainer.spark.source.stream import Pumps, StreamReader
 from drainer.spark.typed.fields import Fields, change_schema, chosen, fields_of
 from drainer.spark.typed.reading import Reading
 from drainer.spark.typed.rows import Changes

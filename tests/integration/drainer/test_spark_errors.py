@@ -20,7 +20,7 @@ from drainer.batch.work import SegmentWork
 from drainer.order.slot import HASH_VERSION
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import UniqueConflict
-from drainer.sink.mysql.phase import Phase
+from drainer.sink.mysql.rows.chunks import Phase
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.spark.errors import ErrorSeal, SparkFailed
 from drainer.spark.query import SparkBatch

@@ -15,9 +15,9 @@ from drainer.apply.fold_order import FoldOrder, PackedView
 from drainer.apply.micro_batch import DistributedJob
 from drainer.batch.work import SegmentWork
 from drainer.order.slot import HASH_VERSION
-from drainer.pumps.range_count import Counted, RangeDiffers
+from drainer.pumps.watermark import Counted, RangeDiffers
 from drainer.sink.base import Intent, Receipt
-from drainer.sink.mysql.phase import Phase
+from drainer.sink.mysql.rows.chunks import Phase
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.query import SparkBatch

@@ -171,7 +171,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, point: str, error: Exception) -> 
         if name == point and passed.count(name) == 1:
             raise error
 
-    monkeypatch.setattr("drainer.sink.mysql.ddl.once.crash_point", crash_point)
+    monkeypatch.setattr("drainer.sink.mysql.ddl.fingerprint.crash_point", crash_point)
     return passed
 
 

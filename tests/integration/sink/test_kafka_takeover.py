@@ -28,7 +28,7 @@ from drainer.sink.kafka.config import GRACE_S
 from drainer.sink.kafka.sink import KafkaSink
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, forget_producers
 from drainer.sink.kafka.transactions import driver as driver_module
-from drainer.sink.kafka.transactions.claims import Claims
+from drainer.sink.kafka.transactions.control_records import Claims
 from drainer.sink.retry import RetryDeadline
 from tests.support import kafka_case
 from tests.support.kafka import Broker

@@ -24,8 +24,7 @@ from drainer.sink.errors import RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql.config import ServerConfig, StatementLimits
 from drainer.sink.mysql.connection import Retry, ServerSession, connect
 from drainer.sink.mysql.rows import loader
-from drainer.sink.mysql.rows.format import SQL_TEXT
-from drainer.sink.mysql.rows.literals import literal_of_text
+from drainer.sink.mysql.rows.format import SQL_TEXT, literal_of_text
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import UniqueSurprise, Writer
 from tests.integration.sink.case import loads, opened, server_config

@@ -26,7 +26,7 @@ from drainer.schema.state import Schema
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Identity, Intent, ParallelSink, Receipt, SlotWriter
 from drainer.sink.errors import DataError, UniqueConflict
-from drainer.sink.mysql.phase import Phase
+from drainer.sink.mysql.rows.chunks import Phase
 from drainer.sink.sqlite import rows as sqlite_rows
 from drainer.sink.sqlite.layout import quote, table_name
 from drainer.sink.sqlite.sink import SQLiteSink

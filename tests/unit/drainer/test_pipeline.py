@@ -22,7 +22,7 @@ from drainer.order.slot import HASH_VERSION
 from drainer.pipeline import Pipeline
 from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.history.base import JobHistory
-from drainer.schema.history.file import parse_jobs
+from drainer.schema.history.sources import parse_jobs
 from drainer.schema.state import Schema
 from drainer.sink.base import Identity, Intent
 from tests.support.capture import GOLDEN, CaptureSet

@@ -13,10 +13,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from drainer.protocol.options import KAFKA_CONFIG
 from drainer.sink.kafka.settings.option_values import ConnectTimeout, RequestTimeout, whole_number
 from drainer.sink.kafka.settings.original_settings import OriginalKafkaSection, with_original_names
-from drainer.sink.kafka.settings.original_tables import in_ticdc_table, ticdc_tables, with_ticdc_tables
 from drainer.sink.kafka.settings.security import KafkaSecuritySection
 from drainer.sink.kafka.settings.sink_uri import checked_addresses, checked_topic, parse_sink_uri
-from drainer.sink.kafka.settings.ticdc_settings import TicdcSection
+from drainer.sink.kafka.settings.ticdc_settings import TicdcSection, in_ticdc_table, ticdc_tables, with_ticdc_tables
 
 SECURITY_KEYS: Final = tuple(info.alias or name for name, info in KafkaSecuritySection.model_fields.items())
 # Settings of the client library that only the sink may set: another value could lose or repeat rows.

@@ -30,9 +30,9 @@ from drainer.sink.kafka.settings.option_values import (
     TransactionTimeout,
     whole_number,
 )
-from drainer.sink.kafka.settings.original_tables import in_ticdc_table
 from drainer.sink.kafka.settings.registry_http import RegistryAccess, access_of
 from drainer.sink.kafka.settings.sink_uri import checked_topic
+from drainer.sink.kafka.settings.ticdc_settings import in_ticdc_table
 
 _S = timedelta(seconds=1)
 _IN_KAFKA_CONFIG = in_ticdc_table(KAFKA_CONFIG)

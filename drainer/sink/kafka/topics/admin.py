@@ -12,8 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from drainer.sink.errors import DestinationDown, DestinationRefused
-from drainer.sink.kafka.producer import meaning
-from drainer.sink.kafka.topics.missing_replicas import missing_replicas
+from drainer.sink.kafka.producer import meaning, missing_replicas
 from drainer.sink.kafka.transactions.control_records import KafkaPartition
 from drainer.sink.retry import RetryDeadline
 

@@ -29,16 +29,14 @@ from drainer.sink.base import Identity
 from drainer.sink.document_position import Document, DocumentPositionStore, label_of
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
 from drainer.sink.kafka.config import KafkaConfig
-from drainer.sink.kafka.producer import Producer, ProducerLost, library_batch_bytes
-from drainer.sink.kafka.producers import new_producer
+from drainer.sink.kafka.producer import Producer, ProducerLost, library_batch_bytes, new_producer
 from drainer.sink.kafka.publication import Publication
-from drainer.sink.kafka.reader import Reader
+from drainer.sink.kafka.reader import Reader, open_transactions_text
 from drainer.sink.kafka.topics.admin import Topics
-from drainer.sink.kafka.topics.open_transactions import open_transactions_text
 from drainer.sink.kafka.topics.replicas import check_existing, check_new
-from drainer.sink.kafka.transactions.claims import Claims
 from drainer.sink.kafka.transactions.control_records import (
     POSITION_PARTITION,
+    Claims,
     KafkaPartition,
     Owner,
     changed,

@@ -1,4 +1,4 @@
-"""Runs the drainer's DDL exactly once: a mark before, the statement, a mark after (once.py; rule 18).
+"""Runs the drainer's DDL exactly once: a mark before, the statement, a mark after (fingerprint.py; rule 18).
 
     (nothing) ──mark──► running ──statement──► running ──mark and position, one transaction──► done
 
@@ -18,18 +18,55 @@ from typing import Final
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType
+from binlog.tidb.partition import PartitionType
 
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, DdlUndecided
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession
-from drainer.sink.mysql.ddl import destination_partitions, once, recycle_plan, session_context
+from drainer.sink.mysql.ddl import fingerprint, recycle_plan, session_context
 from drainer.sink.mysql.ddl.job_plan import JobPlan, plan_of
-from drainer.sink.mysql.ddl.recycle_bin import RecycleBin
+from drainer.sink.mysql.ddl.recycle_plan import RecycleBin
 from drainer.sink.mysql.ddl.server import Server
 from drainer.sink.mysql.ddl.translate import CREATES, why_not
 from drainer.sink.mysql.fenced_session import Driver, run_transaction
 from drainer.sink.mysql.rows.statements import quote
 from drainer.sink.position import DONE, JobMark, purge_old_jobs
+
+# Reads how the destination partitions a table, before rows are removed with a partition.
+#
+# A table that somebody made there may have partitions of the same names that hold other rows.
+
+_TAKES_ROWS: Final = frozenset(
+    {ActionType.TRUNCATE_TABLE_PARTITION, ActionType.EXCHANGE_TABLE_PARTITION, ActionType.DROP_TABLE_PARTITION}
+)
+_METHODS: Final = {
+    PartitionType.RANGE: frozenset({"RANGE", "RANGE COLUMNS"}),
+    PartitionType.LIST: frozenset({"LIST", "LIST COLUMNS"}),
+    PartitionType.HASH: frozenset({"HASH"}),
+}
+
+
+def other_kind(session: ServerSession, step: Ddl) -> str:
+    """Why the partition of this name has other rows here than upstream, '' if no difference is known."""
+    if step.rewritten or step.job.type not in _TAKES_ROWS or session.flavour == "tidb":
+        return ""
+    before = next((c.before for c in step.changes if c.before and c.before.info.partition), None)
+    parts = before.info.partition if before is not None else None
+    if before is None or parts is None or parts.type not in _METHODS:
+        return ""
+    found = session.query(
+        b"SELECT PARTITION_METHOD, COUNT(*) FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s"
+        b" AND PARTITION_METHOD IS NOT NULL GROUP BY PARTITION_METHOD"
+        % (session.literal(before.schema), session.literal(before.name))
+    )
+    place = f"{before.schema}.{before.name}"
+    for method, count in ((str(method), int(count or 0)) for method, count in found):
+        if method.upper() not in _METHODS[parts.type]:
+            return f"{place} is partitioned by {method} here and by {parts.type.name} upstream"
+        if parts.type == PartitionType.HASH and count != len(parts.definitions):
+            return f"{place} has {count} partitions here and {len(parts.definitions)} upstream"
+    return ""
+
 
 _log = get_logger(__name__)
 
@@ -109,7 +146,7 @@ class DdlRunner:
     def _happened(self, session: ServerSession, plan: JobPlan) -> bool:
         if plan.before is None or plan.may_repeat:
             return False
-        found = once.has_run(session, plan, undoes_itself=plan.kind in _TRAVELLING)
+        found = fingerprint.has_run(session, plan, undoes_itself=plan.kind in _TRAVELLING)
         if found is None:
             raise self._undecided(plan)
         return found
@@ -139,7 +176,7 @@ class DdlRunner:
         """Raises DdlFailed for a job that no destination can run."""
         plan = self._plan(step, may_exist=may_exist)
         session = self._driver.session()
-        why = why_not(step, self._server()) or destination_partitions.other_kind(session, step)
+        why = why_not(step, self._server()) or other_kind(session, step)
         if why:
             raise self._failed(plan, why)
         if not recycle_plan.concerns(step):
@@ -157,7 +194,7 @@ class DdlRunner:
                 self._change_rows(session, replace(plan, instead=None, before=None))
                 plan = replace(plan, statement=plan.statement + 1)
                 continue
-            plan = once.run_marked(session, plan, partial(self._mark, session), partial(self._step, session))
+            plan = fingerprint.run_marked(session, plan, partial(self._mark, session), partial(self._step, session))
         self._finish(plan)
         crash_point("sink.after_mark")
 

@@ -28,7 +28,7 @@ from drainer.ddl.mysql_tables import alter_table, create_table
 from drainer.ddl.table_diff import table_diff
 from drainer.schema import job_kinds
 from drainer.schema.steps import Ddl, TableChange
-from drainer.sink.mysql.ddl import exchange_partition
+from drainer.sink.mysql.ddl import partition_statements
 from drainer.sink.mysql.ddl.partition_statements import emptied
 from drainer.sink.mysql.ddl.server import Server
 
@@ -153,9 +153,9 @@ def names_definer(query: str) -> bool:
 
 
 def _exchange(step: Ddl, dialect: Dialect) -> Translation | None:
-    text, copied = exchange_partition.exchanged(step, dialect), exchange_partition.copied(step)
+    text, copied = partition_statements.exchanged(step, dialect), partition_statements.copied(step)
     if text is None or copied is None:
         return None
-    if exchange_partition.is_disputed(step):
-        return Translation(copied, tables=exchange_partition.tables_between(step))
-    return Translation((text,), copied, _CANNOT_EXCHANGE, tables=exchange_partition.tables_between(step))
+    if partition_statements.is_disputed(step):
+        return Translation(copied, tables=partition_statements.tables_between(step))
+    return Translation((text,), copied, _CANNOT_EXCHANGE, tables=partition_statements.tables_between(step))

@@ -13,8 +13,8 @@ from drainer.batch.work import Match
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change
 from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
+from drainer.sink.mysql.rows.format import string_literal
 from drainer.sink.mysql.rows.full_row_match import condition
-from drainer.sink.mysql.rows.literals import string_literal
 from drainer.sink.mysql.rows.statements import qualified, quote
 
 ROWS_MAX: Final = 500

@@ -10,13 +10,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Final
 
 import numpy as np
 
 from drainer.batch.work import Folded, KeyChange, SegmentWork
 from drainer.changes.net_rows import in_order, row_sizes
-from drainer.sink.mysql.phase import Phase
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.position import Stored
+
+# The order in which the net rows of a distributed batch are written (rule 12: REPLACE evicts only stale rows).
+
+
+class Phase(StrEnum):
+    """A batch starts in DIRECT. If a row that it does not change conflicts in a unique key, all slots go through DELETE
+    and then INSERT."""
+
+    DIRECT = "direct"
+    DELETE = "delete"
+    INSERT = "insert"
+
+
+def phase_of(stored: Stored, label: str) -> Phase:
+    """Return the phase of the open range. Raises DestinationRefused."""
+    try:
+        return Phase(stored.stage)
+    except ValueError:
+        raise DestinationRefused(
+            f"{label}: the open range in drainer_position has the phase {stored.stage!r}, which this version of "
+            f"the drainer has not: start the one that wrote it once, to finish it"
+        ) from None
+
 
 # A constant, because another value would divide an open range differently.
 CHUNK_BYTES_MAX: Final = 16 << 20

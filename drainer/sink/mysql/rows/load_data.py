@@ -10,13 +10,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from drainer.batch.work import TableShape
 from drainer.changes.net_rows import Tuples
 from drainer.row.type_class import TypeClass
 from drainer.sink.mysql.rows.statements import qualified, quote
-from drainer.sink.mysql.rows.table_column import Column
+
+# A column of a table as the destination's information_schema describes it.
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the destination's table. `collation` and `charset`: '' if it is not text; `fraction`: number of
+    fractional digits, None if unlimited; `type`: its DATA_TYPE, such as `bigint`."""
+
+    collation: str
+    fraction: int | None
+    type: str = ""
+    charset: str = ""
+    nullable: bool = True
+
 
 _FORMAT: Final = (
     b" FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\\'' ESCAPED BY '\\\\'"

@@ -14,13 +14,12 @@ from drainer.batch.work import Folded, SegmentWork
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DataError
 from drainer.sink.missing_rows import MissingRows
-from drainer.sink.mysql import connection_pool
+from drainer.sink.mysql import connection
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerSession
 from drainer.sink.mysql.fenced_session import run_transaction
-from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.position import Changefeed, store
-from drainer.sink.mysql.rows.chunks import Chunk, cut
+from drainer.sink.mysql.rows.chunks import Chunk, Phase, cut
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer
 from drainer.sink.position import check_cut, expect
@@ -197,13 +196,13 @@ class _SlotRun:
     def _open(self) -> ServerSession:
         if self._session is None:
             config = self._target.config
-            self._session = connection_pool.take(config, idle_s=_IDLE_S, read_timeout_s=config.read_timeout_s)
+            self._session = connection.take(config, idle_s=_IDLE_S, read_timeout_s=config.read_timeout_s)
         return self._session
 
     def _keep(self) -> None:
         """After success: keep this session for the worker's next task."""
         if self._session is not None:
-            connection_pool.give_back(self._target.config, self._session)
+            connection.give_back(self._target.config, self._session)
             self._session = None
 
     def _close(self) -> None:

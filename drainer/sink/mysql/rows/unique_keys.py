@@ -17,8 +17,7 @@ from drainer.batch.work import TableShape
 from drainer.ddl.dialect import SUBSTITUTES
 from drainer.ddl.lexer import quoted, tokens
 from drainer.sink.mysql.connection import ServerSession
-from drainer.sink.mysql.rows.load_data import clause_of
-from drainer.sink.mysql.rows.table_column import Column
+from drainer.sink.mysql.rows.load_data import Column, clause_of
 
 _log = get_logger(__name__)
 

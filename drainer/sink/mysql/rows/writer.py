@@ -18,8 +18,14 @@ from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.connection import DUPLICATE_KEY, ServerError, ServerSession
 from drainer.sink.mysql.rows import upsert
 from drainer.sink.mysql.rows.full_row_match import OneByOne, exact_deletes, one_by_one, where
-from drainer.sink.mysql.rows.loader import Loader
-from drainer.sink.mysql.rows.row_warnings import TRUNCATED, is_about_no_literal, is_computed, literal_at, stored_exactly
+from drainer.sink.mysql.rows.loader import (
+    TRUNCATED,
+    Loader,
+    is_about_no_literal,
+    is_computed,
+    literal_at,
+    stored_exactly,
+)
 from drainer.sink.mysql.rows.statements import Statement, deletes, inserts, key_of, qualified, replaces, split_row
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys, mend, upstream_collations
 

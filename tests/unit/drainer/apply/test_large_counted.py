@@ -11,7 +11,7 @@ from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
 from drainer.apply.large_transaction import LargePuller
 from drainer.apply.micro_batch import MicroBatch
 from drainer.pipeline import Pipeline
-from drainer.pumps.range_count import Counted, RangeDiffers
+from drainer.pumps.watermark import Counted, RangeDiffers
 from tests.support.row_case import transaction
 from tests.support.schema_case import ts
 from tests.unit.drainer.apply.test_distributed_failures import T, put, standing

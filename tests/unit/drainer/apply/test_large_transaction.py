@@ -26,7 +26,7 @@ from drainer.pumps.pull import pull
 from drainer.pumps.spool import NotServed, Spool
 from drainer.pumps.watermark import PumpRange
 from drainer.schema.history.base import JobHistory
-from drainer.schema.history.file import parse_jobs
+from drainer.schema.history.sources import parse_jobs
 from drainer.schema.state import Schema
 from drainer.schema.steps import Rows
 from tests.support.capture import GOLDEN, CaptureSet

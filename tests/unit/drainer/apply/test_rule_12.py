@@ -16,11 +16,10 @@ from binlog.tidb.types import SchemaState
 from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import Cut, NotDistributed
 from drainer.pipeline import Pipeline
-from drainer.schema.constraint_drops import dropped_keys
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.provider import SchemaProvider
-from drainer.schema.state import Schema
+from drainer.schema.state import Schema, dropped_keys
 from drainer.sink.base import Identity
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.sqlite.sink import SQLiteSink

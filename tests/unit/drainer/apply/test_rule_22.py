@@ -25,17 +25,15 @@ from drainer.order.blob import split_totals, with_totals
 from drainer.order.errors import BlobError
 from drainer.order.slot import HASH_VERSION
 from drainer.pipeline import Pipeline
-from drainer.pumps.range_count import Counted, RangeDiffers
 from drainer.pumps.survey import PumpSet, dial_with
-from drainer.pumps.watermark import BatchLimits
+from drainer.pumps.watermark import BatchLimits, Counted, RangeDiffers
 from drainer.service.scheduler import Scheduler
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DestinationDown
 from drainer.sink.position import Stored
 from drainer.spark.errors import ErrorInTask, ErrorSeal
 from drainer.spark.shuffle_apply import RESULT, SLOT, Apply, Fold, of_all_slots, receipts_of
-from drainer.spark.source.executor import read_task
-from drainer.spark.source.planned_reader import PullTask
+from drainer.spark.source.executor import PullTask, read_task
 from tests.support.memory_etcd import MemoryEtcd
 from tests.support.memory_sink import Store
 from tests.support.row_case import transaction

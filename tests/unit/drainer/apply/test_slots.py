@@ -10,9 +10,8 @@ import pytest
 from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import Cut, DistributedBatches
 from drainer.apply.progress import Progress
-from drainer.dispatch.dispatcher import Dispatcher
+from drainer.dispatch.dispatcher import Dispatcher, PartitionSlotting
 from drainer.dispatch.rules import Router
-from drainer.dispatch.slotting import PartitionSlotting
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.base import Wants
 from drainer.sink.file.format import ByTable

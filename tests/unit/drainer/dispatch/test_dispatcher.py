@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.changes.stream import StreamDecoder, merge
 from drainer.dispatch.conflict import components
-from drainer.dispatch.dispatcher import Dispatcher, Routes
-from drainer.dispatch.errors import DispatchError
-from drainer.dispatch.row_events import RowEvents
-from drainer.dispatch.rules import DispatchRule, Router
-from drainer.dispatch.slotting import (
+from drainer.dispatch.dispatcher import (
     SLOTTING_VERSION,
+    Dispatcher,
     PartitionSlotting,
+    Routes,
     part_of_slot,
     slots_of_topic,
     spread_slots,
 )
-from drainer.dispatch.topic import TopicExpression
+from drainer.dispatch.errors import DispatchError
+from drainer.dispatch.row_events import RowEvents
+from drainer.dispatch.rules import DispatchRule, Router, TopicExpression
 from tests.support.row_case import BEGIN_TS, view_of
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.dispatch.histories import (

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.dispatch.errors import DispatchConfigError, DispatchError
-from drainer.dispatch.rules import DispatchRule, Method, Router
-from drainer.dispatch.topic import TopicExpression, check_topic
+from drainer.dispatch.rules import DispatchRule, Method, Router, TopicExpression, check_topic
 from drainer.protocol.table import Table
+from drainer.schema.filter import TablePatterns
 from drainer.schema.name_pattern import PatternError
-from drainer.schema.table_pattern import TablePatterns
 from tests.support.row_changes import make_table
 
 INT = FieldType(Tp.LONG, flen=11, decimal=0)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from drainer.kafka_check.checker import Checker, Moves, Promises
-from drainer.kafka_check.report import Report
+from drainer.kafka_check.checker import Checker, Moves, Promises, Report
 from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent
 from drainer.protocol.table import ColumnFlag

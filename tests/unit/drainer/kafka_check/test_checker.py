@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.kafka_check.checker import Checker, Moves, Promises
-from drainer.kafka_check.report import Broken
+from drainer.kafka_check.checker import Broken, Checker, Moves, Promises
 from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.event import (
     AdminEvent,

@@ -20,9 +20,8 @@ from drainer.pumps.departed_pumps import Missed
 from drainer.pumps.go_pump import GoPump
 from drainer.pumps.health import HeldBack
 from drainer.pumps.pull import payloads, pull
-from drainer.pumps.range_count import Counted
 from drainer.pumps.survey import PumpSet, dial_with
-from drainer.pumps.watermark import BatchLimits, PumpMark, PumpRange, Watermark
+from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Watermark
 from tests.support.memory_etcd import MemoryEtcd
 from tests.support.servers import free_port
 from tests.support.stub_pump import StubPump

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.pumps.go_pump import Place, cut
-from drainer.pumps.range_count import Counted
-from drainer.pumps.watermark import BatchLimits, PumpMark, Stop, ranges_of, watermark_of
+from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, Stop, ranges_of, watermark_of
 
 ts_lists = st.lists(st.integers(2, 999), unique=True).map(sorted)
 

@@ -23,8 +23,7 @@ from drainer.pumps.binlog_parts import PART_BYTES_MAX
 from drainer.pumps.client import ExtensionPump, Received
 from drainer.pumps.go_pump import GoPump
 from drainer.pumps.pull import payloads, pull, pull_binlogs
-from drainer.pumps.range_count import Counted, RangeDiffers
-from drainer.pumps.watermark import BatchLimits, PumpRange
+from drainer.pumps.watermark import BatchLimits, Counted, PumpRange, RangeDiffers
 from tests.support.servers import wait_until
 from tests.support.stub_pump import StubPump
 

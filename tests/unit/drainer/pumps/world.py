@@ -9,7 +9,7 @@ from binlog.cluster.registry import Registry
 
 from drainer.pumps.client import Inspection, PumpClient
 from drainer.pumps.departed_pumps import DepartedPumps, Missed
-from drainer.pumps.membership import Membership
+from drainer.pumps.health import Membership
 from drainer.pumps.survey import PumpSet
 from drainer.pumps.watermark import BatchLimits, PumpMark, Stop
 from tests.support.memory_etcd import MemoryEtcd

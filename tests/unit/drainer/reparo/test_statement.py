@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.protocol.pb_file.encoder import ddl_text
-from drainer.reparo.errors import ReparoError
 from drainer.reparo.replaying import parse
+from drainer.reparo.stream import ReparoError
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from drainer.protocol.pb_file.encoder import ddl_binlog, dml_head
-from drainer.reparo.errors import ReparoError
-from drainer.reparo.stream import FilePosition, Range, Stream
+from drainer.reparo.stream import FilePosition, Range, ReparoError, Stream
 from tests.support.file_case import framed
 
 

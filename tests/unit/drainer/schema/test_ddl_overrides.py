@@ -3,7 +3,7 @@
 import pytest
 from binlog.errors import ConfigError
 
-from drainer.schema.ddl_overrides import RewriteRule, RewriteRules
+from drainer.schema.job_policy import RewriteRule, RewriteRules
 
 
 def test_rewrite_rule_is_found_by_job_id_or_commit_ts() -> None:

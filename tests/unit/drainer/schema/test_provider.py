@@ -21,7 +21,7 @@ from drainer.schema.errors import (
     TableUnverified,
     UnknownColumn,
 )
-from drainer.schema.history.etcd import PublishedSource
+from drainer.schema.history.sources import PublishedSource
 from drainer.schema.job_policy import Policy
 from drainer.schema.provider import SchemaProvider, is_current
 from drainer.schema.segmenter import walk

@@ -7,10 +7,9 @@ from binlog.tidb.job import ActionType, Job
 
 from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import Batch, read_batch
-from drainer.schema.ddl_overrides import RewriteRule, RewriteRules
 from drainer.schema.errors import JobUnknown
 from drainer.schema.history.base import JobHistory
-from drainer.schema.job_policy import Policy
+from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Advance, Ddl, Rows

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.dispatch.column_selector import ColumnPatterns
+from drainer.schema.filter import TablePatterns
 from drainer.schema.name_pattern import PatternError
-from drainer.schema.table_pattern import TablePatterns
 
 
 def matches(patterns: list[str], name: str, *, ignores_case: bool = True) -> bool:

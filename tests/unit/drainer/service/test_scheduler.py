@@ -16,8 +16,7 @@ from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
 from drainer.apply.fold_order import FoldOrder, PackedView
 from drainer.pumps.go_pump import Place, cut
 from drainer.pumps.health import HeldBack
-from drainer.pumps.range_count import Counted
-from drainer.pumps.watermark import BatchLimits, PumpMark, PumpRange, Stop, Watermark, watermark_of
+from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Stop, Watermark, watermark_of
 from drainer.service.scheduler import SHARES_TRIED, Scheduler
 from drainer.sink.base import Intent
 

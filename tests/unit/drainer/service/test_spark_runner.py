@@ -15,7 +15,7 @@ from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import NotDistributed
 from drainer.apply.fold_order import FoldOrder, PackedView
 from drainer.apply.progress import Stopped
-from drainer.pumps.range_count import RangeDiffers
+from drainer.pumps.watermark import RangeDiffers
 from drainer.service.spark_runner import SPARK_FAILURES_MAX, SparkRun
 from drainer.sink.errors import Fenced
 from drainer.spark.errors import NodeLacks, SparkFailed

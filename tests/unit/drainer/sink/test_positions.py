@@ -18,7 +18,7 @@ from drainer.sink.base import Identity
 from drainer.sink.document_position import Document, DocumentPositionStore, PositionFile, label_of
 from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld, PositionMoved
 from drainer.sink.position import DONE, JobMark, PositionStore, Stored, purge_old_jobs
-from drainer.sink.sqlite import position
+from drainer.sink.sqlite import sink
 from tests.support.position_suite import EPOCH, INTENT, OPEN, OURS, Place, PositionSuite
 
 
@@ -40,13 +40,13 @@ class TestSQLite(PositionSuite):
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:
         connection = sqlite3.connect(tmp_path / "x.sqlite", isolation_level=None)
-        position.create_tables(connection)
+        sink.create_tables(connection)
 
         @contextlib.contextmanager
         def transaction(identity: Identity) -> Iterator[PositionStore]:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                yield position.store(connection, identity)
+                yield sink.position_store(connection, identity)
             except BaseException:
                 connection.execute("ROLLBACK")
                 raise

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 import drainer
 from drainer.sink import registry
 from drainer.sink.base import Wants
-from drainer.sink.section_union import sections, taken
+from drainer.sink.registry import sections, taken
 from drainer.sink.settings import SyncerSettings, ToSection
 
 ROOT = Path(drainer.__file__).parent

@@ -19,17 +19,15 @@ from hypothesis import strategies as st
 
 from drainer.order.blob_pieces import BlobOffset, join_blobs
 from drainer.order.errors import BlobError
-from drainer.pumps.range_count import Counted, RangeDiffers
-from drainer.pumps.watermark import PumpRange
+from drainer.pumps.watermark import Counted, PumpRange, RangeDiffers
 from drainer.sink.base import Intent
 from drainer.spark import blob_files
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.query import Query, SparkBatch
 from drainer.spark.shuffle_apply import complete
-from drainer.spark.source import planned_reader
-from drainer.spark.source.executor import read_task
+from drainer.spark.source import executor
+from drainer.spark.source.executor import PullTask, read_task
 from drainer.spark.source.options import SourceOptions
-from drainer.spark.source.planned_reader import PullTask
 from tests.support.stub_pump import StubPump
 
 BASE = 1 << 60
@@ -130,7 +128,7 @@ class Line:
 def test_folding_tasks_get_blob_folder_of_their_batch(tmp_path: Path, base: str, fold: Any, there: bool) -> None:
     folder = str(tmp_path / base) if base else ""
     options = SourceOptions.parse({"planner": "p", "packed": "true", **({"blob-folder": folder} if folder else {})})
-    reader = planned_reader.PlannedReader(options)
+    reader = executor.PlannedReader(options)
     reader._line = Line(fold)  # type: ignore[assignment]
     for _ in range(2):  # Spark may ask again
         tasks = reader.partitions({"commit_ts": 3}, {"commit_ts": 8})

@@ -7,7 +7,7 @@ import pytest
 from binlog.tidb.job import ActionType
 
 from drainer.schema.errors import HistoryBroken
-from drainer.schema.history.file import FileSource, parse_jobs
+from drainer.schema.history.sources import FileSource, parse_jobs
 from tests.support.schema_case import job, table
 
 JOBS = [

@@ -19,8 +19,7 @@ from drainer.changes.stream import StreamDecoder
 from drainer.protocol.column_text import text_of
 from drainer.protocol.errors import EncodeError
 from drainer.row.column_type import ColumnType
-from drainer.sink.file.parquet import path_of
-from drainer.sink.file.parquet_columns import arrow_column, arrow_type, tables_of
+from drainer.sink.file.parquet import arrow_column, arrow_type, path_of, tables_of
 from tests.support.any_changes import KINDS, VALUES
 from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction, view_of
 

@@ -18,9 +18,9 @@ from drainer.sink.document_position import Document, DocumentPositionStore, labe
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.reader import Reader, Record
-from drainer.sink.kafka.transactions.claims import Claims
 from drainer.sink.kafka.transactions.control_records import (
     MARK_KEY,
+    Claims,
     changed,
     check_claims,
     claim_key,

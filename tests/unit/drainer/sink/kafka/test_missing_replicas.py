@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import PartitionMetadata, TopicMetadata
 
-from drainer.sink.kafka.topics.missing_replicas import missing_replicas
+from drainer.sink.kafka.producer import missing_replicas
 
 
 def partition(leader: int, replicas: list[int], in_sync: list[int], error: int | None = None) -> PartitionMetadata:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drainer.sink.kafka.topics.open_transactions import open_transactions_text
+from drainer.sink.kafka.reader import open_transactions_text
 
 
 def test_first_open_transaction_named_with_commands() -> None:

@@ -10,9 +10,8 @@ import pytest
 from drainer.batch.work import Folded, KeyChange, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 from drainer.changes.net import states_from
 from drainer.changes.net_rows import NetColumns, live_rows, stale_keys
-from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.rows import chunks
-from drainer.sink.mysql.rows.chunks import cut
+from drainer.sink.mysql.rows.chunks import Phase, cut
 from drainer.sink.mysql.rows.format import SQL_TEXT
 
 

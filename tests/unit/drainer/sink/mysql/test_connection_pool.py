@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from drainer.sink.mysql import connection_pool
+from drainer.sink.mysql import connection
 from drainer.sink.mysql.config import ServerConfig
 
 CONFIG = ServerConfig(port=1)
@@ -28,17 +28,17 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[OpenSession]:
         sessions.append(OpenSession())
         return sessions[-1]
 
-    monkeypatch.setattr(connection_pool, "connect", connect)
-    monkeypatch.setattr(connection_pool, "_kept", {})
+    monkeypatch.setattr(connection, "connect", connect)
+    monkeypatch.setattr(connection, "_kept", {})
     return sessions
 
 
 def take(config: ServerConfig = CONFIG) -> OpenSession:
-    return connection_pool.take(config, idle_s=1, read_timeout_s=None)  # type: ignore[return-value]
+    return connection.take(config, idle_s=1, read_timeout_s=None)  # type: ignore[return-value]
 
 
 def give_back(session: OpenSession, config: ServerConfig = CONFIG) -> None:
-    connection_pool.give_back(config, session)  # type: ignore[arg-type]
+    connection.give_back(config, session)  # type: ignore[arg-type]
 
 
 def test_session_given_back_is_used_again(opened: list[OpenSession]) -> None:
@@ -55,10 +55,10 @@ def test_session_in_use_or_of_another_server_is_not_handed_out(opened: list[Open
 
 
 def test_sessions_beyond_maximum_or_age_are_closed(opened: list[OpenSession], monkeypatch: pytest.MonkeyPatch) -> None:
-    for session in [take() for _ in range(connection_pool.KEPT_MAX + 1)]:
+    for session in [take() for _ in range(connection.KEPT_MAX + 1)]:
         give_back(session)
-    assert [session.closed for session in opened] == [False] * connection_pool.KEPT_MAX + [True]
-    monkeypatch.setattr(connection_pool, "KEPT_S", 0.0)
+    assert [session.closed for session in opened] == [False] * connection.KEPT_MAX + [True]
+    monkeypatch.setattr(connection, "KEPT_S", 0.0)
     take()
     assert all(session.closed for session in opened[:-1])
-    assert len(opened) == connection_pool.KEPT_MAX + 2
+    assert len(opened) == connection.KEPT_MAX + 2

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from drainer.row.column_type import ColumnType
 from drainer.row.format import Format
-from drainer.sink.mysql.rows.format import SQL_TEXT
-from drainer.sink.mysql.rows.literals import string_literal
+from drainer.sink.mysql.rows.format import SQL_TEXT, string_literal
 from drainer.sink.sqlite.format import SQLITE_VALUES
 from tests.unit.drainer.changes.cases import KINDS, datums
 

@@ -11,10 +11,8 @@ import pytest
 from drainer.batch.work import Kind, Match, TableShape
 from drainer.changes.net_rows import NetColumns
 from drainer.row.type_class import TypeClass
-from drainer.sink.mysql.rows.format import SQL_TEXT
-from drainer.sink.mysql.rows.literals import string_literal
-from drainer.sink.mysql.rows.load_data import BODY_BYTES_MAX, body_of, clause_of, statement
-from drainer.sink.mysql.rows.table_column import Column
+from drainer.sink.mysql.rows.format import SQL_TEXT, string_literal
+from drainer.sink.mysql.rows.load_data import BODY_BYTES_MAX, Column, body_of, clause_of, statement
 
 
 def shape(*type_classes: TypeClass, names: str = "") -> TableShape:

@@ -11,12 +11,12 @@ import pytest
 from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.position import Changefeed, store
+from drainer.sink.mysql.rows.chunks import Phase
 from drainer.sink.mysql.sink import MySQLSink
 from drainer.sink.position import ChunkMark, Stored
 from drainer.sink.sql_position import SqlPositionStore
-from drainer.sink.sqlite import position
+from drainer.sink.sqlite import sink
 
 WHO = Identity(7, "main", "n")
 WHOLE = Intent(100, 200, 2, 3, 1, "all", ("a", "b"), (7, -1))
@@ -29,11 +29,11 @@ TEXT = (
 def left_behind(intent: str, phase: str) -> SqlPositionStore:
     """Slot 0 is done, slot 1 has one chunk of two."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    position.create_tables(connection)
-    connection.execute(f"INSERT INTO {position.POSITION} VALUES (7,'main',100,5,3,'n',?)", (intent,))
+    sink.create_tables(connection)
+    connection.execute(f"INSERT INTO {sink.POSITION} VALUES (7,'main',100,5,3,'n',?)", (intent,))
     for slot, done in ((0, 2), (1, 1)):
-        connection.execute(f"INSERT INTO {position.MARKS} VALUES (7,'main',200,?,?,100,3,?,2)", (phase, slot, done))
-    return position.store(connection, WHO)
+        connection.execute(f"INSERT INTO {sink.MARKS} VALUES (7,'main',200,?,?,100,3,?,2)", (phase, slot, done))
+    return sink.position_store(connection, WHO)
 
 
 @pytest.mark.parametrize("phase", ["direct", "delete", "insert"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 
 from drainer.schema.steps import Located, TableChange
+from drainer.sink.sqlite.ddl import exchange, take_rows
 from drainer.sink.sqlite.layout import create_table
-from drainer.sink.sqlite.partition_rows import exchange, take_rows
 from tests.unit.drainer.row.test_partition import DROPPED, EXCHANGED, NORMAL, OLD, TRUNCATED
 
 

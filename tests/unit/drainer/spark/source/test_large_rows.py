@@ -11,8 +11,7 @@ from binlog.runtime.security import Security
 from drainer.pumps.binlog_parts import PART_BYTES_MAX
 from drainer.pumps.watermark import PumpRange
 from drainer.spark.errors import ErrorInTask
-from drainer.spark.source.executor import PAYLOAD_BYTES_MAX, read_task
-from drainer.spark.source.planned_reader import PullTask
+from drainer.spark.source.executor import PAYLOAD_BYTES_MAX, PullTask, read_task
 from tests.support.stub_pump import StubPump
 
 BASE = 1 << 60

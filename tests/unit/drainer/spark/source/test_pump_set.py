@@ -8,7 +8,7 @@ import pytest
 
 from drainer.pumps.go_pump import cut
 from drainer.pumps.watermark import BatchLimits, PumpMark, Watermark
-from drainer.spark.source.pump_set import caught_up
+from drainer.spark.source.stream import caught_up
 
 OURS = replace(cut([], BatchLimits(1), node_id="a", host="a:1", resolved_ts=100), extension=True)
 

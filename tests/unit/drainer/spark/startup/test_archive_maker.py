@@ -10,8 +10,7 @@ import pytest
 
 from drainer.spark.startup import archive_maker
 from drainer.spark.startup.archive_maker import make_where_missing
-from drainer.spark.startup.java import archive_of
-from drainer.spark.startup.unavailable import SparkUnavailable
+from drainer.spark.startup.java import SparkUnavailable, archive_of
 from tests.support.servers import wait_until
 
 VERSION = "17.0.1"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyspark import SparkConf
 
 from drainer.apply.progress import Stopped
+from drainer.spark.startup.java import SparkUnavailable
 from drainer.spark.startup.jvm_launch import connect, properties, start
-from drainer.spark.startup.unavailable import SparkUnavailable
 from tests.support.servers import free_port, wait_until
 
 

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from drainer.spark.startup.master import check_master, places_of
-from drainer.spark.startup.unavailable import SparkUnavailable
+from drainer.spark.startup.java import SparkUnavailable
+from drainer.spark.startup.jvm_launch import check_master, places_of
 from tests.support.servers import free_port
 
 

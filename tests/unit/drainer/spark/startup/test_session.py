@@ -13,10 +13,9 @@ from pyspark import SparkContext
 from pyspark.accumulators import _start_update_server
 from structlog.testing import capture_logs
 
-from drainer.spark.startup.java import check_java
+from drainer.spark.startup.java import SparkUnavailable, check_java
+from drainer.spark.startup.jvm_launch import python_of, settings_for, with_retries
 from drainer.spark.startup.session import log_accumulator_errors, quiet_py4j
-from drainer.spark.startup.spark_settings import python_of, settings_for, with_retries
-from drainer.spark.startup.unavailable import SparkUnavailable
 
 
 @pytest.mark.parametrize(

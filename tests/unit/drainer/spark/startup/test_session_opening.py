@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from drainer.apply.progress import Stopped
+from drainer.spark.startup.java import SparkUnavailable
 from drainer.spark.startup.session_opening import Opening
-from drainer.spark.startup.unavailable import SparkUnavailable
 from tests.support.servers import wait_until
 from tests.unit.drainer.spark.startup.test_jvm_launch import spark_home, started
 

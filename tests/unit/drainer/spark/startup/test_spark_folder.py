@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from drainer.spark.startup import spark_folder
-from drainer.spark.startup.java import archive_of
-from drainer.spark.startup.spark_folder import cache_folder, home_mark, lean_home, spark_home
-from drainer.spark.startup.spark_settings import environment
+from drainer.spark.startup import java
+from drainer.spark.startup.java import archive_of, cache_folder, home_mark, lean_home, spark_home
+from drainer.spark.startup.jvm_launch import environment
 
 JARS = ("spark-core_2.13-4.2.1.jar", "spark-mllib_2.13-4.2.1.jar", "spark-mllib-local_2.13-4.2.1.jar", "py4j.jar")
 
@@ -24,7 +23,7 @@ def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (found / "jars" / jar).touch()
     monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(spark_folder, "spark_home", lambda: found)
+    monkeypatch.setattr(java, "spark_home", lambda: found)
     return found
 
 
@@ -73,12 +72,12 @@ def test_spark_home_of_user_is_used_unchanged(whole: Path, monkeypatch: pytest.M
 def test_class_archive_path_depends_on_spark_installation(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The JVM uses one only for the paths that it was made with."""
     mark, archive = home_mark(), archive_of("17")
-    monkeypatch.setattr(spark_folder, "spark_home", lambda: whole.with_name("other"))
+    monkeypatch.setattr(java, "spark_home", lambda: whole.with_name("other"))
     assert home_mark() != mark
     assert archive_of("17") != archive
 
 
 def test_jars_left_out_exist_in_installed_spark() -> None:
     """Else a new version has other names, and the start takes a second longer without a word."""
-    left_out = [jar.name for jar in (spark_home() / "jars").iterdir() if jar.name.startswith(spark_folder.LEFT_OUT)]
-    assert len(left_out) == len(spark_folder.LEFT_OUT)
+    left_out = [jar.name for jar in (spark_home() / "jars").iterdir() if jar.name.startswith(java.LEFT_OUT)]
+    assert len(left_out) == len(java.LEFT_OUT)

@@ -11,7 +11,7 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change
 from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
 from drainer.sink.mysql.replay.statements import BYTES_MAX, ROWS_MAX, RowStatement, TableThere, literal, statements
-from drainer.sink.replay_time import to_utc
+from drainer.sink.replay import to_utc
 
 PRIMARY = TableThere((("id",), ("k",)))
 NONE = TableThere(())

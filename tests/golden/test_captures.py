@@ -30,15 +30,21 @@ from tests.support.stub_pd import StubPD
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+# Of the committed sets these run while programs are killed, and the others without that; those of test_captures_tidb.py
+# the other way round.
+THROUGH_KILLS = ("ddl_hard", "keys")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The committed sets, or those of `--captures DIR`."""
+    """The committed sets, or those of `--captures DIR`, which run both ways."""
     if "capture" in metafunc.fixturenames:
         paths: list[Path] = metafunc.config.getoption("--captures") or [GOLDEN]
         sets = [found for path in paths for found in find_sets(path)]
         if not sets:
             raise pytest.UsageError(f"--captures: no set (a folder with writes.bin) in {paths}")
-        if "kills" in metafunc.function.__name__ and paths == [GOLDEN]:  # `ddl` is long, ddl_hard has what it has
-            sets = [s for s in sets if s.name != "ddl"]
+        if paths == [GOLDEN]:
+            through_kills = "killed" in metafunc.function.__name__
+            sets = [s for s in sets if (s.name in THROUGH_KILLS) is through_kills]
         metafunc.parametrize("capture", sets, ids=[s.name for s in sets])
 
 

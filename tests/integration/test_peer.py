@@ -89,8 +89,8 @@ def test_a_killed_tidb_leaves_prewrites_that_tikv_settles(peer: Peer, mariadb: M
 
 
 def test_go_drainer_reads_our_pumps_and_data_dir_used_by_go_pump(peer: Peer, java: None) -> None:
-    """It sees what ours sees, compressed (test_peer_migration.py has it without that), also when the original's pump takes
-    over a data-dir of ours and gives it back."""
+    """It sees what ours sees, compressed (test_peer_migration.py has it without that), also when the original's pump
+    takes over a data-dir of ours and gives it back."""
     first, second = peer.place("pump-a"), peer.place("pump-b")
     pump = peer.our_pump(first)
     peer.our_pump(second)

@@ -182,7 +182,7 @@ def test_ddl_messages_with_column_selectors_have_all_columns(directory: Path) ->
     for step in steps:
         for message in ddl_messages(step, router) if isinstance(step, Ddl) else ():
             table = message.ddl.after
-            if table is None or selectors.select(table).places is None:
+            if table is None or selectors.select(table).column_indexes is None:
                 continue
             wanted = {column.name for column in table.info.public_columns}
             (ddl,), (bootstrap,) = encoders[0].ddl(message.ddl), encoders[0].bootstrap(selectors.select(table).table, 0)

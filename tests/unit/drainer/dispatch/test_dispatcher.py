@@ -170,7 +170,7 @@ def test_rows_with_equal_dispatch_values_share_partition(data: st.DataObject, sh
     table = events[0].table if events else None
     for place, mine in written(dispatcher(rule).routes(events)).items():
         assert table is not None
-        places = dispatcher(rule).router.rule("db", "t").places(table)
+        places = dispatcher(rule).router.rule("db", "t").column_indexes(table)
         for _, _, (_, old, new) in mine:
             for image in (old, new):
                 if image is not None:

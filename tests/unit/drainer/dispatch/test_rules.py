@@ -78,7 +78,7 @@ def some_table() -> Table:
 
 def test_dispatch_rule_resolves_its_column_indexes() -> None:
     def places(**rule: object) -> tuple[int, ...]:
-        return Router([DispatchRule(("*.*",), **rule)], "t").rule("d", "t").places(some_table())  # type: ignore[arg-type]
+        return Router([DispatchRule(("*.*",), **rule)], "t").rule("d", "t").column_indexes(some_table())  # type: ignore[arg-type]
 
     assert places(partition="columns", columns=("V", "u")) == (2, 1)
     assert places(partition="index-value") == (0,)

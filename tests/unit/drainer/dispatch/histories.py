@@ -102,7 +102,7 @@ def image_of(info: TableInfo, row: Row) -> Image:
 
 
 def listed(events: Sequence[RowChanges]) -> list[tuple[int, Event]]:
-    """(commit_ts, event) in order."""
+    """(commit_ts, event) in order. An update that became a delete and an insert of one partition is both at one place."""
     found = []
     for one in events:
         images = [
@@ -111,8 +111,9 @@ def listed(events: Sequence[RowChanges]) -> list[tuple[int, Event]]:
         ]
         for place, commit_ts, old, new in zip(one.order.tolist(), one.commit_ts.tolist(), *images, strict=True):
             found.append((place, commit_ts, (one.kind, old, new)))
-    assert len({place for place, _, _ in found}) == len(found)
-    return [(commit_ts, event) for _, commit_ts, event in sorted(found, key=lambda one: one[0])]
+    assert len({(place, event[0]) for place, _, event in found}) == len(found)
+    in_order = sorted(found, key=lambda one: (one[0], one[2][0] is not Kind.DELETE))
+    return [(commit_ts, event) for _, commit_ts, event in in_order]
 
 
 def run(rows: list[Image], event: Event, key_of: Callable[[Image], object]) -> None:

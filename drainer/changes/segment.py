@@ -22,6 +22,7 @@ from drainer.changes.net import Events, States, fold, merge
 from drainer.changes.net_rows import folded_of
 from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.slots import OrderedChanges, pack
+from drainer.changes.vector import Mask
 from drainer.order.collector import collector_paused
 from drainer.row.codec import Codec
 from drainer.row.decode import DecodedRow, Decoder
@@ -98,13 +99,14 @@ class SegmentBuilder:
 
 class SegmentCutter:
     """Collects any part of a segment's binlogs, and folds and divides them for a shuffle, once. Binlogs may be added in
-    any order. If they are added in order (`add_in_order`), they are folded after every few MiB and not kept."""
+    any order. If they are added in order (`add_in_order`), they are folded after every `flush_bytes` and not kept."""
 
-    def __init__(self, decoder: SegmentDecoder) -> None:
+    def __init__(self, decoder: SegmentDecoder, *, flush_bytes: int = FLUSH_BYTES) -> None:
         self._decoder = decoder
         self._fold = _Fold(decoder)
         self._payloads: list[bytes] = []
         self._bytes = 0
+        self._flush_bytes = flush_bytes
         self._folded_ts = 0
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
@@ -119,7 +121,7 @@ class SegmentCutter:
         a message is then reused for the next one: getting new memory from the kernel costs as much as decoding."""
         self._payloads.extend(payloads)
         self._bytes += size
-        if self._bytes >= FLUSH_BYTES:
+        if self._bytes >= self._flush_bytes:
             self._flush()
 
     def _flush(self) -> None:
@@ -177,7 +179,7 @@ class _Fold:
         part = _Part(self._decoder)
         try:
             states = part.fold(rows, large)
-        except (DecodeError, pa.ArrowException) as error:
+        except (DecodeError, SchemaError, pa.ArrowException) as error:
             if not large.any():
                 raise
             # A number exceeds its column's type, or a text the size of an array, or an old value that is not needed is
@@ -206,7 +208,7 @@ class _Part:
         # (row, its transaction's start_ts) of tables that stay in order
         self._in_order: list[tuple[DecodedRow, int]] = []
 
-    def fold(self, rows: Rows, large: np.typing.NDArray[np.bool_]) -> States:
+    def fold(self, rows: Rows, large: Mask) -> States:
         """`large`: which rows are of tables that have many. Raises DecodeError, SchemaError or ArrowException."""
         with collector_paused():
             events = self._columns(rows if large.all() else rows.take(large)) if large.any() else []

@@ -111,7 +111,8 @@ def work_of(view: SchemaView, payloads: Sequence[bytes], format_: Format = SQL_T
 
 
 def cutter(*tables: TableInfo) -> SegmentCutter:
-    return SegmentCutter(SegmentDecoder(view_of(*tables), SQL_TEXT))
+    """It folds at once what is added in order."""
+    return SegmentCutter(SegmentDecoder(view_of(*tables), SQL_TEXT), flush_bytes=1)
 
 
 def merged(blobs: Iterable[bytes]) -> SegmentWork:
@@ -166,10 +167,8 @@ def test_folded_parts_merge_to_the_same_rows_however_cut(seed: int, parts: int, 
         if dice.random() < 0.5:
             builder.add_all(dice.sample(part, len(part)))
         else:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("drainer.changes.segment.FLUSH_BYTES", 1)
-                for message in messages(part, dice):
-                    builder.add_in_order(message, sum(map(len, message)))
+            for message in messages(part, dice):
+                builder.add_in_order(message, sum(map(len, message)))
         for slot, blob in builder.cut(slots).items():
             blobs.setdefault(slot, []).append(blob)
     every: list[NetRow] = []
@@ -285,7 +284,7 @@ def blobs_of(info: TableInfo, parts: Iterable[Sequence[bytes]]) -> list[bytes]:
     return blobs
 
 
-def test_changes_of_keyless_table_stay_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_of_keyless_table_stay_in_order() -> None:
     """Rule 11; rule 19 for what stays in order: start_ts tells transactions of one commit_ts apart."""
     bare = table([("a", INT), ("f", FieldType(Tp.FLOAT))])
     row = {1: 1, 2: 0.5}
@@ -297,7 +296,6 @@ def test_changes_of_keyless_table_stay_in_order(monkeypatch: pytest.MonkeyPatch)
     assert work.ordered.changes[1].old == (b"1", b"0.5")
     assert not work.ordered.changes[0].shape.foldable
     assert merged(blobs_of(bare, [[one], [one, two]])).ordered == work.ordered
-    monkeypatch.setattr("drainer.changes.segment.FLUSH_BYTES", 1)
     builder = cutter(bare)
     for payload in (two, one, one):  # one commit_ts over several messages
         builder.add_in_order([payload], len(payload))

@@ -23,7 +23,7 @@ from drainer.changes.decode import Changes
 from drainer.changes.events import events_of
 from drainer.changes.net import Events
 from drainer.changes.net_rows import live_rows, stale_keys
-from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
+from drainer.changes.segment import FLUSH_BYTES, SegmentBuilder, SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.order.errors import BlobError
 from drainer.order.slot import slot_of
@@ -66,11 +66,17 @@ def merged(work: SegmentWork) -> tuple[object, ...]:
 
 
 def cut(
-    view: SchemaView, parts: list[list[bytes]], slots: int, *, in_order: bool, rows_min: int = ALWAYS
+    view: SchemaView,
+    parts: list[list[bytes]],
+    slots: int,
+    *,
+    in_order: bool,
+    rows_min: int = ALWAYS,
+    flush_bytes: int = FLUSH_BYTES,
 ) -> dict[int, list[bytes]]:
     blobs: dict[int, list[bytes]] = {}
     for part in parts:
-        builder = SegmentCutter(SegmentDecoder(view, SQL_TEXT, columns_rows_min=rows_min))
+        builder = SegmentCutter(SegmentDecoder(view, SQL_TEXT, columns_rows_min=rows_min), flush_bytes=flush_bytes)
         if in_order:
             for at in range(0, len(part), 3):
                 builder.add_in_order(part[at : at + 3], sum(map(len, part[at : at + 3])))
@@ -132,9 +138,10 @@ def test_folded_column_parts_merge_to_the_same_rows(
     payloads = data.draw(histories(info))
     view = view_of(info)
     dice = random.Random(data.draw(st.integers(0, 999)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("drainer.changes.segment.FLUSH_BYTES", 1 if flush else 4 << 20)
-        blobs = cut(view, in_parts(payloads, parts, dice), slots, in_order=in_order, rows_min=rows_min)
+    flush_bytes = 1 if flush else FLUSH_BYTES
+    blobs = cut(
+        view, in_parts(payloads, parts, dice), slots, in_order=in_order, rows_min=rows_min, flush_bytes=flush_bytes
+    )
     rows: list[NetRow] = []
     for slot, found in blobs.items():
         work = merge_slot(dice.sample(found, len(found)), SQL_TEXT)
@@ -187,10 +194,9 @@ def test_decimal_with_fewer_fraction_digits_than_its_column_keeps_its_value() ->
 
 
 @pytest.mark.parametrize("flush", [1, 4 << 20])
-def test_rows_that_do_not_fit_columns_are_folded_one_by_one(flush: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_do_not_fit_columns_are_folded_one_by_one(flush: int) -> None:
     """What a batch becomes must not depend on how large it is: a negative number in an unsigned column, and an old
     value that nobody asks for."""
-    monkeypatch.setattr("drainer.changes.segment.FLUSH_BYTES", flush)
     unsigned = table([("id", INT), ("v", FieldType(Tp.LONG, Flag.UNSIGNED, 10, 0))], handle="id", table_id=1)
     flags = FieldType(Tp.SET, 0, 1, 0, "utf8mb4", "utf8mb4_bin", ("x", "y"))
     other = table([("id", INT), ("f", flags)], handle="id", table_id=2, name="t2")
@@ -208,7 +214,8 @@ def test_rows_that_do_not_fit_columns_are_folded_one_by_one(flush: int, monkeypa
         expected = one_by_one(view, some)
         assert listed(by_columns(view, some)) == listed(expected)
         for in_order in (False, True):
-            work = merge_slot(cut(view, [some[:15], some[15:]], 1, in_order=in_order)[0], SQL_TEXT)
+            blobs = cut(view, [some[:15], some[15:]], 1, in_order=in_order, flush_bytes=flush)[0]
+            work = merge_slot(blobs, SQL_TEXT)
             assert merged(work) == merged(expected)
             assert work.source_bytes == expected.source_bytes
 
@@ -469,11 +476,10 @@ def test_rows_for_sqlite_fold_equally_as_columns_and_one_by_one(rows_min: int) -
     }
 
 
-def test_add_in_order_refuses_binlogs_before_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drainer.changes.segment.FLUSH_BYTES", 1)
+def test_add_in_order_refuses_binlogs_before_last() -> None:
     info = table([("id", INT)], handle="id")
     payloads = [transaction([(info, ("insert", {}, {1: n}))], commit_ts=BEGIN_TS + n) for n in range(4)]
-    builder = SegmentCutter(SegmentDecoder(view_of(info), SQL_TEXT))
+    builder = SegmentCutter(SegmentDecoder(view_of(info), SQL_TEXT), flush_bytes=1)
     builder.add_in_order(payloads[1:], sum(map(len, payloads[1:])))
     with pytest.raises(ValueError, match="after that of"):
         builder.add_in_order(payloads[:1], len(payloads[0]))

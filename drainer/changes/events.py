@@ -1,4 +1,4 @@
-"""The events of keys (net.Events) of rows that were decoded as columns, and of rows that were decoded one by one."""
+"""The events of keys (net.KeyEvents) of rows that were decoded as columns, and of rows that were decoded one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from binlog.errors import DecodeError
 from drainer.batch.work import Key, Kind
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.key import identities
-from drainer.changes.net import Events
+from drainer.changes.net import KeyEvents
 from drainer.changes.vector import Ints
 from drainer.row.codec import Codec
 from drainer.row.decode import DecodedRow
@@ -23,7 +23,7 @@ from drainer.row.format import Format, written
 from drainer.row.key import identity
 
 
-def events_of(changes: Changes, format_: Format) -> list[Events]:
+def events_of(changes: Changes, format_: Format) -> list[KeyEvents]:
     """Return the events of changes of a table that folds. Raises DecodeError, which names no row, for a key that cannot
     be written, and for a NULL in the key."""
     key = changes.codec.layout.key
@@ -31,9 +31,9 @@ def events_of(changes: Changes, format_: Format) -> list[Events]:
 
     def some(
         kind: Kind, keys: Any, image: Any | None, chosen: Ints, before: int = 0, read: Any | None = None
-    ) -> Events:
+    ) -> KeyEvents:
         count = len(chosen)
-        return Events(
+        return KeyEvents(
             np.full(count, changes.shape.table_id, np.int64),
             keys,
             place[chosen] - before,
@@ -96,7 +96,7 @@ def _packed(changes: Changes, chosen: Ints, format_: Format) -> Any:
 
 
 @dataclass(slots=True)
-class RowEvents:
+class KeyEventCollector:
     """Collects the events of rows that were decoded one by one, of any tables that fold."""
 
     format: Format
@@ -144,12 +144,12 @@ class RowEvents:
         except DecodeError as error:
             codec.fail(error, row.commit_ts)
 
-    def events(self) -> list[Events]:
+    def events(self) -> list[KeyEvents]:
         if not self._events:
             return []
         table, key, place, commit_ts, sequence, kind, imaged, image, read = zip(*self._events, strict=True)
         return [
-            Events(
+            KeyEvents(
                 np.array(table, np.int64),
                 pa.array(key, pa.binary()),
                 np.array(place, np.int64),

@@ -27,12 +27,12 @@ _DELETE: Final = int(Kind.DELETE)
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
-    """Events of keys that were decoded together. `place`: their order among all that are folded together; `kind`: see
-    work.Kind. `imaged`: the key can be written in several ways (FoldKey.imaged). `image`: the key as a destination
-    matches it, of every event of an imaged key, and of every DELETE; else NULL. `read`: of an UPDATE of an imaged key,
-    the key as it was before, else NULL; None if there are none. `rows`: from indexes of events to their rows, packed;
-    it raises DecodeError for a value that cannot be written."""
+class KeyEvents:
+    """Events, decoded together. `place`: their order among all that are folded together; `kind`: see work.Kind.
+    `imaged`: the key can be written in several ways (FoldKey.imaged). `image`: the key as a destination matches it, of
+    every event of an imaged key, and of every DELETE; else NULL. `read`: of an UPDATE of an imaged key, the key as it
+    was before, else NULL; None if there are none. `rows`: from indexes of events to their rows, packed; it raises
+    DecodeError for a value that cannot be written."""
 
     table: Ints
     identity: Any
@@ -119,8 +119,8 @@ class _Groups:
         self.last: Ints = order[np.append(starts[1:], len(order)) - 1]
 
 
-def fold(parts: Sequence[Events]) -> States:
-    """Return the states of the keys that some events touch. Raises as `Events.rows`."""
+def fold(parts: Sequence[KeyEvents]) -> States:
+    """Return the states of the keys that some events touch. Raises as `KeyEvents.rows`."""
     parts = [part for part in parts if len(part)]
     if not parts:
         return NO_STATES
@@ -197,7 +197,7 @@ def _concat(arrays: Sequence[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _rows(parts: Sequence[Events], last: Ints, dead: Mask) -> Any:
+def _rows(parts: Sequence[KeyEvents], last: Ints, dead: Mask) -> Any:
     """Return each key's last row, packed; NULL if the key is dead. `last`: each key's last event."""
     ends = np.cumsum([len(part) for part in parts])
     live = np.flatnonzero(~dead)

@@ -17,8 +17,8 @@ from binlog.runtime.log import get_logger
 
 from drainer.batch.work import KeyChange, Kind, Literals, Ordered, SegmentWork, TableShape
 from drainer.changes.decode import ColumnDecoder
-from drainer.changes.events import RowEvents, events_of
-from drainer.changes.net import Events, States, fold, merge
+from drainer.changes.events import KeyEventCollector, events_of
+from drainer.changes.net import KeyEvents, States, fold, merge
 from drainer.changes.net_rows import folded_of
 from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.slots import OrderedChanges, pack
@@ -176,7 +176,7 @@ class _Fold:
         rows = scanned.rows
         ids, counts = np.unique(rows.table_id, return_counts=True)
         large = np.isin(rows.table_id, ids[counts >= self._decoder.columns_rows_min])
-        part = _Part(self._decoder)
+        part = _Share(self._decoder)
         try:
             states = part.fold(rows, large)
         except (DecodeError, SchemaError, pa.ArrowException) as error:
@@ -186,7 +186,7 @@ class _Fold:
             # bad.
             self._decoder.raise_first(payloads, error)
             _log.warning("columnar decoding failed for these rows: they are decoded row by row", why=str(error))
-            part = _Part(self._decoder)
+            part = _Share(self._decoder)
             states = part.fold(rows, np.zeros(len(rows), np.bool_))
         self._decoder.rows.check_verified()
         self.states.append(states)
@@ -196,7 +196,7 @@ class _Fold:
         self.source_bytes += scanned.source_bytes
 
 
-class _Part:
+class _Share:
     """Binlogs that were scanned together."""
 
     def __init__(self, decoder: SegmentDecoder) -> None:
@@ -204,7 +204,7 @@ class _Part:
         self.shapes: dict[int, TableShape] = {}
         self.ordered: OrderedChanges = {}
         self.change_count = 0
-        self._row_events = RowEvents(decoder.format)
+        self._collector = KeyEventCollector(decoder.format)
         # (row, its transaction's start_ts) of tables that stay in order
         self._in_order: list[tuple[DecodedRow, int]] = []
 
@@ -215,9 +215,9 @@ class _Part:
             if not large.all():
                 self._one_by_one(rows.take(~large) if large.any() else rows)
             self._write()
-            return fold([*events, *self._row_events.events()])
+            return fold([*events, *self._collector.events()])
 
-    def _columns(self, rows: Rows) -> list[Events]:
+    def _columns(self, rows: Rows) -> list[KeyEvents]:
         decoder = self._decoder.columns
         found = []
         for group in decoder.groups(rows):
@@ -247,7 +247,7 @@ class _Part:
             row = DecodedRow(codec, _KINDS[kind], *codec.images(_KINDS[kind], data, commit_ts), commit_ts, sequence)
             if codec.shape.foldable:
                 self.shapes.setdefault(codec.shape.table_id, codec.shape)
-                self._row_events.add(row, order)
+                self._collector.add(row, order)
             else:
                 self._in_order.append((row, start_ts))
 

@@ -315,7 +315,7 @@ async def test_a_task_whose_slot_gives_up_ends_and_its_result_says_why() -> None
         intent = Intent(BEGIN_TS, ts(900), SLOTS, 100, HASH_VERSION, "d")
         job = DistributedJob(plan.fold, intent, Unreachable(), folded=True, retry_for_s=12.0)
         with pytest.raises(DestinationDown, match=r"^slot 2: gave up after 12 s: refused$") as found:
-            await asyncio.to_thread(TaskBatch(plan).distributed, job)
+            await asyncio.to_thread(TaskBatch(plan).distribute, job)
         assert found.value.failing_s == 12.0
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import NetRow, SegmentWork
 from drainer.changes.decode import Changes
 from drainer.changes.events import events_of
-from drainer.changes.net import Events
+from drainer.changes.net import KeyEvents
 from drainer.changes.net_rows import live_rows, stale_keys
 from drainer.changes.segment import FLUSH_BYTES, SegmentBuilder, SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
@@ -334,7 +334,7 @@ def test_table_of_few_rows_is_decoded_one_by_one_beside_large_one(monkeypatch: p
     expected = one_by_one(view, payloads)
     in_columns: list[tuple[int, int]] = []
 
-    def recorded(changes: Changes, format_: Format) -> list[Events]:
+    def recorded(changes: Changes, format_: Format) -> list[KeyEvents]:
         in_columns.append((changes.shape.table_id, len(changes)))
         return events_of(changes, format_)
 

@@ -108,7 +108,7 @@ class KeyEventCollector:
     def add(self, row: DecodedRow, order: int) -> None:
         """`order`: as in Changes. Raises DecodeError naming table and commit_ts."""
         codec, kind, old, new, commit_ts, _ = row
-        imaged = codec.layout.key.imaged
+        imaged = codec.imaged
         place = order * 2 + 1
         new_key = None if new is None else codec.key(new, commit_ts)
         if old is not None:
@@ -127,9 +127,8 @@ class KeyEventCollector:
         self, row: DecodedRow, key: bytes, place: int, kind: Kind, image: bytes | None, read: bytes | None
     ) -> None:
         codec, _, _, new, commit_ts, sequence = row
-        imaged = codec.layout.key.imaged
         table_id = codec.shape.table_id
-        self._events.append((table_id, key, place, commit_ts, sequence, int(kind), imaged, image, read))
+        self._events.append((table_id, key, place, commit_ts, sequence, int(kind), codec.imaged, image, read))
         self._rows.append((codec, new or (), commit_ts))
 
     def _image(self, row: DecodedRow, cells: Cells) -> bytes:

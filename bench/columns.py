@@ -1,4 +1,5 @@
-"""Compare rows folded by columns with rows folded one by one, in CPU time of one run: µs a row, and the ratio.
+"""Compare rows decoded as columns with rows decoded one by one, both folded, in CPU time of one run: µs a row, and the
+ratio.
 
     python -m bench.columns [--rows 50000] [--typed]
 
@@ -17,13 +18,11 @@ from binlog.tidb.table import TableInfo
 
 from bench.report import Report
 from bench.rowcodec import SBTEST, WIDE, binlogs, least_us, sbtest_row, wide_row
+from drainer.batch.work import SegmentWork
 from drainer.changes.decode import VECTOR_ROWS_MIN, ColumnDecoder
 from drainer.changes.scan import scan_all
-from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
-from drainer.order.blob import merge_slot as merge_rows
-from drainer.order.fold import FoldBuilder
-from drainer.row.decode import Decoder
 from drainer.row.transaction import scan
 from drainer.schema.table_versions import Watched, Written
 from drainer.sink.mysql.rows.format import SQL_TEXT
@@ -50,23 +49,26 @@ def wide_binlogs(count: int, rows_each: int) -> list[bytes]:
     return found
 
 
-def by_columns(decoder: SegmentDecoder, payloads: list[bytes]) -> SegmentBuilder:
+def fold(decoder: SegmentDecoder, payloads: list[bytes]) -> SegmentWork:
     builder = SegmentBuilder(decoder)
     builder.add_all(payloads)
-    return builder
+    return builder.finish(0, 1)
 
 
-def by_rows(decoder: Decoder, payloads: list[bytes]) -> FoldBuilder:
-    builder = FoldBuilder(decoder, SQL_TEXT)
+def cut(decoder: SegmentDecoder, payloads: list[bytes]) -> list[bytes]:
+    builder = SegmentCutter(decoder)
     builder.add_all(payloads)
-    return builder
+    return list(builder.cut(4).values())
+
+
+def both_decoders(info: TableInfo) -> tuple[SegmentDecoder, SegmentDecoder]:
+    """As columns, and one by one."""
+    columns, rows = (SegmentDecoder(view_of(info), SQL_TEXT, columns_rows_min=least) for least in (0, 1 << 60))
+    return columns, rows
 
 
 def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes], count: int) -> None:
-    columns, rows = (
-        SegmentDecoder(view_of(info), SQL_TEXT, columns_bytes_min=0, columns_rows_min=0),
-        Decoder(view_of(info)),
-    )
+    columns, rows = both_decoders(info)
 
     def both(what: str, ours: Callable[[], object], other: Callable[[], object]) -> None:
         ours()
@@ -79,30 +81,25 @@ def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes], c
     report.add(f"{name} scanning", least_us(lambda: scan_all(payloads), count), "µs/row")
     decode = lambda: list(decoder.decode(scanned.rows, whole=False))  # noqa: E731
     report.add(f"{name} decoding", least_us(decode, count), "µs/row")
-    both(
-        "to net rows", lambda: by_columns(columns, payloads).finish(0, 1), lambda: by_rows(rows, payloads).finish(0, 1)
-    )
-    both("to 4 slots", lambda: by_columns(columns, payloads).slots(4), lambda: by_rows(rows, payloads).slots(4))
-    ours, theirs = by_columns(columns, payloads).slots(4).values(), by_rows(rows, payloads).slots(4).values()
-    both("merging slots", lambda: [merge_slot([b], SQL_TEXT) for b in ours], lambda: [merge_rows([b]) for b in theirs])
+    both("to net rows", lambda: fold(columns, payloads), lambda: fold(rows, payloads))
+    both("to 4 slots", lambda: cut(columns, payloads), lambda: cut(rows, payloads))
+    blobs = cut(columns, payloads)
+    report.add(f"{name} merging slots", least_us(lambda: [merge_slot([b], SQL_TEXT) for b in blobs], count), "µs/row")
 
 
 def small(report: Report, info: TableInfo, payloads: list[bytes]) -> None:
-    columns, rows = (
-        SegmentDecoder(view_of(info), SQL_TEXT, columns_bytes_min=0, columns_rows_min=0),
-        Decoder(view_of(info)),
-    )
+    columns, rows = both_decoders(info)
     for count in SMALL:
         some = payloads[:count]
         repeats = max(1, 2000 // count)
 
         def ours(some: list[bytes] = some, repeats: int = repeats) -> None:
             for _ in range(repeats):
-                by_columns(columns, some).finish(0, 1)
+                fold(columns, some)
 
         def theirs(some: list[bytes] = some, repeats: int = repeats) -> None:
             for _ in range(repeats):
-                by_rows(rows, some).finish(0, 1)
+                fold(rows, some)
 
         report.add(f"{count} rows by columns", least_us(ours, count * repeats) * count, "µs a batch")
         report.add(f"{count} rows one by one", least_us(theirs, count * repeats) * count, "µs a batch")

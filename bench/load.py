@@ -73,7 +73,7 @@ def _shuffled(texts: Iterator[bytes]) -> Sequence[bytes]:
 def net(shape: TableShape, texts: Sequence[bytes]) -> Folded:
     identity = pa.array([b"%020d" % n for n in range(len(texts))], pa.binary())
     first = np.full(len(texts), int(Kind.INSERT), np.int64)
-    return Folded(shape, NetColumns(SQL_TEXT, identity, first, pa.array(texts, pa.binary()), {}))
+    return Folded(shape, NetColumns(SQL_TEXT, identity, first, pa.array(texts, pa.binary())))
 
 
 def measure(

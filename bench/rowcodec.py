@@ -4,10 +4,10 @@ cannot be avoided.
     python -m bench.rowcodec [--rows 50000]
 
 `sbtest` is pumpload's table (4 columns, one row a transaction, 70 % inserts, 20 % updates, 10 % deletes); `unique` is
-the same with two more unique keys, whose values are followed (rule 21); *checked* is the cost of a batch in the driver
-until it is known that folding hides no conflict. `wide` has ten columns of ten types. *Parsing* is protobuf's C parser
-on the same binlogs, without reading the rows. *Formatting* is one `%` of values in memory and one dictionary entry for
-each row. Each figure is the least CPU time of several runs, because other programs share the machine.
+the same with two more unique keys. `wide` has ten columns of ten types. Rows are decoded one by one. *Parsing* is
+protobuf's C parser on the same binlogs, without reading the rows. *Formatting* is one `%` of values in memory and one
+dictionary entry for each row. Each figure is the least CPU time of several runs, because other programs share the
+machine.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from bench.report import Report
-from drainer.order.blob import merge_slot
-from drainer.order.fold import FoldBuilder
-from drainer.row.decode import Decoder
+from drainer.batch.work import SegmentWork
+from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
+from drainer.changes.slots import merge_slot
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, not_null, table, transaction
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, not_null, table, transaction, view_of
 
 RUNS = 5
 CHAR = FieldType(Tp.STRING, Flag.NOT_NULL, 120, 0, "utf8mb4", "utf8mb4_bin")
@@ -123,20 +123,28 @@ def format_ready(count: int) -> None:
         found[number] = b"(%d,%d,'%b','%b')" % (number, 123_456, b"0" * 120, b"1" * 60)
 
 
-def fold(decoder: Decoder, payloads: list[bytes]) -> FoldBuilder:
-    builder = FoldBuilder(decoder, SQL_TEXT)
+def fold(decoder: SegmentDecoder, payloads: list[bytes]) -> SegmentWork:
+    builder = SegmentBuilder(decoder)
     builder.add_all(payloads)
-    return builder
+    return builder.finish(0, 1)
+
+
+def cut(decoder: SegmentDecoder, payloads: list[bytes]) -> dict[int, bytes]:
+    builder = SegmentCutter(decoder)
+    builder.add_all(payloads)
+    return builder.cut(4)
 
 
 def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes]) -> None:
     count = len(payloads)
-    decoder = decoder_of(info)
+    decoder = SegmentDecoder(view_of(info), SQL_TEXT, columns_rows_min=1 << 60)
     report.add(f"{name} parsing alone", least_us(lambda: parse(payloads), count), "µs/row")
-    report.add(f"{name} to net rows", least_us(lambda: fold(decoder, payloads).finish(0, 1), count), "µs/row")
-    report.add(f"{name} to blobs of 4 slots", least_us(lambda: fold(decoder, payloads).slots(4), count), "µs/row")
-    blobs = list(fold(decoder, payloads).slots(4).values())
-    report.add(f"{name} merging the blobs", least_us(lambda: [merge_slot([b]) for b in blobs], count), "µs/row")
+    report.add(f"{name} to net rows", least_us(lambda: fold(decoder, payloads), count), "µs/row")
+    report.add(f"{name} to blobs of 4 slots", least_us(lambda: cut(decoder, payloads), count), "µs/row")
+    blobs = list(cut(decoder, payloads).values())
+    report.add(
+        f"{name} merging the blobs", least_us(lambda: [merge_slot([b], SQL_TEXT) for b in blobs], count), "µs/row"
+    )
     report.ratio(f"{name} to net rows", f"{name} parsing alone")
 
 

@@ -18,7 +18,7 @@ from drainer.schema.view import SchemaView
 from drainer.sink.base import Segment, Slotting
 
 if TYPE_CHECKING:
-    from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+    from drainer.changes.segment import SegmentCutter, SegmentDecoder
     from drainer.changes.stream import StreamCutter, StreamDecoder
 
 
@@ -98,13 +98,13 @@ class FoldOrder:
 
         return SegmentDecoder(self.view.opened(), self.format)
 
-    def builder(self, decoder: SegmentDecoder) -> SegmentBuilder:
-        from drainer.changes.segment import SegmentBuilder
+    def builder(self, decoder: SegmentDecoder) -> SegmentCutter:
+        from drainer.changes.segment import SegmentCutter
 
-        return SegmentBuilder(decoder)
+        return SegmentCutter(decoder)
 
-    def cut(self, builder: SegmentBuilder) -> dict[int, bytes]:
-        return builder.slots(self.slots)
+    def cut(self, builder: SegmentCutter) -> dict[int, bytes]:
+        return builder.cut(self.slots)
 
     def merge(
         self, decoder: Callable[[], SegmentDecoder], blobs: Iterable[bytes], after_ts: int, until_ts: int

@@ -26,7 +26,7 @@ from drainer.changes.vector import Ints, Words
 from drainer.order.errors import BlobError
 from drainer.row.codec import Codec
 
-CHANGES_BLOB: Final = 34  # order/blob.py counts from 1, slots.py from 16
+CHANGES_BLOB: Final = 34  # slots.py counts from 16
 _HEAD: Final = Struct("<BIIQ")
 _STAMPS: Final = (("commit_ts", pa.uint64()), ("start_ts", pa.uint64()), ("sequence", pa.int64()))
 RAW_SCHEMA: Final = pa.schema(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
+import pyarrow as pa
 
-from drainer.batch.work import Folded, Key, Kind, NetRow, Row
-from drainer.changes.net import RemovedImages, States
+from drainer.batch.work import Folded, Key, Kind, NetRow, Row, TableShape
+from drainer.changes.net import States
 from drainer.changes.vector import Ints
-from drainer.order.key_states import in_one_order
 from drainer.row.format import Format
 
 _KINDS = tuple(Kind)
@@ -66,11 +66,12 @@ class NetColumns(Sequence[NetRow]):
         identity: Any,
         first: Ints,
         rows: Any,
-        gone: RemovedImages,
+        gone: Any | None = None,
         begin: int = 0,
         end: int | None = None,
     ) -> None:
-        """The arrays are as in net.States; the sequence has those from `begin` to `end`."""
+        """The arrays are as in net.States, `gone` None if there are no images to delete; the sequence has those from
+        `begin` to `end`."""
         self._format = format_
         self._identity = identity
         self._first = first
@@ -78,10 +79,6 @@ class NetColumns(Sequence[NetRow]):
         self._gone = gone
         self._begin = begin
         self._end = len(identity) if end is None else end
-
-    @classmethod
-    def of(cls, states: States, format_: Format) -> NetColumns:
-        return cls(format_, states.identity, states.first, states.row, states.gone)
 
     def __len__(self) -> int:
         return self._end - self._begin
@@ -108,16 +105,24 @@ class NetColumns(Sequence[NetRow]):
         return self._row(self._begin + at % len(self))
 
     def __iter__(self) -> Iterator[NetRow]:
-        return map(self._row, range(self._begin, self._end))
+        count = len(self)
+        identities, rows = (one.slice(self._begin, count).to_pylist() for one in (self._identity, self._rows))
+        kinds = self._first[self._begin : self._end].tolist()
+        gone = [None] * count if self._gone is None else self._gone.slice(self._begin, count).to_pylist()
+        unpack = self._format.unpack
+        for identity, kind, row, images in zip(identities, kinds, rows, gone, strict=True):
+            keys = self._keys(images) if images else ()
+            yield NetRow(identity, _KINDS[kind], None if row is None else unpack(row), keys)
 
     def _row(self, at: int) -> NetRow:
         packed = self._rows[at].as_py()
         row = None if packed is None else self._format.unpack(packed)
-        return NetRow(self._identity[at].as_py(), _KINDS[self._first[at]], row, self._keys(at))
+        images = None if self._gone is None else self._gone[at].as_py()
+        return NetRow(self._identity[at].as_py(), _KINDS[self._first[at]], row, self._keys(images) if images else ())
 
-    def _keys(self, at: int) -> tuple[Key, ...]:
-        gone = self._gone.get(at, ())
-        return in_one_order(map(self._format.unpack_key, gone)) if gone else ()
+    def _keys(self, images: Sequence[bytes]) -> tuple[Key, ...]:
+        """Return keys from packed images, in an order that depends on nothing but the images."""
+        return tuple(sorted(map(self._format.unpack_key, images), key=repr))
 
     def live(self) -> Tuples:
         """The texts of the rows that are alive, for a destination of the MySQL family. A dead row has length 0, so the
@@ -133,9 +138,11 @@ class NetColumns(Sequence[NetRow]):
 
     def stale(self) -> list[Key]:
         """The images to delete for all keys, in order."""
-        if len(self) == len(self._identity):
-            return [key for at in sorted(self._gone) for key in self._keys(at)]
-        return [key for at in range(self._begin, self._end) for key in self._keys(at)]
+        if self._gone is None:
+            return []
+        offsets = self._gone.offsets.to_numpy()[self._begin : self._end + 1]
+        places = self._begin + np.flatnonzero(np.diff(offsets))
+        return [key for images in self._gone.take(pa.array(places)).to_pylist() for key in self._keys(images)]
 
     @property
     def sizes(self) -> Ints:
@@ -147,6 +154,23 @@ class NetColumns(Sequence[NetRow]):
 
 def _same(one: object, other: object) -> bool:
     return one == other
+
+
+def tables_of(states: States) -> Iterator[tuple[int, int, int]]:
+    """Yield (table id, begin, end) of the states of each table."""
+    begins = np.flatnonzero(np.diff(states.table, prepend=states.table[:1] - 1)).tolist()
+    yield from zip(states.table[begins].tolist(), begins, [*begins[1:], len(states)], strict=bool(begins))
+
+
+def folded_of(shapes: Mapping[int, TableShape], states: States, format_: Format) -> tuple[Folded, ...]:
+    """Return the net rows of each table. `shapes`: by table id."""
+    offsets = states.gone.offsets.to_numpy() if len(states) else []
+    found = []
+    for table_id, begin, end in tables_of(states):
+        gone = states.gone if offsets[begin] < offsets[end] else None
+        rows = NetColumns(format_, states.identity, states.first, states.row, gone, begin, end)
+        found.append(Folded(shapes[table_id], rows))
+    return tuple(found)
 
 
 def live_rows(folded: Folded) -> Sequence[Row]:

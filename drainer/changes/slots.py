@@ -1,17 +1,22 @@
-"""Divide one table's states among slots, each as an Arrow IPC stream for a shuffle, and merge them again (rules 10 and
-16).
+"""Divide the states of keys, and changes that stay in order, among slots, each as a blob for a shuffle, and merge them
+again (rules 10 and 16).
 
-Blob: `<BIIQQ` of BLOB_VERSION, the length of the rows of tables without columns (order/blob.py), the number of tables
-that follow, and the numbers of changes and of bytes of binlogs. Then the rows of tables without columns; then, for each
-table, the length of its stream (`<I`) and the stream, whose schema has the TableShape as JSON. The counts are those of
-the complete part, in one of its blobs and 0 in the others.
+Blob: `<BIIQQ` of BLOB_VERSION, the length of the marshalled part, the number of streams, and the numbers of changes and
+of bytes of binlogs. Then marshal of (shapes, ordered changes), where a shape is the tuple of a TableShape's fields, and
+a change (table id, kind, old, new, commit_ts, start_ts, sequence). Then, if there are states, the length of their
+stream (`<I`) and the stream, an Arrow IPC stream of one batch. The counts are those of the complete part, in one of its
+blobs and 0 in the others. Marshal is the fastest serializer in Python. Its format may differ between versions of
+Python, but within a batch both ends run the same interpreter, and blobs are not stored.
+
+A batch may be divided into parts anywhere: changes of one key can be in several parts, and a transaction that is stored
+on two pumps is in two parts. Merging keeps the last state of each key and removes duplicates.
 """
 
 from __future__ import annotations
 
-import json
+import marshal
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import fields
 from struct import Struct
 from typing import Any, Final
 from zlib import crc32
@@ -20,171 +25,147 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drainer.batch.work import Folded, Match, SegmentWork, TableShape
-from drainer.changes.net import States, merge, states_from
-from drainer.changes.net_rows import NetColumns
-from drainer.changes.stream_blob import Pieces, ipc_stream, pack_streams, unpack_streams
+from drainer.batch.work import KeyChange, Kind, Match, Ordered, SegmentWork, TableShape
+from drainer.changes.net import IMAGES, States, merge
+from drainer.changes.net_rows import folded_of, tables_of
+from drainer.changes.stream_blob import ipc_stream, pack_streams, unpack_streams
 from drainer.changes.vector import Ints
-from drainer.order.blob import last_change as rest_last_change
-from drainer.order.blob import merge_slot as merge_rest
-from drainer.order.blob import without_tables
-from drainer.order.slot import table_seed
+from drainer.order.errors import BlobError
+from drainer.order.slot import ORDERED_SLOT, table_seed
 from drainer.row.format import Format
 
-BLOB_VERSION: Final = 16  # order/blob.py counts from 1
+BLOB_VERSION: Final = 17
 _HEAD: Final = Struct("<BIIQQ")
-_SCHEMA: Final = [
-    ("identity", pa.binary()),
-    ("first", pa.int8()),
-    ("first_ts", pa.uint64()),
-    ("first_sequence", pa.int64()),
-    ("last_ts", pa.uint64()),
-    ("last_sequence", pa.int64()),
-    ("row", pa.binary()),
-    ("image", pa.binary()),
-    ("gone", pa.list_(pa.binary())),
-]
+_KINDS: Final = tuple(Kind)
+_MATCHES: Final = tuple(Match)
+_FIELDS: Final = tuple(field.name for field in fields(TableShape))
+_MATCH: Final = _FIELDS.index("match")
+_SCHEMA: Final = pa.schema(
+    [
+        ("table", pa.int64()),
+        ("identity", pa.binary()),
+        ("first", pa.int64()),
+        ("first_ts", pa.uint64()),
+        ("first_sequence", pa.int64()),
+        ("last_ts", pa.uint64()),
+        ("last_sequence", pa.int64()),
+        ("row", pa.binary()),
+        ("image", pa.binary()),
+        ("gone", IMAGES),
+    ]
+)
 
-Tables = Mapping[int, tuple[TableShape, States]]  # by table id
-
-
-def slots_of(table_id: int, identity: Any, slots: int) -> Ints:
-    """Return order.slot.slot_of of each identity."""
-    seed = table_seed(table_id)
-    return np.array([crc32(one, seed) % slots for one in identity.to_pylist()], np.int64)
+# By (commit_ts, start_ts, sequence): commit_ts alone does not tell transactions apart (X-15: TiDB computes some instead
+# of asking PD).
+OrderedChanges = dict[tuple[int, int, int], KeyChange]
 
 
 def pack(
-    rest: Mapping[int, bytes], tables: Tables, slots: int, change_count: int, source_bytes: int
+    shapes: Mapping[int, TableShape],
+    states: States,
+    ordered: OrderedChanges,
+    slots: int,
+    change_count: int,
+    source_bytes: int,
 ) -> dict[int, bytes]:
-    """Return slot → blob; slots that get nothing have none. `rest`: the blobs of the rows without columns."""
-    streams: dict[int, list[Pieces]] = {}
-    for table_id, (shape, states) in sorted(tables.items()):
-        slot = slots_of(table_id, states.identity, slots)
-        for number in np.unique(slot).tolist():
-            streams.setdefault(number, []).append(_stream(shape, states.take(np.flatnonzero(slot == number))))
+    """Return slot → blob; slots that get nothing have none. `shapes`: by table id, of the states' tables."""
+    slot = _slots_of(states, slots)
+    found = {number: states.take(np.flatnonzero(slot == number)) for number in np.unique(slot).tolist()}
     blobs = {}
-    for number in sorted({*rest, *streams}):
-        other, mine = rest.get(number, b""), streams.get(number, [])
-        blobs[number] = pack_streams(_HEAD, BLOB_VERSION, other, mine, change_count, source_bytes)
+    for number in sorted({*found, *([ORDERED_SLOT] if ordered else [])}):
+        mine = found.get(number)
+        changes = ordered if number == ORDERED_SLOT else {}
+        tables = np.unique(mine.table).tolist() if mine is not None else []
+        rest = marshal.dumps(_packed({id_: shapes[id_] for id_ in tables}, changes))
+        streams = [] if mine is None else [ipc_stream(_arrays(mine), _SCHEMA)]
+        blobs[number] = pack_streams(_HEAD, BLOB_VERSION, rest, streams, change_count, source_bytes)
         change_count = source_bytes = 0
     return blobs
 
 
-def _stream(shape: TableShape, states: States) -> Pieces:
-    count = len(states)
-    image = pa.nulls(count, pa.binary()) if states.image is None else states.image
-    lengths = np.zeros(count + 1, np.int32)
-    for at, images in states.gone.items():
-        lengths[at + 1] = len(images)
-    stale = [one for _, images in sorted(states.gone.items()) for one in images]
-    gone = pa.ListArray.from_arrays(pa.array(np.cumsum(lengths, dtype=np.int32)), pa.array(stale, pa.binary()))
-    columns = [
-        states.identity, states.first, states.first_ts, states.first_sequence, states.last_ts, states.last_sequence,
-        states.row, image, gone,
-    ]  # fmt: skip
-    meta = {
-        "shape": json.dumps(asdict(shape)),
-        "imaged": _flag(states.image is not None),
-        "number": _flag(states.of_number),
-    }
-    schema = pa.schema(_SCHEMA, metadata=meta)
-    arrays = [
-        pa.array(column, kind) if isinstance(column, np.ndarray) else column
-        for column, (_, kind) in zip(columns, _SCHEMA, strict=True)
-    ]
-    return ipc_stream(arrays, schema)
+def _slots_of(states: States, slots: int) -> Ints:
+    """Return order.slot.slot_of of each key."""
+    found: list[int] = []
+    for table_id, begin, end in tables_of(states):
+        seed = table_seed(table_id)
+        found += [crc32(one, seed) % slots for one in states.identity.slice(begin, end - begin).to_pylist()]
+    return np.array(found, np.int64)
 
 
-def _flag(value: bool) -> str:
-    return "1" if value else ""
+def _packed(shapes: dict[int, TableShape], ordered: OrderedChanges) -> tuple[list[Any], list[Any]]:
+    every = dict(shapes)
+    changes = []
+    for (commit_ts, start_ts, sequence), change in ordered.items():
+        table_id = change.shape.table_id
+        every.setdefault(table_id, change.shape)
+        changes.append((table_id, int(change.kind), change.old, change.new, commit_ts, start_ts, sequence))
+    return [_packed_shape(shape) for shape in every.values()], changes
 
 
-def shape_from(text: str) -> TableShape:
-    """Make a TableShape from its JSON."""
-    fields = json.loads(text)
-    for name in ("columns", "key", "secondary_unique", "collations", "row_key", "fractions", "type_classes"):
-        fields[name] = tuple(fields[name])
-    fields["match"] = tuple(Match(one) for one in fields["match"])
-    fields["unique"] = tuple(tuple(one) for one in fields["unique"])
-    return TableShape(**fields)
+def _packed_shape(shape: TableShape) -> tuple[object, ...]:
+    found = [getattr(shape, name) for name in _FIELDS]
+    found[_MATCH] = tuple(map(int, shape.match))  # marshal writes no enum
+    return tuple(found)
 
 
-def _states(stream: memoryview) -> tuple[TableShape, States]:
+def _shape_of(packed: tuple[Any, ...]) -> TableShape:
+    found = list(packed)
+    found[_MATCH] = tuple(_MATCHES[match] for match in found[_MATCH])
+    return TableShape(*found)
+
+
+def _arrays(states: States) -> list[Any]:
+    columns = [getattr(states, name) for name in _SCHEMA.names]
+    return [pa.array(column) if isinstance(column, np.ndarray) else column for column in columns]
+
+
+def _states(stream: memoryview) -> States:
     with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
-        meta = reader.schema.metadata
         batch = reader.read_next_batch()
-    numbers = [batch.column(name).to_numpy() for name, _ in _SCHEMA[1:6]]
-    first, first_ts, first_sequence, last_ts, last_sequence = numbers
-    gone_column = batch.column("gone")
-    places = np.flatnonzero(gone_column.value_lengths().to_numpy(zero_copy_only=False))
-    images = gone_column.take(pa.array(places)).to_pylist()
-    gone = {at: tuple(some) for at, some in zip(places.tolist(), images, strict=True)}
-    image = batch.column("image") if meta[b"imaged"] else None
-    states = States(
-        batch.column("identity"), first.astype(np.int64), first_ts, first_sequence, last_ts, last_sequence,
-        batch.column("row"), image, gone, bool(meta[b"number"]),
-    )  # fmt: skip
-    return shape_from(meta[b"shape"].decode()), states
+    if batch.schema != _SCHEMA:
+        raise ValueError(f"columns {batch.schema.names}")
+    columns = [batch.column(at) for at in range(len(_SCHEMA))]
+    numbers = [at for at, field in enumerate(_SCHEMA) if pa.types.is_integer(field.type)]
+    return States(*(column.to_numpy() if at in numbers else column for at, column in enumerate(columns)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A blob's contents. `rest`: the rows without columns; may be empty."""
+class _Merge:
+    """The contents of a slot's blobs."""
 
-    rest: bytes
-    tables: list[tuple[TableShape, States]]
-    change_count: int
-    source_bytes: int
-
-
-def _unpack(blob: bytes) -> _Part:
-    rest, tables, (change_count, source_bytes) = unpack_streams(blob, _HEAD, BLOB_VERSION, _states)
-    return _Part(rest, tables, change_count, source_bytes)
-
-
-def _rests(parts: list[_Part], tables: dict[int, tuple[TableShape, list[States]]], format_: Format) -> list[bytes]:
-    """Return the rows of all parts that have no columns. For a table that has columns only in some parts, the states of
-    the others are added.
-    """
-    rests = []
-    for part in parts:
-        if part.rest:
-            rest, taken = without_tables(part.rest, tables)
-            rests.append(rest)
-            for shape, rows in taken:
-                states = tables[shape.table_id][1]
-                states.append(states_from(rows, format_, of_number=states[0].of_number))
-    return rests
+    def __init__(self, blobs: Iterable[bytes]) -> None:
+        """Raises BlobError."""
+        self.shapes: dict[int, TableShape] = {}
+        self.states: list[States] = []
+        self.ordered: OrderedChanges = {}
+        self.change_count = 0
+        self.source_bytes = 0
+        for blob in blobs:
+            rest, streams, (change_count, source_bytes) = unpack_streams(blob, _HEAD, BLOB_VERSION, _states)
+            try:
+                shapes, changes = marshal.loads(rest)
+            except (ValueError, EOFError, TypeError) as error:
+                raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: {error}") from None
+            self.shapes |= {shape.table_id: shape for shape in map(_shape_of, shapes)}
+            self.states += streams
+            for table_id, kind, old, new, commit_ts, start_ts, sequence in changes:
+                change = KeyChange(self.shapes[table_id], _KINDS[kind], old, new, commit_ts, sequence)
+                self.ordered[commit_ts, start_ts, sequence] = change
+            self.change_count += change_count
+            self.source_bytes += source_bytes
 
 
 def last_change(blobs: Iterable[bytes], table_id: int, identity: bytes) -> int:
     """Return the commit_ts of the last change of a key in the blobs of its slot, 0 if they do not have the key."""
-    parts = [_unpack(blob) for blob in blobs]
-    found = [rest_last_change([part.rest for part in parts if part.rest], table_id, identity)]
-    for part in parts:
-        for shape, states in part.tables:
-            at = pc.index(states.identity, pa.scalar(identity, pa.binary())).as_py()
-            if shape.table_id == table_id and at >= 0:
-                found.append(int(states.last_ts[at]))
-    return max(found)
+    found = 0
+    for states in _Merge(blobs).states:
+        same = pc.equal(states.identity, pa.scalar(identity, pa.binary())).to_numpy(zero_copy_only=False)
+        found = max(found, int(states.last_ts[same & (states.table == table_id)].max(initial=0)))
+    return found
 
 
 def merge_slot(blobs: Iterable[bytes], format_: Format, after_ts: int = 0, until_ts: int = 0) -> SegmentWork:
     """Return one slot's work from the blobs of all parts of a batch, in any order. Raises BlobError."""
-    parts = [_unpack(blob) for blob in blobs]
-    found: dict[int, tuple[TableShape, list[States]]] = {}
-    for part in parts:
-        for shape, states in part.tables:
-            found.setdefault(shape.table_id, (shape, []))[1].append(states)
-    work = merge_rest(_rests(parts, found, format_), after_ts, until_ts)
-    folded = [*work.folded, *(Folded(shape, NetColumns.of(merge(states), format_)) for shape, states in found.values())]
-    folded.sort(key=lambda one: one.shape.table_id)
-    return SegmentWork(
-        after_ts,
-        until_ts,
-        tuple(folded),
-        work.ordered,
-        work.change_count + sum(part.change_count for part in parts),
-        work.source_bytes + sum(part.source_bytes for part in parts),
-    )
+    slot = _Merge(blobs)
+    folded = folded_of(slot.shapes, merge(slot.states), format_)
+    changes = tuple([change for _, change in sorted(slot.ordered.items())])
+    return SegmentWork(after_ts, until_ts, folded, Ordered(changes), slot.change_count, slot.source_bytes)

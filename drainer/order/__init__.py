@@ -1,1 +1,1 @@
-"""The order between rows: folding per key, slots, and groups of transactions that must not overtake each other."""
+"""Slots: which keys they have, their blobs in pieces; and rows that are applied in order."""

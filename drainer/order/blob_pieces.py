@@ -1,5 +1,6 @@
 """Splits a slot's blob into pieces of at most a few MiB, which the JVM can handle as one value, and joins them after
-the shuffle.
+the shuffle. Before each blob are the totals of its part: the number of binlogs and their bytes (each 8 bytes,
+little-endian).
 
 Piece: 8 random bytes that all pieces of a blob share, its number and how many there are (each 4 bytes, little-endian),
 then the bytes. Pieces leave a shuffle in any order. If all tasks run on one machine, a blob is stored in a file, and
@@ -10,7 +11,7 @@ file (each 8 bytes), and the file's path.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -21,6 +22,7 @@ PIECE_BYTES_MAX = 4 << 20
 
 _HEAD = Struct("<8sII")
 _BLOB_OFFSET = Struct("<QQ")
+_TOTALS = Struct("<QQ")
 
 
 class BlobOffset(NamedTuple):
@@ -79,3 +81,23 @@ def _blob_offset(piece: bytes) -> BlobOffset:
     except StructError as error:
         raise BlobError(f"the reference to a slot's blob has {len(piece)} bytes: {error}") from None
     return BlobOffset(os.fsdecode(piece[_HEAD.size + _BLOB_OFFSET.size :]), offset, length)
+
+
+def with_totals(blobs: Mapping[int, bytes], slots: int, *, count: int, size: int) -> dict[int, bytes]:
+    """Every slot's blob of a part, empty for a slot without rows, after the totals of the part: `count` binlogs of
+    `size` bytes. So each slot gets the totals of all parts, and detects a missing one (rule 22)."""
+    totals = packed_totals(count, size)
+    return {slot: totals + blobs.get(slot, b"") for slot in range(slots)}
+
+
+def packed_totals(count: int, size: int) -> bytes:
+    """What `with_totals` puts before each blob."""
+    return _TOTALS.pack(count, size)
+
+
+def split_totals(marked: bytes) -> tuple[int, int, bytes]:
+    """(count, size, blob) from a result of `with_totals`. Raises BlobError."""
+    if len(marked) < _TOTALS.size:
+        raise BlobError(f"a slot's blob of {len(marked)} bytes is damaged: it lacks its totals")
+    count, size = _TOTALS.unpack_from(marked)
+    return count, size, marked[_TOTALS.size :]

@@ -124,6 +124,7 @@ class Codec:
         self._asking: dict[frozenset[int], Codec] = {}
         self._fast = _fast_reader(at, stored_generated, self.needed)
         self.key_of = key_function(key, self.column_types)
+        self.imaged = key.imaged  # computed once: read for every row
         self._at = at
         self._stored_generated = stored_generated
         self._view = view

@@ -22,8 +22,7 @@ from pyspark.sql import DataFrame
 
 from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import DistributedJob
-from drainer.order.blob import split_totals, with_totals
-from drainer.order.blob_pieces import join_blobs
+from drainer.order.blob_pieces import join_blobs, split_totals, with_totals
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.watermark import Counted, RangeDiffers, check
 from drainer.sink.base import Intent, Receipt

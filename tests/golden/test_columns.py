@@ -13,10 +13,8 @@ from drainer.batch.served import read_batch
 from drainer.batch.work import SegmentWork
 from drainer.changes.decode import ColumnDecoder
 from drainer.changes.scan import scan_all
-from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
-from drainer.order.fold import FoldBuilder
-from drainer.row.decode import Decoder
 from drainer.schema.history.base import JobHistory
 from drainer.schema.history.sources import parse_jobs
 from drainer.schema.job_policy import Policy
@@ -25,6 +23,7 @@ from drainer.schema.state import Schema
 from drainer.schema.steps import Rows
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
+from tests.support.fold_model import folded_by_rule
 from tests.unit.drainer.changes.cases import images
 
 
@@ -68,16 +67,15 @@ def test_recorded_rows_decoded_as_columns_equal_those_one_by_one(capture: Captur
 def test_recorded_rows_folded_as_columns_equal_those_one_by_one(capture: CaptureSet) -> None:
     folded = 0
     for step, payloads in segments(capture):
-        expected = FoldBuilder(Decoder(step.view), SQL_TEXT)
-        expected.add_all(payloads)
-        work = expected.finish(step.after_ts, step.until_ts)
-        decoder = SegmentDecoder(step.view, SQL_TEXT, columns_bytes_min=0, columns_rows_min=0)
-        decoder.columns = ColumnDecoder(step.view, vector_rows_min=1, decoder=decoder.rows)
-        builder = SegmentBuilder(decoder)
-        builder.add_all(payloads[::-1])
-        assert shown(builder.finish(step.after_ts, step.until_ts)) == shown(work)
-        builder = SegmentBuilder(decoder)
-        builder.add_all(payloads)
-        assert shown(merge_slot(builder.slots(1).values(), SQL_TEXT)) == shown(work)
-        folded += sum(decoder.covers(one.shape.table_id) for one in work.folded)
+        expected = folded_by_rule(step.view, payloads, SQL_TEXT)
+        for rows_min in (0, 1 << 60):
+            decoder = SegmentDecoder(step.view, SQL_TEXT, columns_rows_min=rows_min)
+            decoder.columns = ColumnDecoder(step.view, vector_rows_min=1, decoder=decoder.rows)
+            builder = SegmentBuilder(decoder)
+            builder.add_all(payloads[::-1])
+            assert shown(builder.finish(step.after_ts, step.until_ts)) == shown(expected)
+            cutter = SegmentCutter(decoder)
+            cutter.add_all(payloads)
+            assert shown(merge_slot(cutter.cut(1).values(), SQL_TEXT)) == shown(expected)
+        folded += len(expected.folded)
     assert folded > 5

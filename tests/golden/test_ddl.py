@@ -15,10 +15,9 @@ from binlog.tidb.table import TableInfo
 
 from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import read_batch
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_tables import create_table
-from drainer.order.fold import FoldBuilder
-from drainer.row.decode import Decoder
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history.sources import FileSource
 from drainer.schema.job_policy import Policy
@@ -69,7 +68,7 @@ def apply(step: Step, schema: Schema, destination: NetSink) -> None:
     if isinstance(step, Ddl):
         destination.ddl(step, may_exist=step.may_exist)
     elif isinstance(step, Rows):
-        builder = FoldBuilder(Decoder(step.view), destination.format)
+        builder = SegmentBuilder(SegmentDecoder(step.view, destination.format))
         builder.add_all(binlog.payload for binlog in step.binlogs)
         destination.apply(builder.finish(step.after_ts, step.until_ts), schema.applied_version)
     else:

@@ -16,7 +16,7 @@ from binlog.tidb.types import FieldType, Tp
 from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import read_batch
 from drainer.batch.work import KeyChange
-from drainer.order.fold import FoldBuilder
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.row.decode import Decoder
 from drainer.row.layout import replicated
 from drainer.row.transaction import scan
@@ -26,6 +26,7 @@ from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Ddl, Rows
+from drainer.schema.view import SchemaView
 from drainer.sink.sqlite.format import SQLITE_VALUES
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.row_case import FORMATS, changes_of
@@ -100,12 +101,12 @@ def replay(capture: CaptureSet, dialect: str) -> tuple[Model, Schema]:
         for change in changes_of(Decoder(step.view), payloads, FORMATS[dialect]):
             model.change(change)
         if dialect == "sqlite":
-            _fold(model, Decoder(step.view), payloads)
+            _fold(model, step.view, payloads)
     return model, schema
 
 
-def _fold(model: Model, decoder: Decoder, payloads: list[bytes]) -> None:
-    builder = FoldBuilder(decoder, SQLITE_VALUES)
+def _fold(model: Model, view: SchemaView, payloads: list[bytes]) -> None:
+    builder = SegmentBuilder(SegmentDecoder(view, SQLITE_VALUES))
     builder.add_all(reversed(payloads))
     for table in builder.finish(0, 1).folded:
         rows = model.folded.setdefault(table.shape.table_id, {})

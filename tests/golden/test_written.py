@@ -13,8 +13,6 @@ import pytest
 
 from drainer.batch.work import SegmentWork
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
-from drainer.order.fold import FoldBuilder
-from drainer.row.decode import Decoder
 from drainer.row.format import Format
 from tests.golden.test_columns import segments
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
@@ -47,7 +45,7 @@ def digests(works: list[SegmentWork]) -> dict[str, str]:
 def by_rows(capture: CaptureSet, format_: Format) -> list[SegmentWork]:
     found = []
     for step, payloads in segments(capture):
-        builder = FoldBuilder(Decoder(step.view), format_)
+        builder = SegmentBuilder(SegmentDecoder(step.view, format_, columns_rows_min=1 << 60))
         builder.add_all(payloads)
         found.append(builder.finish(step.after_ts, step.until_ts))
     return found
@@ -56,7 +54,7 @@ def by_rows(capture: CaptureSet, format_: Format) -> list[SegmentWork]:
 def by_columns(capture: CaptureSet, format_: Format) -> list[SegmentWork]:
     found = []
     for step, payloads in segments(capture):
-        builder = SegmentBuilder(SegmentDecoder(step.view, format_, columns_bytes_min=0, columns_rows_min=0))
+        builder = SegmentBuilder(SegmentDecoder(step.view, format_, columns_rows_min=0))
         builder.add_all(payloads)
         found.append(builder.finish(step.after_ts, step.until_ts))
     return found

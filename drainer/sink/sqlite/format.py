@@ -8,7 +8,6 @@ marshal's format, in the version whose bytes depend on nothing but the values.
 from __future__ import annotations
 
 import marshal
-from binascii import unhexlify
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -55,9 +54,6 @@ class SQLiteValues:
     def packed_keys(self, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Any:
         return self.packed_rows(column_types, columns)
 
-    def compared_key(self, column_types: Sequence[ColumnType], compared: Sequence[object]) -> Key:
-        return tuple([_of_text(column_type, cell) for column_type, cell in zip(column_types, compared, strict=True)])
-
     def pack(self, row: Row) -> bytes:
         return marshal.dumps(row, _MARSHAL_VERSION)  # type: ignore[arg-type]
 
@@ -98,14 +94,3 @@ def value_writer(column_type: ColumnType) -> Callable[[Any], object]:
 
 def _text(raw: bytes) -> str | bytes:
     return raw.decode() if is_utf8(raw) else raw
-
-
-def _of_text(column_type: ColumnType, cell: Any) -> object:
-    """A value of its text or number (row/text.py)."""
-    if cell is None:
-        return None
-    if column_type.type_class in (TypeClass.INT, TypeClass.BIT, TypeClass.ENUM, TypeClass.SET):
-        return value_writer(column_type)(cell)
-    if column_type.type_class is TypeClass.BYTES:
-        return unhexlify(cell)
-    return float(cell) if column_type.type_class is TypeClass.FLOAT else _text(cell)

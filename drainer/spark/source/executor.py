@@ -17,8 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from drainer.apply.fold_order import ReadOrder
-from drainer.order.blob import packed_totals, with_totals
-from drainer.order.blob_pieces import PIECE_BYTES_MAX, cut_blob
+from drainer.order.blob_pieces import PIECE_BYTES_MAX, cut_blob, packed_totals, with_totals
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.pull import pull, pull_binlogs
 from drainer.pumps.watermark import PumpRange
@@ -44,8 +43,8 @@ UNSEALED = ErrorSeal()
 @dataclass(frozen=True)
 class PullTask(InputPartition):  # type: ignore[misc]  # mypy does not follow pyspark
     """One task's ranges, pulled one after another. Picklable; holds no connection. With `fold` the task yields one row
-    for each slot instead of one for each message: `seq` is the slot, `blob` its rows (drainer.order.blob). If there is
-    a `folder`, the rows are written to a file in it."""
+    for each slot instead of one for each message: `seq` is the slot, `blob` its rows (drainer.changes.slots). If there
+    is a `folder`, the rows are written to a file in it."""
 
     ranges: tuple[PumpRange, ...]
     cluster_id: int

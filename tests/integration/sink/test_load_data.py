@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Folded, Kind, Match, NetRow, TableShape
 from drainer.changes.net_rows import NetColumns
-from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.row.scalar import double_text, float_text
 from drainer.row.type_class import TypeClass
@@ -24,7 +24,7 @@ from drainer.sink.errors import RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql.config import ServerConfig, StatementLimits
 from drainer.sink.mysql.connection import Retry, ServerSession, connect
 from drainer.sink.mysql.rows import loader
-from drainer.sink.mysql.rows.format import SQL_TEXT, literal_of_text
+from drainer.sink.mysql.rows.format import ESCAPED, SQL_TEXT, placeholder, string_literal
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import UniqueSurprise, Writer
 from tests.integration.sink.case import loads, opened, server_config
@@ -175,6 +175,16 @@ def shape(columns: dict[str, Col], table: str, *, unique: Sequence[str] = ()) ->
 def create(db: MariaDB, columns: dict[str, Col], table: str, more: str = "") -> None:
     defined = "".join(f", `{name}` {column.definition}" for name, column in columns.items())
     db.query(f"CREATE TABLE d.{table} (id BIGINT PRIMARY KEY{defined}{more}) DEFAULT CHARSET=utf8mb4")
+
+
+def literal_of_text(type_class: TypeClass, text: object) -> bytes:
+    """The literal of a value's text or number (row/text.py), None for NULL."""
+    if text is None:
+        return b"NULL"
+    if type_class in ESCAPED:
+        assert isinstance(text, bytes)
+        return string_literal(text)
+    return placeholder(type_class) % (text,)
 
 
 def rows_of(columns: dict[str, Col], most: int = 4) -> Values:
@@ -510,9 +520,9 @@ def test_load_data_is_used_from_a_thousand_rows_on(db: MariaDB, count: int) -> N
     insert: list[tuple[TableInfo, Step]] = [
         (info, ("insert", {}, {1: n, 2: f"v{n}, it's ),".encode()})) for n in range(count)
     ]
-    builder = SegmentBuilder(SegmentDecoder(view_of(info), SQL_TEXT, columns_bytes_min=0, columns_rows_min=0))
+    builder = SegmentCutter(SegmentDecoder(view_of(info), SQL_TEXT, columns_rows_min=0))
     builder.add_all([transaction(insert, commit_ts=BEGIN_TS)])
-    work = merge_slot(builder.slots(1).values(), SQL_TEXT, 100, 200)
+    work = merge_slot(builder.cut(1).values(), SQL_TEXT, 100, 200)
     assert isinstance(work.folded[0].rows, NetColumns)
     where = work.folded[0].shape
     db.query(f"CREATE DATABASE IF NOT EXISTS `{where.schema}`")

@@ -52,16 +52,6 @@ def placeholder(type_class: TypeClass) -> bytes:
     return before + (b"%d" if type_class in NUMBERS else b"%b") + after
 
 
-def literal_of_text(type_class: TypeClass, text: object) -> bytes:
-    """Return the literal of a value's text or number (row/text.py), None for NULL."""
-    if text is None:
-        return b"NULL"
-    if type_class in ESCAPED:
-        assert isinstance(text, bytes)
-        return string_literal(text)
-    return placeholder(type_class) % (text,)
-
-
 def literal_writer(column_type: ColumnType) -> Callable[[Any], bytes]:
     """Returns a function from a decoded value that is not NULL to its literal."""
     if column_type.type_class is TypeClass.TEXT:
@@ -120,18 +110,6 @@ class SQLText:
 
     def packed_keys(self, column_types: Sequence[ColumnType], columns: Sequence[Any]) -> Any:
         return _tuples(column_types, columns, b")")
-
-    def compared_key(self, column_types: Sequence[ColumnType], compared: Sequence[object]) -> Key:
-        return (
-            b"("
-            + b",".join(
-                [
-                    literal_of_text(column_type.type_class, c)
-                    for column_type, c in zip(column_types, compared, strict=True)
-                ]
-            )
-            + b")"
-        )
 
     def pack(self, row: Row) -> bytes:
         return _bytes(row) + b","

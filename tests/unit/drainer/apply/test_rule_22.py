@@ -21,7 +21,7 @@ from binlog.runtime.security import Security
 from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
 from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import DistributedJob
-from drainer.order.blob import split_totals, with_totals
+from drainer.order.blob_pieces import split_totals, with_totals
 from drainer.order.errors import BlobError
 from drainer.order.slot import HASH_VERSION
 from drainer.pipeline import Pipeline

@@ -12,7 +12,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import SegmentWork
 from drainer.changes.decode import ColumnDecoder
-from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.schema.view import SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
@@ -24,7 +24,7 @@ VARBINARY = FieldType(Tp.VARCHAR, Flag.BINARY, 20, 0, "binary", "binary")
 
 def in_step(view: SchemaView, rows_min: int = 0) -> SegmentDecoder:
     """Columns however few rows there are, and never the general decoder without need."""
-    decoder = SegmentDecoder(view, SQL_TEXT, columns_bytes_min=0, columns_rows_min=rows_min)
+    decoder = SegmentDecoder(view, SQL_TEXT, columns_rows_min=rows_min)
     decoder.columns = ColumnDecoder(view, vector_rows_min=1, decoder=decoder.rows)
     return decoder
 
@@ -39,9 +39,9 @@ def pieced(view: SchemaView, payloads: Sequence[bytes], rows_min: Sequence[int] 
     """Every transaction a part of its own, merged from the last to the first. `rows_min`: of each part, in turn."""
     blobs = []
     for number, payload in enumerate(payloads):
-        builder = SegmentBuilder(in_step(view, rows_min[number % len(rows_min)]))
+        builder = SegmentCutter(in_step(view, rows_min[number % len(rows_min)]))
         builder.add_all([payload])
-        blobs += builder.slots(1).values()
+        blobs += builder.cut(1).values()
     return merge_slot(blobs[::-1], SQL_TEXT)
 
 
@@ -123,9 +123,9 @@ def test_first_change_of_key_is_found_in_overlapping_parts() -> None:
     payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
     blobs = []
     for part in (payloads[::2], payloads[1:2]):
-        builder = SegmentBuilder(in_step(view_of(info)))
+        builder = SegmentCutter(in_step(view_of(info)))
         builder.add_all(part)
-        blobs += builder.slots(1).values()
+        blobs += builder.cut(1).values()
     assert merged(merge_slot(blobs, SQL_TEXT)) == merged(one_by_one(view_of(info), payloads))
 
 

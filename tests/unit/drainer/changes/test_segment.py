@@ -19,15 +19,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import NetRow, SegmentWork
-from drainer.changes.net_rows import NetColumns, live_rows, stale_keys
-from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.changes.decode import Changes
+from drainer.changes.events import events_of
+from drainer.changes.net import KeyEvents
+from drainer.changes.net_rows import live_rows, stale_keys
+from drainer.changes.segment import FLUSH_BYTES, SegmentBuilder, SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.order.errors import BlobError
 from drainer.order.slot import slot_of
+from drainer.row.format import Format
+from drainer.row.key import choose_key
 from drainer.schema.errors import TableUnknown, TableUnverified
 from drainer.schema.view import Relocation, SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.sqlite.format import SQLITE_VALUES
+from tests.support.fold_model import folded_by_rule
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, in_parts, not_null, table, transaction, view_of
 from tests.unit.drainer.changes.cases import KINDS, Values, tables, values_of
 
@@ -35,13 +41,16 @@ ALWAYS, NEVER = 0, 1 << 60
 
 
 def one_by_one(view: SchemaView, payloads: list[bytes]) -> SegmentWork:
-    builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_bytes_min=NEVER))
+    """From rows that are decoded one by one, compared with the fold by its rule."""
+    builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_rows_min=NEVER))
     builder.add_all(payloads)
-    return builder.finish(0, 1)
+    work = builder.finish(0, 1)
+    assert listed(work) == listed(folded_by_rule(view, payloads, SQL_TEXT))
+    return work
 
 
 def by_columns(view: SchemaView, payloads: list[bytes]) -> SegmentWork:
-    builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_bytes_min=ALWAYS, columns_rows_min=ALWAYS))
+    builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_rows_min=ALWAYS))
     builder.add_all(payloads)
     return builder.finish(0, 1)
 
@@ -57,17 +66,23 @@ def merged(work: SegmentWork) -> tuple[object, ...]:
 
 
 def cut(
-    view: SchemaView, parts: list[list[bytes]], slots: int, *, in_order: bool, rows_min: int = ALWAYS
+    view: SchemaView,
+    parts: list[list[bytes]],
+    slots: int,
+    *,
+    in_order: bool,
+    rows_min: int = ALWAYS,
+    flush_bytes: int = FLUSH_BYTES,
 ) -> dict[int, list[bytes]]:
     blobs: dict[int, list[bytes]] = {}
     for part in parts:
-        builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_rows_min=rows_min))
+        builder = SegmentCutter(SegmentDecoder(view, SQL_TEXT, columns_rows_min=rows_min), flush_bytes=flush_bytes)
         if in_order:
             for at in range(0, len(part), 3):
                 builder.add_in_order(part[at : at + 3], sum(map(len, part[at : at + 3])))
         else:
             builder.add_all(part)
-        for slot, blob in builder.slots(slots).items():
+        for slot, blob in builder.cut(slots).items():
             blobs.setdefault(slot, []).append(blob)
     return blobs
 
@@ -123,9 +138,10 @@ def test_folded_column_parts_merge_to_the_same_rows(
     payloads = data.draw(histories(info))
     view = view_of(info)
     dice = random.Random(data.draw(st.integers(0, 999)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("drainer.changes.segment.FLUSH_BYTES", 1 if flush else 4 << 20)
-        blobs = cut(view, in_parts(payloads, parts, dice), slots, in_order=in_order, rows_min=rows_min)
+    flush_bytes = 1 if flush else FLUSH_BYTES
+    blobs = cut(
+        view, in_parts(payloads, parts, dice), slots, in_order=in_order, rows_min=rows_min, flush_bytes=flush_bytes
+    )
     rows: list[NetRow] = []
     for slot, found in blobs.items():
         work = merge_slot(dice.sample(found, len(found)), SQL_TEXT)
@@ -178,10 +194,9 @@ def test_decimal_with_fewer_fraction_digits_than_its_column_keeps_its_value() ->
 
 
 @pytest.mark.parametrize("flush", [1, 4 << 20])
-def test_rows_that_do_not_fit_columns_are_folded_one_by_one(flush: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_do_not_fit_columns_are_folded_one_by_one(flush: int) -> None:
     """What a batch becomes must not depend on how large it is: a negative number in an unsigned column, and an old
     value that nobody asks for."""
-    monkeypatch.setattr("drainer.changes.segment.FLUSH_BYTES", flush)
     unsigned = table([("id", INT), ("v", FieldType(Tp.LONG, Flag.UNSIGNED, 10, 0))], handle="id", table_id=1)
     flags = FieldType(Tp.SET, 0, 1, 0, "utf8mb4", "utf8mb4_bin", ("x", "y"))
     other = table([("id", INT), ("f", flags)], handle="id", table_id=2, name="t2")
@@ -199,7 +214,8 @@ def test_rows_that_do_not_fit_columns_are_folded_one_by_one(flush: int, monkeypa
         expected = one_by_one(view, some)
         assert listed(by_columns(view, some)) == listed(expected)
         for in_order in (False, True):
-            work = merge_slot(cut(view, [some[:15], some[15:]], 1, in_order=in_order)[0], SQL_TEXT)
+            blobs = cut(view, [some[:15], some[15:]], 1, in_order=in_order, flush_bytes=flush)[0]
+            work = merge_slot(blobs, SQL_TEXT)
             assert merged(work) == merged(expected)
             assert work.source_bytes == expected.source_bytes
 
@@ -210,20 +226,22 @@ def test_segment_builder_is_freed_without_garbage_collection(rows_min: int, in_s
     """It holds a batch's binlogs, and the collector may run long after."""
     info = table([("k", not_null(INT)), ("v", INT)], unique={"PRIMARY": ["k"]})
     payloads = [transaction([(info, ("insert", {}, {1: n, 2: n}))], commit_ts=BEGIN_TS + n) for n in range(9)]
-    decoder = SegmentDecoder(view_of(info), SQL_TEXT, columns_bytes_min=ALWAYS, columns_rows_min=rows_min)
+    decoder = SegmentDecoder(view_of(info), SQL_TEXT, columns_rows_min=rows_min)
     gc.collect()
     gc.disable()
     try:
-        builder = SegmentBuilder(decoder)
+        builder: SegmentBuilder | SegmentCutter
         if in_slots:
+            builder = SegmentCutter(decoder)
             builder.add_in_order(payloads, len(payloads))
-            assert builder.slots(2)
+            assert builder.cut(2)
         else:
+            builder = SegmentBuilder(decoder)
             builder.add_all(payloads)
             assert builder.finish(0, 1).change_count == 9
-        builders = [weakref.ref(builder), weakref.ref(builder._rest)]
+        found = weakref.ref(builder)
         del builder
-        assert [ref() for ref in builders] == [None, None]
+        assert found() is None
     finally:
         gc.enable()
 
@@ -237,10 +255,8 @@ def test_rows_beyond_arrow_capacity_are_folded_one_by_one(monkeypatch: pytest.Mo
     info = table([("id", INT), ("v", TEXT)], handle="id")
     payloads = [transaction([(info, ("insert", {}, {1: n % 9, 2: b"x"}))], commit_ts=BEGIN_TS + n) for n in range(30)]
     expected = one_by_one(view_of(info), payloads)
-    for name in ("net_of", "merge"):
-        with monkeypatch.context() as patch:
-            patch.setattr("drainer.changes.segment." + name, refuse)
-            assert listed(by_columns(view_of(info), payloads)) == listed(expected)
+    monkeypatch.setattr("drainer.changes.segment.events_of", refuse)
+    assert listed(by_columns(view_of(info), payloads)) == listed(expected)
 
 
 def test_row_with_null_key_is_refused_by_both_folds() -> None:
@@ -289,7 +305,7 @@ def test_keyless_table_is_folded_one_by_one_beside_keyed_tables() -> None:
     expected = one_by_one(view, payloads)
     work = by_columns(view, payloads)
     assert listed(work) == listed(expected)
-    assert all(isinstance(one.rows, NetColumns) for one in work.folded) and len(work.folded) == 2
+    assert len(work.folded) == 2 and len(work.ordered.changes) > 0
     for in_order in (False, True):
         work = merge_slot(cut(view, [payloads[:9], payloads[9:]], 1, in_order=in_order)[0], SQL_TEXT)
         assert merged(work) == merged(expected)
@@ -307,15 +323,7 @@ def test_counts_of_part_are_in_one_of_its_blobs() -> None:
     assert sum(work.source_bytes for work in works) == expected.source_bytes
 
 
-def test_few_bytes_are_folded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    info = table([("id", INT)], handle="id")
-    monkeypatch.setattr("drainer.changes.segment.scan_all", None)
-    builder = SegmentBuilder(SegmentDecoder(view_of(info), SQL_TEXT))
-    builder.add_all([transaction([(info, ("insert", {}, {1: 1}))], commit_ts=BEGIN_TS)])
-    assert len(builder.finish(0, 1).folded[0].rows) == 1
-
-
-def test_table_of_few_rows_is_folded_one_by_one_beside_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_of_few_rows_is_decoded_one_by_one_beside_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of a thousand small tables must not cost a thousand times the arrays."""
     many, few = (table([("id", INT), ("v", TEXT)], handle="id", table_id=n, name=f"t{n}") for n in (1, 2))
     payloads = [
@@ -324,15 +332,21 @@ def test_table_of_few_rows_is_folded_one_by_one_beside_large_one(monkeypatch: py
     ]
     view = view_of(many, few)
     expected = one_by_one(view, payloads)
-    builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_bytes_min=ALWAYS, columns_rows_min=50))
+    in_columns: list[tuple[int, int]] = []
+
+    def recorded(changes: Changes, format_: Format) -> list[KeyEvents]:
+        in_columns.append((changes.shape.table_id, len(changes)))
+        return events_of(changes, format_)
+
+    monkeypatch.setattr("drainer.changes.segment.events_of", recorded)
+    builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_rows_min=50))
     builder.add_all(payloads)
-    work = builder.finish(0, 1)
-    assert listed(work) == listed(expected)
-    assert [isinstance(one.rows, NetColumns) for one in work.folded] == [True, False]
+    assert listed(builder.finish(0, 1)) == listed(expected)
+    assert in_columns == [(1, 95)]
 
 
-def test_tables_with_relocated_rows_are_folded_one_by_one() -> None:
-    """Beside them other tables have, and no row counts twice."""
+def test_rows_of_relocated_partition_fold_beside_those_of_other_tables() -> None:
+    """No row counts twice."""
     infos = [table([("id", INT), ("v", TEXT)], handle="id", table_id=n, name=f"t{n}") for n in (1, 2, 3)]
     stray, _, plain = infos
     view = replace(view_of(*infos), relocations={1: (Relocation(9, stray),)}, relocated_ids={77: 2})
@@ -341,13 +355,10 @@ def test_tables_with_relocated_rows_are_folded_one_by_one() -> None:
         for n in range(5)
     ] + [transaction([(plain, ("insert", {}, {1: 9, 2: b"y"}))], commit_ts=BEGIN_TS + 9)]
     expected = one_by_one(view, payloads)
-    work = by_columns(view, payloads)
-    assert listed(work) == listed(expected)
-    assert {one.shape.table_id: isinstance(one.rows, NetColumns) for one in work.folded} == {
-        1: False,
-        2: False,
-        3: True,
-    }
+    assert listed(by_columns(view, payloads)) == listed(expected)
+    for in_order in (False, True):
+        work = merge_slot(cut(view, [payloads[:3], payloads[3:]], 1, in_order=in_order)[0], SQL_TEXT)
+        assert merged(work) == merged(expected)
 
 
 def test_error_is_that_of_first_bad_row() -> None:
@@ -454,11 +465,10 @@ def test_rows_for_sqlite_fold_equally_as_columns_and_one_by_one(rows_min: int) -
         ("delete", {1: b"c  ", 2: None}, {}),
     ]
     payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
-    decoder = SegmentDecoder(view_of(info), SQLITE_VALUES, columns_bytes_min=ALWAYS, columns_rows_min=rows_min)
+    decoder = SegmentDecoder(view_of(info), SQLITE_VALUES, columns_rows_min=rows_min)
     builder = SegmentBuilder(decoder)
     builder.add_all(payloads)
     (folded,) = builder.finish(0, 1).folded
-    assert isinstance(folded.rows, NetColumns) == (rows_min == ALWAYS)
     assert {row.identity: (row.row, row.stale) for row in folded.rows} == {
         b"a": (("a ", str((1 << 64) - 1)), (("a",),)),
         b"c": (None, (("c  ",),)),
@@ -466,11 +476,10 @@ def test_rows_for_sqlite_fold_equally_as_columns_and_one_by_one(rows_min: int) -
     }
 
 
-def test_add_in_order_refuses_binlogs_before_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drainer.changes.segment.FLUSH_BYTES", 1)
+def test_add_in_order_refuses_binlogs_before_last() -> None:
     info = table([("id", INT)], handle="id")
     payloads = [transaction([(info, ("insert", {}, {1: n}))], commit_ts=BEGIN_TS + n) for n in range(4)]
-    builder = SegmentBuilder(SegmentDecoder(view_of(info), SQL_TEXT))
+    builder = SegmentCutter(SegmentDecoder(view_of(info), SQL_TEXT), flush_bytes=1)
     builder.add_in_order(payloads[1:], sum(map(len, payloads[1:])))
     with pytest.raises(ValueError, match="after that of"):
         builder.add_in_order(payloads[:1], len(payloads[0]))
@@ -495,7 +504,7 @@ def test_net_columns_behave_as_sequence_of_rows() -> None:
     steps: list[Step] = [("insert", {}, {1: n, 2: b"it's"}) for n in range(5)] + [("delete", {1: 2, 2: b""}, {})]
     payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
     (folded,) = by_columns(view_of(info), payloads).folded
-    (expected,) = one_by_one(view_of(info), payloads).folded
+    (expected,) = folded_by_rule(view_of(info), payloads, SQL_TEXT).folded
     assert folded.rows == expected.rows
     assert folded.rows[1:3] == expected.rows[1:3]
     assert folded.rows[-1] == expected.rows[-1]
@@ -507,10 +516,8 @@ def test_net_columns_behave_as_sequence_of_rows() -> None:
     assert stale_keys(replace(folded, rows=folded.rows[3:])) == []
 
 
-def test_key_of_every_type_but_five_is_folded_as_columns() -> None:
+def test_key_of_every_type_but_five_folds() -> None:
     """So that the test above of random tables meets keys of every type."""
-    covered = 0
-    for kind in KINDS:
-        info = table([("k", not_null(kind))], unique={"PRIMARY": ["k"]})
-        covered += SegmentDecoder(view_of(info), SQL_TEXT).covers(info.id)
-    assert covered == len(KINDS) - 5  # FLOAT, DOUBLE, JSON, and two of a collation whose weights are not computed
+    infos = [table([("k", not_null(kind))], unique={"PRIMARY": ["k"]}) for kind in KINDS]
+    folds = sum(bool(choose_key(info).columns) for info in infos)
+    assert folds == len(KINDS) - 5  # FLOAT, DOUBLE, JSON, and two of a collation whose weights are not computed

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from drainer.order.blob import merge_slot
+from drainer.changes.segment import SegmentCutter, SegmentDecoder
+from drainer.changes.slots import merge_slot
 from drainer.order.errors import BlobError
-from drainer.order.fold import FoldBuilder
 from drainer.order.slot import HASH_VERSION, slot_of
 from drainer.row.key import identity
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from tests.support.row_case import BEGIN_TS, INT, decoder_of, table, transaction
+from tests.support.row_case import BEGIN_TS, INT, table, transaction, view_of
 
 
 def test_slot_of_key_equals_hash_version_4() -> None:
@@ -30,10 +30,10 @@ def test_integer_identities_sort_as_numbers() -> None:
 @pytest.mark.parametrize("cut", [0, 1, 5, -1])
 def test_damaged_slot_blob_is_refused(cut: int) -> None:
     bare = table([("id", INT)], handle="id")
-    builder = FoldBuilder(decoder_of(bare), SQL_TEXT)
-    builder.add(transaction([(bare, ("insert", {}, {1: 1}))], commit_ts=BEGIN_TS))
-    (blob,) = builder.slots(1).values()
+    builder = SegmentCutter(SegmentDecoder(view_of(bare), SQL_TEXT))
+    builder.add_all([transaction([(bare, ("insert", {}, {1: 1}))], commit_ts=BEGIN_TS)])
+    (blob,) = builder.cut(1).values()
     with pytest.raises(BlobError, match="blob"):
-        merge_slot([blob[:cut]])
+        merge_slot([blob[:cut]], SQL_TEXT)
     with pytest.raises(BlobError, match="version"):
-        merge_slot([b"\x63" + blob[1:]])
+        merge_slot([b"\x63" + blob[1:]], SQL_TEXT)

@@ -13,7 +13,7 @@ from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 
 from drainer.batch.work import Kind, Match
-from drainer.order.fold import FoldBuilder
+from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
 from drainer.row.decode import Decoder
 from drainer.row.transaction import scan
 from drainer.schema.errors import ColumnGoing, TableUnknown, UnknownColumn
@@ -42,7 +42,7 @@ ROW = {1: 1, 2: b"x", 3: b"y"}
 
 
 def rows_of(view: SchemaView, *payloads: bytes) -> list[object]:
-    builder = FoldBuilder(Decoder(view), SQL_TEXT)
+    builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT))
     builder.add_all(payloads)
     return [net.row for table in builder.finish(0, 1).folded for net in table.rows]
 
@@ -86,10 +86,12 @@ def test_first_invalid_value_is_reported_with_column_and_commit_ts(way: str, key
         transaction([(info, ("insert", {}, {1: 9 - n, 2: never if n > 2 else Uint(0)}))], commit_ts=BEGIN_TS + n)
         for n in range(5)
     ]
-    builder = FoldBuilder(decoder_of(info), SQL_TEXT)
+    decoder = SegmentDecoder(view_of(info), SQL_TEXT)
+    builder, cutter = SegmentBuilder(decoder), SegmentCutter(decoder)
     builder.add_all(payloads)
+    cutter.add_all(payloads)
     with pytest.raises(DecodeError, match=rf"commit_ts {BEGIN_TS + 3}\): column at \(id 2\)"):
-        builder.finish(0, 1) if way == "finish" else builder.slots(2)
+        builder.finish(0, 1) if way == "finish" else cutter.cut(2)
 
 
 def test_write_only_column_is_read_and_left_out() -> None:
@@ -139,12 +141,12 @@ def test_update_without_public_column_is_refused() -> None:
 @pytest.mark.parametrize("kind", ["insert", "update", "delete"])
 def test_binlog_cut_at_any_byte_is_refused(kind: str) -> None:
     payload = transaction([(OLD, (kind, ROW, ROW))], commit_ts=BEGIN_TS)
-    decoder = decoder_of(OLD)
+    decoder = SegmentDecoder(view_of(OLD), SQL_TEXT)
     whole = rows_of(view_of(OLD), payload)
     for end in range(len(payload)):
-        builder = FoldBuilder(decoder, SQL_TEXT)
+        builder = SegmentBuilder(decoder)
         try:
-            builder.add(payload[:end])
+            builder.add_all([payload[:end]])
             work = builder.finish(0, 1)
         except DecodeError:
             continue
@@ -265,15 +267,15 @@ def test_row_older_than_type_change_keeps_its_value(dialect: str) -> None:
         (old, ("update", {1: 1, 2: -5}, {1: 3, 2: 6})),
         (old, ("delete", {1: 2, 2: None}, {})),
     ]
-    builder = FoldBuilder(Decoder(view), FORMATS[dialect])
-    builder.add(transaction(steps, commit_ts=BEGIN_TS))
+    builder = SegmentBuilder(SegmentDecoder(view, FORMATS[dialect]))
+    builder.add_all([transaction(steps, commit_ts=BEGIN_TS)])
     (folded,) = builder.finish(0, 1).folded
     rows = [net.row for net in folded.rows if net.row is not None]
     assert rows == ([b"(3,'6')"] if dialect == "mysql" else [(3, "6")])
     changing = replace(old, columns=(*old.columns, replace(text, offset=2, state=SchemaState.WRITE_ONLY)))
     both = transaction([(changing, ("insert", {}, {1: 1, 2: 5, 7: b"five"}))], commit_ts=BEGIN_TS)
-    builder = FoldBuilder(Decoder(view), FORMATS[dialect])
-    builder.add(both)
+    builder = SegmentBuilder(SegmentDecoder(view, FORMATS[dialect]))
+    builder.add_all([both])
     assert [net.row for net in builder.finish(0, 1).folded[0].rows] == (
         [b"(1,'five')"] if dialect == "mysql" else [(1, "five")]
     )
@@ -290,8 +292,8 @@ def test_keyless_row_without_column_being_dropped_is_refused(kind: str) -> None:
         at_work = replace(info, columns=(info.columns[0], *(going if kind == "update" else ())))
         payload = transaction([(at_work, step)], commit_ts=BEGIN_TS, version=3)
         view = replace(view_of(info), columns_being_dropped=frozenset({(info.id, 2)}))
-        builder = FoldBuilder(Decoder(view), SQL_TEXT)
-        builder.add(payload)
+        builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT))
+        builder.add_all([payload])
         if info is keyed:
             assert builder.finish(0, 1).folded
             continue

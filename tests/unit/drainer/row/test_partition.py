@@ -13,7 +13,7 @@ from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionT
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.order.fold import FoldBuilder
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.row.decode import Decoder
 from drainer.row.partition.expression import ExpressionUnreadable, parse_expression
 from drainer.row.partition.locate import PartitionUnknown, locator
@@ -124,7 +124,7 @@ def insert(info: TableInfo, at: int, version: int, *ids: int) -> bytes:
 
 def written(schema: Schema, *payloads: bytes) -> list[tuple[str, object]]:
     """(table, row) of everything, in the fold's order; the same from the one-by-one decoder."""
-    builder = FoldBuilder(Decoder(schema.view()), SQLITE_VALUES)
+    builder = SegmentBuilder(SegmentDecoder(schema.view(), SQLITE_VALUES))
     builder.add_all(payloads)
     work = builder.finish(0, ts(99))
     found: list[tuple[str, object]] = [(folded.shape.table, row.row) for folded in work.folded for row in folded.rows]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from drainer.batch.work import Folded, KeyChange, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
-from drainer.changes.net import states_from
+from drainer.changes.net import IMAGES
 from drainer.changes.net_rows import NetColumns, live_rows, stale_keys
 from drainer.sink.mysql.rows import chunks
 from drainer.sink.mysql.rows.chunks import Phase, cut
@@ -76,8 +78,15 @@ def test_an_empty_slot_has_no_chunks() -> None:
 
 def columns(rows: list[NetRow]) -> NetColumns:
     """The same rows as columns."""
-    states = [(r.identity, int(r.first), 1, 0, 1, 0, r.row, None, r.stale) for r in rows]
-    return NetColumns.of(states_from(states, SQL_TEXT, of_number=False), SQL_TEXT)
+    rows = sorted(rows)
+    texts = [None if row.row is None else SQL_TEXT.pack(row.row) for row in rows]
+    return NetColumns(
+        SQL_TEXT,
+        pa.array([row.identity for row in rows], pa.binary()),
+        np.array([int(row.first) for row in rows], np.int64),
+        pa.array(texts, pa.binary()),
+        pa.array([[SQL_TEXT.pack_key(key) for key in row.stale] for row in rows], IMAGES),
+    )
 
 
 def where_full(sizes: list[list[int]], limit: int) -> list[list[tuple[int, int]]]:

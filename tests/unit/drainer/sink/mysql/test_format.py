@@ -114,18 +114,3 @@ def test_value_invalid_for_its_column_type_is_refused_by_every_format_method(
     ):
         with pytest.raises(DecodeError):
             attempt()
-
-
-def test_compared_key_is_made_of_normalised_values() -> None:
-    """Of which the other spellings are lost: trailing spaces and zeros."""
-    kinds = [
-        FieldType(Tp.LONG, 0, 11, 0),
-        FieldType(Tp.VARCHAR, 0, 20, 0, "utf8mb4", "utf8mb4_bin"),
-        FieldType(Tp.NEWDECIMAL, 0, 10, 2),
-        FieldType(Tp.BLOB, 128, 20, 0, "binary", "binary"),
-        FieldType(Tp.ENUM, 0, 1, 0, "utf8mb4", "utf8mb4_bin", ("a", "b")),
-    ]
-    column_types = [ColumnType.of(kind) for kind in kinds]
-    compared = [5, b"it's", b"1.5", b"00ff", 2]
-    assert SQL_TEXT.compared_key(column_types, compared) == rb"(5,'it\'s',1.5,X'00ff',2)"
-    assert SQLITE_VALUES.compared_key(column_types, compared) == (5, "it's", "1.5", b"\x00\xff", "b")

@@ -111,7 +111,7 @@ def test_table_with_unknown_columns_is_not_loaded() -> None:
 def test_load_data_body_from_columns_equals_that_from_rows() -> None:
     texts = pa.array([b"(1,'a'),", None, b"(3,NULL),"], pa.binary())
     identity = pa.array([b"1", b"2", b"3"], pa.binary())
-    rows = NetColumns(SQL_TEXT, identity, np.full(3, int(Kind.INSERT)), texts, {}).live()
+    rows = NetColumns(SQL_TEXT, identity, np.full(3, int(Kind.INSERT)), texts).live()
     assert body_of(rows) == body_of([b"(1,'a')", b"(3,NULL)"]) == b"(1,'a'),(3,NULL),"
 
 
@@ -123,7 +123,7 @@ def test_load_data_body_above_its_maximum_is_not_made(columns: bool) -> None:
             return body_of(rows)
         texts = pa.array([row + b"," for row in rows], pa.binary())
         identity = pa.array([b"1", b"2"], pa.binary())
-        return body_of(NetColumns(SQL_TEXT, identity, np.full(2, int(Kind.INSERT)), texts, {}).live())
+        return body_of(NetColumns(SQL_TEXT, identity, np.full(2, int(Kind.INSERT)), texts).live())
 
     assert len(body(BODY_BYTES_MAX) or b"") == BODY_BYTES_MAX
     assert body(BODY_BYTES_MAX + 1) is None

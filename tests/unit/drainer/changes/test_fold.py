@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind, NetRow, SegmentWork
-from drainer.order.blob import merge_slot
-from drainer.order.fold import FoldBuilder
+from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
+from drainer.changes.slots import merge_slot
 from drainer.order.slot import slot_of
-from drainer.row.decode import Decoder
 from drainer.row.format import Format
+from drainer.schema.view import SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.sqlite.format import SQLITE_VALUES
-from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, in_parts, not_null, table, transaction
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, in_parts, not_null, table, transaction, view_of
 
 # A secondary unique key that may be NULL, beside an integer handle.
 SHOP = table([("id", INT), ("u", INT), ("v", TEXT)], handle="id", unique={"u": ["u"]})
@@ -104,11 +104,19 @@ def values(row: dict[int, object]) -> tuple[object, ...]:
     return row[1], row[2], row[3].decode()  # type: ignore[attr-defined]
 
 
-def work_of(decoder: Decoder, payloads: list[bytes], format_: Format = SQL_TEXT) -> SegmentWork:
-    builder = FoldBuilder(decoder, format_)
-    for payload in payloads:
-        builder.add(payload)
+def work_of(view: SchemaView, payloads: Sequence[bytes], format_: Format = SQL_TEXT) -> SegmentWork:
+    builder = SegmentBuilder(SegmentDecoder(view, format_))
+    builder.add_all(payloads)
     return builder.finish(0, 1)
+
+
+def cutter(*tables: TableInfo) -> SegmentCutter:
+    """It folds at once what is added in order."""
+    return SegmentCutter(SegmentDecoder(view_of(*tables), SQL_TEXT), flush_bytes=1)
+
+
+def merged(blobs: Iterable[bytes]) -> SegmentWork:
+    return merge_slot(blobs, SQL_TEXT)
 
 
 def net_rows(work: SegmentWork) -> list[NetRow]:
@@ -127,7 +135,7 @@ def test_net_rows_applied_in_any_order_end_as_upstream(seed: int, steps: int) ->
     for _ in range(steps):
         upstream.step()
     dice.shuffle(upstream.payloads)
-    todo = net_rows(work_of(decoder_of(SHOP), upstream.payloads, SQLITE_VALUES))
+    todo = net_rows(work_of(view_of(SHOP), upstream.payloads, SQLITE_VALUES))
     dice.shuffle(todo)
     todo += dice.sample(todo, dice.randrange(len(todo) + 1))  # chunks that were finished and are repeated
     for net in todo:
@@ -155,39 +163,27 @@ def test_folded_parts_merge_to_the_same_rows_however_cut(seed: int, parts: int, 
         upstream.step()
     blobs: dict[int, list[bytes]] = {}
     for part in in_parts(upstream.payloads, parts, dice):
-        builder = FoldBuilder(decoder_of(SHOP), SQL_TEXT)
+        builder = cutter(SHOP)
         if dice.random() < 0.5:
             builder.add_all(dice.sample(part, len(part)))
         else:
             for message in messages(part, dice):
-                builder.add_in_order(message)
-        for slot, blob in builder.slots(slots).items():
+                builder.add_in_order(message, sum(map(len, message)))
+        for slot, blob in builder.cut(slots).items():
             blobs.setdefault(slot, []).append(blob)
-    merged: list[NetRow] = []
+    every: list[NetRow] = []
     for slot, found in blobs.items():
-        rows = net_rows(merge_slot(dice.sample(found, len(found))))
+        rows = net_rows(merged(dice.sample(found, len(found))))
         assert rows == sorted(rows)
         assert all(slot_of(SHOP.id, net.identity, slots) == slot for net in rows)
-        merged += rows
-    assert sorted(merged) == net_rows(work_of(decoder_of(SHOP), upstream.payloads))
+        every += rows
+    assert sorted(every) == net_rows(work_of(view_of(SHOP), upstream.payloads))
 
 
 def messages(payloads: Sequence[bytes], dice: random.Random) -> list[Sequence[bytes]]:
     """As a pump sends them: in order, cut anywhere."""
     cuts = sorted(dice.choices(range(len(payloads) + 1), k=5))
     return [payloads[low:high] for low, high in pairwise([0, *cuts, len(payloads)])]
-
-
-def test_add_in_order_refuses_binlogs_before_last() -> None:
-    one, two, three = (
-        transaction([(SHOP, ("insert", {}, {1: n, 2: None, 3: b"v"}))], commit_ts=BEGIN_TS + n) for n in range(3)
-    )
-    builder = FoldBuilder(decoder_of(SHOP), SQL_TEXT)
-    builder.add_in_order([one, two])
-    builder.add_in_order([])
-    builder.add_in_order([two, three])
-    with pytest.raises(ValueError, match="after that of"):
-        builder.add_in_order([one])
 
 
 def test_net_row_has_kind_of_its_first_change() -> None:
@@ -207,7 +203,7 @@ def test_net_row_has_kind_of_its_first_change() -> None:
         ],
         commit_ts=BEGIN_TS,
     )
-    work = work_of(decoder_of(SHOP), [payload])
+    work = work_of(view_of(SHOP), [payload])
     found = [(net.first, net.row, net.stale) for net in net_rows(work)]
     assert found == [
         (Kind.INSERT, b"(1,NULL,'w')", ()),
@@ -233,16 +229,16 @@ def test_every_old_spelling_of_padded_key_is_deleted() -> None:
         ("delete", {1: b"c", 2: 1}, {}),
     ]
     payloads = [transaction([(PADDED, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
-    whole = net_rows(work_of(decoder_of(PADDED), payloads))
+    whole = net_rows(work_of(view_of(PADDED), payloads))
     assert [(net.identity, net.row, net.stale) for net in whole] == [
         (b"a", b"('a  ',2)", (b"('a ')", b"('a')")),
         (b"b", b"('b',2)", (b"('b ')",)),
         (b"c", None, (b"('c')",)),
     ]
-    shape = work_of(decoder_of(PADDED), payloads).folded[0].shape
+    shape = work_of(view_of(PADDED), payloads).folded[0].shape
     assert shape.has_text_key
     for cut in range(len(payloads) + 1):
-        work = merge_slot(blobs_of(PADDED, [payloads[cut:], payloads[:cut]]))
+        work = merged(blobs_of(PADDED, [payloads[cut:], payloads[:cut]]))
         assert net_rows(work) == whole
         assert work.folded[0].shape == shape  # with upstream's collations
 
@@ -252,19 +248,19 @@ def test_merged_slot_has_the_same_table_shape() -> None:
     kinds = [("k", not_null(TEXT)), ("d", FieldType(Tp.NEWDECIMAL, flen=10, decimal=4)), ("j", FieldType(Tp.JSON))]
     info = table(kinds, unique={"PRIMARY": ["k"]}, clustered=True)
     payloads = [transaction([(info, ("insert", {}, {1: b"b"}))], commit_ts=BEGIN_TS)]
-    shape = work_of(decoder_of(info), payloads).folded[0].shape
+    shape = work_of(view_of(info), payloads).folded[0].shape
     assert shape.fractions == (0, 4, 0)
     assert shape.type_classes == ("text", "decimal", "json")
-    assert merge_slot(blobs_of(info, [payloads])).folded[0].shape == shape
+    assert merged(blobs_of(info, [payloads])).folded[0].shape == shape
 
 
 def test_composite_key_identities_keep_their_parts_apart() -> None:
     rows = [{1: 1, 2: b"x", 3: 0}, {1: 1, 2: b"x\0", 3: 0}, {1: 2, 2: b"", 3: 0}]
     payload = transaction([(UNCLUSTERED, ("insert", {}, row)) for row in rows], commit_ts=BEGIN_TS)
-    found = net_rows(work_of(decoder_of(UNCLUSTERED), [payload]))
+    found = net_rows(work_of(view_of(UNCLUSTERED), [payload]))
     assert len({net.identity for net in found}) == 3
     deleted = transaction([(UNCLUSTERED, ("delete", row, {})) for row in rows], commit_ts=BEGIN_TS + 1)
-    dead = net_rows(work_of(decoder_of(UNCLUSTERED), [deleted, payload]))
+    dead = net_rows(work_of(view_of(UNCLUSTERED), [deleted, payload]))
     assert [net.stale for net in dead] == [(b"(1,'x')",), (b"(1,'x\0')",), (b"(2,'')",)]
 
 
@@ -272,19 +268,19 @@ def test_later_row_of_one_key_wins() -> None:
     """Rule 21: as if a batch had ended between them; in any parts and any order."""
     rows = [{1: 1, 2: None, 3: b"x"}, {1: 1, 2: None, 3: b"y"}]
     payloads = [transaction([(SHOP, ("insert", {}, row))], commit_ts=BEGIN_TS + n) for n, row in enumerate(rows)]
-    work = work_of(decoder_of(SHOP), payloads)
+    work = work_of(view_of(SHOP), payloads)
     assert [net.row for net in net_rows(work)] == [b"(1,NULL,'y')"]
     for parts in ([payloads], [payloads[:1], payloads[1:]], [payloads[1:], payloads[:1]]):
-        assert merge_slot(blobs_of(SHOP, parts)).folded == work.folded
+        assert merged(blobs_of(SHOP, parts)).folded == work.folded
 
 
 def blobs_of(info: TableInfo, parts: Iterable[Sequence[bytes]]) -> list[bytes]:
     """Everything in one slot."""
     blobs: list[bytes] = []
     for part in parts:
-        builder = FoldBuilder(decoder_of(info), SQL_TEXT)
+        builder = cutter(info)
         builder.add_all(part)
-        blobs += builder.slots(1).values()
+        blobs += builder.cut(1).values()
     return blobs
 
 
@@ -294,16 +290,16 @@ def test_changes_of_keyless_table_stay_in_order() -> None:
     row = {1: 1, 2: 0.5}
     one = transaction([(bare, ("insert", {}, row)), (bare, ("delete", row, {}))], commit_ts=BEGIN_TS, start_ts=5 << 55)
     two = transaction([(bare, ("insert", {}, row))], commit_ts=BEGIN_TS, start_ts=6 << 55)
-    work = work_of(decoder_of(bare), [two, one, one])
+    work = work_of(view_of(bare), [two, one, one])
     kinds = [change.kind for change in work.ordered.changes]
     assert kinds == [Kind.INSERT, Kind.DELETE, Kind.INSERT]
     assert work.ordered.changes[1].old == (b"1", b"0.5")
     assert not work.ordered.changes[0].shape.foldable
-    assert merge_slot(blobs_of(bare, [[one], [one, two]])).ordered == work.ordered
-    builder = FoldBuilder(decoder_of(bare), SQL_TEXT)
+    assert merged(blobs_of(bare, [[one], [one, two]])).ordered == work.ordered
+    builder = cutter(bare)
     for payload in (two, one, one):  # one commit_ts over several messages
-        builder.add_in_order([payload])
-    assert merge_slot(builder.slots(1).values()).ordered == work.ordered
+        builder.add_in_order([payload], len(payload))
+    assert merged(builder.cut(1).values()).ordered == work.ordered
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -327,13 +323,7 @@ def test_rows_repeated_by_reorganize_partition_count_once(parts: int) -> None:
         transaction(twice, commit_ts=BEGIN_TS),
         transaction([(info, ("delete", row(3, 2), {}))] * 2, commit_ts=BEGIN_TS + 1),
     ]
-    builders = [FoldBuilder(decoder_of(info), SQL_TEXT) for _ in range(parts)]
-    for number, payload in enumerate(payloads):
-        builders[number % parts].add(payload)
-    if parts == 1:
-        work = builders[0].finish(0, BEGIN_TS + 9)
-    else:
-        work = merge_slot([blob for builder in builders for blob in builder.slots(1).values()])
+    work = work_of(view_of(info), payloads) if parts == 1 else merged(blobs_of(info, [payloads[:1], payloads[1:]]))
     assert not work.ordered.changes
     assert [net.row for net in work.folded[0].rows if net.row is not None] == [b"(2,9)"]
 
@@ -343,9 +333,8 @@ def test_keyless_rows_repeated_with_the_same_rowid_count_once() -> None:
     old, new = {1: 1, -1: 7}, {1: 2, -1: 7}
     steps: list[Step] = [("update", old, new), ("update", old, new), ("delete", new, {}), ("delete", new, {})]
     other: list[Step] = [("delete", {1: 2}, {}), ("delete", {1: 2}, {}), ("delete", {1: 2, -1: 8}, {})]
-    builder = FoldBuilder(decoder_of(bare), SQL_TEXT)
-    builder.add(transaction([(bare, step) for step in (*steps, *other)], commit_ts=BEGIN_TS))
-    kinds = [change.kind for change in builder.finish(0, BEGIN_TS).ordered.changes]
+    payload = transaction([(bare, step) for step in (*steps, *other)], commit_ts=BEGIN_TS)
+    kinds = [change.kind for change in work_of(view_of(bare), [payload]).ordered.changes]
     assert kinds == [Kind.UPDATE, *[Kind.DELETE] * 4]
 
 
@@ -356,7 +345,8 @@ def test_equal_rows_of_two_keyless_tables_count_in_each(way: str) -> None:
     old, new = {1: 1, -1: 1}, {1: 2, -1: 1}
     steps: tuple[Step, ...] = (("delete", old, {}), ("update", old, new))
     for step in steps:
-        builder = FoldBuilder(decoder_of(*tables), SQL_TEXT)
-        builder.add(transaction([(info, step) for info in tables], commit_ts=BEGIN_TS))
-        work = builder.finish(0, BEGIN_TS) if way == "finish" else merge_slot(builder.slots(1).values())
+        payload = transaction([(info, step) for info in tables], commit_ts=BEGIN_TS)
+        builder = cutter(*tables)
+        builder.add_all([payload])
+        work = work_of(view_of(*tables), [payload]) if way == "finish" else merged(builder.cut(1).values())
         assert [change.shape.table_id for change in work.ordered.changes] == [1, 2]

@@ -167,7 +167,9 @@ def test_handle_key_is_chosen_among_selected_columns(
     if found.column_indexes is None:
         assert found.table is whole
         return
-    assert [whole.columns[place].name for place in found.column_indexes] == [column.name for column in found.table.columns]
+    assert [whole.columns[place].name for place in found.column_indexes] == [
+        column.name for column in found.table.columns
+    ]
     hidden = ~ColumnFlag.HANDLE_KEY
     for place, column in zip(found.column_indexes, found.table.columns, strict=True):
         assert column.flags & hidden == whole.columns[place].flags & hidden

@@ -163,9 +163,10 @@ _SHORT_BYTES_MAX: Final = 32
 _LITERALS: Final = pa.Array.from_buffers(
     pa.binary(), 3, [None, pa.py_buffer(np.array([0, 4, 8, 13], np.int32)), pa.py_buffer(b"nulltruefalse")]
 )
-_ESCAPED_REGEX: Final = '["\\\\\x00-\x1f<>&\u2028\u2029]'
-_ESCAPED: Final = b'"\\<>&' + bytes(range(32))
-_SEPARATORS: Final = b"\xe2\x80"  # the first bytes of U+2028 and U+2029
+# What JSON text escapes: ASCII characters, control characters, U+2028 and U+2029, whose UTF-8 begins with _SEPARATORS.
+_ESCAPED: Final = (b'"', b"\\", b"<", b">", b"&")
+_SEPARATORS: Final = b"\xe2\x80"
+ESCAPED_REGEX: Final = '["\\\\\x00-\x1f<>&\u2028\u2029]'
 
 
 def json_texts(column: Any, escape: Escape = list) -> Any:
@@ -265,19 +266,29 @@ def _slices(data: Octets, begins: Ints, lengths: Ints) -> Any:
     return pa.Array.from_buffers(pa.binary(), len(begins), [None, pa.py_buffer(places), pa.py_buffer(texts)])
 
 
+def has_escaped(octets: Octets) -> bool:
+    """Return whether JSON text may escape something in these bytes. May be True without need: for U+2000 to U+203F."""
+    data = octets.tobytes()
+    if not data:
+        return False
+    if octets.min() < 32 or any(char in data for char in _ESCAPED):
+        return True
+    return not data.isascii() and _SEPARATORS in data
+
+
 def _escaped(texts: Any, escape: Escape) -> Any:
     """Escape the bytes for use between the quotes of a JSON string."""
-    octets = texts.buffers()[2].to_pybytes()
-    plain = len(octets.translate(None, _ESCAPED)) == len(octets)
-    if plain and octets.isascii():
+    octets = np.frombuffer(texts.buffers()[2], np.uint8)
+    plain = not has_escaped(octets)
+    if plain and octets.max(initial=0) < 0x80:
         return texts
     try:
         strings = texts.cast(pa.string())
     except pa.ArrowInvalid:
         decoded = [value.decode("utf-8", "surrogateescape") for value in texts.to_pylist()]
         return pa.array(escape([quote(text)[1:-1] for text in decoded]), pa.string()).cast(pa.binary())
-    if plain and _SEPARATORS not in octets:
+    if plain:
         return texts
-    marked = pc.match_substring_regex(strings, _ESCAPED_REGEX)
+    marked = pc.match_substring_regex(strings, ESCAPED_REGEX)
     quoted = escape([quote(text)[1:-1] for text in strings.filter(marked).to_pylist()])
     return pc.replace_with_mask(strings, marked, pa.array(quoted, pa.string())).cast(pa.binary())

@@ -6,20 +6,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import tzinfo
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from binlog.errors import DecodeError
-from binlog.tidb.json import decode_text
-from binlog.tidb.time import date_text, datetime_text, duration_text, timestamp_text
+from binlog.tidb.time import timestamp_text, to_zone
 from binlog.tidb.types import Tp
 
-from drainer.changes.json_texts import json_texts
+from drainer.changes.texts import text_of as literal_text_of
 from drainer.row.column_type import ColumnType
-from drainer.row.scalar import enum_name, set_names
+from drainer.row.text import enum_name, set_names, shown_as
 from drainer.row.type_class import TypeClass
 
 Text = Callable[[Any], str]
+
+# The bits of a packed time that hold seconds and microseconds (binlog.tidb.time).
+_BELOW_MINUTE: Final = np.uint64(30)
+_SECONDS: Final = np.uint64((1 << 30) - 1)
 
 
 def text_of(column_type: ColumnType, zone: tzinfo) -> Text:
@@ -30,38 +35,63 @@ def text_of(column_type: ColumnType, zone: tzinfo) -> Text:
     The function raises DecodeError for a value that a column of this type cannot hold, and for text that is not UTF-8.
     """
     type_class, kind = column_type.type_class, column_type.kind
-    if type_class is TypeClass.DECIMAL:
-        return str
     if type_class is TypeClass.TEXT:
         return _utf8
-    if type_class is TypeClass.DATE:
-        return date_text
-    if type_class is TypeClass.DATETIME:
-        if kind.tp is Tp.TIMESTAMP:
-            return partial(timestamp_text, fsp=kind.fsp, zone=zone)
-        return partial(datetime_text, fsp=kind.fsp)
-    if type_class is TypeClass.TIME:
-        return partial(duration_text, fsp=kind.fsp)
+    if kind.tp is Tp.TIMESTAMP:
+        return partial(timestamp_text, fsp=kind.fsp, zone=zone)
     if type_class is TypeClass.ENUM:
         return partial(enum_name, names=kind.elems)
     if type_class is TypeClass.SET:
         return partial(set_names, names=kind.elems)
-    if type_class is TypeClass.JSON:
-        return lambda value: decode_text(value)[0]
-    raise AssertionError(f"{type_class} has no text that messages share")
+    if type_class in (TypeClass.INT, TypeClass.FLOAT, TypeClass.BIT, TypeClass.BYTES):
+        raise AssertionError(f"{type_class} has no text that messages share")
+    shown = shown_as(column_type)
+    return lambda value: shown(value).decode()
 
 
-def texts_of(column_type: ColumnType, array: Any, zone: tzinfo) -> list[str | None]:
-    """Convert a complete column. Each distinct value of a date, a time, an ENUM or a SET is converted once."""
-    text = text_of(column_type, zone)
-    if column_type.type_class is TypeClass.JSON:
-        found: list[str | None] = json_texts(array).cast(pa.string()).to_pylist()
-        return found
-    if column_type.type_class in (TypeClass.DECIMAL, TypeClass.TEXT):
-        return [None if value is None else text(value) for value in array.to_pylist()]
+def texts_of(column_type: ColumnType, array: Any, zone: tzinfo) -> Any:
+    """Convert a complete column, also of binary strings, to a `binary` array. Each distinct ENUM or SET is converted
+    once."""
+    type_class = column_type.type_class
+    if type_class is TypeClass.BYTES:
+        return array
+    if type_class is TypeClass.TEXT:
+        utf8(array)
+        return array
+    if type_class in (TypeClass.ENUM, TypeClass.SET):
+        return _of_distinct(array, text_of(column_type, zone))
+    if column_type.kind.tp is Tp.TIMESTAMP and str(zone) != "UTC":
+        array = in_zone(array, zone)
+    return literal_text_of(column_type, array)
+
+
+def utf8(array: Any) -> Any:
+    """Cast a TEXT column to `string`. Raises DecodeError if the bytes are not UTF-8."""
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise DecodeError("text", offset=0, detail="not UTF-8") from None
+
+
+def in_zone(array: Any, zone: tzinfo) -> Any:
+    """Convert packed times from UTC to another zone. The offset is looked up once for each distinct minute."""
+    packed = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
+    minutes, place = np.unique(packed >> _BELOW_MINUTE, return_inverse=True)
+    begin = [minute << int(_BELOW_MINUTE) for minute in minutes.tolist()]
+    shifted = np.array([to_zone(at, zone) for at in begin], np.uint64)
+    rest = packed & _SECONDS
+    if (shifted & _SECONDS).any():  # an offset with seconds, as some zones had until 1972
+        found = np.array([to_zone(at, zone) for at in packed.tolist()], np.uint64)
+    else:
+        found = shifted[place] | rest
+    mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    return pa.array(found, pa.uint64(), mask=mask)
+
+
+def _of_distinct(array: Any, text: Callable[[Any], str]) -> Any:
     encoded = array.dictionary_encode()
-    names = [None if value is None else text(value) for value in encoded.dictionary.to_pylist()]
-    return [None if at is None else names[at] for at in encoded.indices.to_pylist()]
+    shown = [None if value is None else text(value).encode() for value in encoded.dictionary.to_pylist()]
+    return pa.array(shown, pa.binary()).take(encoded.indices)
 
 
 def _utf8(value: bytes) -> str:

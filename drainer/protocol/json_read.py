@@ -11,6 +11,7 @@ from drainer.protocol.errors import MessageError
 
 UINT64_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
 _WHOLE: Final = re.compile(r"-?[0-9]{1,20}")
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
 
@@ -34,9 +35,14 @@ def parse(value: bytes | None, what: str) -> Reader:
     if value is None:
         raise MessageError(f"{what}: no value")
     try:
-        document = json.loads(value.decode(), parse_int=_whole, parse_constant=_refuse_constant)
+        text = value.decode()
+        document = json.loads(text, parse_int=_whole, parse_constant=_refuse_constant)
+        if _SURROGATE.search(text):
+            json.dumps(document, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise MessageError(f"{what}: not UTF-8 at byte {error.start}") from None
+    except UnicodeEncodeError:
+        raise MessageError(f"{what}: no JSON: half of a surrogate pair") from None
     except json.JSONDecodeError as error:
         raise MessageError(f"{what}: no JSON at character {error.pos}: {error.msg}") from None
     except (ValueError, RecursionError) as error:
@@ -57,6 +63,8 @@ def _refuse_constant(text: str) -> NoReturn:
 
 class Reader:
     """Reads one object of a document. All methods raise MessageError naming the member."""
+
+    __slots__ = ("document", "where")
 
     def __init__(self, document: dict[str, object], where: str) -> None:
         self.document = document
@@ -80,13 +88,13 @@ class Reader:
             self.wrong(name, "a string")
         return found
 
-    def integer(self, name: str, default: int | None = None) -> int:
-        """Return an integer from 0 to 2^64-1. `default` as in `text`."""
+    def integer(self, name: str, default: int | None = None, *, signed: bool = False) -> int:
+        """Return an integer from 0 to 2^64-1, or, if `signed`, from -2^63 to 2^63-1. `default` as in `text`."""
         found = self.document.get(name)
         if found is None and default is not None:
             return default
-        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= UINT64_MAX:
-            self.wrong(name, "a number from 0 to 2^64-1")
+        if type(found) is not int or not (-(1 << 63) <= found < 1 << 63 if signed else 0 <= found <= UINT64_MAX):
+            self.wrong(name, f"a number from {'-2^63 to 2^63' if signed else '0 to 2^64'}-1")
         return found
 
     def boolean(self, name: str, default: bool | None = None) -> bool:
@@ -108,10 +116,10 @@ class Reader:
 
     def needed(self, name: str) -> Reader:
         """Return an object that is required."""
-        found = self.child(name)
-        if found is None:
+        found = self.document.get(name)
+        if not isinstance(found, dict):
             self.wrong(name, "an object")
-        return found
+        return Reader(found, f"{self.where}.{name}")
 
     def objects(self, name: str) -> list[Reader]:
         """Return the objects of an array. Empty if the member is absent or null."""

@@ -17,7 +17,7 @@ from binlog.errors import DecodeError
 from drainer.changes.decode import Columns
 from drainer.protocol.encoded_columns import large_binary
 from drainer.protocol.errors import EncodeError
-from drainer.protocol.json_fragments import Fragment
+from drainer.protocol.json_text import Fragment
 from drainer.protocol.row_changes import RowChanges
 
 # The most bytes of rows that are joined at a time: an Arrow `binary` array is limited to 2 GiB.

@@ -20,7 +20,6 @@ from binlog.tidb.varint import decode_compact_bytes, decode_uvarint, decode_vari
 
 from drainer.row.decoded_value import DecodedValue
 from drainer.row.layout import HandlePart, Layout, Stored
-from drainer.row.scalar import PackedTimes
 from drainer.row.type_class import TypeClass, flag_of, is_signed
 
 Cells: TypeAlias = "Sequence[DecodedValue]"
@@ -34,8 +33,34 @@ _SIGNED, _UNSIGNED, _COMPACT, _CALL = range(4)
 _REFUSED: Final = -1
 _ERRORS: Final = (IndexError, ValueError, DecodeError)
 _ROWID: Final = b"\x08\x01\x08"  # its id, and the flag of a whole number
+TIMES_MAX: Final = 65_536  # entries of the cache of dates and times
 _double: Final = struct.Struct(">d").unpack
 _pack8: Final = struct.Struct(">Q").pack
+
+
+def _nine_bytes(raw: bytes) -> int:
+    """A uvarint of exactly 9 bytes, which every packed time of the years 79 to 9999 is. ValueError otherwise."""
+    value = int.from_bytes(raw, "little")
+    if len(raw) != 9 or value & 0x80_80808080_80808080 != 0x00_80808080_80808080:
+        raise ValueError("not a uvarint of 9 bytes")
+    at = packed = 0
+    for byte in raw:
+        packed |= (byte & 127) << at
+        at += 7
+    return packed
+
+
+class PackedTimes(dict[bytes, int]):
+    """Packed times by their 9 bytes in a row; they repeat. Raises ValueError on other bytes."""
+
+    def __missing__(self, raw: bytes) -> int:
+        packed = _nine_bytes(raw)
+        if len(self) >= TIMES_MAX:
+            self.clear()
+        self[raw] = packed
+        return packed
+
+
 _TIMES: Final = PackedTimes()
 
 

@@ -6,21 +6,94 @@ which names no row, for a value that its column's type cannot have.
 
 from __future__ import annotations
 
+import struct
 from binascii import hexlify
 from collections.abc import Callable
+from functools import lru_cache
+from math import isfinite
 from typing import Any
 
+from binlog.errors import DecodeError
 from binlog.tidb.json import decode_text as json_text
 from binlog.tidb.time import date_text, datetime_text, duration_text
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.row.column_type import ColumnType
-from drainer.row.scalar import bit_number, double_text, enum_index, float_text, set_bits
 from drainer.row.type_class import TypeClass
 
+_float32 = struct.Struct("<f")
+FLOAT_MAX = 3.4028234663852886e38
 TEXTS_MAX = 65_536  # entries of one cache of dates or times
 
 NUMBERS = frozenset({TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT})
+
+
+def is_utf8(text: bytes) -> bool:
+    """Whether a server reads the bytes as utf8mb4 (Python's decoder refuses surrogates and overlong forms too)."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def double_text(value: float) -> str:
+    """Shortest digits that give the same double."""
+    if not isfinite(value):
+        raise DecodeError("double", offset=0, detail=f"{value} is no column value")
+    return repr(value)
+
+
+def float_text(value: float) -> str:
+    """Shortest digits that give the same single: read as a double and rounded, as MySQL and MariaDB do."""
+    return _float_text(value) if value else repr(value)  # 0.0 and -0.0 are one key of a cache
+
+
+@lru_cache(maxsize=4096)
+def _float_text(value: float) -> str:
+    if not isfinite(value):
+        raise DecodeError("float", offset=0, detail=f"{value} is no column value")
+    try:
+        packed = _float32.pack(value)
+    except OverflowError:
+        raise DecodeError("float", offset=0, detail=f"{value} does not fit 4 bytes") from None
+    for digits in range(6, 10):
+        text = repr(float(f"{value:.{digits}g}"))
+        # The largest single's short forms are beyond it, and servers refuse them.
+        if abs(float(text)) <= FLOAT_MAX and _float32.pack(float(text)) == packed:
+            return text
+    return repr(value)
+
+
+def enum_index(value: int, count: int) -> int:
+    """0 (the error value) for an index beyond the names, as TiDB shows it (F-01)."""
+    return value if 0 <= value <= count else 0
+
+
+def enum_name(value: int, names: tuple[str, ...]) -> str:
+    return names[value - 1] if 0 < value <= len(names) else ""
+
+
+def set_bits(value: int, count: int) -> int:
+    if not 0 <= value < 1 << count:
+        raise DecodeError("SET", offset=0, detail=f"invalid number {value} for a set of {count}")
+    return value
+
+
+def bit_number(value: int, width: int) -> int:
+    if not 0 <= value < 1 << width:
+        raise DecodeError("bit value", offset=0, detail=f"{value} does not fit BIT({width})")
+    return value
+
+
+def set_names(value: int, names: tuple[str, ...]) -> str:
+    set_bits(value, len(names))
+    return ",".join([name for n, name in enumerate(names) if value >> n & 1])
+
+
+def small_int(value: int) -> int | str:
+    """For SQLite, whose integers end at 2^63-1: larger ones are text."""
+    return value if value <= 0x7FFF_FFFF_FFFF_FFFF else str(value)
 
 
 class TimeTexts(dict[int, bytes]):

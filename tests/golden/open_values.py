@@ -13,6 +13,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from drainer.batch.work import Kind
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.event import Value
+from drainer.protocol.json_read import Reader
 from drainer.protocol.open.decoder import image
 from drainer.protocol.open.encoder import is_quoted, values_of
 from drainer.protocol.table import ColumnFlag, handle_index
@@ -45,7 +46,7 @@ def written(tp: int, flags: int, value: object) -> str:
 
 def _read(tp: int, flags: int, text: str) -> Value:
     value = json.loads(text)
-    return image({"c": {"t": tp, "f": flags, "v": value}}, "u", base64_text=False)["c"].value
+    return image(Reader({"c": {"t": tp, "f": flags, "v": value}}, "u"), base64_text=False)["c"].value
 
 
 def check_escape(vector: Vector) -> None:
@@ -99,7 +100,7 @@ def check_flag(vector: Vector) -> None:
     (names,) = only(vector["expected"], "flags")
     assert ColumnFlag(value) == sum(_FLAGS[name] for name in names)
     assert int(ColumnFlag(sum(_FLAGS[name] for name in names))) == value
-    assert image({"c": {"t": 3, "f": value, "v": 1}}, "u", base64_text=False)["c"].flags == value
+    assert image(Reader({"c": {"t": 3, "f": value, "v": 1}}, "u"), base64_text=False)["c"].flags == value
 
 
 def check_handle(vector: Vector) -> None:

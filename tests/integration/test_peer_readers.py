@@ -148,26 +148,16 @@ def empty(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "name", "rules", "more", "uri"),
+    ("protocol", "name", "rules", "more"),
     [
-        ("open-protocol", "keys", RULES, {}, ""),
-        ("canal-json", "types", RULES, {"enable-tidb-extension": True}, ""),
-        ("simple", "types", [BY_TABLE], {}, ONE_BY_ONE),
+        ("open-protocol", "keys", RULES, {}),
+        ("canal-json", "types", RULES, {"enable-tidb-extension": True}),
+        ("simple", "types", [BY_TABLE], {}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_ticdc_consumer_makes_tables_from_our_topics(
-    kafka: Broker,
-    tidb: MariaDB,
-    tmp_path: Path,
-    protocol: str,
-    name: str,
-    rules: list[Rule],
-    more: dict[str, Any],
-    uri: str,
-) -> None:
-    topic = written(kafka, tmp_path, protocol, rules, name, **more)
-    has_what_tidb_had(consumer(kafka, topic, tmp_path, rules, tidb, uri), tidb, name)
+def test_ticdc_consumer_makes_tables_from_our_topics(ticdc_consumer: Server, tidb: MariaDB, name: str) -> None:
+    has_what_tidb_had(ticdc_consumer, tidb, name)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +169,18 @@ def test_ticdc_consumer_makes_tables_from_our_topics(
     ],
     ids=["simple by key", "stored generated column", "BIT(64)"],
 )
-def test_ticdc_consumer_stops_at_documented_error(
+def test_ticdc_consumer_stops_at_documented_error(ticdc_consumer: Server, error: str) -> None:
+    def told() -> bool:
+        return error in ticdc_consumer.text() + log_of(ticdc_consumer)
+
+    try:
+        wait_until(told, deadline_s=300, what="the error is told")
+    finally:
+        ticdc_consumer.kill()
+
+
+@pytest.fixture
+def ticdc_consumer(
     kafka: Broker,
     tidb: MariaDB,
     tmp_path: Path,
@@ -187,15 +188,10 @@ def test_ticdc_consumer_stops_at_documented_error(
     name: str,
     rules: list[Rule],
     more: dict[str, Any],
-    error: str,
-) -> None:
+) -> Server:
+    """It reads what the test's settings write."""
     topic = written(kafka, tmp_path, protocol, rules, name, **more)
-    uri = ONE_BY_ONE if protocol == "simple" else ""
-    reader = consumer(kafka, topic, tmp_path, rules, tidb, uri)
-    try:
-        wait_until(lambda: error in reader.text() + log_of(reader), deadline_s=300, what="the error is told")
-    finally:
-        reader.kill()
+    return consumer(kafka, topic, tmp_path, rules, tidb, ONE_BY_ONE if protocol == "simple" else "")
 
 
 def log_of(reader: Server) -> str:

@@ -23,7 +23,7 @@ from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import KnownSchemas, SchemaId, merged
 from drainer.protocol.table import Column, Table
 from drainer.row.decoded_value import DecodedValue
-from drainer.row.scalar import enum_name, set_names
+from drainer.row.text import enum_name, set_names
 from drainer.row.type_class import TypeClass
 from tests.support.typed_columns import read_value
 

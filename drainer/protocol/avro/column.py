@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import tzinfo
 from typing import Any, Final
 
@@ -10,24 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.errors import DecodeError
-from binlog.tidb.time import to_zone
-from binlog.tidb.types import Tp
 
-from drainer.changes import texts
+from drainer.changes.texts import numbers_of
 from drainer.changes.vector import Mask
-from drainer.protocol import column_text
 from drainer.protocol.avro.blocks import Block, Piece, big_endian, fixed, in_union, lengths, varints
 from drainer.protocol.avro.schema import Field
+from drainer.protocol.column_text import texts_of
 from drainer.row.column_type import ColumnType
 from drainer.row.type_class import TypeClass
 
 _INT_MAX: Final = 0x7FFF_FFFF
 _ROUND: Final = 1 << 31
-# The bits of a packed time that hold seconds and microseconds (binlog.tidb.time).
-_BELOW_MINUTE: Final = np.uint64(30)
-_SECONDS: Final = np.uint64((1 << 30) - 1)
-# Type classes whose values often repeat, and whose text must be made value by value.
-_REPEATING: Final = frozenset({TypeClass.TIME, TypeClass.ENUM, TypeClass.SET})
 
 
 def pieces_of(field: Field, column_type: ColumnType, column: Any, zone: tzinfo) -> list[Piece]:
@@ -78,7 +70,7 @@ def _real(primitive: str, column: Any) -> Block:
 
 
 def _bit(column_type: ColumnType, column: Any) -> Block:
-    values = _filled(texts.numbers_of(column_type, column))
+    values = _filled(numbers_of(column_type, column))
     return big_endian(values.astype(">u8").view(np.uint8).reshape(len(values), 8), signed=False)
 
 
@@ -101,48 +93,3 @@ def _decimal(field: Field, column: Any) -> Block:
         octets = octets * made.is_valid().to_numpy(zero_copy_only=False)[:, None]  # NULLs hold arbitrary bytes
     used = 8 if precision <= 18 else width
     return big_endian(octets[:, used - 1 :: -1] if used == width else octets[:, :used][:, ::-1], signed=True)
-
-
-def texts_of(column_type: ColumnType, column: Any, zone: tzinfo) -> Any:
-    """Return the texts as an Arrow array. Their lengths are written in front of them later."""
-    type_class = column_type.type_class
-    if type_class is TypeClass.BYTES:
-        return column
-    if type_class is TypeClass.TEXT:
-        return _utf8(column)
-    if type_class is TypeClass.DECIMAL:
-        return texts.as_binary(column)
-    if type_class in _REPEATING:
-        return _of_distinct(column, column_text.text_of(column_type, zone))
-    if column_type.kind.tp is Tp.TIMESTAMP and str(zone) != "UTC":
-        return texts.text_of(column_type, in_zone(column, zone))
-    return texts.text_of(column_type, column)
-
-
-def in_zone(column: Any, zone: tzinfo) -> Any:
-    """Convert packed times from UTC to another zone. The offset is looked up once for each distinct minute."""
-    packed = _filled(column)
-    minutes, place = np.unique(packed >> _BELOW_MINUTE, return_inverse=True)
-    begin = [minute << int(_BELOW_MINUTE) for minute in minutes.tolist()]
-    shifted = np.array([to_zone(at, zone) for at in begin], np.uint64)
-    rest = packed & _SECONDS
-    if (shifted & _SECONDS).any():  # an offset with seconds, as some zones had until 1972
-        found = np.array([to_zone(at, zone) for at in packed.tolist()], np.uint64)
-    else:
-        found = shifted[place] | rest
-    mask = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
-    return pa.array(found, pa.uint64(), mask=mask)
-
-
-def _utf8(column: Any) -> Any:
-    try:
-        pc.cast(column, pa.string())
-    except pa.ArrowInvalid:
-        raise DecodeError("text", offset=0, detail="not UTF-8") from None
-    return column
-
-
-def _of_distinct(column: Any, text: Callable[[Any], str]) -> Any:
-    encoded = column.dictionary_encode()
-    shown = [None if value is None else text(value).encode() for value in encoded.dictionary.to_pylist()]
-    return pa.array(shown, pa.binary()).take(encoded.indices)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
@@ -27,6 +26,7 @@ from drainer.protocol.avro.schema import (
 from drainer.protocol.avro.types import allowed_names
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
+from drainer.protocol.json_read import parse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import KnownSchemas, SchemaId, Schemas
 
@@ -251,31 +251,14 @@ class AvroDecoder:
 
 
 def _ddl(data: bytes) -> DdlEvent:
-    try:
-        document = json.loads(data)
-        return DdlEvent(
-            _number(document, "commitTs"),
-            _text(document, "schema"),
-            _text(document, "table"),
-            _text(document, "query"),
-            _number(document, "type"),
-        )
-    except (ValueError, TypeError, KeyError) as error:
-        raise MessageError(f"Avro: not a valid DDL event: {error!r}") from None
-
-
-def _number(document: dict[str, Any], name: str) -> int:
-    found = document[name]
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= _MASK:
-        raise TypeError(f"{name} is {found!r}")
-    return found
-
-
-def _text(document: dict[str, Any], name: str) -> str:
-    found = document[name]
-    if not isinstance(found, str):
-        raise TypeError(f"{name} is {found!r}")
-    return found
+    document = parse(data, "Avro DDL event")
+    return DdlEvent(
+        document.integer("commitTs"),
+        document.text("schema"),
+        document.text("table"),
+        document.text("query"),
+        document.integer("type"),
+    )
 
 
 def _resolved(value: bytes) -> ResolvedEvent:

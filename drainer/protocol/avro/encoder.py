@@ -40,7 +40,7 @@ from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.table import Table
 from drainer.row.column_type import ColumnType
-from drainer.row.scalar import bit_number
+from drainer.row.text import bit_number
 from drainer.row.type_class import TypeClass
 
 # Encodes one value as Avro, for calls with a few rows, where arrays cost more than they save. Pure.

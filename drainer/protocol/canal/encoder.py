@@ -7,25 +7,22 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.batch.work import Kind
 from drainer.changes.texts import as_string
-from drainer.protocol.binary_columns import latin1_text
 from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
 from drainer.protocol.ddl_kind import canal_kind
-from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
 from drainer.protocol.errors import EncodeError, ProtocolConfigError
-from drainer.protocol.json_fragments import Fragment, plain_double, text, utf8_text
-from drainer.protocol.json_rows import Rows, Slot, fragments_of, joined, numbers, old_fragments, or_null
-from drainer.protocol.json_text import json_string
+from drainer.protocol.json_rows import Parts, Slot, joined, old_fragments, or_null
+from drainer.protocol.json_text import Fragment, json_string, latin1_text, plain_double, text, utf8_text
 from drainer.protocol.mysql_type import basic_type, full_type
-from drainer.protocol.one_row import OneRowMessages, physical_ms
+from drainer.protocol.one_row import DocumentTable, OneRowMessages, physical_ms
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import ColumnFlag, Table
@@ -112,40 +109,22 @@ def promotion_of(kind: FieldType) -> Fragment | None:
     return run
 
 
-Parts = list[str | Slot]
-
-# The columns in front of the values in `Rows.build`.
-_TIME, _COMMIT, _CLAIM = Slot(0), Slot(1), Slot(2)
-_FIRST_VALUE: Final = 3
-
-
-class CanalTable:
-    """A compiled table: one document for each kind of change, with all columns or with only the handle key's."""
-
+class CanalTable(DocumentTable):
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
-        self._table = table
+        super().__init__(table, options, [value_of(column.column_type, options.zone) for column in table.columns])
         self._extended = options.enable_tidb_extension
         self._updated_only = options.only_output_updated_columns or options.content_compatible
         self._short_deletes = options.delete_only_output_handle_key_columns
-        self._compression = options.large_message_handle_compression
         columns = table.columns
-        self._values = [value_of(column.column_type, options.zone) for column in columns]
         self._promotions = [promotion_of(column.column_type.kind) for column in columns]
-        self._names = [json_string(column.name) for column in columns]
         described = full_type if options.content_compatible else basic_type
         self._types = [json_string(described(column.column_type.kind)) for column in columns]
         self._all = tuple(range(len(columns)))
-        self._documents: dict[tuple[Kind, tuple[int, ...], str], Rows] = {}
-
-    def encode(self, changes: RowChanges) -> list[EncodedRow]:
-        return rows_of(self.encode_columns(changes))
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
-        places = self._all
-        if changes.kind is Kind.DELETE and self._short_deletes:
-            places = self._handle(changes)
-        return self._encode(changes, places, "", None)
+        return self._encode(
+            changes, self._handle(changes) if changes.kind is Kind.DELETE and self._short_deletes else self._all
+        )
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         if not self._extended:
@@ -153,36 +132,13 @@ class CanalTable:
                 f"`{self._table.schema}`.`{self._table.name}`: Canal-JSON says that a message has handle keys alone in "
                 f"its extension: set enable-tidb-extension"
             )
-        mark = "handle" if claims is None else "claim"
-        return rows_of(self._encode(changes, self._handle(changes), mark, claims))
+        return self._handle_rows(changes, self._handle(changes), claims)
 
-    def _handle(self, changes: RowChanges) -> tuple[int, ...]:
-        if not self._table.handle:
-            commit = int(changes.commit_ts[0]) if len(changes) else 0
-            raise EncodeError(
-                f"`{self._table.schema}`.`{self._table.name}` has no handle key, so the {changes.kind.name.lower()} at "
-                f"commit_ts {commit} cannot be sent with handle key columns alone"
-            )
-        return self._table.handle
-
-    def _encode(
-        self, changes: RowChanges, places: tuple[int, ...], mark: str, claims: Sequence[str] | None
-    ) -> list[EncodedColumns]:
-        if not len(changes):
-            return []
-        image = changes.image
-        values = fragments_of(changes, image, self._values, places)
-        types = [promoted(image[place]) for place in places if (promoted := self._promotions[place])]
-        columns = [
-            numbers(changes.commit_ts >> np.uint64(18)),
-            numbers(changes.commit_ts),
-            pa.array([json_string(claim).encode() for claim in claims or ()], pa.binary()),
-            *values,
-            *types,
-            *self._old(changes, places, values),
-        ]
-        messages = compressed(self._document(changes.kind, places, mark).build(columns), self._compression)
-        return [EncodedColumns(null_column(len(changes)), messages, changes.commit_ts)]
+    def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:
+        """Return the type numbers that depend on values, and the old values."""
+        values = changes.image
+        types = [promoted(values[place]) for place in column_indexes if (promoted := self._promotions[place])]
+        return [*types, *self._old(changes, column_indexes, image)]
 
     def _old(self, changes: RowChanges, places: tuple[int, ...], values: list[Any]) -> list[Any]:
         """Return the old values. With only_output_updated_columns: the text between the braces, with only the changed
@@ -197,13 +153,8 @@ class CanalTable:
         # Skip the first comma. Arrow's binary_slice fails on arrays with empty values.
         return [pc.utf8_slice_codeunits(as_string(pc.binary_join_element_wise(*found, b"")), 1).cast(pa.binary())]
 
-    def _document(self, kind: Kind, places: tuple[int, ...], mark: str) -> Rows:
-        found = self._documents.get((kind, places, mark))
-        if found is None:
-            found = self._documents[kind, places, mark] = Rows(self._parts(kind, places, mark))
-        return found
-
-    def _parts(self, kind: Kind, places: tuple[int, ...], mark: str) -> Parts:
+    def _parts(self, kind: Kind, column_indexes: tuple[int, ...], mark: str) -> Parts:
+        places = column_indexes
         table, names, columns = self._table, self._names, self._table.columns
         keys = [name for name, column in zip(names, columns, strict=True) if column.flags & ColumnFlag.PRIMARY_KEY]
         head = (
@@ -211,21 +162,23 @@ class CanalTable:
             f'"pkNames":[{",".join(keys)}],"isDdl":false,"type":"{kind.name}","es":'
         )
         promoted = [place for place in places if self._promotions[place]]
-        at_type = {place: Slot(_FIRST_VALUE + len(places) + n) for n, place in enumerate(promoted)}
+        at_type = {place: Slot(self.FIRST_VALUE + len(places) + n) for n, place in enumerate(promoted)}
         sql_types: list[Parts] = [
             [f"{names[place]}:", at_type.get(place, str(java_type(columns[place].column_type.kind)))]
             for place in places
         ]
         mysql_types = ",".join(f"{names[place]}:{self._types[place]}" for place in places)
         data: list[Parts] = [
-            [f"{names[place]}:", Slot(_FIRST_VALUE + n, quoted=True)] for n, place in enumerate(places)
+            [f"{names[place]}:", Slot(self.FIRST_VALUE + n, quoted=True)] for n, place in enumerate(places)
         ]
-        old = self._old_parts(places, _FIRST_VALUE + len(places) + len(promoted)) if kind is Kind.UPDATE else ["null"]
+        old = (
+            self._old_parts(places, self.FIRST_VALUE + len(places) + len(promoted)) if kind is Kind.UPDATE else ["null"]
+        )
         return [
             head,
-            _TIME,
+            self.TIME,
             ',"ts":',
-            _TIME,
+            self.TIME,
             ',"sql":"","sqlType":{',
             *joined(sql_types),
             f'}},"mysqlType":{{{mysql_types}}},"old":',
@@ -248,12 +201,12 @@ class CanalTable:
     def _extension(self, mark: str) -> Parts:
         if not self._extended:
             return []
-        marks: Parts = []
+        marks: list[str | Slot] = []
         if mark == "handle":
             marks = [',"onlyHandleKey":true']
         elif mark == "claim":
-            marks = [',"claimCheckLocation":', _CLAIM]
-        return [',"_tidb":{"commitTs":', _COMMIT, *marks, "}"]
+            marks = [',"claimCheckLocation":', self.CLAIM]
+        return [',"_tidb":{"commitTs":', self.COMMIT, *marks, "}"]
 
 
 def _where_changed(name: str, old: Any, new: Any) -> Any:

@@ -14,12 +14,12 @@ from drainer.protocol.compression import compress
 from drainer.protocol.debezium import ddl as ddl_documents
 from drainer.protocol.debezium.schema import Document, envelope_schema, key_schema, watermark_schemas
 from drainer.protocol.debezium.values import value_of
-from drainer.protocol.encoded_columns import EncodedColumns, compressed, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns, compressed
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import json_document, json_string
-from drainer.protocol.one_row import OneRowMessages, physical_ms, refuse
+from drainer.protocol.one_row import OneRowMessages, OneRowTable, physical_ms, refuse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
@@ -55,23 +55,20 @@ _OPERATIONS = {Kind.INSERT: "c", Kind.UPDATE: "u", Kind.DELETE: "d"}
 _TIME, _COMMIT = Slot(0), Slot(1)
 
 
-class DebeziumTable:
+class DebeziumTable(OneRowTable):
     """A compiled table. Columns of `Rows.build`: the time, the commit_ts, the new image (for deletes the old one), and
     for updates the old image."""
 
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
-        self._table, self._options = table, options
+        super().__init__(table, options)
+        self._options = options
         self._values = [value_of(column.column_type, options) for column in table.columns]
         self._fragments = [value.fragment for value in self._values]
         self._names = [json_string(column.name) for column in table.columns]
         self._documents = {kind: Rows(self._parts(kind)) for kind in Kind}
         self._key = Rows(self._key_parts())
 
-    def encode(self, changes: RowChanges) -> list[EncodedRow]:
-        return rows_of(self.encode_columns(changes))
-
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
         if not len(changes):
             return []
         places = range(len(self._table.columns))
@@ -79,7 +76,7 @@ class DebeziumTable:
         columns = [numbers(changes.commit_ts >> np.uint64(18)), numbers(changes.commit_ts), *image]
         if changes.kind is Kind.UPDATE and self._options.output_old_value:
             columns += old_fragments(changes, self._fragments, places, image)
-        values = self._compressed(self._documents[changes.kind].build(columns))
+        values = compressed(self._documents[changes.kind].build(columns), self._compression)
         return [EncodedColumns(self._keys(image, len(changes)), values, changes.commit_ts)]
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
@@ -88,13 +85,9 @@ class DebeziumTable:
             f"alone and no claim check"
         )
 
-    def _compressed(self, messages: Any) -> Any:
-        return compressed(messages, self._options.large_message_handle_compression)
-
     def _keys(self, image: list[Any], count: int) -> Any:
-        return self._compressed(
-            self._key.build([constant(b"}", count), *(image[place] for place in self._table.handle)])
-        )
+        columns = [constant(b"}", count), *(image[place] for place in self._table.handle)]
+        return compressed(self._key.build(columns), self._compression)
 
     def _key_parts(self) -> Parts:
         """Return the parts of the key. A table without a handle key has an empty key, which all its rows share."""

@@ -16,13 +16,11 @@ from binlog.tidb.types import FieldType, Tp
 
 from drainer.changes.texts import text_of as column_text
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.protocol.binary_columns import base64
 from drainer.protocol.column_text import text_of
-from drainer.protocol.json_fragments import Fragment, distinct, each, short_double, text, utf8_text
-from drainer.protocol.json_text import json_string
+from drainer.protocol.json_text import Fragment, base64, distinct, each, json_string, short_double, text, utf8_text
 from drainer.protocol.options import ProtocolOptions
 from drainer.row.column_type import ColumnType
-from drainer.row.scalar import bit_number
+from drainer.row.text import bit_number
 from drainer.row.type_class import TypeClass
 
 EPOCH: Final = b"1970-01-01T00:00:00Z"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
-from functools import partial
+from datetime import tzinfo
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.errors import DecodeError
@@ -16,19 +14,14 @@ from binlog.tidb.types import Tp
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
-from drainer.changes.json_texts import json_texts
 from drainer.changes.texts import as_binary, data_of
-from drainer.changes.texts import text_of as column_text
 from drainer.changes.vector import Ints
-from drainer.protocol.binary_columns import base64
-from drainer.protocol.column_text import texts_of
 from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
 from drainer.protocol.encoded_columns import EncodedColumns, compressed, large_binary, rows_of, take_rows
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError
-from drainer.protocol.json_fragments import has_escaped
-from drainer.protocol.json_text import json_number, json_string, json_strings
+from drainer.protocol.json_text import Fragment, base64, escaped, json_string, short_double, text, utf8_text
 from drainer.protocol.open.framing import frame, frame_columns, single
 from drainer.protocol.open.quote import quote
 from drainer.protocol.open.row_place import member, partition_ids, row_ids
@@ -41,12 +34,6 @@ from drainer.row.type_class import TypeClass
 # Encodes rows of one version of a table as events of Open Protocol.
 # Images of rows as JSON objects, `"name":{"t":3,"h":true,"f":11,"v":1},…`. What is the same for all rows of a table is
 # built once for the table.
-# Converts one column's decoded values to JSON values of Open Protocol, a complete column at a time.
-#
-# Every function converts an Arrow array of decoded values to a `binary` array of the same length, with NULL for NULL.
-# The values are JSON text; strings are without their quotes.
-Values = Callable[[Any], Any]
-
 BASE64_TYPES: Final = frozenset({Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB, Tp.BLOB})
 _NUMBERS: Final = frozenset({TypeClass.INT, TypeClass.FLOAT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT})
 # What strconv.Quote does not escape.
@@ -58,82 +45,40 @@ def is_quoted(column_type: ColumnType) -> bool:
     return column_type.type_class not in _NUMBERS
 
 
-def values_of(column_type: ColumnType, zone: tzinfo) -> Values:
-    """Return the function that converts a column. The function raises DecodeError for a value that a column of its type
-    cannot hold, and for text that is not UTF-8."""
+def values_of(column_type: ColumnType, zone: tzinfo) -> Fragment:
+    """Return the fragment of a column."""
     type_class = column_type.type_class
     if column_type.kind.tp in BASE64_TYPES:
         return base64
     if type_class is TypeClass.TEXT:
-        return _text
+        return utf8_text
     if type_class is TypeClass.BYTES:
         return _binary
     if type_class is TypeClass.FLOAT:
-        return partial(_float, is_single=column_type.kind.tp is Tp.FLOAT)
-    if type_class is TypeClass.JSON:
-        return _json
-    if column_type.kind.tp is Tp.TIMESTAMP and zone is not UTC:
-        return lambda column: pa.array(texts_of(column_type, column, zone), pa.binary())
-    if type_class in (TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT):
+        return _float(column_type)
+    if type_class in _NUMBERS:
         return lambda column: as_binary(column.cast(pa.string()))
-    return partial(column_text, column_type)
-
-
-def _each(column: Any, made: Callable[[Any], Any]) -> Any:
-    return pa.array([None if value is None else made(value) for value in column.to_pylist()], pa.binary())
-
-
-def _text(column: Any) -> Any:
-    try:
-        text = column.cast(pa.string())
-    except pa.ArrowInvalid:
-        raise DecodeError("text", offset=0, detail="not UTF-8") from None
-    if not has_escaped(data_of(column)):
-        return column
-    return _escaped(column, text.drop_null().to_pylist())
+    return text(column_type, zone)
 
 
 def _binary(column: Any) -> Any:
     data = data_of(column).tobytes()
     if not data.translate(None, _PLAIN):
         return column
-    return _escaped(column, [quote(value) for value in column.drop_null().to_pylist()])
+    return escaped(pa.array([None if value is None else quote(value) for value in column.to_pylist()], pa.string()))
 
 
-def _json(column: Any) -> Any:
-    return json_texts(column, json_strings)
+def _float(column_type: ColumnType) -> Fragment:
+    """Return the fragment of a FLOAT or DOUBLE. A value that is not finite becomes 0, as in TiCDC."""
+    digits = short_double(column_type)
 
+    def run(column: Any) -> Any:
+        finite = pc.is_finite(column)
+        if not pc.all(finite).as_py() and len(column):
+            column = pc.if_else(finite, column, pa.scalar(0.0))
+        return digits(column)
 
-def _escaped(column: Any, texts: Sequence[str]) -> Any:
-    """Escape texts for JSON. `texts`: the text of each value of `column` that is not NULL."""
-    try:
-        escaped = pa.array(json_strings(texts), pa.string()).cast(pa.binary())
-    except UnicodeEncodeError:
-        raise DecodeError("text", offset=0, detail="not UTF-8") from None
-    if not column.null_count:
-        return escaped
-    valid = column.is_valid().to_numpy(zero_copy_only=False)
-    column_indexes = pa.array(np.cumsum(valid) - 1, pa.int64(), mask=~valid)
-    return escaped.take(column_indexes)
-
-
-def _float(column: Any, *, is_single: bool) -> Any:
-    """Convert floats to the shortest digits, which for a FLOAT identify the 32-bit float. A value that is not finite
-    becomes 0, as in TiCDC."""
-    finite = pc.is_finite(column)
-    if not pc.all(finite).as_py() and len(column):
-        column = pc.if_else(finite, column, pa.scalar(0.0))
-    digits = as_binary((column.cast(pa.float32(), safe=False) if is_single else column).cast(pa.string()))
-    sizes = pc.abs(column)
-    large = pc.and_(pc.greater_equal(sizes, 1e9), pc.less(sizes, 1.1e21))  # Arrow writes an exponent from 1e10 on
-    if not pc.any(large).as_py():
-        return digits
-    texts = [None if text is None else _number(text.decode()) for text in digits.to_pylist()]
-    return pa.array(texts, pa.binary())
-
-
-def _number(digits: str) -> str:
-    return json_number(digits, abs(float(digits)))
+    return run
 
 
 def constant(text: bytes) -> Any:
@@ -180,7 +125,7 @@ class ColumnCode:
     column_index: int
     head: bytes
     quoted: bool
-    values: Values
+    values: Fragment
 
     def of(self, columns: Columns) -> Any:
         """Convert the column's values. Raises BadColumn."""

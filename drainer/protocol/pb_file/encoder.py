@@ -21,7 +21,7 @@ from drainer.protocol.column_text import texts_of
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.protobuf_bytes import VARINTS, field, signed
 from drainer.row.column_type import ColumnType
-from drainer.row.scalar import bit_number, enum_index, set_bits
+from drainer.row.text import bit_number, enum_index, set_bits
 from drainer.row.type_class import TypeClass
 
 # Encodes complete columns as datums in value form, as in TiDB-Binlog's files (`D-TR-09`). Pure.
@@ -37,7 +37,7 @@ def datums(column_type: ColumnType, array: Any, zone: tzinfo) -> list[bytes]:
         return _texts(array.to_pylist())
     if type_class in (TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT, TypeClass.FLOAT):
         return _each(_number(column_type), array.to_pylist())
-    return _texts([None if text is None else text.encode() for text in texts_of(column_type, array, zone)])
+    return _texts(texts_of(column_type, array, zone).to_pylist())
 
 
 def _texts(values: list[bytes | None]) -> list[bytes]:

@@ -17,7 +17,7 @@ from binlog.tidb.types import FieldType, Tp
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.protobuf_bytes import VARINTS, uvarints
 from drainer.row.column_type import ColumnType
-from drainer.row.scalar import bit_number, enum_index, set_bits
+from drainer.row.text import bit_number, enum_index, set_bits
 from drainer.row.type_class import TypeClass
 
 # Column: is_null=1, int64_value=2, uint64_value=3, double_value=4, bytes_value=5, string_value=6
@@ -45,8 +45,8 @@ def _columns(column_type: ColumnType, array: Any, zone: tzinfo) -> list[bytes]:
         return _integers(UINT64 if kind.is_unsigned else INT64, array)
     if type_class in (TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT):
         return _each(_number(kind, type_class), array)
-    texts = [None if text is None else text.encode() for text in texts_of(column_type, array, zone)]
-    return _lengths(BYTES if type_class is TypeClass.JSON else STRING, texts)
+    tag = BYTES if type_class is TypeClass.JSON else STRING
+    return _lengths(tag, texts_of(column_type, array, zone).to_pylist())
 
 
 def _lengths(tag: bytes, values: list[bytes | None]) -> list[bytes]:

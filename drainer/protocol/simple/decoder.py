@@ -21,8 +21,8 @@ from drainer.protocol.event import (
     RowEvent,
     Value,
 )
-from drainer.protocol.json_fragments import single_digits
 from drainer.protocol.json_read import UINT64_MAX, Reader, double, parse, whole_number
+from drainer.protocol.json_text import single_digits
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.simple.avro_documents import read_document
 

@@ -18,16 +18,15 @@ from binlog.tidb.types import Tp
 from drainer.batch.work import Kind
 from drainer.changes.texts import numbers_of
 from drainer.protocol.avro.blocks import Block, Piece, beside, constant, fixed, joined, lengths, varints
-from drainer.protocol.avro.column import texts_of
+from drainer.protocol.column_text import texts_of
 from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
 from drainer.protocol.ddl_kind import canal_kind
-from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, rows_of
+from drainer.protocol.encoded_columns import EncodedColumns, rows_of
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
-from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import fragments_of
 from drainer.protocol.json_text import json_document
-from drainer.protocol.one_row import OneRowMessages, physical_ms, refuse
+from drainer.protocol.one_row import OneRowMessages, OneRowTable, physical_ms, refuse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.simple.avro_documents import write_document
@@ -63,30 +62,20 @@ _HEAD: Final = number(len(document()) - 1) + 2 * number(KINDS.index("DML")) + nu
 _NULL, _SOME = number(0), number(1)
 
 
-class SimpleAvroTable:
+class SimpleAvroTable(OneRowTable):
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
-        self._table = table
-        self._compression = options.large_message_handle_compression
+        super().__init__(table, options)
         self._values = [_pieces_of(column.column_type, options) for column in table.columns]
         self._all = tuple(sorted(range(len(table.columns)), key=lambda place: table.columns[place].name))
         self._names = _HEAD + string(table.schema) + string(table.name) + number(table.id)
 
-    def encode(self, changes: RowChanges) -> list[EncodedRow]:
-        return rows_of(self.encode_columns(changes))
-
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
         return self._encode(changes, self._all, [constant(_NULL + _NULL, len(changes))])
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         rows = len(changes)
-        if not self._table.handle:
-            commit = int(changes.commit_ts[0]) if rows else 0
-            raise EncodeError(
-                f"`{self._table.schema}`.`{self._table.name}` has no handle key, so the {changes.kind.name.lower()} at "
-                f"commit_ts {commit} cannot be sent with handle key columns alone"
-            )
-        places = tuple(place for place in self._all if place in self._table.handle)
+        handle = self._handle(changes)
+        places = tuple(place for place in self._all if place in handle)
         claim: list[Piece] = [constant(_NULL, rows)]
         if claims is not None:
             claim = [pa.array([_SOME + string(text) for text in claims], pa.binary())]
@@ -110,7 +99,7 @@ class SimpleAvroTable:
             ],
             rows,
         )
-        return [EncodedColumns(null_column(rows), compressed(messages, self._compression), stamps)]
+        return self._keyless(changes, messages)
 
     def _image(self, changes: RowChanges, image: Any, places: tuple[int, ...]) -> list[Piece]:
         """Encode an image: the branch of a union with null, then a map of one block of entries and its end."""

@@ -6,22 +6,24 @@ import json
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from functools import partial
-from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from binlog.errors import DecodeError
-from binlog.tidb.time import date_text, datetime_text, duration_text
-from binlog.tidb.types import FieldType, Tp
+from binlog.tidb.types import FieldType
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.json_texts import json_texts
 from drainer.changes.stream import in_order
-from drainer.row.scalar import enum_name, float_text, set_names
+from drainer.changes.texts import text_of
+from drainer.row.column_type import ColumnType
+from drainer.row.text import enum_name, set_names
 from drainer.row.type_class import TypeClass
 from drainer.schema.steps import Ddl
 from drainer.sink.file.format import ByTable, table_of
 
+# Written as drainer/changes/texts.py shows them, all but floats between quotes.
+_SHOWN: Final = frozenset({TypeClass.DECIMAL, TypeClass.FLOAT, TypeClass.DATE, TypeClass.DATETIME, TypeClass.TIME})
 Text = Callable[[Any], str]  # of a decoded value that is not NULL: its JSON
 
 
@@ -80,7 +82,7 @@ def _images(changes: Changes, columns: Columns | None) -> list[str]:
     values = []
     for name, form, column in zip(changes.shape.columns, changes.column_types, columns, strict=True):
         try:
-            values.append(texts_of(form.kind, form.type_class, column))
+            values.append(texts_of(form, column))
         except DecodeError as error:
             place = f"{changes.shape.schema}.{changes.shape.table}.{name}"
             first, last = int(changes.commit_ts.min()), int(changes.commit_ts.max())
@@ -89,44 +91,29 @@ def _images(changes: Changes, columns: Columns | None) -> list[str]:
     return ["{" + ",".join(map("{}:{}".format, names, row)) + "}" for row in zip(*values, strict=True)]
 
 
-def texts_of(kind: FieldType, type_class: TypeClass, column: Any) -> list[str]:
+def texts_of(column_type: ColumnType, column: Any) -> list[str]:
     """Return one column's decoded values (drainer/row/decoded_value.py) as JSON texts."""
+    type_class = column_type.type_class
+    if type_class in _SHOWN:
+        shape = "{}" if type_class is TypeClass.FLOAT else '"{}"'
+        shown = text_of(column_type, column).to_pylist()
+        return ["null" if text is None else shape.format(text.decode()) for text in shown]
     if type_class is TypeClass.JSON:
         return ["null" if text is None else _string(text.decode()) for text in json_texts(column).to_pylist()]
-    text = _text(kind, type_class)
+    text = _text(column_type.kind, type_class)
     return ["null" if value is None else text(value) for value in column.to_pylist()]
 
 
 def _text(kind: FieldType, type_class: TypeClass) -> Text:
     if type_class in (TypeClass.INT, TypeClass.BIT):
         return str
-    if type_class is TypeClass.DECIMAL:
-        return '"{}"'.format
-    if type_class is TypeClass.FLOAT:
-        return _single if kind.tp is Tp.FLOAT else _double
     if type_class is TypeClass.BYTES:
         return lambda value: f'"{b64encode(value).decode()}"'
-    if type_class is TypeClass.DATE:
-        return lambda value: f'"{date_text(value)}"'
-    if type_class is TypeClass.DATETIME:
-        return lambda value: f'"{datetime_text(value, kind.fsp)}"'
-    if type_class is TypeClass.TIME:
-        return lambda value: f'"{duration_text(value, kind.fsp)}"'
     if type_class is TypeClass.ENUM:
         return partial(_enum, kind.elems)
     if type_class is TypeClass.SET:
         return str if "" in kind.elems else lambda value: _string(set_names(value, kind.elems))
     return lambda value: _string(value.decode(errors="surrogateescape"))
-
-
-def _single(value: float) -> str:
-    return json.dumps(float(float_text(value)))
-
-
-def _double(value: float) -> str:
-    if not isfinite(value):
-        raise DecodeError("double", offset=0, detail=f"{value} is no column value")
-    return json.dumps(value)
 
 
 def _enum(elems: tuple[str, ...], value: int) -> str:

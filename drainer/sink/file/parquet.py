@@ -32,7 +32,7 @@ from drainer.protocol.errors import EncodeError
 from drainer.protocol.pb_file.reader import records
 from drainer.protocol.pb_file.records import parse_name
 from drainer.row.column_type import ColumnType
-from drainer.row.scalar import bit_number
+from drainer.row.text import bit_number
 from drainer.row.type_class import TypeClass
 from drainer.schema.steps import Ddl
 from drainer.sink.file.format import Put, RecordFiles, RecordWriter, put_record, table_of
@@ -90,7 +90,7 @@ def arrow_column(column_type: ColumnType, array: Any) -> Any:
             for value in set(array.to_pylist()) - {None}:
                 bit_number(value, max(column_type.kind.flen, 1))
             return array.cast(wanted)
-        return pa.array(texts_of(column_type, array, UTC), pa.string())
+        return texts_of(column_type, array, UTC).cast(pa.string())
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:
         raise DecodeError(f"{column_type.kind.mysql_name} value", offset=0, detail=str(error)) from error
 

@@ -17,8 +17,7 @@ import pyarrow as pa
 from drainer.batch.work import Key, Row
 from drainer.row.column_type import ColumnType
 from drainer.row.fast_path import Cells
-from drainer.row.scalar import bit_number, enum_name, is_utf8, set_names, small_int
-from drainer.row.text import shown_as
+from drainer.row.text import bit_number, enum_name, is_utf8, set_names, shown_as, small_int
 from drainer.row.type_class import TypeClass
 
 _MARSHAL_VERSION: Final = 2

@@ -20,7 +20,7 @@ from binlog.tidb.types import Tp
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, RowEvent, key_of
 from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
-from drainer.row.scalar import small_int
+from drainer.row.text import small_int
 from drainer.sink.replay import Replayed, ReplayedDdl, ReplayFailed, ReplaySettings, never, to_utc
 from drainer.sink.sqlite.file import SQLiteFile
 from drainer.sink.sqlite.layout import quote, rowid_name, table_name

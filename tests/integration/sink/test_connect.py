@@ -238,17 +238,7 @@ TWO_WITH_ONE_VALUE: Rows = [[1, 2], [2, 2], [3, 4]]
     ],
     ids=["no handle key", "stored generated column", "capitals"],
 )
-def test_debezium_jdbc_sink_task_fails_for_unsupported_table(
-    kafka: Broker,
-    connect: Connect,
-    mariadb: MariaDB,
-    columns: Columns,
-    keys: dict[str, Any],
-    create: str,
-    rows: Rows,
-    failure: str,
-) -> None:
-    topic = written_into(kafka, connect, mariadb, columns, keys, create, rows)
+def test_debezium_jdbc_sink_task_fails_for_unsupported_table(connect: Connect, topic: str, failure: str) -> None:
     wait_until(lambda: bool(connect.failure(topic)), what="the task has ended")
     assert failure in connect.failure(topic)
 
@@ -263,17 +253,8 @@ def test_debezium_jdbc_sink_task_fails_for_unsupported_table(
     ids=["several unique keys", "binary string", "DECIMAL"],
 )
 def test_debezium_jdbc_sink_changes_rows_as_documented(
-    kafka: Broker,
-    connect: Connect,
-    mariadb: MariaDB,
-    columns: Columns,
-    keys: dict[str, Any],
-    create: str,
-    rows: Rows,
-    result: tuple[Any, ...],
+    connect: Connect, mariadb: MariaDB, topic: str, result: tuple[Any, ...]
 ) -> None:
-    topic = written_into(kafka, connect, mariadb, columns, keys, create, rows)
-
     def over() -> bool:
         assert not (failure := connect.failure(topic)), failure
         return tuple(mariadb.query("SELECT * FROM ks.t ORDER BY id")) == result
@@ -281,7 +262,8 @@ def test_debezium_jdbc_sink_changes_rows_as_documented(
     wait_until(over, what="the rows are as expected")
 
 
-def written_into(
+@pytest.fixture
+def topic(
     kafka: Broker,
     connect: Connect,
     mariadb: MariaDB,
@@ -290,12 +272,12 @@ def written_into(
     create: str,
     rows: Rows,
 ) -> str:
-    """The name of a connector that reads these rows as inserts."""
+    """The name of a connector that reads the test's rows as inserts."""
     table = make_table("ks", "t", columns, **keys)
     encoder = make_encoder(ProtocolOptions("debezium"))
     encoded = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=rows))
-    topic = sent(kafka, [*encoder.frame(encoded)])
+    name = sent(kafka, [*encoder.frame(encoded)])
     mariadb.query("CREATE DATABASE ks")
     mariadb.query(f"CREATE TABLE ks.t ({create})")
-    connect.jdbc_sink(topic, topic, mariadb)
-    return topic
+    connect.jdbc_sink(name, name, mariadb)
+    return name

@@ -1,4 +1,4 @@
-"""Parts that several protocols share: columns of JSON strings, compressed values, short strings in TiDB's JSON."""
+"""Parts that several protocols share: compressed values, short strings in TiDB's JSON."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from binlog.tidb.json_encode import encode_json
 
 from drainer.protocol.compression import compress, decompress
 from drainer.protocol.errors import MessageError
-from drainer.protocol.json_text import json_string, json_strings
 from drainer.protocol.options import Compression
-
-
-@pytest.mark.parametrize("texts", [[], [""], ["\ufdd0"], ["a\ufdd0", 'b"'], ["<", "", "\ufdd0\ufdd0"]])
-def test_json_strings_of_column_equal_those_of_each_value(texts: list[str]) -> None:
-    assert json_strings(texts) == [json_string(text)[1:-1] for text in texts]
 
 
 @pytest.mark.parametrize("how", ["snappy", "lz4"])

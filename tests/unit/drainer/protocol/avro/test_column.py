@@ -12,7 +12,7 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.protocol.avro.column import texts_of
+from drainer.protocol.column_text import texts_of
 from drainer.row.column_type import ColumnType
 from tests.unit.drainer.protocol.avro.cases import INSTANTS, MOMENTS
 

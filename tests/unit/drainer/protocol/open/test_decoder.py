@@ -14,6 +14,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl, Message
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, Event, ResolvedEvent, RowEvent, Value
+from drainer.protocol.json_read import Reader
 from drainer.protocol.open.decoder import OpenDecoder, image
 from drainer.protocol.open.encoder import OpenEncoder
 from drainer.protocol.open.quote import quote, unquote
@@ -128,16 +129,19 @@ def test_any_json_document_gives_events_or_message_error(key: dict[str, Any], va
             "event 1 of the message: key: an event of type 9",
         ),
         (*framed([{"t": 3, "ts": 1}], [b"{}"]), "a resolved event has none, this one has 2 bytes"),
-        (*framed([{"t": 3, "ts": -1}], [b""]), "key: ts is -1, beyond 64 bits"),
-        (*framed([{"t": 3}], [b""]), "key: ts is missing or null, no integer"),
-        (*framed([{"t": True, "ts": 1}], [b""]), "key: t is true or false, no integer"),
-        (*framed([b"[" * 100_000], [b""]), "key is not JSON"),
+        (*framed([{"t": 3, "ts": -1}], [b""]), "key: ts is -1, a number from 0 to 2^64-1 is expected"),
+        (*framed([{"t": 3}], [b""]), "key: no member 'ts', a number from 0 to 2^64-1 is expected"),
+        (*framed([{"t": True, "ts": 1}], [b""]), "key: t is True, a number from 0 to 2^64-1 is expected"),
+        (*framed([b"[" * 100_000], [b""]), "key: maximum recursion depth"),
         (*framed([b'{"t":3,"ts":NaN}'], [b""]), "NaN is not a JSON number"),
-        (*framed([b'{"t":3,"ts":1,"scm":"\\ud800"}'], [b""]), "key is not JSON"),
-        (*framed([{"t": 2, "ts": 1}], [{"t": 1}]), "value: q is missing or null, no string"),
-        (*framed([{"t": 4, "ts": 1}], [{"partition": "3"}]), "value: partition is a string, no integer"),
-        (*framed([{"t": 1, "ts": 1}], [{"u": {"a": {"t": 3}}}]), "u.a has no v"),
-        (*framed([{"t": 1, "ts": 1}], [{"u": {"a": [1]}}]), "u.a is an array, no object"),
+        (*framed([b'{"t":3,"ts":1,"scm":"\\ud800"}'], [b""]), "key: no JSON: half of a surrogate pair"),
+        (*framed([{"t": 2, "ts": 1}], [{"t": 1}]), "value: no member 'q', a string is expected"),
+        (
+            *framed([{"t": 4, "ts": 1}], [{"partition": "3"}]),
+            "value: partition is '3', a number from 0 to 2^64-1 is expected",
+        ),
+        (*framed([{"t": 1, "ts": 1}], [{"u": {"a": {"t": 3}}}]), "value.u.a: no member 'v', a value is expected"),
+        (*framed([{"t": 1, "ts": 1}], [{"u": {"a": [1]}}]), "value.u: a is [1], an object is expected"),
         (*framed([{"t": 1, "ts": 1}], [{"p": {"a": {"t": 3, "v": 1}}}]), "a row has p, not u, u and p, or d"),
         (
             *framed([{"t": 1, "ts": 1}], [{"u": {"a": {"t": 3, "v": 1.5}}}]),
@@ -153,7 +157,10 @@ def test_any_json_document_gives_events_or_message_error(key: dict[str, Any], va
             "not an escape of Go at character 0",
         ),
         (*framed([{"t": 1, "ts": 1}], [{"u": {"a": {"t": 15, "v": 5}}}]), "u.a: 5 is no value of a column of type 15"),
-        (*framed([{"t": 1, "ts": 1, "ohk": 1}], [{"u": {"a": {"t": 3, "v": 1}}}]), "ohk is a number, neither true"),
+        (
+            *framed([{"t": 1, "ts": 1, "ohk": 1}], [{"u": {"a": {"t": 3, "v": 1}}}]),
+            "ohk is 1, true or false is expected",
+        ),
     ],
 )
 def test_message_error_says_what_is_wrong_and_where(key: bytes, value: bytes, error: str) -> None:
@@ -303,7 +310,7 @@ def test_unquote_refuses_escapes_that_go_refuses(text: str) -> None:
 
 @pytest.mark.parametrize("tp", [tp for tp in Tp if tp not in (Tp.NULL, Tp.GEOMETRY)])
 def test_null_of_every_type_is_decoded(tp: Tp) -> None:
-    found: dict[str, ColumnValue] = image({"c": {"t": int(tp), "f": 64, "v": None}}, "u", base64_text=False)
+    found: dict[str, ColumnValue] = image(Reader({"c": {"t": int(tp), "f": 64, "v": None}}, "u"), base64_text=False)
     assert found == {"c": ColumnValue(None, int(tp), int(ColumnFlag.NULLABLE))}
 
 
@@ -311,4 +318,4 @@ def test_null_of_every_type_is_decoded(tp: Tp) -> None:
 @pytest.mark.parametrize("value", [True, [], {}])
 def test_boolean_list_or_object_value_is_refused_for_every_type(tp: Tp, value: Value) -> None:
     with pytest.raises(MessageError, match="neither number nor string"):
-        image({"c": {"t": int(tp), "f": 64, "v": value}}, "u", base64_text=False)
+        image(Reader({"c": {"t": int(tp), "f": 64, "v": value}}, "u"), base64_text=False)

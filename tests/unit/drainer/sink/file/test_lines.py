@@ -22,7 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.changes.stream import StreamDecoder
-from drainer.row.scalar import enum_name, set_names
+from drainer.row.column_type import ColumnType
+from drainer.row.text import enum_name, set_names
 from drainer.row.type_class import TypeClass, type_class_of
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.file.format import ByTable, slot_of_table
@@ -165,7 +166,7 @@ def test_invalid_value_is_reported_with_column_and_commit_ts() -> None:
     import pyarrow as pa
 
     with pytest.raises(DecodeError):
-        texts_of(kind_of(Tp.JSON), TypeClass.JSON, pa.array([b"\x99\x00"], pa.binary()))
+        texts_of(ColumnType.of(kind_of(Tp.JSON)), pa.array([b"\x99\x00"], pa.binary()))
     info = table([("id", INT), ("c", kind_of(Tp.DOUBLE, decimal=-1))], handle="id")
     with pytest.raises(DecodeError, match=rf"column db.t.c of rows with commit_ts {BEGIN_TS}"):
         written(info, {1: 1, 2: float("inf")})

@@ -1,9 +1,12 @@
-"""Columns as JSON: escapes and digits."""
+"""Columns as JSON: escapes, binary strings and digits."""
 
 from __future__ import annotations
 
 import json
 import struct
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +16,17 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from drainer.protocol.binary_columns import latin1_text
-from drainer.protocol.json_fragments import escaped, plain_double, short_double, utf8_text
-from drainer.protocol.json_text import json_double, json_string
+from drainer.protocol.json_text import (
+    base64,
+    escaped,
+    json_double,
+    json_string,
+    json_strings,
+    latin1_text,
+    plain_double,
+    short_double,
+    utf8_text,
+)
 from drainer.row.column_type import ColumnType
 
 SINGLE, DOUBLE = ColumnType.of(FieldType(Tp.FLOAT)), ColumnType.of(FieldType(Tp.DOUBLE))
@@ -49,6 +60,33 @@ def test_latin1_text_of_bytes_reads_back_equal(values: list[bytes | None]) -> No
     found = latin1_text(pa.array(values, pa.binary())).to_pylist()
     read = [None if text is None else json.loads(b'"' + text + b'"').encode("iso-8859-1") for text in found]
     assert read == values
+
+
+def latin1(value: bytes) -> bytes:
+    return json_string(value.decode("iso-8859-1"))[1:-1].encode()
+
+
+@pytest.mark.parametrize(("written", "alone"), [(base64, b64encode), (latin1_text, latin1)])
+@given(values=st.lists(st.none() | st.binary(max_size=9), max_size=7))
+@example(values=[])
+@example(values=[None])
+@example(values=[b"", b"", None, b""])
+@example(values=[bytes(range(256)), b'<>&"\\', None, b"\x00", b"a"])
+@example(values=[b"x" * 2000, None, b"", b"yz"])
+def test_binary_column_text_equals_that_of_each_value(
+    written: Callable[[Any], Any], alone: Callable[[bytes], bytes], values: Sequence[bytes | None]
+) -> None:
+    expected = [None if value is None else alone(value) for value in values]
+    assert written(pa.array(values, pa.binary())).to_pylist() == expected
+    column = pa.array([b"before", *values, b"behind"], pa.binary()).slice(1, len(values))
+    assert written(column).to_pylist() == expected
+    masked = pa.Array.from_buffers(pa.binary(), 2, [pa.py_buffer(b"\x02"), *pa.array([b"ab", b"c"]).buffers()[1:]])
+    assert written(masked).to_pylist() == [None, alone(b"c")]  # NULL, although there are bytes below it
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["\ufdd0"], ["a\ufdd0", 'b"'], ["<", "", "\ufdd0\ufdd0"]])
+def test_json_strings_of_column_equal_those_of_each_value(texts: list[str]) -> None:
+    assert json_strings(texts) == [json_string(text)[1:-1] for text in texts]
 
 
 @given(st.lists(finite | st.none(), min_size=1, max_size=5))
@@ -87,6 +125,7 @@ def _significant(digits: str) -> str:
         (1.401298464324817e-45, b"0." + b"0" * 44 + b"1", b"1e-45"),
         (9.99994610111476e-41, b"0." + b"0" * 39 + b"1", b"1e-40"),
         (0.10000000149011612, b"0.1", b"0.1"),
+        (9.999999974752427e-07, b"0.000001", b"0.000001"),
         (16777216.0, b"16777216", b"16777216"),
     ],
 )

@@ -102,7 +102,7 @@ def image_of(info: TableInfo, row: Row) -> Image:
 
 
 def listed(events: Sequence[RowChanges]) -> list[tuple[int, Event]]:
-    """(commit_ts, event) in order. An update that became a delete and an insert of one partition is both at one place."""
+    """(commit_ts, event) in order. An update that became a delete and an insert of one partition has one place."""
     found = []
     for one in events:
         images = [

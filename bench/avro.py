@@ -31,7 +31,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import merged
 from drainer.protocol.table import Table
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 
 TOPIC = "bench"

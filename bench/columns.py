@@ -26,8 +26,7 @@ from drainer.changes.slots import merge_slot
 from drainer.row.transaction import scan
 from drainer.schema.table_versions import Watched, Written
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from drainer.spark.typed.fields import fields_of
-from drainer.spark.typed.reading import Reading
+from drainer.spark.typed.fields import Reading, fields_of
 from drainer.spark.typed.rows import Changes
 from tests.support.row_case import BEGIN_TS, Step, transaction, view_of
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from drainer.apply.fold_order import ChangesOrder, FoldOrder, PackedView, ReadOrder
-from drainer.batch.shown import shown_keys
-from drainer.batch.work import SegmentWork
+from drainer.batch.work import SegmentWork, shown_keys
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.stream import StreamDecoder

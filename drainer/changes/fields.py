@@ -21,8 +21,7 @@ from binlog.tidb.types import FieldType
 from binlog.tidb.varint import encode_varint
 
 from drainer.changes.vector import Buffer, Ints, Mask, zigzag
-from drainer.row.decoded_value import decoded_type
-from drainer.row.type_class import TypeClass, flag_of, is_signed
+from drainer.row.column_type import TypeClass, decoded_type, flag_of, is_signed
 
 Raw: TypeAlias = "tuple[Any, ...]"
 _U64 = np.uint64

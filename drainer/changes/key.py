@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 from drainer.changes.texts import as_binary, as_string, data_of, fixed_width, numbers_of, text_of
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.row.column_type import ColumnType
+from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.key import FoldKey, Same, trim_fraction
-from drainer.row.type_class import TypeClass
 
 _NUMBERS: Final = frozenset({TypeClass.INT, TypeClass.ENUM, TypeClass.SET, TypeClass.BIT})
 _SIGN = np.uint64(1 << 63)

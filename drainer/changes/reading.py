@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from drainer.changes.fields import Raw, Reader, duration_reader, reader_of
 from drainer.changes.vector import Buffer, Ints, Mask, zigzag
+from drainer.row.column_type import TypeClass
 from drainer.row.layout import HandlePart, Layout, Stored
-from drainer.row.type_class import TypeClass
 
 _ROWID = b"\x08\x01\x08"  # its id, and the flag of a whole number
 _WORD = 8

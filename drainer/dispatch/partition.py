@@ -24,8 +24,7 @@ from binlog.tidb.types import Tp
 from drainer.changes.decode import Columns
 from drainer.protocol.column_text import text_of
 from drainer.protocol.table import Table
-from drainer.row.column_type import ColumnType
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import ColumnType, TypeClass
 
 Hashes = npt.NDArray[np.uint32]
 

@@ -12,7 +12,7 @@ from binlog.runtime.fields import Section
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from drainer.protocol.option_texts import URI_NAMES, protocol_options
+from drainer.protocol.option_rules import URI_NAMES, protocol_options
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.kafka.settings.connection import KafkaConnectionSection
 from drainer.sink.kafka.settings.original_settings import OriginalKafkaSection

@@ -16,9 +16,8 @@ from binlog.tidb.time import timestamp_text, to_zone
 from binlog.tidb.types import Tp
 
 from drainer.changes.texts import text_of as literal_text_of
-from drainer.row.column_type import ColumnType
+from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.text import enum_name, set_names, shown_as
-from drainer.row.type_class import TypeClass
 
 Text = Callable[[Any], str]
 

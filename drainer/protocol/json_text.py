@@ -25,9 +25,8 @@ from binlog.tidb.types import Tp
 from drainer.changes.json_texts import ESCAPED_REGEX, has_escaped, json_texts
 from drainer.changes.texts import as_binary, data_of, text_of
 from drainer.protocol.column_text import texts_of, utf8
-from drainer.row.column_type import ColumnType
+from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.text import double_text, float_text
-from drainer.row.type_class import TypeClass
 
 Fragment = Callable[[Any], Any]
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from drainer.batch.work import Kind
 from drainer.changes.vector import Ints
-from drainer.protocol.encoded_columns import EncodedColumns, take_parts
+from drainer.protocol.encoded_columns import EncodedColumns, compressed, null_column, rows_of, take_parts
 from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Message
+from drainer.protocol.errors import EncodeError, ProtocolConfigError
+from drainer.protocol.json_rows import Parts, Rows, Slot, fragments_of, numbers
+from drainer.protocol.json_text import Fragment, json_string
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.table import Table
 
 # The most messages, and bytes, that iteration converts to Python objects at a time.
 _STEP_MESSAGES: Final = 1000
@@ -92,3 +101,119 @@ def _values(columns: Sequence[Any], order: Sequence[int] | None) -> list[bytes |
         return found
     each = [value for column in columns for value in column.to_pylist()]
     return [each[at] for at in order]
+
+
+# What the protocols with one row for each message share.
+
+
+class OneRowMessages:
+    """The base class of such encoders. Makes a message for each row, and no message for events that most of the
+    protocols do not have."""
+
+    @property
+    def joins_transactions(self) -> bool:
+        return False
+
+    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
+        return frame_rows(rows)
+
+    def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> RowMessages:
+        return RowMessages(parts, chosen)
+
+    def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
+        return []
+
+    def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
+        return []
+
+
+class OneRowTable(ABC):
+    """The base class of such encoders of one table."""
+
+    def __init__(self, table: Table, options: ProtocolOptions) -> None:
+        self._table = table
+        self._compression = options.large_message_handle_compression
+
+    def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        return rows_of(self.encode_columns(changes))
+
+    @abstractmethod
+    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
+        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
+
+    def _handle(self, changes: RowChanges) -> tuple[int, ...]:
+        """Return the columns of the handle key. Raises EncodeError if the table has none."""
+        if not self._table.handle:
+            commit = int(changes.commit_ts[0]) if len(changes) else 0
+            raise EncodeError(
+                f"`{self._table.schema}`.`{self._table.name}` has no handle key, so the {changes.kind.name.lower()} at "
+                f"commit_ts {commit} cannot be sent with handle key columns alone"
+            )
+        return self._table.handle
+
+    def _keyless(self, changes: RowChanges, messages: Any) -> list[EncodedColumns]:
+        """Return messages without keys."""
+        return [EncodedColumns(null_column(len(changes)), compressed(messages, self._compression), changes.commit_ts)]
+
+
+class DocumentTable(OneRowTable):
+    """A compiled table: one JSON document for each kind of change, with all columns or with only the handle key's.
+    Columns of `Rows.build`: the time, the commit_ts, the claim, the new image (for deletes the old one), and what
+    `_behind_image` returns. `values`: the fragment of each column. `mark`: "handle" or "claim" if the message has only
+    the handle key, else ""."""
+
+    TIME: Final = Slot(0)
+    COMMIT: Final = Slot(1)
+    CLAIM: Final = Slot(2)
+    FIRST_VALUE: Final = 3
+
+    def __init__(self, table: Table, options: ProtocolOptions, values: Sequence[Fragment]) -> None:
+        super().__init__(table, options)
+        self._values = values
+        self._names = [json_string(column.name) for column in table.columns]
+        self._documents: dict[tuple[Kind, tuple[int, ...], str], Rows] = {}
+
+    def _encode(
+        self, changes: RowChanges, column_indexes: tuple[int, ...], mark: str = "", claims: Sequence[str] | None = None
+    ) -> list[EncodedColumns]:
+        if not len(changes):
+            return []
+        image = fragments_of(changes, changes.image, self._values, column_indexes)
+        columns = [
+            numbers(changes.commit_ts >> np.uint64(18)),
+            numbers(changes.commit_ts),
+            pa.array([json_string(claim).encode() for claim in claims or ()], pa.binary()),
+            *image,
+            *self._behind_image(changes, column_indexes, image),
+        ]
+        key = changes.kind, column_indexes, mark
+        document = self._documents.get(key)
+        if document is None:
+            document = self._documents[key] = Rows(self._parts(*key))
+        return self._keyless(changes, document.build(columns))
+
+    def _handle_rows(
+        self, changes: RowChanges, column_indexes: tuple[int, ...], claims: Sequence[str] | None
+    ) -> list[EncodedRow]:
+        return rows_of(self._encode(changes, column_indexes, "handle" if claims is None else "claim", claims))
+
+    @abstractmethod
+    def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:
+        """Return the columns behind the image's."""
+
+    @abstractmethod
+    def _parts(self, kind: Kind, column_indexes: tuple[int, ...], mark: str) -> Parts:
+        """Return the parts of a document."""
+
+
+def refuse(options: ProtocolOptions, given: Iterable[str], why: str) -> None:
+    """Raise ProtocolConfigError if one of the options `given`, named as in TiCDC, is set. `why`: the reason in the
+    error's text."""
+    for name in given:
+        if getattr(options, name.replace("-", "_")) not in (False, "none", ""):
+            raise ProtocolConfigError(f"protocol {options.protocol!r} has no {name}: {why}")
+
+
+def physical_ms(commit_ts: int) -> int:
+    """Return the physical part of a TSO: milliseconds since 1970."""
+    return commit_ts >> 18

@@ -13,12 +13,10 @@ from binlog.tidb.table import ROWID
 from binlog.tidb.types import Tp
 
 from drainer.batch.work import Kind, Match, TableShape
-from drainer.row.column_type import ColumnType
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from drainer.row.fast_path import Cells, FastReader
 from drainer.row.key import key_function
 from drainer.row.layout import Layout, Target, layout_of
-from drainer.row.type_class import TypeClass
 from drainer.schema.errors import ColumnGoing, UnknownColumn
 from drainer.schema.view import SchemaView, TableAt
 

@@ -18,9 +18,8 @@ from binlog.tidb.json import cut_json
 from binlog.tidb.types import FieldType
 from binlog.tidb.varint import decode_compact_bytes, decode_uvarint, decode_varint, encode_varint
 
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue, TypeClass, flag_of, is_signed
 from drainer.row.layout import HandlePart, Layout, Stored
-from drainer.row.type_class import TypeClass, flag_of, is_signed
 
 Cells: TypeAlias = "Sequence[DecodedValue]"
 Read: TypeAlias = "Callable[[bytes, int], tuple[DecodedValue, int]]"

@@ -12,9 +12,8 @@ from binlog.errors import DecodeError
 from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 from binlog.tidb.types import UNSPECIFIED, FieldType
 
-from drainer.row.column_type import ColumnType
+from drainer.row.column_type import ColumnType, TypeClass, type_class_of
 from drainer.row.text import shown_as
-from drainer.row.type_class import TypeClass, type_class_of
 
 # Collations that compare bytes but ignore trailing spaces (PAD SPACE), in TiDB and in MySQL and MariaDB.
 PADDED = frozenset({"utf8mb4_bin", "utf8_bin", "utf8mb3_bin", "latin1_bin", "ascii_bin", "gbk_bin"})

@@ -12,10 +12,8 @@ from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType
 from binlog.tidb.unflatten import to_text
 
-from drainer.row.column_type import ColumnType
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import ColumnType, DecodedValue, TypeClass, type_class_of
 from drainer.row.key import FoldKey, choose_key
-from drainer.row.type_class import TypeClass, type_class_of
 from drainer.schema.view import TableAt
 
 

@@ -18,8 +18,7 @@ from binlog.tidb.json import decode_text as json_text
 from binlog.tidb.time import date_text, datetime_text, duration_text
 from binlog.tidb.types import FieldType, Tp
 
-from drainer.row.column_type import ColumnType
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import ColumnType, TypeClass
 
 _float32 = struct.Struct("<f")
 FLOAT_MAX = 3.4028234663852886e38

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
@@ -250,3 +251,43 @@ class SchemaProvider:
                 "new DDL jobs read from the schema history", jobs=found, schema_version=self._history.greatest_version
             )
         return found
+
+
+# Gives the pipeline's thread access to the SchemaProvider, which reads its sources on the event loop.
+
+T = TypeVar("T")
+
+
+class LoopSchemaProvider:
+    """Implements drainer.apply.in_driver.BlockingSchemaProvider. Every call blocks until the event loop has finished
+    it."""
+
+    def __init__(self, provider: SchemaProvider, loop: asyncio.AbstractEventLoop) -> None:
+        self._provider = provider
+        self._loop = loop
+
+    @property
+    def schema(self) -> Schema:
+        return self._provider.schema
+
+    @property
+    def complete(self) -> bool:
+        return self._provider.complete
+
+    def prepare(self, batch: Batch) -> None:
+        known = self._provider.schema
+        unknown = any(known.job(job_id) is None for job_id in batch.ddl_texts)
+        if unknown or batch.greatest_version > known.settled_version:
+            self._wait(self._provider.prepare(batch))
+
+    def missing(self, error: JobUnknown) -> bool:
+        return self._wait(self._provider.missing(error))
+
+    def resolve_column(self, error: UnknownColumn) -> bool:
+        return self._wait(self._provider.resolve_column(error))
+
+    def verify(self, error: TableUnverified) -> bool:
+        return self._wait(self._provider.verify(error))
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

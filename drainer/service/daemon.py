@@ -47,14 +47,12 @@ from drainer.pumps.health import Membership
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource
-from drainer.schema.provider import SchemaProvider
+from drainer.schema.provider import LoopSchemaProvider, SchemaProvider
 from drainer.service.first_start import first_start, log_start_position
 from drainer.service.registration import DrainerNode
 from drainer.service.scheduler import Scheduler
-from drainer.service.schema_provider import LoopSchemaProvider
 from drainer.service.spark_runner import SparkRun
-from drainer.service.starting_page import PageSwitch, StartingPages
-from drainer.service.status import Status
+from drainer.service.status import PageSwitch, StartingPages, Status
 from drainer.sink.base import AnySink, ChecksTables, Identity, Position, advance_s
 from drainer.spark.startup.archive_maker import make_where_missing
 from drainer.spark.startup.session_opening import Opening

@@ -51,7 +51,7 @@ def charts(history: History, now_s: float) -> Sequence[Chart]:
 
 
 def starting_page(document: Mapping[str, Any]) -> str:
-    """Return the page of a starting drainer. `document`: that of drainer.service.starting_page.StartingPages."""
+    """Return the page of a starting drainer. `document`: that of drainer.service.status.StartingPages."""
     title = f"drainer {document['NodeID']}"
     return render(title, f"into {document['Destination']} · {document['Phase']}", facts=(), alarms=_failing(document))
 

@@ -17,8 +17,7 @@ from drainer.row.decode import in_order
 from drainer.row.transaction import scan
 from drainer.schema.history.base import JobHistory
 from drainer.schema.table_versions import Name, Watched, watch
-from drainer.spark.typed.fields import fields_of
-from drainer.spark.typed.reading import Reading, SchemaChanged, ValueUnfit
+from drainer.spark.typed.fields import Reading, SchemaChanged, ValueUnfit, fields_of
 from drainer.spark.typed.rows import Changes
 from tests.golden.compare import split_name
 from tests.support.capture import GOLDEN, CaptureSet

@@ -17,10 +17,10 @@ from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import Router
 from drainer.protocol.avro.decoder import make_decoder as make_avro_decoder
 from drainer.protocol.avro.encoder import AvroEncoder
-from drainer.protocol.avro.names import avro_name
+from drainer.protocol.avro.schema import avro_name
 from drainer.protocol.encoder import Encoder, Message
 from drainer.protocol.event import Image, RowEvent
-from drainer.protocol.option_texts import protocol_options
+from drainer.protocol.option_rules import protocol_options
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import RequiredSchema, SchemaId, SchemaIds, merged

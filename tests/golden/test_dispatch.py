@@ -30,7 +30,7 @@ from drainer.kafka_reading.records import KafkaPartition, Record
 from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.encoder import DdlScope, EncodedRow, Encoder, Message
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, ResolvedEvent, RowEvent
-from drainer.protocol.option_texts import protocol_options
+from drainer.protocol.option_rules import protocol_options
 from drainer.protocol.registry import make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table

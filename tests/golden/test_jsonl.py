@@ -20,8 +20,8 @@ from binlog.tidb.table import TableInfo
 from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import read_batch
 from drainer.changes.stream import StreamDecoder
+from drainer.row.column_type import TypeClass, type_class_of
 from drainer.row.text import set_names, small_int
-from drainer.row.type_class import TypeClass, type_class_of
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history.sources import FileSource
 from drainer.schema.job_policy import Policy

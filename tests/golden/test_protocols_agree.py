@@ -21,9 +21,7 @@ from drainer.dispatch.row_events import RowEvents
 from drainer.protocol.avro.encoder import VECTOR_ROWS_MIN
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
-from drainer.row.column_type import ColumnType
-from drainer.row.decoded_value import DecodedValue
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from tests.golden.test_dispatch import steps_of
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.examples import FEW

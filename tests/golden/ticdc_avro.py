@@ -21,13 +21,20 @@ import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
-from drainer.protocol.avro.checksum import row_checksum
-from drainer.protocol.avro.decoder import Record, make_decoder
+from drainer.protocol.avro.decoder import Record, make_decoder, row_checksum
 from drainer.protocol.avro.encoder import AvroEncoder, AvroTableEncoder, Few, Many, make_encoder
 from drainer.protocol.avro.envelope import header_of, read_header
-from drainer.protocol.avro.names import avro_name, key_subject, record_namespace, value_subject
 from drainer.protocol.avro.reader import reader_of
-from drainer.protocol.avro.schema import CHECKSUM, CHECKSUM_VERSION, CORRUPTED, table_schemas
+from drainer.protocol.avro.schema import (
+    CHECKSUM,
+    CHECKSUM_VERSION,
+    CORRUPTED,
+    avro_name,
+    key_subject,
+    record_namespace,
+    table_schemas,
+    value_subject,
+)
 from drainer.protocol.avro.types import allowed_names, allowed_text
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import MessageError

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from drainer.protocol.errors import ProtocolConfigError
-from drainer.protocol.option_texts import URI_NAMES, protocol_options
+from drainer.protocol.option_rules import URI_NAMES, protocol_options
 from tests.golden.vector_files import Vector, only
 
 _REGISTRY: Final = {"schema-registry": "http://127.0.0.1:8081"}

@@ -16,7 +16,7 @@ from drainer.dispatch.errors import DispatchConfigError, DispatchError
 from drainer.dispatch.partition import hash_text, row_hashes
 from drainer.dispatch.rules import DispatchRule, Router, TopicExpression
 from drainer.protocol.encoder import DdlScope
-from drainer.protocol.option_texts import protocol_options
+from drainer.protocol.option_rules import protocol_options
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.protocol.table import Table
 from drainer.row.column_type import ColumnType

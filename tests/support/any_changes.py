@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 
 UTF8 = {"charset": "utf8mb4", "collate": "utf8mb4_bin"}

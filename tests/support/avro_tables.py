@@ -19,9 +19,7 @@ from drainer.protocol.event import Value
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Column, ColumnFlag, Table
-from drainer.row.column_type import ColumnType
-from drainer.row.decoded_value import DecodedValue
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from tests.support.row_changes import make_changes
 
 _SIMPLE = {

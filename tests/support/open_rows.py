@@ -16,8 +16,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.event import Value
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Column, ColumnFlag, Table
-from drainer.row.column_type import ColumnType
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import ColumnType, DecodedValue
 from tests.support.row_changes import make_changes
 
 MEMBERS = {"name", "type", "flag", "value", "value_hex", "value_bytes_hex"}

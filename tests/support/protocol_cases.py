@@ -12,7 +12,7 @@ from binlog.tidb.types import Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import AvroDecoder
-from drainer.protocol.avro.names import avro_name
+from drainer.protocol.avro.schema import avro_name
 from drainer.protocol.encoder import Decoder, Encoder, RegisteringEncoder
 from drainer.protocol.event import Change, ColumnValue, Event, Image, RowEvent, Value
 from drainer.protocol.options import ProtocolOptions
@@ -22,9 +22,8 @@ from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import KnownSchemas, SchemaId, merged
 from drainer.protocol.table import Column, Table
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue, TypeClass
 from drainer.row.text import enum_name, set_names
-from drainer.row.type_class import TypeClass
 from tests.support.typed_columns import read_value
 
 ZONE: Final = "America/New_York"

@@ -11,7 +11,7 @@ from drainer.protocol.event import Change, Event, Image, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
 from drainer.protocol.row_changes import RowChanges
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes
 from tests.support.typed_columns import typed_table
 

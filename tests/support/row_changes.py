@@ -14,8 +14,7 @@ from drainer.changes.decode import Changes, view_of_table
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table, table_of
 from drainer.row.codec import Codec
-from drainer.row.column_type import ColumnType
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import ColumnType, DecodedValue
 from drainer.schema.view import TableAt
 
 
@@ -63,7 +62,7 @@ def make_changes(
     new: Sequence[Sequence[DecodedValue]] | None = None,
     commit_ts: int | Sequence[int] = 415508856908021766,
 ) -> RowChanges:
-    """`old` and `new`: rows of decoded values (drainer/row/decoded_value.py), parallel to the table's columns."""
+    """`old` and `new`: rows of decoded values (drainer/row/column_type.py), parallel to the table's columns."""
     rows = new if new is not None else old
     assert rows is not None
     stamps = [commit_ts] * len(rows) if isinstance(commit_ts, int) else list(commit_ts)

@@ -20,7 +20,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
 from drainer.protocol.table import Table
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import ready
 

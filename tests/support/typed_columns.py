@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 from drainer.protocol.event import Value
 from drainer.protocol.table import Column, Table
-from drainer.row.column_type import ColumnType
-from drainer.row.decoded_value import DecodedValue
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import ColumnType, DecodedValue, TypeClass
 from tests.support.row_changes import make_table
 from tests.unit.tidb.strategies import binary_json, finite
 

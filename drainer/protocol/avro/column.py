@@ -15,8 +15,7 @@ from drainer.changes.vector import Mask
 from drainer.protocol.avro.blocks import Block, Piece, big_endian, fixed, in_union, lengths, varints
 from drainer.protocol.avro.schema import Field
 from drainer.protocol.column_text import texts_of
-from drainer.row.column_type import ColumnType
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import ColumnType, TypeClass
 
 _INT_MAX: Final = 0x7FFF_FFFF
 _ROUND: Final = 1 << 31

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
+from math import isfinite
 from typing import Any, Final
+from zlib import crc32
 
 from binlog.runtime.log import get_logger
 from binlog.tidb.time import datetime_text, from_zone, parse_datetime
 
-from drainer.protocol.avro import checksum
 from drainer.protocol.avro.encoder import DDL_LEAD, RESOLVED_LEAD
 from drainer.protocol.avro.envelope import read_header
 from drainer.protocol.avro.reader import Document, branches, parse_schema, reader_of
@@ -29,6 +31,38 @@ from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, 
 from drainer.protocol.json_read import parse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import KnownSchemas, SchemaId, Schemas
+
+# TiDB's checksum of a row: CRC-32 over its columns in the order of their ids.
+
+
+def row_checksum(parts: list[bytes]) -> int:
+    """Return the CRC-32 of a row. `parts`: the bytes of each column's value, ordered by column id."""
+    return crc32(b"".join(parts))
+
+
+def number_part(number: int) -> bytes:
+    """Return the bytes of an integer, ENUM, SET, BIT or YEAR. A negative number is its 64-bit two's complement."""
+    return (number & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little")
+
+
+def real_part(number: float) -> bytes:
+    """Return the bytes of a FLOAT or DOUBLE."""
+    return struct.pack("<d", number if isfinite(number) else 0.0)
+
+
+def bytes_part(data: bytes) -> bytes:
+    """Return the bytes of a text, binary string, decimal, JSON, date or time. A TIMESTAMP's text is in UTC."""
+    return len(data).to_bytes(4, "little") + data
+
+
+def vector_part(text: str) -> bytes:
+    """Return the bytes of a vector of 32-bit floats, from `[1,2,3]`. Raises ValueError for any other text."""
+    if not (text.startswith("[") and text.endswith("]")):
+        raise ValueError(f"{text!r} is not a vector")
+    inner = text[1:-1].strip()
+    numbers = [float(one) for one in inner.split(",")] if inner else []
+    return struct.pack(f"<I{len(numbers)}f", len(numbers), *numbers)
+
 
 # Converts records of one schema to images of rows: names, TiDB's types, values, and the row's checksum. Pure.
 _NOT_COLUMNS: Final = frozenset({OP, COMMIT_TS, PHYSICAL_TIME, CHECKSUM, CORRUPTED, CHECKSUM_VERSION, BEFORE})
@@ -51,20 +85,20 @@ class RecordField:
         if value is None:
             return b""
         if isinstance(value, float) or self.type_name in _REAL:
-            return checksum.real_part(float(value))
+            return real_part(float(value))
         if isinstance(value, int):
-            return checksum.number_part(value)
+            return number_part(value)
         if isinstance(value, bytes):
-            return checksum.bytes_part(value)
+            return bytes_part(value)
         if self.type_name == "ENUM":
-            return checksum.number_part(self.allowed.index(value) + 1 if value else 0)
+            return number_part(self.allowed.index(value) + 1 if value else 0)
         if self.type_name == "SET":
-            return checksum.number_part(sum(1 << self.allowed.index(one) for one in value.split(",")) if value else 0)
+            return number_part(sum(1 << self.allowed.index(one) for one in value.split(",")) if value else 0)
         if self.type_name == "TiDBVECTORFloat32":
-            return checksum.vector_part(value)
+            return vector_part(value)
         if self.type_name == "TIMESTAMP":
             value = _in_utc(value, zone)
-        return checksum.bytes_part(value.encode())
+        return bytes_part(value.encode())
 
 
 class Record:
@@ -99,7 +133,7 @@ class Record:
             parts = [field.checksum_part(image[field.name].value, zone) for field in self.fields]
         except ValueError as error:
             raise MessageError(f"Avro: the row's checksum cannot be computed: {error}") from None
-        actual = checksum.row_checksum(parts)
+        actual = row_checksum(parts)
         if said != str(actual):
             raise MessageError(f"Avro: the row of `{self.schema}`.`{self.table}` has checksum {actual}, not {said}")
 

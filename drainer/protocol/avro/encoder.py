@@ -24,24 +24,21 @@ from drainer.changes.decode import Columns
 from drainer.changes.vector import Words
 from drainer.protocol.avro import blocks
 from drainer.protocol.avro.column import pieces_of
-from drainer.protocol.avro.defaults import twos_complement
 from drainer.protocol.avro.envelope import header_of
-from drainer.protocol.avro.names import key_subject, value_subject
-from drainer.protocol.avro.schema import Field, TableSchemas, compact_json, table_schemas
+from drainer.protocol.avro.schema import Field, TableSchemas, compact_json, key_subject, table_schemas, value_subject
+from drainer.protocol.avro.types import twos_complement
 from drainer.protocol.column_text import text_of
-from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.encoded_columns import EncodedColumns, null_column, rows_of
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
+from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
-from drainer.protocol.one_row import OneRowMessages
 from drainer.protocol.option_rules import check_checksums, check_choices
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.row_messages import OneRowMessages
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.table import Table
-from drainer.row.column_type import ColumnType
+from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.text import bit_number
-from drainer.row.type_class import TypeClass
 
 # Encodes one value as Avro, for calls with a few rows, where arrays cost more than they save. Pure.
 #

@@ -13,21 +13,19 @@ from binlog.tidb.types import FieldType, Tp
 
 from drainer.batch.work import Kind
 from drainer.changes.texts import as_string
-from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
 from drainer.protocol.ddl_kind import canal_kind
 from drainer.protocol.encoded_columns import EncodedColumns
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
+from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message, TableEncoder
 from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.json_rows import Parts, Slot, joined, old_fragments, or_null
 from drainer.protocol.json_text import Fragment, json_string, latin1_text, plain_double, text, utf8_text
 from drainer.protocol.mysql_type import basic_type, full_type
-from drainer.protocol.one_row import DocumentTable, OneRowMessages, physical_ms
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.row_messages import DocumentTable, OneRowMessages, physical_ms
 from drainer.protocol.table import ColumnFlag, Table
-from drainer.row.column_type import ColumnType
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import ColumnType, TypeClass
 
 
 # Values of Canal-JSON: each is a string or null.

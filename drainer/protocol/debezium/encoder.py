@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 
 from drainer.batch.work import Kind
-from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
 from drainer.protocol.debezium import ddl as ddl_documents
 from drainer.protocol.debezium.schema import Document, envelope_schema, key_schema, watermark_schemas
 from drainer.protocol.debezium.values import value_of
 from drainer.protocol.encoded_columns import EncodedColumns, compressed
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
+from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message, TableEncoder
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joined, numbers, old_fragments
 from drainer.protocol.json_text import json_document, json_string
-from drainer.protocol.one_row import OneRowMessages, OneRowTable, physical_ms, refuse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.row_messages import OneRowMessages, OneRowTable, physical_ms, refuse
 from drainer.protocol.table import Table
 
 # The source block of Debezium's messages: the text in front of and after its two numbers.

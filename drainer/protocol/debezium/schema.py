@@ -14,8 +14,7 @@ from binlog.tidb.types import FieldType, Tp
 from drainer.protocol.debezium.values import EPOCH, is_precise, value_of
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Column, Table
-from drainer.row.column_type import ColumnType
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import ColumnType, TypeClass
 
 # Defaults of columns in a Connect schema.
 NO_DEFAULT: Final = object()

@@ -19,9 +19,8 @@ from drainer.changes.vector import Ints, Mask, Words
 from drainer.protocol.column_text import text_of
 from drainer.protocol.json_text import Fragment, base64, distinct, each, json_string, short_double, text, utf8_text
 from drainer.protocol.options import ProtocolOptions
-from drainer.row.column_type import ColumnType
+from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.text import bit_number
-from drainer.row.type_class import TypeClass
 
 EPOCH: Final = b"1970-01-01T00:00:00Z"
 _DAY_US: Final = 86_400_000_000

@@ -20,9 +20,8 @@ from drainer.changes.vector import Words
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.protobuf_bytes import VARINTS, field, signed
-from drainer.row.column_type import ColumnType
+from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.text import bit_number, enum_index, set_bits
-from drainer.row.type_class import TypeClass
 
 # Encodes complete columns as datums in value form, as in TiDB-Binlog's files (`D-TR-09`). Pure.
 NULL: Final = b"\x00"

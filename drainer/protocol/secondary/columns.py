@@ -16,9 +16,8 @@ from binlog.tidb.types import FieldType, Tp
 
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.protobuf_bytes import VARINTS, uvarints
-from drainer.row.column_type import ColumnType
+from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.text import bit_number, enum_index, set_bits
-from drainer.row.type_class import TypeClass
 
 # Column: is_null=1, int64_value=2, uint64_value=3, double_value=4, bytes_value=5, string_value=6
 NULL: Final = b"\x08\x01"

@@ -25,9 +25,8 @@ from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
 from drainer.changes.vector import Ints
 from drainer.protocol.avro.blocks import joined
-from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.encoded_columns import EncodedColumns, null_column
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
+from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.protobuf_bytes import VARINTS, field, signed, uvarints

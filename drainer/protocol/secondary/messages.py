@@ -18,8 +18,7 @@ from drainer.changes.vector import Ints, Words
 from drainer.protocol.avro.blocks import Piece, byte_lengths, constant, fixed, joined, uvarints
 from drainer.protocol.avro.blocks import beside as blocks_beside
 from drainer.protocol.secondary.columns import BYTES, INT64, NULL, STRING, UINT64, cells
-from drainer.row.column_type import ColumnType
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import ColumnType, TypeClass
 
 _COLUMNS: Final = b"\x0a"
 _TABLES: Final = b"\x0a"

@@ -24,7 +24,7 @@ from drainer.protocol.event import (
 from drainer.protocol.json_read import UINT64_MAX, Reader, double, parse, whole_number
 from drainer.protocol.json_text import single_digits
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.simple.avro_documents import read_document
+from drainer.protocol.simple.avro_schema import read_document
 
 VERSION: Final = 1
 # The most versions of tables that are kept. Then the oldest is dropped.

@@ -19,23 +19,19 @@ from drainer.batch.work import Kind
 from drainer.changes.texts import numbers_of
 from drainer.protocol.avro.blocks import Block, Piece, beside, constant, fixed, joined, lengths, varints
 from drainer.protocol.column_text import texts_of
-from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
 from drainer.protocol.ddl_kind import canal_kind
 from drainer.protocol.encoded_columns import EncodedColumns, rows_of
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
+from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message, TableEncoder
 from drainer.protocol.json_rows import fragments_of
 from drainer.protocol.json_text import json_document
-from drainer.protocol.one_row import OneRowMessages, OneRowTable, physical_ms, refuse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.simple.avro_documents import write_document
-from drainer.protocol.simple.avro_schema import CHANGES, KINDS, VALUES, document, named
-from drainer.protocol.simple.schema import schema_version, table_schema
-from drainer.protocol.simple.table_encoder import SimpleTable
+from drainer.protocol.row_messages import OneRowMessages, OneRowTable, physical_ms, refuse
+from drainer.protocol.simple.avro_schema import CHANGES, KINDS, VALUES, document, named, write_document
+from drainer.protocol.simple.table_encoder import SimpleTable, schema_version, table_schema
 from drainer.protocol.table import Table
-from drainer.row.column_type import ColumnType
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import ColumnType, TypeClass
 
 # Encodes rows of one version of a table as Simple's Avro, a column at a time.
 # One column: its branch in the union of values, and its bytes.

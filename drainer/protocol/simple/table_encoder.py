@@ -1,26 +1,89 @@
-"""Encodes rows of one version of a table as Simple's JSON. Columns are ordered by name, as Go orders the keys of
-maps."""
+"""The schema of a table in Simple's messages, and rows of one version of a table as Simple's JSON. Columns are ordered
+by name, as Go orders the keys of maps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import tzinfo
-from typing import Any
+from typing import Any, Final
 
-from binlog.tidb.types import Tp
+from binlog.tidb.column import ColumnInfo
+from binlog.tidb.table import IndexInfo, TableInfo
+from binlog.tidb.types import FLOATS, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.encoded_columns import EncodedColumns
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.json_rows import Parts, Slot, joined, old_fragments
 from drainer.protocol.json_text import Fragment, base64, json_string, plain_double, text, utf8_text
-from drainer.protocol.one_row import DocumentTable
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.simple.schema import schema_version
+from drainer.protocol.row_messages import DocumentTable
 from drainer.protocol.table import Table
-from drainer.row.column_type import ColumnType
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import ColumnType, TypeClass
+
+# The schema of a table in Simple's messages.
+
+Document = dict[str, object]
+
+# TiCDC's name for a primary key that is the handle and so has no index.
+_HANDLE: Final = "primary"
+
+
+def schema_version(table: Table) -> int:
+    """Return the version by which rows refer to the schema: the timestamp of the table's last change, or its schema
+    version if TiDB gave no timestamp."""
+    return table.info.update_timestamp or table.version
+
+
+def table_schema(table: Table) -> Document:
+    info = table.info
+    indexes = [_index(info, index) for index in info.indexes if index.is_public]
+    primary = info.primary_index()
+    if info.pk_is_handle and primary is not None:
+        indexes.append(_index(info, primary) | {"name": _HANDLE})
+    return {
+        "schema": table.schema,
+        "table": table.name,
+        "tableID": table.id,
+        "version": schema_version(table),
+        "columns": [_column(column) for column in sorted(info.public_columns, key=lambda column: column.id)],
+        "indexes": indexes,
+    }
+
+
+def _column(column: ColumnInfo) -> Document:
+    kind = column.type
+    described: Document = {
+        "mysqlType": kind.mysql_name,
+        "charset": kind.charset,
+        "collate": kind.collate,
+        "length": kind.flen,
+        "decimal": 0 if kind.tp in FLOATS else kind.decimal,
+        "elements": list(kind.elems),
+        "unsigned": kind.is_unsigned,
+        "zerofill": bool(kind.flag & Flag.ZEROFILL),
+    }
+    absent = ("length", "decimal", "elements", "unsigned", "zerofill")
+    return {
+        "name": column.name,
+        "dataType": {name: value for name, value in described.items() if name not in absent or value},
+        "nullable": not kind.is_not_null,
+        "default": int.from_bytes(column.default_bit, "big")
+        if kind.tp is Tp.BIT and column.default_bit is not None
+        else column.default,
+    }
+
+
+def _index(info: TableInfo, index: IndexInfo) -> Document:
+    return {
+        "name": index.name,
+        "unique": index.unique,
+        "primary": index.primary,
+        "nullable": not all(column.is_not_null for column in info.index_columns(index)),
+        "columns": [part.name for part in index.columns],
+    }
 
 
 class SimpleTable(DocumentTable):

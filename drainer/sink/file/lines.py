@@ -16,9 +16,8 @@ from drainer.changes.decode import Changes, Columns
 from drainer.changes.json_texts import json_texts
 from drainer.changes.stream import in_order
 from drainer.changes.texts import text_of
-from drainer.row.column_type import ColumnType
+from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.text import enum_name, set_names
-from drainer.row.type_class import TypeClass
 from drainer.schema.steps import Ddl
 from drainer.sink.file.format import ByTable, table_of
 
@@ -92,7 +91,7 @@ def _images(changes: Changes, columns: Columns | None) -> list[str]:
 
 
 def texts_of(column_type: ColumnType, column: Any) -> list[str]:
-    """Return one column's decoded values (drainer/row/decoded_value.py) as JSON texts."""
+    """Return one column's decoded values (drainer/row/column_type.py) as JSON texts."""
     type_class = column_type.type_class
     if type_class in _SHOWN:
         shape = "{}" if type_class is TypeClass.FLOAT else '"{}"'

@@ -31,9 +31,8 @@ from drainer.protocol.column_text import texts_of
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.pb_file.reader import records
 from drainer.protocol.pb_file.records import parse_name
-from drainer.row.column_type import ColumnType
+from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.text import bit_number
-from drainer.row.type_class import TypeClass
 from drainer.schema.steps import Ddl
 from drainer.sink.file.format import Put, RecordFiles, RecordWriter, put_record, table_of
 

@@ -12,7 +12,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 
 from binlog.tidb.types import FieldType
 
-from drainer.row.type_class import TypeClass, type_class_of
+from drainer.row.column_type import TypeClass, type_class_of
 
 Value = int | float | str | bytes | None
 Convert = Callable[[Value], Value]

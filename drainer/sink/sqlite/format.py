@@ -15,10 +15,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from drainer.batch.work import Key, Row
-from drainer.row.column_type import ColumnType
+from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.fast_path import Cells
 from drainer.row.text import bit_number, enum_name, is_utf8, set_names, shown_as, small_int
-from drainer.row.type_class import TypeClass
 
 _MARSHAL_VERSION: Final = 2
 

@@ -1,4 +1,4 @@
-"""Convert columns of decoded values (drainer.row.decoded_value) to columns of Spark's types: `types.converter` for
+"""Convert columns of decoded values (drainer.row.column_type) to columns of Spark's types: `types.converter` for
 complete columns. Pure.
 """
 
@@ -16,7 +16,7 @@ from binlog.tidb.json import BinaryJSON
 from binlog.tidb.types import FieldType, Tp
 from pyspark.sql.pandas.types import to_arrow_type
 
-from drainer.row.type_class import TypeClass, type_class_of
+from drainer.row.column_type import TypeClass, type_class_of
 from drainer.spark.typed.types import Convert, converter, spark_type
 
 ConvertColumn = Callable[[Any], Any]  # from and to a pyarrow Array; NULL stays NULL

@@ -32,8 +32,7 @@ from drainer.schema.table_versions import Name, Watched, watch
 from drainer.spark.source.executor import UNSEALED
 from drainer.spark.source.options import SourceOptions, one_line_errors
 from drainer.spark.source.stream import Pumps, StreamReader
-from drainer.spark.typed.fields import Fields, change_schema, chosen, fields_of
-from drainer.spark.typed.reading import Reading
+from drainer.spark.typed.fields import Fields, Reading, change_schema, chosen, fields_of
 from drainer.spark.typed.rows import Changes
 
 # DDL history of a change stream: read at the start of the query and again when rows may need newer jobs.

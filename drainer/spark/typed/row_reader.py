@@ -18,7 +18,7 @@ from binlog.tidb.unflatten import to_text
 from drainer.batch.work import Kind
 from drainer.row.layout import replicated
 from drainer.schema.table_versions import Name, Watched
-from drainer.spark.typed.reading import Reading, SchemaChanged, ValueUnfit
+from drainer.spark.typed.fields import Reading, SchemaChanged, ValueUnfit
 from drainer.spark.typed.types import Convert, converter, spark_type, text_of
 
 Image = tuple[object, ...]  # a value for each field of the query, in the form that pyarrow.array accepts

@@ -21,8 +21,7 @@ from drainer.row.layout import Layout, layout_of
 from drainer.row.transaction import Scanned, rows, start_ts_of
 from drainer.schema.view import TableAt
 from drainer.spark.typed.columns import ConvertColumn, arrow_type, column_converter
-from drainer.spark.typed.fields import ADDED, AFTER, BEFORE, change_schema
-from drainer.spark.typed.reading import Reading, SchemaChanged
+from drainer.spark.typed.fields import ADDED, AFTER, BEFORE, Reading, SchemaChanged, change_schema
 from drainer.spark.typed.row_reader import Added, FieldSource, Image, RowReader
 
 # Record batches of the typed change stream from the rows of many transactions, decoded column by column.

@@ -13,7 +13,7 @@ from binlog.runtime.config import load
 
 from drainer.config import PROGRAM, Config
 from drainer.service.daemon import _serving
-from drainer.service.starting_page import PageSwitch, StartingPages
+from drainer.service.status import PageSwitch, StartingPages
 from tests.support.servers import free_port
 
 

@@ -14,7 +14,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from drainer.batch.work import Kind
 from drainer.protocol.avro.schema import table_schemas
 from drainer.protocol.options import ProtocolOptions
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue
 from tests.support.jvm import PYSPARK_JARS, running_jvm
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import CASES, ready

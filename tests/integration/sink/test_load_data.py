@@ -17,8 +17,8 @@ from drainer.batch.work import Folded, Kind, Match, NetRow, TableShape
 from drainer.changes.net_rows import NetColumns
 from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
+from drainer.row.column_type import TypeClass
 from drainer.row.text import double_text, float_text
-from drainer.row.type_class import TypeClass
 from drainer.sink.base import Intent
 from drainer.sink.errors import RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql.config import ServerConfig, StatementLimits

@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 
 from drainer.batch.work import Key, Row
 from drainer.changes.texts import as_string, data_of, text_of
-from drainer.row.column_type import ColumnType
+from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.fast_path import Cells
 from drainer.row.text import NUMBERS, is_utf8, shown_as
-from drainer.row.type_class import TypeClass
 
 # Values as SQL, in a session without NO_BACKSLASH_ESCAPES. Pure.
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from drainer.batch.work import TableShape
 from drainer.changes.net_rows import Tuples
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import TypeClass
 from drainer.sink.mysql.rows.statements import qualified, quote
 
 # A column of a table as the destination's information_schema describes it.

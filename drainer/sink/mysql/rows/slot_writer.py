@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from drainer.batch.shown import shown_row
-from drainer.batch.work import Folded, SegmentWork
+from drainer.batch.work import Folded, SegmentWork, shown_row
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DataError
 from drainer.sink.missing_rows import MissingRows

@@ -12,8 +12,7 @@ import pytest
 
 import drainer.pipeline as pipeline_module
 from drainer.apply.batch_planner import Mode, PlannedBatch
-from drainer.apply.freed_memory import return_freed_memory
-from drainer.pipeline import Pipeline
+from drainer.pipeline import Pipeline, return_freed_memory
 from drainer.schema.history.base import JobHistory
 from drainer.schema.state import Schema
 from tests.support.local_batch import LocalBatch

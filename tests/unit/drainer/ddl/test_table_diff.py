@@ -15,15 +15,18 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.ddl.partition_diff import (
+from drainer.ddl.table_diff import (
     AddPartitions,
     DropPartitions,
     ReorganizePartitions,
     Repartition,
+    TableDiff,
     TruncatePartitions,
+    all_indexes,
     partition_diff,
+    shown_columns,
+    table_diff,
 )
-from drainer.ddl.table_diff import TableDiff, all_indexes, shown_columns, table_diff
 from tests.support.ddl_case import INT, TEXT, column, key, table
 
 NAMES = tuple("abcdef")

@@ -11,7 +11,7 @@ from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.stream import StreamDecoder
 from drainer.protocol.row_changes import RowChanges
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, not_null, table, transaction, view_of
 
 SHAPES = ("handle", "clustered", "nonclustered", "two columns", "unique", "none")

@@ -25,7 +25,7 @@ from drainer.dispatch.partition import row_hashes
 from drainer.dispatch.row_events import DELETES, INSERTS, UPDATES, RowEvents, class_of
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.dispatch.table_check import check_ddl, check_view
-from drainer.protocol.open.row_place import partition_ids, row_ids
+from drainer.protocol.open.encoder import partition_ids, row_ids
 from drainer.protocol.table import ColumnFlag, Table, table_of
 from drainer.row.column_type import ColumnType
 from drainer.row.layout import published

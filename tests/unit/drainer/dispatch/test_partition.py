@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.dispatch.partition import hash_text, row_hashes
-from drainer.row.column_type import ColumnType
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import ColumnType, DecodedValue
 from tests.support.dispatch_hash import hash_of
 from tests.support.row_changes import make_changes, make_table
 

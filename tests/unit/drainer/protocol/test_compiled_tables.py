@@ -7,8 +7,8 @@ import pickle
 import pytest
 from binlog.tidb.types import FieldType, Tp
 
-from drainer.protocol import compiled_tables
-from drainer.protocol.compiled_tables import CompiledTables
+from drainer.protocol import encoder as compiled_tables
+from drainer.protocol.encoder import CompiledTables
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
 from tests.support.row_changes import make_table

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from drainer.protocol.errors import ProtocolConfigError
-from drainer.protocol.option_texts import URI_NAMES, protocol_options
+from drainer.protocol.option_rules import URI_NAMES, protocol_options
 from drainer.protocol.options import ProtocolOptions
 
 LARGE = "kafka-config.large-message-handle."

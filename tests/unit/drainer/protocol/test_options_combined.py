@@ -17,7 +17,7 @@ from drainer.protocol.event import RowEvent
 from drainer.protocol.large import LargeMessages, claimed_row
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue
 from tests.support.protocol_cases import values
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type

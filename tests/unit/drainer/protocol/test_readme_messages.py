@@ -16,7 +16,7 @@ from google.protobuf.json_format import MessageToDict
 
 from drainer.batch.work import Kind
 from drainer.protocol.encoder import Encoder, Message, RegisteringEncoder, table_encoder
-from drainer.protocol.option_texts import protocol_options
+from drainer.protocol.option_rules import protocol_options
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.protocol.schema_ids import merged
 from drainer.sink.kafka.settings.section import KafkaSection

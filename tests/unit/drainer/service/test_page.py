@@ -8,7 +8,7 @@ import pytest
 
 from drainer.failures import Failures
 from drainer.service.page import page, starting_page
-from drainer.service.starting_page import StartingPages
+from drainer.service.status import StartingPages
 
 DOCUMENT: dict[str, Any] = {
     "PumpPos": {"p1": 5}, "Synced": False, "LastTS": 5, "TsMap": "",
@@ -87,7 +87,7 @@ def test_status_page_while_spark_starts_shows_phase() -> None:
 
 
 def test_status_page_while_destination_is_opened_shows_its_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drainer.service.starting_page.FAILURES", Failures())  # other tests fail in this process too
+    monkeypatch.setattr("drainer.service.status.FAILURES", Failures())  # other tests fail in this process too
     document = StartingPages("d1", "db:3306").document()
     text = starting_page(document)
     assert "opening the destination" in text and 'class="alarm' not in text

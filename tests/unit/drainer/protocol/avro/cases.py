@@ -19,7 +19,7 @@ from drainer.protocol.avro.encoder import AvroEncoder, AvroTableEncoder, make_en
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import KnownSchemas, merged
 from drainer.protocol.table import Table
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue
 
 TOPIC = "a.topic"
 TEXT = FieldType(Tp.VARCHAR, charset="utf8mb4", collate="utf8mb4_bin")

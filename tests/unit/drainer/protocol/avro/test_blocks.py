@@ -18,7 +18,7 @@ from drainer.protocol.avro.blocks import (
     lengths,
     varints,
 )
-from drainer.protocol.avro.defaults import twos_complement
+from drainer.protocol.avro.types import twos_complement
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
 EDGES = st.sampled_from([sign * (1 << bits) + more for bits in range(63) for sign in (1, -1) for more in (-1, 0, 1)])

@@ -20,7 +20,7 @@ from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMi
 from drainer.protocol.event import Change, DdlEvent, Image, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.schema_ids import KnownSchemas, merged
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT, TOPIC, one_by_one, ready, with_arrays
 

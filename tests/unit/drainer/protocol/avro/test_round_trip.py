@@ -15,7 +15,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import make_decoder
 from drainer.protocol.event import Change, RowEvent
 from drainer.protocol.options import ProtocolOptions
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue
 from tests.support.examples import FEW
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import CASES, Case, one_by_one, ready, rows_of, with_arrays

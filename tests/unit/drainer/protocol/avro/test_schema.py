@@ -13,8 +13,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
 from drainer.protocol.avro.encoder import make_encoder
-from drainer.protocol.avro.names import avro_name, key_subject, value_subject
-from drainer.protocol.avro.schema import compact_json, table_schemas
+from drainer.protocol.avro.schema import avro_name, compact_json, key_subject, table_schemas, value_subject
 from drainer.protocol.avro.types import allowed_names, allowed_text
 from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.options import ProtocolOptions

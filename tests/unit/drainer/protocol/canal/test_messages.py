@@ -16,7 +16,7 @@ from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type
 

@@ -16,7 +16,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue
 from tests.support.examples import FEW
 from tests.support.row_changes import make_changes
 from tests.support.typed_columns import typed_rows, typed_table

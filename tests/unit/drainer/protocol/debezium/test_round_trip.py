@@ -24,9 +24,8 @@ from drainer.protocol.event import RowEvent
 from drainer.protocol.options import Compression, ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.table import Column
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue, TypeClass
 from drainer.row.text import enum_name, set_names
-from drainer.row.type_class import TypeClass
 from tests.support.examples import FEW
 from tests.support.round_trip import TABLE, Row, changes_of_each_kind, check_row, check_sent, empty_row, values
 from tests.support.row_changes import make_changes

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from drainer.protocol.column_text import text_of
 from drainer.protocol.event import Value
-from drainer.row.column_type import ColumnType
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import ColumnType, DecodedValue
 
 Strategy = st.SearchStrategy[DecodedValue]
 UTF8 = ("utf8mb4", "utf8mb4_bin")

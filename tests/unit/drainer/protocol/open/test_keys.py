@@ -14,8 +14,7 @@ from drainer.protocol.open.encoder import make_encoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table, table_of
-from drainer.row.column_type import ColumnType
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import ColumnType, DecodedValue
 from tests.support.row_changes import make_changes, make_table
 
 OPTIONS = ProtocolOptions("open-protocol")

@@ -21,7 +21,7 @@ from drainer.protocol.open.decoder import make_decoder
 from drainer.protocol.open.encoder import OpenEncoder, make_encoder
 from drainer.protocol.options import Compression, ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.open.columns import SAMPLES
 

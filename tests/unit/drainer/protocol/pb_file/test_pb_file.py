@@ -19,8 +19,7 @@ from drainer.protocol.pb_file.decoder import decode
 from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, ddl_text, dml_head
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Column
-from drainer.row.decoded_value import DecodedValue
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import DecodedValue, TypeClass
 from tests.support.any_changes import KINDS, changes
 from tests.support.row_changes import make_changes, make_table
 

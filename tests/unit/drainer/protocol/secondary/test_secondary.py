@@ -27,7 +27,7 @@ from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.secondary import encoder as secondary
 from drainer.protocol.secondary.encoder import SecondaryTable
 from drainer.protocol.table import Column
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import TypeClass
 from tests.support.any_changes import KINDS, changes
 from tests.support.row_changes import make_changes, make_table
 

@@ -19,7 +19,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.simple.decoder import SchemaUnknown
 from drainer.protocol.table import Table
-from drainer.row.decoded_value import DecodedValue
+from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type
 

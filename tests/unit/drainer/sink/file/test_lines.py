@@ -22,9 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.changes.stream import StreamDecoder
-from drainer.row.column_type import ColumnType
+from drainer.row.column_type import ColumnType, TypeClass, type_class_of
 from drainer.row.text import enum_name, set_names
-from drainer.row.type_class import TypeClass, type_class_of
 from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.file.format import ByTable, slot_of_table
 from drainer.sink.file.lines import ddl_line, lines_by_slot, lines_in_order, texts_of

@@ -10,7 +10,7 @@ import pytest
 
 from drainer.batch.work import Kind, Match, TableShape
 from drainer.changes.net_rows import NetColumns
-from drainer.row.type_class import TypeClass
+from drainer.row.column_type import TypeClass
 from drainer.sink.mysql.rows.format import SQL_TEXT, string_literal
 from drainer.sink.mysql.rows.load_data import BODY_BYTES_MAX, Column, body_of, clause_of, statement
 

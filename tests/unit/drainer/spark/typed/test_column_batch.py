@@ -24,8 +24,7 @@ from drainer.row.transaction import scan
 from drainer.schema.table_versions import Watched, Written
 from drainer.spark.typed import rows as typed_rows
 from drainer.spark.typed.columns import arrow_type, column_converter
-from drainer.spark.typed.fields import TablesUnfit, fields_of
-from drainer.spark.typed.reading import Reading
+from drainer.spark.typed.fields import Reading, TablesUnfit, fields_of
 from drainer.spark.typed.row_reader import RowReader
 from drainer.spark.typed.rows import Changes, ColumnBatches
 from drainer.spark.typed.types import converter

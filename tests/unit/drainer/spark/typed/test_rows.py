@@ -15,8 +15,7 @@ from binlog.tidb.types import FieldType, SchemaState, Tp
 
 from drainer.row.transaction import scan
 from drainer.schema.table_versions import Name, Watched, Written
-from drainer.spark.typed.fields import TablesUnfit, change_schema, chosen, fields_of
-from drainer.spark.typed.reading import Reading, SchemaChanged, ValueUnfit
+from drainer.spark.typed.fields import Reading, SchemaChanged, TablesUnfit, ValueUnfit, change_schema, chosen, fields_of
 from drainer.spark.typed.rows import Changes
 from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction
 

@@ -93,7 +93,8 @@ class Reader:
         found = self.document.get(name)
         if found is None and default is not None:
             return default
-        if type(found) is not int or not (-(1 << 63) <= found < 1 << 63 if signed else 0 <= found <= UINT64_MAX):
+        low, high = (-(1 << 63), (1 << 63) - 1) if signed else (0, UINT64_MAX)
+        if isinstance(found, bool) or not isinstance(found, int) or not low <= found <= high:
             self.wrong(name, f"a number from {'-2^63 to 2^63' if signed else '0 to 2^64'}-1")
         return found
 

@@ -95,7 +95,7 @@ class Scheduler:
         self._finish_without = frozenset(finish_without)
         self._ceiling_ts: int | None = None
         self._on_reached = on_reached
-        self._plan: PlannedBatch | None = None
+        self._planned: dict[int, PlannedBatch] = {}  # by until_ts, until they are applied
         self._begun: PlannedBatch | None = None
         self._waits_for: PlannedBatch | None = None
         self._ahead: tuple[int, BatchLimits, asyncio.Task[Watermark]] | None = None
@@ -118,10 +118,9 @@ class Scheduler:
         """Stop planning; the batch in flight continues."""
         self._stopping.set()
 
-    @property
-    def current(self) -> PlannedBatch | None:
-        """The batch that was planned last; None if the last question led to no plan."""
-        return self._plan
+    def planned(self, until_ts: int) -> PlannedBatch | None:
+        """Return the batch that ends at `until_ts`, if one is planned and not applied. Called from any thread."""
+        return self._planned.get(until_ts)
 
     # --- called from the reader's thread ------------------------------------------------------------------------
 
@@ -130,7 +129,7 @@ class Scheduler:
         have ended.
         """
         self._query = QueryPlanner(self)
-        self._begun = self._plan = None
+        self._begun, self._planned = None, {}
         return self._query
 
     def next_until(self, start_ts: int, query: QueryPlanner | None = None) -> int:
@@ -139,10 +138,9 @@ class Scheduler:
         return start_ts if plan is None else plan.until_ts
 
     def tasks(self, start_ts: int, until_ts: int) -> tuple[tuple[tuple[PumpRange, ...], ...], ReadOrder | None]:
-        plan = self.current
-        if plan is None or plan.until_ts != until_ts:
-            planned = f"the batch ends at {plan.until_ts}" if plan else "nothing is planned"
-            raise BinlogError(f"tasks for ({start_ts}, {until_ts}] asked, but {planned}")
+        plan = self.planned(until_ts)
+        if plan is None:
+            raise BinlogError(f"tasks for ({start_ts}, {until_ts}] asked, but no batch is planned that ends there")
         return plan.tasks, plan.fold
 
     # --- on the loop --------------------------------------------------------------------------------------------
@@ -157,7 +155,6 @@ class Scheduler:
         end = time.monotonic() + LONG_POLL_S
         if query is not self._query:
             return None
-        self._plan = None
         while not self._stopping.is_set():
             pause_s = PAUSE_S
             begun = self._begun
@@ -171,7 +168,9 @@ class Scheduler:
             if plan is not None:
                 if plan.mode is Mode.DISTRIBUTED:
                     self._survey_ahead(plan)
-                self._plan = plan
+                applied_ts = self._pipeline.position_ts
+                self._planned = {ts: one for ts, one in self._planned.items() if ts > applied_ts}
+                self._planned[plan.until_ts] = plan
                 return plan
             if time.monotonic() >= end:
                 return None

@@ -189,11 +189,11 @@ class SparkRun:
         self._query = Query(self._session, options=options, one_machine=one_machine)
         self._query.start(self._batch, self._query_ended)
 
-    def _batch(self, micro_batch: SparkBatch) -> None:
+    def _batch(self, until_ts: int, micro_batch: SparkBatch) -> None:
         """Handle the batches with which Spark calls this, one after another. A batch that was read ahead is applied
         while Spark goes on to the next one. Every other batch waits for the preceding one, and has been applied when
         this returns."""
-        plan = self._scheduler.current
+        plan = self._scheduler.planned(until_ts)
         if plan is None:
             _log.debug("Spark's first batch is empty")  # no plan at Spark's first request for an offset
             return

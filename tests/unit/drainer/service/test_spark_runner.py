@@ -149,8 +149,10 @@ async def test_number_of_tasks_follows_executors() -> None:
 
 async def test_executors_are_counted_after_every_batch() -> None:
     class Applied(Told):
-        current = PlannedBatch(1, 2, Mode.DRIVER, (), 1)
         runs = 0
+
+        def planned(self, until_ts: int) -> PlannedBatch:
+            return PlannedBatch(1, until_ts, Mode.DRIVER, (), 1)
 
         def read(self, _plan: object, _feed: object) -> None:
             pass
@@ -166,7 +168,7 @@ async def test_executors_are_counted_after_every_batch() -> None:
     run = SparkRun(None, None, 1, both, both, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
     run._session = Session(7)  # type: ignore[assignment]
     feed = Feed()
-    run._batch(feed)  # type: ignore[arg-type]
+    run._batch(2, feed)  # type: ignore[arg-type]
     assert (both.runs, both.tasks) == (1, [7, 7])
     assert feed.covered == (1, 2), "its files would never be removed"
 
@@ -218,7 +220,7 @@ class Gates(Told):
     def __init__(self) -> None:
         super().__init__()
         self.position_ts, self.stopping = 0, False
-        self.current: PlannedBatch | None = None
+        self.plans: dict[int, PlannedBatch] = {}
         self.log: list[str] = []
         self.behind: list[PlannedBatch] = []
         self.shown: list[BaseException] = []
@@ -237,6 +239,9 @@ class Gates(Told):
     def run(self, plan: PlannedBatch, _feed: object) -> None:
         self._pass(f"apply {plan.until_ts}")
         self.position_ts = plan.until_ts
+
+    def planned(self, until_ts: int) -> PlannedBatch | None:
+        return self.plans.get(until_ts)
 
     def begun(self, plan: PlannedBatch) -> None:
         self.behind.append(plan)
@@ -289,13 +294,10 @@ class Batches:
 
     def call(self, until_ts: int, *, distributed: bool = True) -> Future[None]:
         mode = Mode.DISTRIBUTED if distributed else Mode.DRIVER
-        plan = PlannedBatch(until_ts - 1, until_ts, mode, (), 1, fold=FOLD if distributed else None)
-
-        def batch() -> None:
-            self.gates.current = plan
-            self.run._batch(Feed())  # type: ignore[arg-type]
-
-        return self._pool.submit(batch)
+        self.gates.plans[until_ts] = PlannedBatch(
+            until_ts - 1, until_ts, mode, (), 1, fold=FOLD if distributed else None
+        )
+        return self._pool.submit(self.run._batch, until_ts, Feed())  # type: ignore[arg-type]
 
 
 async def test_batch_is_read_while_the_one_before_is_applied() -> None:

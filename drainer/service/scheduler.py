@@ -56,6 +56,42 @@ class WatermarkState:
     held_since: float | None = None
 
 
+class PlannedBatches:
+    """The batches between plan and destination, shared by the scheduler and the runner of the query. Every field is
+    replaced as a whole, so that each thread reads either the old value or the new one."""
+
+    def __init__(self) -> None:
+        # By until_ts. Owned by the event loop, which adds and removes; emptied by the thread that starts a query.
+        self._planned: dict[int, PlannedBatch] = {}
+        # Being applied, so that the next one may be read. Owned by the runner: set by Spark's thread that calls for the
+        # batch, cleared by the thread that has applied it; cleared too by the thread that starts a query.
+        self._begun: PlannedBatch | None = None
+
+    def reset(self) -> None:
+        """Forget all batches, because a query begins at the position."""
+        self._begun, self._planned = None, {}
+
+    def plan(self, plan: PlannedBatch, applied_ts: int) -> None:
+        """Add a planned batch, and remove those up to `applied_ts`."""
+        self._planned = {ts: one for ts, one in self._planned.items() if ts > applied_ts} | {plan.until_ts: plan}
+
+    def planned(self, until_ts: int) -> PlannedBatch | None:
+        """Return the batch that ends at `until_ts`, if one is planned and not applied."""
+        return self._planned.get(until_ts)
+
+    def begin(self, plan: PlannedBatch) -> None:
+        """Note that a batch is being applied; the next one may be read meanwhile."""
+        self._begun = plan
+
+    def end(self) -> None:
+        """Note that no batch is being applied any more."""
+        self._begun = None
+
+    @property
+    def begun(self) -> PlannedBatch | None:
+        return self._begun
+
+
 class QueryPlanner:
     """Answers the stream reader of one query. Once another query has begun, questions of this one have no effect: a
     reader may still ask, or wait for an answer, when its query has ended."""
@@ -95,8 +131,7 @@ class Scheduler:
         self._finish_without = frozenset(finish_without)
         self._ceiling_ts: int | None = None
         self._on_reached = on_reached
-        self._plan: PlannedBatch | None = None
-        self._begun: PlannedBatch | None = None
+        self.batches = PlannedBatches()
         self._waits_for: PlannedBatch | None = None
         self._ahead: tuple[int, BatchLimits, asyncio.Task[Watermark]] | None = None
         self._advance_every_s = advance_every_s
@@ -118,11 +153,6 @@ class Scheduler:
         """Stop planning; the batch in flight continues."""
         self._stopping.set()
 
-    @property
-    def current(self) -> PlannedBatch | None:
-        """The batch that was planned last; None if the last question led to no plan."""
-        return self._plan
-
     # --- called from the reader's thread ------------------------------------------------------------------------
 
     def for_query(self) -> QueryPlanner:
@@ -130,7 +160,7 @@ class Scheduler:
         have ended.
         """
         self._query = QueryPlanner(self)
-        self._begun = self._plan = None
+        self.batches.reset()
         return self._query
 
     def next_until(self, start_ts: int, query: QueryPlanner | None = None) -> int:
@@ -139,10 +169,9 @@ class Scheduler:
         return start_ts if plan is None else plan.until_ts
 
     def tasks(self, start_ts: int, until_ts: int) -> tuple[tuple[tuple[PumpRange, ...], ...], ReadOrder | None]:
-        plan = self.current
-        if plan is None or plan.until_ts != until_ts:
-            planned = f"the batch ends at {plan.until_ts}" if plan else "nothing is planned"
-            raise BinlogError(f"tasks for ({start_ts}, {until_ts}] asked, but {planned}")
+        plan = self.batches.planned(until_ts)
+        if plan is None:
+            raise BinlogError(f"tasks for ({start_ts}, {until_ts}] asked, but no batch is planned that ends there")
         return plan.tasks, plan.fold
 
     # --- on the loop --------------------------------------------------------------------------------------------
@@ -157,10 +186,9 @@ class Scheduler:
         end = time.monotonic() + LONG_POLL_S
         if query is not self._query:
             return None
-        self._plan = None
         while not self._stopping.is_set():
             pause_s = PAUSE_S
-            begun = self._begun
+            begun = self.batches.begun
             try:
                 plan = await (self._poll() if begun is None else self._poll_next(begun))
             except HeldBack as error:
@@ -171,7 +199,7 @@ class Scheduler:
             if plan is not None:
                 if plan.mode is Mode.DISTRIBUTED:
                     self._survey_ahead(plan)
-                self._plan = plan
+                self.batches.plan(plan, self._pipeline.position_ts)
                 return plan
             if time.monotonic() >= end:
                 return None
@@ -347,13 +375,9 @@ class Scheduler:
         self._advanced_at = time.monotonic()
         self._check_reached()
 
-    def begun(self, plan: PlannedBatch) -> None:
-        """Note that a batch is being applied; the next one may be read meanwhile. Called from any thread."""
-        self._begun = plan
-
     def applied(self) -> None:
         """Note that a batch has been applied. Called from any thread."""
-        self._begun = None
+        self.batches.end()
         self.watermark_state.applied_ts = max(self.watermark_state.applied_ts, self._pipeline.position_ts)
 
     def _check_reached(self) -> None:

@@ -189,11 +189,11 @@ class SparkRun:
         self._query = Query(self._session, options=options, one_machine=one_machine)
         self._query.start(self._batch, self._query_ended)
 
-    def _batch(self, micro_batch: SparkBatch) -> None:
+    def _batch(self, until_ts: int, micro_batch: SparkBatch) -> None:
         """Handle the batches with which Spark calls this, one after another. A batch that was read ahead is applied
         while Spark goes on to the next one. Every other batch waits for the preceding one, and has been applied when
         this returns."""
-        plan = self._scheduler.current
+        plan = self._scheduler.batches.planned(until_ts)
         if plan is None:
             _log.debug("Spark's first batch is empty")  # no plan at Spark's first request for an offset
             return
@@ -215,7 +215,7 @@ class SparkRun:
         if plan.fold is None:
             self._apply(plan, micro_batch)
             return
-        self._scheduler.begun(plan)
+        self._scheduler.batches.begin(plan)
         # There may be no next batch, whose call would raise this batch's error and end the query.
         self._applier.begin(partial(self._apply, plan, micro_batch), self._query.stop if self._query else lambda: None)
 

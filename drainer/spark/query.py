@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import shutil
 import tempfile
@@ -78,14 +79,14 @@ class Query:
         self._stopped = threading.Event()
         self._checkpoint = Path(tempfile.mkdtemp(prefix="drainer-query-"))
 
-    def start(self, batch: Callable[[SparkBatch], None], ended: Callable[[BaseException | None], None]) -> None:
-        """Start the query. `batch` is called with one micro-batch after another. `ended` is called once, with the error
-        if there was one; it must return only when no batch of the query is being applied any more, because their files
-        are removed then."""
+    def start(self, batch: Callable[[int, SparkBatch], None], ended: Callable[[BaseException | None], None]) -> None:
+        """Start the query. `batch` is called with the `until_ts` of one micro-batch after another, and the micro-batch.
+        `ended` is called once, with the error if there was one; it must return only when no batch of the query is being
+        applied any more, because their files are removed then."""
         frame = self._session.readStream.format("binlog").options(**self._options).load()
 
-        def each(packed: DataFrame, _batch_id: int) -> None:
-            batch(SparkBatch(packed, self._errors, self._files))
+        def each(packed: DataFrame, batch_id: int) -> None:
+            batch(self._until_ts(batch_id), SparkBatch(packed, self._errors, self._files))
 
         # As a URL, because a path alone belongs to the cluster's default file system, which may not be on this machine.
         writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", self._checkpoint.as_uri())
@@ -108,6 +109,12 @@ class Query:
                     shutil.rmtree(self._files, ignore_errors=True)
 
         threading.Thread(target=wait, name="query", daemon=True).start()
+
+    def _until_ts(self, batch_id: int) -> int:
+        """Return the end of a micro-batch. Spark has written it to the checkpoint before it calls for the batch; the
+        last line is the offset of the only source."""
+        text = (self._checkpoint / "offsets" / str(batch_id)).read_text()
+        return int(json.loads(text.splitlines()[-1])["commit_ts"])
 
     def stop(self) -> None:
         """Stop the query. If `start` has not started it yet, `start` stops it."""

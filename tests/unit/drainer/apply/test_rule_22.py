@@ -123,8 +123,7 @@ class Drainer:
             self.set, self.life.pipeline, self.sizes, loop=loop, finish_without=self.finish_without
         )
         for _ in range(looks):
-            await asyncio.to_thread(self.scheduler.next_until, 0)
-            plan = self.scheduler.current
+            plan = self.scheduler.batches.planned(await asyncio.to_thread(self.scheduler.next_until, 0))
             if plan is not None and plan.until_ts >= until_ts:
                 return plan, self.life.pipeline
         raise AssertionError(self.scheduler.watermark_state)

@@ -82,7 +82,8 @@ async def test_scheduler_plans_batch_and_its_tasks() -> None:
     assert await next_until(scheduler, 50) == 100
     tasks, fold = scheduler.tasks(50, 100)
     assert [(r.after_ts, r.until_ts) for task in tasks for r in task] == [(50, 100)] and fold is None
-    assert scheduler.current is not None and scheduler.current.mode is Mode.DRIVER
+    plan = scheduler.batches.planned(100)
+    assert plan is not None and plan.mode is Mode.DRIVER
 
 
 async def test_batch_begins_at_position_when_sparks_offset_lags() -> None:
@@ -91,7 +92,8 @@ async def test_batch_begins_at_position_when_sparks_offset_lags() -> None:
     scheduler, pumps = made(lambda *_: watermark_of((found,), floor_ts=0), Position(70))
     assert await next_until(scheduler, 50) == 100
     assert pumps.asked[0][0] == 70
-    assert scheduler.current is not None and scheduler.current.after_ts == 70
+    plan = scheduler.batches.planned(100)
+    assert plan is not None and plan.after_ts == 70
 
 
 async def test_scheduler_without_new_binlogs_waits_between_surveys() -> None:
@@ -99,7 +101,7 @@ async def test_scheduler_without_new_binlogs_waits_between_surveys() -> None:
     begin = time.monotonic()
     assert await next_until(scheduler, 50) == 50
     assert 0.1 < time.monotonic() - begin < 60
-    assert len(pumps.asked) < 20 and scheduler.current is None
+    assert len(pumps.asked) < 20 and scheduler.batches.planned(50) is None
 
 
 async def test_position_without_changes_is_advanced_only_at_intervals() -> None:
@@ -149,7 +151,8 @@ async def test_open_intent_is_planned_before_new_batches() -> None:
     found = mark(100, batch_bytes=9000, batch_count=9)
     scheduler, _ = made(lambda *_: watermark_of((found,), floor_ts=0), position)
     assert await next_until(scheduler, 50) == 90
-    assert scheduler.current is not None and scheduler.current.intent == position.open_intent
+    plan = scheduler.batches.planned(90)
+    assert plan is not None and plan.intent == position.open_intent
 
 
 @pytest.mark.parametrize("given_up", [(), ("lost",)])
@@ -194,7 +197,7 @@ async def begun(answer: Answer, fold: FoldOrder | None = FOLD) -> tuple[Schedule
     position = Position(50)
     position.fold = fold
     scheduler, pumps = made(answer, position)
-    scheduler.begun(PlannedBatch(50, 60, Mode.DISTRIBUTED, (), 1, fold=FOLD))
+    scheduler.batches.begin(PlannedBatch(50, 60, Mode.DISTRIBUTED, (), 1, fold=FOLD))
     position.open_intent = Intent(50, 60, 4, 100, 1, "d")
     return scheduler, pumps, position
 
@@ -203,14 +206,20 @@ async def test_distributed_batch_is_planned_while_another_is_applied() -> None:
     """It is read meanwhile. The open intent is that of the batch before it, and is not finished twice."""
     scheduler, _, position = await begun(backlog)
     assert await next_until(scheduler, 60) == 70
-    plan = scheduler.current
+    plan = scheduler.batches.planned(70)
     assert plan is not None and (plan.after_ts, plan.intent, plan.fold) == (60, None, FOLD)
     assert scheduler.tasks(60, 70)[1] == FOLD
     position.position_ts, position.open_intent = 60, None
     scheduler.applied()
     assert scheduler.watermark_state.applied_ts == 60
-    scheduler.begun(plan)
+    assert scheduler.batches.planned(70) is plan
+    scheduler.batches.begin(plan)
     assert await next_until(scheduler, 70) == 80
+    assert scheduler.batches.planned(70) is plan, "a micro-batch finds its own plan, not the newest"
+    position.position_ts = 70
+    scheduler.applied()
+    await next_until(scheduler, 80)
+    assert scheduler.batches.planned(70) is None, "it has been applied"
 
 
 def ddl_ahead(after_ts: int, limits: BatchLimits) -> Watermark:
@@ -241,7 +250,8 @@ async def test_batch_in_driver_waits_until_batch_before_is_applied(answer: Answe
     if answer is nothing:
         assert (until_ts, position.advances) == (60, [1000])
     else:
-        assert until_ts == 1000 and scheduler.current is not None and scheduler.current.mode is Mode.DRIVER
+        plan = scheduler.batches.planned(1000)
+        assert until_ts == 1000 and plan is not None and plan.mode is Mode.DRIVER
 
 
 async def test_batch_without_fold_order_is_not_read_ahead() -> None:
@@ -292,7 +302,7 @@ async def test_survey_of_ended_query_plans_no_batch() -> None:
     pumps = Gated(backlog, 60)
     scheduler = Scheduler(pumps, position, SIZES, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
     before = scheduler.for_query()
-    scheduler.begun(PlannedBatch(50, 60, Mode.DISTRIBUTED, (), 1, fold=FOLD))
+    scheduler.batches.begin(PlannedBatch(50, 60, Mode.DISTRIBUTED, (), 1, fold=FOLD))
     old = asyncio.create_task(asyncio.to_thread(before.next_until, 60))
     await asyncio.wait_for(pumps.reached.wait(), 60)
     query = scheduler.for_query()
@@ -301,11 +311,11 @@ async def test_survey_of_ended_query_plans_no_batch() -> None:
     pumps.go_on.set()
     assert await asyncio.wait_for(old, 60) == 60, "nothing new"
     assert await asyncio.wait_for(new, 60) == 60
-    plan = scheduler.current
+    plan = scheduler.batches.planned(60)
     assert plan is not None and (plan.after_ts, plan.until_ts) == (50, 60)
     assert query.tasks(50, 60) == (plan.tasks, FOLD)
     assert await asyncio.to_thread(before.next_until, 60) == 60
-    assert scheduler.current is plan, "nor does a question that comes late take it away"
+    assert scheduler.batches.planned(60) is plan, "nor does a question that comes late take it away"
 
 
 async def test_advance_of_ended_query_completes_before_next_plans() -> None:
@@ -332,7 +342,8 @@ async def test_advance_of_ended_query_completes_before_next_plans() -> None:
     go_on.set()
     assert await asyncio.wait_for(old, 60) == 50
     assert await asyncio.wait_for(new, 60) == 2000
-    assert scheduler.current is not None and scheduler.current.after_ts == position.position_ts == 1000
+    plan = scheduler.batches.planned(2000)
+    assert plan is not None and plan.after_ts == position.position_ts == 1000
 
 
 async def test_stopped_scheduler_plans_nothing() -> None:
@@ -364,8 +375,9 @@ async def test_all_pumps_are_asked_concurrently_for_their_counts() -> None:
     scheduler, pumps = made(answer, Position(50))
     pumps.count = count  # type: ignore[attr-defined]
     assert await asyncio.wait_for(next_until(scheduler, 50), 60) == 100
-    assert scheduler.current is not None
-    found = scheduler.current.planned
+    plan = scheduler.batches.planned(100)
+    assert plan is not None
+    found = plan.planned
     assert found == {"p0": Counted(9, None), **{f"p{n}": Counted(7, 70) for n in range(1, 30)}}
 
 
@@ -469,5 +481,6 @@ async def test_survey_with_share_that_never_fits_ends_after_few_tries() -> None:
 
     scheduler, _ = made(answer, Position(50))
     assert await asyncio.wait_for(next_until(scheduler, 50), 60) == 70
-    assert scheduler.current is not None and scheduler.current.mode is Mode.DISTRIBUTED
+    plan = scheduler.batches.planned(70)
+    assert plan is not None and plan.mode is Mode.DISTRIBUTED
     assert len(asked) <= 1 + SHARES_TRIED + 1  # and the look ahead

@@ -16,6 +16,7 @@ from drainer.apply.distributed import NotDistributed
 from drainer.apply.fold_order import FoldOrder, PackedView
 from drainer.apply.progress import Stopped
 from drainer.pumps.watermark import RangeDiffers
+from drainer.service.scheduler import PlannedBatches
 from drainer.service.spark_runner import SPARK_FAILURES_MAX, SparkRun
 from drainer.sink.errors import Fenced
 from drainer.spark.errors import NodeLacks, SparkFailed
@@ -149,8 +150,8 @@ async def test_number_of_tasks_follows_executors() -> None:
 
 async def test_executors_are_counted_after_every_batch() -> None:
     class Applied(Told):
-        current = PlannedBatch(1, 2, Mode.DRIVER, (), 1)
         runs = 0
+        batches = PlannedBatches()
 
         def read(self, _plan: object, _feed: object) -> None:
             pass
@@ -163,10 +164,11 @@ async def test_executors_are_counted_after_every_batch() -> None:
             pass
 
     both = Applied()
+    both.batches.plan(PlannedBatch(1, 2, Mode.DRIVER, (), 1), 1)
     run = SparkRun(None, None, 1, both, both, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
     run._session = Session(7)  # type: ignore[assignment]
     feed = Feed()
-    run._batch(feed)  # type: ignore[arg-type]
+    run._batch(2, feed)  # type: ignore[arg-type]
     assert (both.runs, both.tasks) == (1, [7, 7])
     assert feed.covered == (1, 2), "its files would never be removed"
 
@@ -218,9 +220,9 @@ class Gates(Told):
     def __init__(self) -> None:
         super().__init__()
         self.position_ts, self.stopping = 0, False
-        self.current: PlannedBatch | None = None
+        self.batches = PlannedBatches()
         self.log: list[str] = []
-        self.behind: list[PlannedBatch] = []
+        self.begun: list[PlannedBatch | None] = []
         self.shown: list[BaseException] = []
         self._changed = threading.Condition()
         self._open: dict[str, BaseException | None] = {}
@@ -238,19 +240,18 @@ class Gates(Told):
         self._pass(f"apply {plan.until_ts}")
         self.position_ts = plan.until_ts
 
-    def begun(self, plan: PlannedBatch) -> None:
-        self.behind.append(plan)
-
     def read_failed(self, error: BaseException) -> None:
         self.shown.append(error)
 
     def applied(self) -> None:
+        self.begun.append(self.batches.begun)
+        self.batches.end()
         self._say("applied")
 
-    def seen(self, what: str) -> None:
+    def seen(self, what: str, times: int = 1) -> None:
         """Wait until it was logged."""
         with self._changed:
-            assert self._changed.wait_for(lambda: what in self.log, WAIT_S), (what, self.log)
+            assert self._changed.wait_for(lambda: self.log.count(what) >= times, WAIT_S), (what, self.log)
 
     def _pass(self, what: str) -> None:
         self._say(f"begin {what}")
@@ -290,12 +291,8 @@ class Batches:
     def call(self, until_ts: int, *, distributed: bool = True) -> Future[None]:
         mode = Mode.DISTRIBUTED if distributed else Mode.DRIVER
         plan = PlannedBatch(until_ts - 1, until_ts, mode, (), 1, fold=FOLD if distributed else None)
-
-        def batch() -> None:
-            self.gates.current = plan
-            self.run._batch(Feed())  # type: ignore[arg-type]
-
-        return self._pool.submit(batch)
+        self.gates.batches.plan(plan, self.gates.position_ts)
+        return self._pool.submit(self.run._batch, until_ts, Feed())  # type: ignore[arg-type]
 
 
 async def test_batch_is_read_while_the_one_before_is_applied() -> None:
@@ -314,7 +311,8 @@ async def test_batch_is_read_while_the_one_before_is_applied() -> None:
     gates.open("apply 2")
     await asyncio.to_thread(gates.seen, "end apply 2")
     assert gates.log.index("applied") < gates.log.index("begin apply 2")
-    assert [plan.until_ts for plan in gates.behind] == [1, 2]
+    await asyncio.to_thread(gates.seen, "applied", 2)
+    assert [plan.until_ts for plan in gates.begun if plan] == [1, 2]
 
 
 async def test_batch_in_driver_waits_for_the_one_before_and_completes() -> None:

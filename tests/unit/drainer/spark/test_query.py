@@ -48,7 +48,7 @@ def test_query_stopped_while_it_starts_ends() -> None:
     session: Any = Begins()
     query = Query(session, options={})
     ended = threading.Event()
-    starting = threading.Thread(target=query.start, args=(lambda _: None, lambda _: ended.set()))
+    starting = threading.Thread(target=query.start, args=(lambda *_: None, lambda _: ended.set()))
     starting.start()
     assert session.beginning.wait(60)
     query.stop()
@@ -84,8 +84,12 @@ def test_blob_files_of_failed_batch_are_removed_with_its_query(tmp_path: Path, m
     query = Query(session, options={}, one_machine=True)
     base = query._options["blob-folder"]
     there_when_ended = []
+    offsets = query._checkpoint / "offsets"
+    offsets.mkdir()
+    (offsets / "0").write_text('v1\n{"batchWatermarkMs":0}\n{"commit_ts": 8}')
 
-    def batch(found: SparkBatch) -> None:
+    def batch(until_ts: int, found: SparkBatch) -> None:
+        assert until_ts == 8
         found.covers(3, 8)
         folder = blob_files.folder_of(base, 3, 8)
         Path(folder).mkdir(parents=True)
@@ -109,7 +113,7 @@ def test_blob_files_are_removed_when_no_next_query_begins(tmp_path: Path, monkey
     def ended(_error: BaseException | None) -> None:
         raise OSError("no other query can begin")
 
-    query.start(lambda _: None, ended)
+    query.start(lambda *_: None, ended)
     for thread in threading.enumerate():
         if thread.name == "query":
             thread.join(60)

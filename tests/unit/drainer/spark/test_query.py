@@ -109,6 +109,9 @@ def test_blob_files_are_removed_when_no_next_query_begins(tmp_path: Path, monkey
     query = Query(session, options={}, one_machine=True)
     base = Path(query._options["blob-folder"])
     base.mkdir(parents=True)
+    offsets = query._checkpoint / "offsets"
+    offsets.mkdir()
+    (offsets / "0").write_text('v1\n{"batchWatermarkMs":0}\n{"commit_ts": 8}')
 
     def ended(_error: BaseException | None) -> None:
         raise OSError("no other query can begin")

@@ -124,7 +124,7 @@ class Running:
 
     def __init__(self, **more: Any) -> None:
         self.handlers = Handlers()
-        self.budget = more.pop("room", None) or InFlight()
+        self.budget = more.pop("budget", None) or InFlight()
         waiting = Waiting()
         self.budget.on_release = waiting.budget_released
         connections_max = more.pop("connections_max", 100)

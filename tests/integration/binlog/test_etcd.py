@@ -121,7 +121,14 @@ async def test_etcd_requests_to_stopped_member_time_out(etcd: Etcd) -> None:
     await answered(client)
     assert etcd.server.process is not None
     os.kill(etcd.server.process.pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{etcd.server.process.pid}/task")
     try:
+        # A thread that runs on another core stops a little later, and may answer until then.
+        await asyncio.to_thread(
+            wait_until,
+            lambda: all((task / "stat").read_text().rpartition(") ")[2][0] == "T" for task in tasks.iterdir()),
+            what="every thread of etcd is stopped",
+        )
         with pytest.raises(EtcdError, match="DEADLINE_EXCEEDED"):
             await client.get("/a")
         with pytest.raises(EtcdError):

@@ -115,8 +115,8 @@ def import_writers() -> None:
                 raise
 
 
-def _named(place: str) -> Any:
-    module, _, name = place.partition(":")
+def _named(path: str) -> Any:
+    module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 
 

@@ -102,8 +102,8 @@ def tables_of(segment: ChangeSegment) -> Iterator[Any]:
         groups.setdefault((changes.shape.schema, changes.shape.table, schema), []).append(changes)
     for (_, _, schema), group in groups.items():
         table = pa.concat_tables([_table(changes, schema) for changes in group])
-        sorting = np.argsort(np.concatenate([changes.order for changes in group]), kind="stable")
-        yield table.take(sorting).combine_chunks()
+        by_place = np.argsort(np.concatenate([changes.order for changes in group]), kind="stable")
+        yield table.take(by_place).combine_chunks()
 
 
 def _schema(changes: Changes) -> Any:

@@ -179,15 +179,15 @@ def transactions(segment: ChangeSegment, zone: tzinfo) -> Iterator[tuple[tuple[i
     if not segment.changes:
         return
     events = [event for changes in segment.changes for event in _events(changes, zone)]
-    sorting = np.argsort(np.concatenate([changes.order for changes in segment.changes]), kind="stable")
-    commit_ts = np.concatenate([changes.commit_ts for changes in segment.changes])[sorting]
-    start_ts = np.concatenate([changes.start_ts for changes in segment.changes])[sorting]
+    by_place = np.argsort(np.concatenate([changes.order for changes in segment.changes]), kind="stable")
+    commit_ts = np.concatenate([changes.commit_ts for changes in segment.changes])[by_place]
+    start_ts = np.concatenate([changes.start_ts for changes in segment.changes])[by_place]
     another = (commit_ts[1:] != commit_ts[:-1]) | (start_ts[1:] != start_ts[:-1])
     edges = [0, *(np.flatnonzero(another) + 1).tolist(), len(events)]
-    positions = sorting.tolist()
+    places = by_place.tolist()
     for begin, end in pairwise(edges):
         which = int(commit_ts[begin]), int(start_ts[begin])
-        yield which, [events[position] for position in positions[begin:end]]
+        yield which, [events[place] for place in places[begin:end]]
 
 
 def _events(changes: Changes, zone: tzinfo) -> list[bytes]:

@@ -218,19 +218,19 @@ class Writer:
             raise self._refused(shape, error, thorough=thorough) from error
 
     def _refused(self, shape: TableShape, error: ServerError, *, thorough: bool) -> DataError:
-        table = f"{shape.schema}.{shape.table}"
+        place = f"{shape.schema}.{shape.table}"
         if error.code not in DUPLICATE_KEY:
             return RowsRefused(
-                f"{table}: rows up to commit_ts {self._until_ts} are refused: {error}",
+                f"{place}: rows up to commit_ts {self._until_ts} are refused: {error}",
                 schema=shape.schema,
                 table=shape.table,
             )
         found = _KEY.search(error.detail)
         key = found.group(1).rsplit(".", 1)[-1] if found else "?"
         if not thorough:
-            return UniqueSurprise(f"{table}: {error.detail}", schema=shape.schema, table=shape.table, key=key)
+            return UniqueSurprise(f"{place}: {error.detail}", schema=shape.schema, table=shape.table, key=key)
         return UniqueConflict(
-            f"{table}: unique key {key!r} of the destination refuses a row up to commit_ts {self._until_ts}: "
+            f"{place}: unique key {key!r} of the destination refuses a row up to commit_ts {self._until_ts}: "
             f"{error.detail}. {self._why_refused(shape, key)}",
             schema=shape.schema,
             table=shape.table,
@@ -262,13 +262,13 @@ class Writer:
         narrow = self._keys.handling(self._session, shape).narrow if any(shape.fractions) else ()
         for row in tuples if narrow else ():
             literals = split_row(row)
-            for at, digits in narrow:
-                _, point, behind = literals[at].strip(b"'").partition(b".")
+            for place, digits in narrow:
+                _, point, behind = literals[place].strip(b"'").partition(b".")
                 if point and len(behind.rstrip(b"0")) > digits:
                     raise ValueChanged(
                         f"{shape.schema}.{shape.table}: the destination would change a value of a row up to commit_ts "
-                        f"{self._until_ts}: column {shape.columns[at]} keeps {digits} digits behind the point here "
-                        f"and {shape.fractions[at]} upstream, {literals[at].decode(errors='replace')} has more; "
+                        f"{self._until_ts}: column {shape.columns[place]} keeps {digits} digits behind the point here "
+                        f"and {shape.fractions[place]} upstream, {literals[place].decode(errors='replace')} has more; "
                         f"widen it",
                         schema=shape.schema,
                         table=shape.table,

@@ -114,11 +114,11 @@ def given_without_effect(config: BaseModel, path: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for name in sorted(config.model_fields_set):
         field, value = type(config).model_fields[name], getattr(config, name)
-        setting = f"{path}{field.alias or name}"
+        place = f"{path}{field.alias or name}"
         if isinstance(value, BaseModel):
-            found |= given_without_effect(value, f"{setting}.")
+            found |= given_without_effect(value, f"{place}.")
         elif (field.description or "").startswith(WITHOUT_EFFECT) and value != field.get_default(
             call_default_factory=True
         ):
-            found[setting] = (field.description or "").removeprefix(WITHOUT_EFFECT).removeprefix(": ")
+            found[place] = (field.description or "").removeprefix(WITHOUT_EFFECT).removeprefix(": ")
     return found

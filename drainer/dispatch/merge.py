@@ -46,16 +46,14 @@ class TableChanges:
     @property
     def old_at(self) -> Ints:
         """Return the position of each change's image in `old`; -1 if it has no old image."""
-        # Inserts come first and have no old image: the numbers below zero.
-        positions = np.arange(-self.inserts, len(self) - self.inserts)
-        return np.maximum(positions, -1)
+        places = np.arange(-self.inserts, len(self) - self.inserts)
+        return np.maximum(places, -1)
 
     @property
     def new_at(self) -> Ints:
-        # Deletes come last and have no new image.
-        positions = np.arange(len(self))
-        positions[self.inserts + self.updates :] = -1
-        return positions
+        places = np.arange(len(self))
+        places[self.inserts + self.updates :] = -1
+        return places
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +106,11 @@ def merged(changes: TableChanges, handle: Sequence[int], *, rejoin: bool = False
     return Events(np.concatenate([rest.removing, found.removing]), np.concatenate([rest.adding, found.adding]))
 
 
-def differ(old: Columns, new: Columns, column_indexes: Sequence[int], old_at: Ints, new_at: Ints) -> Mask:
+def differ(old: Columns, new: Columns, places: Sequence[int], old_at: Ints, new_at: Ints) -> Mask:
     """Return whether any of these columns differs between the images at these positions. NULL equals NULL."""
     found = np.zeros(len(old_at), np.bool_)
-    for index in column_indexes:
-        one, other = old[index].take(pa.array(old_at)), new[index].take(pa.array(new_at))
+    for place in places:
+        one, other = old[place].take(pa.array(old_at)), new[place].take(pa.array(new_at))
         same = pc.fill_null(pc.equal(one, other), False).to_numpy(zero_copy_only=False)
         if one.null_count and other.null_count:
             both = pc.and_(pc.is_null(one), pc.is_null(other))
@@ -133,9 +131,8 @@ def _merging(changes: TableChanges, handle: Sequence[int]) -> tuple[Ints, Ints, 
     codes = row_codes([pa.concat_arrays([changes.old[at], changes.new[at]]) for at in handle])
     old_codes = np.where(old_at < 0, -1, codes[old_at])
     new_codes = np.where(new_at < 0, -1, codes[new_at + changes.updates + changes.deletes])
-    # One number for each pair of a transaction and a row: equal numbers are two changes of one row in one transaction.
-    row_in_transaction = changes.transaction * (codes.max(initial=0) + 1) + np.where(new_at < 0, old_codes, new_codes)
-    in_order = np.sort(row_in_transaction)
+    place = changes.transaction * (codes.max(initial=0) + 1) + np.where(new_at < 0, old_codes, new_codes)
+    in_order = np.sort(place)
     twice = in_order[1:][in_order[1:] == in_order[:-1]]
     if not len(twice) and not len(moved):
         return None

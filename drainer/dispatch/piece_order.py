@@ -247,8 +247,8 @@ def _digests(columns: Columns, handle: Sequence[int]) -> Digests:
     """Hash each row's handle key. Equal values have equal digests within this process."""
     found: Any = np.uint64(0)
     with np.errstate(over="ignore"):
-        for index in handle:
-            column = columns[index]
+        for place in handle:
+            column = columns[place]
             if pa.types.is_integer(column.type):
                 values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.uint64)
             else:
@@ -260,8 +260,8 @@ def _digests(columns: Columns, handle: Sequence[int]) -> Digests:
 
 def _renumbered(changes: Sequence[Changes]) -> list[Changes]:
     """Renumber the changes: `order` becomes the position among these changes."""
-    positions = np.unique(np.concatenate([one.order for one in changes]), return_inverse=True)[1]
-    parts = np.split(positions, np.cumsum([len(one) for one in changes])[:-1])
+    places = np.unique(np.concatenate([one.order for one in changes]), return_inverse=True)[1]
+    parts = np.split(places, np.cumsum([len(one) for one in changes])[:-1])
     return [replace(one, order=order) for one, order in zip(changes, parts, strict=True)]
 
 

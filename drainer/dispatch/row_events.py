@@ -111,9 +111,9 @@ class RowEvents:
 
 
 def _unique(table: Table) -> list[int]:
-    """Return the indexes of the columns, besides those of the handle key, whose update becomes a delete and an
+    """Return the positions of the columns, besides those of the handle key, whose update becomes a delete and an
     insert."""
-    return [index for index, column in enumerate(table.columns) if column.flags & ColumnFlag.UNIQUE_KEY]
+    return [place for place, column in enumerate(table.columns) if column.flags & ColumnFlag.UNIQUE_KEY]
 
 
 def _transactions(changes: Sequence[Changes]) -> list[Ints]:
@@ -125,12 +125,11 @@ def _transactions(changes: Sequence[Changes]) -> list[Ints]:
     there = np.zeros(size, np.bool_)
     for one in changes:
         commits[one.order], starts[one.order], there[one.order] = one.commit_ts, one.start_ts, True
-    # `order` may have gaps, so the numbers in use are compared with each other, not with the number before.
-    used = np.flatnonzero(there)
-    begins = np.zeros(len(used), np.int64)
-    begins[1:] = (np.diff(commits[used]) != 0) | (np.diff(starts[used]) != 0)
+    places = np.flatnonzero(there)
+    begins = np.zeros(len(places), np.int64)
+    begins[1:] = (np.diff(commits[places]) != 0) | (np.diff(starts[places]) != 0)
     numbers = np.zeros(size, np.int64)
-    numbers[used] = np.cumsum(begins)
+    numbers[places] = np.cumsum(begins)
     return [numbers[one.order] for one in changes]
 
 
@@ -189,19 +188,19 @@ def _made(selection: Selection, events: Events, changes: TableChanges, stamps: _
         class_ = _CLASSES[kind] if table.is_keyed else DELETES
         order = changes.transaction[last] << (_HALF_BITS + _CLASS_BITS) | class_ << _HALF_BITS | halves
         if len(order) > 1 and not bool((np.diff(order) > 0).all()):
-            sorting = np.argsort(order)
-            order, removing, adding, last = order[sorting], removing[sorting], adding[sorting], last[sorting]
+            by_place = np.argsort(order)
+            order, removing, adding, last = order[by_place], removing[by_place], adding[by_place], last[by_place]
         old = None if kind is Kind.INSERT else _take_images(all_old, changes.old_at[removing])
         new = None if kind is Kind.DELETE else _take_images(all_new, changes.new_at[adding])
         yield RowChanges(table, kind, stamps.commit_ts[last], stamps.start_ts[last], order, old, new)
 
 
-def _take_images(columns: Columns, positions: Ints) -> Columns:
+def _take_images(columns: Columns, places: Ints) -> Columns:
     """Return the images at these positions. Copies nothing if the positions are consecutive."""
-    first, count = int(positions[0]), len(positions)
-    if int(positions[-1]) - first == count - 1 and bool((np.diff(positions) == 1).all()):
+    first, count = int(places[0]), len(places)
+    if int(places[-1]) - first == count - 1 and bool((np.diff(places) == 1).all()):
         return tuple(column.slice(first, count) for column in columns)
-    wanted = pa.array(positions)
+    wanted = pa.array(places)
     return tuple(column.take(wanted) for column in columns)
 
 

@@ -60,7 +60,7 @@ class ReparoConfig(Section):
         "reparo", max_length=100, description="name of this replay; the destination stores the position under it"
     )
     skip_damaged: bool = Field(
-        False, description="continue after a damaged part of a file, with a warning, instead of stopping"
+        False, description="continue after a damaged place of a file, with a warning, instead of stopping"
     )
     ignore_txn_commit_ts: tuple[int, ...] = Field((), description="commit_ts of transactions and DDLs that are skipped")
     time_zone: ZoneName = Field(

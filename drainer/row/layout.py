@@ -42,7 +42,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One column as it is stored in rows. `target`: its position in the destination's row, -1 if it has none."""
+    """One column as it is stored in rows. `target`: its place in the destination's row, -1 if it has none."""
 
     id: int
     kind: FieldType
@@ -105,13 +105,13 @@ def layout_of(table: TableAt, *, stored_generated: bool = False) -> Layout:
                 column.id, column.name, column_type, column_type.decoded_value(missing_value(written)), old_column_id
             )
         )
-    position_by_id = {target.id: n for n, target in enumerate(targets)}
+    place = {target.id: n for n, target in enumerate(targets)}
     stored = tuple(
         Stored(
             id=c.id,
             kind=c.type,
             type_class=type_class_of(c.type),
-            target=position_by_id.get(c.id, -1),
+            target=place.get(c.id, -1),
             in_insert=c.is_writable and not c.is_virtual,
             not_null=c.is_not_null,
         )
@@ -123,20 +123,18 @@ def layout_of(table: TableAt, *, stored_generated: bool = False) -> Layout:
         at=at,
         targets=tuple(targets),
         stored=stored,
-        handle=_handle(at, position_by_id),
+        handle=_handle(at, place),
         has_rowid=not at.pk_is_handle and not at.is_common_handle,
-        key=_moved(choose_key(table.current), table.current, position_by_id)
-        if stored_generated
-        else choose_key(table.current),
+        key=_moved(choose_key(table.current), table.current, place) if stored_generated else choose_key(table.current),
     )
 
 
-def _moved(key: FoldKey, table: TableInfo, position_by_id: dict[int, int]) -> FoldKey:
-    """The key with the positions of a row that has more columns."""
-    to = [position_by_id[column.id] for column in replicated(table)]
+def _moved(key: FoldKey, table: TableInfo, place: dict[int, int]) -> FoldKey:
+    """The key with the places of a row that has more columns."""
+    to = [place[column.id] for column in replicated(table)]
 
-    def moved(positions: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(to[at] for at in positions)
+    def moved(places: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(to[at] for at in places)
 
     unique = tuple(map(moved, key.unique))
     return replace(key, columns=moved(key.columns), row_key=moved(key.row_key), unique=unique)
@@ -150,17 +148,17 @@ def _ancestor(column_id: int, table: TableAt) -> tuple[int, FieldType] | None:
     return None if found is None else (found.id, found.type)
 
 
-def _handle(at: TableInfo, position_by_id: dict[int, int]) -> tuple[HandlePart, ...]:
+def _handle(at: TableInfo, place: dict[int, int]) -> tuple[HandlePart, ...]:
     if at.is_common_handle:
         index = at.primary_index()
         parts = index.columns if index is not None else ()
         found = []
         for part in parts:
             column = at.columns[part.offset]
-            target = position_by_id.get(column.id, -1) if part.length == -1 else -1
+            target = place.get(column.id, -1) if part.length == -1 else -1
             found.append(HandlePart(column.type, type_class_of(column.type), target, False))
         return tuple(found)
     key = at.handle_column
     if key is None:
         return (HandlePart(None, TypeClass.INT, -1, False),)
-    return (HandlePart(None, TypeClass.INT, position_by_id.get(key.id, -1), key.is_unsigned),)
+    return (HandlePart(None, TypeClass.INT, place.get(key.id, -1), key.is_unsigned),)

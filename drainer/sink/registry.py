@@ -115,8 +115,8 @@ def import_writers() -> None:
                 raise
 
 
-def _named(path: str) -> Any:
-    module, _, name = path.partition(":")
+def _named(place: str) -> Any:
+    module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 
 

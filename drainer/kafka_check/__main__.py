@@ -30,7 +30,7 @@ _INTERRUPTED = 130  # as shells have it
 def _setting(text: object) -> tuple[str, str]:
     name, equals, value = str(text).partition("=")
     if not equals or not name or not value:
-        raise ValueError(f"{text}: expected a name, = and a value")
+        raise ValueError("expected a name, = and a value")
     return name, value
 
 

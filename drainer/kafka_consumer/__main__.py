@@ -51,7 +51,7 @@ class Arguments(TopicsSection):
     @model_validator(mode="after")
     def _check_destination(self) -> Self:
         if bool(self.to) == self.print:
-            raise ValueError("either -to or -print must be given")
+            raise ValueError("exactly one of -to and -print must be given")
         return self
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
-from binlog.errors import PumpUnavailable
+from binlog.errors import BinlogError, PumpUnavailable
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
@@ -195,6 +195,8 @@ class SparkRun:
         this returns."""
         plan = self._scheduler.batches.planned(until_ts)
         if plan is None:
+            if until_ts > self._pipeline.position_ts:
+                raise BinlogError(f"Spark has a batch that ends at {until_ts}, where no batch is planned")
             _log.debug("Spark's first batch is empty")  # no plan at Spark's first request for an offset
             return
         micro_batch.covers(plan.after_ts, plan.until_ts)

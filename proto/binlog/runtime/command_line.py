@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,8 @@ from binlog.runtime.reference import Flag, default_text, find, is_bool, kind_tex
 from binlog.runtime.version import version_text
 
 WIDTH = 110
+# What an error shows of a command line. Other texts may be a URI with a password at the wrong place.
+_SHOWN = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -72,7 +75,8 @@ def parse(program: Program[Model], argv: Sequence[str]) -> dict[str, str | list[
     """Return the values by the names of their flags, or of the settings that positional arguments fill.
 
     Flags have one or two dashes: `-flag value`, `-flag=value`, or `-flag` for a bool. After `--` everything is
-    positional. Raises InfoRequested for -h and -V, UsageError for an unknown flag or one without its value.
+    positional. The values are in the order of the command line; of a flag that is given again, at its last place.
+    Raises InfoRequested for -h and -V, UsageError for an unknown flag or one without its value.
     """
     known = {flag.name: flag for flag in program.flags}
     names = [*(["config"] if program.env_prefix else []), *known]
@@ -93,21 +97,35 @@ def parse(program: Program[Model], argv: Sequence[str]) -> dict[str, str | list[
         if name in ("V", "version") and name not in known:
             raise InfoRequested(version_text())
         if name not in names:
-            close = closest(name, names)
-            raise UsageError(
-                f"flag provided but not defined: -{name}" + (f" (did you mean -{close}?)" if close else "")
-            )
+            raise UsageError(_undefined(name, names))
         if not equals:
-            if name in known and is_bool(program.model, known[name]):
-                value = "true"
-            elif rest:
-                value = rest.pop(0)
-            else:
-                raise UsageError(f"flag needs an argument: -{name}")
-        before = given.get(name, [])
+            value = "true" if name in known and is_bool(program.model, known[name]) else _argument(name, rest, names)
+        before = given.pop(name, [])
         repeated = name in known and known[name].repeated and isinstance(before, list)
         given[name] = [*before, value] if repeated else value
     return given
+
+
+def _undefined(name: str, names: Sequence[str]) -> str:
+    """Return the error of an unknown flag."""
+    if not _SHOWN.fullmatch(name):
+        return "flag provided but not defined: a word that begins with a dash is no flag's name"
+    close = closest(name, names)
+    return f"flag provided but not defined: -{name}" + (f" (did you mean -{close}?)" if close else "")
+
+
+def _argument(name: str, rest: list[str], names: Sequence[str]) -> str:
+    """Remove and return the value of a flag, which is the next word. Raises UsageError if there is none: a word that is
+    another flag was not meant as the value."""
+    if not rest:
+        raise UsageError(f"flag needs an argument: -{name}")
+    dashes = re.match("--?", rest[0])
+    following = rest[0][dashes.end() :].partition("=")[0] if dashes else ""
+    if following in names:
+        raise UsageError(
+            f"flag needs an argument: -{name} (-{following} is a flag; a value like it goes behind -{name}=)"
+        )
+    return rest.pop(0)
 
 
 def _positional(program: Program[Model], word: str, given: Iterable[str]) -> str:
@@ -115,7 +133,10 @@ def _positional(program: Program[Model], word: str, given: Iterable[str]) -> str
     for name in program.words:
         if name not in given:
             return name
-    raise UsageError(f"'{word}' is not a valid flag")
+    if program.words:
+        taken = ", ".join(name.upper() for name in program.words)
+        raise UsageError(f"an argument too many: without a flag's name {program.name} takes only {taken}")
+    raise UsageError(f"'{word}' is not a valid flag" if _SHOWN.fullmatch(word) else "an argument is not a valid flag")
 
 
 def closest(name: str, known: Sequence[str]) -> str:

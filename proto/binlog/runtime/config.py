@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from binlog.errors import ConfigError
@@ -125,18 +125,36 @@ def load(program: Program[Model], argv: Sequence[str], *, environ: Mapping[str, 
     gathered = _Gathered(str(given.get("config") or environ.get(variable(prefix, "config"), "")))
     if gathered.file:
         gathered.text, gathered.values = _read_toml(gathered.file)
-    for flag in program.flags:
+        _use_current_names(program.model, gathered)
+    flags = {flag.name: flag for flag in program.flags if not flag.ignored}
+    # A setting with several names: of the variables, that of the first name in the table counts; of the flags, the last
+    # one that is given.
+    for flag in reversed(flags.values()):
         name = variable(prefix, flag.name)
-        if flag.ignored:
-            continue
-        if flag.name in given:
-            gathered.set(flag.path, given[flag.name], f"{_FLAG}{flag.name}")
-        elif environ.get(name):
+        if environ.get(name):
             gathered.set(flag.path, environ[name], f"environment variable {name}")
+    for name, value in given.items():
+        if name in flags:
+            gathered.set(flags[name].path, value, f"{_FLAG}{name}")
     try:
         return program.model.model_validate(gathered.values, by_alias=True, by_name=False)
     except ValidationError as error:
         raise _explained(error, program, gathered) from error
+
+
+def _use_current_names(model: type[BaseModel], gathered: _Gathered) -> None:
+    """Move the file's values of former names, the further choices of a setting's alias, to the current name."""
+    for info in model.model_fields.values():
+        if not isinstance(info.validation_alias, AliasChoices):
+            continue
+        current, *former = map(str, info.validation_alias.choices)
+        for name in former:
+            if name in gathered.values and current in gathered.values:
+                raise ConfigError(
+                    f"config file {gathered.file}: {name} is the former name of {current}: give one of them"
+                )
+            if name in gathered.values:
+                gathered.values[current] = gathered.values.pop(name)
 
 
 def load_or_exit(program: Program[Model], argv: Sequence[str] | None = None) -> Model:

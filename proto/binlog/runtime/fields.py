@@ -109,7 +109,7 @@ def parse_retention(value: object) -> timedelta:
         raise ValueError(f"unsupported gc time {text}, etc: use 7 for 7 day, 7h for 7 hour") from error
 
 
-_SECONDS = re.compile(r"([0-9]+)([smh]?)")
+_SECONDS = re.compile(r"([0-9]{1,9})([smh]?)")
 
 
 def parse_seconds(value: object) -> float:

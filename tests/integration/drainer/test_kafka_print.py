@@ -59,4 +59,4 @@ def test_kafka_consumer_needs_exactly_one_of_print_and_to(tmp_path: Path, capsys
         with pytest.raises(SystemExit) as refused:
             main(wrong)
         assert refused.value.code == 2
-    assert "either -to or -print must be given" in capsys.readouterr().err
+    assert "exactly one of -to and -print must be given" in capsys.readouterr().err

@@ -90,6 +90,33 @@ def test_pump_config_names_all_unknown_keys_in_one_error(tmp_path: Path) -> None
         loaded("-config", str(path))
 
 
+@pytest.mark.parametrize(
+    ("argv", "environ", "seconds"),
+    [
+        ([], {}, 5),
+        (["-pending-warn", "3"], {}, 3),
+        (["-pending-query-after", "4"], {"PUMP_PENDING_WARN": "9"}, 4),
+        ([], {"PUMP_PENDING_WARN": "9"}, 9),
+        ([], {"PUMP_PENDING_WARN": "9", "PUMP_PENDING_QUERY_AFTER": "8"}, 8),
+        (["-pending-warn", "3", "-pending-query-after", "4"], {}, 4),
+        (["-pending-query-after", "4", "-pending-warn", "3"], {}, 3),
+    ],
+)
+def test_setting_with_former_name_in_file_is_overridden_by_either_name(
+    argv: list[str], environ: dict[str, str], seconds: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "pump.toml"
+    file.write_text("pending-warn = 5\n")
+    assert loaded("-config", str(file), *argv, environ=environ).pending_query_after == seconds
+
+
+def test_file_with_former_and_current_name_of_a_setting_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "pump.toml"
+    file.write_text("pending-warn = 5\npending-query-after = 5\n")
+    with pytest.raises(ConfigError, match="pending-warn is the former name of pending-query-after: give one of them"):
+        loaded("-config", str(file))
+
+
 def test_status_address_is_any_port_if_addr_port_is_too_high() -> None:
     assert loaded("-addr", "127.0.0.1:65000").status_listen == "127.0.0.1:0"
     assert loaded("-status-addr", "").status_listen == ""

@@ -125,6 +125,15 @@ def test_bool_flags_need_no_value() -> None:
         (["-nope"], "flag provided but not defined: -nope"),
         (["--nope=1"], "flag provided but not defined: -nope"),
         (["-gc"], "flag needs an argument: -gc"),
+        (
+            ["-gc", "--L=debug"],
+            "flag needs an argument: -gc (-L is a flag; a value like it goes behind -gc=)",
+        ),
+        (["mysql://u:hunter2@h"], "an argument is not a valid flag"),
+        (
+            ["-mysql://u:hunter2@h"],
+            "flag provided but not defined: a word that begins with a dash is no flag's name",
+        ),
         (["-enable-debug=maybe"], "flag -enable-debug: true or false was expected, not 'maybe'"),
         (["-heartbeat-interval", "2s"], "flag -heartbeat-interval: a whole number was expected, not '2s'"),
         (

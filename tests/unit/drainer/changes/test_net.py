@@ -13,7 +13,8 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from drainer.batch.work import SegmentWork
 from drainer.changes.decode import ColumnDecoder
 from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
-from drainer.changes.slots import merge_slot
+from drainer.changes.slots import last_change, merge_slot
+from drainer.row.key import identity
 from drainer.schema.view import SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, not_null, table, transaction, view_of
@@ -127,6 +128,15 @@ def test_first_change_of_key_is_found_in_overlapping_parts() -> None:
         builder.add_all(part)
         blobs += builder.cut(1).values()
     assert merged(merge_slot(blobs, SQL_TEXT)) == merged(one_by_one(view_of(info), payloads))
+
+
+def test_last_change_of_a_key_is_that_of_its_table() -> None:
+    tables = [table([("id", INT), ("v", INT)], handle="id", table_id=number) for number in (7, 8)]
+    payloads = [transaction([(info, insert(1, 1))], commit_ts=BEGIN_TS + n) for n, info in enumerate(tables)]
+    cutter = SegmentCutter(in_step(view_of(*tables)))
+    cutter.add_all(payloads)
+    blobs = list(cutter.cut(1).values())
+    assert [last_change(blobs, number, identity(1)) for number in (7, 8, 9)] == [BEGIN_TS, BEGIN_TS + 1, 0]
 
 
 def test_key_deleted_and_inserted_again_is_not_deleted() -> None:

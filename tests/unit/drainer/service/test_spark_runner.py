@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
-from binlog.errors import PumpUnavailable
+from binlog.errors import BinlogError, PumpUnavailable
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from drainer.apply.batch_planner import Mode, PlannedBatch
@@ -171,6 +171,18 @@ async def test_executors_are_counted_after_every_batch() -> None:
     run._batch(2, feed)  # type: ignore[arg-type]
     assert (both.runs, both.tasks) == (1, [7, 7])
     assert feed.covered == (1, 2), "its files would never be removed"
+
+
+async def test_batch_with_no_plan_is_skipped_at_the_position_and_an_error_behind_it() -> None:
+    class AtFive(Told):
+        position_ts = 5
+        batches = PlannedBatches()
+
+    both = AtFive()
+    run = SparkRun(None, None, 1, both, both, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
+    run._batch(5, Feed())  # type: ignore[arg-type]
+    with pytest.raises(BinlogError, match="a batch that ends at 6, where no batch is planned"):
+        run._batch(6, Feed())  # type: ignore[arg-type]
 
 
 async def test_stopped_spark_session_ends_run_with_both_reasons() -> None:

@@ -8,8 +8,8 @@
 
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --frozen --no-sync
-# The tests run in two processes for each core, because half of their time is waiting for servers. Each process has its
-# own MariaDB. A process that has finished takes tests of another one (tests/support/dealing.py).
+# The tests run in two processes for each core, because half of their time is waiting for servers; with those that `make
+# test` leaves out in one process more than there are cores (tests/conftest.py). Each process has its own MariaDB. A process that has finished takes tests of another one (tests/support/dealing.py).
 # WORKERS= runs the tests one after another. PYTEST_ARGS="--cpu-report 30" lists the tests that use most CPU.
 # HYPOTHESIS_PROFILE=search tries other examples, and more of them.
 WORKERS ?= -n auto --dist worksteal

@@ -87,17 +87,18 @@ class States:
         )
 
 
+# nulls, because an array of Python values would load pandas (drainer.spark.startup.late_pandas).
 NO_STATES: Final = States(
     np.zeros(0, np.int64),
-    pa.array([], pa.binary()),
+    pa.nulls(0, pa.binary()),
     np.zeros(0, np.int64),
     np.zeros(0, np.uint64),
     np.zeros(0, np.int64),
     np.zeros(0, np.uint64),
     np.zeros(0, np.int64),
-    pa.array([], pa.binary()),
-    pa.array([], pa.binary()),
-    pa.array([], IMAGES),
+    pa.nulls(0, pa.binary()),
+    pa.nulls(0, pa.binary()),
+    pa.nulls(0, IMAGES),
 )
 
 

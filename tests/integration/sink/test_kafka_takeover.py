@@ -345,7 +345,7 @@ def test_driver_paused_after_its_intent_writes_nothing_after_takeover(
 def test_driver_alone_does_not_read_claims_for_each_range(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of its own transaction says that nobody else wrote."""
     destination = world.opened()
-    monkeypatch.setattr(Claims, "look", None)
+    monkeypatch.setattr(Claims, "poll", None)
     distributed(destination, 0, 30, *KEYS)
     destination.apply(segment(30, 40, 13), 1)
     distributed(destination, 40, 60, *range(20, 30))

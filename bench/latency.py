@@ -79,7 +79,7 @@ async def measure_sdk(stack: Stack, mariadb: MariaDB, rounds: int, ddls: int) ->
         for number in range(rounds + ddls):
             column = f"c{number}" if number >= rounds else ""
             if column:
-                table = await service.add_column(table, Column(column, BigInt(), default=0))
+                table = await service.alter_table(table, add=[Column(column, BigInt(), default=0)])
             async with service.transaction() as txn:
                 txn.insert(table, {"id": number, "name": f"row {number}"})
             seconds = await asyncio.to_thread(destination.wait, number, time.perf_counter(), column)

@@ -132,8 +132,8 @@ def report_pending(view: PumpView, found: Inspection) -> None:
 
 class Membership:
     """`departed`: records of pumps that left, already loaded from etcd. `position`: returns the commit_ts up to which
-    everything is applied. `unfinished`: returns whether a batch after
-    the position was begun, which must be finished without pumps that rejoined."""
+    everything is applied. `unfinished`: returns whether a batch after the position was begun, which must be finished
+    without pumps that rejoined."""
 
     def __init__(
         self, departed: DepartedPumps, *, position: Callable[[], int], unfinished: Callable[[], bool] = lambda: False

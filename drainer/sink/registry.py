@@ -120,7 +120,7 @@ def _named(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
-# `[syncer.to]` as a union discriminated by db-type: one section for each kind of destination (drainer.sink.registry).
+# `[syncer.to]` as a union discriminated by db-type: one section for each kind of destination.
 
 
 def sections() -> Mapping[str, type[BaseModel]]:

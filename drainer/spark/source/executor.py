@@ -82,9 +82,6 @@ class PlannedReader(DataSourceStreamReader):  # type: ignore[misc]  # mypy does 
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PullTask)
-        # imported here because it imports much, and only executors need it
-        from drainer.spark.source.executor import read_task
-
         return read_task(partition)
 
     def stop(self) -> None:

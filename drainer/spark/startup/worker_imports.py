@@ -37,7 +37,6 @@ MODULES = (
     "drainer.spark.shuffle_apply",
     "drainer.spark.source.data_source",
     "drainer.spark.source.executor",
-    "drainer.spark.source.executor",
     "drainer.spark.startup.node_requirements",
     "drainer.spark.startup.warmup",
 )

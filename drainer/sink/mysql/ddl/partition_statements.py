@@ -96,7 +96,7 @@ def exchanged(step: Ddl, dialect: Dialect) -> str | None:
 
 
 def is_disputed(step: Ddl) -> bool:
-    """Whether the partition of that name has other rows in the destination than upstream (partition_statements.py)."""
+    """Whether the partition of that name has other rows in the destination than upstream."""
     found = _parts(step)
     if found is None:
         return False

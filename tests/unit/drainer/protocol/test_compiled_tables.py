@@ -7,7 +7,7 @@ import pickle
 import pytest
 from binlog.tidb.types import FieldType, Tp
 
-from drainer.protocol import encoder as compiled_tables
+from drainer.protocol import encoder
 from drainer.protocol.encoder import CompiledTables
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
@@ -17,7 +17,7 @@ TABLE = make_table("test", "t", [("id", FieldType(Tp.LONG))], primary=["id"])
 
 
 def test_compiled_tables_are_made_once_and_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_tables, "TABLES_MAX", 2)
+    monkeypatch.setattr(encoder, "TABLES_MAX", 2)
     made: list[int] = []
     tables = CompiledTables[int]()
     for key in (1, 1, 2, 1, 3, 3, 1):

@@ -40,9 +40,11 @@ def reparo(directory: Path, *args: str) -> str:
     assert program is not None
     command = [str(Path(program) / "reparo"), "-data-dir", str(directory), *args]
     done = subprocess.run(
-        command, capture_output=True, timeout=300, check=True, env={"TZ": "UTC"}, cwd=directory.parent
+        command, capture_output=True, timeout=300, check=False, env={"TZ": "UTC"}, cwd=directory.parent
     )
-    return (done.stdout + done.stderr).decode(errors="replace")  # it prints binary strings as they are
+    printed = (done.stdout + done.stderr).decode(errors="replace")  # it prints binary strings as they are
+    assert done.returncode == 0, printed[-5000:]
+    return printed
 
 
 @pytest.mark.parametrize("name", ["keys", "types", "ddl"])
@@ -62,8 +64,11 @@ def test_go_reparo_of_our_files_makes_tables_equal_to_tidb(mariadb: MariaDB, tmp
     files = tmp_path / "files"
     record(capture, sink(files, "pb", rotate_bytes=50_000), tmp_path / "jobs.json", policy(capture))
     config = tmp_path / "reparo.toml"
+    # One worker: its 16 lock gaps of MariaDB's indexes in different orders, and it ends when a few retries end in a
+    # deadlock again.
     config.write_text(
-        f'dest-type = "mysql"\n[dest-db]\nhost = "127.0.0.1"\nport = {mariadb.port}\nuser = "lab"\npassword = "lab"\n'
+        'dest-type = "mysql"\nworker-count = 1\n'
+        f'[dest-db]\nhost = "127.0.0.1"\nport = {mariadb.port}\nuser = "lab"\npassword = "lab"\n'
     )
     out = reparo(files, "-config", str(config))
     assert "[ERROR]" not in out, [line for line in out.splitlines() if "[ERROR]" in line]

@@ -182,7 +182,7 @@ async def planned(endpoint: str, hosts: Sequence[str], rounds: int) -> tuple[Cos
         await etcd.put(f"{ROOT}/pumps/p{number:03}", record.to_json())
     pumps = PumpSet(Registry(etcd), dial_with(CLUSTER, Security()))
     pipeline = cast(Pipeline, StandingPipeline())
-    sizes = Sizes(spread_bytes_max=BATCH_BYTES, parallelism=PARALLELISM)
+    sizes = Sizes(distributed_bytes_max=BATCH_BYTES, parallelism=PARALLELISM)
     scheduler = Scheduler(pumps, pipeline, sizes, loop=asyncio.get_running_loop())
     scheduler.watermark_state.pumps = len(hosts)
     try:

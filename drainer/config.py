@@ -138,7 +138,7 @@ class SyncerSection(OriginalSyncerSection):
     txn_rows_max: int = Field(
         10_000, ge=1, description="maximum rows of one downstream transaction of a distributed batch"
     )
-    spread: bool = Field(True, description="distribute large batches to executors, which write them in parallel")
+    distributed: bool = Field(True, description="distribute large batches to executors, which write them in parallel")
     finish_without: Names = Field(
         (),
         description="node ids of pumps; an unfinished batch is finished without their rows if the pumps are "
@@ -203,7 +203,9 @@ class SyncerSection(OriginalSyncerSection):
 
     def sink(self) -> AnySink:
         """Return the destination, not opened yet."""
-        return sink(self.db_type, self.to, SyncerSettings(self.recycle_bin // timedelta(milliseconds=1), self.spread))
+        return sink(
+            self.db_type, self.to, SyncerSettings(self.recycle_bin // timedelta(milliseconds=1), self.distributed)
+        )
 
     def digest(self) -> str:
         """Return a digest of the filter settings. It is recorded with a batch, because an unfinished batch must be
@@ -274,13 +276,13 @@ class Config(UpstreamSection):
     detect_interval: int = Field(10, description=f"{WITHOUT_EFFECT}: etcd reports changes")
     compressor: str = Field("", description=f"{WITHOUT_EFFECT}: compression of the connection to pumps")
     until_now: bool = Field(False, description="apply the binlogs that exist at the start, then exit with code 0")
-    inline_bytes_max: ByteSize = Field(
+    driver_bytes_max: ByteSize = Field(
         2 << 20, description="maximum bytes of binlogs of a batch that the driver applies itself, such as 2 MiB"
     )
     batch_bytes_max: ByteSize = Field(
         64 << 20, description="maximum bytes of binlogs of a distributed batch, such as 64 MiB"
     )
-    spread_bytes_min: ByteSize = Field(
+    distributed_bytes_min: ByteSize = Field(
         2 << 20, description="bytes of binlogs below which the driver applies a batch itself, such as 2 MiB"
     )
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))

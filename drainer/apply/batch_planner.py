@@ -34,16 +34,15 @@ class Mode(StrEnum):
 class Sizes:
     """How batches are cut. Bytes are of binlog payloads.
 
-    `inline_bytes_max`, `inline_count_max`: one batch in the driver; `spread_bytes_min`: smaller batches are not
-    distributed;
-    `spread_bytes_max`: one distributed batch; 0 = the destination takes no distributed batches; `parallelism`:
-    concurrent tasks available.
+    `driver_bytes_max`, `driver_count_max`: one batch in the driver; `distributed_bytes_min`: smaller batches are not
+    distributed; `distributed_bytes_max`: one distributed batch, 0 = the destination takes no distributed batches;
+    `parallelism`: concurrent tasks available.
     """
 
-    inline_bytes_max: int = 2 * MIB
-    inline_count_max: int = 5_000
-    spread_bytes_min: int = 2 * MIB
-    spread_bytes_max: int = 64 * MIB
+    driver_bytes_max: int = 2 * MIB
+    driver_count_max: int = 5_000
+    distributed_bytes_min: int = 2 * MIB
+    distributed_bytes_max: int = 64 * MIB
     parallelism: int = 2
     # Below this many bytes one task pulls from all pumps: a second task costs more than it saves.
     one_task_bytes_max: int = MIB // 4
@@ -56,8 +55,7 @@ class PlannedBatch:
     """One batch: (after_ts, until_ts] of all pumps, and the ranges that each task pulls. `intent`: an open one of an
     earlier start, which determines the range and the cut (rule 17: the destination's position decides); `fold`: how the
     reading tasks decode and divide a distributed batch; `large`: the ranges that the driver pulls itself, in mode
-    LARGE, and
-    `holders`: the pumps that have the large transaction."""
+    LARGE, and `holders`: the pumps that have the large transaction."""
 
     after_ts: int
     until_ts: int
@@ -100,16 +98,16 @@ Decision = PlannedBatch | MovePosition | Ask | None
 def first_limits(sizes: Sizes, *, schema_version: int, pumps: int) -> BatchLimits:
     """The first limits to ask with: for the bytes before the next DDL, or for a batch in the driver if nothing is
     distributed."""
-    if not sizes.spread_bytes_max:
+    if not sizes.distributed_bytes_max:
         return driver_limits(sizes, pumps=pumps)
-    share = _share(sizes.spread_bytes_max, pumps)
+    share = _share(sizes.distributed_bytes_max, pumps)
     return BatchLimits(share, stop_at_schema=True, schema_version=schema_version, large_bytes_min=sizes.large_bytes_min)
 
 
 def driver_limits(sizes: Sizes, *, pumps: int) -> BatchLimits:
     return BatchLimits(
-        _share(sizes.inline_bytes_max, pumps),
-        _share(sizes.inline_count_max, pumps),
+        _share(sizes.driver_bytes_max, pumps),
+        _share(sizes.driver_count_max, pumps),
         large_bytes_min=sizes.large_bytes_min,
     )
 
@@ -145,11 +143,11 @@ def decide(
     if driver_from is not None and after_ts >= driver_from and asked.stop_at_schema:
         return Ask(driver_limits(sizes, pumps=len(watermark.marks)))
     batch_bytes = sum(mark.bytes_until(until_ts) for mark in watermark.marks)
-    distributed = asked.stop_at_schema and bool(sizes.spread_bytes_max)
+    distributed = asked.stop_at_schema and bool(sizes.distributed_bytes_max)
     share = _another_share(watermark, until_ts, batch_bytes, asked, sizes) if distributed and another_share else None
     if share is not None:
         return Ask(replace(asked, batch_bytes_max=share))
-    if distributed and until_ts > after_ts and batch_bytes >= sizes.spread_bytes_min:
+    if distributed and until_ts > after_ts and batch_bytes >= sizes.distributed_bytes_min:
         return _plan(Mode.DISTRIBUTED, watermark.marks, after_ts, until_ts, batch_bytes, sizes)
     if distributed and any(mark.stop in (Stop.DDL, Stop.SCHEMA) for mark in watermark.marks):
         return Ask(driver_limits(sizes, pumps=len(watermark.marks)))
@@ -165,7 +163,7 @@ def _another_share(
     would end every batch at a hundredth of its size; with the whole size for each, a hundred busy pumps would deliver a
     hundred batches.
     """
-    most, share = sizes.spread_bytes_max, asked.batch_bytes_max
+    most, share = sizes.distributed_bytes_max, asked.batch_bytes_max
     if batch_bytes > most + most // 4 and share > 1:
         return max(1, share * most // batch_bytes)
     short = batch_bytes < most // 2 and share < most

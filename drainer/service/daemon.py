@@ -336,14 +336,14 @@ def _pumps(config: Config, upstream: Upstream, membership: Membership | None = N
 
 def batch_sizes(config: Config, destination: AnySink) -> Sizes:
     """Return the limits of a batch: bytes and binlogs read, which bound the memory that it takes."""
-    if config.syncer.spread and destination.parallel is not None:
+    if config.syncer.distributed and destination.parallel is not None:
         return Sizes(
-            inline_bytes_max=config.inline_bytes_max,
-            spread_bytes_min=config.spread_bytes_min,
-            spread_bytes_max=config.batch_bytes_max,
+            driver_bytes_max=config.driver_bytes_max,
+            distributed_bytes_min=config.distributed_bytes_min,
+            distributed_bytes_max=config.batch_bytes_max,
         )
     # Only the driver writes: larger batches in the driver.
-    return Sizes(inline_bytes_max=4 * config.inline_bytes_max, inline_count_max=40_000, spread_bytes_max=0)
+    return Sizes(driver_bytes_max=4 * config.driver_bytes_max, driver_count_max=40_000, distributed_bytes_max=0)
 
 
 @contextlib.asynccontextmanager

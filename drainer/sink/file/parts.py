@@ -88,7 +88,7 @@ def check_part(directory: Path, name: str, length: int) -> None:
     except OSError as error:
         raise DestinationRefused(
             f"{directory / name}, which an executor has written, is not there ({error.strerror}): all executors and "
-            f"the driver must see one directory under this path; or set spread = false in [syncer]"
+            f"the driver must see one directory under this path; or set distributed = false in [syncer]"
         ) from error
     if found != length:
         raise DestinationRefused(f"{directory / name} has {found} bytes, and an executor has written {length}")

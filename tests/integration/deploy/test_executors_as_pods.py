@@ -26,7 +26,7 @@ MORE = {
     "spark.driver.memory": "512m",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
-DISTRIBUTED = "initial-commit-ts = 0\ninline-bytes-max = 1024\nspread-bytes-min = 1\n"
+DISTRIBUTED = "initial-commit-ts = 0\ndriver-bytes-max = 1024\ndistributed-bytes-min = 1\n"
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ class Lives:
         return (
             f'pd-urls = "{self.url}"\ntso-source = "own"\nnode-id = "d1"\naddr = "127.0.0.1:{free_port()}"\n'
             f'status-addr = ""\ndata-dir = "{data_dir}"\ninitial-commit-ts = 0\n'
-            f"inline-bytes-max = 4096\nspread-bytes-min = 1\nbatch-bytes-max = 16384\n{self.syncer}"
+            f"driver-bytes-max = 4096\ndistributed-bytes-min = 1\nbatch-bytes-max = 16384\n{self.syncer}"
         )
 
     def drainer(self, point: str = "") -> Server:

@@ -65,7 +65,7 @@ def test_drainer_killed_at_every_crash_point_applies_rows_once(stubs: Stubs, mar
         stubs.add(pump)
     stubs.share(capture.binlogs)
     stubs.resolve(capture.meta["scenario_end_ts"])
-    small = "spread-bytes-min = 1\nbatch-bytes-max = 4096\ninline-bytes-max = 512"
+    small = "distributed-bytes-min = 1\nbatch-bytes-max = 4096\ndriver-bytes-max = 512"
     config = configuration(stubs, capture, mariadb, more=small)
     for point in CRASHES:
         drainer = stubs.drainer(config, "--until-now", BINLOG_CRASH_POINT=point).start()
@@ -90,7 +90,7 @@ def test_planned_binlog_that_pump_does_not_serve_stops_drainer(way: str, stubs: 
     lost_ts = rows[len(rows) // 2].commit_ts
     for stub in stubs.pumps.values():
         stub.unserved = {lost_ts}
-    more = "spread-bytes-min = 1\nbatch-bytes-max = 4096\ninline-bytes-max = 512" if way == "distributed" else ""
+    more = "distributed-bytes-min = 1\nbatch-bytes-max = 4096\ndriver-bytes-max = 512" if way == "distributed" else ""
     config = configuration(stubs, capture, mariadb, more=more)
     drainer = stubs.drainer(config, "--until-now").start()
     assert drainer.wait(deadline_s=300) == 2, drainer.tail()

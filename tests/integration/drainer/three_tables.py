@@ -47,7 +47,7 @@ def serve(stubs: Stubs, stream: Sequence[Sequence[Op]], *, first: int | None = N
 def drainer(stubs: Stubs, db: MariaDB, port: int) -> Server:
     config = (
         f'initial-commit-ts = {BEGIN_TS}\nstatus-addr = "127.0.0.1:{port}"\n'
-        "inline-bytes-max = 1024\nspread-bytes-min = 1\n"
+        "driver-bytes-max = 1024\ndistributed-bytes-min = 1\n"
         f'[schema]\nhistory-file = "{stubs.directory}/history.json"\n'
         '[syncer]\ndb-type = "mariadb"\ntxn-rows-max = 7\nworker-count = 3\n'
         f'[syncer.to]\nhost = "{db.host}"\nport = {db.port}\nuser = "{db.user}"\npassword = "{db.password}"\n'

@@ -216,7 +216,7 @@ def test_topics_and_partitions_added_on_another_broker_are_used(cluster: Cluster
     topic, control = cluster.placed([1], [1]), cluster.placed(*[[1]] * 4, cleanup_policy="compact")
     other = cluster.alone(5)
     rules = [{"matcher": ["*.*"], "partition": "index-value"}]
-    more: dict[str, Any] = {"partition_change": "take-up", "partition_look": "1s", "dispatchers": rules}
+    more: dict[str, Any] = {"partition_change": "take-up", "partition_check_interval": "1s", "dispatchers": rules}
     with world(cluster, topic, control_topic=control, **more) as made:
         destination = made.opened()
         distributed(destination, 0, 30, *KEYS)

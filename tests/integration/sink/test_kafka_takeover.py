@@ -539,7 +539,7 @@ def test_repeated_rows_without_transactions_go_to_the_same_partitions(
 ) -> None:
     """Also where the topic has more partitions by then, which are taken up behind them; by other dispatchers they are
     not sent, since they would come to others."""
-    more: dict[str, Any] = {"exactly_once": False, "partition_change": "take-up", "partition_look": "1s"}
+    more: dict[str, Any] = {"exactly_once": False, "partition_change": "take-up", "partition_check_interval": "1s"}
     old = world.opened(**more)
     old.apply(segment(0, 10, 100), 1)
     with monkeypatch.context() as patched:
@@ -567,7 +567,7 @@ def test_repeated_rows_without_transactions_go_to_the_same_partitions(
 def test_repeated_rows_of_new_topic_go_to_the_same_partitions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who writes its first rows dies before the position, and somebody adds partitions."""
     topic = f"{world.topic}-new"
-    more: dict[str, Any] = {"exactly_once": False, "partition_change": "take-up", "partition_look": "1s"}
+    more: dict[str, Any] = {"exactly_once": False, "partition_change": "take-up", "partition_check_interval": "1s"}
     more["dispatchers"] = [{"matcher": ["*.*"], "partition": "index-value", "topic": topic}]
     old = world.opened(**more)
     with monkeypatch.context() as patched:
@@ -598,7 +598,7 @@ def test_message_above_topics_limit_is_refused_and_not_dropped(world: World) -> 
 
 
 def test_unannounced_partitions_stop_drainer_by_default(world: World) -> None:
-    destination = world.opened(partition_look="1s")
+    destination = world.opened(partition_check_interval="1s")
     destination.apply(segment(0, 10, *KEYS), 1)
     world.broker.grow(world.topic, 5)
     destination.close(clean=True)
@@ -617,7 +617,7 @@ def test_unannounced_partitions_stop_drainer_by_default(world: World) -> None:
 
 def test_added_partitions_are_used_at_end_of_range(world: World) -> None:
     """At the end of a range; one that was cut by the former numbers is not written by the new ones."""
-    destination = world.opened(partition_change="take-up", partition_look="1s")
+    destination = world.opened(partition_change="take-up", partition_check_interval="1s")
     before = destination.slotting.version
     distributed(destination, 0, 30, *KEYS)
     world.broker.grow(world.topic, 4)

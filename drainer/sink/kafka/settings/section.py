@@ -194,7 +194,7 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
         description="what to do if a topic has another number of partitions than before: stop: end with an "
         "error; take-up: announce it in all partitions, and continue with the new number",
     )
-    partition_look: PollInterval = Field(
+    partition_check_interval: PollInterval = Field(
         timedelta(seconds=10), description="interval at which the number of partitions is checked"
     )
     open: OldValueSection = Field(default_factory=lambda: OldValueSection.model_validate({}))
@@ -273,7 +273,7 @@ class KafkaSection(ProtocolSection, KafkaConnectionSection):
             replication_factor=self.replication_factor,
             replication_check=self.replication_check,
             partition_change=self.partition_change,
-            poll_s=self.partition_look / _S,
+            poll_s=self.partition_check_interval / _S,
             distributed=distributed,
             registry=self.registry.access(registry) if registry else None,
         )

@@ -21,7 +21,9 @@ from drainer.apply.batch_planner import (
 from drainer.pumps.watermark import BatchLimits, PumpMark, Stop, Watermark, watermark_of
 from drainer.sink.base import Intent
 
-SIZES = Sizes(inline_bytes_max=2000, inline_count_max=50, spread_bytes_min=1000, spread_bytes_max=8000, parallelism=2)
+SIZES = Sizes(
+    driver_bytes_max=2000, driver_count_max=50, distributed_bytes_min=1000, distributed_bytes_max=8000, parallelism=2
+)
 ASKED = first_limits(SIZES, schema_version=3, pumps=2)
 
 
@@ -42,7 +44,7 @@ def test_first_limits_stop_at_next_ddl_or_schema_version() -> None:
 
 
 def test_destination_without_distribution_gets_only_batches_in_driver() -> None:
-    sizes = Sizes(inline_bytes_max=8000, inline_count_max=100, spread_bytes_max=0)
+    sizes = Sizes(driver_bytes_max=8000, driver_count_max=100, distributed_bytes_max=0)
     asked = first_limits(sizes, schema_version=3, pumps=2)
     assert asked == BatchLimits(4000, 50, large_bytes_min=4 << 20)
     full = mark(batch_bytes=4000, batch_count=50, stop=Stop.LIMIT, end_ts=60)
@@ -268,7 +270,7 @@ def test_tasks_are_bounded_by_parallelism_and_hold_every_range_once(
     """A hundred pumps are not a hundred tasks of two processors; none is read twice or left out."""
     splits = () if whole else (60, 70, 80)
     marks = [mark(f"p{n}", batch_bytes=size, batch_count=5, split_ts=splits) for n, size in enumerate(sizes)]
-    limits = Sizes(spread_bytes_min=1, spread_bytes_max=1 << 40, parallelism=parallelism)
+    limits = Sizes(distributed_bytes_min=1, distributed_bytes_max=1 << 40, parallelism=parallelism)
     plan = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=limits)
     assert isinstance(plan, PlannedBatch) and plan.mode is Mode.DISTRIBUTED
     assert len(plan.tasks) <= READERS_PER_TASK * parallelism

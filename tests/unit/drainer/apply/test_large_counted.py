@@ -19,8 +19,8 @@ from tests.unit.drainer.apply.test_rule_22 import Drainer, TaskBatch, drainer, m
 
 LARGE_BYTES = 400
 SIZES = [
-    pytest.param(Sizes(spread_bytes_max=0, large_bytes_min=LARGE_BYTES), id="driver"),
-    pytest.param(Sizes(spread_bytes_min=1, parallelism=2, large_bytes_min=LARGE_BYTES), id="distributed"),
+    pytest.param(Sizes(distributed_bytes_max=0, large_bytes_min=LARGE_BYTES), id="driver"),
+    pytest.param(Sizes(distributed_bytes_min=1, parallelism=2, large_bytes_min=LARGE_BYTES), id="distributed"),
 ]
 WHOLE = transaction([(T, put(key, key)) for key in range(100, 150)], commit_ts=ts(50), version=2)
 

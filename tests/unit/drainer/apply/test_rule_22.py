@@ -42,8 +42,8 @@ from tests.support.stub_pump import StubPump
 from tests.unit.drainer.apply.test_distributed_failures import T, life, put, standing
 
 SLOTS = 4
-DRIVER = Sizes(spread_bytes_max=0)
-DISTRIBUTED = Sizes(spread_bytes_min=1, parallelism=2)
+DRIVER = Sizes(distributed_bytes_max=0)
+DISTRIBUTED = Sizes(distributed_bytes_min=1, parallelism=2)
 BOTH = pytest.mark.parametrize("sizes", [DRIVER, DISTRIBUTED], ids=["driver", "distributed"])
 
 SEAL = ErrorSeal.new()

@@ -11,7 +11,7 @@ from drainer.service.daemon import batch_sizes
 
 
 @pytest.mark.parametrize(
-    ("db_type", "spread", "inline", "spread_bytes"),
+    ("db_type", "distributed", "driver", "distributed_bytes"),
     [
         ("file", True, 8 << 20, 0),
         ("jsonl", True, 2 << 20, 64 << 20),
@@ -19,10 +19,10 @@ from drainer.service.daemon import batch_sizes
     ],
 )
 def test_batch_size_in_driver_is_larger_for_destinations_written_only_there(
-    db_type: str, spread: bool, inline: int, spread_bytes: int, tmp_path: Path
+    db_type: str, distributed: bool, driver: int, distributed_bytes: int, tmp_path: Path
 ) -> None:
     to = {"dir" if db_type == "file" else "path": str(tmp_path)}
-    config = Config.model_validate({"syncer": {"db-type": db_type, "to": to, "spread": spread}})
+    config = Config.model_validate({"syncer": {"db-type": db_type, "to": to, "distributed": distributed}})
     sizes = batch_sizes(config, config.syncer.sink())
-    assert (sizes.inline_bytes_max, sizes.spread_bytes_max) == (inline, spread_bytes)
-    assert 0 < sizes.inline_count_max <= 40_000
+    assert (sizes.driver_bytes_max, sizes.distributed_bytes_max) == (driver, distributed_bytes)
+    assert 0 < sizes.driver_count_max <= 40_000

@@ -20,7 +20,7 @@ from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, S
 from drainer.service.scheduler import SHARES_TRIED, Scheduler
 from drainer.sink.base import Intent
 
-SIZES = Sizes(spread_bytes_min=1000, spread_bytes_max=8000)
+SIZES = Sizes(distributed_bytes_min=1000, distributed_bytes_max=8000)
 Answer = Callable[[int, BatchLimits], Watermark]
 
 
@@ -420,7 +420,7 @@ async def test_single_busy_pump_among_many_fills_whole_batch() -> None:
     """Asked for an equal share each, it would end every batch at a hundredth, too little to be distributed."""
     backlogs = Backlogs(list(range(1, 2000)), *([] for _ in range(99)))
     batches = await planned_of(backlogs, 20)
-    assert min(batches) >= SIZES.spread_bytes_max // 2 and len(batches) == 20
+    assert min(batches) >= SIZES.distributed_bytes_max // 2 and len(batches) == 20
     assert backlogs.surveys == len(batches) + 1, "what was learned is asked for first"
 
 
@@ -443,7 +443,7 @@ async def test_survey_size_cut_by_new_schema_is_not_asked_for_again() -> None:
     before = len(asked)
     plan = await scheduler._poll()
     assert plan is not None and plan.mode is Mode.DISTRIBUTED
-    assert asked[before] == SIZES.spread_bytes_max // 2
+    assert asked[before] == SIZES.distributed_bytes_max // 2
 
 
 async def test_batch_size_stays_bounded_when_all_pumps_become_busy() -> None:
@@ -452,7 +452,7 @@ async def test_batch_size_stays_bounded_when_all_pumps_become_busy() -> None:
     backlogs = Backlogs([*alone, *together], *([*together] for _ in range(10)))
     batches = await planned_of(backlogs, 5000)
     assert sum(batches) == backlogs.bytes_in(0, 1 << 30)
-    assert max(batches) <= SIZES.spread_bytes_max * 5 // 4 + 11 * 100
+    assert max(batches) <= SIZES.distributed_bytes_max * 5 // 4 + 11 * 100
     assert backlogs.surveys <= 2 * len(batches) + 2
 
 

@@ -1,7 +1,7 @@
 """The drainer's settings. Names, defaults and units are upstream's where it has the setting.
 
 TOML keys are the fields with dashes; `FLAGS` lists what the command line takes. Keys of the original without effect are
-in drainer.original_settings; those of parts that do not exist (Oracle, table-migrate rules) are refused as unknown.
+in drainer.original_settings; those of Oracle are refused as unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from drainer.original_settings import WITHOUT_EFFECT, OriginalSyncerSection
 from drainer.pumps.go_pump import SILENCE_MAX_S
-from drainer.schema.filter import IGNORE_SCHEMAS_DEFAULT, Filter
+from drainer.schema.event_filter import EventFilter, EventRule, Wildcards
+from drainer.schema.filter import IGNORE_SCHEMAS_DEFAULT, Filter, TablePatterns
 from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules
 from drainer.sink.base import AnySink
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
@@ -83,13 +84,65 @@ def _no_start_ts(value: tuple[int, ...]) -> tuple[int, ...]:
     return value
 
 
-def _no_event_filters(value: tuple[Mapping[str, object], ...]) -> tuple[Mapping[str, object], ...]:
+def _event_rule(tables: TablePatterns | Wildcards, events: Names, texts: tuple[str, ...], owner: str) -> EventRule:
+    if not events and not texts:
+        raise ConfigError(f"{owner}: give ignore-event or ignore-sql")
+    return EventRule.create(tables, events, texts, owner=owner)
+
+
+def _no_expression(value: str) -> str:
     if value:
-        raise ValueError(
-            "rows and DDLs are not filtered by kind, text or values: leave whole tables out by rules, skip a DDL by "
-            "[[syncer.ddl-rewrite]] without sql, and remove it"
-        )
+        raise ValueError("rows are not filtered by values: remove it")
     return value
+
+
+_Expression = Annotated[str, AfterValidator(_no_expression)]
+_NO_EXPRESSION = "must be empty: rows are not filtered by values"
+
+
+class TicdcEventFilter(Section):
+    """`[[syncer.filter.event-filters]]`, as in a TiCDC changefeed."""
+
+    matcher: Names = Field(description="patterns of tables, such as shop.*")
+    ignore_event: Names = Field((), description="events that are left out, such as delete, or drop table")
+    ignore_sql: tuple[str, ...] = Field(
+        (), description="regular expressions, which ignore case; a DDL whose text has one of them is left out"
+    )
+    ignore_insert_value_expr: _Expression = Field("", description=_NO_EXPRESSION)
+    ignore_update_old_value_expr: _Expression = Field("", description=_NO_EXPRESSION)
+    ignore_update_new_value_expr: _Expression = Field("", description=_NO_EXPRESSION)
+    ignore_delete_value_expr: _Expression = Field("", description=_NO_EXPRESSION)
+
+    def rule(self, number: int) -> EventRule:
+        owner = f"event filter {number}"
+        tables = TablePatterns.parse(self.matcher, whose="filter.event-filters entry")
+        return _event_rule(tables, self.ignore_event, self.ignore_sql, owner)
+
+
+class BinlogFilterRule(Section):
+    """`[syncer.binlog-filter-rule.NAME]` of the original's drainer."""
+
+    ignore_event: Names = Field((), description="events that are left out, such as delete, or truncate table")
+    ignore_sql: tuple[str, ...] = Field(
+        (), description="regular expressions, which ignore case; a DDL whose text has one of them is left out"
+    )
+
+
+class MigrateSource(Section):
+    """Tables of a table-migrate-rule."""
+
+    schema_: str = Field(alias="schema", description="database; `*`, `?`, `[a-z]` and `[!a-z]` are wildcards")
+    table: str = Field("", description="table, with the same wildcards; empty: the database and all its tables")
+
+
+class TableMigrateRule(Section):
+    """`[[syncer.table-migrate-rule]]` of the original's drainer: which binlog-filter-rules apply to which tables."""
+
+    binlog_filter_rule: Names = Field((), description="names of binlog-filter-rules")
+    source: MigrateSource = Field(description="the tables")
+    target: Mapping[str, str] = Field(
+        default_factory=dict, description=f"{WITHOUT_EFFECT}: the original's drainer renames only for Oracle"
+    )
 
 
 class FilterSection(Section):
@@ -102,8 +155,8 @@ class FilterSection(Section):
     ignore_txn_start_ts: Annotated[tuple[int, ...], AfterValidator(_no_start_ts)] = Field(
         (), description="must be empty: use ignore-txn-commit-ts"
     )
-    event_filters: Annotated[tuple[Mapping[str, object], ...], AfterValidator(_no_event_filters)] = Field(
-        (), repr=False, description="must be empty: rows and DDLs are not filtered by kind"
+    event_filters: tuple[TicdcEventFilter, ...] = Field(
+        (), description="TiCDC's event filters: changes and DDLs that are left out of some tables"
     )
 
 
@@ -123,6 +176,13 @@ class SyncerSection(OriginalSyncerSection):
         default_factory=lambda: FilterSection.model_validate({}),
         alias="filter",
         description="a TiCDC changefeed's filter",
+    )
+    case_sensitive: bool = Field(False, description="whether table-migrate-rules distinguish upper and lower case")
+    table_migrate_rule: tuple[TableMigrateRule, ...] = Field(
+        (), description="changes and DDLs that are left out of some tables"
+    )
+    binlog_filter_rule: dict[str, BinlogFilterRule] = Field(
+        default_factory=dict, description="what a table-migrate-rule leaves out, by name"
     )
     ignore_txn_commit_ts: tuple[int, ...] = Field((), description="commit_ts of transactions and DDLs that are skipped")
     sync_ddl: bool = Field(
@@ -158,6 +218,13 @@ class SyncerSection(OriginalSyncerSection):
     @field_validator("db_type")
     @classmethod
     def _known(cls, value: str) -> str:
+        if value == "oracle":
+            raise ValueError(
+                "Oracle is not a destination here, because there is no server to test it with: write to Kafka, and "
+                "from there by a JDBC sink (docs/kafka.md)"
+            )
+        if value == "pb":  # the original's other name
+            return "file"
         if value not in KINDS:
             raise ValueError(f"must be one of {', '.join(KINDS)}, not {value!r}")
         return value
@@ -168,6 +235,14 @@ class SyncerSection(OriginalSyncerSection):
         given = [name.replace("_", "-") for name in lists if getattr(self, name)]
         if self.filter_.rules and given:
             raise ValueError(f"filter.rules and {', '.join(given)} both choose tables: give one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _has_valid_events(self) -> Self:
+        try:
+            self.events()
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         return self
 
     @field_validator("to", mode="before")
@@ -188,6 +263,18 @@ class SyncerSection(OriginalSyncerSection):
             rules=self.filter_.rules,
         )
 
+    def events(self) -> EventFilter:
+        """Return the event filter. Raises ConfigError, naming the rule."""
+        rules = [one.rule(number) for number, one in enumerate(self.filter_.event_filters, start=1)]
+        for migrate in self.table_migrate_rule:
+            tables = Wildcards(migrate.source.schema_, migrate.source.table, self.case_sensitive)
+            for name in migrate.binlog_filter_rule:
+                rule = self.binlog_filter_rule.get(name)
+                if rule is None:
+                    raise ConfigError(f"table-migrate-rule: there is no binlog-filter-rule {name!r}")
+                rules.append(_event_rule(tables, rule.ignore_event, rule.ignore_sql, f"binlog-filter-rule {name}"))
+        return EventFilter(tuple(rules))
+
     def policy(self) -> Policy:
         rules = [
             RewriteRule(
@@ -195,7 +282,8 @@ class SyncerSection(OriginalSyncerSection):
             )
             for rule in self.ddl_rewrite
         ]
-        return Policy(self.filter(), RewriteRules(rules), self.sync_ddl, frozenset(self.ignore_txn_commit_ts))
+        ignored = frozenset(self.ignore_txn_commit_ts)
+        return Policy(self.filter(), RewriteRules(rules), self.sync_ddl, ignored, self.events())
 
     def place(self) -> str:
         """The text that identifies the destination: file or host:port."""
@@ -211,6 +299,8 @@ class SyncerSection(OriginalSyncerSection):
         """Return a digest of the filter settings. It is recorded with a batch, because an unfinished batch must be
         finished with the same filters."""
         names = {"ignore_schemas", "ignore_table", "replicate_do_db", "replicate_do_table", "filter_"}
+        if self.table_migrate_rule:  # a new name changes the digest of batches that were begun without it
+            names |= {"case_sensitive", "table_migrate_rule", "binlog_filter_rule"}
         chosen = self.model_dump_json(include={*names, "ignore_txn_commit_ts"})
         return hashlib.blake2b(chosen.encode(), digest_size=8).hexdigest()
 

@@ -115,8 +115,10 @@ def given_without_effect(config: BaseModel, path: str = "") -> dict[str, str]:
     for name in sorted(config.model_fields_set):
         field, value = type(config).model_fields[name], getattr(config, name)
         place = f"{path}{field.alias or name}"
-        if isinstance(value, BaseModel):
-            found |= given_without_effect(value, f"{place}.")
+        inner = [one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, BaseModel)]
+        if inner:
+            for one in inner:
+                found |= given_without_effect(one, f"{place}.")
         elif (field.description or "").startswith(WITHOUT_EFFECT) and value != field.get_default(
             call_default_factory=True
         ):

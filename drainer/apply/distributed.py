@@ -26,7 +26,7 @@ from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import DistributedJob, MicroBatch, binlogs
 from drainer.apply.progress import Progress, Stopped
 from drainer.apply.segments import segments_for
-from drainer.batch.binlog import ServedBinlog
+from drainer.batch.served import ServedBinlog
 from drainer.pumps.watermark import together
 from drainer.schema.errors import ColumnGoing, TableUnverified, UnknownColumn
 from drainer.schema.view import SchemaView

@@ -16,8 +16,7 @@ from drainer.apply.batch_planner import PlannedBatch
 from drainer.apply.large_transaction import Section, sections, small_payloads, works
 from drainer.apply.progress import Progress, Wait
 from drainer.apply.segments import RowDecoder, segments_for
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import Batch, read_batch
+from drainer.batch.served import Batch, ServedBinlog, read_batch
 from drainer.batch.work import Pieces
 from drainer.pumps.watermark import Counted, check
 from drainer.schema.errors import ColumnGoing, JobUnknown, TableUnverified, UnknownColumn

@@ -24,7 +24,7 @@ from binlog.runtime.security import Security
 from drainer.apply.batch_planner import PlannedBatch
 from drainer.apply.progress import Progress
 from drainer.apply.segments import RowDecoder
-from drainer.batch.binlog import ServedBinlog
+from drainer.batch.served import ServedBinlog
 from drainer.pumps.binlog_parts import PART_BYTES_MAX
 from drainer.pumps.spool import NotServed, Spool, give_back
 from drainer.row.transaction_pieces import PIECE_BYTES_MAX, pieces

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from binlog import envelope
 
 from drainer.apply.fold_order import ReadOrder
-from drainer.batch.binlog import ServedBinlog
+from drainer.batch.served import ServedBinlog
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.watermark import Counted
 from drainer.sink.base import Intent, Receipt, SlotWriter

@@ -11,7 +11,23 @@ from binlog import envelope
 from binlog.errors import DecodeError
 from binlog.tidb.types import SchemaState
 
-from drainer.batch.binlog import ServedBinlog
+# A binlog as a pump serves it.
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBinlog:
+    """One served binlog (prewrite and commit merged, P-PULL-02) and the pump it came from. A large one is a view of a
+    file (drainer.pumps.spool)."""
+
+    commit_ts: int
+    start_ts: int
+    pump: str
+    payload: bytes | memoryview
+
+    @property
+    def is_large(self) -> bool:
+        return isinstance(self.payload, memoryview)
+
 
 _ORDER = attrgetter("commit_ts", "start_ts")
 _SEQUENCE_VALUE = "select setval"

@@ -140,11 +140,14 @@ class ColumnDecoder:
         return self.decoder.codec(int(group.table_id[0]), int(group.version[0]), commit_ts)
 
     def decode_group(self, codec: Codec, group: Rows, *, whole: bool = True) -> Iterator[Changes]:
-        """Decode the rows of one codec, by kind. Without `whole`, of old images only the key's columns are decoded."""
+        """Decode the rows of one codec, by kind; the event filter's kinds are left out. Without `whole`, of old images
+        only the key's columns are decoded."""
         every = tuple(range(len(codec.layout.targets)))
         key = codec.layout.key.columns
         wanted_old = every if whole or not key else tuple(sorted(key))
         for kind in Kind:
+            if kind in codec.ignored_kinds:
+                continue
             of_kind = group.kind == int(kind)
             rows = group if of_kind.all() else group.take(of_kind)
             if not len(rows):

@@ -226,9 +226,9 @@ class _Share:
                 if codec is not None or decoder.decoder.has_relocated_rows:
                     self._one_by_one(group)
                 continue
-            self.change_count += len(group)
             self.shapes.setdefault(codec.shape.table_id, codec.shape)
             for changes in decoder.decode_group(codec, group, whole=False):
+                self.change_count += len(changes)
                 found += events_of(changes, self._decoder.format)
         return found
 
@@ -241,7 +241,7 @@ class _Share:
         ):
             data = rows.row(number)
             codec = decoder.codec_of_row(table_id, version, commit_ts, _KINDS[kind], data)
-            if codec is None:
+            if codec is None or _KINDS[kind] in codec.ignored_kinds:
                 continue
             self.change_count += 1
             row = DecodedRow(codec, _KINDS[kind], *codec.images(_KINDS[kind], data, commit_ts), commit_ts, sequence)

@@ -16,7 +16,7 @@ from binlog import envelope
 from binlog.errors import BinlogError
 from binlog.runtime.security import Security
 
-from drainer.batch.binlog import ServedBinlog
+from drainer.batch.served import ServedBinlog
 from drainer.pumps.binlog_parts import parse
 from drainer.pumps.pull import pull
 from drainer.pumps.watermark import PumpRange

@@ -123,6 +123,7 @@ class Codec:
         self._fast = _fast_reader(at, stored_generated, self.needed)
         self.key_of = key_function(key, self.column_types)
         self.imaged = key.imaged  # computed once: read for every row
+        self.ignored_kinds = view.ignored_kinds.get(at.table_id, frozenset())
         self._at = at
         self._stored_generated = stored_generated
         self._view = view

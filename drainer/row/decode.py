@@ -173,7 +173,7 @@ class Decoder:
             commit_ts = found[0]
             for sequence, (version, table_id, kind, row) in enumerate(rows(found)):
                 codec = self.codec_of_row(table_id, version, commit_ts, kind, row)
-                if codec is not None:
+                if codec is not None and kind not in codec.ignored_kinds:
                     codec = asking(codec)
                     old, new = codec.images(kind, row, commit_ts)
                     yield DecodedRow(codec, kind, old, new, commit_ts, sequence)

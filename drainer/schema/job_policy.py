@@ -10,12 +10,15 @@ from binlog.errors import ConfigError
 from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType, Job
 
+from drainer.batch.work import Kind
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted, statements
 from drainer.ddl.mysql_objects import exchange_partition, rename_tables
 from drainer.schema import job_kinds
+from drainer.schema.event_filter import EventFilter
 from drainer.schema.filter import Filter
 from drainer.schema.steps import Ddl, Located, TableChange
+from drainer.schema.view import TableVersions
 
 # `ddl-rewrite` rules: statements configured by the operator in place of a DDL. Pure.
 
@@ -133,6 +136,21 @@ class Policy:
     rewrite: RewriteRules = field(default_factory=RewriteRules)
     sync_ddl: bool = True
     ignored_ts: frozenset[int] = frozenset()
+    events: EventFilter = field(default_factory=EventFilter)
+
+    def viewed(self, tables: dict[int, TableVersions]) -> tuple[dict[int, TableVersions], dict[int, frozenset[Kind]]]:
+        """Return the tables as a view has them, and by table id which kinds of changes are left out. If something of a
+        table is left out, the destination may have rows that upstream has not, so its rows are written as upserts
+        (rule 21: one outcome wherever a stream is cut)."""
+        ignored: dict[int, frozenset[Kind]] = {}
+        for table_id, table in list(tables.items()) if self.events.rules else ():
+            kinds = self.events.ignored_kinds(table.schema, table.name)
+            if kinds:
+                ignored[table_id] = kinds
+            if kinds or self.events.may_keep_rows(table.schema, table.name):
+                infos = tuple(replace(info, upserts=True) for info in table.infos)
+                tables[table_id] = replace(table, infos=infos)
+        return tables, ignored
 
     def step(self, proposed: Ddl, text: str) -> Ddl | None:
         """The DDL step to run: filtered, rewritten, with its SQL; None when nothing runs downstream.
@@ -145,6 +163,8 @@ class Policy:
         if job.type in job_kinds.ON_SCHEMA:
             if not self.filter.allows(proposed.schema):
                 return self._log_skipped(proposed, "filtered")
+            if self.events.ignores_ddl(job.type, proposed.query, proposed.schema):
+                return self._log_skipped(proposed, "event filter")
             changes = self._on_schema(proposed.changes)
         elif job.type in job_kinds.ON_CLUSTER:
             changes = ()  # concerns every table; a destination stops with an error
@@ -152,6 +172,8 @@ class Policy:
             changes = self._replicated(job, proposed.changes)
             if not changes:
                 return self._log_skipped(proposed, "filtered" if proposed.changes else "touches no known table")
+            if any(self._ignores(proposed, change) for change in changes):
+                return self._log_skipped(proposed, "event filter")
         plain = statement(job, text, changes, proposed.schema)
         sql = self.rewrite.text_for(job.id, proposed.own_ts)
         if sql is not None and not sql:
@@ -178,6 +200,11 @@ class Policy:
             _log.warning("EXCHANGE PARTITION with a table that is not replicated", job_id=job.id)
             return ()
         return replicated
+
+    def _ignores(self, proposed: Ddl, change: TableChange) -> bool:
+        """Whether the event filter leaves out this change of a table, by its name before or after."""
+        names = {(one.schema, one.name) for one in (change.before, change.after) if one is not None}
+        return any(self.events.ignores_ddl(proposed.job.type, proposed.query, *name) for name in names)
 
     def _ends_replicated(self, changes: Changes, change: TableChange) -> bool:
         ids = {t.table_id for t in (change.before, change.after) if t is not None}

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from binlog.runtime.log import get_logger
 from binlog.tidb.job import Job
 
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import Batch, Item
+from drainer.batch.served import Batch, Item, ServedBinlog
 from drainer.schema import job_kinds
 from drainer.schema.errors import JobUnknown
 from drainer.schema.state import Schema

@@ -365,6 +365,7 @@ class Schema:
         """The current schema as an immutable value for decoders."""
         if self._view is None:
             tables, gone = self._catalog.replicated(self._policy.filter.allows)
+            tables, ignored_kinds = self._policy.viewed(tables)
             due = self._pending[0][0] if self._pending else 0
             unknown_columns = None if self._complete else dict(self._unknown_columns)
             relocations, relocated_ids = dict(self._catalog.relocations), dict(self._catalog.relocated_ids)
@@ -383,6 +384,7 @@ class Schema:
                     islice(self._pending_jobs(), RUNNING_JOBS_MAX), self._catalog
                 ),
                 upcoming_columns=upcoming_columns(islice(self._pending_jobs(), RUNNING_JOBS_MAX), self._catalog),
+                ignored_kinds=ignored_kinds,
             )
         return self._view
 

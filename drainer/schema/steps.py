@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from binlog.tidb.job import Job
 from binlog.tidb.table import TableInfo
 
-from drainer.batch.binlog import ServedBinlog
+from drainer.batch.served import ServedBinlog
 from drainer.schema.view import SchemaView
 
 

@@ -13,6 +13,7 @@ from enum import Enum
 from binlog.tidb.datum import Datum
 from binlog.tidb.table import TableInfo
 
+from drainer.batch.work import Kind
 from drainer.ddl.column_pairs import changed_names
 from drainer.schema.errors import TableUnknown
 
@@ -165,7 +166,8 @@ class SchemaView:
     holds the rows of a physical id since then, None where they were dropped. `known_version`: of the newest known job.
     `verified`: table id → newest version up to which the status port showed the table as after its newest job; None
     when the sources are complete. `columns_being_dropped` and `upcoming_columns`: (table id, column id) of what pending
-    jobs drop, and of what they add in a version that is not recorded with them.
+    jobs drop, and of what they add in a version that is not recorded with them. `ignored_kinds`: table id → kinds of
+    changes that the event filter leaves out.
     """
 
     tables: Mapping[int, TableVersions]
@@ -179,6 +181,7 @@ class SchemaView:
     verified: Mapping[int, int] | None = None
     columns_being_dropped: frozenset[tuple[int, int]] = frozenset()
     upcoming_columns: Mapping[tuple[int, int], UpcomingColumn] = field(default_factory=dict)
+    ignored_kinds: Mapping[int, frozenset[Kind]] = field(default_factory=dict)
 
     def must_verify(self, table_id: int, schema_version: int) -> bool:
         """Whether rows of this version need a check for a running DDL on the table (drainer.schema.provider)."""

@@ -112,7 +112,7 @@ class Apply:
             except DataError as error:
                 error.commit_ts = error.commit_ts or order.last_change(blobs, error.table_id, error.identity)
                 raise
-            crash_point("drainer.mid_spread")
+            crash_point("drainer.mid_distributed")
         if results:
             columns = zip(*results, strict=True)
             yield pa.RecordBatch.from_arrays(

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from binlog import envelope
 
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import read_batch
+from drainer.batch.served import ServedBinlog, read_batch
 from drainer.batch.work import SegmentWork
 from drainer.changes.decode import ColumnDecoder
 from drainer.changes.scan import scan_all

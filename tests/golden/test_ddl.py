@@ -13,8 +13,7 @@ import pytest
 from binlog import envelope
 from binlog.tidb.table import TableInfo
 
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import read_batch
+from drainer.batch.served import ServedBinlog, read_batch
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_tables import create_table

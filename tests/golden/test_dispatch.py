@@ -14,8 +14,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from binlog import envelope
 
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import read_batch
+from drainer.batch.served import ServedBinlog, read_batch
 from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.stream import StreamDecoder

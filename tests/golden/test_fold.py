@@ -13,8 +13,7 @@ from binlog import envelope
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Tp
 
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import read_batch
+from drainer.batch.served import ServedBinlog, read_batch
 from drainer.batch.work import KeyChange
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.row.decode import Decoder

@@ -17,8 +17,7 @@ import pytest
 from binlog import envelope
 from binlog.tidb.table import TableInfo
 
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import read_batch
+from drainer.batch.served import ServedBinlog, read_batch
 from drainer.changes.stream import StreamDecoder
 from drainer.row.column_type import TypeClass, type_class_of
 from drainer.row.text import set_names, small_int

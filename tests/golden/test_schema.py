@@ -13,8 +13,7 @@ import pytest
 from binlog import envelope
 from binlog.pb import binlog_pb2
 
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import Batch, read_batch
+from drainer.batch.served import Batch, ServedBinlog, read_batch
 from drainer.schema.filter import Filter
 from drainer.schema.history.base import JobHistory
 from drainer.schema.history.sources import parse_jobs

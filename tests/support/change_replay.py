@@ -11,8 +11,7 @@ from binlog import envelope
 from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import Cut
 from drainer.apply.progress import Progress
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import Batch
+from drainer.batch.served import Batch, ServedBinlog
 from drainer.pipeline import Pipeline
 from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.history.base import JobHistory

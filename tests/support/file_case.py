@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from binlog import envelope
 
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import read_batch
+from drainer.batch.served import ServedBinlog, read_batch
 from drainer.changes.stream import StreamDecoder
 from drainer.protocol.pb_file.decoder import FileBinlog, decode
 from drainer.protocol.pb_file.reader import records, sorted_files

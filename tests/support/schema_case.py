@@ -15,8 +15,7 @@ from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionT
 from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import read_batch
+from drainer.batch.served import ServedBinlog, read_batch
 from drainer.schema.errors import TableUnknown
 from drainer.schema.filter import Filter
 from drainer.schema.history.base import JobHistory

@@ -49,7 +49,7 @@ CRASHES = [
     "drainer.after_ddl",
     "drainer.after_intent",
     "drainer.before_commit",
-    "drainer.mid_spread",
+    "drainer.mid_distributed",
     "drainer.after_apply",
 ]
 

@@ -41,6 +41,7 @@ from tests.unit.drainer.cut_case import (
     sound,
     stream_of,
     streams,
+    without,
 )
 
 pytestmark = pytest.mark.integration
@@ -97,6 +98,20 @@ def test_tidb_stream_into_server_gives_equal_rows_or_error_for_any_cut(
     stream = stream_of([info], drawn, upserts=False)
     how = data.draw(cuts(len(stream.binlogs), distributed=True))
     assert into_server(db, stream, how) == expected_of([info], rows)
+
+
+@pytest.mark.parametrize("info", [SECONDARY, LOOSE], ids=lambda info: info.name)
+@EXAMPLES
+@given(data=st.data())
+def test_tidb_stream_with_deletes_left_out_into_server_gives_equal_rows_for_any_cut(
+    db: MariaDB, info: TableInfo, data: st.DataObject
+) -> None:
+    drawn, _ = sound(data.draw(streams([info])))
+    stream = replace(stream_of([info], drawn, upserts=False), events=without("delete"))
+    how = data.draw(cuts(len(stream.binlogs), distributed=True))
+    expected = into_server(db, stream, EACH)
+    assert expected.error == "", expected.text
+    assert into_server(db, stream, how) == expected
 
 
 class Killed(BaseException):
@@ -214,7 +229,7 @@ def test_a_broken_stream_inline_stops_at_the_transaction(db: MariaDB, broken: Br
 
 @pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("nth", [0, *range(2, 14, 2)])
-def test_a_broken_stream_spread_stops_with_its_batch_open(db: MariaDB, broken: Broken, nth: int) -> None:
+def test_broken_stream_distributed_stops_with_its_batch_open(db: MariaDB, broken: Broken, nth: int) -> None:
     """The error names row and range, in each life, killed on the way or not. When the destination takes the row, the
     batch is finished, and everything is there once: a table without a key would show a repetition."""
     stream = broken_stream(broken)

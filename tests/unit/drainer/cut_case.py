@@ -20,6 +20,7 @@ from drainer.batch.work import Folded, Kind, NetRow, Ordered, SegmentWork
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.mysql_tables import create_table
 from drainer.pipeline import Pipeline
+from drainer.schema.event_filter import EventFilter, EventRule, Wildcards
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.state import Schema
@@ -284,12 +285,18 @@ def cuts(length: int, *, distributed: bool) -> st.SearchStrategy[Cuts]:
 
 @dataclass(frozen=True)
 class Stream:
-    """Binlogs over some tables; `ignored`: the commit_ts that the configuration skips."""
+    """Binlogs over some tables; `ignored`: the commit_ts that the configuration skips; `events`: its event filter."""
 
     tables: tuple[TableInfo, ...]
     binlogs: list[bytes]
     upserts: bool
     ignored: int = 0
+    events: EventFilter = field(default_factory=EventFilter)
+
+
+def without(*events: str) -> EventFilter:
+    """Leaves these events out of every table."""
+    return EventFilter((EventRule.create(Wildcards("d", "*"), events, (), owner="rule"),))
 
 
 def stream_of(tables: Sequence[TableInfo], drawn: Sequence[Sequence[Op]], *, upserts: bool) -> Stream:
@@ -300,7 +307,7 @@ def opened(destination: AnySink, stream: Stream) -> Pipeline:
     """Behind the jobs that make the tables."""
     known = jobs(stream.tables, upserts=stream.upserts)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
-    policy = Policy(ignored_ts=frozenset({stream.ignored}))
+    policy = Policy(ignored_ts=frozenset({stream.ignored}), events=stream.events)
     schema = Schema.open(
         JobHistory(known), position_ts=position.commit_ts, job_done=destination.job_done, policy=policy
     )

@@ -50,6 +50,10 @@ def test_filter_rules_of_ticdc_select_the_same_tables(tmp_path: Path) -> None:
     assert [filter_.allows(*name) for name in [*left_out, ("gone", "")]] == [False] * (len(left_out) + 1)
 
 
+def test_other_name_of_file_destination_is_accepted(tmp_path: Path) -> None:
+    assert loaded(tmp_path, f'[syncer]\ndb-type = "pb"\n[syncer.to]\ndir = "{tmp_path}"\n').syncer.db_type == "file"
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
@@ -60,8 +64,8 @@ def test_filter_rules_of_ticdc_select_the_same_tables(tmp_path: Path) -> None:
             "syncer.filter.ignore-txn-start-ts: transactions are not",
         ),
         (
-            '[[syncer.filter.event-filters]]\nmatcher = ["a.b"]\nignore-event = ["delete"]',
-            "leave whole tables out",
+            '[[syncer.filter.event-filters]]\nmatcher = ["a.b"]\nignore-insert-value-expr = "a > 1"',
+            "rows are not filtered by values: remove it",
         ),
         (
             '[syncer]\nreplicate-do-db = ["a"]\n[syncer.filter]\nrules = ["a.*"]',
@@ -153,7 +157,8 @@ def test_invalid_value_or_key_is_refused_by_name(tmp_path: Path, text: str, name
             r"unknown .*syncer.to.pth .*did you mean syncer.to.path",
         ),
         ("[syncer.to]\nallow_triggers = true", r"unknown .*syncer.to.allow_triggers"),
-        ('[syncer]\ndb-type = "oracle"\n[syncer.to]\npath = "x"', r"must be one of mysql, tidb, mariadb, sqlite"),
+        ('[syncer]\ndb-type = "oracle"\n[syncer.to]\npath = "x"', r"Oracle is not a destination here, because there"),
+        ('[syncer]\ndb-type = "flash"\n[syncer.to]\npath = "x"', r"must be one of mysql, tidb, mariadb, sqlite"),
         ('[syncer]\nreplicate-do-db = ["~["]', "replicate-do-db"),
         ('[[syncer.ddl-rewrite]]\nsql = "x"', "ddl-rewrite"),
         ('[syncer.to.security]\nssl-ca = "ca"\nssl-cert = "c"', "ssl-key must be set together"),

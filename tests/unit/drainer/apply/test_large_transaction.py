@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.large_transaction import LargePuller, sections
 from drainer.apply.progress import Progress
-from drainer.batch.binlog import ServedBinlog
+from drainer.batch.served import ServedBinlog
 from drainer.batch.work import SegmentWork
 from drainer.pipeline import Pipeline
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, PartJoiner, cut_into_parts

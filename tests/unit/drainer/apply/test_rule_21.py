@@ -45,6 +45,7 @@ from tests.unit.drainer.cut_case import (
     sound,
     stream_of,
     streams,
+    without,
 )
 
 EACH = Cuts(frozenset(range(99)))
@@ -61,6 +62,36 @@ def test_sdk_stream_gives_equal_rows_for_any_cut(tmp_path: Path, info: TableInfo
     expected = into_sqlite(tmp_path / "down.sqlite", stream, EACH)
     assert expected.error == "", expected.text
     assert into_sqlite(tmp_path / "down.sqlite", stream, how) == expected
+
+
+@every_table
+@FEW
+@given(data=st.data())
+def test_tidb_stream_with_changes_left_out_gives_equal_rows_for_any_cut(
+    tmp_path: Path, info: TableInfo, data: st.DataObject
+) -> None:
+    """The destination keeps rows that upstream has deleted: a later row replaces those that have its keys."""
+    drawn, _ = sound(data.draw(streams([info])))
+    events = without(*data.draw(st.sets(st.sampled_from(["insert", "update", "delete"]))))
+    stream = replace(stream_of([info], drawn, upserts=False), events=events)
+    how = data.draw(cuts(len(stream.binlogs), distributed=True))
+    expected = into_sqlite(tmp_path / "down.sqlite", stream, EACH)
+    assert expected.error == "", expected.text
+    assert into_sqlite(tmp_path / "down.sqlite", stream, how) == expected
+
+
+def test_row_whose_delete_was_left_out_is_replaced_by_later_row_of_its_keys(tmp_path: Path) -> None:
+    drawn = [
+        put(SECONDARY, 1, 1),
+        gone(SECONDARY, 1, 1),
+        put(SECONDARY, 1, 2),
+        put(SECONDARY, 2, 1),
+        gone(SECONDARY, 2, 1),
+    ]
+    stream = replace(stream_of([SECONDARY], drawn, upserts=False), events=without("delete"))
+    for how in (EACH, Cuts(), Cuts(distributed=(True,), parts=2)):
+        found = into_sqlite(tmp_path / "down.sqlite", stream, how)
+        assert (found.rows, found.text) == ({"secondary": [(1, 2, 1), (2, 1, 1)]}, "")
 
 
 @every_table
@@ -187,7 +218,7 @@ def test_streams_of_tidb_that_break_their_keys(
 
 
 @pytest.mark.parametrize(("info", "drawn", "error"), BROKEN)
-def test_a_spread_batch_that_breaks_its_keys_stays_open(
+def test_distributed_batch_that_breaks_its_keys_stays_open(
     tmp_path: Path, info: TableInfo, drawn: list[list[Op]], error: str
 ) -> None:
     """Chunks of it are committed, so that it is finished or nothing: the error names its range."""

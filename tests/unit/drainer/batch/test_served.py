@@ -4,8 +4,7 @@ import pytest
 from binlog import envelope
 from binlog.errors import DecodeError
 
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import read_batch
+from drainer.batch.served import ServedBinlog, read_batch
 from tests.support.schema_case import ddl, row, ts
 
 

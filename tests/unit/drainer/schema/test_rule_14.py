@@ -9,8 +9,7 @@ from binlog.tidb.job import ActionType, Job
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import read_batch
+from drainer.batch.served import ServedBinlog, read_batch
 from drainer.schema.history.base import JobHistory
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 import pytest
 from binlog.tidb.job import ActionType, Job
 
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import Batch, read_batch
+from drainer.batch.served import Batch, ServedBinlog, read_batch
 from drainer.schema.errors import JobUnknown
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules

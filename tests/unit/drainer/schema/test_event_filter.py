@@ -1,0 +1,248 @@
+"""Event filter: what is left out of which tables (D-FI-04, D-FI-05)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from binlog.errors import ConfigError
+from binlog.tidb.job import ActionType, Job
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.batch.work import Kind
+from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecoder
+from drainer.changes.slots import merge_slot
+from drainer.changes.stream import StreamDecoder
+from drainer.config import Config
+from drainer.schema.event_filter import DDL_EVENTS, EventFilter, EventRule, Wildcards
+from drainer.schema.filter import TablePatterns
+from drainer.schema.history.base import JobHistory
+from drainer.schema.job_policy import Policy
+from drainer.schema.segmenter import walk
+from drainer.schema.state import Schema
+from drainer.schema.steps import Ddl
+from drainer.sink.mysql.rows.format import SQL_TEXT
+from tests.support.row_case import INT, Step, transaction, view_of
+from tests.support.row_case import table as row_table
+from tests.support.schema_case import BEGIN_TS, ddl, job, table, ts
+from tests.unit.drainer.schema.test_segmenter import ADD_B, DONE, batch_of
+
+DROP_T = job(9, ActionType.DROP_TABLE, 9, schema_id=2, table_id=10, query="DROP TABLE t")
+DROP_D = job(9, ActionType.DROP_SCHEMA, 9, schema=(2, "d"), query="drop database d")
+RENAMED = job(
+    9,
+    ActionType.RENAME_TABLE,
+    9,
+    schema_id=2,
+    table_id=10,
+    table_info=table(10, "u", ["a"]),
+    query="rename table t to u",
+)
+
+
+TABLE_T = Wildcards("d", "t")
+
+
+def rule(*events: str, tables: TablePatterns | Wildcards = TABLE_T, texts: tuple[str, ...] = ()) -> EventRule:
+    return EventRule.create(tables, events, texts, owner="rule")
+
+
+def ran(done: Job, *rules: EventRule) -> bool:
+    """Whether the DDL runs downstream."""
+    schema = Schema.open(JobHistory([*DONE, done]), position_ts=BEGIN_TS, policy=Policy(events=EventFilter(rules)))
+    binlog = ddl(ts(2), 9, done.query, state=0 if done.query.lower().startswith("drop") else 5)
+    return any(isinstance(step, Ddl) for step in walk(batch_of(binlog), schema))
+
+
+@pytest.mark.parametrize(
+    ("done", "one", "runs"),
+    [
+        (DROP_T, rule("drop table"), False),
+        (DROP_T, rule(" Drop Table "), False),
+        (DROP_T, rule("all"), False),
+        (DROP_T, rule("all ddl"), False),
+        (DROP_T, rule("all dml"), True),
+        (DROP_T, rule("truncate table", "none"), True),
+        (DROP_T, rule(texts=("^drop",)), False),
+        (DROP_T, rule(texts=("add column", "table t$")), False),
+        (DROP_T, rule(texts=("^table",)), True),
+        (DROP_T, rule("drop table", tables=Wildcards("d", "x")), True),
+        (DROP_T, rule("drop table", tables=TablePatterns.parse(["d.*", "!d.t"])), True),
+        (DROP_T, rule("drop table", tables=TablePatterns.parse(["d.*"])), False),
+        (ADD_B, rule("add column"), False),
+        (ADD_B, rule("alter table"), False),
+        (ADD_B, rule("create index", "drop column"), True),
+        (RENAMED, rule("rename table", tables=Wildcards("d", "u")), False),  # by its new name
+        (RENAMED, rule("rename table", tables=Wildcards("d", "t")), False),  # and by its old one
+        (RENAMED, rule("alter table"), True),
+        (DROP_D, rule("drop database", tables=Wildcards("d")), False),
+        (DROP_D, rule("drop schema", tables=Wildcards("d", "*")), True),  # a rule for tables
+        (DROP_D, rule(texts=("^drop",), tables=TablePatterns.parse(["d.t"])), False),  # as TiCDC
+    ],
+)
+def test_ddl_runs_unless_rule_of_its_table_names_its_event_or_text(done: Job, one: EventRule, runs: bool) -> None:
+    assert ran(done, one) is runs
+    assert ran(done, rule("none"), one) is runs
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "matches"),
+    [
+        ("shard_*", "SHARD_7", True),
+        ("shard_?", "shard_77", False),
+        ("t[0-9]", "t5", True),
+        ("t[!0-9]", "t5", False),
+        ("t.", "tx", False),
+    ],
+)
+def test_wildcards_match_names_as_original(pattern: str, name: str, matches: bool) -> None:
+    assert Wildcards(pattern, pattern).match(name, name) is matches
+    assert Wildcards(pattern, pattern, is_case_sensitive=True).match(name, name) is (matches and name.islower())
+
+
+def test_alter_table_event_has_every_kind_of_alter_table() -> None:
+    one = DDL_EVENTS["alter table"]
+    assert {ActionType.ADD_COLUMN, ActionType.ADD_INDEX, ActionType.TRUNCATE_TABLE_PARTITION} <= one
+    assert not {ActionType.CREATE_TABLE, ActionType.DROP_TABLE, ActionType.RENAME_TABLE, ActionType.DROP_SCHEMA} & one
+
+
+KEYED = row_table([("k", INT), ("v", INT)], handle="k", table_id=101, name="t")
+BARE = row_table([("k", INT), ("v", INT)], table_id=102, name="other")
+STEPS = st.tuples(st.sampled_from([KEYED, BARE]), st.sampled_from(["insert", "update", "delete"]), st.integers(1, 4))
+KINDS = {"insert": Kind.INSERT, "update": Kind.UPDATE, "delete": Kind.DELETE}
+
+
+@pytest.mark.parametrize(
+    ("one", "upserts"),
+    [
+        (rule("delete"), True),
+        (rule("truncate table"), True),
+        (rule("drop database", tables=Wildcards("d")), True),
+        (rule(texts=("truncate",)), True),
+        (rule("add column", "none"), False),
+        (rule("delete", tables=Wildcards("d", "x")), False),
+    ],
+)
+def test_table_of_which_something_is_left_out_is_written_as_upserts(one: EventRule, upserts: bool) -> None:
+    """The destination keeps rows that upstream has deleted, and a later row may have their key."""
+    schema = Schema.open(JobHistory(DONE), position_ts=BEGIN_TS, policy=Policy(events=EventFilter((one,))))
+    assert schema.view().tables[10].current.upserts is upserts
+
+
+@pytest.mark.parametrize("rows_min", [0, 256], ids=["as columns", "one by one"])
+@given(
+    drawn=st.lists(st.lists(STEPS, min_size=1, max_size=4), max_size=8), left_out=st.sets(st.sampled_from(list(Kind)))
+)
+def test_filtered_changes_equal_stream_without_them(rows_min: int, drawn: list, left_out: set[Kind]) -> None:  # type: ignore[type-arg]
+    """Folded and unfolded, in the driver and cut to slots; of two tables one has a rule."""
+
+    def payloads(kept: set[Kind]) -> list[bytes]:
+        found = []
+        for number, steps in enumerate(drawn):
+            made: list[tuple[object, Step]] = [
+                (info, (kind, {1: k, 2: number}, {1: k, 2: number + 1}))
+                for info, kind, k in steps
+                if info is BARE or KINDS[kind] in kept
+            ]
+            found.append(transaction(made, commit_ts=BEGIN_TS + number))  # type: ignore[arg-type]
+        return found
+
+    everything, wanted = payloads(set(Kind)), payloads(set(Kind) - left_out)
+    plain = view_of(KEYED, BARE)
+    policy = Policy(events=EventFilter((rule(*(kind.name for kind in left_out), tables=Wildcards("db", "T*")),)))
+    tables, ignored = policy.viewed(dict(plain.tables))
+    view, plain = replace(plain, ignored_kinds=ignored, tables=tables), replace(plain, tables=tables)
+
+    def folded(view_: object, binlogs: list[bytes]) -> list[object]:
+        decoder = SegmentDecoder(view_, SQL_TEXT, columns_rows_min=rows_min)  # type: ignore[arg-type]
+        builder, cutter = SegmentBuilder(decoder), SegmentCutter(decoder)
+        builder.add_all(binlogs)
+        cutter.add_all(binlogs)
+        works = [builder.finish(0, 1), *(merge_slot([blob], SQL_TEXT) for _, blob in sorted(cutter.cut(2).items()))]
+        return [
+            (
+                [(one.shape.table_id, list(one.rows)) for one in work.folded],
+                [(one.shape.table_id, one.kind, one.old, one.new, one.commit_ts) for one in work.ordered.changes],
+                work.change_count,
+            )
+            for work in works
+        ]
+
+    assert folded(view, everything) == folded(plain, wanted)
+
+    def unfolded(view_: object, binlogs: list[bytes]) -> list[object]:
+        builder = StreamDecoder(view_).builder()  # type: ignore[arg-type]
+        builder.add_all(binlogs)
+        segment = builder.finish(0, 1)
+        by_table = sorted(segment.changes, key=lambda one: (one.shape.table_id, one.kind))
+        return [(one.shape.table_id, one.kind, one.commit_ts.tolist(), one.old, one.new) for one in by_table]
+
+    assert unfolded(view, everything) == unfolded(plain, wanted)
+
+
+def configured(**syncer: object) -> EventFilter:
+    return Config.model_validate({"syncer": syncer}).syncer.events()
+
+
+ORIGINAL = {
+    "table-migrate-rule": [
+        {
+            "binlog-filter-rule": ["truncates"],
+            "source": {"schema": "test*", "table": "log_*"},
+            "target": {"schema": "x"},
+        }
+    ],
+    "binlog-filter-rule": {"truncates": {"ignore-event": ["truncate table", "delete"], "ignore-sql": ["^drop"]}},
+}
+OF_TICDC = {"matcher": ["test*.log_*"], "ignore-event": ["truncate table", "delete"], "ignore-sql": ["^drop"]}
+TICDC = {"filter": {"event-filters": [OF_TICDC]}}
+
+
+@pytest.mark.parametrize("settings", [ORIGINAL, TICDC], ids=["original", "TiCDC"])
+def test_configured_rules_leave_out_events_and_texts(settings: dict[str, object]) -> None:
+    found = configured(**settings)
+    assert found.ignored_kinds("Test1", "LOG_a") == {Kind.DELETE}
+    assert found.ignored_kinds("test1", "orders") == frozenset()
+    assert found.ignores_ddl(ActionType.TRUNCATE_TABLE, "TRUNCATE TABLE log_a", "test1", "log_a")
+    assert found.ignores_ddl(ActionType.DROP_TABLE, "DROP TABLE log_a", "test1", "log_a")
+    assert not found.ignores_ddl(ActionType.ADD_COLUMN, "alter table log_a add drop_at int", "test1", "log_a")
+
+
+def test_case_sensitive_rules_distinguish_names() -> None:
+    found = configured(**ORIGINAL, **{"case-sensitive": True})
+    assert found.ignored_kinds("test1", "log_a")
+    assert not found.ignored_kinds("Test1", "log_a")
+
+
+@pytest.mark.parametrize(
+    ("syncer", "message"),
+    [
+        (
+            {"table-migrate-rule": [{"binlog-filter-rule": ["x"], "source": {"schema": "s"}}]},
+            "no binlog-filter-rule 'x'",
+        ),
+        (
+            {"filter": {"event-filters": [{"matcher": ["a.b"], "ignore-event": ["delet"]}]}},
+            "unknown event 'delet'; the ev",
+        ),
+        ({"filter": {"event-filters": [{"matcher": ["a.b"], "ignore-sql": ["("]}]}}, r"ignore-sql '\(' is no regular"),
+        ({"filter": {"event-filters": [{"matcher": ["a.b"]}]}}, "event filter 1: give ignore-event or ignore-sql"),
+        ({"filter": {"event-filters": [{"matcher": ["ab"], "ignore-sql": ["x"]}]}}, "expected database.table"),
+        (
+            {"filter": {"event-filters": [{"matcher": ["a.b"], "ignore-insert-value-expr": "id > 1"}]}},
+            "rows are not filtered by values: remove it",
+        ),
+    ],
+)
+def test_invalid_rule_is_refused_with_its_name(syncer: dict[str, object], message: str) -> None:
+    with pytest.raises((ConfigError, ValueError), match=message):
+        configured(**syncer)
+
+
+def test_digest_of_filters_changes_with_rules_only() -> None:
+    """An open batch must be finished with the same rules; one begun before there were rules stays valid."""
+    digest = Config.model_validate({}).syncer.digest()
+    assert digest == Config.model_validate({"syncer": {"case-sensitive": True}}).syncer.digest()
+    changed = {Config.model_validate({"syncer": one}).syncer.digest() for one in (ORIGINAL, TICDC)}
+    assert len({digest, *changed}) == 3

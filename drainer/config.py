@@ -289,11 +289,10 @@ class SyncerSection(OriginalSyncerSection):
         """The text that identifies the destination: file or host:port."""
         return self.to.place()
 
-    def sink(self) -> AnySink:
-        """Return the destination, not opened yet."""
-        return sink(
-            self.db_type, self.to, SyncerSettings(self.recycle_bin // timedelta(milliseconds=1), self.distributed)
-        )
+    def sink(self, *, former_has_ended: bool = False) -> AnySink:
+        """Return the destination, not opened yet. `former_has_ended`: as in SyncerSettings."""
+        keep_ms = self.recycle_bin // timedelta(milliseconds=1)
+        return sink(self.db_type, self.to, SyncerSettings(keep_ms, self.distributed, former_has_ended))
 
     def digest(self) -> str:
         """Return a digest of the filter settings. It is recorded with a batch, because an unfinished batch must be
@@ -327,6 +326,11 @@ class Config(UpstreamSection):
         "default",
         description="name of this changefeed; several drainers of a cluster may share a destination under different "
         "names",
+    )
+    standby: bool = Field(
+        False,
+        description="several drainers may be started with this node-id: the first applies, the others wait, with Spark "
+        "started, and take over when it ends",
     )
     addr: HostPort = Field(
         default_factory=lambda: f"{default_host()}:{PORT}",
@@ -397,6 +401,10 @@ class Config(UpstreamSection):
             check_node_id(self.identity())
         except ValueError as error:
             raise ConfigError(f"node-id: {error}") from error
+        if self.standby and not self.node_id:
+            raise ConfigError("standby: give node-id, the same for all drainers that take over from one another")
+        if self.standby and self.until_now:
+            raise ConfigError("standby and until-now: a drainer that ends by itself is not taken over from")
         self.syncer.to.check()
         self.syncer.policy()
 
@@ -404,7 +412,7 @@ class Config(UpstreamSection):
 FLAGS = (
     *map(Flag, ("node-id", "changefeed", "addr", "advertise-addr", "status-addr", "data-dir")),
     *map(Flag, ("pd-urls", "tso-source", "pd-addr", "log-file", "log-level", "metrics-addr", "metrics-interval")),
-    *map(Flag, ("initial-commit-ts", "synced-check-time", "go-pump-silence-max", "until-now")),
+    *map(Flag, ("initial-commit-ts", "synced-check-time", "go-pump-silence-max", "until-now", "standby")),
     *map(Flag, ("detect-interval", "compressor")),
     Flag("L", "log-level"),
     Flag("master", "spark.master"),

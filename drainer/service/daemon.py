@@ -1,8 +1,8 @@
 """The drainer process: start order and stop order.
 
-Start: etcd and the cluster's id ─ status page and gRPC ─ destination (its position) ─ schema ─ record in the registry ─
-query. At the same time, since drainer.service.early_start: the JVM ─ Spark's session ─ warm-up
-(drainer.spark.startup.session_opening).
+Start: etcd and the cluster's id ─ status page and gRPC ─ with `standby` the turn of this drainer ─ destination (its
+position) ─ schema ─ record in the registry ─ query. At the same time, since drainer.service.early_start: the JVM ─
+Spark's session ─ warm-up (drainer.spark.startup.session_opening).
 Stop, in this order: `pausing` or `closing` ─ planning ends ─ the batch in flight ends ─ query ─ Spark ─
 last record (`paused` or `offline`) ─ destination ─ gRPC and status page ─ etcd.
 """
@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from binlog.cluster import tso
+from binlog.cluster.candidates import Candidate
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.identity import cluster_id
+from binlog.cluster.keepalive import keep_in_thread
 from binlog.cluster.kv import Etcd
 from binlog.cluster.node import Event
 from binlog.cluster.registry import Registry
@@ -109,12 +111,14 @@ class _StoppedEarly(BinlogError):
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """The upstream cluster: etcd, the registry of pumps, the cluster id, and a TSO of the start."""
+    """The upstream cluster: etcd, the registry of pumps, the cluster id, a TSO of the start, and this drainer among
+    those with its node id."""
 
     etcd: Etcd
     registry: Registry
     cluster_id: int
     now_ts: int
+    candidate: Candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +147,23 @@ async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
     """Run until `stop` is set, until --until-now is reached, or until something fails, which is raised. The caller
     closes `opening`."""
     async with contextlib.AsyncExitStack() as stack:
+        etcd = connect_etcd(config.pd_urls, config.security.security())
+        stack.push_async_callback(etcd.close)
         try:
-            upstream = await _unless(stop, stack.enter_async_context(_upstream(config)))
+            found = await _unless(stop, cluster_id(etcd, config, config.security.security()))
         except _StoppedEarly:
             _log.info("stopped before etcd was reached")
             return
-        pages = PageSwitch(StartingPages(config.identity(), config.syncer.place()))
+        starting = StartingPages(config.identity(), config.syncer.place())
+        pages = PageSwitch(starting)
         await stack.enter_async_context(_serving(config, pages))
+        candidate = _candidate(config, etcd)
+        stack.push_async_callback(candidate.leave)
         try:
+            if config.standby:
+                await _unless(stop, _first(candidate, starting))
+            now_ts = await _unless(stop, _now_ts(config, etcd, config.security.security()))
+            upstream = Upstream(etcd, Registry(etcd), found, now_ts, candidate)
             opened = await stack.enter_async_context(_opened(config, upstream, stop))
         except _StoppedEarly:
             _log.info("stopped before the destination was open")
@@ -158,15 +171,22 @@ async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
         await _drain(config, upstream, opened, opening, pages, stop)
 
 
-@contextlib.asynccontextmanager
-async def _upstream(config: Config) -> AsyncIterator[Upstream]:
-    security = config.security.security()
-    etcd = connect_etcd(config.pd_urls, security)
-    try:
-        found = await cluster_id(etcd, config, security)
-        yield Upstream(etcd, Registry(etcd), found, await _now_ts(config, etcd, security))
-    finally:
-        await etcd.close()
+def _candidate(config: Config, etcd: Etcd) -> Candidate:
+    keep = keep_in_thread(config.pd_urls, config.security.security())
+    address = config.advertise_addr or config.addr
+    return Candidate(etcd, keep, node_id=config.identity(), address=address)
+
+
+async def _first(candidate: Candidate, pages: StartingPages) -> None:
+    """Wait while another drainer with this node id runs."""
+
+    def waiting(address: str) -> None:
+        _log.info("another drainer with this node id runs: waiting to take over", running_at=address)
+        pages.wait_for(address)
+
+    await candidate.first(waiting)
+    pages.wait_for("")
+    _log.info("this drainer is the first of its node id")
 
 
 async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
@@ -184,7 +204,7 @@ async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
 
 @contextlib.asynccontextmanager
 async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> AsyncIterator[Opened]:
-    destination = config.syncer.sink()
+    destination = config.syncer.sink(former_has_ended=config.standby)
     identity = Identity(upstream.cluster_id, config.changefeed, config.identity())
     initial_ts = upstream.now_ts if config.initial_commit_ts < 0 else config.initial_commit_ts
     provider = SchemaProvider(job_sources(config, upstream.etcd), config.syncer.policy())
@@ -300,6 +320,7 @@ async def _drain(
         first_ts=opened.first_ts,
         stop=asked.ask,
         available_bytes=lambda: shutil.disk_usage(config.data_dir).free,
+        standbys=lambda: upstream.candidate.waiting,
     )
     node = DrainerNode(
         upstream.registry,
@@ -324,7 +345,8 @@ async def _drain(
             if config.spark.class_archive:
                 stack.push_async_callback(_end, asyncio.ensure_future(make_where_missing()))
             _log.info("drainer is running", node=config.identity(), addr=config.addr, position=pipeline.position_ts)
-            await _until_any(stop, spark.wait(), heartbeats, _watch(pumps, status))
+            leading = upstream.candidate.stay_first() if config.standby else asyncio.Future[None]()
+            await _until_any(stop, spark.wait(), heartbeats, leading, _watch(pumps, status))
     _log.info("drainer stopped", position=pipeline.position_ts)
 
 

@@ -31,13 +31,17 @@ def page(document: Mapping[str, Any], history: History | None = None, now_s: flo
     pumps: Sequence[Mapping[str, Any]] = document["Pumps"]
     return render(
         f"drainer {document['NodeID']}",
-        f"into {document['Destination']}" + (f" · {document['Phase']}" if document["Phase"] else ""),
+        " · ".join(filter(None, (f"into {document['Destination']}", document["Phase"], _standbys(document)))),
         facts=facts,
         tables=(_pumps(pumps), _pending(pumps)),
         charts=charts(history, now_s) if history else (),
         alarms=_alarms(document, pumps),
         links=("/status", "/commit_ts", "/metrics"),
     )
+
+
+def _standbys(document: Mapping[str, Any]) -> str:
+    return f"standby: {', '.join(document['Standbys'])}" if document["Standbys"] else ""
 
 
 def charts(history: History, now_s: float) -> Sequence[Chart]:

@@ -5,7 +5,7 @@ pages of a drainer that has not opened its destination yet.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -49,6 +49,7 @@ _FAILING = metrics.gauge(
 _WAITING = metrics.gauge(
     "drainer_waiting_seconds", "how long a batch has waited for something that is missing, such as a DDL job"
 )
+_STANDBY = metrics.gauge("drainer_standby", "1 while another drainer with this node id runs, and this one waits")
 _MISSED = metrics.gauge(
     "drainer_pump_missed_binlogs", "binlogs below the drainer's position that a rejoined pump holds", ["nodeID"]
 )
@@ -74,11 +75,13 @@ class Status:
         first_ts: int = 0,
         stop: Callable[[Event], None] = lambda _event: None,
         available_bytes: Callable[[], int] = lambda: 0,
+        standbys: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         """`first_ts`: no binlog is older, 0: not known. `stop`: called with PAUSE or CLOSE on request.
-        `available_bytes`: on the disk of data-dir."""
+        `available_bytes`: on the disk of data-dir. `standbys`: addresses of drainers that wait to take over."""
         self._first_ts = first_ts or tso.compose(int(time.time() * 1000))
         self._available_bytes = available_bytes
+        self._standbys = standbys
         self._history = History()
         self._stop = stop
         self._asked = ""
@@ -154,6 +157,7 @@ class Status:
             "NodeID": self._node_id,
             "Phase": self.phase or self._first_batch(),
             "Destination": self._destination,
+            "Standbys": list(self._standbys()),
             "Position": progress.position_ts,
             "PositionTime": tso.format_local(progress.position_ts),
             "Watermark": watermark_state.watermark_ts,
@@ -317,6 +321,15 @@ class StartingPages:
     def __init__(self, node_id: str, destination: str) -> None:
         self._node_id = node_id
         self._destination = destination
+        self._running_at = ""
+
+    def wait_for(self, address: str) -> None:
+        """Show that this drainer waits for the one at `address` to end; "": no longer."""
+        self._running_at = address
+        _STANDBY.set(bool(address))
+
+    def _phase(self) -> str:
+        return f"standby of {self._running_at}" if self._running_at else "opening the destination"
 
     def routes(self) -> Mapping[str, Page]:
         return {"/": self._home, "/status": self._status, "/ready": self._ready, "/commit_ts": self._commit_ts}
@@ -331,7 +344,7 @@ class StartingPages:
             "LastTS": 0,
             "TsMap": "",
             "NodeID": self._node_id,
-            "Phase": "opening the destination",
+            "Phase": self._phase(),
             "Destination": self._destination,
             **error_fields(FAILURES),
         }
@@ -343,13 +356,14 @@ class StartingPages:
         return html_response(starting_page(self.document()))
 
     async def _ready(self) -> Response:
-        return ready_response("opening the destination")
+        return ready_response("" if self._running_at else self._phase())
 
     async def _commit_ts(self) -> Response:
         return result("this drainer has not opened its destination yet", FAILED)
 
     async def _refuse(self, request: Request) -> Response:
-        return result(f"this drainer is starting, apply {request.path['action']} failed!", FAILED)
+        what = self._phase() if self._running_at else "starting"
+        return result(f"this drainer is {what}, apply {request.path['action']} failed!", FAILED)
 
 
 class PageSwitch:

@@ -31,8 +31,10 @@ class ToSection(Section):
 
 @dataclass(frozen=True, slots=True)
 class SyncerSettings:
-    """The settings of `[syncer]` that a destination may need. `recycle_keep_ms`: how long to keep tables that upstream
-    dropped, in ms; `distributed`: whether executors may write."""
+    """Settings that a destination may need. `recycle_keep_ms`: how long to keep tables that upstream dropped, in ms;
+    `distributed`: whether executors may write; `former_has_ended`: the lease of a former drainer with this node id has
+    ended, so what it holds in the destination need not be waited for."""
 
     recycle_keep_ms: int = KEEP_MS_DEFAULT
     distributed: bool = True
+    former_has_ended: bool = False

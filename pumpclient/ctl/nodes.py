@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from binlog.cluster.candidates import waiting_by_node
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Kind
 from binlog.cluster.tso import format_local, physical_ms
@@ -60,13 +61,20 @@ def facts_of(status: NodeStatus, kind: Kind, *, now_s: float) -> dict[str, Any]:
 
 
 async def query(session: CommandSession, kind: Kind) -> None:
-    """List one row per node. Offline nodes are listed only with -show-offline-nodes."""
+    """List one row per node. Offline nodes are listed only with -show-offline-nodes. Drainers that wait to take over
+    from one are named with it."""
     listing = await session.registry.list(kind)
     all_of_them = session.options.show_offline_nodes
     shown = [r.status for r in listing.nodes if all_of_them or r.status.state is not State.OFFLINE]
     now_s = time.time()
     rows = [facts_of(status, kind, now_s=now_s) for status in shown]
-    session.out.rows(Listing(kind, _COLUMNS, "query node", ("type", "node")), rows)
+    columns = _COLUMNS
+    if kind == "drainers":
+        waiting = await waiting_by_node(session.etcd)
+        rows = [{**row, "standbys": waiting.get(row["node_id"], [])} for row in rows]
+        if any(row["standbys"] for row in rows):
+            columns = {**_COLUMNS, "standbys": "STANDBY"}
+    session.out.rows(Listing(kind, columns, "query node", ("type", "node")), rows)
     hidden = len(listing.nodes) - len(shown)
     if not shown and hidden:
         session.out.problem(f"offline {kind} are not listed; -show-offline-nodes lists them", offline=hidden)

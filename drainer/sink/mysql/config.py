@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from drainer.sink import recycle_names
 
@@ -20,6 +20,9 @@ class StatementLimits:
     statement_rows_max: int = 500
     statement_bytes_max: int = 1 << 20
     load_rows_min: int = 1000
+
+
+LOCK_WAIT_S: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class ServerConfig:
     connect_timeout_s: int = 10
     read_timeout_s: int = 3600
     retry_for_s: float = 600.0
-    lock_wait_s: int = 30
+    lock_wait_s: int = LOCK_WAIT_S
     takeover: Takeover = "same-node"
     schema: str = "tidb_binlog"
     checkpoint_table: str = "checkpoint"

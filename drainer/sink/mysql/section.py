@@ -11,7 +11,7 @@ from binlog.runtime.fields import Section
 from pydantic import AfterValidator, Field
 
 from drainer.original_settings import WITHOUT_EFFECT, CheckpointSection, whole_rows
-from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.config import LOCK_WAIT_S, ServerConfig
 from drainer.sink.settings import SyncerSettings, ToSection
 
 
@@ -113,4 +113,5 @@ class MySQLSection(ToSection):
             allow_triggers=self.allow_triggers,
             load_data=self.load_data,
             recycle_keep_ms=syncer.recycle_keep_ms,
+            lock_wait_s=1 if syncer.former_has_ended else LOCK_WAIT_S,
         )

@@ -50,6 +50,25 @@ def test_filter_rules_of_ticdc_select_the_same_tables(tmp_path: Path) -> None:
     assert [filter_.allows(*name) for name in [*left_out, ("gone", "")]] == [False] * (len(left_out) + 1)
 
 
+def test_lock_of_former_drainer_is_waited_for_unless_its_lease_has_ended(tmp_path: Path) -> None:
+    to = loaded(tmp_path, "").syncer.to
+    assert isinstance(to, MySQLSection)
+    assert to.server(SyncerSettings()).lock_wait_s == 30
+    assert to.server(SyncerSettings(former_has_ended=True)).lock_wait_s == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("standby = true", "standby: give node-id, the same for all"),
+        ('standby = true\nnode-id = "d"\nuntil-now = true', "standby and until-now"),
+    ],
+)
+def test_standby_settings_that_do_not_fit_are_refused(lines: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        loaded(tmp_path, lines).check()
+
+
 def test_other_name_of_file_destination_is_accepted(tmp_path: Path) -> None:
     assert loaded(tmp_path, f'[syncer]\ndb-type = "pb"\n[syncer.to]\ndir = "{tmp_path}"\n').syncer.db_type == "file"
 

@@ -12,7 +12,7 @@ from drainer.service.status import StartingPages
 
 DOCUMENT: dict[str, Any] = {
     "PumpPos": {"p1": 5}, "Synced": False, "LastTS": 5, "TsMap": "",
-    "NodeID": "d1", "Destination": "mysql:h:3306", "Phase": "",
+    "NodeID": "d1", "Destination": "mysql:h:3306", "Phase": "", "Standbys": [],
     "Position": 470613758409441279, "PositionTime": "2026-11-21 08:16:57.369 +00:00 #1", "Watermark": 5,
     "LagSeconds": 0.25, "RowsApplied": 12345, "DDLsApplied": 2, "LastDDL": "CREATE TABLE `a` (`b` INT)",
     "Batches": {"driver": 3, "distributed": 1}, "LastBatch": {"mode": "driver", "bytes": 2048}, "Duplicates": 0,
@@ -100,3 +100,14 @@ def test_status_page_shows_progress_of_large_transaction() -> None:
     text = page({**DOCUMENT, "LargeTransaction": large, "BatchSeconds": 95})
     assert "applying a large transaction: 120 MiB of 240 MiB in 1 min" in text.replace(".0", "")
     assert "The current batch" not in text
+
+
+async def test_pages_name_standby_and_the_drainer_that_it_waits_for() -> None:
+    assert " · standby: h2:8249, h3:8249" in page({**DOCUMENT, "Standbys": ["h2:8249", "h3:8249"]})
+    pages = StartingPages("d1", "mysql:h:3306")
+    assert (await pages.routes()["/ready"]()).status == 503
+    pages.wait_for("h1:8249")
+    assert "standby of h1:8249" in (await pages.routes()["/"]()).body.decode()
+    assert (await pages.routes()["/ready"]()).status == 200
+    pages.wait_for("")
+    assert pages.document()["Phase"] == "opening the destination"

@@ -75,8 +75,8 @@ format: sync  ## format the code and apply ruff's fixes
 proto: sync  ## generate the modules of proto/binlog/pb/*.proto
 	$(RUN) python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTOS)
 
-docs: sync  ## generate docs/configuration.md from the code
-	$(RUN) python scripts/write_configuration.py docs/configuration.md
+docs: sync  ## generate docs/configuration.md, and the table in docs/compatibility.md, from the code
+	$(RUN) python scripts/write_configuration.py docs
 
 site: sync  ## build the documentation as a site in site/; a warning is an error
 	$(RUN) mkdocs build --strict --quiet

@@ -368,7 +368,7 @@ class Config(UpstreamSection):
         "reconnected; several times its gen-binlog-interval (3)",
     )
     detect_interval: int = Field(10, description=f"{WITHOUT_EFFECT}: etcd reports changes")
-    compressor: str = Field("", description=f"{WITHOUT_EFFECT}: compression of the connection to pumps")
+    compressor: str = Field("", description=f"{WITHOUT_EFFECT}: what pumps send is not compressed")
     until_now: bool = Field(False, description="apply the binlogs that exist at the start, then exit with code 0")
     driver_bytes_max: ByteSize = Field(
         2 << 20, description="maximum bytes of binlogs of a batch that the driver applies itself, such as 2 MiB"

@@ -14,8 +14,10 @@ from pydantic import AfterValidator, BaseModel, Field
 WITHOUT_EFFECT = "accepted, without effect"
 # These modes change the meaning of a DDL's text; upstream's jobs are parsed as in TiDB's default modes.
 _TEXT_MODES = frozenset({"ANSI", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "PIPES_AS_CONCAT", "IGNORE_SPACE"})
+_OF_DESTINATION = "the position is in the destination"
+_SLOTS_INSTEAD = "the changes of a key are always in one slot; worker-count sets the number of slots"
 _SYNC_MODES = (0, 1)
-_CHECKPOINT_SCHEMA = "tidb_binlog"
+_CHECKPOINT_SCHEMA, _CHECKPOINT_TABLE = "tidb_binlog", "checkpoint"
 _CHECKPOINT_TYPES = frozenset({"", "mysql", "tidb"})  # where it is a table, as ours; else it is a file, or elsewhere
 
 
@@ -60,6 +62,12 @@ def _usual_schema(value: str) -> str:
     return value
 
 
+def _usual_table(value: str) -> str:
+    if value not in ("", _CHECKPOINT_TABLE):
+        raise ValueError(f"the position is in the table {_CHECKPOINT_TABLE}; begin with initial-commit-ts of {value}")
+    return value
+
+
 def _of_a_server(value: str) -> str:
     if value not in _CHECKPOINT_TYPES:
         raise ValueError(
@@ -72,21 +80,30 @@ class RelaySection(Section):
     """`[syncer.relay]` of the original."""
 
     log_dir: Annotated[str, AfterValidator(_no_relay)] = Field("", description="must be empty: there are no relay logs")
-    max_file_size: int = Field(10_485_760, description=WITHOUT_EFFECT)
+    max_file_size: int = Field(10_485_760, description=f"{WITHOUT_EFFECT}: there are no relay logs")
 
 
 class CheckpointSection(Section):
     """`[syncer.to.checkpoint]` of the original."""
 
-    type: Annotated[str, AfterValidator(_of_a_server)] = Field("", description=f"{WITHOUT_EFFECT}: mysql or tidb")
+    type: Annotated[str, AfterValidator(_of_a_server)] = Field(
+        "", description=f"{WITHOUT_EFFECT}: mysql or tidb; the position is in the destination"
+    )
     schema_: Annotated[str, AfterValidator(_usual_schema)] = Field(
         "", alias="schema", description=f"must be {_CHECKPOINT_SCHEMA} where it is given"
     )
-    host: Annotated[str, AfterValidator(_of_the_destination)] = Field("", description="must be empty")
-    user: str = Field("", description=WITHOUT_EFFECT)
-    password: str = Field("", repr=False, description=WITHOUT_EFFECT)
-    encrypted_password: str = Field("", alias="encrypted_password", repr=False, description=WITHOUT_EFFECT)
-    port: int = Field(0, description=WITHOUT_EFFECT)
+    table: Annotated[str, AfterValidator(_usual_table)] = Field(
+        "", description=f"must be {_CHECKPOINT_TABLE} where it is given"
+    )
+    host: Annotated[str, AfterValidator(_of_the_destination)] = Field(
+        "", description="must be empty: the position is in the destination"
+    )
+    user: str = Field("", description=f"{WITHOUT_EFFECT}: {_OF_DESTINATION}")
+    password: str = Field("", repr=False, description=f"{WITHOUT_EFFECT}: {_OF_DESTINATION}")
+    encrypted_password: str = Field(
+        "", alias="encrypted_password", repr=False, description=f"{WITHOUT_EFFECT}: {_OF_DESTINATION}"
+    )
+    port: int = Field(0, description=f"{WITHOUT_EFFECT}: {_OF_DESTINATION}")
 
 
 class OriginalSyncerSection(Section):
@@ -95,15 +112,17 @@ class OriginalSyncerSection(Section):
     sql_mode: Annotated[str, AfterValidator(_usual_text)] = Field(
         "", description=f"{WITHOUT_EFFECT}: values are written as upstream has them, or the drainer stops"
     )
-    txn_batch: int = Field(20, description=WITHOUT_EFFECT)
+    txn_batch: int = Field(
+        20, description=f"{WITHOUT_EFFECT}: txn-rows-max limits the rows of a downstream transaction"
+    )
     safe_mode: bool = Field(False, description=f"{WITHOUT_EFFECT}: rows are always written so that repeats do no harm")
     loopback_control: Annotated[bool, AfterValidator(_not_looping)] = Field(False, description="must be false")
-    channel_id: int = Field(0, description=WITHOUT_EFFECT)
-    disable_dispatch: bool = Field(False, description=WITHOUT_EFFECT)
-    enable_dispatch: bool = Field(True, description=WITHOUT_EFFECT)
-    disable_detect: bool = Field(False, description=WITHOUT_EFFECT)
-    enable_detect: bool = Field(True, description=WITHOUT_EFFECT)
-    load_schema_snapshot: bool = Field(False, description=WITHOUT_EFFECT)
+    channel_id: int = Field(0, description=f"{WITHOUT_EFFECT}: it is for loopback-control")
+    disable_dispatch: bool = Field(False, description=f"{WITHOUT_EFFECT}: {_SLOTS_INSTEAD}")
+    enable_dispatch: bool = Field(True, description=f"{WITHOUT_EFFECT}: {_SLOTS_INSTEAD}")
+    disable_detect: bool = Field(False, description=f"{WITHOUT_EFFECT}: {_SLOTS_INSTEAD}")
+    enable_detect: bool = Field(True, description=f"{WITHOUT_EFFECT}: {_SLOTS_INSTEAD}")
+    load_schema_snapshot: bool = Field(False, description=f"{WITHOUT_EFFECT}: the schema is made from the DDL history")
     relay: RelaySection = Field(default_factory=lambda: RelaySection.model_validate({}))
 
 

@@ -1,10 +1,12 @@
-"""Writes docs/configuration.md from the configuration models: `python scripts/write_configuration.py FILE`.
+"""Writes docs/configuration.md, and the table of the original's settings in docs/compatibility.md, from the
+configuration models: `python scripts/write_configuration.py DOCS`, a folder.
 
-A test compares the committed page with the output of this script.
+A test compares the committed pages with the output of this script.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -50,6 +52,9 @@ Options are passed as `make demo DEMO_ARGS="--seconds 20"`; `python -m demo -h` 
 """
 
 
+BEGIN, END = "<!-- settings: made by `make docs` -->", "<!-- end of settings -->"
+
+
 def page() -> str:
     """Return the complete page."""
     parts = [
@@ -67,10 +72,26 @@ def page() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+def with_table(text: str) -> str:
+    """Return the compatibility page with its table of settings made again: all that are there for the original's, or
+    TiCDC's, files alone."""
+    rows = ["| `drainer.toml` | here |", "|---|---|"]
+    for line in reference_markdown(Config, DRAINER_FLAGS, env_prefix="BINLOG_SERVER_").splitlines():
+        found = re.match(r"\| (\S+) \|.*\| ((?:[a-z, ]+: )?(?:accepted, without effect|must be ).*) \|", line)
+        if found is not None:
+            rows.append(f"| {found[1]} | {found[2]} |")
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}\n\n{chr(10).join(rows)}\n\n{END}{after}"
+
+
 def main() -> None:
     if len(sys.argv) != 2:
-        sys.exit("usage: write_configuration.py FILE")
-    Path(sys.argv[1]).write_text(page())
+        sys.exit("usage: write_configuration.py DOCS")
+    docs = Path(sys.argv[1])
+    (docs / "configuration.md").write_text(page())
+    compatibility = docs / "compatibility.md"
+    compatibility.write_text(with_table(compatibility.read_text()))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from binlog.errors import ConfigError
 from binlog.runtime.encrypt import CipherError, decrypt, warn_of_default_key
-from binlog.runtime.fields import Section
+from binlog.runtime.fields import Names, Section
 from pydantic import AfterValidator, Field
 
 from drainer.original_settings import WITHOUT_EFFECT, CheckpointSection, whole_rows
@@ -15,9 +15,18 @@ from drainer.sink.mysql.config import LOCK_WAIT_S, ServerConfig
 from drainer.sink.settings import SyncerSettings, ToSection
 
 
+def _no_common_names(value: tuple[str, ...]) -> tuple[str, ...]:
+    if value:
+        raise ValueError("remove it: the server's certificate must carry the name in host")
+    return value
+
+
 class ServerSecuritySection(Section):
     """`[syncer.to.security]`: TLS to the destination."""
 
+    cert_allowed_cn: Annotated[Names, AfterValidator(_no_common_names)] = Field(
+        (), description="must be empty: the server's certificate must carry the name in host"
+    )
     ssl_ca: str = Field(
         "",
         description="CA file; if it is set, TLS is required, and the server's certificate must be signed by "
@@ -82,7 +91,9 @@ class MySQLSection(ToSection):
     )
 
     sync_mode: Annotated[int, AfterValidator(whole_rows)] = Field(1, description="must be 1: complete rows are written")
-    read_timeout: str = Field("1m", description=WITHOUT_EFFECT)
+    read_timeout: str = Field(
+        "1m", description=f"{WITHOUT_EFFECT}: a statement may take an hour, and a DDL as long as it runs"
+    )
     merge: bool = Field(False, description=f"{WITHOUT_EFFECT}: changes of a row are always merged")
     checkpoint: CheckpointSection = Field(default_factory=lambda: CheckpointSection.model_validate({}))
 

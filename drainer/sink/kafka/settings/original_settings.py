@@ -53,7 +53,7 @@ class KafkaCheckpointSection(CheckpointSection):
     type: Annotated[str, AfterValidator(_position_not_on_a_server)] = Field(
         "", description=f"{WITHOUT_EFFECT}: file, or empty"
     )
-    schema_: str = Field("", alias="schema", description=WITHOUT_EFFECT)
+    schema_: str = Field("", alias="schema", description=f"{WITHOUT_EFFECT}: the position is in the control topic")
     host: Annotated[str, AfterValidator(_no_checkpoint_host)] = Field("", description="must be empty")
 
 

@@ -101,7 +101,7 @@ def test_every_old_spelling_of_key_is_deleted_except_last(unique: str) -> None:
 
 
 def test_first_and_last_change_of_key_are_found_across_parts() -> None:
-    """By commit_ts, and only then by the place in the transaction."""
+    """By commit_ts, and only then by the sequence in the transaction."""
     info = table([("id", INT), ("v", INT)], handle="id")
     other = [insert(n, 0) for n in range(10, 15)]
     work = holds(

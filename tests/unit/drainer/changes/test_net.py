@@ -199,14 +199,14 @@ def test_negative_zero_decimal_is_written_without_sign() -> None:
     assert listed(folded(view, payloads)) == listed(expected)
 
 
-@pytest.mark.parametrize("places", [{0}, {3}, {7}, {0, 1, 2}, {6, 7}, set(range(8)), {1, 3, 5, 7}, set(range(1, 8))])
-def test_null_in_any_column_is_written(places: set[int]) -> None:
+@pytest.mark.parametrize("indexes", [{0}, {3}, {7}, {0, 1, 2}, {6, 7}, set(range(8)), {1, 3, 5, 7}, set(range(1, 8))])
+def test_null_in_any_column_is_written(indexes: set[int]) -> None:
     kinds = [TEXT, VARBINARY, INT, FieldType(Tp.DATETIME, 128, 19, 0), FieldType(Tp.DURATION, 128, 10, 0)]
     kinds += [FieldType(Tp.NEWDECIMAL, 0, 10, 2), FieldType(Tp.DOUBLE, 0, 22, -1)]
     info = table([("id", INT), *((f"c{n}", kind) for n, kind in enumerate(kinds))], handle="id")
     there = (b"x'", b"\xff", 5, Uint(0), -1_000_000_000, Decimal("1.50", 10, 2), 1.5)
     nothing = (None,) * len(there)
-    rows = [(n, *(nothing if n in places else there)) for n in range(8)]
+    rows = [(n, *(nothing if n in indexes else there)) for n in range(8)]
     holds(info, [[update((n, *nothing), row) for n, row in enumerate(rows)]])  # updates say NULL, inserts leave it out
     holds(info, [[insert(*row)] for row in rows])
 

@@ -107,9 +107,9 @@ class PartPacker:
         """Add rows that are not decoded. `orders`: the `order` of some of the rows, and their slots."""
         chosen: dict[int, list[Ints]] = {}
         for order, slots in orders:
-            places, ranges = divided(slots)
+            indexes, ranges = divided(slots)
             for slot, begin, end in ranges:
-                chosen.setdefault(slot, []).append(order[places[begin:end]])
+                chosen.setdefault(slot, []).append(order[indexes[begin:end]])
         for slot, found in chosen.items():
             some = rows.take(np.isin(rows.order, np.concatenate(found)))
             self._undecoded.setdefault(slot, _Stream(RAW_SCHEMA)).add(_raw_batch(some))
@@ -204,21 +204,21 @@ def _raw(stream: bytes, blob: bytes) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A group, and the place of each of its changes in upstream's order; -1 for a duplicate."""
+class OrderedGroup:
+    """A group, and the number of each of its changes in upstream's order; -1 for a duplicate."""
 
     group: Group
     order: Ints
 
 
-def changes_of(codec: Codec, placed: Sequence[Placed], begin: int, end: int) -> Changes | None:
-    """Return the changes of one codec and kind whose places are in [begin, end), in order. Raises BlobError if they do
+def changes_of(codec: Codec, groups: Sequence[OrderedGroup], begin: int, end: int) -> Changes | None:
+    """Return the changes of one codec and kind whose numbers are in [begin, end), in order. Raises BlobError if they do
     not have the codec's columns."""
-    kind, column_types = placed[0].group.kind, codec.column_types
+    kind, column_types = groups[0].group.kind, codec.column_types
     types = [column_type.decoded_type for column_type in column_types] * (2 if kind is Kind.UPDATE else 1)
     stamps: list[tuple[Words, Words, Ints, Ints]] = []
     columns: list[tuple[Any, ...]] = []
-    for one in placed:
+    for one in groups:
         group = one.group
         if [column.type for column in group.columns] != types:
             raise BlobError(f"a slot's blob is damaged: rows of table {group.name[0]} have other columns than its own")
@@ -234,26 +234,28 @@ def changes_of(codec: Codec, placed: Sequence[Placed], begin: int, end: int) -> 
     commit_ts, start_ts, sequence, order = map(np.concatenate, zip(*stamps, strict=True))
     images = [pa.concat_arrays(parts) if len(parts) > 1 else parts[0] for parts in zip(*columns, strict=True)]
     if len(order) > 1 and not bool((np.diff(order) > 0).all()):
-        by_place = np.argsort(order)
-        commit_ts, start_ts, sequence, order = (of[by_place] for of in (commit_ts, start_ts, sequence, order))
-        places = pa.array(by_place)
-        images = [column.take(places) for column in images]
+        by_order = np.argsort(order)
+        commit_ts, start_ts, sequence, order = (of[by_order] for of in (commit_ts, start_ts, sequence, order))
+        indexes = pa.array(by_order)
+        images = [column.take(indexes) for column in images]
     old = None if kind is Kind.INSERT else tuple(images[: len(column_types)])
     new = None if kind is Kind.DELETE else tuple(images[-len(column_types) :])
     return Changes(codec, kind, commit_ts, start_ts, sequence, order, old, new)
 
 
-def places_of(stamps: Sequence[tuple[Words, Words, Ints]]) -> Iterator[Ints]:
-    """Return for each group the places of its changes in upstream's order among the changes of all groups. A duplicate,
-    of a transaction that two pumps hold, gets -1. `stamps`: commit_ts, start_ts and sequence of each group."""
+def orders_of(stamps: Sequence[tuple[Words, Words, Ints]]) -> Iterator[Ints]:
+    """Return for each group the number of each of its changes in upstream's order, among the changes of all groups. A
+    duplicate, of a transaction that two pumps hold, gets -1. `stamps`: commit_ts, start_ts and sequence of each group.
+    """
     commits, starts, sequence = (np.concatenate([one[at] for one in stamps]) for at in range(3))
-    by_place = np.lexsort((sequence, starts, commits))
-    again = np.zeros(len(by_place), np.bool_)
-    if len(by_place) > 1:
-        again[1:] = np.all([one[by_place][1:] == one[by_place][:-1] for one in (commits, starts, sequence)], axis=0)
-    order = np.full(len(by_place), -1, np.int64)
-    order[by_place[~again]] = np.arange(len(by_place) - int(again.sum()))
-    begin = 0
+    by_order = np.lexsort((sequence, starts, commits))
+    again = np.zeros(len(by_order), np.bool_)
+    if len(by_order) > 1:
+        again[1:] = np.all([one[by_order][1:] == one[by_order][:-1] for one in (commits, starts, sequence)], axis=0)
+    # by_order leads from a number to a change; `order` is its inverse, where duplicates take no number.
+    order = np.full(len(by_order), -1, np.int64)
+    order[by_order[~again]] = np.arange(len(by_order) - int(again.sum()))
+    begin = 0  # the numbers are in the order of the concatenated groups again: each group takes its part of them
     for one in stamps:
         yield order[begin : begin + len(one[0])]
         begin += len(one[0])

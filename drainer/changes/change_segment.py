@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class ChangeSegment:
     """Every change between two DDLs, as columns, for a sink that wants them all. Covers (after_ts, until_ts].
 
-    `changes`: each element has rows of one table, kind and layout. `Changes.order` gives the place of each change in
-    upstream's order, by (commit_ts, start_ts, place in the transaction); no change occurs twice.
+    `changes`: each element has rows of one table, kind and layout. `Changes.order` gives the number of each change in
+    upstream's order, by (commit_ts, start_ts, sequence in the transaction); no change occurs twice.
     drainer.changes.stream.in_order yields all changes in that order. The counts are those of SegmentWork.
     """
 

@@ -27,16 +27,14 @@ def events_of(changes: Changes, format_: Format) -> list[KeyEvents]:
     """Return the events of changes of a table that folds. Raises DecodeError, which names no row, for a key that cannot
     be written, and for a NULL in the key."""
     key = changes.codec.layout.key
-    every, place = np.arange(len(changes)), changes.order * 2 + 1
+    every = np.arange(len(changes))
 
-    def some(
-        kind: Kind, keys: Any, image: Any | None, chosen: Ints, before: int = 0, read: Any | None = None
-    ) -> KeyEvents:
+    def some(kind: Kind, keys: Any, image: Any | None, chosen: Ints, read: Any | None = None) -> KeyEvents:
         count = len(chosen)
         return KeyEvents(
             np.full(count, changes.shape.table_id, np.int64),
             keys,
-            place[chosen] - before,
+            changes.order[chosen],
             changes.commit_ts[chosen],
             changes.sequence[chosen],
             np.full(count, int(kind), np.int64),
@@ -60,13 +58,16 @@ def events_of(changes: Changes, format_: Format) -> list[KeyEvents]:
     to, by = pa.array(moved), pa.array(kept)
     assert read is not None
     return [
-        some(Kind.DELETE, old.take(to), read.take(to), moved, before=1),
+        some(Kind.DELETE, old.take(to), read.take(to), moved),
         some(Kind.INSERT, new.take(to), None if image is None else image.take(to), moved),
         some(
-            Kind.UPDATE, new.take(by), None if image is None else image.take(by), kept,
-            read=read.take(by) if key.imaged else None,
+            Kind.UPDATE,
+            new.take(by),
+            None if image is None else image.take(by),
+            kept,
+            read.take(by) if key.imaged else None,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _keys(changes: Changes, columns: Columns | None) -> Any:
@@ -100,35 +101,33 @@ class KeyEventCollector:
     """Collects the events of rows that were decoded one by one, of any tables that fold."""
 
     format: Format
-    # Of each event: table id, identity, place, commit_ts, sequence, kind, imaged, image, and image that an update read.
+    # Of each event: table id, identity, order, commit_ts, sequence, kind, imaged, image, and image that an update read.
     _events: list[tuple[int, bytes, int, int, int, int, bool, bytes | None, bytes | None]] = field(default_factory=list)
     _rows: list[tuple[Codec, Cells, int]] = field(default_factory=list)
     _writers: dict[Codec, Callable[[Cells], Key]] = field(default_factory=dict)
 
     def add(self, row: DecodedRow, order: int) -> None:
         """`order`: as in Changes. Raises DecodeError naming table and commit_ts."""
-        codec, kind, old, new, commit_ts, _ = row
+        codec, _, old, new, commit_ts, _ = row
         imaged = codec.imaged
-        place = order * 2 + 1
         new_key = None if new is None else codec.key(new, commit_ts)
         if old is not None:
             old_key = codec.key(old, commit_ts)
             if new is not None and old_key == new_key:
                 image, read = (self._image(row, new), self._image(row, old)) if imaged else (None, None)
-                self._add(row, identity(new_key), place, Kind.UPDATE, image, read)
+                self._add(row, order, identity(new_key), Kind.UPDATE, image, read)
                 return
-            before = int(kind is Kind.UPDATE)
-            self._add(row, identity(old_key), place - before, Kind.DELETE, self._image(row, old), None)
+            self._add(row, order, identity(old_key), Kind.DELETE, self._image(row, old), None)
         if new is not None:
             image = self._image(row, new) if imaged else None
-            self._add(row, identity(new_key), place, Kind.INSERT, image, None)
+            self._add(row, order, identity(new_key), Kind.INSERT, image, None)
 
     def _add(
-        self, row: DecodedRow, key: bytes, place: int, kind: Kind, image: bytes | None, read: bytes | None
+        self, row: DecodedRow, order: int, key: bytes, kind: Kind, image: bytes | None, read: bytes | None
     ) -> None:
         codec, _, _, new, commit_ts, sequence = row
         table_id = codec.shape.table_id
-        self._events.append((table_id, key, place, commit_ts, sequence, int(kind), codec.imaged, image, read))
+        self._events.append((table_id, key, order, commit_ts, sequence, int(kind), codec.imaged, image, read))
         self._rows.append((codec, new or (), commit_ts))
 
     def _image(self, row: DecodedRow, cells: Cells) -> bytes:
@@ -146,12 +145,12 @@ class KeyEventCollector:
     def events(self) -> list[KeyEvents]:
         if not self._events:
             return []
-        table, key, place, commit_ts, sequence, kind, imaged, image, read = zip(*self._events, strict=True)
+        table, key, order, commit_ts, sequence, kind, imaged, image, read = zip(*self._events, strict=True)
         return [
             KeyEvents(
                 np.array(table, np.int64),
                 pa.array(key, pa.binary()),
-                np.array(place, np.int64),
+                np.array(order, np.int64),
                 np.array(commit_ts, np.uint64),
                 np.array(sequence, np.int64),
                 np.array(kind, np.int64),
@@ -168,8 +167,8 @@ class KeyEventCollector:
         for at, number in enumerate(chosen.tolist()):
             by_codec.setdefault(self._rows[number][0], []).append(at)
         found: list[bytes] = [b""] * len(chosen)
-        for codec, places in by_codec.items():
-            _, cells, stamps = zip(*[self._rows[number] for number in chosen[places].tolist()], strict=True)
-            for at, row in zip(places, written(self.format, codec, cells, stamps), strict=True):
+        for codec, indexes in by_codec.items():
+            _, cells, stamps = zip(*[self._rows[number] for number in chosen[indexes].tolist()], strict=True)
+            for at, row in zip(indexes, written(self.format, codec, cells, stamps), strict=True):
                 found[at] = self.format.pack(row)
         return pa.array(found, pa.binary())

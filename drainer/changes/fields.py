@@ -1,9 +1,9 @@
-"""Read one column's payload at many places together: its length and its decoded values. Pure.
+"""Read one column's payload at many offsets together: its length and its decoded values. Pure.
 
 A reader's `read` returns (raw, size of the payload). Size 0 means that the bytes are not in the usual form; the general
 decoder then decides. `raw` holds arrays with one element for each row, which `arrow` converts to a column for the rows
-that were read. A row's element may be replaced by one from another place (a clustered key's column, which is stored in
-front of the row).
+that were read. A row's element may be replaced by one that was read elsewhere (a clustered key's column, which is
+stored in front of the row).
 """
 
 from __future__ import annotations
@@ -129,20 +129,20 @@ def _json(buffer: Buffer, at: Ints) -> tuple[Raw, Ints]:
 
 
 def _spans(buffer: Buffer, raw: Raw, null: Mask) -> Any:
-    """Return slices of the buffer. Positions must ascend. The begins and ends alternate in one array of offsets; every
+    """Return slices of the buffer. Offsets must ascend. The begins and ends alternate in one array of offsets; every
     second element is a slice.
     """
     begin, stop = raw
-    if null.any():  # unread rows have no valid place, and offsets must ascend
+    if null.any():  # unread rows have no valid offset, and offsets must ascend
         stop = np.where(null, 0, stop)
         before = np.maximum.accumulate(stop)
         begin, stop = np.where(null, before, begin), np.where(null, before, stop)
     count = len(begin)
-    places = np.empty(2 * count + 1, np.int32)
-    places[0:-1:2] = begin
-    places[1::2] = stop
-    places[-1] = places[-2] if count else 0
-    both = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(places), pa.py_buffer(buffer.data)])
+    offsets = np.empty(2 * count + 1, np.int32)
+    offsets[0:-1:2] = begin
+    offsets[1::2] = stop
+    offsets[-1] = offsets[-2] if count else 0
+    both = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(buffer.data)])
     found = both.take(pa.array(np.arange(0, 2 * count, 2)))
     if null.any():
         found = pc.if_else(pa.array(~null), found, pa.scalar(None, pa.binary()))
@@ -170,25 +170,27 @@ def _decimal(precision: int, frac: int) -> tuple[Callable[[Buffer, Ints], tuple[
         negative = buffer.octets[at] < 128
         good = np.ones(len(at), np.bool_)
         sides = []
-        place = at
+        offset = at
         for groups in (before, behind):
             number = np.zeros(len(at), _U64)
             for digits, size in groups:
-                group = buffer.big_endian(place, size)
-                if place is at:
+                # MySQL inverts every bit of a negative number, then the first bit of any number, so that stored numbers
+                # compare as bytes do. Both are undone, the first bit at the first group.
+                group = buffer.big_endian(offset, size)
+                if offset is at:
                     group ^= _U64(1 << (8 * size - 1))
                 group = np.where(negative, group ^ _U64((1 << 8 * size) - 1), group)
                 good &= group < _U64(10**digits)
                 number = number * _U64(10**digits) + group
-                place = place + size
+                offset = offset + size
             sides.append(number)
         raw = (negative, *sides) if fits_numbers else (at,)
         return raw, np.where(good, total, 0)
 
     def one_by_one(buffer: Buffer, raw: Raw, null: Mask) -> Any:
         data = buffer.data
-        places = zip(raw[0].tolist(), null.tolist(), strict=True)
-        return pa.array([None if n else decode_digits(data, at, precision, frac)[0] for at, n in places], pa.string())
+        offsets = zip(raw[0].tolist(), null.tolist(), strict=True)
+        return pa.array([None if n else decode_digits(data, at, precision, frac)[0] for at, n in offsets], pa.string())
 
     return read, (lambda buffer, raw, null: _decimal_text(raw, null, frac)) if fits_numbers else one_by_one
 

@@ -130,9 +130,9 @@ def _container(document: bytes, at: int, code: int, depth: int) -> tuple[Contain
         children.append(node)
     _need(behind == at + size)
     head = document[at : at + end]
-    fixed = tuple(place for place in range(end) if place not in variable)
-    places = tuple(entries + 5 * n + 1 for n in range(count))
-    return Container(head, fixed, places, tuple(children), tuple(names) if is_object else None), behind
+    fixed = tuple(n for n in range(end) if n not in variable)
+    offsets = tuple(entries + 5 * n + 1 for n in range(count))
+    return Container(head, fixed, offsets, tuple(children), tuple(names) if is_object else None), behind
 
 
 def _node(document: bytes, at: int, code: int, depth: int) -> tuple[Node, int]:

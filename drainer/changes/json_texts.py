@@ -41,10 +41,10 @@ class Documents:
     def of(cls, column: Any) -> Documents:
         """`column`: a `binary` array without NULLs."""
         _, offsets, data = column.buffers()
-        places = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
-        octets = np.zeros(int(places[-1]) + _WORD, np.uint8)
-        octets[:-_WORD] = np.frombuffer(data or b"", np.uint8)[: places[-1]]
-        return cls(octets, places[:-1], places[1:])
+        bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+        octets = np.zeros(int(bounds[-1]) + _WORD, np.uint8)
+        octets[:-_WORD] = np.frombuffer(data or b"", np.uint8)[: bounds[-1]]
+        return cls(octets, bounds[:-1], bounds[1:])
 
 
 class Reading:
@@ -72,32 +72,32 @@ class Reading:
             self.rows = rows[self._alike]
             self.leaves = [(first[self._alike], second[self._alike]) for first, second in self._leaves]
 
-    def _words_at(self, places: Ints, kind: str) -> Any:
-        """Return a word of this numpy type at each position."""
+    def _words_at(self, offsets: Ints, kind: str) -> Any:
+        """Return a word of this numpy type at each offset."""
         size = np.dtype(kind).itemsize
         count = len(self._data) - size + 1
         if count < 1:
-            return np.zeros(len(places), kind)
-        return np.ndarray((count,), kind, self._data, 0, (1,))[np.minimum(places, count - 1)]
+            return np.zeros(len(offsets), kind)
+        return np.ndarray((count,), kind, self._data, 0, (1,))[np.minimum(offsets, count - 1)]
 
-    def _heads(self, places: Ints, shape: Container) -> Octets:
-        """Return a matrix with a row for each position: the head, padded by a few bytes so that it can be compared by
+    def _heads(self, offsets: Ints, shape: Container) -> Octets:
+        """Return a matrix with a row for each offset: the head, padded by a few bytes so that it can be compared by
         words.
         """
         width = -(-len(shape.head) // _WORD) * _WORD
-        found: Octets = self._words_at(places, f"V{width}").view(np.uint8).reshape(len(places), width)
+        found: Octets = self._words_at(offsets, f"V{width}").view(np.uint8).reshape(len(offsets), width)
         return found
 
     def _container(self, shape: Container, heads: Octets) -> None:
         begins = self._at
         self._at = begins + len(shape.head)
-        for place, child in zip(shape.entries, shape.children, strict=True):
+        for entry, child in zip(shape.entries, shape.children, strict=True):
             if child is Leaf.LITERAL:
-                literals = heads[:, place]
+                literals = heads[:, entry]
                 self._alike &= literals <= 2
                 self._leaves.append((literals, literals))
             else:
-                self._alike &= _uint32(heads, place) == self._at - begins
+                self._alike &= _uint32(heads, entry) == self._at - begins
                 self._value(child)
         self._alike &= _uint32(heads, 4) == self._at - begins
 
@@ -138,15 +138,15 @@ def _same(heads: Octets, shape: Container) -> Flags:
     compared[list(shape.fixed)] = 0xFF
     words = heads.view(np.uint64)
     differing = np.zeros(len(heads), np.uint64)
-    for place, (word, mask) in enumerate(zip(expected.view(np.uint64), compared.view(np.uint64), strict=True)):
-        differing |= (words[:, place] ^ word) & mask
+    for number, (word, mask) in enumerate(zip(expected.view(np.uint64), compared.view(np.uint64), strict=True)):
+        differing |= (words[:, number] ^ word) & mask
     found: Flags = differing == 0
     return found
 
 
-def _uint32(heads: Octets, place: int) -> Ints:
+def _uint32(heads: Octets, offset: int) -> Ints:
     count, width = heads.shape
-    found: Ints = np.ndarray((count,), "<u4", heads, place, (width,)).astype(np.int64)
+    found: Ints = np.ndarray((count,), "<u4", heads, offset, (width,)).astype(np.int64)
     return found
 
 
@@ -178,11 +178,11 @@ def json_texts(column: Any, escape: Escape = list) -> Any:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         return texts.take(pa.array(np.cumsum(valid) - 1, pa.int64(), mask=~valid))
     alone = np.ones(len(column), np.bool_)
-    places: list[Ints] = []
+    indexes: list[Ints] = []
     found: list[Any] = []
     for rows, texts in _together(column, escape):
         alone[rows] = False
-        places.append(rows)
+        indexes.append(rows)
         found.append(texts)
     if len(found) == 1 and not alone.any():
         return found[0]
@@ -190,12 +190,12 @@ def json_texts(column: Any, escape: Escape = list) -> Any:
     texts = [decode_text(value)[0] for value in column.take(pa.array(left)).to_pylist()]
     found.append(pa.array(escape(texts), pa.string()).cast(pa.binary()))
     order = np.empty(len(column), np.int64)
-    order[np.concatenate([*places, left])] = np.arange(len(column))
-    return pa.concat_arrays(found).take(pa.array(order)) if places else found[0]
+    order[np.concatenate([*indexes, left])] = np.arange(len(column))
+    return pa.concat_arrays(found).take(pa.array(order)) if indexes else found[0]
 
 
 def _together(column: Any, escape: Escape) -> Iterator[tuple[Ints, Any]]:
-    """Yield for each shape the places of its documents in the column, in order, and their texts."""
+    """Yield for each shape the indexes of its documents in the column, in order, and their texts."""
     if len(column) < TOGETHER_MIN:
         return
     documents = Documents.of(column)
@@ -255,15 +255,15 @@ def _floats(values: Any) -> Any:
 
 def _slices(data: Octets, begins: Ints, lengths: Ints) -> Any:
     """Return a `binary` array of these bytes."""
-    places = np.zeros(len(begins) + 1, np.int32)
-    np.cumsum(lengths, out=places[1:])
-    if places[-1] > _SHORT_BYTES_MAX * len(begins):
+    offsets = np.zeros(len(begins) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    if offsets[-1] > _SHORT_BYTES_MAX * len(begins):
         view = data.data
         texts = b"".join([view[at:end] for at, end in zip(begins.tolist(), (begins + lengths).tolist(), strict=True)])
     else:
-        chosen = np.repeat(begins - places[:-1], lengths) + np.arange(places[-1])
+        chosen = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
         texts = data[chosen].tobytes()
-    return pa.Array.from_buffers(pa.binary(), len(begins), [None, pa.py_buffer(places), pa.py_buffer(texts)])
+    return pa.Array.from_buffers(pa.binary(), len(begins), [None, pa.py_buffer(offsets), pa.py_buffer(texts)])
 
 
 def has_escaped(octets: Octets) -> bool:

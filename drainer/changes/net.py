@@ -28,15 +28,16 @@ _DELETE: Final = int(Kind.DELETE)
 
 @dataclass(frozen=True, slots=True)
 class KeyEvents:
-    """Events, decoded together. `place`: their order among all that are folded together; `kind`: see work.Kind.
-    `imaged`: the key can be written in several ways (FoldKey.imaged). `image`: the key as a destination matches it, of
-    every event of an imaged key, and of every DELETE; else NULL. `read`: of an UPDATE of an imaged key, the key as it
-    was before, else NULL; None if there are none. `rows`: from indexes of events to their rows, packed; it raises
-    DecodeError for a value that cannot be written."""
+    """Events, decoded together. `order`: of their changes, among all that are folded together; the two events of one
+    change have different keys, and only events of one key are compared. `kind`: see work.Kind. `imaged`: the key can be
+    written in several ways (FoldKey.imaged). `image`: the key as a destination matches it, of every event of an imaged
+    key, and of every DELETE; else NULL. `read`: of an UPDATE of an imaged key, the key as it was before, else NULL;
+    None if there are none. `rows`: from indexes of events to their rows, packed; it raises DecodeError for a value that
+    cannot be written."""
 
     table: Ints
     identity: Any
-    place: Ints
+    order: Ints
     commit_ts: Words
     sequence: Ints
     kind: Ints
@@ -108,9 +109,9 @@ class _Groups:
 
     __slots__ = ("first", "key_of", "last")
 
-    def __init__(self, table: Ints, rank: Words, *place: Any) -> None:
-        """`place`: arrays by which the elements of one key are ordered, the least important first."""
-        order = np.lexsort((*place, rank, table))
+    def __init__(self, table: Ints, rank: Words, *by: Any) -> None:
+        """`by`: arrays by which the elements of one key are ordered, the least important first."""
+        order = np.lexsort((*by, rank, table))
         tables, ranked = table[order], rank[order]
         begins = np.concatenate([[True], (ranked[1:] != ranked[:-1]) | (tables[1:] != tables[:-1])])
         starts = np.flatnonzero(begins)
@@ -125,10 +126,10 @@ def fold(parts: Sequence[KeyEvents]) -> States:
     parts = [part for part in parts if len(part)]
     if not parts:
         return NO_STATES
-    table, place, kind, imaged = (_joined(parts, name) for name in ("table", "place", "kind", "imaged"))
+    table, order, kind, imaged = (_joined(parts, name) for name in ("table", "order", "kind", "imaged"))
     commit_ts, sequence = _joined(parts, "commit_ts"), _joined(parts, "sequence")
     identity, image = _concat([part.identity for part in parts]), _concat([part.image for part in parts])
-    groups = _Groups(table, ranks(table, identity), place)
+    groups = _Groups(table, ranks(table, identity), order)
     first, last = groups.first, groups.last
     dead: Mask = kind[last] == _DELETE
     # Of a key that is written in only one way, the image matters only if the key is dead.
@@ -200,24 +201,26 @@ def _concat(arrays: Sequence[Any]) -> Any:
 
 def _rows(parts: Sequence[KeyEvents], last: Ints, dead: Mask) -> Any:
     """Return each key's last row, packed; NULL if the key is dead. `last`: each key's last event."""
+    # Events are numbered through all parts; the part of an event is the first whose end is above its number. The keys
+    # are grouped by part, so that each part packs its rows at once; `row_of` then leads from a key to its packed row.
     ends = np.cumsum([len(part) for part in parts])
     live = np.flatnonzero(~dead)
     of = np.searchsorted(ends, last[live], side="right")
     by_part = np.argsort(of, kind="stable")
     bounds = np.searchsorted(of[by_part], np.arange(len(parts) + 1))
-    place = np.full(len(last), -1, np.int64)
+    row_of = np.full(len(last), -1, np.int64)
     found = []
     for number, part in enumerate(parts):
         mine = live[by_part[bounds[number] : bounds[number + 1]]]
         if mine.size:
             found.append(part.rows(last[mine] - (ends[number] - len(part))))
-            place[mine] = np.arange(bounds[number], bounds[number + 1])
+            row_of[mine] = np.arange(bounds[number], bounds[number + 1])
     if not found:
         return pa.nulls(len(last), pa.binary())
     rows = _concat(found)
     if len(found) == 1 and len(rows) == len(last):
         return rows
-    return rows.take(pa.array(place, mask=dead))
+    return rows.take(pa.array(row_of, mask=dead))
 
 
 def _gone(images: Any, key_of: Ints, last: Any, dead: Mask) -> Any:

@@ -20,15 +20,15 @@ _COMMA = 1
 class Tuples(Sequence[bytes]):
     """The texts of VALUES tuples, stored in one buffer one after another, each followed by a comma."""
 
-    __slots__ = ("_data", "_places")
+    __slots__ = ("_data", "_offsets")
 
-    def __init__(self, data: memoryview, places: Ints) -> None:
-        """`places`: the offset of each tuple, and the end offset of the last one."""
+    def __init__(self, data: memoryview, offsets: Ints) -> None:
+        """`offsets`: the offset of each tuple, and the end offset of the last one."""
         self._data = data
-        self._places = places
+        self._offsets = offsets
 
     def __len__(self) -> int:
-        return len(self._places) - 1
+        return len(self._offsets) - 1
 
     @overload
     def __getitem__(self, at: int) -> bytes: ...
@@ -40,19 +40,19 @@ class Tuples(Sequence[bytes]):
         if isinstance(at, slice):
             begin, end, step = at.indices(len(self))
             assert step == 1, "neighbours alone lie behind one another"
-            return Tuples(self._data, self._places[begin : max(begin, end) + 1])
+            return Tuples(self._data, self._offsets[begin : max(begin, end) + 1])
         if not -len(self) <= at < len(self):
             raise IndexError(at)
-        place = at % len(self)
-        return bytes(self._data[self._places[place] : self._places[place + 1] - _COMMA])
+        index = at % len(self)
+        return bytes(self._data[self._offsets[index] : self._offsets[index + 1] - _COMMA])
 
     def lines(self) -> memoryview:
         """Return all texts, each followed by a comma, without copying."""
-        return self._data[self._places[0] : self._places[-1]]
+        return self._data[self._offsets[0] : self._offsets[-1]]
 
     def joined(self) -> bytes:
         """Return all texts, separated by commas: the body of a statement."""
-        return bytes(self._data[self._places[0] : self._places[-1] - _COMMA]) if len(self) else b""
+        return bytes(self._data[self._offsets[0] : self._offsets[-1] - _COMMA]) if len(self) else b""
 
 
 class NetColumns(Sequence[NetRow]):
@@ -128,8 +128,8 @@ class NetColumns(Sequence[NetRow]):
         """The texts of the rows that are alive, for a destination of the MySQL family. A dead row has length 0, so the
         texts of the others are adjacent."""
         rows = self._rows.slice(self._begin, len(self))
-        _, places, data = rows.buffers()
-        offsets = np.frombuffer(places, np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
+        _, bounds, data = rows.buffers()
+        offsets = np.frombuffer(bounds, np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
         if rows.null_count:
             alive = rows.is_valid().to_numpy(zero_copy_only=False)
             assert (np.diff(offsets)[~alive] == 0).all(), "a dead row has no text"
@@ -141,15 +141,15 @@ class NetColumns(Sequence[NetRow]):
         if self._gone is None:
             return []
         offsets = self._gone.offsets.to_numpy()[self._begin : self._end + 1]
-        places = self._begin + np.flatnonzero(np.diff(offsets))
-        return [key for images in self._gone.take(pa.array(places)).to_pylist() for key in self._keys(images)]
+        with_images = self._begin + np.flatnonzero(np.diff(offsets))
+        return [key for images in self._gone.take(pa.array(with_images)).to_pylist() for key in self._keys(images)]
 
     @property
     def sizes(self) -> Ints:
         """The length of each row's text; 0 for a dead row."""
         texts = self._rows.slice(self._begin, len(self))
-        places = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(self) + 1]
-        return np.maximum(np.diff(places.astype(np.int64)) - _COMMA, 0)
+        offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(self) + 1]
+        return np.maximum(np.diff(offsets.astype(np.int64)) - _COMMA, 0)
 
 
 def _same(one: object, other: object) -> bool:

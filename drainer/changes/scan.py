@@ -33,7 +33,7 @@ _KINDS = {mutation.INSERT: int(Kind.INSERT), mutation.UPDATE: int(Kind.UPDATE), 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows of a buffer, in ascending order of `begin`; all arrays have one length. `kind`: see plan.Kind. `order`: the
-    row's place in upstream's order, by (commit_ts, start_ts, sequence), among all rows that were scanned together.
+    row's number in upstream's order, by (commit_ts, start_ts, sequence), among all rows that were scanned together.
     `binlog`: the index of its binlog there."""
 
     buffer: Buffer
@@ -112,9 +112,9 @@ def scan_all(payloads: Sequence[bytes]) -> Scanned:
     of = found.order  # until here the transaction's number
     order = rank[of]
     if len(several.rows):
-        by_place = np.lexsort((found.sequence, order))
+        by_order = np.lexsort((found.sequence, order))
         order = np.empty(len(found), np.int64)
-        order[by_place] = np.arange(len(found))
+        order[by_order] = np.arange(len(found))
     rows = Rows(
         found.buffer, commit_ts[of], start_ts[of], found.sequence, found.version, found.table_id, found.kind,
         found.begin, found.end, order, of,
@@ -123,22 +123,22 @@ def scan_all(payloads: Sequence[bytes]) -> Scanned:
 
 
 def _ranked(commit_ts: Words, start_ts: Words) -> tuple[Ints, Mask]:
-    """Return the place of every transaction in upstream's order, and whether it is the first copy."""
+    """Return the rank of every transaction in upstream's order, and whether it is the first copy."""
     count = len(commit_ts)
     unique = np.ones(count, np.bool_)
     if count < 2 or bool((commit_ts[1:] > commit_ts[:-1]).all()):
         return np.arange(count), unique
-    by_place = np.lexsort((start_ts, commit_ts))
-    commits, starts = commit_ts[by_place], start_ts[by_place]
-    unique[by_place[1:]] = (commits[1:] != commits[:-1]) | (starts[1:] != starts[:-1])
+    by_order = np.lexsort((start_ts, commit_ts))
+    commits, starts = commit_ts[by_order], start_ts[by_order]
+    unique[by_order[1:]] = (commits[1:] != commits[:-1]) | (starts[1:] != starts[:-1])
     rank = np.empty(count, np.int64)
-    rank[by_place] = np.arange(count)
+    rank[by_order] = np.arange(count)
     return rank, unique
 
 
 class _Singles:
     """Transactions of one row. `found`: those in TiDB's usual form; the fields of the others are meaningless. `whole`:
-    those with a PrewriteValue in its usual place, with any number of rows: it is at `value_at` to `value_end`."""
+    those with a PrewriteValue at its usual offset, with any number of rows: it is at `value_at` to `value_end`."""
 
     def __init__(self, payloads: Sequence[bytes]) -> None:
         self.sizes: Ints = np.fromiter(map(len, payloads), np.int64, len(payloads))

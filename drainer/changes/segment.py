@@ -262,17 +262,17 @@ class _Share:
 
 def _literals(format_: Format, rows: Sequence[DecodedRow]) -> list[tuple[Literals | None, Literals | None]]:
     """(old, new) of each row, written together with those of the same codec."""
-    places: dict[Codec, list[tuple[int, int]]] = {}
-    for place, row in enumerate(rows):
+    images_of: dict[Codec, list[tuple[int, int]]] = {}
+    for index, row in enumerate(rows):
         for image in (0, 1):
             if row[2 + image] is not None:
-                places.setdefault(row.codec, []).append((place, image))
+                images_of.setdefault(row.codec, []).append((index, image))
     found: list[list[Literals | None]] = [[None, None] for _ in rows]
-    for codec, chosen in places.items():
-        cells = [rows[place].image(image) for place, image in chosen]
-        stamps = [rows[place].commit_ts for place, _ in chosen]
-        for (place, image), one in zip(chosen, written_literals(format_, codec, cells, stamps), strict=True):
-            found[place][image] = one
+    for codec, chosen in images_of.items():
+        cells = [rows[index].image(image) for index, image in chosen]
+        stamps = [rows[index].commit_ts for index, _ in chosen]
+        for (index, image), one in zip(chosen, written_literals(format_, codec, cells, stamps), strict=True):
+            found[index][image] = one
     return [(old, new) for old, new in found]
 
 

@@ -20,10 +20,10 @@ from drainer.changes.change_blob import (
     RAW_SCHEMA,
     Group,
     Name,
+    OrderedGroup,
     PartPacker,
-    Placed,
     changes_of,
-    places_of,
+    orders_of,
     unpack_blob,
 )
 from drainer.changes.change_segment import ChangeSegment
@@ -56,8 +56,8 @@ def in_order(segment: ChangeSegment) -> Iterator[tuple[int, int]]:
         return
     of = np.concatenate([np.full(len(one), number) for number, one in enumerate(segment.changes)])
     row = np.concatenate([np.arange(len(one)) for one in segment.changes])
-    by_place = np.argsort(np.concatenate([one.order for one in segment.changes]), kind="stable")
-    yield from zip(of[by_place].tolist(), row[by_place].tolist(), strict=True)
+    by_order = np.argsort(np.concatenate([one.order for one in segment.changes]), kind="stable")
+    yield from zip(of[by_order].tolist(), row[by_order].tolist(), strict=True)
 
 
 class StreamDecoder:
@@ -240,15 +240,15 @@ def merge(decoder: StreamDecoder, blobs: Iterable[bytes], after_ts: int, until_t
     if not groups and not raws:
         return ChangeSegment(after_ts, until_ts, (), 0, size, 0)
     stamps = [(group.commit_ts, group.start_ts, group.sequence) for group in groups]
-    orders = [*places_of([*stamps, *(tuple(raw.column(at).to_numpy() for at in range(3)) for raw in raws)])]
-    named: dict[tuple[Name, Kind], list[Placed]] = {}
+    orders = [*orders_of([*stamps, *(tuple(raw.column(at).to_numpy() for at in range(3)) for raw in raws)])]
+    named: dict[tuple[Name, Kind], list[OrderedGroup]] = {}
     for group, order in zip(groups, orders, strict=False):
-        named.setdefault((group.name, group.kind), []).append(Placed(group, order))
+        named.setdefault((group.name, group.kind), []).append(OrderedGroup(group, order))
     found = []
     for begin, end in _shares(groups, raws, orders):
-        for (name, _), placed in named.items():
-            codec = decoder.codec_named(name, int(placed[0].group.commit_ts.min()))
-            changes = changes_of(codec, placed, begin, end)
+        for (name, _), ordered in named.items():
+            codec = decoder.codec_named(name, int(ordered[0].group.commit_ts.min()))
+            changes = changes_of(codec, ordered, begin, end)
             found += [changes] if changes is not None else []
         for raw, order in zip(raws, orders[len(groups) :], strict=True):
             found += decoder.decode(_raw_rows(raw, order, begin, end))
@@ -281,7 +281,7 @@ def _raise_first_torn(payloads: Sequence[bytes], error: DecodeError) -> None:
 
 
 def _raw_rows(raw: Any, order: Ints, begin: int, end: int) -> Rows:
-    """Return the undecoded rows at places in [begin, end)."""
+    """Return the undecoded rows with numbers in [begin, end)."""
     chosen = np.flatnonzero((order >= begin) & (order < end))
     chosen = chosen[np.argsort(order[chosen])]
     data = raw.column("row").take(pa.array(chosen)).to_pylist()
@@ -296,7 +296,7 @@ def _raw_rows(raw: Any, order: Ints, begin: int, end: int) -> Rows:
 
 
 def _shares(groups: Sequence[Group], raws: Sequence[Any], orders: Sequence[Ints]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of places, each of at most SHARE_BYTES_MAX of images, or of one larger row."""
+    """Yield ranges of numbers, each of at most SHARE_BYTES_MAX of images, or of one larger row."""
     sizes = [group.sizes() for group in groups]
     sizes += [pc.binary_length(raw.column("row")).to_numpy().astype(np.int64) for raw in raws]
     order = np.concatenate(orders)

@@ -41,10 +41,10 @@ _YMD_MAX: Final = _U64(4_160_000)  # 10000 * 13 << 5
 
 def data_of(column: Any) -> Octets:
     """Return the bytes of a binary or string array's values, one after another."""
-    _, places, data = column.buffers()
+    _, bounds, data = column.buffers()
     if data is None:
         return np.zeros(0, np.uint8)
-    offsets = np.frombuffer(places, np.int32)[column.offset : column.offset + len(column) + 1]
+    offsets = np.frombuffer(bounds, np.int32)[column.offset : column.offset + len(column) + 1]
     found: Octets = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
     return found
 
@@ -52,8 +52,8 @@ def data_of(column: Any) -> Octets:
 def fixed_width(chars: Octets, like: Any) -> Any:
     """Return a matrix of characters, one row for each value, as a binary array that is NULL where `like` is."""
     count, width = chars.shape
-    places = np.arange(0, (count + 1) * width, width, dtype=np.int32) if width else np.zeros(count + 1, np.int32)
-    found = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(places), pa.py_buffer(chars.tobytes())])
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32) if width else np.zeros(count + 1, np.int32)
+    found = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(chars.tobytes())])
     return pc.if_else(like.is_valid(), found, None) if like.null_count else found
 
 
@@ -125,8 +125,8 @@ def _duration(column_type: ColumnType, column: Any) -> Any:
 def _hex(column_type: ColumnType, column: Any) -> Any:
     shown = _HEX[data_of(column)].tobytes()
     offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
-    places = ((offsets - offsets[:1]) * 2).astype(np.int32)
-    found = pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(places), pa.py_buffer(shown)])
+    doubled = ((offsets - offsets[:1]) * 2).astype(np.int32)
+    found = pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(doubled), pa.py_buffer(shown)])
     return pc.if_else(column.is_valid(), found, None) if column.null_count else found
 
 

@@ -55,8 +55,8 @@ class GeneralReader:
 
     def delete(self, row: bytes, check: CheckColumn, lax: bool) -> list[DecodedValue]:
         values = decode_delete(self._layout.at, row)
-        for place in self._layout.key.columns:
-            target = self._layout.targets[place]
+        for column_index in self._layout.key.columns:
+            target = self._layout.targets[column_index]
             if target.id in self._written and target.id not in values:
                 detail = f"key column {target.name} (id {target.id}) is missing"
                 raise DecodeError("deleted row", offset=len(row), detail=detail)
@@ -139,11 +139,11 @@ class Codec:
         """A codec of the same rows that decodes at least these columns of old images."""
         if self.needed.issuperset(needed):
             return self
-        places = frozenset(needed)
-        found = self._asking.get(places)
+        columns = frozenset(needed)
+        found = self._asking.get(columns)
         if found is None:
-            found = self._asking[places] = Codec(
-                self._at, self._schema_version, self._view, places, stored_generated=self._stored_generated
+            found = self._asking[columns] = Codec(
+                self._at, self._schema_version, self._view, columns, stored_generated=self._stored_generated
             )
         return found
 
@@ -209,8 +209,8 @@ class Codec:
 
     def fail(self, err: DecodeError, commit_ts: int) -> NoReturn:
         """Raise the error as one of a row of this table."""
-        place = f"`{self.shape.schema}`.`{self.shape.table}` (table id {self._at.table_id}, commit_ts {commit_ts})"
-        raise DecodeError(f"row of {place}: {err.what}", offset=err.offset, detail=err.detail) from None
+        table = f"`{self.shape.schema}`.`{self.shape.table}` (table id {self._at.table_id}, commit_ts {commit_ts})"
+        raise DecodeError(f"row of {table}: {err.what}", offset=err.offset, detail=err.detail) from None
 
 
 def shape_of(at: TableAt, layout: Layout) -> TableShape:

@@ -50,12 +50,12 @@ class RelocatedRows:
         """The codec of the table that the row belongs to now; None: its partition was dropped. A row whose partition
         cannot be computed stays in its table. Raises TableUnknown, and DecodeError for a damaged row."""
         try:
-            place = self._locate(self._values(kind, row))
+            partition = self._locate(self._values(kind, row))
         except PartitionUnknown as error:
             self._tell(error)
-            place = None
-        if place not in self._codecs:
-            at = self._view.relocated(self._table_id, self._relocation, place, commit_ts)
+            partition = None
+        if partition not in self._codecs:
+            at = self._view.relocated(self._table_id, self._relocation, partition, commit_ts)
             made = None
             if not isinstance(at, SkipReason):
                 version = self._relocation.before_version - 1
@@ -63,11 +63,11 @@ class RelocatedRows:
             _log.info(
                 "rows arrived after a DDL on their partition",
                 table_id=self._table_id,
-                physical_id=place,
+                physical_id=partition,
                 kept=bool(made),
             )
-            self._codecs[place] = made
-        return self._codecs[place]
+            self._codecs[partition] = made
+        return self._codecs[partition]
 
     def _values(self, kind: Kind, row: bytes) -> Values:
         """The column values of a row image; an update that changes the partition is a delete and an insert."""
@@ -189,4 +189,4 @@ def in_order(found: list[Scanned]) -> list[Scanned]:
     kept: dict[tuple[int, int], Scanned] = {}
     for one in found:
         kept.setdefault((one[0], start_ts_of(one[1]) if one[0] in repeated else 0), one)
-    return [kept[place] for place in sorted(kept)]
+    return [kept[commit] for commit in sorted(kept)]

@@ -163,12 +163,14 @@ class FastReader:
 def _image(b: bytes, p: int, lines: Sequence[Line], cells: list[DecodedValue]) -> int:
     """All columns of one image from `p` on, into the cells; what the row lacks is left as it is. Where it ends, or
     _REFUSED. Numbers and lengths of one to three bytes are read in line: a call costs as much as all the rest."""
-    for prefix, size, how, place, rest in lines:
+    for prefix, size, how, column_index, rest in lines:
         q = p + size
         if b[p:q] == prefix:
             if how == _CALL:
-                cells[place], p = rest[0](b, q)
+                cells[column_index], p = rest[0](b, q)
                 continue
+            # An unsigned varint of up to three bytes, seven bits each, the lowest first. The sums contain the
+            # continuation bits of the bytes before the last, which are subtracted: 128, and 128 + (128 << 7).
             value = b[q]
             if value < 128:
                 p = q + 1
@@ -188,14 +190,14 @@ def _image(b: bytes, p: int, lines: Sequence[Line], cells: list[DecodedValue]) -
                 if value & 1:
                     return _REFUSED
                 q = p + (value >> 1)
-                cells[place] = b[p:q]
+                cells[column_index] = b[p:q]
                 p = q
             else:
-                cells[place] = value if how == _UNSIGNED else (value >> 1) ^ -(value & 1)
+                cells[column_index] = value if how == _UNSIGNED else (value >> 1) ^ -(value & 1)
             continue
         _, null, width, is_required = rest
         if width and b[p : p + width] == null:
-            cells[place] = None
+            cells[column_index] = None
             p += width
         elif is_required:
             return _REFUSED
@@ -218,8 +220,8 @@ def _line(stored: Stored, spare: int, is_asked: bool, is_required: bool, key: Co
     refuses_null = is_asked and (stored.not_null or stored.target in key)
     null = b"" if refuses_null else name + b"\0"
     read = _reader(kind, type_class) if is_asked else _skipper(kind, type_class)
-    place = stored.target if is_asked else spare
-    return prefix, len(prefix), _how(kind, type_class), place, (read, null, len(null), is_required)
+    column_index = stored.target if is_asked else spare
+    return prefix, len(prefix), _how(kind, type_class), column_index, (read, null, len(null), is_required)
 
 
 def _how(kind: FieldType, type_class: TypeClass) -> int:
@@ -301,16 +303,16 @@ def _decimal_reader(kind: FieldType) -> Read:
 
 
 def _duration(b: bytes, p: int) -> tuple[int, int]:
-    """The one place of the duration flag: eight bytes that compare."""
+    """The payload of the duration flag: eight bytes that compare."""
     return int.from_bytes(b[p : p + 8], "big") - (1 << 63), p + 8
 
 
 def _handle_line(part: HandlePart, spare: int) -> Line:
-    place = part.target if part.target >= 0 else spare
+    column_index = part.target if part.target >= 0 else spare
     if part.kind is None:
-        return b"\x08", 1, _SIGNED, place, (decode_varint, b"", 0, True)
+        return b"\x08", 1, _SIGNED, column_index, (decode_varint, b"", 0, True)
     if part.type_class is TypeClass.TIME:
-        return b"\x07", 1, _CALL, place, (_duration, b"", 0, True)
+        return b"\x07", 1, _CALL, column_index, (_duration, b"", 0, True)
     prefix = bytes((flag_of(part.kind, part.type_class),)) + decimal_prefix(part.kind, part.type_class)
     read = _reader(part.kind, part.type_class)
-    return prefix, len(prefix), _how(part.kind, part.type_class), place, (read, b"", 0, True)
+    return prefix, len(prefix), _how(part.kind, part.type_class), column_index, (read, b"", 0, True)

@@ -30,7 +30,7 @@ class Same(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FoldKey:
-    """The key by which a table's changes are folded. `columns`: places in the destination's row; empty if the table's
+    """The key by which a table's changes are folded. `columns`: indexes in the destination's row; empty if the table's
     changes must stay in order, and then `why` gives the reason.
 
     `imaged`: equal keys may be written differently, so every written form must be kept. `row_key` and `unique`: see
@@ -58,7 +58,7 @@ def choose_key(table: TableInfo) -> FoldKey:
     found = _fold_key(table)
     if not table.upserts:
         return found
-    unique = tuple(_places(table))
+    unique = tuple(_unique_columns(table))
     if found.columns and not found.others:
         return replace(found, unique=unique)
     why = found.why or f"{', '.join(found.others)} beside {found.name}, and nobody checks them upstream"
@@ -66,45 +66,45 @@ def choose_key(table: TableInfo) -> FoldKey:
     return FoldKey("", (), (), why, names, _row_key(table), unique)
 
 
-def _places(table: TableInfo) -> Iterator[tuple[int, ...]]:
-    """Yield the columns' places for every unique key that has no prefix and whose columns are all in the destination's
+def _unique_columns(table: TableInfo) -> Iterator[tuple[int, ...]]:
+    """Yield the columns' indexes for every unique key that has no prefix and whose columns are all in the destination's
     row."""
-    place = _place(table)
+    index_of = _index_of(table)
     for index in table.unique_indexes():
         parts = table.index_columns(index)
         whole = all(part.length == UNSPECIFIED for part in index.columns)
-        if whole and all(column.id in place for column in parts):
-            yield tuple(place[column.id] for column in parts)
+        if whole and all(column.id in index_of for column in parts):
+            yield tuple(index_of[column.id] for column in parts)
 
 
 def _row_key(table: TableInfo) -> tuple[int, ...]:
     """Return the primary key, or the first unique key without NULLs; empty if there is none."""
-    place = _place(table)
+    index_of = _index_of(table)
     for index in table.unique_indexes():
         parts = table.index_columns(index)
         whole = all(part.length == UNSPECIFIED for part in index.columns)
-        if whole and all(c.id in place and (c.is_not_null or index.primary) for c in parts):
-            return tuple(place[c.id] for c in parts)
+        if whole and all(c.id in index_of and (c.is_not_null or index.primary) for c in parts):
+            return tuple(index_of[c.id] for c in parts)
     return ()
 
 
-def _place(table: TableInfo) -> dict[int, int]:
-    """Column id → place in the destination's row."""
+def _index_of(table: TableInfo) -> dict[int, int]:
+    """Column id → column index in the destination's row."""
     columns = sorted((c for c in table.columns if c.is_public and not c.is_generated), key=lambda c: c.offset)
     return {c.id: n for n, c in enumerate(columns)}
 
 
 def _fold_key(table: TableInfo) -> FoldKey:
-    place = _place(table)
+    index_of = _index_of(table)
     indexes = table.unique_indexes()
     reasons = []
     for index in indexes:
         parts = table.index_columns(index)
-        why = _refusal(index, parts, place)
+        why = _refusal(index, parts, index_of)
         if not why:
             others = tuple(i.name for i in indexes if i is not index)
             same = tuple(_same(c.type) for c in parts)
-            return FoldKey(index.name, tuple(place[c.id] for c in parts), same, "", others)
+            return FoldKey(index.name, tuple(index_of[c.id] for c in parts), same, "", others)
         reasons.append(f"{index.name}: {why}")
     why = "; ".join(reasons) or "no primary or unique key"
     return FoldKey("", (), (), why, tuple(i.name for i in indexes))
@@ -131,10 +131,10 @@ def _same(kind: FieldType) -> Same:
     return Same.TRIMMED if fraction else Same.EXACT
 
 
-def _refusal(index: IndexInfo, parts: tuple[ColumnInfo, ...], place: dict[int, int]) -> str:
+def _refusal(index: IndexInfo, parts: tuple[ColumnInfo, ...], index_of: dict[int, int]) -> str:
     """Why changes may not be folded by this key, '' if they may."""
     for part, column in zip(index.columns, parts, strict=True):
-        if column.id not in place:
+        if column.id not in index_of:
             return f"column {column.name} is generated or not public"
         if part.length != UNSPECIFIED:
             return f"holds a prefix of {column.name}"
@@ -179,14 +179,14 @@ def key_function(key: FoldKey, column_types: Sequence[ColumnType]) -> Callable[[
         return tuple(found)
 
     def single(cells: Sequence[Any]) -> object:
-        value = cells[place]
+        value = cells[column_index]
         if value is None:
             raise DecodeError("key", offset=0, detail=detail)
         return value if own is None else own(value)
 
     if len(parts) != 1:
         return whole
-    ((place, own),) = parts
+    ((column_index, own),) = parts
     return single
 
 

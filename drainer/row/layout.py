@@ -42,7 +42,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One column as it is stored in rows. `target`: its place in the destination's row, -1 if it has none."""
+    """One column as it is stored in rows. `target`: its column index in the destination's row, -1 if it has none."""
 
     id: int
     kind: FieldType
@@ -105,36 +105,36 @@ def layout_of(table: TableAt, *, stored_generated: bool = False) -> Layout:
                 column.id, column.name, column_type, column_type.decoded_value(missing_value(written)), old_column_id
             )
         )
-    place = {target.id: n for n, target in enumerate(targets)}
+    index_of = {target.id: n for n, target in enumerate(targets)}
     stored = tuple(
         Stored(
             id=c.id,
             kind=c.type,
             type_class=type_class_of(c.type),
-            target=place.get(c.id, -1),
+            target=index_of.get(c.id, -1),
             in_insert=c.is_writable and not c.is_virtual,
             not_null=c.is_not_null,
         )
         for c in sorted(table.at.columns, key=lambda c: c.offset)
     )
-    at = table.at
+    at, key = table.at, choose_key(table.current)
     return Layout(
         table_id=table.current.id,
         at=at,
         targets=tuple(targets),
         stored=stored,
-        handle=_handle(at, place),
+        handle=_handle(at, index_of),
         has_rowid=not at.pk_is_handle and not at.is_common_handle,
-        key=_moved(choose_key(table.current), table.current, place) if stored_generated else choose_key(table.current),
+        key=_moved(key, table.current, index_of) if stored_generated else key,
     )
 
 
-def _moved(key: FoldKey, table: TableInfo, place: dict[int, int]) -> FoldKey:
-    """The key with the places of a row that has more columns."""
-    to = [place[column.id] for column in replicated(table)]
+def _moved(key: FoldKey, table: TableInfo, index_of: dict[int, int]) -> FoldKey:
+    """The key with the column indexes of a row that has more columns."""
+    to = [index_of[column.id] for column in replicated(table)]
 
-    def moved(places: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(to[at] for at in places)
+    def moved(columns: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(to[at] for at in columns)
 
     unique = tuple(map(moved, key.unique))
     return replace(key, columns=moved(key.columns), row_key=moved(key.row_key), unique=unique)
@@ -148,17 +148,17 @@ def _ancestor(column_id: int, table: TableAt) -> tuple[int, FieldType] | None:
     return None if found is None else (found.id, found.type)
 
 
-def _handle(at: TableInfo, place: dict[int, int]) -> tuple[HandlePart, ...]:
+def _handle(at: TableInfo, index_of: dict[int, int]) -> tuple[HandlePart, ...]:
     if at.is_common_handle:
         index = at.primary_index()
         parts = index.columns if index is not None else ()
         found = []
         for part in parts:
             column = at.columns[part.offset]
-            target = place.get(column.id, -1) if part.length == -1 else -1
+            target = index_of.get(column.id, -1) if part.length == -1 else -1
             found.append(HandlePart(column.type, type_class_of(column.type), target, False))
         return tuple(found)
     key = at.handle_column
     if key is None:
         return (HandlePart(None, TypeClass.INT, -1, False),)
-    return (HandlePart(None, TypeClass.INT, place.get(key.id, -1), key.is_unsigned),)
+    return (HandlePart(None, TypeClass.INT, index_of.get(key.id, -1), key.is_unsigned),)

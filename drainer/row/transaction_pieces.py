@@ -149,9 +149,9 @@ class _Table:
             elif number == _SEQUENCE and wire == _VARINT:
                 self._add(decode_uvarint(view, value_at)[0])  # type: ignore[arg-type]
             elif number == _SEQUENCE and wire == _BYTES:  # packed
-                place = value_at
-                while place < value_end:
-                    kind, place = decode_uvarint(view, place)  # type: ignore[arg-type]
+                offset = value_at
+                while offset < value_end:
+                    kind, offset = decode_uvarint(view, offset)  # type: ignore[arg-type]
                     self._add(kind)
             elif number == _TABLE_ID and wire == _VARINT:
                 found = decode_uvarint(view, value_at)[0]  # type: ignore[arg-type]

@@ -50,10 +50,10 @@ def locator(table: TableInfo) -> Locate:
 
     def guarded(values: Values) -> int | None:
         try:
-            place = locate(values)
+            number = locate(values)
         except (KeyError, ValueError, BinlogError) as error:
             raise PartitionUnknown(f"row of table {table.name}: {error}") from error
-        return None if place is None else parts.definitions[place].id
+        return None if number is None else parts.definitions[number].id
 
     return guarded
 
@@ -171,8 +171,8 @@ def _range(table: TableInfo, parts: PartitionInfo) -> Locate:
             return (_LOWEST if found is None else (1, found),)
 
     def locate(values: Values) -> int | None:
-        place = sortables_of(values)
-        return next((number for number, bound in enumerate(bounds) if place < bound), None)
+        sortables = sortables_of(values)
+        return next((number for number, bound in enumerate(bounds) if sortables < bound), None)
 
     return locate
 
@@ -217,7 +217,7 @@ def _unquoted(text: str) -> str:
 def _list(table: TableInfo, parts: PartitionInfo) -> Locate:
     columns = _columns(table, parts) if parts.columns else []
     evaluate = None if columns else _expression(table, parts.expr)
-    places: dict[tuple[_Sortable, ...], int] = {}
+    numbers: dict[tuple[_Sortable, ...], int] = {}
     otherwise = None
     for number, definition in enumerate(parts.definitions):
         for row in definition.in_values:
@@ -225,17 +225,17 @@ def _list(table: TableInfo, parts: PartitionInfo) -> Locate:
                 otherwise = number
             elif columns:
                 key = tuple(_sortable(_literal(text, c.type), c.type) for text, c in zip(row, columns, strict=True))
-                places[key] = number
+                numbers[key] = number
             else:
-                places[(_LOWEST if row[0].upper() == "NULL" else (1, int(row[0])),)] = number
+                numbers[(_LOWEST if row[0].upper() == "NULL" else (1, int(row[0])),)] = number
 
     def locate(values: Values) -> int | None:
         if evaluate is None:
-            place = tuple(_sortable(_value(values, column), column.type) for column in columns)
+            key = tuple(_sortable(_value(values, column), column.type) for column in columns)
         else:
             found = evaluate(values)
-            place = (_LOWEST if found is None else (1, found),)
-        return places.get(place, otherwise)
+            key = (_LOWEST if found is None else (1, found),)
+        return numbers.get(key, otherwise)
 
     return locate
 

@@ -13,7 +13,7 @@ from binlog.runtime.log import get_logger
 
 from drainer.ddl.dialect import Dialect
 from drainer.schema.steps import Ddl
-from drainer.sink.mysql.ddl import session_context, upstream_text
+from drainer.sink.mysql.ddl import session_context
 from drainer.sink.mysql.ddl.fingerprint import Fingerprint
 from drainer.sink.mysql.ddl.server import Server
 from drainer.sink.mysql.ddl.translate import Translation, translate
@@ -79,7 +79,7 @@ def plan_of(step: Ddl, server: Server, *, may_exist: bool) -> JobPlan:
     """The step's statements for the destination. Logs differences from upstream."""
     zone = session_context.zone(step)
     dialect = server.dialect(zone)
-    made = upstream_text.translate(step, server, dialect) if server.is_tidb else translate(step, server, dialect)
+    made = translate(step, server, dialect)
     for note in _notes(step, made, dialect):
         _log.warning("DDL differs from upstream's in the destination", job=step.job.id, note=note)
     if not made.sql:

@@ -104,6 +104,9 @@ class DdlRunner:
 
     def run(self, step: Ddl, *, may_exist: bool) -> None:
         """Run all statements of a step and move the position. See base.Sink.ddl."""
+        plan = self._driver.patiently(
+            f"statements of DDL job {step.job.id}", lambda _: self._planned(step, may_exist=may_exist)
+        )
         deadline = self._driver.deadline(f"DDL job {step.job.id} in {self._driver.changefeed.label}")
         lost = False
         while True:
@@ -112,9 +115,9 @@ class DdlRunner:
                     self.settle()  # whether the statement happened is found out as after a crash
                     lost = False
                 if self.is_done(step.job.id):
-                    self._finish(self._plan(step, may_exist=may_exist))
+                    self._finish(plan)
                 else:
-                    self._run_from(self._plan_through_bin(step, may_exist=may_exist))
+                    self._run_from(plan)
                 deadline.over()
                 return
             except (ConnectionLost, Retry) as error:
@@ -163,26 +166,25 @@ class DdlRunner:
             job_id=plan.job_id,
         )
 
-    def _plan(self, step: Ddl, *, may_exist: bool) -> JobPlan:
-        server = self._server()
+    def _planned(self, step: Ddl, *, may_exist: bool) -> JobPlan:
+        """The job's plan, made once: every attempt runs it, and a restart runs what its mark has of it.
+
+        Raises DdlFailed for a job that no destination can run."""
+        session = self._driver.session()
+        server = Server(session.flavour, self._known_collations())
         if server.is_tidb and step.job.type in CREATES:
             server = replace(server, database_collation=self._database_collation(step.schema))
-        return plan_of(step, server, may_exist=may_exist)
-
-    def _server(self) -> Server:
-        return Server(self._driver.session().flavour, self._known_collations())
-
-    def _plan_through_bin(self, step: Ddl, *, may_exist: bool) -> JobPlan:
-        """Raises DdlFailed for a job that no destination can run."""
-        plan = self._plan(step, may_exist=may_exist)
+        plan = plan_of(step, server, may_exist=may_exist)
+        if self.is_done(step.job.id):  # what it brought back is not in the bin any more
+            return plan
         session = self._driver.session()
-        why = why_not(step, self._server()) or other_kind(session, step)
+        why = why_not(step, server) or other_kind(session, step)
         if why:
             raise self._failed(plan, why)
         if not recycle_plan.concerns(step):
             return plan
         try:
-            return recycle_plan.through_bin(session, self._bin, step, plan, self._server())
+            return recycle_plan.through_bin(session, self._bin, step, plan, server)
         except recycle_plan.NotInBin as error:
             raise self._failed(plan, str(error)) from error
 

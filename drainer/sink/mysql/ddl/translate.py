@@ -8,24 +8,35 @@ text is used for what a TableInfo does not contain:
     a kind of job not known     it may change rows; if the server refuses the text, the difference is run
     a type MySQL has not        the server's own error names it
 
-TiDB: upstream_text.py. If a server refuses a statement because it does not support a feature, the statement runs again
-without everything that no row depends on (Dialect.bare).
+If a server refuses a statement because it does not support a feature, the statement runs again
+without everything that no row depends on (Dialect.only_rows).
+
+TiDB: upstream's text, unedited. Its effect may depend on the writer's session, which the job does not record:
+
+- the current database: see schema/job_effects.py;
+- the time zone: a TIMESTAMP's DEFAULT 'text' would be another moment here. So statements are generated from the
+  difference of the TableInfos instead. A CREATE TABLE, whose text contains more than the TableInfo, runs as it is,
+  followed by a statement that sets the default;
+- the collation of the database: if the destination's database has another one, a CREATE TABLE that names no collation
+  is generated, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from binlog.tidb.column import ColumnInfo
 from binlog.tidb.job import ActionType
 from binlog.tidb.partition import PartitionType
 
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted, tokens, without_comments
-from drainer.ddl.mysql_columns import UnsupportedType
+from drainer.ddl.mysql_columns import UnsupportedType, default_sql, has_instant
 from drainer.ddl.mysql_objects import alter_database, alter_sequence, create_database, create_sequence, create_view
 from drainer.ddl.mysql_tables import alter_table, create_table
-from drainer.ddl.table_diff import table_diff
+from drainer.ddl.table_diff import same_default, shown_columns, table_diff
 from drainer.schema import job_kinds
 from drainer.schema.steps import Ddl, TableChange
 from drainer.sink.mysql.ddl import partition_statements
@@ -46,6 +57,9 @@ CREATES: Final = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES})
 _RENAMES: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
 _BY_PARTITION: Final = frozenset({ActionType.TRUNCATE_TABLE_PARTITION, ActionType.EXCHANGE_TABLE_PARTITION})
 _SEQUENCES: Final = frozenset({ActionType.CREATE_SEQUENCE, ActionType.ALTER_SEQUENCE, ActionType.DROP_SEQUENCE})
+# A character set or collation that a TiDB of another version has not.
+_UNKNOWN_COLLATION: Final = (1115, 1273)
+_DATABASES: Final = frozenset({ActionType.CREATE_SCHEMA, ActionType.MODIFY_SCHEMA_CHARSET_AND_COLLATE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +77,20 @@ class Translation:
 
 
 def translate(step: Ddl, server: Server, dialect: Dialect) -> Translation:
-    """For MySQL or MariaDB; an operator's text runs unchanged."""
-    kind = step.job.type
+    """The statements for the server; an operator's text runs unchanged."""
     if step.rewritten:
         return Translation(step.sql, use=step.use)
+    return _on_tidb(step, server, dialect) if server.is_tidb else _on_mysql(step, server, dialect)
+
+
+def _on_mysql(step: Ddl, server: Server, dialect: Dialect) -> Translation:
+    """For MySQL or MariaDB."""
+    kind = step.job.type
     text = Translation(tuple(map(without_comments, step.sql)), use=step.use)
     if step.is_of_temporary_table or (kind in _SEQUENCES and not server.has_sequences):
         return Translation(())
     if kind in job_kinds.DROPS or kind in _RENAMES:
-        return text  # made of the changes by schema/statement.py, whatever the server
+        return text  # made of the changes by schema/job_effects.py, whatever the server
     if kind == ActionType.EXCHANGE_TABLE_PARTITION:
         return _exchange(step, dialect) or text
     if kind == ActionType.CREATE_VIEW:
@@ -108,7 +127,7 @@ def generated(step: Ddl, dialect: Dialect) -> tuple[str, ...] | None:
     kind, database = step.job.type, step.job.db_info
     if kind == ActionType.DROP_SCHEMA:
         return (f"DROP DATABASE {quoted(step.schema)}",)
-    if kind in (ActionType.CREATE_SCHEMA, ActionType.MODIFY_SCHEMA_CHARSET_AND_COLLATE):
+    if kind in _DATABASES:
         if database is None:
             return None
         make = create_database if kind == ActionType.CREATE_SCHEMA else alter_database
@@ -159,3 +178,55 @@ def _exchange(step: Ddl, dialect: Dialect) -> Translation | None:
     if partition_statements.is_disputed(step):
         return Translation(copied, tables=partition_statements.tables_between(step))
     return Translation((text,), copied, _CANNOT_EXCHANGE, tables=partition_statements.tables_between(step))
+
+
+def _on_tidb(step: Ddl, server: Server, dialect: Dialect) -> Translation:
+    text = Translation(step.sql, use=step.use)
+    try:
+        made = generated(step, dialect)
+    except UnsupportedType:
+        made = None
+    view = step.changes[0].after if step.job.type == ActionType.CREATE_VIEW and step.changes else None
+    select = create_view(view.schema, view.info, definer=names_definer(step.query)) if view is not None else ""
+    if select:
+        return Translation((select,), optional=True)
+    if made is not None and (step.job.type in _DATABASES or not step.sql):
+        return Translation(made)
+    if made is not None and _names_no_collation(step, server.database_collation):
+        return Translation(made)
+    if dialect.time_zone:  # the session's is the writer's
+        return text
+    moments = [(change, list(_moments(step, change))) for change in step.changes]
+    if any(columns for _, columns in moments):
+        if step.job.type in CREATES:
+            return Translation((*step.sql, *_defaults(moments, dialect)), use=step.use)
+        if made is not None:
+            return Translation(made)
+    return Translation(step.sql, made, _UNKNOWN_COLLATION, step.use) if made else text
+
+
+def _names_no_collation(step: Ddl, there: str) -> bool:
+    """Whether a CREATE TABLE uses the database's default collation, which differs from upstream's."""
+    if step.job.type not in CREATES or not there or "COLLATE" in step.query.upper():
+        return False
+    return any(change.after and change.after.info.collate.lower() != there.lower() for change in step.changes)
+
+
+def _moments(step: Ddl, change: TableChange) -> Iterator[ColumnInfo]:
+    """TIMESTAMP columns that get a moment for their default which the text does not give in UTC."""
+    if change.after is None:
+        return
+    known = {} if change.before is None else change.before.info.columns_by_id
+    for column in shown_columns(change.after.info):
+        was = known.get(column.id)
+        new = has_instant(column) and (was is None or not same_default(was, column))
+        if new and str(column.default) not in step.query:
+            yield column
+
+
+def _defaults(moments: list[tuple[TableChange, list[ColumnInfo]]], dialect: Dialect) -> Iterator[str]:
+    for change, columns in moments:
+        assert change.after is not None or not columns
+        if change.after is not None and columns:
+            clauses = (f"ALTER COLUMN {quoted(c.name)} SET DEFAULT {default_sql(c, dialect)}" for c in columns)
+            yield f"ALTER TABLE {quoted(change.after.schema, change.after.name)} {', '.join(clauses)}"

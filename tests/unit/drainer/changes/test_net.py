@@ -101,7 +101,7 @@ def test_every_old_spelling_of_key_is_deleted_except_last(unique: str) -> None:
 
 
 def test_first_and_last_change_of_key_are_found_across_parts() -> None:
-    """By commit_ts, and only then by the place in the transaction."""
+    """By commit_ts, and only then by the sequence in the transaction."""
     info = table([("id", INT), ("v", INT)], handle="id")
     other = [insert(n, 0) for n in range(10, 15)]
     work = holds(
@@ -199,14 +199,14 @@ def test_negative_zero_decimal_is_written_without_sign() -> None:
     assert listed(folded(view, payloads)) == listed(expected)
 
 
-@pytest.mark.parametrize("places", [{0}, {3}, {7}, {0, 1, 2}, {6, 7}, set(range(8)), {1, 3, 5, 7}, set(range(1, 8))])
-def test_null_in_any_column_is_written(places: set[int]) -> None:
+@pytest.mark.parametrize("indexes", [{0}, {3}, {7}, {0, 1, 2}, {6, 7}, set(range(8)), {1, 3, 5, 7}, set(range(1, 8))])
+def test_null_in_any_column_is_written(indexes: set[int]) -> None:
     kinds = [TEXT, VARBINARY, INT, FieldType(Tp.DATETIME, 128, 19, 0), FieldType(Tp.DURATION, 128, 10, 0)]
     kinds += [FieldType(Tp.NEWDECIMAL, 0, 10, 2), FieldType(Tp.DOUBLE, 0, 22, -1)]
     info = table([("id", INT), *((f"c{n}", kind) for n, kind in enumerate(kinds))], handle="id")
     there = (b"x'", b"\xff", 5, Uint(0), -1_000_000_000, Decimal("1.50", 10, 2), 1.5)
     nothing = (None,) * len(there)
-    rows = [(n, *(nothing if n in places else there)) for n in range(8)]
+    rows = [(n, *(nothing if n in indexes else there)) for n in range(8)]
     holds(info, [[update((n, *nothing), row) for n, row in enumerate(rows)]])  # updates say NULL, inserts leave it out
     holds(info, [[insert(*row)] for row in rows])
 

@@ -35,7 +35,7 @@ def general(payloads: list[bytes]) -> list[Row]:
 
 def in_step(scanned: Scanned) -> list[Row]:
     found = scanned.rows
-    assert (found.begin[1:] >= found.end[:-1]).all(), "columns are cut from ascending places"
+    assert (found.begin[1:] >= found.end[:-1]).all(), "columns are cut from ascending offsets"
     listed = [
         (*of, Kind(kind), found.row(number))
         for number, (*of, kind) in enumerate(
@@ -88,7 +88,7 @@ def payloads(draw: st.DrawFn) -> bytes:
 def test_scanned_rows_equal_those_of_general_reader(found: list[bytes], seed: int) -> None:
     """In any order, some of them twice."""
     dice = random.Random(seed)
-    found = list({general_place(payload): payload for payload in found}.values())
+    found = list({transaction_of(payload): payload for payload in found}.values())
     found += dice.sample(found, dice.randint(0, len(found)))
     dice.shuffle(found)
     scanned = scan_all(found)
@@ -98,7 +98,7 @@ def test_scanned_rows_equal_those_of_general_reader(found: list[bytes], seed: in
     assert scanned.source_bytes == sum(len(one[1]) for one in transactions)
 
 
-def general_place(payload: bytes) -> tuple[int, int]:
+def transaction_of(payload: bytes) -> tuple[int, int]:
     found = envelope.scan(payload)
     return found.commit_ts, found.start_ts
 
@@ -107,8 +107,8 @@ def general_place(payload: bytes) -> tuple[int, int]:
 def test_damaged_binlog_is_refused_where_general_reader_refuses_it(whole: bytes, at: int, byte: int) -> None:
     value = PrewriteValue(70)
     value.insert(300, b"r" * 20)
-    neighbour, place = binlog(value, BEGIN_TS + 1000, BEGIN_TS), at % len(whole)
-    for damaged in (whole[:place], whole[:place] + bytes((byte,)) + whole[place + 1 :]):
+    neighbour, index = binlog(value, BEGIN_TS + 1000, BEGIN_TS), at % len(whole)
+    for damaged in (whole[:index], whole[:index] + bytes((byte,)) + whole[index + 1 :]):
         among = [neighbour, damaged, neighbour]
         try:
             expected = general(among)

@@ -40,7 +40,7 @@ Change = tuple[object, ...]
 
 
 def listed(segment: ChangeSegment) -> list[Change]:
-    """The changes in order: table, kind, commit_ts, place, old and new decoded values."""
+    """The changes in order: table, kind, commit_ts, sequence, old and new decoded values."""
     columns = [
         [None if image is None else [column.to_pylist() for column in image] for image in (one.old, one.new)]
         for one in segment.changes

@@ -1,4 +1,4 @@
-"""Numbers read at many places at once are what the reader of one gives."""
+"""Numbers read at many offsets at once are what the reader of one gives."""
 
 from __future__ import annotations
 

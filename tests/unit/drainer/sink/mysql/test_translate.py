@@ -11,7 +11,6 @@ from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.schema.steps import Ddl, Located, TableChange
-from drainer.sink.mysql.ddl import upstream_text
 from drainer.sink.mysql.ddl.server import Server
 from drainer.sink.mysql.ddl.translate import CANNOT_SAY, Translation, translate, why_not
 from tests.support.ddl_case import STAMP, column, foreign_key, table
@@ -37,8 +36,6 @@ def step(
 
 
 def told(wanted: Ddl, server: Server = MARIADB, zone: str = "") -> Translation:
-    if server.is_tidb:
-        return upstream_text.translate(wanted, server, server.dialect(zone))
     return translate(wanted, server, server.dialect(zone))
 
 
@@ -77,7 +74,7 @@ def test_ddl_of_tidb_storage_only_gives_no_statement() -> None:
 def test_truncate_rename_drop_and_database_ddl_name_their_objects() -> None:
     moved = replace(T, name="z")
     assert told(step(ActionType.TRUNCATE_TABLE, (T, replace(T, id=11)))).sql == ("TRUNCATE TABLE `d`.`t`",)
-    made = "RENAME TABLE `d`.`t` TO `d`.`z`"  # as schema/statement.py makes it of the changes
+    made = "RENAME TABLE `d`.`t` TO `d`.`z`"  # as schema/job_effects.py makes it of the changes
     for server in (MARIADB, MYSQL, TIDB):
         assert told(step(ActionType.RENAME_TABLE, (T, moved), text=made), server).sql == (made,)
     info = DBInfo(2, "d", "utf8mb4", "utf8mb4_bin")

@@ -1,4 +1,4 @@
-"""Places of changes that several pumps have: each once, in upstream's order."""
+"""Changes that several pumps have are numbered once, in upstream's order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.changes.change_blob import places_of
+from drainer.changes.change_blob import orders_of
 
 STAMP = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(0, 3))  # commit_ts, start_ts, sequence
 
@@ -23,13 +23,13 @@ def test_each_change_of_several_pumps_is_ordered_once(groups: list[list[tuple[in
         )
         for group in groups
     ]
-    found = list(places_of(stamps))
-    placed: dict[int, tuple[int, int, int]] = {}
-    for group, places in zip(groups, found, strict=True):
-        assert len(group) == len(places)
-        for stamp, place in zip(group, places.tolist(), strict=True):
-            if place >= 0:
-                assert place not in placed
-                placed[place] = stamp
-    assert [placed[place] for place in sorted(placed)] == sorted({stamp for group in groups for stamp in group})
-    assert sorted(placed) == list(range(len(placed)))
+    found = list(orders_of(stamps))
+    by_number: dict[int, tuple[int, int, int]] = {}
+    for group, order in zip(groups, found, strict=True):
+        assert len(group) == len(order)
+        for stamp, number in zip(group, order.tolist(), strict=True):
+            if number >= 0:
+                assert number not in by_number
+                by_number[number] = stamp
+    assert [by_number[number] for number in sorted(by_number)] == sorted({stamp for group in groups for stamp in group})
+    assert sorted(by_number) == list(range(len(by_number)))

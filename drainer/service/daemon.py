@@ -312,7 +312,7 @@ async def _drain(
     spark = SparkRun(config, opening, upstream.cluster_id, pipeline, scheduler, loop=loop)
     status = Status(
         node_id=config.identity(),
-        destination=opened.destination.name,
+        destination=opened.destination,
         pipeline=pipeline,
         scheduler=scheduler,
         pumps=pumps,

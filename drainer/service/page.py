@@ -94,6 +94,7 @@ def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> 
     if document["HeldBack"]:
         since = span_text(document["HeldBackSeconds"])
         found.append(Alarm(f"The watermark has not advanced for {since}: {document['HeldBack']}", Mood.WARN))
+    found += [Alarm(f"Building an index beside the stream: {text}", Mood.GOOD) for text in document["Building"]]
     if document["WaitingFor"]:
         found.append(Alarm(f"Waiting for {document['WaitingFor']}", Mood.WARN))
     for pump in pumps:

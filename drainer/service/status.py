@@ -22,6 +22,7 @@ from drainer.pumps.health import PumpView
 from drainer.pumps.survey import PumpSet
 from drainer.service.page import page, starting_page
 from drainer.service.scheduler import Scheduler
+from drainer.sink.base import AnySink, BuildsIndexes
 
 OK, FAILED = 200, 3  # upstream's codes inside its JSON
 _SYNCED_LAG_S = 60.0
@@ -67,7 +68,7 @@ class Status:
         self,
         *,
         node_id: str,
-        destination: str,
+        destination: AnySink,
         pipeline: Pipeline,
         scheduler: Scheduler,
         pumps: PumpSet,
@@ -156,7 +157,8 @@ class Status:
             "TsMap": "",
             "NodeID": self._node_id,
             "Phase": self.phase or self._first_batch(),
-            "Destination": self._destination,
+            "Destination": self._destination.name,
+            "Building": self._destination.building() if isinstance(self._destination, BuildsIndexes) else [],
             "Standbys": list(self._standbys()),
             "Position": progress.position_ts,
             "PositionTime": tso.format_local(progress.position_ts),

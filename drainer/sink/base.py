@@ -320,6 +320,15 @@ class ChecksTables(Protocol):
         ...
 
 
+@runtime_checkable
+class BuildsIndexes(Protocol):
+    """A sink that builds indexes beside the stream."""
+
+    def building(self) -> list[str]:
+        """Return what is being built now, each with its time. Any thread may call it."""
+        ...
+
+
 def advance_s(sink: AnySink) -> float:
     """Return the interval, in seconds, at which `advance` is called while there are no rows."""
     return sink.advance_s if sink.wants is Wants.CHANGES else ADVANCE_EVERY_S

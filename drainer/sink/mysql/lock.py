@@ -51,13 +51,18 @@ def statement_lock(session: ServerSession, name: str, busy: str) -> Iterator[Non
     before the next process checks whether it has run. Raises Retry with the text `busy` if another connection keeps the
     lock."""
     quoted = session.literal(name)
-    if not _get(session, quoted, STATEMENT_WAIT_S):
+    if not try_lock(session, name):
         raise Retry(busy)
     try:
         yield
     finally:
         with contextlib.suppress(DestinationError):  # a lost connection has released the lock
             session.query(b"SELECT RELEASE_LOCK(%s)" % quoted)
+
+
+def try_lock(session: ServerSession, name: str) -> bool:
+    """Wait STATEMENT_WAIT_S for a lock that the session's connection then holds. Return whether it does."""
+    return _get(session, session.literal(name), STATEMENT_WAIT_S)
 
 
 def acquire(

@@ -30,6 +30,7 @@ from drainer.sink.mysql import position, tls
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ServerError, ServerSession
 from drainer.sink.mysql.ddl import recycle_plan
+from drainer.sink.mysql.ddl.background import BackgroundIndexes
 from drainer.sink.mysql.ddl.recycle_plan import RecycleBin
 from drainer.sink.mysql.ddl.runner import DdlRunner
 from drainer.sink.mysql.fenced_session import Driver
@@ -94,6 +95,7 @@ class MySQLSink:
         self._driver: Driver | None = None
         self._ddl: DdlRunner | None = None
         self._bin: RecycleBin | None = None
+        self._background: BackgroundIndexes | None = None
         self._commit_ts = 0
         self._schema_version = 0
         self._checkpoint_due_s = 0.0
@@ -123,7 +125,8 @@ class MySQLSink:
         driver = self._driver = Driver(self._config, identity, self._stop)
         missing = driver.start(lambda session: self._take(session, initial_ts, first))
         bin_ = self._bin = RecycleBin(self._config, identity)
-        runner = self._ddl = DdlRunner(driver, bin_)
+        background = self._background = BackgroundIndexes(self._config, driver, self._stop)
+        runner = self._ddl = DdlRunner(driver, bin_, background)
         settled = driver.patiently("settling DDL", lambda session: runner.settle())
         stored = driver.patiently("position", lambda session: driver.store(session).read())
         if stored is None:
@@ -186,7 +189,7 @@ class MySQLSink:
             return self._apply(pieces, schema_version, thorough=True)
 
     def _apply(self, pieces: Pieces[SegmentWork], schema_version: int, *, thorough: bool) -> Applied:
-        driver = self._open()
+        driver = self._ready()
         writer: Writer | None = None
         checkpoint = self._checkpoint_is_due()
 
@@ -226,7 +229,7 @@ class MySQLSink:
         if commit_ts == self._commit_ts:
             return
         after_ts, checkpoint = self._commit_ts, self._checkpoint_is_due()
-        self._open().transact(
+        self._ready().transact(
             f"position {commit_ts}",
             lambda session: self._fence(session, after_ts, commit_ts, schema_version, checkpoint),
             lambda stored: stored.commit_ts == commit_ts,
@@ -237,7 +240,7 @@ class MySQLSink:
         """Nothing depends on the tables."""
 
     def begin(self, intent: Intent) -> MySQLSlotWriter:
-        driver = self._open()
+        driver = self._ready()
         stored = driver.patiently("open range", lambda session: driver.store(session).read())
         phase = Phase.DIRECT
         if stored is not None and stored.intent is not None:
@@ -315,6 +318,8 @@ class MySQLSink:
         if driver is None:
             return
         if clean:
+            if self._background is not None:
+                self._background.leave(_CLOSE_WAIT_S)
             self._say_consistent(driver)
         driver.close()
         self._driver = None
@@ -333,6 +338,17 @@ class MySQLSink:
             )
         except DestinationDown as error:
             _log.warning("cannot mark the checkpoint table as consistent", error=str(error))
+
+    def building(self) -> list[str]:
+        """See base.BuildsIndexes."""
+        return [] if self._background is None else self._background.building()
+
+    def _ready(self) -> Driver:
+        """Return the driver. Raises the error of an index that is built beside the stream."""
+        driver = self._open()
+        if self._background is not None:
+            self._background.check()
+        return driver
 
     def _open(self) -> Driver:
         assert self._driver is not None, "open() comes first"

@@ -29,7 +29,8 @@ class JobPlan:
 
     `instead`: what runs in place of all statements when one is refused with an error of `instead_codes` (empty: with
     any); None: nothing does. Statements from `optional_from` on may fail, with a log line. `clock` and `zone`: time and
-    time zone in which upstream ran it, if existing rows depend on them."""
+    time zone in which upstream ran it, if existing rows depend on them. `index`: the name of the index that the only
+    statement builds beside the stream (background.py)."""
 
     job_id: int
     kind: int
@@ -47,6 +48,7 @@ class JobPlan:
     instead: tuple[str, ...] | None = None
     instead_codes: tuple[int, ...] = ()
     optional_from: int | None = None
+    index: str = ""
 
     @property
     def is_optional(self) -> bool:

@@ -24,6 +24,7 @@ from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, DdlUndecided
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession
 from drainer.sink.mysql.ddl import fingerprint, recycle_plan, session_context
+from drainer.sink.mysql.ddl.background import BUILDING, BackgroundIndexes, index_of
 from drainer.sink.mysql.ddl.job_plan import JobPlan, plan_of
 from drainer.sink.mysql.ddl.recycle_plan import RecycleBin
 from drainer.sink.mysql.ddl.server import Server
@@ -91,19 +92,24 @@ _ALREADY: Final[Mapping[int, frozenset[int]]] = {
 class DdlRunner:
     """DDL of one changefeed, on its driver's connection."""
 
-    def __init__(self, driver: Driver, bin_: RecycleBin) -> None:
+    def __init__(self, driver: Driver, bin_: RecycleBin, background: BackgroundIndexes) -> None:
         self._driver = driver
+        self._background = background
         self._bin = bin_
         self._collations: frozenset[str] | None = None
 
     def is_done(self, job_id: int) -> bool:
-        """Whether the job's mark is `done`."""
+        """Whether the job's mark is `done`, or its index is built beside the stream."""
+        return self._state(job_id) in (DONE, BUILDING)
+
+    def _state(self, job_id: int) -> str:
         driver = self._driver
         mark = driver.patiently(f"mark of DDL job {job_id}", lambda session: driver.store(session).job(job_id))
-        return mark is not None and mark.state == DONE
+        return mark.state if mark is not None else ""
 
     def run(self, step: Ddl, *, may_exist: bool) -> None:
         """Run all statements of a step and move the position. See base.Sink.ddl."""
+        self._background.wait_for(step)
         plan = self._driver.patiently(
             f"statements of DDL job {step.job.id}", lambda _: self._planned(step, may_exist=may_exist)
         )
@@ -115,7 +121,11 @@ class DdlRunner:
                     self.settle()  # whether the statement happened is found out as after a crash
                     lost = False
                 if self.is_done(step.job.id):
-                    self._finish(plan)
+                    self._finish(plan, BUILDING if plan.index else DONE)
+                elif plan.index:
+                    self._finish(plan, BUILDING)
+                    crash_point("sink.ddl_index_marked")
+                    self._background.start(plan)
                 else:
                     self._run_from(plan)
                 deadline.over()
@@ -133,6 +143,9 @@ class DdlRunner:
         settled: list[int] = []
         for mark in self._driver.store(session).open_jobs():
             plan = JobPlan.parse(mark.plan)
+            if mark.state == BUILDING:
+                self._background.start(plan)
+                continue
             if mark.state == "rerun" or not self._happened(session, plan):
                 if plan.statement == 0 and not plan.may_repeat:
                     self._forget(mark.job_id)
@@ -175,6 +188,9 @@ class DdlRunner:
         if server.is_tidb and step.job.type in CREATES:
             server = replace(server, database_collation=self._database_collation(step.schema))
         plan = plan_of(step, server, may_exist=may_exist)
+        index = index_of(step, plan, session.flavour)
+        if index is not None:
+            plan = replace(plan, index=index.name)
         if self.is_done(step.job.id):  # what it brought back is not in the bin any more
             return plan
         session = self._driver.session()
@@ -302,8 +318,8 @@ class DdlRunner:
 
         run_transaction(session, body, self._what(plan), before="sink.ddl_mark_commit", after="sink.ddl_mark_committed")
 
-    def _finish(self, plan: JobPlan) -> None:
-        """Store the final mark and the position in one transaction."""
+    def _finish(self, plan: JobPlan, state: str = DONE) -> None:
+        """Store a mark and the position in one transaction. A job that is done stays done."""
         driver = self._driver
         session = driver.session()
 
@@ -317,7 +333,9 @@ class DdlRunner:
                 until_ts=plan.commit_ts,
                 schema_version=plan.schema_version,
             )
-            self._write(session, replace(plan, before=None), DONE)
+            mark = store.job(plan.job_id)
+            is_done = mark is not None and mark.state == DONE
+            self._write(session, replace(plan, before=None), DONE if is_done else state)
             purge_old_jobs(store, plan.job_id, plan.commit_ts)
 
         run_transaction(session, body, self._what(plan), before="sink.before_commit", after="sink.after_commit")

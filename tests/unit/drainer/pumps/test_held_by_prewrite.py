@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -48,7 +49,7 @@ async def test_pump_holding_by_prewrite_is_shown_until_released() -> None:
     scheduler, pumps = made(lambda *_: seen(mark(100, holding=OLD if held else None)), Position(100))
     pumps.views = {"a": PumpView("a")}  # type: ignore[attr-defined]
     status = Status(
-        node_id="d", destination="x", pipeline=scheduler._pipeline, scheduler=scheduler,
+        node_id="d", destination=SimpleNamespace(name="x"), pipeline=scheduler._pipeline, scheduler=scheduler,
         pumps=pumps, synced_after_s=0,  # type: ignore[arg-type]
     )  # fmt: skip
     view = pumps.views["a"]  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from drainer.service.status import StartingPages
 
 DOCUMENT: dict[str, Any] = {
     "PumpPos": {"p1": 5}, "Synced": False, "LastTS": 5, "TsMap": "",
-    "NodeID": "d1", "Destination": "mysql:h:3306", "Phase": "", "Standbys": [],
+    "NodeID": "d1", "Destination": "mysql:h:3306", "Phase": "", "Standbys": [], "Building": [],
     "Position": 470613758409441279, "PositionTime": "2026-11-21 08:16:57.369 +00:00 #1", "Watermark": 5,
     "LagSeconds": 0.25, "RowsApplied": 12345, "DDLsApplied": 2, "LastDDL": "CREATE TABLE `a` (`b` INT)",
     "Batches": {"driver": 3, "distributed": 1}, "LastBatch": {"mode": "driver", "bytes": 2048}, "Duplicates": 0,
@@ -104,6 +104,7 @@ def test_status_page_shows_progress_of_large_transaction() -> None:
 
 async def test_pages_name_standby_and_the_drainer_that_it_waits_for() -> None:
     assert " · standby: h2:8249, h3:8249" in page({**DOCUMENT, "Standbys": ["h2:8249", "h3:8249"]})
+    assert "Building an index beside the stream: ALTER x (5 s)" in page({**DOCUMENT, "Building": ["ALTER x (5 s)"]})
     pages = StartingPages("d1", "mysql:h:3306")
     assert (await pages.routes()["/ready"]()).status == 503
     pages.wait_for("h1:8249")

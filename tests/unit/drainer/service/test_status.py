@@ -17,8 +17,8 @@ from tests.unit.drainer.service.test_scheduler import Position, made
 def status_at(position_ts: int, first_ts: int = 0) -> Status:
     scheduler, pumps = made(lambda *_: Watermark(0, ()), Position(position_ts))
     return Status(
-        node_id="d", destination="x", pipeline=scheduler._pipeline, scheduler=scheduler, pumps=pumps,
-        synced_after_s=0, first_ts=first_ts,
+        node_id="d", destination=SimpleNamespace(name="x"), pipeline=scheduler._pipeline, scheduler=scheduler,
+        pumps=pumps, synced_after_s=0, first_ts=first_ts,
     )  # type: ignore[arg-type]  # fmt: skip
 
 
@@ -38,6 +38,10 @@ async def test_the_phase_until_the_first_batch_is_applied() -> None:
     status = status_at(seconds_ago(138))
     state, progress = status._scheduler.watermark_state, Progress()
     status._pipeline, status._pumps = SimpleNamespace(progress=progress, position_ts=5), SimpleNamespace(views={})  # type: ignore[assignment]
+
+    assert status.document()["Building"] == []
+    status._destination = SimpleNamespace(name="x", building=lambda: ["ALTER TABLE t ADD KEY i (v) (5 s)"])  # type: ignore[assignment]
+    assert status.document()["Building"] == ["ALTER TABLE t ADD KEY i (v) (5 s)"]
 
     def phase() -> object:
         return status.document()["Phase"]

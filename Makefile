@@ -13,8 +13,9 @@ RUN := $(UV) run --frozen --no-sync
 # WORKERS= runs the tests one after another. PYTEST_ARGS="--cpu-report 30" lists the tests that use most CPU.
 # HYPOTHESIS_PROFILE=search tries other examples, and more of them.
 WORKERS ?= -n auto --dist worksteal
-# Without quick tests there is nothing to even out with: each file stays with the servers of one process.
-WORKERS_BY_FILE ?= -n auto --dist loadfile
+# Without quick tests there is nothing to even out with: each file stays with the servers of one process, and those that
+# may take longest begin (tests/support/dealing.py).
+WORKERS_BY_FILE ?= -n auto --dist loadfile --no-loadscope-reorder
 PROTOS := $(wildcard proto/binlog/pb/*.proto)
 
 .DEFAULT_GOAL := help

@@ -187,6 +187,7 @@ class Broker:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end of a partition is told only behind this wait
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "log_level": 0,
         }
@@ -195,7 +196,7 @@ class Broker:
             consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
             ended: set[int] = set()
             while len(ended) < partitions:
-                messages = consumer.consume(10_000, timeout=0.2)
+                messages = consumer.consume(10_000, timeout=0.02)
                 for message in messages:
                     error = message.error()
                     if error is None:

@@ -77,7 +77,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with two_pumps(directory) as (cluster, writer):
         made = World(cluster, writer, directory)
         made.writer.create()
-        made.drain()
         yield made
 
 

@@ -87,7 +87,6 @@ def world(tmp_path_factory: pytest.TempPathFactory, kafka_server: Broker) -> Ite
     with two_pumps(directory) as (cluster, writer):
         made = World(cluster, writer, directory, kafka_server, kafka_server.topic(3))
         made.writer.create()
-        made.drain()
         yield made
 
 

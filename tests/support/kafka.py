@@ -78,7 +78,8 @@ class Broker:
     @functools.cached_property
     def admin(self) -> AdminClient:
         """Kept: what it promises is void when it is gone."""
-        return AdminClient({"bootstrap.servers": self.address, "log_level": 0, "log.connection.close": False})
+        quick = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200}  # to a broker that is started again
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 0, "log.connection.close": False, **quick})
 
     def start(self) -> Broker:
         self.server.start()

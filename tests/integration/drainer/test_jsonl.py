@@ -27,10 +27,6 @@ class World(Lives):
     deadline_s: float = 400
 
     @property
-    def url(self) -> str:
-        return self.cluster.url
-
-    @property
     def lines(self) -> Path:
         return self.directory / "lines"
 

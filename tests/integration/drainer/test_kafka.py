@@ -32,10 +32,6 @@ class World(Lives):
     deadline_s: float = 400
 
     @property
-    def url(self) -> str:
-        return self.cluster.url
-
-    @property
     def syncer(self) -> str:
         uri = f"kafka://{self.broker.address}/{self.topic}?protocol=open-protocol&partition-num=3"
         return (

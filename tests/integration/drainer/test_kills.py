@@ -43,10 +43,6 @@ class World(Lives):
     workers: ClassVar[str] = "worker-count = 3\n"
 
     @property
-    def url(self) -> str:
-        return self.cluster.url
-
-    @property
     def syncer(self) -> str:
         return (
             f'[syncer]\ndb-type = "mariadb"\ntxn-rows-max = 7\n{self.workers}'
@@ -90,7 +86,8 @@ def world(mariadb_server: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_rows_are_applied_once_when_executor_and_drainer_are_killed_reading_ahead(world: World) -> None:
     """Rules 15 to 17: nothing is lost, nothing applied twice; what was read ahead leaves no trace, and its turn comes
     again. The other places of a batch: test_recording.py here, and of a destination: tests/integration/sink."""
-    world.die_among_rows(["sink.after_chunk_commit:2", "drainer.after_read:3"], transactions=160)
+    world.die_among_rows(["sink.after_chunk_commit:2"])
+    world.die_among_rows(["drainer.after_read:3"], transactions=160)
     world.drain_and_check()
 
 

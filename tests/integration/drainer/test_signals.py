@@ -34,10 +34,17 @@ def started(stubs: Stubs) -> tuple[Server, list[int]]:
     drainer = stubs.drainer(configuration(stubs, port), TMPDIR=str(place)).start()
     reached(drainer, port, END)
     assert drainer.process is not None
-    found = descendants(drainer.process.pid)
-    assert any("java" in name(pid) for pid in found)
-    assert any("worker" in name(pid) or "daemon" in name(pid) for pid in found), [name(pid) for pid in found]
-    return drainer, found
+    top = drainer.process.pid
+
+    def whole() -> list[int]:
+        """Which it may not be yet where there was nothing to read."""
+        found = descendants(top)
+        commands = [name(pid) for pid in found]
+        assert any("java" in command for command in commands), commands
+        assert any("worker" in command or "daemon" in command for command in commands), commands
+        return found
+
+    return drainer, wait_until(whole, what=f"the JVM and a worker\n{drainer.tail()}")
 
 
 def temporary(stubs: Stubs) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pymysql
@@ -46,7 +47,11 @@ def differences(mariadb: MariaDB, capture: CaptureSet, *, prints_as_tidb: bool =
     """One line per table that is missing or differs; empty when everything of `expected/` is there.
 
     `prints_as_tidb`: the destination is a TiDB, whose text of every value is the one expected."""
-    found: list[str] = []
+    return list(each_difference(mariadb, capture, prints_as_tidb=prints_as_tidb))
+
+
+def each_difference(mariadb: MariaDB, capture: CaptureSet, *, prints_as_tidb: bool = False) -> Iterator[str]:
+    """The same, as they are found: who waits until there is none looks no further than at the first one."""
     downstream = {} if prints_as_tidb else capture.tables("downstream")
     with mariadb.connect(conv={}) as connection:
         for name, expected in capture.tables("expected").items():
@@ -57,15 +62,14 @@ def differences(mariadb: MariaDB, capture: CaptureSet, *, prints_as_tidb: bool =
             try:
                 ours = read_table(connection, schema, table, columns)
             except pymysql.err.MySQLError as error:
-                found.append(f"{name}: {error}")
+                yield f"{name}: {error}"
                 continue
             displays = () if prints_as_tidb else _DISPLAY.finditer(expected["create"])
             shown = {m.group(1).replace("``", "`") for m in displays}
             drop = {i for i, column in enumerate(columns) if column in shown}
-            found += _differ(name, _without(ours, drop), _without(expected["rows"], drop), "expected")
+            yield from _differ(name, _without(ours, drop), _without(expected["rows"], drop), "expected")
             if drop and name in downstream:
-                found += _differ(name, ours, downstream[name]["rows"], "downstream")
-    return found
+                yield from _differ(name, ours, downstream[name]["rows"], "downstream")
 
 
 def split_name(name: str, table: dict[str, Any]) -> tuple[str, str]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.golden.compare import differences
+from tests.golden.compare import differences, each_difference
 from tests.integration.sink.forks import children
 from tests.peer.cluster import peer_bin
 from tests.peer.marks import desk_test
@@ -116,20 +116,21 @@ def arbiter(kafka: Broker, topic: str, scratch: Path, tidb: MariaDB) -> Server:
 
 def has_what_tidb_had(reader: Server, tidb: MariaDB, name: str = "keys", known: Sequence[str] = (MINUS_ZERO,)) -> None:
     """`known`: the differences that there may be."""
-    left: list[str] = ["nothing was compared"]
 
     capture = CaptureSet(GOLDEN / name)
 
+    def left() -> Iterator[str]:
+        return (line for line in each_difference(tidb, capture, prints_as_tidb=True) if line not in known)
+
     def equal() -> bool:
         assert reader.alive, reader.tail()
-        found = differences(tidb, capture, prints_as_tidb=True)
-        left[:] = [line for line in found if line not in known]
-        return not left
+        return next(left(), None) is None
+
+    def unequal() -> str:
+        return "\n".join(["the reader's tables are TiDB's", *(line[:300] for line in left()), reader.tail(5)])
 
     try:
-        wait_until(equal, deadline_s=300, what="the reader's tables are TiDB's")
-    except pytest.fail.Exception as failure:
-        pytest.fail("\n".join([str(failure), *(line[:300] for line in left), reader.tail(5)]))
+        wait_until(equal, deadline_s=300, what=unequal)
     finally:
         reader.kill()
 

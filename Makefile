@@ -13,8 +13,11 @@ RUN := $(UV) run --frozen --no-sync
 # WORKERS= runs the tests one after another. PYTEST_ARGS="--cpu-report 30" lists the tests that use most CPU.
 # HYPOTHESIS_PROFILE=search tries other examples, and more of them.
 WORKERS ?= -n auto --dist worksteal
-# Without quick tests there is nothing to even out with: each file stays with the servers of one process.
-WORKERS_BY_FILE ?= -n auto --dist loadfile
+# Without quick tests there is nothing to even out with: each file stays with the servers of one process, and those that
+# may take longest begin (tests/support/dealing.py).
+WORKERS_BY_FILE ?= -n auto --dist loadfile --no-loadscope-reorder
+# The others are ten times as many, and each process would read them.
+SLOW_FILES = $$(grep -rlE 'mark\.slow|desk_test\(' tests --include='test_*.py')
 PROTOS := $(wildcard proto/binlog/pb/*.proto)
 
 .DEFAULT_GOAL := help
@@ -49,7 +52,7 @@ test-all: sync  ## run every test; PEER_BIN names a folder with TiDB and the ori
 
 test-rest: sync  ## run the tests that `make test` leaves out
 	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java h2spec promtool chromium systemd
-	$(RUN) pytest $(WORKERS_BY_FILE) -m slow $(PYTEST_ARGS)
+	$(RUN) pytest $(WORKERS_BY_FILE) -m slow $(SLOW_FILES) $(PYTEST_ARGS)
 
 coverage: sync  ## run every test and report which lines ran, also in child processes; takes a third more CPU
 	@scripts/need.sh java mariadb kafka registry kafka-connect grpc-java h2spec promtool chromium systemd

@@ -14,8 +14,10 @@ import structlog
 from binlog.runtime.log import LIBRARY_LOGGER
 from hypothesis import HealthCheck, settings
 
+from tests.peer.cluster import peer_bin
+from tests.peer.destination import running_tidb
 from tests.support.cpu_report import Meter
-from tests.support.dealing import dealt
+from tests.support.dealing import dealt, longest_first
 from tests.support.kafka import Broker, running_kafka
 from tests.support.registry import SchemaRegistryServer, running_registry
 from tests.support.servers import CACHE, Etcd, MariaDB, require_java, running_etcd, running_mariadb
@@ -78,9 +80,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     workers = getattr(config, "workerinput", {}).get("workercount", 1)  # there in a process of xdist
-    if workers > 1:
+    if config.option.markexpr == "slow":  # whole modules are given out, in this order
+        items[:] = longest_first(items, module=lambda i: i.path, timeout_s=_timeout_s)
+    elif workers > 1:
         dear = "integration"
         items[:] = dealt(items, workers, module=lambda i: i.path, dear=lambda i: i.get_closest_marker(dear) is not None)
+
+
+def _timeout_s(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker and marker.args else 0
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +135,24 @@ def mariadb(mariadb_server: MariaDB) -> MariaDB:
     """A real MariaDB without any database of an earlier test."""
     mariadb_server.reset()
     return mariadb_server
+
+
+@pytest.fixture(scope="session")
+def tidb_server() -> Iterator[MariaDB]:
+    """For desk tests, which are skipped without PEER_BIN. Started once in each process of tests."""
+    binaries = peer_bin()
+    assert binaries is not None
+    with running_tidb(binaries) as server:
+        yield server
+
+
+@pytest.fixture
+def tidb(tidb_server: MariaDB) -> MariaDB:
+    """A real TiDB with its own defaults, and without any database of an earlier test."""
+    tidb_server.reset()
+    for statement in ("CREATE DATABASE test", "SET GLOBAL sql_mode = DEFAULT"):
+        tidb_server.query(statement)
+    return tidb_server
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from tests.support.servers import Etcd
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-KILLS = int(os.environ.get("CRASH_KILLS", "10"))
+KILLS = int(os.environ.get("CRASH_KILLS", "6"))
 SEED = int(os.environ.get("CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 LOADED_S = 0.6  # of a life, at most
 STARTING_S = 1.5

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
 
 from tests.support.capture import CaptureSet
 from tests.support.servers import MariaDB
@@ -22,11 +26,11 @@ def _cell(value: Any) -> Any:
     return {"hex": value.hex()} if isinstance(value, bytes) else value
 
 
-def read_table(mariadb: MariaDB, schema: str, table: str, columns: list[str]) -> Rows:
-    """All rows as text, as the recordings hold them: binary and BIT as {"hex"}."""
+def read_table(connection: Connection[Any], schema: str, table: str, columns: list[str]) -> Rows:
+    """All rows as text, as the recordings hold them: binary and BIT as {"hex"}. The connection converts nothing."""
     names = ",".join(f"`{c.replace('`', '``')}`" for c in columns)
     quoted = f"`{schema.replace('`', '``')}`.`{table.replace('`', '``')}`"
-    with mariadb.connect(conv={}) as connection, connection.cursor() as cursor:
+    with connection.cursor() as cursor:
         cursor.execute(f"SELECT {names} FROM {quoted}")
         return [[_cell(value) for value in row] for row in cursor.fetchall()]
 
@@ -43,25 +47,29 @@ def differences(mariadb: MariaDB, capture: CaptureSet, *, prints_as_tidb: bool =
     """One line per table that is missing or differs; empty when everything of `expected/` is there.
 
     `prints_as_tidb`: the destination is a TiDB, whose text of every value is the one expected."""
-    found: list[str] = []
+    return list(each_difference(mariadb, capture, prints_as_tidb=prints_as_tidb))
+
+
+def each_difference(mariadb: MariaDB, capture: CaptureSet, *, prints_as_tidb: bool = False) -> Iterator[str]:
+    """The same, as they are found: who waits until there is none looks no further than at the first one."""
     downstream = {} if prints_as_tidb else capture.tables("downstream")
-    for name, expected in capture.tables("expected").items():
-        if expected.get("kind"):  # views and sequences have no rows of their own
-            continue
-        schema, table = split_name(name, expected)
-        columns = expected["columns"]
-        try:
-            ours = read_table(mariadb, schema, table, columns)
-        except Exception as error:  # noqa: BLE001  whatever the server says is the finding
-            found.append(f"{name}: {error}")
-            continue
-        displays = () if prints_as_tidb else _DISPLAY.finditer(expected["create"])
-        shown = {m.group(1).replace("``", "`") for m in displays}
-        drop = {i for i, column in enumerate(columns) if column in shown}
-        found += _differ(name, _without(ours, drop), _without(expected["rows"], drop), "expected")
-        if drop and name in downstream:
-            found += _differ(name, ours, downstream[name]["rows"], "downstream")
-    return found
+    with mariadb.connect(conv={}) as connection:
+        for name, expected in capture.tables("expected").items():
+            if expected.get("kind"):  # views and sequences have no rows of their own
+                continue
+            schema, table = split_name(name, expected)
+            columns = expected["columns"]
+            try:
+                ours = read_table(connection, schema, table, columns)
+            except pymysql.err.MySQLError as error:
+                yield f"{name}: {error}"
+                continue
+            displays = () if prints_as_tidb else _DISPLAY.finditer(expected["create"])
+            shown = {m.group(1).replace("``", "`") for m in displays}
+            drop = {i for i, column in enumerate(columns) if column in shown}
+            yield from _differ(name, _without(ours, drop), _without(expected["rows"], drop), "expected")
+            if drop and name in downstream:
+                yield from _differ(name, ours, downstream[name]["rows"], "downstream")
 
 
 def split_name(name: str, table: dict[str, Any]) -> tuple[str, str]:

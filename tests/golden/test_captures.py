@@ -30,21 +30,23 @@ from tests.support.stub_pd import StubPD
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-# Of the committed sets these run while programs are killed, and the others without that; those of test_captures_tidb.py
-# the other way round.
-THROUGH_KILLS = ("ddl_hard", "keys")
+# Of the committed sets; the others go into a TiDB (test_captures_tidb.py). Without kills: tests/golden/test_ddl.py, and
+# through whole programs tests/integration/drainer/test_recording.py.
+INTO_MARIADB = ("ddl_hard", "keys")
+
+
+def chosen_sets(config: pytest.Config, committed: Callable[[str], bool]) -> list[CaptureSet]:
+    """All sets of `--captures DIR`, or the committed ones whose names are `committed` to a test."""
+    paths: list[Path] = config.getoption("--captures")
+    sets = [found for path in paths or [GOLDEN] for found in find_sets(path)]
+    if not sets:
+        raise pytest.UsageError(f"--captures: no set (a folder with writes.bin) in {paths}")
+    return sets if paths else [found for found in sets if committed(found.name)]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The committed sets, or those of `--captures DIR`, which run both ways."""
     if "capture" in metafunc.fixturenames:
-        paths: list[Path] = metafunc.config.getoption("--captures") or [GOLDEN]
-        sets = [found for path in paths for found in find_sets(path)]
-        if not sets:
-            raise pytest.UsageError(f"--captures: no set (a folder with writes.bin) in {paths}")
-        if paths == [GOLDEN]:
-            through_kills = "killed" in metafunc.function.__name__
-            sets = [s for s in sets if (s.name in THROUGH_KILLS) is through_kills]
+        sets = chosen_sets(metafunc.config, lambda name: name in INTO_MARIADB)
         metafunc.parametrize("capture", sets, ids=[s.name for s in sets])
 
 
@@ -99,21 +101,6 @@ def config_of(capture: CaptureSet, chain: Chain, destination: MariaDB, *, db_typ
     return chain.write_config(drainer_config(chain, capture, destination, jobs=jobs, from_ts=from_ts, db_type=db_type))
 
 
-def test_recording_through_pumps_and_drainer_gives_upstreams_tables(
-    capture: CaptureSet, etcd: Etcd, mariadb: MariaDB, java: None
-) -> None:
-    """Written first, drained afterwards with --until-now."""
-    with chain_of(capture, etcd) as (chain, pd):
-        sender = Sender(chain, pd.hold)
-        for write in schedule(capture.writes):
-            sender.send(write)
-        pd.hold(last_ts(capture.writes) + 1)
-        drainer = chain.drainer(config_of(capture, chain, mariadb), "--until-now").start()
-        code = drainer.wait(deadline_s=600)
-        assert code == 0, drainer.tail()
-        assert differences(mariadb, capture) == []
-
-
 AUDIT = """
 CREATE TRIGGER tidb_binlog.audit_position AFTER UPDATE ON tidb_binlog.drainer_position FOR EACH ROW
   INSERT INTO audit.moves(before_ts, after_ts) VALUES (OLD.commit_ts, NEW.commit_ts)
@@ -129,36 +116,32 @@ def through_kills(
     *,
     before_first_kill: Callable[[], object] = lambda: None,
 ) -> None:
-    """Write the recording and drain it while pumps and drainer die by SIGKILL at random moments."""
+    """Write the recording and drain it while pumps and drainer die by SIGKILL: pumps and the first drainer at random
+    writes, the second drainer in its start, and the third one when it has applied a part of what is left."""
     rng = random.Random(20261121)
     writes = schedule(capture.writes)
     sender = Sender(chain, pd.hold)
     drainer = chain.drainer(config).start()
     kill_pump_at = set(rng.sample(range(10, len(writes)), 4))
-    kill_drainer_at = set(rng.sample(range(10, len(writes)), 3))
+    kill_drainer_at = set(rng.sample(range(10, len(writes)), 2))
     for index, write in enumerate(writes):
         if index in kill_pump_at:
             pump = rng.choice(chain.pumps)
             pump.server.kill()
             pump.start()
         if index in kill_drainer_at:
-            drainer.wait_for_output("drainer is running", deadline_s=240)
-            wait_until(lambda: destination.query("SELECT commit_ts FROM tidb_binlog.drainer_position"), deadline_s=180)
             if index == min(kill_drainer_at):
+                drainer.wait_for_output("drainer is running", deadline_s=240)
+                wait_until(lambda: position(destination), deadline_s=180, what=drainer.tail)
                 before_first_kill()
             drainer.kill()
             drainer = chain.drainer(config).start()
         sender.send(write)
     for pump in chain.pumps:
         pump.wait_ready()
+    before = position(destination)
     pd.hold(last_ts(capture.writes) + 1)
-    for _ in range(3):
-        drainer.kill()
-        drainer = chain.drainer(config).start()
-        wait_until(lambda d=drainer: d.text().count("drainer is running"), deadline_s=240, what=drainer.tail())
-        done = position(destination)
-        with contextlib.suppress(pytest.fail.Exception):  # it may have been done already: then only time passes
-            wait_until(lambda at=done: position(destination) > at, deadline_s=rng.uniform(1, 6))
+    wait_until(lambda: position(destination) > before, deadline_s=240, what=drainer.tail)
     drainer.kill()
     last = chain.drainer(config, "--until-now").start()
     assert last.wait(deadline_s=600) == 0, last.tail()

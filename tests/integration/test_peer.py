@@ -7,9 +7,8 @@ Each test takes one to three minutes on an idle machine with two cores.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from functools import partial
-
-import pytest
 
 from tests.peer.cluster import Peer
 from tests.peer.compare import AS_TEXT, differences
@@ -23,21 +22,20 @@ UTF8 = ("--character-set-server=utf8mb4", "--collation-server=utf8mb4_bin")
 
 
 def wait_equal(peer: Peer, destination: MariaDB) -> None:
-    left: list[str] = []
-
-    def equal() -> bool:
+    def left() -> Iterator[str]:
         upstream, downstream = peer.connect(**AS_TEXT), destination.connect(**AS_TEXT)
         with contextlib.closing(upstream), contextlib.closing(downstream):
-            left[:] = differences(upstream, downstream)
-        return not left
+            yield from differences(upstream, downstream)
 
-    try:
-        wait_until(equal, deadline_s=300, what="the destination equals TiDB")
-    except pytest.fail.Exception as failure:
-        pytest.fail("\n".join([str(failure), *(line[:500] for line in left)]))
+    def unequal() -> str:
+        return "\n".join(["the destination equals TiDB", *(line[:500] for line in left())])
+
+    # The first difference ends a comparison: most of them are made while the destination is far behind.
+    wait_until(lambda: next(left(), None) is None, deadline_s=300, what=unequal)
 
 
 def begin(peer: Peer) -> Server:
+    """A TiDB with the load's tables."""
     tidb = peer.start_tidb()
     with contextlib.closing(peer.connect()) as connection:
         prepare(connection)
@@ -48,35 +46,25 @@ def written(load: Load, count: int) -> bool:
     return load.committed.total() >= count
 
 
-def test_copy_of_tidb_is_equal_after_pump_and_drainer_are_killed(peer: Peer, mariadb: MariaDB, java: None) -> None:
-    """Two of our pumps, our drainer. TiDB looks at a pump that came back every 30 s, so only one pump is killed."""
+def test_copy_of_tidb_is_equal_after_pump_drainer_and_tidb_are_killed(peer: Peer, mariadb: MariaDB, java: None) -> None:
+    """Two of our pumps, our drainer. TiDB looks at a pump that came back every 30 s, so only one pump is killed. TiDB
+    is killed under load, so that prewrites without an end are there, and nobody runs `binlogctl settle`."""
     first, second = peer.place("pump-a"), peer.place("pump-b")
     pump = peer.our_pump(first)
     peer.our_pump(second)
-    begin(peer)
-    drainer = peer.our_drainer(mariadb)
-    drainer.wait_for_output("drainer is running", deadline_s=300)
-    with running_load(peer.connect, pause_s=0.03) as load:
-        load.define(DDLS[:12])
-        pump.kill()
-        peer.our_pump(first)
-        load.define(DDLS[12:])
-        drainer.kill()
-        drainer = peer.our_drainer(mariadb)
-        load.define()
-    assert load.failed_ddls == []
-    wait_equal(peer, mariadb)
-    assert drainer.stop(deadline_s=240) == 0, drainer.tail()
-
-
-def test_a_killed_tidb_leaves_prewrites_that_tikv_settles(peer: Peer, mariadb: MariaDB, java: None) -> None:
-    """Killed again and again under load, so that prewrites without an end are there; nobody runs `binlogctl settle`."""
-    peer.our_pump(peer.place("pump-a"))
-    peer.our_pump(peer.place("pump-b"))
     tidb = begin(peer)
     drainer = peer.our_drainer(mariadb)
     drainer.wait_for_output("drainer is running", deadline_s=300)
-    with running_load(peer.connect) as load:
+    with running_load(peer.connect, pause_s=0.05) as load:
+        load.define(DDLS[:12])
+        pump.kill()
+        peer.our_pump(first)
+        load.define(DDLS[12:25])
+        drainer.kill()
+        drainer = peer.our_drainer(mariadb)
+        load.define(DDLS[25:])
+    assert load.failed_ddls == []
+    with running_load(peer.connect, seed=2) as load:
         for _ in range(4):
             enough = load.committed.total() + 100
             wait_until(partial(written, load, enough), what="transactions are written")
@@ -90,7 +78,8 @@ def test_a_killed_tidb_leaves_prewrites_that_tikv_settles(peer: Peer, mariadb: M
 
 def test_go_drainer_reads_our_pumps_and_data_dir_used_by_go_pump(peer: Peer, java: None) -> None:
     """It sees what ours sees, compressed (test_peer_migration.py has it without that), also when the original's pump
-    takes over a data-dir of ours and gives it back."""
+    takes over a data-dir of ours and gives it back. Beside a pump of ours, that one starts while our drainer is
+    registered, which it must answer (Notify)."""
     first, second = peer.place("pump-a"), peer.place("pump-b")
     pump = peer.our_pump(first)
     peer.our_pump(second)
@@ -99,38 +88,31 @@ def test_go_drainer_reads_our_pumps_and_data_dir_used_by_go_pump(peer: Peer, jav
         original = peer.go_drainer(theirs, compressor="gzip")
         drainer = peer.our_drainer(ours)
         drainer.wait_for_output("drainer is running", deadline_s=300)
-        with running_load(peer.connect, pause_s=0.05) as load:
-            load.define(CALM_DDLS)
+        with running_load(peer.connect, pause_s=0.1) as load:
+            load.define(CALM_DDLS[:8])
             pump.kill()
             pump = peer.go_pump(first)
-            load.define(CALM_DDLS)
+            load.define(CALM_DDLS[8:16])
             assert pump.stop(deadline_s=240) == 0
             pump = peer.our_pump(first)
-            load.define(CALM_DDLS)
+            load.define(CALM_DDLS[16:])
         assert load.failed_ddls == []
         wait_equal(peer, theirs)
         wait_equal(peer, ours)
         assert original.alive and drainer.alive
 
 
-@pytest.mark.parametrize("mixed", [True, False], ids=["one of each", "the original's alone"])
-def test_our_drainer_reads_go_pumps_also_after_their_restart(
-    mixed: bool, peer: Peer, mariadb: MariaDB, java: None
-) -> None:
+def test_our_drainer_reads_go_pump_also_after_its_restart(peer: Peer, mariadb: MariaDB, java: None) -> None:
     """The original's pump starts again while our drainer is registered, which it must answer (Notify)."""
-    first, second = peer.place("pump-a"), peer.place("pump-b")
-    if mixed:
-        peer.our_pump(first)
-    pump = peer.go_pump(second)
+    place = peer.place("pump")
+    pump = peer.go_pump(place)
     begin(peer)
     drainer = peer.our_drainer(mariadb)
     drainer.wait_for_output("drainer is running", deadline_s=300)
-    with running_load(peer.connect, pause_s=0.05) as load:
+    with running_load(peer.connect, pause_s=0.1) as load:
         load.define()
+    assert load.failed_ddls == []
     assert pump.stop(deadline_s=240) == 0
-    peer.go_pump(second)
-    if mixed:  # TiDB looks at a pump that came back only every 30 s, and ends when it finds none
-        with running_load(peer.connect, pause_s=0.05, seed=2) as load:
-            load.define()
+    peer.go_pump(place)
     wait_equal(peer, mariadb)
     assert drainer.stop(deadline_s=240) == 0, drainer.tail()

@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.golden.compare import differences
+from tests.golden.compare import differences, each_difference
 from tests.integration.sink.forks import children
 from tests.peer.cluster import peer_bin
-from tests.peer.destination import running_tidb
 from tests.peer.marks import desk_test
 from tests.support import kafka_case
 from tests.support.capture import GOLDEN, CaptureSet
@@ -56,13 +55,6 @@ ZERO_YEAR = "types.t_time: 9 rows, expected has 9; missing {!r}; extra {!r}".for
 ONE_BY_ONE = "batch-dml-enable=false&worker-count=1"
 
 
-@pytest.fixture(scope="module")
-def tidb() -> Iterator[MariaDB]:
-    assert BINARIES is not None
-    with running_tidb(BINARIES) as server:
-        yield server
-
-
 def written(
     kafka: Broker,
     scratch: Path,
@@ -71,9 +63,10 @@ def written(
     name: str = "keys",
     partitions: int = PARTITIONS,
     in_pieces: bool = True,
+    killed: bool = True,
     **more: Any,
 ) -> str:
-    """The topic with all of a recording. The drainer is killed between two transactions of Kafka: these
+    """The topic with all of a recording. `killed`: the drainer is, between two transactions of Kafka: these
     readers apply also what a killed one left open."""
     topic = kafka.topic(partitions, name=protocol)
     settings = {
@@ -85,7 +78,8 @@ def written(
         **more,
     }
     edges = commits(name)[10:-1:40] + commits(name)[-1:]
-    for point, code in (("sink.after_commit:3", -signal.SIGKILL), ("sink.after_commit:2", -signal.SIGKILL), ("", 0)):
+    deaths = [("sink.after_commit:3", -signal.SIGKILL), ("sink.after_commit:2", -signal.SIGKILL)] if killed else []
+    for point, code in (*deaths, ("", 0)):
         given = (settings, edges, str(scratch / "log"), 0, name, in_pieces)
         assert children().start(kafka_case.run, given, scratch, point).wait() == code, point
     return topic
@@ -122,29 +116,23 @@ def arbiter(kafka: Broker, topic: str, scratch: Path, tidb: MariaDB) -> Server:
 
 def has_what_tidb_had(reader: Server, tidb: MariaDB, name: str = "keys", known: Sequence[str] = (MINUS_ZERO,)) -> None:
     """`known`: the differences that there may be."""
-    left: list[str] = ["nothing was compared"]
+
+    capture = CaptureSet(GOLDEN / name)
+
+    def left() -> Iterator[str]:
+        return (line for line in each_difference(tidb, capture, prints_as_tidb=True) if line not in known)
 
     def equal() -> bool:
         assert reader.alive, reader.tail()
-        found = differences(tidb, CaptureSet(GOLDEN / name), prints_as_tidb=True)
-        left[:] = [line for line in found if line not in known]
-        return not left
+        return next(left(), None) is None
+
+    def unequal() -> str:
+        return "\n".join(["the reader's tables are TiDB's", *(line[:300] for line in left()), reader.tail(5)])
 
     try:
-        wait_until(equal, deadline_s=300, what="the reader's tables are TiDB's")
-    except pytest.fail.Exception as failure:
-        pytest.fail("\n".join([str(failure), *(line[:300] for line in left), reader.tail(5)]))
+        wait_until(equal, deadline_s=300, what=unequal)
     finally:
         reader.kill()
-
-
-@pytest.fixture(autouse=True)
-def empty(request: pytest.FixtureRequest) -> None:
-    """No database of an earlier reader."""
-    tidb: MariaDB = request.getfixturevalue("tidb")
-    for (name,) in tidb.query("SHOW DATABASES"):
-        if name.startswith(("ks", "types", "tidb_binlog")):
-            tidb.query(f"DROP DATABASE `{name}`")
 
 
 @pytest.mark.parametrize(
@@ -181,6 +169,7 @@ def test_ticdc_consumer_stops_at_documented_error(ticdc_consumer: Server, error:
 
 @pytest.fixture
 def ticdc_consumer(
+    request: pytest.FixtureRequest,
     kafka: Broker,
     tidb: MariaDB,
     tmp_path: Path,
@@ -190,7 +179,8 @@ def ticdc_consumer(
     more: dict[str, Any],
 ) -> Server:
     """It reads what the test's settings write."""
-    topic = written(kafka, tmp_path, protocol, rules, name, **more)
+    killed = "error" not in request.fixturenames
+    topic = written(kafka, tmp_path, protocol, rules, name, killed=killed, **more)
     return consumer(kafka, topic, tmp_path, rules, tidb, ONE_BY_ONE if protocol == "simple" else "")
 
 
@@ -208,7 +198,7 @@ def test_go_arbiter_makes_tables_from_our_topics(kafka: Broker, tidb: MariaDB, t
 
 def test_go_arbiter_applies_only_first_piece_of_a_transaction(kafka: Broker, tidb: MariaDB, tmp_path: Path) -> None:
     """It takes the messages of the others, which have the same commit_ts, for repeats."""
-    topic = written(kafka, tmp_path, "secondary-binlog", [BY_TABLE], partitions=1)
+    topic = written(kafka, tmp_path, "secondary-binlog", [BY_TABLE], partitions=1, killed=False)
     reader = arbiter(kafka, topic, tmp_path, tidb)
     last = commits()[-3]  # the two after it have no message
     try:

@@ -16,11 +16,11 @@ import pytest
 from drainer.reparo.__main__ import main
 from tests.golden.compare import differences
 from tests.golden.test_files import policy
-from tests.peer.cluster import Peer, peer_bin, running_peer
+from tests.integration.test_peer import begin
+from tests.peer.cluster import Peer, peer_bin
 from tests.peer.compare import AS_TEXT
 from tests.peer.compare import differences as of_tidb
-from tests.peer.destination import running_tidb
-from tests.peer.load import CALM_DDLS, prepare, running_load
+from tests.peer.load import CALM_DDLS, running_load
 from tests.peer.marks import desk_test
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.file_case import binlogs, record, sink
@@ -75,35 +75,32 @@ def test_go_reparo_of_our_files_makes_tables_equal_to_tidb(mariadb: MariaDB, tmp
     assert differences(mariadb, capture) == []
 
 
-def test_reparo_of_go_drainer_files_makes_tables_equal_to_tidb(tmp_path: Path, mariadb: MariaDB) -> None:
+def test_reparo_of_go_drainer_files_makes_tables_equal_to_tidb(
+    peer: Peer, mariadb: MariaDB, tidb: MariaDB, tmp_path: Path
+) -> None:
     """In a MariaDB and in a TiDB, in several runs while the files grow. The original's drainer is killed once, so that
     it writes transactions twice."""
-    binaries = peer_bin()
-    assert binaries is not None
     mariadb.reset()
-    with running_peer(binaries, tmp_path) as peer, running_tidb(binaries) as tidb:
-        peer.go_pump(peer.place("pump-a"))
-        peer.start_tidb()
-        with contextlib.closing(peer.connect()) as connection:
-            prepare(connection)
-        files = tmp_path / "files"
-        drainer = peer.go_file_drainer(files)
-        for seed in (1, 2):
-            with running_load(peer.connect, pause_s=0.05, seed=seed) as load:
-                load.define(CALM_DDLS)
-            assert load.failed_ddls == []
-            wait_until(lambda: any(files.glob("binlog-*")), deadline_s=120, what="the drainer writes files")
-            run_ours(files, mariadb, "mariadb", tmp_path)  # to wherever they have come
-            run_ours(files, tidb, "tidb", tmp_path)
-            if seed == 1:
-                drainer.kill()
-                peer.go_file_drainer(files)
-        for destination, kind in ((mariadb, "mariadb"), (tidb, "tidb")):
-            wait_until(
-                lambda: replayed(peer, files, destination, kind, tmp_path) == [],  # noqa: B023
-                deadline_s=180,
-                what=f"the {kind} has what TiDB has",
-            )
+    peer.go_pump(peer.place("pump-a"))
+    begin(peer)
+    files = tmp_path / "files"
+    drainer = peer.go_file_drainer(files)
+    for seed in (1, 2):
+        with running_load(peer.connect, pause_s=0.2, seed=seed) as load:
+            load.define(CALM_DDLS)
+        assert load.failed_ddls == []
+        wait_until(lambda: any(files.glob("binlog-*")), deadline_s=120, what="the drainer writes files")
+        run_ours(files, mariadb, "mariadb", tmp_path)  # to wherever they have come
+        run_ours(files, tidb, "tidb", tmp_path)
+        if seed == 1:
+            drainer.kill()
+            peer.go_file_drainer(files)
+    for destination, kind in ((mariadb, "mariadb"), (tidb, "tidb")):
+        wait_until(
+            lambda: is_replayed(peer, files, destination, kind, tmp_path),  # noqa: B023
+            deadline_s=180,
+            what=f"the {kind} has what TiDB has",
+        )
 
 
 def run_ours(files: Path, destination: MariaDB, kind: str, directory: Path) -> None:
@@ -115,8 +112,8 @@ def run_ours(files: Path, destination: MariaDB, kind: str, directory: Path) -> N
     assert main(["-config", str(config), "-txn-batch", "50"]) == 0
 
 
-def replayed(peer: Peer, files: Path, destination: MariaDB, kind: str, directory: Path) -> list[str]:
+def is_replayed(peer: Peer, files: Path, destination: MariaDB, kind: str, directory: Path) -> bool:
     run_ours(files, destination, kind, directory)
     upstream, downstream = peer.connect(**AS_TEXT), destination.connect(**AS_TEXT)
     with contextlib.closing(upstream), contextlib.closing(downstream):
-        return of_tidb(upstream, downstream)
+        return next(of_tidb(upstream, downstream), None) is None

@@ -42,12 +42,8 @@ def rows(connection: Connection, schema: str, table: str, names: list[str]) -> C
         return Counter(cursor.fetchall())
 
 
-def differences(upstream: Connection, downstream: Connection) -> list[str]:
-    """One line for each thing that differs; empty when all is equal. Both connections: `AS_TEXT`, time zone +00:00."""
-    return list(_differences(upstream, downstream))
-
-
-def _differences(upstream: Connection, downstream: Connection) -> Iterator[str]:
+def differences(upstream: Connection, downstream: Connection) -> Iterator[str]:
+    """One line for each thing that differs, as it is found. Both connections: `AS_TEXT`, time zone +00:00."""
     ours, theirs = schemas(upstream), schemas(downstream)
     if ours - theirs:
         yield f"schemas missing downstream: {sorted(ours - theirs)}"

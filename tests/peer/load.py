@@ -277,7 +277,7 @@ class Load:
         for thread in self._threads:
             thread.join(60)
 
-    def define(self, ddls: Sequence[str] = DDLS, *, pause_s: float = 0.2) -> None:
+    def define(self, ddls: Sequence[str] = DDLS, *, pause_s: float = 0.05) -> None:
         """One after the other on the caller's thread."""
         connection = self._connect(database="app")
         with contextlib.closing(connection), connection.cursor() as cursor:

@@ -83,11 +83,18 @@ class CaptureSet:
 
     def tables(self, folder: str = "expected") -> dict[str, dict[str, Any]]:
         """`schema.table` → {"create", "columns", "rows"}; folder is `expected` (TiDB) or `downstream` (Go's)."""
-        return {
-            name.removesuffix(".json"): json.loads(text)
-            for name, text in self._documents(folder).items()
-            if not name.startswith("_")
-        }
+        if folder not in self._read_tables:
+            self._read_tables[folder] = {
+                name.removesuffix(".json"): json.loads(text)
+                for name, text in self._documents(folder).items()
+                if not name.startswith("_")
+            }
+        return self._read_tables[folder]
+
+    @cached_property
+    def _read_tables(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """By folder."""
+        return {}
 
 
 def find_sets(path: Path) -> list[CaptureSet]:

@@ -32,3 +32,13 @@ def dealt(items: Sequence[T], count: int, *, module: Callable[[T], Hashable], de
         found += hand + quick[:missing]
         del quick[:missing]
     return found
+
+
+def longest_first(items: Sequence[T], *, module: Callable[[T], Hashable], timeout_s: Callable[[T], float]) -> list[T]:
+    """All of `items`, module by module: those first that may take longest, and among them those with most tests. For
+    processes that take one module after another: what is left for the last of them is short."""
+    modules: dict[Hashable, list[T]] = {}
+    for item in items:
+        modules.setdefault(module(item), []).append(item)
+    in_order = sorted(modules.values(), key=lambda group: (-max(map(timeout_s, group)), -len(group)))
+    return list(chain.from_iterable(in_order))

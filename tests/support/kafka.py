@@ -78,7 +78,8 @@ class Broker:
     @functools.cached_property
     def admin(self) -> AdminClient:
         """Kept: what it promises is void when it is gone."""
-        return AdminClient({"bootstrap.servers": self.address, "log_level": 0, "log.connection.close": False})
+        quick = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200}  # to a broker that is started again
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 0, "log.connection.close": False, **quick})
 
     def start(self) -> Broker:
         self.server.start()
@@ -187,6 +188,7 @@ class Broker:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end of a partition is told only behind this wait
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "log_level": 0,
         }
@@ -195,7 +197,7 @@ class Broker:
             consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
             ended: set[int] = set()
             while len(ended) < partitions:
-                messages = consumer.consume(10_000, timeout=0.2)
+                messages = consumer.consume(10_000, timeout=0.02)
                 for message in messages:
                     error = message.error()
                     if error is None:

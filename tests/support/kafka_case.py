@@ -15,7 +15,7 @@ from typing import Any
 from drainer.protocol.event import AdminEvent, DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
-from drainer.sink.kafka.config import GRACE_S
+from drainer.sink.kafka.config import BEHIND_S, GRACE_S
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.sink import KafkaSink
@@ -26,10 +26,10 @@ from tests.support.kafka import Broker
 ROWS = [{"matcher": ["*.*"], "partition": "index-value"}]
 
 
-def sink(settings: dict[str, Any], *, grace_s: float = GRACE_S) -> KafkaSink:
+def sink(settings: dict[str, Any], *, grace_s: float = GRACE_S, behind_s: float = BEHIND_S) -> KafkaSink:
     section = KafkaSection.model_validate({"slots": 3, **settings}, by_alias=True, by_name=False)
     section.check()
-    config = replace(section.kafka(), grace_s=grace_s)
+    config = replace(section.kafka(), grace_s=grace_s, behind_s=behind_s)
     return KafkaSink(config, Publication(section.options(), section.router(), {}, {}))
 
 

@@ -85,6 +85,7 @@ class Chain:
     cluster_id: int
     directory: Path
     pumps: list[Pump] = field(default_factory=list)
+    lives: int = 0
 
     def add_pump(self, name: str) -> Pump:
         port = free_port()
@@ -99,7 +100,10 @@ class Chain:
         return pump
 
     def drainer(self, config: Path, *args: str) -> Server:
-        return python_module("drainer", "-config", str(config), *args, output=self.directory / "drainer.log")
+        """Its next life, with a log of its own."""
+        self.lives += 1
+        output = self.directory / f"drainer-{self.lives}.log"
+        return python_module("drainer", "-config", str(config), *args, output=output)
 
     def write_config(self, text: str, name: str = "drainer.toml") -> Path:
         path = self.directory / name

@@ -273,7 +273,7 @@ class MariaDB:
 
     def reset(self) -> None:
         """Drop every database a test may have made."""
-        system = {"information_schema", "performance_schema", "mysql", "sys"}
+        system = {"information_schema", "performance_schema", "metrics_schema", "mysql", "sys"}
         for (name,) in self.query("SHOW DATABASES"):
             if name.lower() not in system:
                 self.query(f"DROP DATABASE `{name.replace('`', '``')}`")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.dealing import dealt
+from tests.support.dealing import dealt, longest_first
 
 Item = tuple[int, int, bool]  # module, number, whether it starts a server
 items_of_modules = st.lists(st.tuples(st.integers(1, 6), st.booleans()), max_size=30).map(
@@ -39,3 +39,10 @@ def test_dealing_gives_each_worker_server_tests_first_and_quick_ones_last() -> N
 def test_dealing_of_too_few_quick_tests_keeps_order() -> None:
     items = [(0, n, True) for n in range(9)] + [(1, 0, False)]
     assert deal(items, 2) == items
+
+
+def test_longest_first_orders_modules_by_timeout_and_count() -> None:
+    quick, long, many = [("quick", 9)], [("long", 0), ("long", 900)], [("many", 9), ("many", 9)]
+    items = [*quick, *long[:1], *many, *long[1:]]
+    found = longest_first(items, module=lambda item: item[0], timeout_s=lambda item: item[1])
+    assert found == [*long, *many, *quick]

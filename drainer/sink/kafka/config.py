@@ -12,6 +12,7 @@ PartitionChange = Literal["stop", "take-up"]
 ReplicationCheck = Literal["warn", "stop"]
 # Brokers that have just started write markers some seconds late.
 GRACE_S: Final = 10.0
+BEHIND_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,8 @@ class KafkaConfig:
     `control_topic`: its name, which is the beginning of the transactional ids, too. `slots`: how many there are when
     the control topic is made; later it says so itself. `partition_num`: of the default topic and those that are made,
     0: what the default topic has, or 3; `resolved_s`: how often resolved events go out while nothing happens.
-    `grace_s`: how long a transaction may stay open after its end was ordered, before it is reported."""
+    `grace_s`: how long a transaction may stay open after its end was ordered, before it is reported; `behind_s`: how
+    long a broker may lag behind another one."""
 
     client: Mapping[str, str] = field(repr=False)
     address: str
@@ -40,6 +42,7 @@ class KafkaConfig:
     distributed: bool = True
     registry: RegistryAccess | None = None
     grace_s: float = GRACE_S
+    behind_s: float = BEHIND_S
 
     @property
     def acks_all(self) -> bool:

@@ -142,6 +142,11 @@ class Reader:
         if begin >= end:
             return []
         with self._consumer(committed=committed) as consumer:
+            if not begin:
+                # The leader is asked where a partition begins. A library that does not know the leader yet asks again
+                # only half a second later.
+                with contextlib.suppress(KafkaException):
+                    consumer.list_topics(self._topic, timeout=_STEP_S)
             consumer.assign([TopicPartition(self._topic, partition, begin or _BEGINNING)])
             found: list[Record] = []
             while True:

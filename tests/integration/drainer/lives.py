@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.integration.drainer.writer import Writer
+from tests.integration.pumpclient.conftest import Cluster
 from tests.support.servers import Server, free_port, python_module
 
 
 class Lives:
-    """Subclasses say what etcd's `url` is, and the configuration from `[syncer]` on. Batches are small, in the driver
-    and distributed."""
+    """Subclasses say the configuration from `[syncer]` on. Batches are small, in the driver and distributed."""
 
+    cluster: Cluster
     directory: Path
     writer: Writer
     lives: int
     deadline_s = 300.0
-
-    @property
-    def url(self) -> str:
-        raise NotImplementedError
 
     @property
     def syncer(self) -> str:
@@ -32,7 +30,7 @@ class Lives:
 
     def configuration(self, data_dir: Path) -> str:
         return (
-            f'pd-urls = "{self.url}"\ntso-source = "own"\nnode-id = "d1"\naddr = "127.0.0.1:{free_port()}"\n'
+            f'pd-urls = "{self.cluster.url}"\ntso-source = "own"\nnode-id = "d1"\naddr = "127.0.0.1:{free_port()}"\n'
             f'status-addr = ""\ndata-dir = "{data_dir}"\ninitial-commit-ts = 0\n'
             f"driver-bytes-max = 4096\ndistributed-bytes-min = 1\nbatch-bytes-max = 16384\n{self.syncer}"
         )
@@ -46,6 +44,7 @@ class Lives:
         return python_module("drainer", "-config", str(config), "--until-now", output=output, **env).start()
 
     def drain(self) -> None:
+        asyncio.run(self.cluster.settled())
         drainer = self.drainer()
         assert drainer.wait(deadline_s=self.deadline_s) == 0, drainer.tail()
 

@@ -42,10 +42,6 @@ class World(Lives):
     form: str = "pb"
 
     @property
-    def url(self) -> str:
-        return self.cluster.url
-
-    @property
     def files(self) -> Path:
         return self.directory / self.form
 

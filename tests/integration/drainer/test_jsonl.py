@@ -27,10 +27,6 @@ class World(Lives):
     deadline_s: float = 400
 
     @property
-    def url(self) -> str:
-        return self.cluster.url
-
-    @property
     def lines(self) -> Path:
         return self.directory / "lines"
 
@@ -77,7 +73,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with two_pumps(directory) as (cluster, writer):
         made = World(cluster, writer, directory)
         made.writer.create()
-        made.drain()
         yield made
 
 

@@ -32,10 +32,6 @@ class World(Lives):
     deadline_s: float = 400
 
     @property
-    def url(self) -> str:
-        return self.cluster.url
-
-    @property
     def syncer(self) -> str:
         uri = f"kafka://{self.broker.address}/{self.topic}?protocol=open-protocol&partition-num=3"
         return (
@@ -87,7 +83,6 @@ def world(tmp_path_factory: pytest.TempPathFactory, kafka_server: Broker) -> Ite
     with two_pumps(directory) as (cluster, writer):
         made = World(cluster, writer, directory, kafka_server, kafka_server.topic(3))
         made.writer.create()
-        made.drain()
         yield made
 
 

@@ -24,22 +24,31 @@ def name(pid: int) -> str:
     return command  # empty for a zombie
 
 
-def running(stubs: Stubs, port: int) -> Server:
-    stubs.add("a").put(*CAPTURE.binlogs)
-    stubs.resolve(END)
-    drainer = stubs.drainer(configuration(stubs, port)).start()
-    reached(drainer, port, END)
-    return drainer
-
-
 def started(stubs: Stubs) -> tuple[Server, list[int]]:
-    """A drainer that has applied everything, and its descendants."""
-    drainer = running(stubs, free_port())
+    """A drainer that has applied everything, and its descendants. Its temporary files are in `temporary`."""
+    if not stubs.pumps:
+        stubs.add("a").put(*CAPTURE.binlogs)
+        stubs.resolve(END)
+    place, port = temporary(stubs), free_port()
+    place.mkdir(exist_ok=True)
+    drainer = stubs.drainer(configuration(stubs, port), TMPDIR=str(place)).start()
+    reached(drainer, port, END)
     assert drainer.process is not None
-    found = descendants(drainer.process.pid)
-    assert any("java" in name(pid) for pid in found)
-    assert any("worker" in name(pid) or "daemon" in name(pid) for pid in found), [name(pid) for pid in found]
-    return drainer, found
+    top = drainer.process.pid
+
+    def whole() -> list[int]:
+        """Which it may not be yet where there was nothing to read."""
+        found = descendants(top)
+        commands = [name(pid) for pid in found]
+        assert any("java" in command for command in commands), commands
+        assert any("worker" in command or "daemon" in command for command in commands), commands
+        return found
+
+    return drainer, wait_until(whole, what=f"the JVM and a worker\n{drainer.tail()}")
+
+
+def temporary(stubs: Stubs) -> Path:
+    return stubs.directory / "tmp"
 
 
 def gone(pids: list[int]) -> None:
@@ -49,10 +58,7 @@ def gone(pids: list[int]) -> None:
     wait_until(lambda: not left(), deadline_s=90, what=f"everything ended: {left()}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signal_to_process_group_stops_drainer_cleanly(stubs: Stubs, number: signal.Signals) -> None:
-    """Ctrl-C in a terminal, `kill -TERM -pgid`, a terminal that closes."""
-    drainer, found = started(stubs)
+def stops_cleanly(stubs: Stubs, drainer: Server, found: list[int], number: signal.Signals) -> None:
     assert drainer.process is not None
     os.killpg(drainer.process.pid, number)
     assert drainer.wait(deadline_s=240) == 0, drainer.tail()
@@ -60,29 +66,24 @@ def test_signal_to_process_group_stops_drainer_cleanly(stubs: Stubs, number: sig
     assert "Traceback" not in drainer.text()
     assert record(stubs).status.state == "paused"
     gone(found)
+    left = temporary(stubs)
+    wait_until(lambda: not list(left.iterdir()), deadline_s=90, what=lambda: f"{list(left.rglob('*'))}")
 
 
-def test_killed_drainer_leaves_no_process(stubs: Stubs) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_to_process_group_stops_drainer_cleanly(stubs: Stubs, number: signal.Signals) -> None:
+    """Ctrl-C in a terminal, `kill -TERM -pgid`; a terminal that closes: the next test."""
+    stops_cleanly(stubs, *started(stubs), number)
+
+
+def test_killed_drainer_leaves_no_process_and_files_for_next_one_to_remove(stubs: Stubs) -> None:
     """SIGKILL to the drainer alone: the JVM sees its standard input end, the workers their JVM."""
-    drainer, found = started(stubs)
-    assert drainer.process is not None
-    os.kill(drainer.process.pid, signal.SIGKILL)
-    drainer.wait()
+    killed, found = started(stubs)
+    assert killed.process is not None
+    os.kill(killed.process.pid, signal.SIGKILL)
+    killed.wait()
     gone(found)
     assert counts(stubs) == TABLES
-
-
-def test_temporary_files_are_removed_by_drainer_or_next_one(stubs: Stubs) -> None:
-    place = stubs.directory / "tmp"
-    place.mkdir()
-    stubs.add("a").put(*CAPTURE.binlogs)
-    stubs.resolve(END)
-    port = free_port()
-    killed = stubs.drainer(configuration(stubs, port), TMPDIR=str(place)).start()
-    reached(killed, port, END)
-    (folder,) = place.iterdir()
+    (folder,) = temporary(stubs).iterdir()
     assert any(folder.glob("drainer-planner-*"))
-    killed.kill()
-    drainer = stubs.drainer(configuration(stubs, port), "--until-now", TMPDIR=str(place)).start()
-    assert drainer.wait(deadline_s=240) == 0, drainer.tail()
-    wait_until(lambda: not list(place.iterdir()), deadline_s=90, what=f"{list(place.rglob('*'))}")
+    stops_cleanly(stubs, *started(stubs), signal.SIGHUP)

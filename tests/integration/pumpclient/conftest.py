@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.identity import own_cluster_id
+from binlog.cluster.timestamp import connect_timestamps
 from binlog.cluster.upstream import LEADER_KEY
 from binlog.envelope import Envelope, scan
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.pb import pump_ext_pb2_grpc
 from binlog.runtime.channel import open_channel
 
+from pumpclient.options import upstream
 from tests.support.servers import Etcd, Server, free_port, python_module, wait_until
 
 
@@ -79,6 +82,27 @@ class Cluster:
         addr = await leader_addr(self.url)
         return next(p.node_id for p in self.pumps.values() if p.addr == addr)
 
+    async def settled(self) -> None:
+        """Wait until every pump has resolved all that was written before: where a drainer that is started with
+        `--until-now` ends at the least."""
+        etcd = connect_etcd([self.url])
+        cluster_id = await own_cluster_id(etcd)
+        timestamps = await connect_timestamps(etcd, upstream(self.url, tso_source="own"), None)
+        until_ts = await timestamps.get()
+        await timestamps.close()
+        await etcd.close()
+        for pump in self.pumps.values():
+            async with open_channel(pump.addr) as channel:
+                await self._resolved(pump_ext_pb2_grpc.PumpExtStub(channel), cluster_id, until_ts)
+
+    async def _resolved(self, stub: pump_ext_pb2_grpc.PumpExtStub, cluster_id: int, until_ts: int) -> None:
+        async with asyncio.timeout(90):
+            while True:
+                mark = await stub.Watermark(pb.WatermarkReq(cluster_id=cluster_id), timeout=60)
+                if mark.resolved_ts >= until_ts:
+                    return
+                await asyncio.sleep(0.05)
+
     async def inspect(self, pump: Pump, cluster_id: int) -> pb.InspectResp:
         async with open_channel(pump.addr) as channel:
             stub = pump_ext_pb2_grpc.PumpExtStub(channel)
@@ -92,12 +116,7 @@ class Cluster:
         """As `pull`, the binlogs themselves."""
         async with open_channel(pump.addr) as channel:
             stub = pump_ext_pb2_grpc.PumpExtStub(channel)
-            async with asyncio.timeout(90):
-                while True:
-                    mark = await stub.Watermark(pb.WatermarkReq(cluster_id=cluster_id), timeout=60)
-                    if mark.resolved_ts >= until_ts:
-                        break
-                    await asyncio.sleep(0.05)
+            await self._resolved(stub, cluster_id, until_ts)
             request = pb.PullRangeReq(cluster_id=cluster_id, after_ts=0, until_ts=until_ts)
             found = [p async for response in stub.PullRange(request) for p in response.payloads]
         return [payload for payload in found if not scan(payload).is_fake]

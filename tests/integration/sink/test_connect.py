@@ -17,7 +17,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl, Message
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
-from tests.golden.compare import differences
+from tests.golden.compare import each_difference
 from tests.integration.sink.forks import children
 from tests.support import kafka_case
 from tests.support.capture import GOLDEN, CaptureSet
@@ -95,17 +95,18 @@ def has_what_tidb_had(
             if name.startswith("ks."):
                 cursor.execute(table["create"])
     connect.jdbc_sink(connector, topics, mariadb, **settings)
-    found: list[str] = []
+
+    def found() -> Iterator[str]:
+        return (line for line in each_difference(mariadb, capture) if line.partition(":")[0] not in skipped)
 
     def equal() -> bool:
         assert not (failure := connect.failure(connector)), failure
-        found[:] = [line for line in differences(mariadb, capture) if line.partition(":")[0] not in skipped]
-        return not found
+        return next(found(), None) is None
 
-    try:
-        wait_until(equal, deadline_s=240, what="the tables are equal")
-    except pytest.fail.Exception as failed:
-        pytest.fail("\n".join([str(failed), *(line[:300] for line in found)]))
+    def unequal() -> str:
+        return "\n".join(["the tables are equal", *(line[:300] for line in found())])
+
+    wait_until(equal, deadline_s=240, what=unequal)
 
 
 def test_debezium_jdbc_sink_writes_tidbs_tables_from_killed_drainer(

@@ -16,33 +16,17 @@ from drainer.sink.mysql.connection import Retry, ServerSession, connect
 from drainer.sink.mysql.fenced_session import run_transaction
 from drainer.sink.mysql.position import Changefeed
 from tests.integration.sink.case import IDENTITY, change, gone, opened, put, server_config, shape, work
-from tests.peer.cluster import peer_bin
-from tests.peer.destination import running_tidb
+from tests.peer.marks import desk_test
 from tests.support.servers import MariaDB
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.slow,
-    pytest.mark.skipif(peer_bin() is None, reason="PEER_BIN does not name a folder with tidb-server"),
-]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[MariaDB]:
-    binaries = peer_bin()
-    assert binaries is not None
-    with running_tidb(binaries) as tidb:
-        yield tidb
+pytestmark = desk_test(600)
 
 
 @pytest.fixture
-def db(server: MariaDB) -> MariaDB:
+def db(tidb: MariaDB) -> MariaDB:
     """An empty database `d` on a TiDB with its own defaults."""
-    for (name,) in server.query("SHOW DATABASES"):
-        if name in ("d", "tidb_binlog"):
-            server.query(f"DROP DATABASE {name}")
-    server.query("CREATE DATABASE d")
-    return server
+    tidb.query("CREATE DATABASE d")
+    return tidb
 
 
 DANGEROUS = {

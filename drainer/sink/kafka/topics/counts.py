@@ -31,7 +31,6 @@ _log = get_logger(__name__)
 
 # The max.message.bytes assumed for a topic that was deleted; `poll` reports the deletion.
 LIMIT_DEFAULT: Final = 1 << 20
-BEHIND_S: Final = 3.0
 _ASK_AGAIN_S: Final = 0.2
 _GENERATION: Final = "partition_changes"
 _IDS: Final = "topic_ids"
@@ -53,10 +52,7 @@ class PartitionCountChange:
 class TopicCounts:
     """Keep the numbers of partitions, ids and schema ids of the topics in use. Empty until `begin`."""
 
-    def __init__(
-        self, config: KafkaConfig, publication: Publication, stop: threading.Event, *, behind_s: float = BEHIND_S
-    ) -> None:
-        """`behind_s`: how long a broker may lag behind another one."""
+    def __init__(self, config: KafkaConfig, publication: Publication, stop: threading.Event) -> None:
         self.admin = Topics(config.client, config.address, config.retry_for_s, stop)
         self._config = config
         self._stop = stop
@@ -66,7 +62,6 @@ class TopicCounts:
         self._ids: dict[str, str] = {}
         self._sent_ts = 0
         self._polled_s = float("-inf")
-        self._behind_s = behind_s
         self._slotting: PartitionSlotting | None = None
         self._registry = (
             SchemaRegistry(config.registry, wait_s=config.retry_for_s, stop=stop)
@@ -262,7 +257,7 @@ class TopicCounts:
         """Return the number of partitions of every topic. A broker that lags does not show topics and partitions that
         another one created a moment ago, so missing ones are queried again, for `behind_s` seconds, before they count
         as deleted."""
-        end_s = time.monotonic() + self._behind_s
+        end_s = time.monotonic() + self._config.behind_s
         while True:
             there = self.admin.counts()
             missing = any(there.get(topic, 0) < count for topic, count in self._publication.counts.items())

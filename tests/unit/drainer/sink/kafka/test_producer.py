@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -146,7 +148,7 @@ def test_flush_failing_without_exception_asks_for_new_producer() -> None:
     producer.drop()
 
 
-def test_producer_connects_to_brokers_before_init_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producer_connects_to_brokers_before_its_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one question the connection to the broker may not be there yet, and the library waits half a second."""
     asked: list[str] = []
 
@@ -162,9 +164,16 @@ def test_producer_connects_to_brokers_before_init_transactions(monkeypatch: pyte
         def init_transactions(self, timeout: float) -> None:
             asked.append("init")
 
+        def produce(self, *_: object, on_delivery: Callable[[None, SimpleNamespace], None], **__: object) -> None:
+            asked.append("produce")
+            on_delivery(None, SimpleNamespace(offset=lambda: 7))
+
     monkeypatch.setattr(producer_module, "Client", Client)
     Producer({}, transactional_id="t").init("control", RetryDeadline("init", 0.0))
     assert asked == ["control", "control", "init"]
+    asked.clear()
+    assert Producer({}).send_plainly("control", 0, Message(b"k", b"v", 0, 0), RetryDeadline("send", 0.0)) == 7
+    assert asked == ["control", "control", "produce"]
 
 
 @pytest.mark.parametrize("first", [KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from drainer.sink.errors import DestinationDown
 from drainer.sink.kafka.reader import Reader
@@ -46,3 +48,26 @@ def test_open_transaction_that_nobody_ends_named_with_command(monkeypatch: pytes
     command = "kafka-transactions.sh --bootstrap-server k1:9092 abort --topic control --partition 0 --start-offset 5"
     with pytest.raises(DestinationDown, match=f"a transaction is open at offset 5 of control-0.*{command}"):
         found.settled_end(0, RetryDeadline("ends", 0.0))
+
+
+def test_leader_is_known_before_beginning_of_partition_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the library asks for it only half a second later."""
+    asked: list[str] = []
+
+    class Beginning(Ends):
+        def list_topics(self, topic: str, timeout: float) -> None:
+            asked.append(topic)
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # what it cannot answer is no failure
+
+        def assign(self, places: Sequence[TopicPartition]) -> None:
+            asked.extend(str(place.offset) for place in places)
+
+        def poll(self, timeout: float) -> object:
+            said = {"error": None, "offset": 8, "key": b"k", "value": b"v"}
+            return SimpleNamespace(**{name: lambda value=value: value for name, value in said.items()})
+
+    monkeypatch.setattr(Reader, "_made", lambda self, *, committed: Beginning([9, 9]))
+    found = Reader({"bootstrap.servers": "k1:9092"}, "control")
+    for begin in (0, 5):
+        assert [one.offset for one in found.everything(0, RetryDeadline("read", 0.0), begin=begin)] == [8]
+    assert asked == ["control", str(OFFSET_BEGINNING), "5"]

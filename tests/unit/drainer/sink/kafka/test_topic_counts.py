@@ -65,10 +65,11 @@ def counts(
     change: PartitionChange = "take-up",
     **more: Any,
 ) -> TopicCounts:
-    config = KafkaConfig({"bootstrap.servers": "127.0.0.1:1"}, "brokers", "control", partition_change=change, **more)
+    client = {"bootstrap.servers": "127.0.0.1:1"}
+    config = KafkaConfig(client, "brokers", "control", partition_change=change, behind_s=0.0, **more)
     options = ProtocolOptions("open-protocol")
     router = Router(rules, "shop", protocol="open-protocol", ignores_case=ignores_case, selectors=selectors)
-    made = TopicCounts(config, Publication(options, router, {}, {}), threading.Event(), behind_s=0.0)
+    made = TopicCounts(config, Publication(options, router, {}, {}), threading.Event())
     made.admin = FakeAdmin("shop", *topics)  # type: ignore[assignment]
     made.begin({}, 0)
     return made

@@ -148,7 +148,7 @@ async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
         except _StoppedEarly:
             _log.info("stopped before etcd was reached")
             return
-        pages = PageSwitch(StartingPages(config.identity(), config.syncer.place()))
+        pages = PageSwitch(StartingPages(config.identity(), config.syncer.address()))
         await stack.enter_async_context(_serving(config, pages))
         try:
             opened = await stack.enter_async_context(_opened(config, upstream, stop))
@@ -272,7 +272,7 @@ async def _drain(
         intent=opened.position.intent,
         pull_large=LargePuller(upstream.cluster_id, security),
     )
-    departed = DepartedPumps(upstream.etcd, scope_of(config.changefeed, config.syncer.place()))
+    departed = DepartedPumps(upstream.etcd, scope_of(config.changefeed, config.syncer.address()))
     await departed.load()
     membership = Membership(
         departed, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None

@@ -285,9 +285,9 @@ class SyncerSection(OriginalSyncerSection):
         ignored = frozenset(self.ignore_txn_commit_ts)
         return Policy(self.filter(), RewriteRules(rules), self.sync_ddl, ignored, self.events())
 
-    def place(self) -> str:
+    def address(self) -> str:
         """The text that identifies the destination: file or host:port."""
-        return self.to.place()
+        return self.to.address()
 
     def sink(self, *, former_has_ended: bool = False) -> AnySink:
         """Return the destination, not opened yet. `former_has_ended`: as in SyncerSettings."""

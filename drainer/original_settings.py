@@ -133,13 +133,13 @@ def given_without_effect(config: BaseModel, path: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for name in sorted(config.model_fields_set):
         field, value = type(config).model_fields[name], getattr(config, name)
-        place = f"{path}{field.alias or name}"
+        setting = f"{path}{field.alias or name}"
         inner = [one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, BaseModel)]
         if inner:
             for one in inner:
-                found |= given_without_effect(one, f"{place}.")
+                found |= given_without_effect(one, f"{setting}.")
         elif (field.description or "").startswith(WITHOUT_EFFECT) and value != field.get_default(
             call_default_factory=True
         ):
-            found[place] = (field.description or "").removeprefix(WITHOUT_EFFECT).removeprefix(": ")
+            found[setting] = (field.description or "").removeprefix(WITHOUT_EFFECT).removeprefix(": ")
     return found

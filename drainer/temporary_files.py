@@ -27,25 +27,25 @@ def temporary_folder() -> Iterator[Path]:
     """Create a folder and use it for all temporary files of this process while inside. ConfigError if impossible."""
     before = tempfile.tempdir
     try:
-        place = Path(tempfile.gettempdir())
+        parent = Path(tempfile.gettempdir())
     except FileNotFoundError as error:
         raise ConfigError(f"cannot create temporary files, set TMPDIR: {error.strerror}") from error
     with contextlib.ExitStack() as stack:
         try:
-            folder = stack.enter_context(locked_folder(place, PREFIX))
+            folder = stack.enter_context(locked_folder(parent, PREFIX))
         except OSError as error:
-            raise ConfigError(f"cannot create temporary files in {place} ({error.strerror}): set TMPDIR") from error
+            raise ConfigError(f"cannot create temporary files in {parent} ({error.strerror}): set TMPDIR") from error
         stack.callback(setattr, tempfile, "tempdir", before)
         tempfile.tempdir = str(folder)
         yield folder
 
 
 @contextlib.contextmanager
-def locked_folder(place: Path, prefix: str) -> Iterator[Path]:
-    """A new locked folder in `place`, removed at the end, or by the next call with the same prefix if this process is
+def locked_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new locked folder in `parent`, removed at the end, or by the next call with the same prefix if this process is
     killed. OSError if it cannot be created."""
-    sweep(place, prefix)
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+    sweep(parent, prefix)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -71,9 +71,9 @@ def check_data_dir(data_dir: Path) -> None:
         raise ConfigError(f"data-dir {data_dir} cannot be used: {why}") from error
 
 
-def sweep(place: Path, prefix: str = PREFIX) -> None:
+def sweep(parent: Path, prefix: str = PREFIX) -> None:
     """Remove abandoned folders of this user's killed drainers."""
-    for folder in place.glob(f"{prefix}*"):
+    for folder in parent.glob(f"{prefix}*"):
         if folder.is_symlink() or not _owned_by_user(folder) or not _abandoned(folder / LOCK):
             continue
         _log.info("removing the temporary files of a killed drainer", folder=str(folder))

@@ -146,6 +146,8 @@ class DistributedBatches:
             if plan.fold is None:
                 return False
             raise NotDistributed(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: a DDL is dropping a key")
+        # The intent is stored before a slot is written: from here on the range is finished as the intent says, by this
+        # drainer or the next. A writer that finds conflicts makes commit return another one, for a round of all slots.
         writer: SlotWriter[Any] | None = self._parallel().begin(intent)
         self.open_intent = intent
         crash_point("drainer.after_intent")

@@ -131,12 +131,12 @@ class InDriver:
     def _drop_first(self, error: UniqueConflict, rest: Batch) -> bool:
         """Run the job that drops the key that refused rows of `rest` before these rows (rule 12). False: it may be a
         running job, which no source shows yet. Raises the error if no job drops the key."""
-        place = {"schema": error.schema, "table": error.table, "key": error.key}
+        unique_key = {"schema": error.schema, "table": error.table, "key": error.key}
         schema = self._provider.schema
-        job = schema.job_that_drops(**place)
+        job = schema.job_that_drops(**unique_key)
         if job is None:
             unknown = JobUnknown(job_id=None, version=None, commit_ts=rest.until_ts, final_ts=rest.after_ts)
-            job = schema.job_that_drops(**place) if self._provider.missing(unknown) else None
+            job = schema.job_that_drops(**unique_key) if self._provider.missing(unknown) else None
         if job is None:
             if not self._provider.complete and rest.greatest_version > schema.view().known_version:
                 return False

@@ -114,9 +114,9 @@ def sections(rows: Rows) -> list[Section]:
         else:
             runs.append((large, same))
     found: list[Section] = []
-    for place, (large, binlogs) in enumerate(runs):
+    for number, (large, binlogs) in enumerate(runs):
         after_ts = found[-1].until_ts if found else rows.after_ts
-        until_ts = rows.until_ts if place == len(runs) - 1 else binlogs[-1].commit_ts
+        until_ts = rows.until_ts if number == len(runs) - 1 else binlogs[-1].commit_ts
         found.append(Section(after_ts, until_ts, tuple(binlogs), large))
     return found
 

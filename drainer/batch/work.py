@@ -40,14 +40,14 @@ class Match(IntEnum):
 class TableShape:
     """What a statement needs to know about one table of the destination.
 
-    `columns`: names in the order of every row; `key`: positions in `columns` of the fold key, empty when the table has
+    `columns`: names in the order of every row; `key`: column indexes of the fold key, empty when the table has
     none that may fold (rule 9), then `why_ordered` says why; `secondary_unique`: names of the unique keys beside the
     fold key, whose evictions must be checked (rule 12); `match`: parallel to `columns`; `collations`: parallel to
     `columns`, upstream's collation of a string (`binary` for bytes), '' for other types; `upserts`: the table's writers
     do not check for existing rows, so a written row replaces every row that has one of its unique values, and a row to
     delete may be missing (rule 21); `row_key`: for such a table whose changes stay in order, the columns by which a row
-    is deleted (empty: all); `unique`: for such a table, the places of every unique key. `fractions`: parallel to
-    `columns`, the number of fractional digits of a number or of seconds; `type_classes`: parallel to `columns`, the
+    is deleted (empty: all); `unique`: for such a table, the column indexes of every unique key. `fractions`: parallel
+    to `columns`, the number of fractional digits of a number or of seconds; `type_classes`: parallel to `columns`, the
     type classes of their types (row.type_class), empty if not known.
     """
 

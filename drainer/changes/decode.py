@@ -126,6 +126,8 @@ class ColumnDecoder:
             return
         tables, table = np.unique(rows.table_id, return_inverse=True)
         versions, version = np.unique(rows.version, return_inverse=True)
+        # A number for each pair of a table and a version, and the first change of each. Pairs without rows keep the
+        # greatest number, so they are last in the order, and are left out.
         of = table * len(versions) + version
         first = np.full(len(tables) * len(versions), np.iinfo(np.int64).max)
         np.minimum.at(first, of, rows.order)

@@ -146,6 +146,9 @@ class _Singles:
         self.base: Ints = np.cumsum(self.sizes) - self.sizes
         base = self.base
         stop = base + self.sizes
+        # The head is 08 tp 10 start_ts 18 commit_ts 22 length. Of the nine bytes of a timestamp eight have the varint's
+        # continuation bit, and are read as one word; the ninth has it not, and is read in one word with the tag behind
+        # it: `middle` begins with the last byte of start_ts, `last` with that of commit_ts.
         # PAD has room for the head of a truncated binlog.
         start, commit = buffer.words(base + 3), buffer.words(base + 13)
         first, middle, last = buffer.words(base), buffer.words(base + 11), buffer.words(base + 21)
@@ -244,6 +247,7 @@ class _Several:
         of, version, table_id = (np.repeat(runs[:, at], lengths) for at in range(3))
         begins = np.flatnonzero(np.concatenate([[True], of[1:] != of[:-1]])) if len(of) else np.zeros(0, np.int64)
         sizes = np.diff(np.append(begins, len(of)))
+        # A row's index in its transaction is its index among all rows, less that of the transaction's first row.
         return of, version, table_id, np.arange(len(of)) - np.repeat(begins, sizes)
 
 
@@ -260,6 +264,7 @@ def _joined(payloads: Sequence[bytes], single: _Singles, chosen: Ints, several: 
     kept = unique[of]
     sizes = np.fromiter(map(len, several.rows), np.int64, len(several.rows))
     whole = Buffer([single.buffer.data, *several.rows], _BETWEEN) if len(chosen) else Buffer(several.rows, _BETWEEN)
+    # In the new buffer a byte of padding follows every part: the buffer of the single rows, then each of these rows.
     begin = np.cumsum(sizes + 1) - sizes - 1 + (len(single.buffer.data) + 1 if len(chosen) else 0)
     fields = (sequence, version, table_id, np.array(several.kinds, np.int64), begin, begin + sizes, of, of)
     more = Rows(whole, none, none, *(one[kept] for one in fields))

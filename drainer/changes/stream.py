@@ -299,6 +299,8 @@ def _shares(groups: Sequence[Group], raws: Sequence[Any], orders: Sequence[Ints]
     """Yield ranges of numbers, each of at most SHARE_BYTES_MAX of images, or of one larger row."""
     sizes = [group.sizes() for group in groups]
     sizes += [pc.binary_length(raw.column("row")).to_numpy().astype(np.int64) for raw in raws]
+    # The size of each change, in upstream's order. A change belongs to the share in which its first byte is; where the
+    # number of the share changes, a range begins.
     order = np.concatenate(orders)
     kept = order >= 0
     in_order = np.empty(int(kept.sum()), np.int64)

@@ -53,7 +53,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`kind` is name (back-quotes removed), text, word or mark; [start, end) is its place in the statement."""
+    """`kind` is name (back-quotes removed), text, word or mark; [start, end) is its range in the statement."""
 
     kind: str
     value: str

@@ -234,14 +234,14 @@ def _dropped(before: TableInfo, diff: TableDiff, dialect: Dialect) -> Iterator[s
 
 def _columns(before: TableInfo, after: TableInfo, diff: TableDiff, dialect: Dialect) -> Iterator[str]:
     for change in diff.columns:
-        place = ""
-        if change.place is not None:
-            place = f" AFTER {quoted(change.place)}" if change.place else " FIRST"
+        clause = ""
+        if change.position is not None:
+            clause = f" AFTER {quoted(change.position)}" if change.position else " FIRST"
         if change.was is None:
-            yield f"ADD COLUMN {_column(after, change.now, dialect)}{place}"
+            yield f"ADD COLUMN {_column(after, change.now, dialect)}{clause}"
         else:
             yield _short(before, after, change, dialect) or (
-                f"CHANGE COLUMN {quoted(change.was.name)} {_column(after, change.now, dialect)}{place}"
+                f"CHANGE COLUMN {quoted(change.was.name)} {_column(after, change.now, dialect)}{clause}"
             )
 
 
@@ -249,7 +249,7 @@ def _short(before: TableInfo, after: TableInfo, change: ColumnChange, dialect: D
     """A clause that leaves the rest of the definition as it is in the destination; '' if the whole definition is
     needed."""
     was, now = change.was, change.now
-    if dialect.bare or was is None or change.place is not None or is_counted(before, was) != is_counted(after, now):
+    if dialect.bare or was is None or change.position is not None or is_counted(before, was) != is_counted(after, now):
         return ""
     if was.name != now.name:
         return f"RENAME COLUMN {quoted(was.name)} TO {quoted(now.name)}" if same_definition(was, now) else ""

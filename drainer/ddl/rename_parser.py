@@ -28,7 +28,7 @@ class RenamePair:
 
 
 def rename_pairs(sql: str) -> tuple[RenamePair, ...]:
-    """The pairs of a RENAME TABLE statement in order. Raises RenameUnreadable with the place."""
+    """The pairs of a RENAME TABLE statement in order. Raises RenameUnreadable with the offset."""
     return _Reader(sql).pairs()
 
 

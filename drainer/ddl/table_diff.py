@@ -148,17 +148,17 @@ _DEFINING: Final = Flag.NOT_NULL | Flag.UNSIGNED | Flag.ZEROFILL | Flag.ON_UPDAT
 
 @dataclass(frozen=True, slots=True)
 class ColumnChange:
-    """A column that is added (`was` None), redefined or moved. `place`: name of the column before it (AFTER), '' for
+    """A column that is added (`was` None), redefined or moved. `position`: name of the column before it (AFTER), '' for
     FIRST, None where no position is needed: a column that keeps its relative position, or a new one at the end."""
 
     was: ColumnInfo | None
     now: ColumnInfo
-    place: str | None
+    position: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class TableDiff:
-    """The changes of one table. `columns`: in the order of the table; each `place` assumes that the changes before it
+    """The changes of one table. `columns`: in the order of the table; each `position` assumes that the changes before
     are made. `dropped_indexes`: without indexes all of whose columns are dropped, which servers drop with the columns.
     `shown_indexes`: whose visibility changes. `charset`: whether the table's default changes. `auto_increment`: the new
     base, 0 if unchanged."""
@@ -255,7 +255,7 @@ def has_no_default(column: ColumnInfo) -> bool:
 
 def _columns(before: TableInfo, after: TableInfo, pairs: Mapping[int, ColumnInfo]) -> Iterator[ColumnChange]:
     new = shown_columns(after)
-    places = {column.id: at for at, column in enumerate(shown_columns(before))}
+    positions = {column.id: at for at, column in enumerate(shown_columns(before))}
     changed = {
         column.id
         for column in new
@@ -266,14 +266,14 @@ def _columns(before: TableInfo, after: TableInfo, pairs: Mapping[int, ColumnInfo
             or is_counted(before, was) != is_counted(after, column)
         )
     }
-    staying = _in_order([(c.id, places[pairs[c.id].id], c.id not in changed) for c in new if c.id in pairs])
+    staying = _in_order([(c.id, positions[pairs[c.id].id], c.id not in changed) for c in new if c.id in pairs])
     last = max((at for at, column in enumerate(new) if column.id in pairs), default=-1)
     for at, column in enumerate(new):
-        place = new[at - 1].name if at else ""
+        position = new[at - 1].name if at else ""
         if column.id not in pairs:
-            yield ColumnChange(None, column, place if at < last else None)
+            yield ColumnChange(None, column, position if at < last else None)
         elif column.id not in staying:
-            yield ColumnChange(pairs[column.id], column, place)
+            yield ColumnChange(pairs[column.id], column, position)
         elif column.id in changed:
             yield ColumnChange(pairs[column.id], column, None)
 
@@ -283,8 +283,8 @@ def _in_order(columns: Sequence[tuple[int, int, bool]]) -> frozenset[int]:
     whose definition is unchanged. `columns`: (id, old position, whether the definition is unchanged) in the new
     order."""
     best: list[tuple[int, int, int]] = []  # up to each column: how many, how many defined as before, the one before it
-    for at, (_, place, alike) in enumerate(columns):
-        until = max(((*best[i][:2], i) for i in range(at) if columns[i][1] < place), default=(0, 0, -1))
+    for at, (_, position, alike) in enumerate(columns):
+        until = max(((*best[i][:2], i) for i in range(at) if columns[i][1] < position), default=(0, 0, -1))
         best.append((until[0] + 1, until[1] + alike, until[2]))
     at = max(range(len(best)), key=lambda i: best[i][:2], default=-1)
     found = []

@@ -45,15 +45,15 @@ class TableChanges:
 
     @property
     def old_at(self) -> Ints:
-        """Return the position of each change's image in `old`; -1 if it has no old image."""
-        places = np.arange(-self.inserts, len(self) - self.inserts)
-        return np.maximum(places, -1)
+        """Return the index of each change's image in `old`; -1 if it has no old image."""
+        indexes = np.arange(-self.inserts, len(self) - self.inserts)
+        return np.maximum(indexes, -1)
 
     @property
     def new_at(self) -> Ints:
-        places = np.arange(len(self))
-        places[self.inserts + self.updates :] = -1
-        return places
+        indexes = np.arange(len(self))
+        indexes[self.inserts + self.updates :] = -1
+        return indexes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,17 @@ def unmerged(changes: TableChanges) -> Events:
 
 
 def merged(changes: TableChanges, handle: Sequence[int], *, rejoin: bool = False) -> Events:
-    """Merge the changes of each row in a transaction. `handle`: positions of the handle key's columns. `rejoin`: an
+    """Merge the changes of each row in a transaction. `handle`: indexes of the handle key's columns. `rejoin`: an
     update of the handle key stays one event, if no other change of the transaction touches a row with either key."""
     whole = unmerged(changes)
     codes = _merging(changes, handle)
     if codes is None:
         return whole
     old_codes, new_codes, touched = codes
+    # One element for each image: an old one is removed, a new one is added. They are sorted by transaction and row, of
+    # one row by the changes' order, and of one change the removal first. What a transaction does to a row is then in
+    # the first and the last element of a group: the row existed before if the first removes it, and exists afterwards
+    # if the last adds it.
     chosen = np.flatnonzero(touched)
     removing, adding = (chosen[at[chosen] >= 0] for at in (whole.removing, whole.adding))
     change = np.concatenate([removing, adding])
@@ -106,11 +110,11 @@ def merged(changes: TableChanges, handle: Sequence[int], *, rejoin: bool = False
     return Events(np.concatenate([rest.removing, found.removing]), np.concatenate([rest.adding, found.adding]))
 
 
-def differ(old: Columns, new: Columns, places: Sequence[int], old_at: Ints, new_at: Ints) -> Mask:
-    """Return whether any of these columns differs between the images at these positions. NULL equals NULL."""
+def differ(old: Columns, new: Columns, column_indexes: Sequence[int], old_at: Ints, new_at: Ints) -> Mask:
+    """Return whether any of these columns differs between the images at these indexes. NULL equals NULL."""
     found = np.zeros(len(old_at), np.bool_)
-    for place in places:
-        one, other = old[place].take(pa.array(old_at)), new[place].take(pa.array(new_at))
+    for column_index in column_indexes:
+        one, other = old[column_index].take(pa.array(old_at)), new[column_index].take(pa.array(new_at))
         same = pc.fill_null(pc.equal(one, other), False).to_numpy(zero_copy_only=False)
         if one.null_count and other.null_count:
             both = pc.and_(pc.is_null(one), pc.is_null(other))
@@ -131,8 +135,9 @@ def _merging(changes: TableChanges, handle: Sequence[int]) -> tuple[Ints, Ints, 
     codes = row_codes([pa.concat_arrays([changes.old[at], changes.new[at]]) for at in handle])
     old_codes = np.where(old_at < 0, -1, codes[old_at])
     new_codes = np.where(new_at < 0, -1, codes[new_at + changes.updates + changes.deletes])
-    place = changes.transaction * (codes.max(initial=0) + 1) + np.where(new_at < 0, old_codes, new_codes)
-    in_order = np.sort(place)
+    # A number for each (transaction, row); a transaction that has one of them twice must be merged.
+    row = changes.transaction * (codes.max(initial=0) + 1) + np.where(new_at < 0, old_codes, new_codes)
+    in_order = np.sort(row)
     twice = in_order[1:][in_order[1:] == in_order[:-1]]
     if not len(twice) and not len(moved):
         return None

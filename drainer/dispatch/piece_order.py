@@ -167,6 +167,7 @@ def _passes(seen: Mapping[Transaction, _Seen]) -> list[list[_Stage]]:
         else:
             stages.append(_Stage(frozenset({transaction}), None, one.first, one.last))
     found: list[list[_Stage]] = []
+    # Stages that follow one another share one reading of the pieces; one that needs an earlier piece begins another.
     for stage in stages:
         if found and found[-1][-1].last <= stage.first:
             found[-1].append(stage)
@@ -247,8 +248,8 @@ def _digests(columns: Columns, handle: Sequence[int]) -> Digests:
     """Hash each row's handle key. Equal values have equal digests within this process."""
     found: Any = np.uint64(0)
     with np.errstate(over="ignore"):
-        for place in handle:
-            column = columns[place]
+        for column_index in handle:
+            column = columns[column_index]
             if pa.types.is_integer(column.type):
                 values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.uint64)
             else:
@@ -259,9 +260,9 @@ def _digests(columns: Columns, handle: Sequence[int]) -> Digests:
 
 
 def _renumbered(changes: Sequence[Changes]) -> list[Changes]:
-    """Renumber the changes: `order` becomes the position among these changes."""
-    places = np.unique(np.concatenate([one.order for one in changes]), return_inverse=True)[1]
-    parts = np.split(places, np.cumsum([len(one) for one in changes])[:-1])
+    """Renumber the changes: `order` becomes the number among these changes."""
+    numbers = np.unique(np.concatenate([one.order for one in changes]), return_inverse=True)[1]
+    parts = np.split(numbers, np.cumsum([len(one) for one in changes])[:-1])
     return [replace(one, order=order) for one, order in zip(changes, parts, strict=True)]
 
 

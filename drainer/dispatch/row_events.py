@@ -111,9 +111,9 @@ class RowEvents:
 
 
 def _unique(table: Table) -> list[int]:
-    """Return the positions of the columns, besides those of the handle key, whose update becomes a delete and an
+    """Return the indexes of the columns, besides those of the handle key, whose update becomes a delete and an
     insert."""
-    return [place for place, column in enumerate(table.columns) if column.flags & ColumnFlag.UNIQUE_KEY]
+    return [column_index for column_index, column in enumerate(table.columns) if column.flags & ColumnFlag.UNIQUE_KEY]
 
 
 def _transactions(changes: Sequence[Changes]) -> list[Ints]:
@@ -121,15 +121,17 @@ def _transactions(changes: Sequence[Changes]) -> list[Ints]:
     if not changes:
         return []
     size = max(int(one.order.max(initial=-1)) for one in changes) + 1
+    # `order` numbers the changes of all tables: with the timestamps stored under it, a transaction begins where one of
+    # them differs from that of the change before. A number that no change has, of an ignored row, is left out.
     commits, starts = np.zeros(size, np.uint64), np.zeros(size, np.uint64)
     there = np.zeros(size, np.bool_)
     for one in changes:
         commits[one.order], starts[one.order], there[one.order] = one.commit_ts, one.start_ts, True
-    places = np.flatnonzero(there)
-    begins = np.zeros(len(places), np.int64)
-    begins[1:] = (np.diff(commits[places]) != 0) | (np.diff(starts[places]) != 0)
+    orders = np.flatnonzero(there)
+    begins = np.zeros(len(orders), np.int64)
+    begins[1:] = (np.diff(commits[orders]) != 0) | (np.diff(starts[orders]) != 0)
     numbers = np.zeros(size, np.int64)
-    numbers[places] = np.cumsum(begins)
+    numbers[orders] = np.cumsum(begins)
     return [numbers[one.order] for one in changes]
 
 
@@ -188,19 +190,19 @@ def _made(selection: Selection, events: Events, changes: TableChanges, stamps: _
         class_ = _CLASSES[kind] if table.is_keyed else DELETES
         order = changes.transaction[last] << (_HALF_BITS + _CLASS_BITS) | class_ << _HALF_BITS | halves
         if len(order) > 1 and not bool((np.diff(order) > 0).all()):
-            by_place = np.argsort(order)
-            order, removing, adding, last = order[by_place], removing[by_place], adding[by_place], last[by_place]
+            by_order = np.argsort(order)
+            order, removing, adding, last = order[by_order], removing[by_order], adding[by_order], last[by_order]
         old = None if kind is Kind.INSERT else _take_images(all_old, changes.old_at[removing])
         new = None if kind is Kind.DELETE else _take_images(all_new, changes.new_at[adding])
         yield RowChanges(table, kind, stamps.commit_ts[last], stamps.start_ts[last], order, old, new)
 
 
-def _take_images(columns: Columns, places: Ints) -> Columns:
-    """Return the images at these positions. Copies nothing if the positions are consecutive."""
-    first, count = int(places[0]), len(places)
-    if int(places[-1]) - first == count - 1 and bool((np.diff(places) == 1).all()):
+def _take_images(columns: Columns, indexes: Ints) -> Columns:
+    """Return the images at these indexes. Copies nothing if these are consecutive."""
+    first, count = int(indexes[0]), len(indexes)
+    if int(indexes[-1]) - first == count - 1 and bool((np.diff(indexes) == 1).all()):
         return tuple(column.slice(first, count) for column in columns)
-    wanted = pa.array(places)
+    wanted = pa.array(indexes)
     return tuple(column.take(wanted) for column in columns)
 
 

@@ -75,14 +75,14 @@ def utf8(array: Any) -> Any:
 def in_zone(array: Any, zone: tzinfo) -> Any:
     """Convert packed times from UTC to another zone. The offset is looked up once for each distinct minute."""
     packed = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
-    minutes, place = np.unique(packed >> _BELOW_MINUTE, return_inverse=True)
+    minutes, minute_of = np.unique(packed >> _BELOW_MINUTE, return_inverse=True)
     begin = [minute << int(_BELOW_MINUTE) for minute in minutes.tolist()]
     shifted = np.array([to_zone(at, zone) for at in begin], np.uint64)
     rest = packed & _SECONDS
     if (shifted & _SECONDS).any():  # an offset with seconds, as some zones had until 1972
         found = np.array([to_zone(at, zone) for at in packed.tolist()], np.uint64)
     else:
-        found = shifted[place] | rest
+        found = shifted[minute_of] | rest
     mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     return pa.array(found, pa.uint64(), mask=mask)
 

@@ -45,8 +45,8 @@ class EncodedColumns(NamedTuple):
         first, last = (int(chosen[0]), int(chosen[-1])) if len(chosen) else (0, -1)
         if last - first == len(chosen) - 1 and bool((np.diff(chosen) == 1).all()):
             return self.slice(first, last + 1)
-        places = pa.array(chosen)
-        return EncodedColumns(self.keys.take(places), self.values.take(places), self.commit_ts[chosen])
+        indexes = pa.array(chosen)
+        return EncodedColumns(self.keys.take(indexes), self.values.take(indexes), self.commit_ts[chosen])
 
     def slice(self, begin: int, end: int) -> EncodedColumns:
         """Return the rows from position `begin` up to, but not including, `end`. Copies nothing."""

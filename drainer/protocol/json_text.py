@@ -187,7 +187,7 @@ def base64(column: Any) -> Any:
     if len(data) > _SHORT_BYTES_MAX * len(column):
         values = column.to_pylist()
         return pa.array([None if v is None else b2a_base64(v, newline=False) for v in values], pa.binary())
-    lengths = np.diff(_places(column))
+    lengths = np.diff(_offsets(column))
     rest = lengths % 3
     ends = np.cumsum((lengths + 2) // 3)  # in groups of three bytes, which are four characters
     one_more, two_more = ends[rest != 0], ends[rest == 1]
@@ -207,22 +207,22 @@ def latin1_text(column: Any) -> Any:
     """Convert a `binary` array: each byte becomes the character of ISO 8859-1 with its number, escaped for JSON."""
     data = data_of(column)
     text = json_string(data.tobytes().decode("iso-8859-1"))[1:-1].encode()
-    places = _places(column)
-    sizes = np.add.reduceat(np.append(np.take(_LATIN1_BYTES, data), np.uint8(0)), places[:-1], dtype=np.int64)
-    sizes[np.diff(places) == 0] = 0
+    offsets = _offsets(column)
+    sizes = np.add.reduceat(np.append(np.take(_LATIN1_BYTES, data), np.uint8(0)), offsets[:-1], dtype=np.int64)
+    sizes[np.diff(offsets) == 0] = 0
     return _made(column, np.concatenate([[0], np.cumsum(sizes)]), text)
 
 
-def _places(column: Any) -> npt.NDArray[np.int64]:
+def _offsets(column: Any) -> npt.NDArray[np.int64]:
     """Return the offsets in `data_of(column)` at which the values begin, and the offset at which the last one ends."""
     if not len(column):
         return np.zeros(1, np.int64)
     offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
-    places: npt.NDArray[np.int64] = offsets.astype(np.int64) - int(offsets[0])
-    return places
+    found: npt.NDArray[np.int64] = offsets.astype(np.int64) - int(offsets[0])
+    return found
 
 
-def _made(column: Any, places: npt.NDArray[np.int64], text: bytes | bytearray) -> Any:
-    buffers = [None, pa.py_buffer(places.astype(np.int32)), pa.py_buffer(text)]
+def _made(column: Any, offsets: npt.NDArray[np.int64], text: bytes | bytearray) -> Any:
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text)]
     found = pa.Array.from_buffers(pa.binary(), len(column), buffers)
     return pc.if_else(column.is_valid(), found, None) if column.null_count else found

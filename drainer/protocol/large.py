@@ -15,11 +15,11 @@ from uuid import UUID
 
 import numpy as np
 
-from drainer.changes.vector import Ints
 from drainer.protocol.claim_store import ClaimStore
 from drainer.protocol.encoder import RECORD_OVERHEAD, Decoder, EncodedRow, Encoder, Message, TableEncoder
 from drainer.protocol.errors import EncodeError, MessageError, MessageTooLarge
 from drainer.protocol.event import RowEvent
+from drainer.protocol.json_read import parse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 
@@ -80,7 +80,7 @@ class LargeMessages:
         option = self.options.large_message_handle_option
         if option == "none":
             raise self._too_large(changes, large[0], wholes[large[0]].length)
-        some = changes.take(_places(large))
+        some = changes.take(np.array(large, np.int64))
         if option == "handle-key-only":
             smaller = self._checked(some, table.encode_handle_only(some))
         else:
@@ -118,10 +118,6 @@ class LargeMessages:
         )
 
 
-def _places(large: Sequence[int]) -> Ints:
-    return np.array(large, np.int64)
-
-
 def _single(encoder: Encoder, row: EncodedRow) -> Message:
     (message,) = encoder.frame([row])
     return message
@@ -136,7 +132,7 @@ def _content(whole: Message) -> bytes:
 def key_text(changes: RowChanges, at: int) -> str:
     """Return a row's handle key for error texts: `id = 5`."""
     table = changes.table
-    found = [f"{table.columns[place].name} = {_shown(changes.image[place][at].as_py())}" for place in table.handle]
+    found = [f"{table.columns[index].name} = {_shown(changes.image[index][at].as_py())}" for index in table.handle]
     text = ", ".join(found) or "without a key"
     return text if len(text) <= 200 else f"{text[:200]}…"
 
@@ -151,7 +147,7 @@ def claim_name(changefeed: str, changes: RowChanges, at: int) -> str:
     `.json`."""
     table = changes.table
     keys = [
-        [image[place][at].as_py() for place in table.handle]
+        [image[index][at].as_py() for index in table.handle]
         for image in (changes.old, changes.new)
         if image is not None
     ]
@@ -181,8 +177,8 @@ def claimed_row(event: RowEvent, decoder: Decoder, store: ClaimStore, *, raw_val
 
 
 def _parts(name: str, content: bytes) -> tuple[bytes, bytes]:
+    claim = parse(content, f"the claim {name}")
     try:
-        document = json.loads(content)
-        return b64decode(document["key"], validate=True), b64decode(document["value"], validate=True)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise MessageError(f"the claim {name} is not a JSON object with key and value in base64: {error}") from None
+        return b64decode(claim.text("key"), validate=True), b64decode(claim.text("value"), validate=True)
+    except ValueError as error:
+        raise MessageError(f"the claim {name}: key or value is not base64: {error}") from None

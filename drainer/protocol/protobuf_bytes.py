@@ -48,8 +48,8 @@ def uvarints(values: Words) -> list[bytes]:
         octets[:, at] = (above & np.uint64(0x7F)).astype(np.uint8) | (more.view(np.uint8) << 7)
         if at + 1 < width:
             keep[:, at + 1] = more
-    places = np.zeros(len(values) + 1, np.int32)
-    np.cumsum(keep.sum(axis=1), out=places[1:])
-    buffers = [None, pa.py_buffer(places), pa.py_buffer(octets[keep])]
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(keep.sum(axis=1), out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(octets[keep])]
     found: list[bytes] = pa.Array.from_buffers(pa.binary(), len(values), buffers).to_pylist()
     return found

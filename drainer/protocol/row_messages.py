@@ -86,15 +86,15 @@ def _lengths(columns: EncodedColumns) -> Ints:
     return found
 
 
-def _chunk(parts: Sequence[EncodedColumns], places: Ints | None, size: int) -> Chunk:
-    order = None if places is None else places.tolist()
+def _chunk(parts: Sequence[EncodedColumns], chosen: Ints | None, size: int) -> Chunk:
+    order = None if chosen is None else chosen.tolist()
     has_keys = any(part.keys.null_count < len(part.commit_ts) for part in parts)
     keys = _values([part.keys for part in parts], order) if has_keys else None
     return Chunk(keys, _values([part.values for part in parts], order), size)
 
 
 def _values(columns: Sequence[Any], order: Sequence[int] | None) -> list[bytes | None]:
-    """Return the values of all columns, concatenated and then reordered: `order` holds the position of each value to
+    """Return the values of all columns, concatenated and then reordered: `order` holds the index of each value to
     return."""
     if order is None:
         found: list[bytes | None] = columns[0].to_pylist()

@@ -39,7 +39,7 @@ PIECES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReceivedBinlog:
     """One binlog of the stream; `size` in bytes, `schema_version` 0 for a DDL."""
 
     commit_ts: int
@@ -48,29 +48,31 @@ class Place:
     schema_version: int
 
 
-def cut(places: Iterable[Place], limits: BatchLimits, *, node_id: str, host: str, resolved_ts: int) -> PumpMark:
+def cut(
+    binlogs: Iterable[ReceivedBinlog], limits: BatchLimits, *, node_id: str, host: str, resolved_ts: int
+) -> PumpMark:
     """The PumpMark of a batch of these binlogs under `limits`."""
     stop, stop_ts, end_ts, stop_bytes = Stop.RESOLVED, 0, resolved_ts, 0
     total = count = 0
     sizes: list[int] = []
     ends: list[int] = []
-    for place in places:
-        if limits.stop_at_schema and (place.ddl or place.schema_version > limits.schema_version):
-            stop, stop_ts = (Stop.DDL if place.ddl else Stop.SCHEMA), place.commit_ts
-            end_ts = place.commit_ts - 1
+    for binlog in binlogs:
+        if limits.stop_at_schema and (binlog.ddl or binlog.schema_version > limits.schema_version):
+            stop, stop_ts = (Stop.DDL if binlog.ddl else Stop.SCHEMA), binlog.commit_ts
+            end_ts = binlog.commit_ts - 1
             break
-        if limits.large_bytes_min and place.size > limits.large_bytes_min and not place.ddl:
-            stop, stop_ts, stop_bytes = Stop.LARGE, place.commit_ts, place.size
-            end_ts = place.commit_ts - 1
+        if limits.large_bytes_min and binlog.size > limits.large_bytes_min and not binlog.ddl:
+            stop, stop_ts, stop_bytes = Stop.LARGE, binlog.commit_ts, binlog.size
+            end_ts = binlog.commit_ts - 1
             break
-        full = limits.batch_bytes_max and total + place.size > limits.batch_bytes_max
+        full = limits.batch_bytes_max and total + binlog.size > limits.batch_bytes_max
         if count and (full or (limits.batch_count_max and count >= limits.batch_count_max)):
             stop, end_ts = Stop.LIMIT, ends[-1]
             break
-        total += place.size
+        total += binlog.size
         count += 1
         sizes.append(total)
-        ends.append(place.commit_ts)
+        ends.append(binlog.commit_ts)
     splits = [bisect_right(sizes, total * i // PIECES) for i in range(1, PIECES) if count >= PIECES]
     # No split before a first binlog that is larger than a piece.
     splits = [n for n in dict.fromkeys(splits) if n]
@@ -119,7 +121,7 @@ class GoPump:
         self._silence_max_s = silence_max_s
         self._channel = aio_channel(host, security)
         self._backlog_max = backlog_max
-        self._places: deque[Place] = deque()
+        self._binlogs: deque[ReceivedBinlog] = deque()
         self._resolved_ts = 0
         self._known_after_ts = 0
         self._room = asyncio.Event()
@@ -136,13 +138,13 @@ class GoPump:
             self._resolved_ts = after_ts
             self._task = asyncio.create_task(self._follow(), name=f"pull {self._node_id}")
         self._known_after_ts = max(self._known_after_ts, after_ts)
-        while self._places and self._places[0].commit_ts <= after_ts:
-            self._places.popleft()
+        while self._binlogs and self._binlogs[0].commit_ts <= after_ts:
+            self._binlogs.popleft()
         self._room.set()
         if self._error is not None:
             raise self._error
         return cut(
-            self._places,
+            self._binlogs,
             limits,
             node_id=self._node_id,
             host=self._host,
@@ -156,7 +158,7 @@ class GoPump:
         """Return the counts of the received binlogs; None if these do not cover the range."""
         if after_ts < self._known_after_ts or until_ts > self._resolved_ts:
             return None
-        sizes = [place.size for place in self._places if after_ts < place.commit_ts <= until_ts]
+        sizes = [binlog.size for binlog in self._binlogs if after_ts < binlog.commit_ts <= until_ts]
         return Counted(len(sizes), sum(sizes))
 
     async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
@@ -197,7 +199,7 @@ class GoPump:
         """Restart the stream at `after_ts`, because an earlier batch failed and is planned again: its binlogs were
         already discarded here, and the range would look empty."""
         await self._stop_following()
-        self._places.clear()
+        self._binlogs.clear()
         self._known_after_ts = after_ts
         pump_name = f"pump {self._node_id} ({self._host})"
         self._error = PumpUnavailable(f"{pump_name}: the stream restarted at ts {after_ts}, nothing received yet")
@@ -231,7 +233,7 @@ class GoPump:
         request = pump_pb2.PullBinlogReq(clusterID=self._cluster_id, startFrom=pump_pb2.Pos(offset=self._resolved_ts))
         stream = stub.PullBinlogs(request)
         try:
-            while len(self._places) < self._backlog_max or await self._has_room():
+            while len(self._binlogs) < self._backlog_max or await self._has_room():
                 self._take(await self._next(stream))
                 self._error = None
                 self._outage.over(pump=self._node_id)
@@ -278,5 +280,6 @@ class GoPump:
             )
             return
         if found.start_ts != found.commit_ts:
-            self._places.append(Place(found.commit_ts, len(payload), bool(found.ddl_job_id), found.schema_version))
+            is_ddl = bool(found.ddl_job_id)
+            self._binlogs.append(ReceivedBinlog(found.commit_ts, len(payload), is_ddl, found.schema_version))
         self._resolved_ts = found.commit_ts

@@ -75,6 +75,7 @@ def _single(b: bytes, at: int, commit_ts: int) -> Scanned | None:
     """
     if b[at] != 0x2A:
         return None
+    # prewrite_value: it ends where the fields of no DDL begin, which end the binlog.
     size = b[at + 1]
     at += 2
     if size > 127:
@@ -95,6 +96,7 @@ def _single(b: bytes, at: int, commit_ts: int) -> Scanned | None:
     if size > 127:
         more = b[at]
         size, at = (size + (more << 7) - 128, at + 1) if more < 128 else decode_uvarint(b, at - 1)
+    # Its one mutation reaches to its end.
     if at + size != end or b[at] != 8:
         return None
     table_id = b[at + 1]
@@ -102,6 +104,7 @@ def _single(b: bytes, at: int, commit_ts: int) -> Scanned | None:
     if table_id > 127:
         more = b[at]
         table_id, at = (table_id + (more << 7) - 128, at + 1) if more < 128 else decode_uvarint(b, at - 1)
+    # The mutation's one row, and behind it the `sequence` of one entry, of the row's kind.
     tag = b[at]
     size = b[at + 1]
     at += 2

@@ -20,11 +20,11 @@ def _revive(kind: type[SchemaError], args: tuple[object, ...], fields: dict[str,
 
 
 class HistoryBroken(SchemaError):
-    """A history source returned something other than a list of jobs. `place`: file and line, or URL."""
+    """A history source returned something other than a list of jobs. `where`: file and line, or URL."""
 
-    def __init__(self, place: str, detail: str) -> None:
-        super().__init__(f"DDL history {place}: {detail}")
-        self.place = place
+    def __init__(self, where: str, detail: str) -> None:
+        super().__init__(f"DDL history {where}: {detail}")
+        self.where = where
         self.detail = detail
 
 

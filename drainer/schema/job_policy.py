@@ -118,8 +118,8 @@ def _exchange(changes: Changes) -> Statement | None:
     partition = next((d.name for d in definitions if d.id == changes[1].after.table_id), None)
     if partition is None:
         return None
-    places = (parted.schema, parted.name), (normal.schema, normal.name)
-    text = exchange_partition(places[0], partition, places[1], Dialect())
+    names = (parted.schema, parted.name), (normal.schema, normal.name)
+    text = exchange_partition(names[0], partition, names[1], Dialect())
     return Statement(parted.schema, parted.schema, (text,))
 
 

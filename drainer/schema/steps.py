@@ -86,8 +86,8 @@ class Ddl:
     @property
     def touched_names(self) -> tuple[tuple[str, str], ...]:
         """Distinct (schema, table) names it creates, alters or drops, old and new."""
-        places = (t for c in self.changes for t in (c.before, c.after) if t is not None)
-        return tuple(dict.fromkeys((t.schema, t.name) for t in places))
+        tables = (t for c in self.changes for t in (c.before, c.after) if t is not None)
+        return tuple(dict.fromkeys((t.schema, t.name) for t in tables))
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
         except _StoppedEarly:
             _log.info("stopped before etcd was reached")
             return
-        starting = StartingPages(config.identity(), config.syncer.place())
+        starting = StartingPages(config.identity(), config.syncer.address())
         pages = PageSwitch(starting)
         await stack.enter_async_context(_serving(config, pages))
         candidate = _candidate(config, etcd)
@@ -292,7 +292,7 @@ async def _drain(
         intent=opened.position.intent,
         pull_large=LargePuller(upstream.cluster_id, security),
     )
-    departed = DepartedPumps(upstream.etcd, scope_of(config.changefeed, config.syncer.place()))
+    departed = DepartedPumps(upstream.etcd, scope_of(config.changefeed, config.syncer.address()))
     await departed.load()
     membership = Membership(
         departed, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None

@@ -109,9 +109,9 @@ class DocumentPositionStore:
 
     def open_chunks(self, *, epoch: int, intent: Intent, stage: str) -> None:
         chunks = self.document.chunks
-        for place, mark in chunks.items():
-            if place[:2] == (intent.until_ts, stage):
-                chunks[place] = replace(mark, epoch=epoch)
+        for key, mark in chunks.items():
+            if key[:2] == (intent.until_ts, stage):
+                chunks[key] = replace(mark, epoch=epoch)
         for slot in range(intent.slots):
             chunks.setdefault((intent.until_ts, stage, slot), ChunkMark(epoch, 0, 0))
 
@@ -128,15 +128,15 @@ class DocumentPositionStore:
     def unfinished(self, *, intent: Intent, stage: str) -> list[int]:
         marks = self.document.chunks.items()
         of_range = (intent.until_ts, stage)
-        return sorted(place[2] for place, mark in marks if place[:2] == of_range and mark.done < mark.total)
+        return sorted(key[2] for key, mark in marks if key[:2] == of_range and mark.done < mark.total)
 
     def purge_chunks(self, intent: Intent) -> None:
         chunks = self.document.chunks
-        self.document.chunks = {place: mark for place, mark in chunks.items() if place[0] > intent.until_ts}
+        self.document.chunks = {key: mark for key, mark in chunks.items() if key[0] > intent.until_ts}
 
 
-def label_of(identity: Identity, place: object) -> str:
-    return f"changefeed {identity.changefeed!r} of cluster {identity.cluster_id} in {place}"
+def label_of(identity: Identity, store: object) -> str:
+    return f"changefeed {identity.changefeed!r} of cluster {identity.cluster_id} in {store}"
 
 
 class PositionFile:
@@ -222,7 +222,7 @@ def _body_of(document: Document, identity: Identity) -> dict[str, Any]:
         "changefeed": identity.changefeed,
         "position": position,
         "jobs": [asdict(mark) for mark in document.jobs.values()],
-        "chunks": [[*place, *(mark.epoch, mark.done, mark.total)] for place, mark in document.chunks.items()],
+        "chunks": [[*key, *(mark.epoch, mark.done, mark.total)] for key, mark in document.chunks.items()],
         "notes": document.notes,
     }
 

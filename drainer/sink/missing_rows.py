@@ -18,9 +18,9 @@ class MissingRows:
 
     def note(self, shape: TableShape, rows: int) -> None:
         self.count += rows
-        place = (shape.schema, shape.table)
-        if rows and place not in self._told:
-            self._told.add(place)
+        table = (shape.schema, shape.table)
+        if rows and table not in self._told:
+            self._told.add(table)
             _log.warning(
                 "a row to update or delete is missing in the destination; its table has no key, so other rows may "
                 "differ too",

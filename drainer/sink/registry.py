@@ -115,8 +115,8 @@ def import_writers() -> None:
                 raise
 
 
-def _named(place: str) -> Any:
-    module, _, name = place.partition(":")
+def _named(reference: str) -> Any:
+    module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
 
 

@@ -13,7 +13,7 @@ from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 class ToSection(Section):
     """Base of `[syncer.to]` for one kind of destination."""
 
-    def place(self) -> str:
+    def address(self) -> str:
         """The destination's address, the same for every drainer that writes to it. It is part of keys in etcd."""
         raise NotImplementedError
 

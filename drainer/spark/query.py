@@ -19,7 +19,7 @@ from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import DistributedJob
 from drainer.sink.base import Receipt
 from drainer.spark import blob_files, shuffle_apply
-from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
+from drainer.spark.errors import SPARK_ERRORS, ErrorSeal, SparkFailed
 
 _log = get_logger(__name__)
 
@@ -86,7 +86,11 @@ class Query:
         frame = self._session.readStream.format("binlog").options(**self._options).load()
 
         def each(packed: DataFrame, batch_id: int) -> None:
-            batch(self._until_ts(batch_id), SparkBatch(packed, self._errors, self._files))
+            try:
+                until_ts = self._until_ts(batch_id)
+            except SparkFailed as error:
+                raise self._errors.carry(error) from error
+            batch(until_ts, SparkBatch(packed, self._errors, self._files))
 
         # As a URL, because a path alone belongs to the cluster's default file system, which may not be on this machine.
         writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", self._checkpoint.as_uri())
@@ -112,9 +116,12 @@ class Query:
 
     def _until_ts(self, batch_id: int) -> int:
         """Return the end of a micro-batch. Spark has written it to the checkpoint before it calls for the batch; the
-        last line is the offset of the only source."""
-        text = (self._checkpoint / "offsets" / str(batch_id)).read_text()
-        return int(json.loads(text.splitlines()[-1])["commit_ts"])
+        last line is the offset of the only source. Raises SparkFailed."""
+        path = self._checkpoint / "offsets" / str(batch_id)
+        try:
+            return int(json.loads(path.read_text().splitlines()[-1])["commit_ts"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise SparkFailed(f"{path} is not an offset log of the source binlog: {error!r}") from error
 
     def stop(self) -> None:
         """Stop the query. If `start` has not started it yet, `start` stops it."""

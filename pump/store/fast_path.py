@@ -77,6 +77,9 @@ def scan_fast(payloads: Sequence[bytes]) -> FastBinlogs | None:
             if tag != 0x18:
                 return None
             if head == _PREWRITE_HEAD:
+                # 18 00 22: no commit_ts, then the key, whose length is one byte. Behind it the value's length of one or
+                # two bytes; the value reaches to the fields of no DDL, and begins with a schema_version of one byte and
+                # a mutation.
                 key_end = 16 + payload[15]
                 size = payload[key_end + 1]
                 value_at = key_end + 2
@@ -140,6 +143,8 @@ def enter_fast(
         zip(payloads, fast.binlogs, strict=True)
     ):
         length = len(payload)
+        # A prewrite waits for its commit. A commit of a prewrite that waits, is whole and has no other outcome gets its
+        # entries. `others` are judged by the general path, which moves the offset itself if it writes.
         if not commit_ts and is_new(start_ts):
             put(key(TS, start_ts), pack_pointer(fid, at))
             unmatched[start_ts] = _tuple(Prewrite, (_tuple(Pointer, (fid, at)), length, key_end, version, 0))

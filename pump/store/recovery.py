@@ -69,6 +69,8 @@ def recover(
     missing after that position are written again. `damage`: the damaged records found when the log was opened; those
     found here are appended. Raises IndexFailed and OSError if the disk fails, ReadingStopped.
     """
+    # Both pumps store `head` in the index; this one stores `own` with it, in one batch. So without `own` the original
+    # wrote all of it, and if the two differ, the original wrote after this pump.
     rebuild = _Rebuild(log, index, damage)
     head, own = index.head(), index.own_head()
     start = Pointer(0, 0) if trusted is None else trusted.start

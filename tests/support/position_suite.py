@@ -1,9 +1,9 @@
 """What every PositionStore must do: one suite, run against each of them (rules 15 to 17).
 
-A place makes transactions for any changefeed. A change that is right in all parts changes its own changefeed's position
+`Transactions` begins one for any changefeed. A change that is right in all parts changes its own changefeed's position
 and none of its neighbours'; one that is wrong in a single part raises, or says False, and changes nothing. The
-neighbours are another cluster and another changefeed, standing at the same place in the same epoch, so that a part that
-is missing from a comparison is felt.
+neighbours are another cluster and another changefeed, at the same position in the same epoch, so that a part that is
+missing from a comparison is felt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OURS, *OTHERS = FEEDS = [
 ]
 AS_IT_WAS = Stored(100, 5, EPOCH, "n")
 
-Place = Callable[[Identity], AbstractContextManager[PositionStore]]
+Transactions = Callable[[Identity], AbstractContextManager[PositionStore]]
 Call = Callable[[PositionStore], object]
 
 
@@ -83,10 +83,10 @@ REFUSED = [
 ]
 
 
-def put(place: Place, identity: Identity, wanted: Stored) -> None:
+def put(transaction_of: Transactions, identity: Identity, wanted: Stored) -> None:
     """Make a changefeed stand so, by the store's own means."""
     begins = wanted.intent.after_ts if wanted.intent is not None else wanted.commit_ts
-    with place(identity) as store:
+    with transaction_of(identity) as store:
         store.create(begins, wanted.schema_version)
         for epoch in range(wanted.epoch):
             store.take_epoch(epoch, wanted.node_id)
@@ -99,133 +99,133 @@ def put(place: Place, identity: Identity, wanted: Stored) -> None:
             store.write_intent(epoch=wanted.epoch, intent=moved, stage=wanted.stage)
 
 
-def all_of(place: Place) -> list[Stored | None]:
+def all_of(transaction_of: Transactions) -> list[Stored | None]:
     found = []
     for identity in FEEDS:
-        with place(identity) as store:
+        with transaction_of(identity) as store:
             found.append(store.read())
     return found
 
 
 class PositionSuite:
-    """Mixed into a test class that has the fixture `place`, empty for each test."""
+    """Mixed into a test class that has the fixture `transaction_of`, empty for each test."""
 
     @pytest.mark.parametrize("name", SWAPS)
-    def test_a_swap_changes_its_own_position_alone(self, place: Place, name: str) -> None:
+    def test_a_swap_changes_its_own_position_alone(self, transaction_of: Transactions, name: str) -> None:
         call, begin, wanted = SWAPS[name]
         for identity in FEEDS:
-            put(place, identity, begin)
-        with place(OURS) as store:
+            put(transaction_of, identity, begin)
+        with transaction_of(OURS) as store:
             call(store)
-        assert all_of(place) == [wanted, *[begin] * len(OTHERS)]
+        assert all_of(transaction_of) == [wanted, *[begin] * len(OTHERS)]
 
     @pytest.mark.parametrize(("name", "wrong", "error"), REFUSED)
     def test_a_swap_that_is_wrong_in_one_part_changes_nothing(
-        self, place: Place, name: str, wrong: Stored, error: type[Exception]
+        self, transaction_of: Transactions, name: str, wrong: Stored, error: type[Exception]
     ) -> None:
         """The neighbours stand as the swap would need its own."""
         call, begin, _ = SWAPS[name]
-        put(place, OURS, wrong)
+        put(transaction_of, OURS, wrong)
         for identity in OTHERS:
-            put(place, identity, begin)
-        before = all_of(place)
-        with place(OURS) as store, pytest.raises(error, match="'main' of cluster 7"):
+            put(transaction_of, identity, begin)
+        before = all_of(transaction_of)
+        with transaction_of(OURS) as store, pytest.raises(error, match="'main' of cluster 7"):
             call(store)
-        assert all_of(place) == before
+        assert all_of(transaction_of) == before
 
     @pytest.mark.parametrize("name", SWAPS)
-    def test_a_swap_without_a_position(self, place: Place, name: str) -> None:
+    def test_a_swap_without_a_position(self, transaction_of: Transactions, name: str) -> None:
         call, begin, _ = SWAPS[name]
         for identity in OTHERS:
-            put(place, identity, begin)
-        with place(OURS) as store, pytest.raises((PositionMoved, Fenced), match="'main' of cluster 7"):
+            put(transaction_of, identity, begin)
+        with transaction_of(OURS) as store, pytest.raises((PositionMoved, Fenced), match="'main' of cluster 7"):
             call(store)
-        assert all_of(place) == [None, *[begin] * len(OTHERS)]
+        assert all_of(transaction_of) == [None, *[begin] * len(OTHERS)]
 
-    def test_what_a_transaction_did_is_gone_when_it_raises(self, place: Place) -> None:
-        put(place, OURS, AS_IT_WAS)
-        with pytest.raises(Undone), place(OURS) as store:
+    def test_what_a_transaction_did_is_gone_when_it_raises(self, transaction_of: Transactions) -> None:
+        put(transaction_of, OURS, AS_IT_WAS)
+        with pytest.raises(Undone), transaction_of(OURS) as store:
             move(store)
             store.mark_job(JobMark(9, "running", 150))
             store.open_chunks(epoch=EPOCH, intent=INTENT, stage="direct")
             raise Undone
-        with place(OURS) as store:
+        with transaction_of(OURS) as store:
             assert store.read() == AS_IT_WAS
             assert store.job(9) is None
             assert store.chunk(intent=INTENT, stage="direct", slot=0) is None
 
-    def test_the_schema_version_never_goes_back(self, place: Place) -> None:
+    def test_the_schema_version_never_goes_back(self, transaction_of: Transactions) -> None:
         """D-CP-05: a batch of rows older than the newest DDL carries a lower one."""
-        put(place, OURS, AS_IT_WAS)
-        with place(OURS) as store:
+        put(transaction_of, OURS, AS_IT_WAS)
+        with transaction_of(OURS) as store:
             store.move(epoch=EPOCH, after_ts=100, until_ts=150, schema_version=4)
             assert store.read() == replace(AS_IT_WAS, commit_ts=150)
             later = replace(INTENT, after_ts=150)
             store.write_intent(epoch=EPOCH, intent=later, stage="direct")
             store.clear_intent(epoch=EPOCH, intent=later, schema_version=4)
-        with place(OURS) as store:
+        with transaction_of(OURS) as store:
             assert store.read() == replace(AS_IT_WAS, commit_ts=200)
 
-    def test_a_node_id_and_a_plan_of_any_text(self, place: Place) -> None:
+    def test_a_node_id_and_a_plan_of_any_text(self, transaction_of: Transactions) -> None:
         text = "a'b\"c\\d?{e}\nü😀"
-        with place(OURS) as store:
+        with transaction_of(OURS) as store:
             store.create(1 << 62)
             store.take_epoch(0, text)
             store.mark_job(JobMark(1, "running", 1 << 62, 2, 3, text))
-        with place(OURS) as store:
+        with transaction_of(OURS) as store:
             assert store.read() == Stored(1 << 62, 0, 1, text)
             assert store.job(1) == JobMark(1, "running", 1 << 62, 2, 3, text)
 
     # DDL jobs
 
-    def test_each_changefeed_has_its_own_jobs(self, place: Place) -> None:
-        with place(OURS) as store:
+    def test_each_changefeed_has_its_own_jobs(self, transaction_of: Transactions) -> None:
+        with transaction_of(OURS) as store:
             store.mark_job(JobMark(5, "running", 100, 3, 1, "plan"))
         for identity in FEEDS:
-            with place(identity) as store:
+            with transaction_of(identity) as store:
                 found = JobMark(5, "running", 100, 3, 1, "plan") if identity == OURS else None
                 assert (store.job(5), store.open_jobs()) == (found, [found] if found else [])
                 assert store.job(6) is None
 
-    def test_a_job_s_mark_takes_the_place_of_the_former(self, place: Place) -> None:
-        with place(OURS) as store:
+    def test_a_job_s_mark_takes_the_place_of_the_former(self, transaction_of: Transactions) -> None:
+        with transaction_of(OURS) as store:
             for mark in (JobMark(6, "rerun", 101), JobMark(5, "running", 100), JobMark(5, DONE, 100, 4, 2)):
                 store.mark_job(mark)
             assert store.open_jobs() == [JobMark(6, "rerun", 101)]
-        with place(OURS) as store:
+        with transaction_of(OURS) as store:
             assert store.job(5) == JobMark(5, DONE, 100, 4, 2)
 
-    def test_only_a_job_that_is_not_done_is_forgotten(self, place: Place) -> None:
+    def test_only_a_job_that_is_not_done_is_forgotten(self, transaction_of: Transactions) -> None:
         for identity in FEEDS:
-            with place(identity) as store:
+            with transaction_of(identity) as store:
                 store.mark_job(JobMark(5, "running", 100))
                 store.mark_job(JobMark(6, DONE, 100))
-        with place(OURS) as store:
+        with transaction_of(OURS) as store:
             store.forget_job(5)
             store.forget_job(6)
         for identity in FEEDS:
-            with place(identity) as store:
+            with transaction_of(identity) as store:
                 assert (store.job(5) is None, store.job(6) is None) == (identity == OURS, False)
 
-    def test_old_jobs_that_are_done_are_purged(self, place: Place) -> None:
+    def test_old_jobs_that_are_done_are_purged(self, transaction_of: Transactions) -> None:
         for identity in FEEDS:
-            with place(identity) as store:
+            with transaction_of(identity) as store:
                 for job_id, state, commit_ts in ((7, DONE, 100), (8, DONE, 99), (9, "running", 99), (10, DONE, 99)):
                     store.mark_job(JobMark(job_id, state, commit_ts))
-        with place(OURS) as store:
+        with transaction_of(OURS) as store:
             store.purge_jobs(before=10, before_ts=100)
         for identity in FEEDS:
-            with place(identity) as store:
+            with transaction_of(identity) as store:
                 there = [job_id for job_id in (7, 8, 9, 10) if store.job(job_id) is not None]
                 assert there == ([7, 9, 10] if identity == OURS else [7, 8, 9, 10])
 
     # Chunks of slots
 
-    def test_a_chunk_is_counted_once_and_in_turn(self, place: Place) -> None:
+    def test_a_chunk_is_counted_once_and_in_turn(self, transaction_of: Transactions) -> None:
         for identity in FEEDS:
-            with place(identity) as store:
+            with transaction_of(identity) as store:
                 store.open_chunks(epoch=EPOCH, intent=INTENT, stage="direct")
-        with place(OURS) as store:
+        with transaction_of(OURS) as store:
             assert _step(store, chunk=0)
             assert not _step(store, chunk=0)
             assert not _step(store, chunk=2)
@@ -238,20 +238,20 @@ class PositionSuite:
             assert store.unfinished(intent=INTENT, stage="direct") == [0]
             assert _step(store, chunk=1)
         for identity in FEEDS:
-            with place(identity) as store:
+            with transaction_of(identity) as store:
                 mine = ChunkMark(EPOCH, 2, 3) if identity == OURS else ChunkMark(EPOCH, 0, 0)
                 assert store.chunk(intent=INTENT, stage="direct", slot=0) == mine
                 assert store.chunk(intent=INTENT, stage="direct", slot=1) == ChunkMark(EPOCH, 0, 0)
 
-    def test_opening_again_takes_its_own_marks_and_makes_what_is_missing(self, place: Place) -> None:
+    def test_opening_again_takes_its_own_marks_and_makes_what_is_missing(self, transaction_of: Transactions) -> None:
         """What was done stays done; other ranges, stages and changefeeds keep their epoch."""
         later = replace(INTENT, until_ts=201)
         for identity in FEEDS:
-            with place(identity) as store:
+            with transaction_of(identity) as store:
                 for intent, stage in ((INTENT, "direct"), (INTENT, "delete"), (later, "direct")):
                     store.open_chunks(epoch=EPOCH, intent=intent, stage=stage)
                     assert _step(store, chunk=0, intent=intent, stage=stage)
-        with place(OURS) as store:
+        with transaction_of(OURS) as store:
             store.open_chunks(epoch=9, intent=replace(INTENT, slots=3), stage="direct")
             marks = [store.chunk(intent=INTENT, stage="direct", slot=slot) for slot in range(4)]
             assert marks == [ChunkMark(9, 1, 3), ChunkMark(9, 0, 0), ChunkMark(9, 0, 0), None]
@@ -259,28 +259,28 @@ class PositionSuite:
             assert _step(store, chunk=1, epoch=9)
             assert store.unfinished(intent=INTENT, stage="delete") == [0]
         for identity in FEEDS:
-            with place(identity) as store:
+            with transaction_of(identity) as store:
                 for intent, stage in ((INTENT, "delete"), (later, "direct")):
                     assert store.chunk(intent=intent, stage=stage, slot=0) == ChunkMark(EPOCH, 1, 3)
                 if identity != OURS:
                     assert store.chunk(intent=INTENT, stage="direct", slot=0) == ChunkMark(EPOCH, 1, 3)
 
-    def test_a_purge_takes_the_range_and_older_ones_of_its_own_changefeed(self, place: Place) -> None:
+    def test_a_purge_takes_the_range_and_older_ones_of_its_own_changefeed(self, transaction_of: Transactions) -> None:
         untils, stages = (199, 200, 201), ("direct", "delete")
         ranges = [(replace(INTENT, until_ts=until), stage) for until in untils for stage in stages]
         for identity in FEEDS:
-            with place(identity) as store:
+            with transaction_of(identity) as store:
                 for intent, stage in ranges:
                     store.open_chunks(epoch=EPOCH, intent=intent, stage=stage)
-        with place(OURS) as store:
+        with transaction_of(OURS) as store:
             store.purge_chunks(INTENT)
         for identity in FEEDS:
-            with place(identity) as store:
+            with transaction_of(identity) as store:
                 there = [intent.until_ts for intent, stage in ranges if store.chunk(intent=intent, stage=stage, slot=1)]
                 assert there == ([201, 201] if identity == OURS else [199, 199, 200, 200, 201, 201])
 
-    def test_a_slot_s_mark_is_judged(self, place: Place) -> None:
-        with place(OURS) as store:
+    def test_a_slot_s_mark_is_judged(self, transaction_of: Transactions) -> None:
+        with transaction_of(OURS) as store:
             with pytest.raises(Fenced, match="its marks are gone"):
                 expect(None, store.label, epoch=EPOCH, slot=0, intent=INTENT)
             with pytest.raises(Fenced, match="its epoch is 4"):

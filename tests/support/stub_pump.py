@@ -15,7 +15,7 @@ from binlog.pb import pump_pb2, pump_pb2_grpc
 from binlog.pump_error import ERROR_TRAILER, PumpError
 
 from drainer.pumps.binlog_parts import cut_into_parts
-from drainer.pumps.go_pump import Place, cut
+from drainer.pumps.go_pump import ReceivedBinlog, cut
 from drainer.pumps.watermark import BatchLimits
 
 MESSAGE_BYTES_CAP = 16 << 20
@@ -87,8 +87,8 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
             request.schema_version,
             request.large_bytes_min,
         )
-        places = self._places(request.after_ts, resolved_ts)
-        mark = cut(places, limits, node_id="", host="", resolved_ts=resolved_ts)
+        binlogs = self._received(request.after_ts, resolved_ts)
+        mark = cut(binlogs, limits, node_id="", host="", resolved_ts=resolved_ts)
         return ext.WatermarkResp(
             resolved_ts=resolved_ts,
             batch_end_ts=mark.end_ts,
@@ -109,7 +109,7 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
     def Count(self, request: ext.CountReq, context: grpc.ServicerContext) -> ext.CountResp:
         self._check(request.cluster_id, context)
         self._check_range(request.after_ts, request.until_ts, context)
-        sizes = [place.size for place in self._places(request.after_ts, request.until_ts)]
+        sizes = [binlog.size for binlog in self._received(request.after_ts, request.until_ts)]
         return ext.CountResp(count=len(sizes), bytes=sum(sizes), bytes_exact=True)
 
     def PullRange(self, request: ext.PullRangeReq, context: grpc.ServicerContext) -> Iterator[ext.PullRangeResp]:
@@ -167,11 +167,11 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
     def _between(self, after_ts: int, until_ts: int) -> list[tuple[int, bytes]]:
         return [(ts, payload) for ts, payload in list(self._stored) if after_ts < ts <= until_ts]
 
-    def _places(self, after_ts: int, until_ts: int) -> Iterator[Place]:
+    def _received(self, after_ts: int, until_ts: int) -> Iterator[ReceivedBinlog]:
         for ts, payload in self._between(after_ts, until_ts):
             found = envelope.scan(payload)
             if not found.is_fake:
-                yield Place(ts, len(payload), bool(found.ddl_job_id), found.schema_version)
+                yield ReceivedBinlog(ts, len(payload), bool(found.ddl_job_id), found.schema_version)
 
     def _check_range(self, after_ts: int, until_ts: int, context: grpc.ServicerContext) -> None:
         if after_ts < self.purged_ts:

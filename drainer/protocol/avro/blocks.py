@@ -101,8 +101,8 @@ def lengths(array: Any) -> Block:
 
 def byte_lengths(array: Any) -> Ints:
     """Return the length of each value in bytes, 0 for NULL. Arrow allows a NULL to have bytes in the buffer."""
-    places = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
-    found = np.diff(places).astype(np.int64)
+    offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
+    found = np.diff(offsets).astype(np.int64)
     if array.null_count:
         found[array.is_null().to_numpy(zero_copy_only=False)] = 0
     return found
@@ -147,9 +147,9 @@ def _arrays(pieces: Iterable[Piece]) -> Iterable[Any]:
 def _array(blocks: Sequence[Block]) -> Any:
     whole = blocks[0] if len(blocks) == 1 else beside(*blocks)
     data = whole.octets[whole.keep]
-    places = np.zeros(len(whole.keep) + 1, np.int64)
-    np.cumsum(whole.keep.sum(axis=1), out=places[1:])
-    if places[-1] > np.iinfo(np.int32).max:
-        raise OverflowError(f"{len(whole.keep)} rows of {places[-1]} bytes in one array")
-    buffers = [None, pa.py_buffer(places.astype(np.int32)), pa.py_buffer(data)]
+    offsets = np.zeros(len(whole.keep) + 1, np.int64)
+    np.cumsum(whole.keep.sum(axis=1), out=offsets[1:])
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise OverflowError(f"{len(whole.keep)} rows of {offsets[-1]} bytes in one array")
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(whole.keep), buffers)

@@ -12,12 +12,12 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from drainer.protocol.errors import MessageError
+from drainer.protocol.json_read import parse
 
 # (data, offset of the value) to (value, offset of the next value). Raises MessageError.
 Read = Callable[[bytes, int], tuple[Any, int]]
@@ -29,11 +29,8 @@ _DOUBLE: Final = struct.Struct("<d")
 
 def parse_schema(text: str) -> Document:
     """Parse the schema of a record. Raises MessageError."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise MessageError(f"Avro: a schema is not JSON: {error}") from None
-    if not isinstance(found, dict) or found.get("type") != "record" or not isinstance(found.get("fields"), list):
+    found = parse(text.encode("utf-8", "surrogatepass"), "Avro: a schema").document
+    if found.get("type") != "record" or not isinstance(found.get("fields"), list):
         raise MessageError(f"Avro: the schema of a record is expected, not {text[:80]}")
     return found
 

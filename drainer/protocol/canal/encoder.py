@@ -135,42 +135,43 @@ class CanalTable(DocumentTable):
     def _behind_image(self, changes: RowChanges, column_indexes: tuple[int, ...], image: list[Any]) -> list[Any]:
         """Return the type numbers that depend on values, and the old values."""
         values = changes.image
-        types = [promoted(values[place]) for place in column_indexes if (promoted := self._promotions[place])]
+        types = [promoted(values[index]) for index in column_indexes if (promoted := self._promotions[index])]
         return [*types, *self._old(changes, column_indexes, image)]
 
-    def _old(self, changes: RowChanges, places: tuple[int, ...], values: list[Any]) -> list[Any]:
+    def _old(self, changes: RowChanges, column_indexes: tuple[int, ...], values: list[Any]) -> list[Any]:
         """Return the old values. With only_output_updated_columns: the text between the braces, with only the changed
         columns."""
         if changes.kind is not Kind.UPDATE:
             return []
-        old = old_fragments(changes, self._values, places, values)
+        old = old_fragments(changes, self._values, column_indexes, values)
         if not self._updated_only:
             return old
-        names = [f"{self._names[place]}:" for place in places]
+        names = [f"{self._names[index]}:" for index in column_indexes]
         found = [_where_changed(name, *pair) for name, *pair in zip(names, old, values, strict=True)]
         # Skip the first comma. Arrow's binary_slice fails on arrays with empty values.
         return [pc.utf8_slice_codeunits(as_string(pc.binary_join_element_wise(*found, b"")), 1).cast(pa.binary())]
 
     def _parts(self, kind: Kind, column_indexes: tuple[int, ...], mark: str) -> Parts:
-        places = column_indexes
         table, names, columns = self._table, self._names, self._table.columns
         keys = [name for name, column in zip(names, columns, strict=True) if column.flags & ColumnFlag.PRIMARY_KEY]
         head = (
             f'{{"id":0,"database":{json_string(table.schema)},"table":{json_string(table.name)},'
             f'"pkNames":[{",".join(keys)}],"isDdl":false,"type":"{kind.name}","es":'
         )
-        promoted = [place for place in places if self._promotions[place]]
-        at_type = {place: Slot(self.FIRST_VALUE + len(places) + n) for n, place in enumerate(promoted)}
+        promoted = [index for index in column_indexes if self._promotions[index]]
+        at_type = {index: Slot(self.FIRST_VALUE + len(column_indexes) + n) for n, index in enumerate(promoted)}
         sql_types: list[Parts] = [
-            [f"{names[place]}:", at_type.get(place, str(java_type(columns[place].column_type.kind)))]
-            for place in places
+            [f"{names[index]}:", at_type.get(index, str(java_type(columns[index].column_type.kind)))]
+            for index in column_indexes
         ]
-        mysql_types = ",".join(f"{names[place]}:{self._types[place]}" for place in places)
+        mysql_types = ",".join(f"{names[index]}:{self._types[index]}" for index in column_indexes)
         data: list[Parts] = [
-            [f"{names[place]}:", Slot(self.FIRST_VALUE + n, quoted=True)] for n, place in enumerate(places)
+            [f"{names[index]}:", Slot(self.FIRST_VALUE + n, quoted=True)] for n, index in enumerate(column_indexes)
         ]
         old = (
-            self._old_parts(places, self.FIRST_VALUE + len(places) + len(promoted)) if kind is Kind.UPDATE else ["null"]
+            self._old_parts(column_indexes, self.FIRST_VALUE + len(column_indexes) + len(promoted))
+            if kind is Kind.UPDATE
+            else ["null"]
         )
         return [
             head,
@@ -188,11 +189,11 @@ class CanalTable(DocumentTable):
             "}",
         ]
 
-    def _old_parts(self, places: tuple[int, ...], first: int) -> Parts:
+    def _old_parts(self, column_indexes: tuple[int, ...], first: int) -> Parts:
         if self._updated_only:
             return ["[{", Slot(first), "}]"]
         members: list[Parts] = [
-            [f"{self._names[place]}:", Slot(first + n, quoted=True)] for n, place in enumerate(places)
+            [f"{self._names[index]}:", Slot(first + n, quoted=True)] for n, index in enumerate(column_indexes)
         ]
         return ["[{", *joined(members), "}]"]
 

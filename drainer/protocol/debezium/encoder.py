@@ -70,11 +70,11 @@ class DebeziumTable(OneRowTable):
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         if not len(changes):
             return []
-        places = range(len(self._table.columns))
-        image = fragments_of(changes, changes.image, self._fragments, places)
+        column_indexes = range(len(self._table.columns))
+        image = fragments_of(changes, changes.image, self._fragments, column_indexes)
         columns = [numbers(changes.commit_ts >> np.uint64(18)), numbers(changes.commit_ts), *image]
         if changes.kind is Kind.UPDATE and self._options.output_old_value:
-            columns += old_fragments(changes, self._fragments, places, image)
+            columns += old_fragments(changes, self._fragments, column_indexes, image)
         values = compressed(self._documents[changes.kind].build(columns), self._compression)
         return [EncodedColumns(self._keys(image, len(changes)), values, changes.commit_ts)]
 
@@ -85,21 +85,21 @@ class DebeziumTable(OneRowTable):
         )
 
     def _keys(self, image: list[Any], count: int) -> Any:
-        columns = [constant(b"}", count), *(image[place] for place in self._table.handle)]
+        columns = [constant(b"}", count), *(image[index] for index in self._table.handle)]
         return compressed(self._key.build(columns), self._compression)
 
     def _key_parts(self) -> Parts:
         """Return the parts of the key. A table without a handle key has an empty key, which all its rows share."""
         values = enumerate(self._table.handle, 1)
-        members = [self._member(place, at) for at, place in values]
+        members = [self._member(index, at) for at, index in values]
         tail = ""
         if not self._options.debezium_disable_schema:
             schema = key_schema(self._table, self._options)
             tail = f',"schema":{json_document(schema)}'
         return ['{"payload":{', *joined(members), Slot(0), tail + "}"]
 
-    def _member(self, place: int, at: int) -> Parts:
-        return [f"{self._names[place]}:", Slot(at, quoted=self._values[place].quoted)]
+    def _member(self, index: int, at: int) -> Parts:
+        return [f"{self._names[index]}:", Slot(at, quoted=self._values[index].quoted)]
 
     def _parts(self, kind: Kind) -> Parts:
         options, table = self._options, self._table
@@ -119,14 +119,14 @@ class DebeziumTable(OneRowTable):
 
     def _images(self, kind: Kind) -> Parts:
         count = len(self._names)
-        image = joined([self._member(place, place + 2) for place in range(count)])
+        image = joined([self._member(index, index + 2) for index in range(count)])
         if kind is Kind.INSERT:
             return [',"before":null,"after":{', *image, "}"]
         if kind is Kind.DELETE:
             return [',"after":null,"before":{', *image, "}"]
         before: Parts = []
         if self._options.output_old_value:
-            before = [',"before":{', *joined([self._member(place, place + 2 + count) for place in range(count)]), "}"]
+            before = [',"before":{', *joined([self._member(index, index + 2 + count) for index in range(count)]), "}"]
         return [*before, ',"after":{', *image, "}"]
 
 

@@ -89,14 +89,14 @@ def decode(payload: bytes) -> FileBinlog:
 
 
 def _event(event: pb.Event) -> FileEvent:
-    place = f"`{event.schema_name}`.`{event.table_name}`"
+    table = f"`{event.schema_name}`.`{event.table_name}`"
     is_update = event.tp == pb.Update
     try:
         columns = tuple(_column(raw, is_update) for raw in event.row)
     except (ProtobufError, UnicodeDecodeError, DecodeError, MessageError) as error:
-        raise MessageError(f"a row of {place}: {error}") from error
+        raise MessageError(f"a row of {table}: {error}") from error
     if len({column.name for column in columns}) != len(columns):
-        raise MessageError(f"a row of {place} has two columns of one name")
+        raise MessageError(f"a row of {table} has two columns of one name")
     return FileEvent(event.schema_name, event.table_name, _CHANGES[event.tp], columns)
 
 

@@ -81,7 +81,7 @@ class EventEncoder:
     `changed_value`."""
 
     def __init__(self, schema: str, table: str, columns: Sequence[tuple[str, ColumnType]], zone: tzinfo) -> None:
-        self._place = f"`{schema}`.`{table}`"
+        self._table = f"`{schema}`.`{table}`"
         self._head = field(b"\x0a", schema.encode()) + field(b"\x12", table.encode())
         self._columns = [(name, column_type, _described(name, column_type)) for name, column_type in columns]
         self._zone = zone
@@ -89,15 +89,15 @@ class EventEncoder:
     def encode(self, kind: Kind, commit_ts: Words, old: Columns | None, new: Columns | None) -> list[bytes]:
         """Encode each row as a field `events` of DMLData. Raises EncodeError naming table, column and commit_ts."""
         images = [
-            self._cells(place, commit_ts, None if old is None else old[place], None if new is None else new[place])
-            for place in range(len(self._columns))
+            self._cells(index, commit_ts, None if old is None else old[index], None if new is None else new[index])
+            for index in range(len(self._columns))
         ]
         heads = repeat(self._head + _TYPES[kind], len(commit_ts))
         return [b"\x0a" + VARINTS[len(event)] + event for event in map(b"".join, zip(heads, *images, strict=True))]
 
-    def _cells(self, place: int, commit_ts: Words, old: Any, new: Any) -> list[bytes]:
+    def _cells(self, index: int, commit_ts: Words, old: Any, new: Any) -> list[bytes]:
         """Encode one column's fields `row`, each a message `Column`."""
-        name, column_type, described = self._columns[place]
+        name, column_type, described = self._columns[index]
         images = [image for image in (old, new) if image is not None]
         try:
             values = [datums(column_type, image, self._zone) for image in images]
@@ -124,8 +124,8 @@ class EventEncoder:
                 try:
                     datums(column_type, image[at : at + 1], self._zone)
                 except DecodeError as first:
-                    return f"{self._place}.`{name}` at commit_ts {ts}: {first}"
-        return f"{self._place}.`{name}`: {error}"
+                    return f"{self._table}.`{name}` at commit_ts {ts}: {first}"
+        return f"{self._table}.`{name}`: {error}"
 
 
 class _Heads(dict[int, bytes]):

@@ -31,7 +31,7 @@ _TORN: Final = "the record is cut off by the end of the file"
 
 
 class RecordDamaged(BinlogError):
-    """A place of a file that does not hold a record. `offset`: in bytes from the beginning of the uncompressed file."""
+    """A part of a file that does not hold a record. `offset`: in bytes from the beginning of the uncompressed file."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, offset, reason)

@@ -56,8 +56,8 @@ def _integers(tag: bytes, array: Any) -> list[bytes]:
     """Encode integers. Negative numbers have the ten bytes of their two's complement."""
     numbers = pc.fill_null(array, 0).to_numpy(zero_copy_only=False).view(np.uint64)
     found = [tag + number for number in uvarints(numbers)]
-    for place in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist() if array.null_count else ():
-        found[place] = NULL
+    for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist() if array.null_count else ():
+        found[index] = NULL
     return found
 
 

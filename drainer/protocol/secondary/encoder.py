@@ -191,13 +191,13 @@ class SecondaryTable:
 
     def _refused(self, changes: RowChanges, column: Column, array: Any, error: DecodeError) -> str:
         """Return the text of the error, which names the first row that is refused."""
-        place = f"`{self._table.schema}`.`{self._table.name}`.`{column.name}`"
+        where = f"`{self._table.schema}`.`{self._table.name}`.`{column.name}`"
         for at, commit_ts in enumerate(changes.commit_ts.tolist()):
             try:
                 cells(column.column_type, array[at : at + 1], self._zone)
             except DecodeError as first:
-                return f"{place} at commit_ts {commit_ts}: {first}"
-        return f"{place}: {error}"
+                return f"{where} at commit_ts {commit_ts}: {first}"
+        return f"{where}: {error}"
 
 
 def _key(row: EncodedRow) -> bytes | None:

@@ -62,7 +62,7 @@ class SimpleAvroTable(OneRowTable):
     def __init__(self, table: Table, options: ProtocolOptions) -> None:
         super().__init__(table, options)
         self._values = [_pieces_of(column.column_type, options) for column in table.columns]
-        self._all = tuple(sorted(range(len(table.columns)), key=lambda place: table.columns[place].name))
+        self._all = tuple(sorted(range(len(table.columns)), key=lambda column_index: table.columns[column_index].name))
         self._names = _HEAD + string(table.schema) + string(table.name) + number(table.id)
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
@@ -71,13 +71,13 @@ class SimpleAvroTable(OneRowTable):
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         rows = len(changes)
         handle = self._handle(changes)
-        places = tuple(place for place in self._all if place in handle)
+        column_indexes = tuple(column_index for column_index in self._all if column_index in handle)
         claim: list[Piece] = [constant(_NULL, rows)]
         if claims is not None:
             claim = [pa.array([_SOME + string(text) for text in claims], pa.binary())]
-        return rows_of(self._encode(changes, places, [*claim, constant(_SOME + b"\x01", rows)]))
+        return rows_of(self._encode(changes, column_indexes, [*claim, constant(_SOME + b"\x01", rows)]))
 
-    def _encode(self, changes: RowChanges, places: tuple[int, ...], marks: list[Piece]) -> list[EncodedColumns]:
+    def _encode(self, changes: RowChanges, column_indexes: tuple[int, ...], marks: list[Piece]) -> list[EncodedColumns]:
         rows = len(changes)
         if not rows:
             return []
@@ -90,23 +90,23 @@ class SimpleAvroTable(OneRowTable):
                 constant(number(schema_version(self._table)), rows),
                 *marks,
                 constant(_NULL, rows),  # no checksum
-                *self._image(changes, None if changes.kind is Kind.DELETE else changes.new, places),
-                *self._image(changes, None if changes.kind is Kind.INSERT else changes.old, places),
+                *self._image(changes, None if changes.kind is Kind.DELETE else changes.new, column_indexes),
+                *self._image(changes, None if changes.kind is Kind.INSERT else changes.old, column_indexes),
             ],
             rows,
         )
         return self._keyless(changes, messages)
 
-    def _image(self, changes: RowChanges, image: Any, places: tuple[int, ...]) -> list[Piece]:
+    def _image(self, changes: RowChanges, image: Any, column_indexes: tuple[int, ...]) -> list[Piece]:
         """Encode an image: the branch of a union with null, then a map of one block of entries and its end."""
         rows = len(changes)
         if image is None:
             return [constant(_NULL, rows)]
-        found: list[Piece] = [constant(_SOME + number(len(places)), rows)]
-        columns = fragments_of(changes, image, self._values, places)
-        for place, pieces in zip(places, columns, strict=True):
-            found += [constant(string(self._table.columns[place].name), rows), *pieces]
-        return [*found, constant(number(0), rows)] if places else [constant(_SOME + number(0), rows)]
+        found: list[Piece] = [constant(_SOME + number(len(column_indexes)), rows)]
+        columns = fragments_of(changes, image, self._values, column_indexes)
+        for column_index, pieces in zip(column_indexes, columns, strict=True):
+            found += [constant(string(self._table.columns[column_index].name), rows), *pieces]
+        return [*found, constant(number(0), rows)] if column_indexes else [constant(_SOME + number(0), rows)]
 
 
 def _pieces_of(column_type: ColumnType, options: ProtocolOptions) -> Pieces:
@@ -128,8 +128,8 @@ def _in_union(branch: str, array: Any, block: Block) -> Block:
     """Encode the branch, then the block. NULL is the first branch, without a block."""
     rows = len(array)
     valid = array.is_valid().to_numpy(zero_copy_only=False)
-    place = np.where(valid, 2 * VALUES.index(branch), 0).astype(np.uint8)[:, None]
-    return beside(fixed(place), Block(block.octets, block.keep & valid[:, None])) if rows else block
+    branches = np.where(valid, 2 * VALUES.index(branch), 0).astype(np.uint8)[:, None]
+    return beside(fixed(branches), Block(block.octets, block.keep & valid[:, None])) if rows else block
 
 
 def _filled(array: Any, value: int | float) -> Any:

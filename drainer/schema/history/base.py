@@ -55,8 +55,8 @@ class JobHistory:
 
     def version_before(self, job: Job) -> int:
         """Schema version of the known job before this one, 0 for the first."""
-        place = bisect_left(self._order, (job.schema_version, 0))
-        return self._order[place - 1][0] if place else 0
+        index = bisect_left(self._order, (job.schema_version, 0))
+        return self._order[index - 1][0] if index else 0
 
     def __len__(self) -> int:
         return len(self._by_id)

@@ -86,9 +86,9 @@ class Files:
     def found(self) -> Iterator[tuple[Path, int, int]]:
         """Yield path, slot and number of each file, ordered by name."""
         for path in sorted(self.directory.iterdir()):
-            place = self.names.parse(path.name)
-            if place is not None:
-                yield path, *place
+            parsed = self.names.parse(path.name)
+            if parsed is not None:
+                yield path, *parsed
 
     def repair(self, current: Mapping[int, Current]) -> None:
         """Truncate current files to their recorded length, and remove the files after them. Raises DestinationRefused

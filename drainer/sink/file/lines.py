@@ -83,9 +83,9 @@ def _images(changes: Changes, columns: Columns | None) -> list[str]:
         try:
             values.append(texts_of(form, column))
         except DecodeError as error:
-            place = f"{changes.shape.schema}.{changes.shape.table}.{name}"
+            name_of = f"{changes.shape.schema}.{changes.shape.table}.{name}"
             first, last = int(changes.commit_ts.min()), int(changes.commit_ts.max())
-            what = f"column {place} of rows with commit_ts {first} to {last}: {error.what}"
+            what = f"column {name_of} of rows with commit_ts {first} to {last}: {error.what}"
             raise DecodeError(what, offset=error.offset, detail=error.detail) from None
     return ["{" + ",".join(map("{}:{}".format, names, row)) + "}" for row in zip(*values, strict=True)]
 

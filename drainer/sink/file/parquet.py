@@ -102,8 +102,8 @@ def tables_of(segment: ChangeSegment) -> Iterator[Any]:
         groups.setdefault((changes.shape.schema, changes.shape.table, schema), []).append(changes)
     for (_, _, schema), group in groups.items():
         table = pa.concat_tables([_table(changes, schema) for changes in group])
-        by_place = np.argsort(np.concatenate([changes.order for changes in group]), kind="stable")
-        yield table.take(by_place).combine_chunks()
+        by_order = np.argsort(np.concatenate([changes.order for changes in group]), kind="stable")
+        yield table.take(by_order).combine_chunks()
 
 
 def _schema(changes: Changes) -> Any:
@@ -145,19 +145,19 @@ def _column(changes: Changes, name: str, column_type: ColumnType, array: Any) ->
     try:
         return arrow_column(column_type, array)
     except DecodeError as error:
-        place = f"`{changes.shape.schema}`.`{changes.shape.table}`.`{name}`"
-        raise EncodeError(_first_refused(place, column_type, array, changes.commit_ts.tolist(), error)) from error
+        column = f"`{changes.shape.schema}`.`{changes.shape.table}`.`{name}`"
+        raise EncodeError(_first_refused(column, column_type, array, changes.commit_ts.tolist(), error)) from error
 
 
 def _first_refused(
-    place: str, column_type: ColumnType, array: Any, commit_ts: Sequence[int], error: DecodeError
+    column: str, column_type: ColumnType, array: Any, commit_ts: Sequence[int], error: DecodeError
 ) -> str:
     for at, ts in enumerate(commit_ts):
         try:
             arrow_column(column_type, array[at : at + 1])
         except DecodeError as first:
-            return f"{place} at commit_ts {ts}: {first}"
-    return f"{place}: {error}"
+            return f"{column} at commit_ts {ts}: {first}"
+    return f"{column}: {error}"
 
 
 HELD_ROWS_MAX: Final = 1 << 16
@@ -253,8 +253,8 @@ class _Writers:
     def add(self, table: Any) -> None:
         metadata = table.schema.metadata or {}
         if b"schema" in metadata:
-            place = (path_of(metadata[name].decode()) for name in (b"schema", b"table"))
-            directory = self._directory.joinpath("tables", *place)
+            names = (path_of(metadata[name].decode()) for name in (b"schema", b"table"))
+            directory = self._directory.joinpath("tables", *names)
         else:
             directory = self._directory / "ddl"
         key = directory, table.schema

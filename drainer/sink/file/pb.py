@@ -179,15 +179,15 @@ def transactions(segment: ChangeSegment, zone: tzinfo) -> Iterator[tuple[tuple[i
     if not segment.changes:
         return
     events = [event for changes in segment.changes for event in _events(changes, zone)]
-    by_place = np.argsort(np.concatenate([changes.order for changes in segment.changes]), kind="stable")
-    commit_ts = np.concatenate([changes.commit_ts for changes in segment.changes])[by_place]
-    start_ts = np.concatenate([changes.start_ts for changes in segment.changes])[by_place]
+    by_order = np.argsort(np.concatenate([changes.order for changes in segment.changes]), kind="stable")
+    commit_ts = np.concatenate([changes.commit_ts for changes in segment.changes])[by_order]
+    start_ts = np.concatenate([changes.start_ts for changes in segment.changes])[by_order]
     another = (commit_ts[1:] != commit_ts[:-1]) | (start_ts[1:] != start_ts[:-1])
     edges = [0, *(np.flatnonzero(another) + 1).tolist(), len(events)]
-    places = by_place.tolist()
+    indexes = by_order.tolist()
     for begin, end in pairwise(edges):
         which = int(commit_ts[begin]), int(start_ts[begin])
-        yield which, [events[place] for place in places[begin:end]]
+        yield which, [events[index] for index in indexes[begin:end]]
 
 
 def _events(changes: Changes, zone: tzinfo) -> list[bytes]:

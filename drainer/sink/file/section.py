@@ -39,7 +39,7 @@ class FileSection(ToSection):
         "UTC", description="time zone of the text of TIMESTAMPs in pb files; reparo must use the same one"
     )
 
-    def place(self) -> str:
+    def address(self) -> str:
         return f"file:{Path(self.dir).absolute()}"
 
     def check(self) -> None:
@@ -68,7 +68,7 @@ class JsonlSection(ToSection):
         256 << 20, ge=1, description="size at which a file is complete and the next one begins"
     )
 
-    def place(self) -> str:
+    def address(self) -> str:
         return f"jsonl:{Path(self.path).absolute()}"
 
     def check(self) -> None:

@@ -155,19 +155,19 @@ class Publication:
         topics = list(dict.fromkeys(of.topic for of in routes))
         begins = dict(zip(topics, np.cumsum([0, *(self.counts[topic] for topic in topics)]).tolist(), strict=False))
         names = [(topic, partition) for topic in topics for partition in range(self.counts[topic])]
-        place = np.concatenate([of.partitions + begins[of.topic] for of in routes])
-        in_order = np.arange(len(place))
+        number = np.concatenate([of.partitions + begins[of.topic] for of in routes])
+        in_order = np.arange(len(number))
         if len(routes) > 1:
-            in_order = np.lexsort((np.concatenate([of.changes.order for of in routes]), place))
+            in_order = np.lexsort((np.concatenate([of.changes.order for of in routes]), number))
         begin = 0
-        for end in [*(np.flatnonzero(np.diff(place[in_order])) + 1).tolist(), len(in_order)]:
+        for end in [*(np.flatnonzero(np.diff(number[in_order])) + 1).tolist(), len(in_order)]:
             chosen = in_order[begin:end]
-            topic, partition = names[place[chosen[0]]]
+            topic, partition = names[number[chosen[0]]]
             yield Outgoing(topic, partition, framed(chosen))
             begin = end
 
     def _framed(self, routes: Sequence[Routes]) -> Framed | None:
-        """Return a function that makes messages of the events at given places, counted over all routes; None if there
+        """Return a function that makes messages of the events of given indexes, counted over all routes; None if there
         are no events."""
         columns = self._columns(routes)
         if columns:

@@ -29,11 +29,11 @@ def open_transactions_text(open_at: Mapping[tuple[str, int], int], address: str)
     (topic, partition), offset = min(open_at.items())
     more = f", and others in {len(open_at) - 1} more partitions" if len(open_at) > 1 else ""
     tool = f"kafka-transactions.sh --bootstrap-server {address}"
-    place = f"--topic {topic} --partition {partition}"
+    options = f"--topic {topic} --partition {partition}"
     return (
         f"a transaction is open at offset {offset} of {topic}-{partition}{more}. "
-        f"`{tool} describe-producers {place}` shows its producer id. If that producer is not running, "
-        f"`{tool} abort {place} --start-offset {offset}` ends the transaction, and its messages are lost"
+        f"`{tool} describe-producers {options}` shows its producer id. If that producer is not running, "
+        f"`{tool} abort {options} --start-offset {offset}` ends the transaction, and its messages are lost"
     )
 
 

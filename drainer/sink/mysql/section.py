@@ -97,7 +97,7 @@ class MySQLSection(ToSection):
     merge: bool = Field(False, description=f"{WITHOUT_EFFECT}: changes of a row are always merged")
     checkpoint: CheckpointSection = Field(default_factory=lambda: CheckpointSection.model_validate({}))
 
-    def place(self) -> str:
+    def address(self) -> str:
         return f"{self.host}:{self.port}"
 
     def hosts(self) -> Mapping[str, str]:

@@ -131,7 +131,7 @@ class MySQLSink:
         stored = driver.patiently("position", lambda session: driver.store(session).read())
         if stored is None:
             raise PositionMoved(f"{driver.changefeed.label}: its row is gone from drainer_position")
-        driver.patiently("recycle bin", bin_.look)
+        driver.patiently("recycle bin", bin_.read)
         self._moved(stored.commit_ts, stored.schema_version)
         fresh = missing is not None
         return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, settled, missing or ())
@@ -306,7 +306,7 @@ class MySQLSink:
         self._keys.forget()
         self._ddl.run(step, may_exist=may_exist)
         if recycle_plan.concerns(step):
-            self._open().patiently("recycle bin", self._recycled().look)
+            self._open().patiently("recycle bin", self._recycled().read)
         self._moved(step.commit_ts, step.job.schema_version)
 
     def job_done(self, job_id: int) -> bool:

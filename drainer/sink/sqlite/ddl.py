@@ -68,7 +68,7 @@ class RecycleBin:
 
     def bring_back(self, connection: sqlite3.Connection, table: Located) -> bool:
         """Rename the table of this id back, under the name it has now. False when it is not in the bin."""
-        kept = recycle_names.latest(self._look(connection), table.table_id)
+        kept = recycle_names.latest(self._read(connection), table.table_id)
         if kept is None:
             return False
         _rename(connection, _PREFIX + kept.name, table_name(table.schema, table.name))
@@ -76,12 +76,12 @@ class RecycleBin:
 
     def purge(self, connection: sqlite3.Connection, position_ts: int) -> None:
         """Drop what has expired."""
-        for table in self._look(connection):
+        for table in self._read(connection):
             if table.is_expired(position_ts, self._keep_ms):
                 connection.execute(f"DROP TABLE {quote(_PREFIX + table.name)}")
                 _log.info("table deleted from the recycle bin", table=table.name, job_id=table.job_id)
 
-    def _look(self, connection: sqlite3.Connection) -> list[Kept]:
+    def _read(self, connection: sqlite3.Connection) -> list[Kept]:
         rows = connection.execute(
             "SELECT substr(name, ?) FROM sqlite_master WHERE type='table' AND substr(name, 1, ?)=?",
             (len(_PREFIX) + 1, len(_PREFIX), _PREFIX),
@@ -104,8 +104,8 @@ def take_rows(connection: sqlite3.Connection, changes: tuple[TableChange, ...]) 
         if change.before is not None and change.after is not None:
             lost = partition_ids(change.before.info) - partition_ids(change.after.info)
             name, rowid = _names(change.before)
-            places = [(place,) for place in _rows_in(connection, change.before, lost)]
-            connection.executemany(f"DELETE FROM {name} WHERE {rowid} = ?", places)
+            rowids = [(row_id,) for row_id in _rows_in(connection, change.before, lost)]
+            connection.executemany(f"DELETE FROM {name} WHERE {rowid} = ?", rowids)
 
 
 def exchange(connection: sqlite3.Connection, changes: tuple[TableChange, ...]) -> None:
@@ -120,7 +120,7 @@ def exchange(connection: sqlite3.Connection, changes: tuple[TableChange, ...]) -
     marks = ", ".join("?" * len(replicated(parted.before.info)))
     ours = [connection.execute(f"SELECT {columns} FROM {name} WHERE {rowid} = ?", (n,)).fetchone() for n in moving]
     coming = connection.execute(f"SELECT {theirs} FROM {other}").fetchall()
-    connection.executemany(f"DELETE FROM {name} WHERE {rowid} = ?", [(place,) for place in moving])
+    connection.executemany(f"DELETE FROM {name} WHERE {rowid} = ?", [(row_id,) for row_id in moving])
     connection.execute(f"DELETE FROM {other}")
     connection.executemany(f"INSERT INTO {name} ({columns}) VALUES ({marks})", coming)
     connection.executemany(f"INSERT INTO {other} ({theirs}) VALUES ({marks})", ours)
@@ -137,10 +137,10 @@ def _rows_in(connection: sqlite3.Connection, table: Located, partitions: set[int
     name, rowid = _names(table)
     wanted = ", ".join([rowid, *(quote(column.name) for column in columns)])
     found = []
-    for place, *values in connection.execute(f"SELECT {wanted} FROM {name}"):
+    for row_id, *values in connection.execute(f"SELECT {wanted} FROM {name}"):
         row = {c.id: flatten(value, c.type) for c, value in zip(columns, values, strict=True)}
         if locate(row) in partitions:
-            found.append(place)
+            found.append(row_id)
     return found
 
 
@@ -179,8 +179,8 @@ def _failed(step: Ddl, detail: str) -> DdlFailed:
     )
 
 
-def _is_table(place: Located | None) -> bool:
-    return place is not None and not place.info.is_view and not place.info.is_sequence
+def _is_table(table: Located | None) -> bool:
+    return table is not None and not table.info.is_view and not table.info.is_sequence
 
 
 def _change(

@@ -130,7 +130,7 @@ class SQLiteReplayer:
         crash_point("replay.after_commit")
 
     def _write(self, connection: sqlite3.Connection, event: FileEvent | RowEvent, commit_ts: int) -> None:
-        place = f"`{event.schema}`.`{event.table}`"
+        label = f"`{event.schema}`.`{event.table}`"
         table = table_name(event.schema, event.table)
         try:
             if isinstance(event, RowEvent):
@@ -145,7 +145,7 @@ class SQLiteReplayer:
                 names = ",".join(map(quote, row.added))
                 connection.execute(f"INSERT INTO {quote(table)} ({names}) VALUES ({marks})", list(row.added.values()))
         except (MessageError, sqlite3.IntegrityError, sqlite3.DataError, OverflowError) as error:
-            raise ReplayFailed(f"{place}: {error}", commit_ts=commit_ts, table=place) from error
+            raise ReplayFailed(f"{label}: {error}", commit_ts=commit_ts, table=label) from error
 
     def _prepare(self, connection: sqlite3.Connection, table: str, row: RowChange) -> None:
         """Create the table, and add the columns that it lacks. Raises MessageError if a file's row has others."""

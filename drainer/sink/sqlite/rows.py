@@ -107,20 +107,20 @@ def _one(connection: sqlite3.Connection, change: KeyChange) -> None:
 @contextlib.contextmanager
 def _named(connection: sqlite3.Connection, shape: TableShape, until_ts: int) -> Iterator[None]:
     """Translate SQLite's errors, naming the table."""
-    place = f"{shape.schema}.{shape.table}"
+    table = f"{shape.schema}.{shape.table}"
     try:
         yield
     except sqlite3.IntegrityError as error:
         found = _UNIQUE.search(str(error))
         if found is None:
             raise RowsRefused(
-                f"{place}: a row up to commit_ts {until_ts} is refused: {error}",
+                f"{table}: a row up to commit_ts {until_ts} is refused: {error}",
                 schema=shape.schema,
                 table=shape.table,
             ) from error
         key = _key_name(connection, shape, found.group(1))
         raise UniqueConflict(
-            f"{place}: unique key {key!r} refuses a row up to commit_ts {until_ts}. The file has a row "
+            f"{table}: unique key {key!r} refuses a row up to commit_ts {until_ts}. The file has a row "
             f"that upstream has not"
             + ("" if key == "PRIMARY" else ", or upstream has dropped this key or is dropping it"),
             schema=shape.schema,
@@ -131,7 +131,7 @@ def _named(connection: sqlite3.Connection, shape: TableShape, until_ts: int) -> 
         if isinstance(error, sqlite3.OperationalError) and not _MISSING.search(str(error)):
             raise  # the file itself: busy, disk full
         raise RowsRefused(
-            f"{place}: rows up to commit_ts {until_ts} are refused: {error}", schema=shape.schema, table=shape.table
+            f"{table}: rows up to commit_ts {until_ts} are refused: {error}", schema=shape.schema, table=shape.table
         ) from error
 
 

@@ -11,11 +11,11 @@ from drainer.sink.settings import ToSection
 
 
 class SQLiteSection(ToSection):
-    """The file's place."""
+    """The file's path."""
 
     path: str = Field("", description="the database file; created if missing")
 
-    def place(self) -> str:
+    def address(self) -> str:
         return f"sqlite:{Path(self.path).absolute()}"
 
     def check(self) -> None:

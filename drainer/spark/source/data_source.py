@@ -18,7 +18,7 @@
 | `zero-dates` | `null` | a date that Spark has not (0000-00-00) is NULL, or `fail` |
 
 Columns with `table`: `kind` ("insert", "update", "delete"), `commit_ts` long, `commit_time` timestamp, `start_ts` long,
-`seq` int (the change's place in its transaction), `schema` and `table` string, `before` and `after` structs with the
+`seq` int (the change's number in its transaction), `schema` and `table` string, `before` and `after` structs with the
 tables' columns (types: drainer.spark.typed.types), and with `schema-changes` = collect `added`, a map of strings. A
 transaction comes once. The columns are those that the tables have when the query is planned.
 

@@ -49,8 +49,8 @@ class PlannerServer:
         self._planner = planner
         self._on_error = on_error
         usual = tempfile.gettempdir()
-        place = usual if len(os.fsencode(usual)) <= SOCKET_FOLDER_BYTES_MAX else "/tmp"
-        self._directory = tempfile.TemporaryDirectory(prefix="drainer-planner-", dir=place)
+        parent = usual if len(os.fsencode(usual)) <= SOCKET_FOLDER_BYTES_MAX else "/tmp"
+        self._directory = tempfile.TemporaryDirectory(prefix="drainer-planner-", dir=parent)
         self.key = secrets.token_hex(16)
         self.address = str(Path(self._directory.name) / "socket")
         self._listener = Listener(self.address, family="AF_UNIX", authkey=self.key.encode())

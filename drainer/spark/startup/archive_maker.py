@@ -25,10 +25,10 @@ _log = get_logger(__name__)
 async def make_where_missing(after_s: float = AFTER_S, make: Sequence[str] = MAKE) -> None:
     """Create the archive after `after_s` seconds; a failure is only logged. On cancellation the process is killed."""
     try:
-        place = archive_of(await asyncio.to_thread(check_java))
+        archive = archive_of(await asyncio.to_thread(check_java))
     except SparkUnavailable:
         return
-    if place.exists():
+    if archive.exists():
         return
     await asyncio.sleep(after_s)
     try:
@@ -54,4 +54,4 @@ async def make_where_missing(after_s: float = AFTER_S, make: Sequence[str] = MAK
         text = output.decode(errors="replace")[-OUTPUT_BYTES_MAX:].strip()
         _log.warning("creating the JVM class archive failed; starts take longer", code=code, output=text)
     else:
-        _log.info("JVM class archive created; later starts take half the CPU", file=str(place))
+        _log.info("JVM class archive created; later starts take half the CPU", file=str(archive))

@@ -31,25 +31,25 @@ def make(java_version: str, *, if_missing: bool = False) -> Path:
 
     Raises SparkUnavailable, and OSError where there is no room for about 150 MB.
     """
-    place = archive_of(java_version)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with (place.parent / LOCK).open("w") as lock:
+    archive = archive_of(java_version)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with (archive.parent / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (if_missing and place.exists()):
-            _make(place)
-    return place
+        if not (if_missing and archive.exists()):
+            _make(archive)
+    return archive
 
 
-def _make(place: Path) -> None:
+def _make(archive: Path) -> None:
     from drainer.spark.startup.session import start_session, stop_session
 
-    with temporary_folder(), locked_folder(place.parent, MAKING) as folder:
+    with temporary_folder(), locked_folder(archive.parent, MAKING) as folder:
         made = folder / "classes.jsa"
         conf = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={made}"}
         session = start_session(master="local[2]", output=folder / "spark.log", conf=conf, archive=False)
         _exercise(session, folder)
         stop_session(session, exit_s=MAKE_S)
-        made.replace(place)
+        made.replace(archive)
 
 
 def _exercise(session: SparkSession, folder: Path) -> None:

@@ -60,16 +60,16 @@ def lean_home() -> Path:
     whole = spark_home()
     if os.environ.get("SPARK_HOME"):
         return whole
-    place = cache_folder() / f"spark-{home_mark()}"
+    folder = cache_folder() / f"spark-{home_mark()}"
     try:
         wanted = _wanted(whole)
-        if _links(place) != wanted:
-            _make(place, wanted)
-            if _links(place) != wanted:  # another drainer created it meanwhile, from another pyspark at the same path
+        if _links(folder) != wanted:
+            _make(folder, wanted)
+            if _links(folder) != wanted:  # another drainer created it meanwhile, from another pyspark at the same path
                 return whole
     except OSError:
         return whole
-    return place
+    return folder
 
 
 def _wanted(whole: Path) -> dict[str, str]:
@@ -79,26 +79,26 @@ def _wanted(whole: Path) -> dict[str, str]:
     return {**found, **{f"jars/{jar}": str(whole / "jars" / jar) for jar in jars}}
 
 
-def _links(place: Path) -> dict[str, str]:
+def _links(folder: Path) -> dict[str, str]:
     """The links of an existing directory; empty if there is none."""
-    if not place.is_dir():
+    if not folder.is_dir():
         return {}
-    names = [name for name in os.listdir(place) if name != "jars"]  # noqa: PTH208
-    names += [f"jars/{jar}" for jar in os.listdir(place / "jars")]  # noqa: PTH208
-    return {name: os.readlink(place / name) for name in names}  # noqa: PTH115
+    names = [name for name in os.listdir(folder) if name != "jars"]  # noqa: PTH208
+    names += [f"jars/{jar}" for jar in os.listdir(folder / "jars")]  # noqa: PTH208
+    return {name: os.readlink(folder / name) for name in names}  # noqa: PTH115
 
 
-def _make(place: Path, wanted: dict[str, str]) -> None:
+def _make(folder: Path, wanted: dict[str, str]) -> None:
     """Create the directory under a temporary name and rename it, so that it appears complete."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix="spark-making-") as name:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="spark-making-") as name:
         made = Path(name) / "home"
         (made / "jars").mkdir(parents=True)
         for path, target in wanted.items():
             (made / path).symlink_to(target)
-        if place.exists():
-            place.rename(Path(name) / "old")
-        made.rename(place)
+        if folder.exists():
+            folder.rename(Path(name) / "old")
+        made.rename(folder)
 
 
 JAVA_MAJOR_MIN = 17
@@ -144,9 +144,9 @@ def archive_of(java_version: str) -> Path:
     return cache_folder() / name
 
 
-def remove_leftovers(place: Path) -> None:
-    """Remove files of about 150 MB that a killed creation of the archive at `place` left."""
-    sweep(place.parent, MAKING)
+def remove_leftovers(path: Path) -> None:
+    """Remove files of about 150 MB that a killed creation of the archive at `path` left."""
+    sweep(path.parent, MAKING)
 
 
 def java_options(log4j: Path, classes: Path | None, more: str) -> str:

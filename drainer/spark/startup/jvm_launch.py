@@ -49,12 +49,13 @@ KUBERNETES_PORTS = {"https": 443, "http": 80}
 def check_master(master: str, *, wait_s: float = CONNECT_S) -> None:
     """Raise SparkUnavailable if no master of the list accepts a connection within `wait_s` seconds in total, or if the
     text is invalid. Only standalone and Kubernetes masters are checked."""
-    places = places_of(master)
+    addresses = addresses_of(master)
     until_s = time.monotonic() + wait_s
     refusals = []
-    for host, port in places:
+    for host, port in addresses:
         try:
-            with socket.create_connection((host, port), timeout=max(0.1, (until_s - time.monotonic()) / len(places))):
+            timeout_s = max(0.1, (until_s - time.monotonic()) / len(addresses))
+            with socket.create_connection((host, port), timeout=timeout_s):
                 return
         except OSError as error:
             refusals.append(f"{host}:{port}: {error.strerror or error or 'no answer'}")
@@ -64,20 +65,20 @@ def check_master(master: str, *, wait_s: float = CONNECT_S) -> None:
         )
 
 
-def places_of(master: str) -> list[tuple[str, int]]:
+def addresses_of(master: str) -> list[tuple[str, int]]:
     """Return (host, port) of each master; nothing for masters without an address. Raises SparkUnavailable for an
     invalid address.
     """
     if master.startswith(STANDALONE):
-        return [_place(master, text) for text in master.removeprefix(STANDALONE).split(",")]
+        return [_address(master, text) for text in master.removeprefix(STANDALONE).split(",")]
     if master.startswith(KUBERNETES):
         scheme, slashes, rest = master.removeprefix(KUBERNETES).partition("://")
         text = (rest if slashes else scheme).partition("/")[0]
-        return [_place(master, text, KUBERNETES_PORTS.get(scheme, 443) if slashes else 443)]
+        return [_address(master, text, KUBERNETES_PORTS.get(scheme, 443) if slashes else 443)]
     return []
 
 
-def _place(master: str, text: str, port: int = 0) -> tuple[str, int]:
+def _address(master: str, text: str, port: int = 0) -> tuple[str, int]:
     host, colon, number = text.rpartition(":")
     if text.endswith("]") or not colon:  # no port, perhaps after an IPv6 address
         host, number = text, str(port or "")

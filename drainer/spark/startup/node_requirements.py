@@ -131,10 +131,10 @@ def lacking_in(log: Path, begin: int) -> str | None:
 def watched(master: str, wait_s: float = TASK_WAIT_S) -> Iterator[None]:
     """Wrap the first task: log a warning if no executor accepts it within `wait_s` seconds, or if an executor cannot
     run it. Spark itself waits without a timeout and writes only to its log."""
-    place = "local" if master.startswith("local") else master
-    late = threading.Timer(wait_s, _warn_late, (place, wait_s))
+    where = "local" if master.startswith("local") else master
+    late = threading.Timer(wait_s, _warn_late, (where, wait_s))
     late.daemon = True
-    if place != "local":
+    if where != "local":
         late.start()
     try:
         yield

@@ -14,7 +14,7 @@ from drainer.sink.mysql.connection import ServerSession, connect
 from drainer.sink.mysql.position import Changefeed
 from drainer.sink.position import PositionStore
 from tests.integration.sink.case import server_config
-from tests.support.position_suite import Place, PositionSuite
+from tests.support.position_suite import PositionSuite, Transactions
 from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
@@ -60,7 +60,7 @@ def feed_of(db: MariaDB, session: ServerSession, cluster_id: int, changefeed: st
 
 class TestServer(PositionSuite):
     @pytest.fixture
-    def place(self, empty: MariaDB, session: ServerSession) -> Place:
+    def transaction_of(self, empty: MariaDB, session: ServerSession) -> Transactions:
         @contextlib.contextmanager
         def transaction(identity: Identity) -> Iterator[PositionStore]:
             session.begin()

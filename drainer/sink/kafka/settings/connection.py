@@ -103,7 +103,7 @@ class KafkaConnectionSection(TicdcSection, OriginalKafkaSection):
         tables = ticdc_tables(cls)
         return with_sink_uri(with_ticdc_tables(with_original_names(value), tables, SECURITY_KEYS))
 
-    def place(self) -> str:
+    def address(self) -> str:
         return f"kafka:{','.join(sorted(self.addresses))}/{self.topic}"
 
     def check(self) -> None:

@@ -69,13 +69,13 @@ def _settings(table: Mapping[str, Any], path: str, tables: Mapping[str, Sequence
         raise ConfigError(f"syncer.to.{path}: it is a table, as in TiCDC's file")
     _refuse_glue(below, f"{path}.")
     for key, given in below.items():
-        place = f"{path}.{key}"
-        if place in tables:
-            yield from _settings(below, place, tables)
+        path_below = f"{path}.{key}"
+        if path_below in tables:
+            yield from _settings(below, path_below, tables)
         elif key in tables[path]:
-            yield place, given
+            yield path_below, given
         elif key != _GLUE:
-            raise ConfigError(f"syncer.to.{place}: TiCDC has no such setting; there are {', '.join(tables[path])}")
+            raise ConfigError(f"syncer.to.{path_below}: TiCDC has no such setting; there are {', '.join(tables[path])}")
 
 
 def _added(found: Mapping[str, Any], name: str, given: object, path: str) -> dict[str, Any]:

@@ -50,17 +50,17 @@ class Facts:
             return f"it is a {kind}"
         if name in self.triggered:
             return "it has triggers"
-        place = (self.schema.lower(), name)
+        qualified_name = (self.schema.lower(), name)
         for key in self.foreign_keys:
-            inside = key.child == place or (with_schema and key.child[0] == place[0])
-            if key.parent == place and not inside:
+            inside = key.child == qualified_name or (with_schema and key.child[0] == qualified_name[0])
+            if key.parent == qualified_name and not inside:
                 return f"the foreign key {key.name} of {'.'.join(key.child)} refers to it"
         return ""
 
     def no_twin(self, table: str) -> str:
         """Why CREATE TABLE … LIKE would not create an identical table, '' when it would."""
-        place = (self.schema.lower(), table.lower())
-        if any(place in (key.child, key.parent) for key in self.foreign_keys):
+        qualified_name = (self.schema.lower(), table.lower())
+        if any(qualified_name in (key.child, key.parent) for key in self.foreign_keys):
             return "it has to do with foreign keys"
         return "it has CHECK constraints, which get new names" if table.lower() in self.checked else ""
 

@@ -57,9 +57,9 @@ def emptied(step: Ddl) -> tuple[str, ...] | None:
     gone = [number for number, definition in enumerate(definitions) if definition.id not in staying]
     if elsewhere is None or (0 in gone) == (elsewhere in gone):
         return None
-    place = quoted(before.schema, before.name)
+    table = quoted(before.schema, before.name)
     names = [quoted(definitions[number].name) for number in gone if number != elsewhere]
-    truncated = (f"ALTER TABLE {place} TRUNCATE PARTITION {', '.join(names)}",) if names else ()
+    truncated = (f"ALTER TABLE {table} TRUNCATE PARTITION {', '.join(names)}",) if names else ()
     return (*truncated, f"DELETE FROM {_rows(before, elsewhere, null=0 in gone)}")
 
 

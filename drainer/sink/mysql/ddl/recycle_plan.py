@@ -67,20 +67,20 @@ class RecycleBin:
             return False
         return True
 
-    def look(self, session: ServerSession) -> list[Kept]:
+    def read(self, session: ServerSession) -> list[Kept]:
         """The changefeed's tables in the bin, read from the server."""
         text = b"SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA=" + session.literal(self.schema)
         self._kept = recycle_names.kept(self._tag, (str(row[0]) for row in session.query(text)))
         return self._kept
 
     def is_due(self, position_ts: int) -> bool:
-        """Whether a table there has expired, as of the last `look`."""
+        """Whether a table there has expired, as of the last `read`."""
         return bool(self._kept) and self._kept[0].is_expired(position_ts, self._keep_ms)
 
     def purge(self, session: ServerSession, position_ts: int) -> None:
         """Drop expired tables. A table that is in use, or that the server refuses to drop, remains until the next
         start."""
-        expired = [table for table in self.look(session) if table.is_expired(position_ts, self._keep_ms)]
+        expired = [table for table in self.read(session) if table.is_expired(position_ts, self._keep_ms)]
         (waited,) = session.query(b"SELECT @@SESSION.lock_wait_timeout")[0]
         session.execute(b"SET SESSION lock_wait_timeout=%d" % _LOCK_WAIT_S)
         try:
@@ -187,14 +187,14 @@ def _truncate(session: ServerSession, bin_: RecycleBin, plan: JobPlan, table: Lo
     if not _movable(plan, known, [table], whole=False):
         return plan
     kept = _name(bin_, plan, table)
-    place, old, fresh = (
+    name, old, fresh = (
         quoted(table.schema, table.name),
         quoted(bin_.schema, kept),
         quoted(bin_.schema, fresh_name(kept)),
     )
     return replace(
         plan,
-        sql=(f"CREATE TABLE {fresh} LIKE {place}", f"RENAME TABLE {place} TO {old}, {fresh} TO {place}"),
+        sql=(f"CREATE TABLE {fresh} LIKE {name}", f"RENAME TABLE {name} TO {old}, {fresh} TO {name}"),
         tables=(*plan.tables, (bin_.schema, kept), (bin_.schema, fresh_name(kept))),
         instead=(f"DROP TABLE IF EXISTS {fresh}", *plan.sql),
         instead_codes=(),
@@ -203,7 +203,7 @@ def _truncate(session: ServerSession, bin_: RecycleBin, plan: JobPlan, table: Lo
 
 def _bring_back(session: ServerSession, bin_: RecycleBin, step: Ddl, plan: JobPlan, server: Server) -> JobPlan:
     back = [c.after for c in step.changes if c.after is not None]
-    there = bin_.look(session)
+    there = bin_.read(session)
     found = [(table, latest(there, table.table_id)) for table in back if not table.info.is_view]
     missing = [table for table, kept in found if kept is None]
     lost = [table for table in missing if not table.info.is_sequence]

@@ -60,12 +60,12 @@ def other_kind(session: ServerSession, step: Ddl) -> str:
         b" AND PARTITION_METHOD IS NOT NULL GROUP BY PARTITION_METHOD"
         % (session.literal(before.schema), session.literal(before.name))
     )
-    place = f"{before.schema}.{before.name}"
+    table = f"{before.schema}.{before.name}"
     for method, count in ((str(method), int(count or 0)) for method, count in found):
         if method.upper() not in _METHODS[parts.type]:
-            return f"{place} is partitioned by {method} here and by {parts.type.name} upstream"
+            return f"{table} is partitioned by {method} here and by {parts.type.name} upstream"
         if parts.type == PartitionType.HASH and count != len(parts.definitions):
-            return f"{place} has {count} partitions here and {len(parts.definitions)} upstream"
+            return f"{table} has {count} partitions here and {len(parts.definitions)} upstream"
     return ""
 
 
@@ -168,14 +168,12 @@ class DdlRunner:
         return found
 
     def _undecided(self, plan: JobPlan) -> DdlUndecided:
-        place = (
-            f"{self._driver.changefeed.table('drainer_ddl').decode()} WHERE {self._driver.changefeed.where.decode()}"
-        )
+        mark = f"{self._driver.changefeed.table('drainer_ddl').decode()} WHERE {self._driver.changefeed.where.decode()}"
         return DdlUndecided(
             f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) was interrupted, and its tables look the same before "
             f"and after it: {plan.sql[plan.statement]!r}. The user of the destination may not read InnoDB's table ids "
             f"(grant PROCESS to have this decided). Look at the tables, then set state to 'done' or to 'rerun' in "
-            f"{place} AND job_id={plan.job_id}",
+            f"{mark} AND job_id={plan.job_id}",
             job_id=plan.job_id,
         )
 

@@ -86,9 +86,9 @@ def fills(step: Ddl, server: Server) -> Iterator[str]:
         if made and column.type.tp is Tp.JSON and column.is_not_null and column.origin_default is None:
             # A column with ON UPDATE must not change.
             still = "".join(f", {quoted(c.name)}={quoted(c.name)}" for c in _moving(step))
-            name, place = quoted(column.name), step.changes[0].after
-            assert place is not None
-            yield f"UPDATE {quoted(place.schema, place.name)} SET {name}='null'{still} WHERE {name}=''"
+            name, table = quoted(column.name), step.changes[0].after
+            assert table is not None
+            yield f"UPDATE {quoted(table.schema, table.name)} SET {name}='null'{still} WHERE {name}=''"
 
 
 def _moving(step: Ddl) -> Iterator[ColumnInfo]:

@@ -230,18 +230,18 @@ class RowWriter:
 
     def write(self, session: ServerSession, commit_ts: int, events: Sequence[FileEvent | RowEvent]) -> None:
         """In order, in the session's transaction. `commit_ts`: for errors. Raises ReplayFailed."""
-        place, found = "", list[FileEvent]()
+        table, found = "", list[FileEvent]()
         try:
             for event in events:
-                place = f"`{event.schema}`.`{event.table}`"
+                table = f"`{event.schema}`.`{event.table}`"
                 there = self._table(session, event.schema, event.table)
                 made = file_event(event, there) if isinstance(event, RowEvent) else event
                 found.append(made if self._zone is None else in_utc(made, self._zone))
             for statement in statements(found, self._tables, session.flavour, safe=self._safe):
-                place = f"`{statement.schema}`.`{statement.table}`"
+                table = f"`{statement.schema}`.`{statement.table}`"
                 self._run(session, statement, commit_ts)
         except (ServerError, MessageError, DecodeError) as error:
-            raise ReplayFailed(f"{place}: {error}", commit_ts=commit_ts, table=place) from error
+            raise ReplayFailed(f"{table}: {error}", commit_ts=commit_ts, table=table) from error
 
     def _table(self, session: ServerSession, schema: str, table: str) -> TableThere:
         """How the destination has it. Raises MessageError where it does not."""
@@ -252,16 +252,16 @@ class RowWriter:
 
     def _run(self, session: ServerSession, statement: RowStatement, commit_ts: int) -> None:
         found = session.execute(statement.sql)
-        place = f"`{statement.schema}`.`{statement.table}`"
+        table = f"`{statement.schema}`.`{statement.table}`"
         if statement.rows not in (-1, found):
             raise ReplayFailed(
-                f"{place}: {found} rows were found, and {statement.rows} should be: the destination is not what it was "
+                f"{table}: {found} rows were found, and {statement.rows} should be: the destination is not what it was "
                 f"upstream at that time; -safe-mode goes over it. The statement: {statement.sql[:200]!r}",
                 commit_ts=commit_ts,
-                table=place,
+                table=table,
             )
         if session.warning_count:
-            _judge(session, statement, place, commit_ts)
+            _judge(session, statement, table, commit_ts)
 
 
 def _look(session: ServerSession, schema: str, table: str) -> TableThere:
@@ -279,7 +279,7 @@ def _look(session: ServerSession, schema: str, table: str) -> TableThere:
     return TableThere(tuple(key for key in parts if "" not in key), generated, types)
 
 
-def _judge(session: ServerSession, statement: RowStatement, place: str, commit_ts: int) -> None:
+def _judge(session: ServerSession, statement: RowStatement, table: str, commit_ts: int) -> None:
     """A value that the server stored otherwise than it is."""
     for level, code, text in session.warnings():
         at = _AT_ROW.search(text)
@@ -289,7 +289,7 @@ def _judge(session: ServerSession, statement: RowStatement, place: str, commit_t
         known = 0 <= row < len(statement.tuples)
         if known and stored_exactly(code, statement.tuples[row][statement.columns.index(at[1])]):
             continue
-        raise ReplayFailed(f"{place}: {code}: {text}", commit_ts=commit_ts, table=place)
+        raise ReplayFailed(f"{table}: {code}: {text}", commit_ts=commit_ts, table=table)
 
 
 # Runs the stored DDL of a replay exactly once, even if the program or the server dies in between.

@@ -124,9 +124,9 @@ def _shares(first: FileEvent, other: FileEvent) -> bool:
 
 def _change(event: FileEvent, there: TableThere, flavour: str, *, safe: bool) -> Iterator[RowStatement]:
     name = qualified(event.schema, event.table)
-    place = (event.schema, event.table)
+    table = (event.schema, event.table)
     if event.change is Change.DELETE or safe:
-        yield RowStatement(b"DELETE FROM " + name + where(event, there, flavour), -1 if safe else 1, *place)
+        yield RowStatement(b"DELETE FROM " + name + where(event, there, flavour), -1 if safe else 1, *table)
         if event.change is Change.UPDATE:
             yield from _inserts([event], there, replace=True)
         return
@@ -134,7 +134,7 @@ def _change(event: FileEvent, there: TableThere, flavour: str, *, safe: bool) ->
     values = tuple(literal(column, column.changed) for column in written)
     pairs = b",".join(quote(column.name) + b"=" + value for column, value in zip(written, values, strict=True))
     sql = b"UPDATE " + name + b" SET " + pairs + where(event, there, flavour)
-    yield RowStatement(sql, 1, *place, tuple(column.name for column in written), (values,))
+    yield RowStatement(sql, 1, *table, tuple(column.name for column in written), (values,))
 
 
 def _written(event: FileEvent, there: TableThere) -> list[FileColumn]:

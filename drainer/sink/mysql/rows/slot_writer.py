@@ -107,8 +107,8 @@ class _SlotRun:
                     self._deadline.over()
                     return Receipt(self._slot, self._rows, len(self._chunks), skipped)
                 except UniqueSurprise as surprise:
-                    place = f"{surprise.schema}.{surprise.table} {surprise.key}"
-                    return Receipt(self._slot, self._rows, len(self._chunks), skipped or 0, place)
+                    unique_key = f"{surprise.schema}.{surprise.table} {surprise.key}"
+                    return Receipt(self._slot, self._rows, len(self._chunks), skipped or 0, unique_key)
                 except _NotNext:
                     continue
                 except Retry as error:

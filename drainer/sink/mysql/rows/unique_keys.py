@@ -61,7 +61,7 @@ class UniqueKey:
 class Handling:
     """How rows of a table are written. `replaces`: REPLACE removes exactly the row with upstream's key. `coarse`:
     columns of upstream's key, or of any unique key of the destination, that the destination compares less strictly than
-    upstream. `exact`: whether keys to delete are compared byte for byte. `narrow`: columns (place, number of fractional
+    upstream. `exact`: whether keys to delete are compared byte for byte. `narrow`: columns (index, number of fractional
     digits) with fewer fractional digits than upstream's. `load`: the clause with which LOAD DATA writes the same rows
     as a statement would; empty if there is none."""
 
@@ -186,14 +186,14 @@ def additional_keys(shape: TableShape, keys: tuple[UniqueKey, ...]) -> tuple[str
 
 
 def narrower(shape: TableShape, columns: Mapping[str, Column]) -> tuple[tuple[int, int], ...]:
-    """Return the columns (place, number of fractional digits) that have fewer fractional digits in the destination. A
+    """Return the columns (index, number of fractional digits) that have fewer fractional digits in the destination. A
     server silently truncates or rounds fractions of a second, and all digits after the point in an integer column.
     Pure."""
     found = []
-    for place, wanted in enumerate(shape.fractions):
-        here = columns.get(shape.columns[place].lower())
+    for column_index, wanted in enumerate(shape.fractions):
+        here = columns.get(shape.columns[column_index].lower())
         if here is not None and here.fraction is not None and here.fraction < wanted:
-            found.append((place, here.fraction))
+            found.append((column_index, here.fraction))
     return tuple(found)
 
 
@@ -245,5 +245,5 @@ def with_collation(definition: str, collation: str) -> str:
     end = 1
     if len(words) > 2 and words[2].value == "(":
         end = next(at for at, word in enumerate(words) if word.value == ")")
-    place = words[end].end
-    return f"{text[:place]} CHARACTER SET {collation.split('_', 1)[0]} COLLATE {collation}{text[place:]}"
+    behind = words[end].end
+    return f"{text[:behind]} CHARACTER SET {collation.split('_', 1)[0]} COLLATE {collation}{text[behind:]}"

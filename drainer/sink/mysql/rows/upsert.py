@@ -79,6 +79,6 @@ def refusal(shape: TableShape, handling: Handling) -> str:
         return f"column {', '.join(handling.coarse)} compares strings more coarsely here than upstream"
     if len(shape.unique) != len(shape.secondary_unique):
         return ""  # a key on a prefix or on a generated column: its definition here is not known
-    known = [{shape.columns[at].lower() for at in places} for places in shape.unique]
+    known = [{shape.columns[at].lower() for at in columns} for columns in shape.unique]
     strange = [key.name for key in handling.keys if {part.column.lower() for part in key.parts} not in known]
     return f"unique key {', '.join(strange)} is not there upstream" if strange else ""

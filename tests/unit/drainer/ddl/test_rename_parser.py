@@ -28,7 +28,7 @@ def test_rename_table_text_is_parsed_into_pairs(sql: str, pairs: list[tuple[str 
 
 
 @pytest.mark.parametrize(
-    ("sql", "place", "wanted"),
+    ("sql", "offset", "wanted"),
     [
         ("", 0, "RENAME"),
         ("alter table a rename b", 0, "RENAME"),
@@ -40,10 +40,10 @@ def test_rename_table_text_is_parsed_into_pairs(sql: str, pairs: list[tuple[str 
         ("rename table a. to b", 19, "TO"),
     ],
 )
-def test_invalid_rename_text_is_refused_with_offset_and_expectation(sql: str, place: int, wanted: str) -> None:
-    with pytest.raises(RenameUnreadable, match=f"character {place}: {wanted} expected") as caught:
+def test_invalid_rename_text_is_refused_with_offset_and_expectation(sql: str, offset: int, wanted: str) -> None:
+    with pytest.raises(RenameUnreadable, match=f"character {offset}: {wanted} expected") as caught:
         rename_pairs(sql)
-    assert caught.value.offset == place
+    assert caught.value.offset == offset
 
 
 names = st.text(min_size=1, max_size=12).filter(lambda name: "\0" not in name)

@@ -94,16 +94,16 @@ def indexes_of(info: TableInfo) -> set[Index]:
 
 def with_columns(info: TableInfo, diff: TableDiff) -> Columns:
     """As a server does one ALTER TABLE: first the columns that stay where they are, then, in the order of the
-    statement, those that are told their place and those that are new."""
+    statement, those that are told their position and those that are new."""
     gone = {c.name for c in diff.dropped_columns}
-    told = {change.was.name for change in diff.columns if change.was is not None and change.place is not None}
+    told = {change.was.name for change in diff.columns if change.was is not None and change.position is not None}
     found: Columns = [one for one in columns_of(info) if one[0] not in gone | told]
     for change in diff.columns:
-        if change.was is not None and change.place is None:
+        if change.was is not None and change.position is None:
             found[[one[0] for one in found].index(change.was.name)] = described(change.now)
     for change in diff.columns:
-        if change.place is not None:
-            behind = [one[0] for one in found].index(change.place) + 1 if change.place else 0
+        if change.position is not None:
+            behind = [one[0] for one in found].index(change.position) + 1 if change.position else 0
             found.insert(behind, described(change.now))
         elif change.was is None:
             found.append(described(change.now))

@@ -102,16 +102,16 @@ def image_of(info: TableInfo, row: Row) -> Image:
 
 
 def listed(events: Sequence[RowChanges]) -> list[tuple[int, Event]]:
-    """(commit_ts, event) in order. An update that became a delete and an insert of one partition has one place."""
+    """(commit_ts, event) in order. An update that became a delete and an insert of one partition has one order."""
     found = []
     for one in events:
         images = [
             [None] * len(one) if columns is None else list(zip(*[c.to_pylist() for c in columns], strict=True))
             for columns in (one.old, one.new)
         ]
-        for place, commit_ts, old, new in zip(one.order.tolist(), one.commit_ts.tolist(), *images, strict=True):
-            found.append((place, commit_ts, (one.kind, old, new)))
-    assert len({(place, event[0]) for place, _, event in found}) == len(found)
+        for order, commit_ts, old, new in zip(one.order.tolist(), one.commit_ts.tolist(), *images, strict=True):
+            found.append((order, commit_ts, (one.kind, old, new)))
+    assert len({(order, event[0]) for order, _, event in found}) == len(found)
     in_order = sorted(found, key=lambda one: (one[0], one[2][0] is not Kind.DELETE))
     return [(commit_ts, event) for _, commit_ts, event in in_order]
 

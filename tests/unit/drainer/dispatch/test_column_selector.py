@@ -162,17 +162,17 @@ def test_handle_key_is_chosen_among_selected_columns(
 ) -> None:
     whole = described(table(COLUMNS, unique=unique))
     found = selectors(*columns).select(whole)
-    assert [found.table.columns[place].name for place in found.table.handle] == handle
+    assert [found.table.columns[column_index].name for column_index in found.table.handle] == handle
     assert found.table.key == whole.key and found.table.is_keyed == whole.is_keyed
     if found.column_indexes is None:
         assert found.table is whole
         return
-    assert [whole.columns[place].name for place in found.column_indexes] == [
+    assert [whole.columns[column_index].name for column_index in found.column_indexes] == [
         column.name for column in found.table.columns
     ]
     hidden = ~ColumnFlag.HANDLE_KEY
-    for place, column in zip(found.column_indexes, found.table.columns, strict=True):
-        assert column.flags & hidden == whole.columns[place].flags & hidden
+    for column_index, column in zip(found.column_indexes, found.table.columns, strict=True):
+        assert column.flags & hidden == whole.columns[column_index].flags & hidden
 
 
 @pytest.mark.parametrize(
@@ -222,9 +222,11 @@ def kept(info: TableInfo, *columns: str) -> tuple[int, ...]:
     return tuple(at for at, column in enumerate(info.columns) if column.name in columns)
 
 
-def cut(event: Event, places: Sequence[int]) -> Event:
+def cut(event: Event, column_indexes: Sequence[int]) -> Event:
     kind, *images = event
-    old, new = (None if image is None else tuple(image[place] for place in places) for image in images)
+    old, new = (
+        None if image is None else tuple(image[column_index] for column_index in column_indexes) for image in images
+    )
     return kind, old, new
 
 

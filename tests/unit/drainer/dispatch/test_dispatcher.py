@@ -75,7 +75,7 @@ def written(routes: Sequence[Routes]) -> Written:
         stamps = zip(one.partitions.tolist(), changes.order.tolist(), changes.commit_ts.tolist(), *images, strict=True)
         for partition, order, commit_ts, old, new in stamps:
             found[one.topic, partition].append((order, commit_ts, (changes.kind, old, new)))
-    return {place: sorted(events, key=lambda event: event[0]) for place, events in found.items()}
+    return {topic_partition: sorted(events, key=lambda event: event[0]) for topic_partition, events in found.items()}
 
 
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES.keys() - {"ts"})))
@@ -91,10 +91,10 @@ def test_events_of_each_partition_reproduce_states_of_its_rows(data: st.DataObje
         for old, new in changes:
             rows.update([image_of(info, new)] if new is not None else [])
             rows.subtract([image_of(info, old)] if old is not None else [])
-        for place, mine in found.items():
+        for topic_partition, mine in found.items():
             for _, commit_ts, event in mine:
                 if commit_ts == BEGIN_TS + number:
-                    run(per_partition[place], event, lambda _: None)
+                    run(per_partition[topic_partition], event, lambda _: None)
         assert Counter(image for some in per_partition.values() for image in some) == +rows
 
 
@@ -119,7 +119,11 @@ def test_every_event_is_in_exactly_one_partition(data: st.DataObject, shape: str
         if image is not None
     )
     if rule == "ts":
-        assert all(commit_ts % PARTITIONS == place[1] for place, mine in found.items() for _, commit_ts, _ in mine)
+        assert all(
+            commit_ts % PARTITIONS == topic_partition[1]
+            for topic_partition, mine in found.items()
+            for _, commit_ts, _ in mine
+        )
     if raw:
         assert sum(map(len, found.values())) == sum(map(len, events))
 
@@ -144,10 +148,10 @@ def test_slots_write_the_same_events_as_one_task(data: st.DataObject, shape: str
     found: Written = {}
     for slot, mine in blobs.items():
         segment = merge(StreamDecoder(view), mine, 0, 1)
-        for place, events in written(part_of_slot(RowEvents().of(segment), to, slot, slots)).items():
-            found.setdefault(place, []).extend(events)
-    assert {place: _shown(events) for place, events in found.items()} == {
-        place: _shown(events) for place, events in whole.items()
+        for topic_partition, events in written(part_of_slot(RowEvents().of(segment), to, slot, slots)).items():
+            found.setdefault(topic_partition, []).extend(events)
+    assert {topic_partition: _shown(events) for topic_partition, events in found.items()} == {
+        topic_partition: _shown(events) for topic_partition, events in whole.items()
     }
     assert [[event[1] for event in events] for events in found.values()] == [
         sorted(event[1] for event in events) for events in found.values()
@@ -159,7 +163,7 @@ def _shown(events: Sequence[tuple[int, int, Event]]) -> list[tuple[int, int, lis
     found: dict[tuple[int, int], list[str]] = defaultdict(list)
     for order, commit_ts, event in events:
         found[commit_ts, order >> 33 & 3].append(repr(event))
-    return [(*place, sorted(of)) for place, of in sorted(found.items())]
+    return [(*topic_partition, sorted(of)) for topic_partition, of in sorted(found.items())]
 
 
 @given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(["index-value", "columns", "index u"]))
@@ -168,13 +172,13 @@ def test_rows_with_equal_dispatch_values_share_partition(data: st.DataObject, sh
     events = RowEvents().of(segment_of([info], payloads_of(info, data.draw(rows_of_transactions(shape)))))
     of_value: dict[object, set[object]] = defaultdict(set)
     table = events[0].table if events else None
-    for place, mine in written(dispatcher(rule).routes(events)).items():
+    for topic_partition, mine in written(dispatcher(rule).routes(events)).items():
         assert table is not None
-        places = dispatcher(rule).router.rule("db", "t").column_indexes(table)
+        column_indexes = dispatcher(rule).router.rule("db", "t").column_indexes(table)
         for _, _, (_, old, new) in mine:
             for image in (old, new):
                 if image is not None:
-                    of_value[tuple(image[at] for at in places)].add(place)
+                    of_value[tuple(image[at] for at in column_indexes)].add(topic_partition)
     assert all(len(partitions) == 1 for partitions in of_value.values())
 
 
@@ -187,14 +191,14 @@ def test_conflict_dispatch_puts_conflicting_rows_in_one_partition(data: st.DataO
     found = written(dispatcher("conflict", raw=raw).routes(events))
     of_value: dict[object, set[object]] = defaultdict(set)
     size = {"two columns": 2, "none": 0}.get(shape, 1)
-    for place, mine in found.items():
+    for topic_partition, mine in found.items():
         for _, commit_ts, (_, old, new) in mine:
-            of_value[commit_ts].add(place)
+            of_value[commit_ts].add(topic_partition)
             for image in (old, new):
                 if image is not None and size:
-                    of_value["key", image[:size]].add(place)
+                    of_value["key", image[:size]].add(topic_partition)
                 if image is not None and image[2] is not None:
-                    of_value["u", image[2]].add(place)
+                    of_value["u", image[2]].add(topic_partition)
     assert all(len(partitions) == 1 for partitions in of_value.values())
     if shape == "none":
         assert len(found) <= 1
@@ -205,8 +209,9 @@ def test_conflict_dispatch_distributes_independent_rows() -> None:
     transactions: list[list[tuple[Row | None, Row | None]]] = [[(None, (n, 0, n, 0))] for n in range(60)]
     events = RowEvents().of(segment_of([info], payloads_of(info, transactions)))
     spread = written(dispatcher("conflict").routes(events))
-    assert {place: len(mine) for place, mine in spread.items()} == {
-        place: len(mine) for place, mine in written(dispatcher("index-value").routes(events)).items()
+    assert {topic_partition: len(mine) for topic_partition, mine in spread.items()} == {
+        topic_partition: len(mine)
+        for topic_partition, mine in written(dispatcher("index-value").routes(events)).items()
     }
     assert len(spread) == PARTITIONS
 
@@ -329,12 +334,12 @@ def test_dispatch_rule_gives_exactly_its_guarantees(rule: str) -> None:
     found = written(dispatcher(rule).routes(events))
     of_row: dict[object, set[object]] = defaultdict(set)
     of_transaction: dict[object, set[object]] = defaultdict(set)
-    for place, mine in found.items():
+    for topic_partition, mine in found.items():
         assert [commit_ts for _, commit_ts, _ in mine] == sorted(commit_ts for _, commit_ts, _ in mine)
         for _, commit_ts, (_, old, new) in mine:
-            of_row[(new or old or ())[0]].add(place)
-            of_transaction[commit_ts].add(place)
-    alone = [all(len(places) == 1 for places in of.values()) for of in (of_row, of_transaction)]
+            of_row[(new or old or ())[0]].add(topic_partition)
+            of_transaction[commit_ts].add(topic_partition)
+    alone = [all(len(partitions) == 1 for partitions in of.values()) for of in (of_row, of_transaction)]
     assert (alone[0], len(found) == 1, alone[1]) == GUARANTEES[rule]
 
 

@@ -57,7 +57,7 @@ RULES: Final = {
     "ts": DispatchRule(("*.*",), partition="ts"),
     "conflict": DispatchRule(("*.*",), partition="conflict"),
 }
-NAMED: Final = {"index-value with index": 2, "columns": 3}  # the place of the column that the rule names
+NAMED: Final = {"index-value with index": 2, "columns": 3}  # the index of the column that the rule names
 CELLS: Final = [
     (name, guarantee, cell)
     for names, cells in TABLE.items()
@@ -82,16 +82,16 @@ def routed(rule: str, info: TableInfo, transactions: Transactions) -> Written:
 
 def scattered(groups: Groups, *segments: Written) -> set[object]:
     """What is in several partitions. That a partition is in commit order in each segment holds for all of them."""
-    places: dict[object, set[object]] = defaultdict(set)
+    partitions: dict[object, set[object]] = defaultdict(set)
     for found in segments:
-        for place, events in found.items():
+        for partition, events in found.items():
             stamps = [commit_ts for _, commit_ts, _ in events]
-            assert stamps == sorted(stamps), place
+            assert stamps == sorted(stamps), partition
             for _, commit_ts, (_, *images) in events:
                 for image in images:
                     for group in () if image is None else groups(commit_ts, image):
-                        places[group].add(place)
-    return {group for group, of in places.items() if len(of) > 1}
+                        partitions[group].add(partition)
+    return {group for group, of in partitions.items() if len(of) > 1}
 
 
 def groups_of(guarantee: str, shape: str, named: int | None) -> Groups:

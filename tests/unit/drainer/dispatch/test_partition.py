@@ -73,17 +73,17 @@ def test_invalid_value_is_refused_with_its_column() -> None:
         min_size=1,
         max_size=20,
     ),
-    places=st.sampled_from([(), (0,), (1,), (0, 1), (1, 0)]),
+    column_indexes=st.sampled_from([(), (0,), (1,), (0, 1), (1, 0)]),
 )
 def test_hashes_of_columns_equal_those_of_each_row(
-    rows: list[tuple[int | None, bytes | None]], places: tuple[int, ...]
+    rows: list[tuple[int | None, bytes | None]], column_indexes: tuple[int, ...]
 ) -> None:
     table = make_table("db", "täb", [("Id", INT), ("text", TEXT)])
     changes = make_changes(table, Kind.INSERT, new=rows)
     wanted = []
     for row in rows:
         texts = [b"null" if row[0] is None else str(row[0]).encode(), b"null" if row[1] is None else row[1]]
-        wanted.append(hash_of([[b"db", "täb".encode()], *([[b"Id", b"text"][at], texts[at]] for at in places)]))
-    assert row_hashes(table, places, changes.image, len(rows), UTC).tolist() == wanted
+        wanted.append(hash_of([[b"db", "täb".encode()], *([[b"Id", b"text"][at], texts[at]] for at in column_indexes)]))
+    assert row_hashes(table, column_indexes, changes.image, len(rows), UTC).tolist() == wanted
     shifted = changes.take(changes.order[1:])
-    assert row_hashes(table, places, shifted.image, len(rows) - 1, UTC).tolist() == wanted[1:]
+    assert row_hashes(table, column_indexes, shifted.image, len(rows) - 1, UTC).tolist() == wanted[1:]

@@ -58,13 +58,15 @@ def in_pieces(works: Works, rule: str, *, raw: bool = False) -> Written:
     found: Written = defaultdict(list)
     for part in in_order(works, events):
         routes = to.routes(events.of(part.segment), is_piece=part.is_piece)
-        for place, rows in written([of for of in routes if part.class_ in (None, class_of(of.changes))]).items():
-            found[place] += [(len(found[place]) + n, commit_ts, event) for n, (_, commit_ts, event) in enumerate(rows)]
+        for partition, rows in written([of for of in routes if part.class_ in (None, class_of(of.changes))]).items():
+            found[partition] += [
+                (len(found[partition]) + n, commit_ts, event) for n, (_, commit_ts, event) in enumerate(rows)
+            ]
     return found
 
 
 def events_of(found: Written) -> dict[tuple[str, int], list[Event]]:
-    return {place: [event for _, _, event in rows] for place, rows in found.items()}
+    return {partition: [event for _, _, event in rows] for partition, rows in found.items()}
 
 
 def divided(changes: Sequence[Changed], cuts: Iterable[int]) -> list[Sequence[Changed]]:
@@ -93,14 +95,14 @@ def test_transaction_in_pieces_gives_each_partition_events_of_the_whole(
         return
     whole = events_of(in_pieces(pieces_of(shape, [changes]), rule))
     found = events_of(in_pieces(pieces_of(shape, pieces), rule))
-    assert {place: Counter(rows) for place, rows in found.items()} == {
-        place: Counter(rows) for place, rows in whole.items()
+    assert {partition: Counter(rows) for partition, rows in found.items()} == {
+        partition: Counter(rows) for partition, rows in whole.items()
     }
-    for place, rows in found.items():
+    for partition, rows in found.items():
         kinds = [kind for kind, _, _ in rows]
-        assert kinds == [kind for kind, _, _ in whole[place]]
+        assert kinds == [kind for kind, _, _ in whole[partition]]
         if shape == "none":
-            assert rows == whole[place]
+            assert rows == whole[partition]
         else:
             assert kinds == sorted(kinds, key=[Kind.DELETE, Kind.UPDATE, Kind.INSERT].index)
 
@@ -121,8 +123,8 @@ def test_events_of_pieces_applied_in_order_violate_no_unique_key(data: st.DataOb
             wanted.remove(image_of(info, old))
         if new is not None:
             wanted.append(image_of(info, new))
-    for place in (in_pieces(pieces_of(shape, pieces), "table", raw=raw) if pieces else {}).values():
-        for _, _, event in place:
+    for partition in (in_pieces(pieces_of(shape, pieces), "table", raw=raw) if pieces else {}).values():
+        for _, _, event in partition:
             if raw and event[1] is not None:  # an update that moves a row onto one that another is to leave
                 rows.remove(event[1])
                 event = (event[0], None, event[2])
@@ -201,8 +203,8 @@ def test_colliding_row_hashes_change_no_event(data: st.DataObject, shape: str) -
         before = piece_order._digests
         patched.setattr(piece_order, "_digests", lambda *image: before(*image) % np.uint64(2))
         found = events_of(in_pieces(pieces_of(shape, pieces), "index-value"))
-    assert {place: Counter(rows) for place, rows in found.items()} == {
-        place: Counter(rows) for place, rows in whole.items()
+    assert {partition: Counter(rows) for partition, rows in found.items()} == {
+        partition: Counter(rows) for partition, rows in whole.items()
     }
 
 
@@ -237,12 +239,12 @@ def test_pieces_of_several_transactions_are_written_in_order(data: st.DataObject
             rows.append(image_of(info, new))
     if rule == "table":
         made: list[Image] = []
-        for place in found.values():
-            for _, _, event in place:
+        for partition in found.values():
+            for _, _, event in partition:
                 run(made, event, lambda image: key(shape, image) if shape != "none" else None)
         assert Counter(made) == Counter(rows)
-    for place in found.values():
-        stamps = [commit_ts for _, commit_ts, _ in place]
+    for partition in found.values():
+        stamps = [commit_ts for _, commit_ts, _ in partition]
         assert stamps == sorted(stamps)
     if shape != "none":
         removed = Counter((ts, key(shape, old)) for of in found.values() for _, ts, (_, old, _) in of if old)

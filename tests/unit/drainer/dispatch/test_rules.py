@@ -77,18 +77,18 @@ def some_table() -> Table:
 
 
 def test_dispatch_rule_resolves_its_column_indexes() -> None:
-    def places(**rule: object) -> tuple[int, ...]:
+    def column_indexes(**rule: object) -> tuple[int, ...]:
         return Router([DispatchRule(("*.*",), **rule)], "t").rule("d", "t").column_indexes(some_table())  # type: ignore[arg-type]
 
-    assert places(partition="columns", columns=("V", "u")) == (2, 1)
-    assert places(partition="index-value") == (0,)
-    assert places(partition="index-value", index="UK0") == (1,)
-    assert places(partition="index-value", index="primary") == (0,)
-    assert places(partition="table") == places(partition="ts") == ()
+    assert column_indexes(partition="columns", columns=("V", "u")) == (2, 1)
+    assert column_indexes(partition="index-value") == (0,)
+    assert column_indexes(partition="index-value", index="UK0") == (1,)
+    assert column_indexes(partition="index-value", index="primary") == (0,)
+    assert column_indexes(partition="table") == column_indexes(partition="ts") == ()
     with pytest.raises(DispatchError, match="columns not found: w, x"):
-        places(partition="columns", columns=("v", "w", "x"))
+        column_indexes(partition="columns", columns=("v", "w", "x"))
     with pytest.raises(DispatchError, match="index not found: nosuch"):
-        places(partition="index-value", index="nosuch")
+        column_indexes(partition="index-value", index="nosuch")
 
 
 def test_router_check_refuses_table_lacking_rule_columns() -> None:

@@ -227,9 +227,15 @@ def test_claim_check_of_another_row_or_invalid_content_is_refused() -> None:
         MessageError, match=r"holds a row of `shop`.`orders` at commit_ts 7, and the message that names it"
     ):
         claimed_row(replace(event, commit_ts=8), OpenDecoder(CLAIMS), store)
-    for content in (b"", b"{}", b'{"key":"?","value":""}', b"[1]", b'{"key":1,"value":2}'):
+    for content, why in (
+        (b"", "no JSON at character 0"),
+        (b"{}", "no member 'key', a string is expected"),
+        (b'{"key":"?","value":""}', "key or value is not base64"),
+        (b"[1]", "a JSON list where an object is expected"),
+        (b'{"key":1,"value":2}', "key is 1, a string is expected"),
+    ):
         store.objects[name] = content
-        with pytest.raises(MessageError, match="is not a JSON object with key and value in base64"):
+        with pytest.raises(MessageError, match=f"the claim {name}: {why}"):
             claimed_row(event, OpenDecoder(CLAIMS), store)
     store.objects[name] = b'{"key":"AAAAAAAAAAE=","value":""}'
     with pytest.raises(MessageError, match="holds 0 events, not one row"):

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.pumps.go_pump import Place, cut
+from drainer.pumps.go_pump import ReceivedBinlog, cut
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, Stop, ranges_of, watermark_of
 
 ts_lists = st.lists(st.integers(2, 999), unique=True).map(sorted)
@@ -75,29 +75,34 @@ def test_ranges_of_mark_have_their_planned_counts() -> None:
     assert [part.planned for part in ranges] == [Counted(2, 250), Counted(3, 250), None]
 
 
-places = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 400)), max_size=30)
+binlogs = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 400)), max_size=30)
 
 
-@given(places, st.integers(0, 3000), st.integers(0, 40), st.integers(1, 8))
+@given(binlogs, st.integers(0, 3000), st.integers(0, 40), st.integers(1, 8))
 def test_ranges_of_cut_count_binlogs_in_them(
     found: list[tuple[int, int]], bytes_max: int, count_max: int, pieces: int
 ) -> None:
     """One after another from begin to end, each with just its binlogs; also where the first fills half the batch."""
     ends = list(accumulate(step for step, _ in found))
-    stored = [Place(ts, size, False, 1) for ts, (_, size) in zip(ends, found, strict=True)]
+    stored = [ReceivedBinlog(ts, size, False, 1) for ts, (_, size) in zip(ends, found, strict=True)]
     answer = cut(stored, BatchLimits(bytes_max, count_max), node_id="", host="", resolved_ts=2000)
     ranges = ranges_of(answer, after_ts=0, until_ts=answer.end_ts, pieces_max=pieces)
     assert all(a.until_ts == b.after_ts for a, b in pairwise(ranges))
     for part in ranges:
-        sizes = [place.size for place in stored if part.after_ts < place.commit_ts <= part.until_ts]
+        sizes = [binlog.size for binlog in stored if part.after_ts < binlog.commit_ts <= part.until_ts]
         assert part.planned == Counted(len(sizes), sum(sizes))
 
 
-PLACES = [Place(10, 100, False, 1), Place(20, 100, False, 1), Place(30, 50, True, 0), Place(40, 100, False, 2)]
+BINLOGS = [
+    ReceivedBinlog(10, 100, False, 1),
+    ReceivedBinlog(20, 100, False, 1),
+    ReceivedBinlog(30, 50, True, 0),
+    ReceivedBinlog(40, 100, False, 2),
+]
 
 
 def ends(limits: BatchLimits) -> tuple[int, Stop, int, int]:
-    found = cut(PLACES, limits, node_id="", host="", resolved_ts=99)
+    found = cut(BINLOGS, limits, node_id="", host="", resolved_ts=99)
     return found.end_ts, found.stop, found.batch_count, found.batch_bytes
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
 from drainer.apply.fold_order import FoldOrder, PackedView
-from drainer.pumps.go_pump import Place, cut
+from drainer.pumps.go_pump import ReceivedBinlog, cut
 from drainer.pumps.health import HeldBack
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Stop, Watermark, watermark_of
 from drainer.service.scheduler import SHARES_TRIED, Scheduler
@@ -385,20 +385,20 @@ class Backlogs:
     """Pumps that hold binlogs of 100 bytes at given times, all resolved; each cuts its batch as ours do."""
 
     def __init__(self, *times: list[int]) -> None:
-        self._places = [[Place(ts, 100, False, 1) for ts in sorted(held)] for held in times]
+        self._binlogs = [[ReceivedBinlog(ts, 100, False, 1) for ts in sorted(held)] for held in times]
         self.surveys, self.pumps = 0, len(times)
 
     def __call__(self, after_ts: int, limits: BatchLimits) -> Watermark:
         self.surveys += 1
         marks = []
-        for number, held in enumerate(self._places):
-            left = (place for place in held if place.commit_ts > after_ts)
+        for number, held in enumerate(self._binlogs):
+            left = (binlog for binlog in held if binlog.commit_ts > after_ts)
             found = cut(left, limits, node_id=f"p{number}", host="h", resolved_ts=1 << 30)
             marks.append(replace(found, extension=True))
         return watermark_of(tuple(marks), floor_ts=0)
 
     def bytes_in(self, after_ts: int, until_ts: int) -> int:
-        return sum(100 for held in self._places for place in held if after_ts < place.commit_ts <= until_ts)
+        return sum(100 for held in self._binlogs for binlog in held if after_ts < binlog.commit_ts <= until_ts)
 
 
 async def planned_of(backlogs: Backlogs, rounds: int) -> list[int]:

@@ -19,12 +19,12 @@ from drainer.sink.document_position import Document, DocumentPositionStore, Posi
 from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld, PositionMoved
 from drainer.sink.position import DONE, JobMark, PositionStore, Stored, purge_old_jobs
 from drainer.sink.sqlite import sink
-from tests.support.position_suite import EPOCH, INTENT, OPEN, OURS, Place, PositionSuite
+from tests.support.position_suite import EPOCH, INTENT, OPEN, OURS, PositionSuite, Transactions
 
 
 class TestMemory(PositionSuite):
     @pytest.fixture
-    def place(self) -> Place:
+    def transaction_of(self) -> Transactions:
         documents: dict[Identity, Document] = {}
 
         @contextlib.contextmanager
@@ -38,7 +38,7 @@ class TestMemory(PositionSuite):
 
 class TestSQLite(PositionSuite):
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
+    def transaction_of(self, tmp_path: Path) -> Transactions:
         connection = sqlite3.connect(tmp_path / "x.sqlite", isolation_level=None)
         sink.create_tables(connection)
 
@@ -57,7 +57,7 @@ class TestSQLite(PositionSuite):
 
 class TestFile(PositionSuite):
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
+    def transaction_of(self, tmp_path: Path) -> Transactions:
         @contextlib.contextmanager
         def transaction(identity: Identity) -> Iterator[PositionStore]:
             file = PositionFile(tmp_path / f"{identity.cluster_id}-{identity.changefeed}.json", identity)

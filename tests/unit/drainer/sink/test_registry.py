@@ -105,7 +105,7 @@ def test_every_kind_of_sink_is_made_without_creating_files(db_type: str, tmp_pat
     made = registry.sink(db_type, to, SyncerSettings())
     assert made.wants in Wants
     assert made.name
-    assert to.place()
+    assert to.address()
     assert not list(tmp_path.iterdir())
     assert registry.sink(db_type, to, SyncerSettings(distributed=False)).parallel is None
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from drainer.spark import blob_files
+from drainer.spark.errors import ErrorInTask, SparkFailed
 from drainer.spark.query import Query, SparkBatch
 from tests.support.servers import wait_until
 
@@ -73,8 +74,30 @@ class Fails(Begins):
     def awaitTermination(self) -> None:
         try:
             self.batch(self, 0)
-        except OSError as error:
+        except (OSError, ErrorInTask) as error:
             self.error = error
+
+
+@pytest.mark.parametrize(
+    "log", [None, "", "v1\n{", "v1\n[8]", "v1\n{}", 'v1\n{"commit_ts":null}', 'v1\n{"commit_ts":"x"}']
+)
+def test_unexpected_offset_log_of_spark_is_an_error_with_its_path(
+    log: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through Spark, which passes the error of a batch as text."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    session: Any = Fails()
+    query = Query(session, options={})
+    path = query._checkpoint / "offsets" / "0"
+    path.parent.mkdir()
+    if log is not None:
+        path.write_text(log)
+    ended = threading.Event()
+    query.start(lambda *_: pytest.fail("no batch is applied"), lambda _: ended.set())
+    assert ended.wait(60)
+    found = query._errors.unwrap(session.error)
+    assert isinstance(found, SparkFailed)
+    assert str(path) in str(found)
 
 
 def test_blob_files_of_failed_batch_are_removed_with_its_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

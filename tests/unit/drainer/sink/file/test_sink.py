@@ -446,7 +446,7 @@ def test_file_section_makes_sink_with_its_settings() -> None:
     model = section("file")
     to = model.model_validate({"dir": "/x", "rotate-interval": "10m", "retention-time": "7", "compression": "gzip"})
     assert isinstance(to, FileSection)
-    assert (to.place(), to.retention_time, to.rotate_bytes) == ("file:/x", timedelta(days=7), 512 << 20)
+    assert (to.address(), to.retention_time, to.rotate_bytes) == ("file:/x", timedelta(days=7), 512 << 20)
     made = made_sink("file", to, SyncerSettings())
     assert isinstance(made, FileSink) and made.name == "file:/x"
     assert make(to.model_copy(update={"format": "parquet"}), SyncerSettings())._files.directory == Path("/x/stage")

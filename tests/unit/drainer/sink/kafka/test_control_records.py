@@ -33,7 +33,7 @@ from drainer.sink.kafka.transactions.control_records import (
     taken,
 )
 from drainer.sink.position import DONE, JobMark, PositionStore, Stored
-from tests.support.position_suite import Place, PositionSuite
+from tests.support.position_suite import PositionSuite, Transactions
 
 INTENT = Intent(100, 200, 2, 3, 1, "all", ("a",), (7,))
 
@@ -72,7 +72,7 @@ class TestPosition(PositionSuite):
     test_a_slot_s_mark_is_judged = None  # type: ignore[assignment]
 
     @pytest.fixture
-    def place(self) -> Place:
+    def transaction_of(self) -> Transactions:
         logs: dict[Identity, Log] = {}
 
         @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Which places a master's text names, and what is said when none of them answers."""
+"""Which addresses a master's text names, and what is said when none of them answers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 pytest.importorskip("pyspark")
 
 from drainer.spark.startup.java import SparkUnavailable
-from drainer.spark.startup.jvm_launch import check_master, places_of
+from drainer.spark.startup.jvm_launch import addresses_of, check_master
 from tests.support.servers import free_port
 
 
 @pytest.mark.parametrize(
-    ("master", "places"),
+    ("master", "addresses"),
     [
         ("local", []),
         ("local[*]", []),
@@ -29,8 +29,8 @@ from tests.support.servers import free_port
         ("k8s://10.0.0.1:6443", [("10.0.0.1", 6443)]),
     ],
 )
-def test_master_text_gives_hosts_and_ports(master: str, places: list[tuple[str, int]]) -> None:
-    assert places_of(master) == places
+def test_master_text_gives_hosts_and_ports(master: str, addresses: list[tuple[str, int]]) -> None:
+    assert addresses_of(master) == addresses
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_master_text_gives_hosts_and_ports(master: str, places: list[tuple[str, 
 )
 def test_invalid_master_text_is_refused_with_expected_form(master: str) -> None:
     with pytest.raises(SparkUnavailable, match=r"is not host:port; a list is spark://a:7077,b:7077"):
-        places_of(master)
+        addresses_of(master)
 
 
 def test_master_check_accepts_one_reachable_of_several() -> None:

@@ -110,8 +110,8 @@ def _read(binlog: ServedBinlog) -> Item | None:
         found = envelope.scan(payload)  # type: ignore[arg-type]  # it only reads single bytes and slices
         query = bytes(payload[found.query_at : found.query_end]).decode() if found.ddl_job_id else ""
     except (DecodeError, UnicodeDecodeError) as error:
-        place = f"binlog of commit_ts {binlog.commit_ts} from pump {binlog.pump}"
-        raise DecodeError(place, offset=getattr(error, "offset", 0), detail=str(error)) from error
+        what = f"binlog of commit_ts {binlog.commit_ts} from pump {binlog.pump}"
+        raise DecodeError(what, offset=getattr(error, "offset", 0), detail=str(error)) from error
     if not found.ddl_job_id:
         return Item(binlog.commit_ts, found.schema_version, binlog, None)
     if query.lstrip()[: len(_SEQUENCE_VALUE)].lower() == _SEQUENCE_VALUE:

@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 
-from drainer.batch.work import Folded, Key, Kind, NetRow, Row, TableShape
+from drainer.batch.work import Folded, Key, Kind, NetRow, TableShape
 from drainer.changes.net import States
 from drainer.changes.vector import Ints
 from drainer.row.format import Format
@@ -173,32 +173,10 @@ def folded_of(shapes: Mapping[int, TableShape], states: States, format_: Format)
     return tuple(found)
 
 
-def live_rows(folded: Folded) -> Sequence[Row]:
-    """Return the rows of a table that are alive at the end."""
-    if isinstance(folded.rows, NetColumns):
-        return folded.rows.live()
-    return [row.row for row in folded.rows if row.row is not None]
-
-
-def stale_keys(folded: Folded) -> list[Key]:
-    """Return every image of a key that must be deleted."""
-    if isinstance(folded.rows, NetColumns):
-        return folded.rows.stale()
-    return [key for row in folded.rows for key in row.stale]
-
-
-def in_order(folded: Folded) -> Sequence[NetRow]:
-    """Return the rows ordered by identity."""
-    if isinstance(folded.rows, NetColumns):
-        return folded.rows
-    return tuple(sorted(folded.rows, key=lambda row: row.identity))
-
-
-def row_sizes(rows: Sequence[NetRow]) -> Ints:
-    """Return the length of each row's text; 0 for a dead row."""
-    if isinstance(rows, NetColumns):
-        return rows.sizes
-    return np.fromiter((0 if row.row is None else len(row.row) for row in rows), np.int64, len(rows))
+def columns_of(folded: Folded) -> NetColumns:
+    """The net rows of a table as `folded_of` makes them, for a destination that writes their texts."""
+    assert isinstance(folded.rows, NetColumns)
+    return folded.rows
 
 
 def joined(tuples: Sequence[bytes], between: bytes) -> bytes:

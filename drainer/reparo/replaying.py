@@ -243,12 +243,12 @@ def replay(stream: Stream, to: Replayer, chosen: Chosen, batch_max: int, *, may_
 
 
 def _named(held: list[tuple[Entry, Replayed]], last: Entry, work: Callable[[str], None]) -> None:
-    """Run `work`. Raises ReparoError with the place of the record that was refused."""
+    """Run `work`. Raises ReparoError with the position of the record that was refused."""
     try:
         work(last.position.text())
     except ReplayFailed as error:
         if not error.table:
-            raise ReparoError(str(error)) from error  # a DDL's error has its place
+            raise ReparoError(str(error)) from error  # a DDL's error has its position
         found = [entry.where for entry, one in held if one.commit_ts == error.commit_ts]
         raise ReparoError(f"{found[0] if found else last.where}, commit_ts {error.commit_ts}: {error}") from error
     except BinlogError as error:

@@ -73,7 +73,7 @@ class Replayed:
 @dataclass(frozen=True, slots=True)
 class ReplayedDdl:
     """A DDL. `use`: the database in which its statements run, "": in none; `schema` and `table`: the first table that
-    it names; `may_exist`: errors such as "table exists" (D-LD-14) count as success. `where`: its place, for errors."""
+    it names; `may_exist`: errors such as "table exists" (D-LD-14) count as success. `where`: position, for errors."""
 
     commit_ts: int
     statements: tuple[str, ...]
@@ -84,8 +84,8 @@ class ReplayedDdl:
     where: str = ""
 
     def failed(self, why: str) -> ReplayFailed:
-        place = f"{self.where}: " if self.where else ""
-        return ReplayFailed(f"{place}the DDL at commit_ts {self.commit_ts}: {why}", commit_ts=self.commit_ts)
+        prefix = f"{self.where}: " if self.where else ""
+        return ReplayFailed(f"{prefix}the DDL at commit_ts {self.commit_ts}: {why}", commit_ts=self.commit_ts)
 
 
 def never(ddl: ReplayedDdl) -> bool:

@@ -9,6 +9,7 @@ from drainer.batch.work import Folded, KeyChange, Kind, Match, NetRow, Ordered, 
 from drainer.sink.base import Identity
 from drainer.sink.mysql.config import ServerConfig, StatementLimits
 from drainer.sink.mysql.sink import MySQLSink
+from tests.support.net_rows import net_columns
 from tests.support.servers import MariaDB
 
 IDENTITY = Identity(cluster_id=7, changefeed="main", node_id="drainer-1")
@@ -75,7 +76,8 @@ def gone(key: int, *stale: bytes) -> NetRow:
 
 def work(after: int, until: int, *folded: Folded, ordered: Sequence[KeyChange] = ()) -> SegmentWork:
     count = sum(len(f.rows) for f in folded) + len(ordered)
-    return SegmentWork(after, until, tuple(folded), Ordered(tuple(ordered)), count, 100 * count)
+    tables = tuple(Folded(one.shape, net_columns(one.rows)) for one in folded)
+    return SegmentWork(after, until, tables, Ordered(tuple(ordered)), count, 100 * count)
 
 
 def change(

@@ -28,6 +28,7 @@ from drainer.sink.mysql.rows.format import ESCAPED, SQL_TEXT, placeholder, strin
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import UniqueSurprise, Writer
 from tests.integration.sink.case import loads, opened, server_config
+from tests.support.net_rows import net_columns, tuples_of
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, table, transaction, view_of
 from tests.support.servers import MariaDB
 
@@ -199,7 +200,7 @@ def rows_of(columns: dict[str, Col], most: int = 4) -> Values:
 
 def folded(of: TableShape, texts: Sequence[bytes], first: int = 1) -> Folded:
     rows = (NetRow(b"%020d" % n, Kind.INSERT, b"(%d,%b)" % (n, text), ()) for n, text in enumerate(texts, first))
-    return Folded(of, tuple(rows))
+    return Folded(of, net_columns(rows))
 
 
 class Way:
@@ -357,9 +358,9 @@ def test_load_data_refuses_row_without_partition_as_statements_do(db: MariaDB) -
     db.query("CREATE TABLE d.t (id BIGINT PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (2))")
     rows = [NetRow(b"%020d" % n, Kind.INSERT, b"(%d)" % n, ()) for n in (1, 2)]
     with both_ways(db) as (by_load, by_statement):
-        expected = outcome(by_statement, Folded(shape({}, "t"), tuple(rows)))
+        expected = outcome(by_statement, Folded(shape({}, "t"), net_columns(rows)))
         assert expected.startswith("RowsRefused") and "1526" in expected
-        assert outcome(by_load, Folded(shape({}, "t"), tuple(rows))) == expected
+        assert outcome(by_load, Folded(shape({}, "t"), net_columns(rows))) == expected
     assert stored(db, "t") == []
 
 
@@ -423,7 +424,7 @@ def test_load_with_warnings_not_kept_by_server_is_rolled_back(db: MariaDB) -> No
         rows = folded(shape(columns, "t"), [b"1", b"300"])
         by_load.session.begin()
         assert not loader.Loader(by_load.session, UniqueKeys(), 1).write(
-            rows.shape, [b"(1,1)", b"(2,300)"], replaces=True
+            rows.shape, tuples_of([b"(1,1)", b"(2,300)"]), replaces=True
         )
         by_load.session.commit()
     assert stored(db, "t") == []

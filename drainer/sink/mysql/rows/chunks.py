@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from drainer.batch.work import Folded, KeyChange, SegmentWork
-from drainer.changes.net_rows import in_order, row_sizes
+from drainer.changes.net_rows import columns_of
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.position import Stored
 
@@ -93,8 +93,10 @@ def _folded_chunks(tables: Sequence[Folded], chunk_rows: int) -> Iterator[Chunk]
     parts: list[Folded] = []
     count = size = 0
     for folded in tables:
-        rows = in_order(folded)
-        reached = np.cumsum(row_sizes(rows))
+        rows = columns_of(folded)
+        # `reached`: the table's bytes up to each row, of which `behind` are in complete chunks. `size`: the bytes that
+        # earlier tables have in this chunk.
+        reached = np.cumsum(rows.sizes)
         at = behind = 0
         while at < len(rows):
             by_size = int(np.searchsorted(reached, behind + CHUNK_BYTES_MAX - size)) + 1

@@ -9,7 +9,7 @@ string of its digits.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -103,13 +103,10 @@ def statement(shape: TableShape, clause: bytes, *, replaces: bool) -> bytes:
     return b"LOAD DATA LOCAL INFILE 'rows' " + how + b"INTO TABLE " + table + clause
 
 
-def body_of(tuples: Sequence[bytes]) -> bytes | None:
+def body_of(tuples: Tuples) -> bytes | None:
     """The file of these rows; None if a value can only be written by a statement, or if they have too many bytes."""
-    if isinstance(tuples, Tuples):
-        lines = tuples.lines()
-        body = bytes(lines) if len(lines) <= BODY_BYTES_MAX else b""
-    else:
-        body = b",".join([*tuples, b""]) if sum(map(len, tuples)) + len(tuples) <= BODY_BYTES_MAX else b""
+    lines = tuples.lines()
+    body = bytes(lines) if len(lines) <= BODY_BYTES_MAX else b""
     if not body or (any(one.search(body) for one in _MAYBE) and _NOT_IN_A_FILE.search(body)):
         return None
     return body

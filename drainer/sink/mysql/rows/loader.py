@@ -17,6 +17,7 @@ from typing import Final
 from binlog.runtime.log import get_logger
 
 from drainer.batch.work import TableShape
+from drainer.changes.net_rows import Tuples
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession
 from drainer.sink.mysql.rows import load_data
 from drainer.sink.mysql.rows.statements import split_row
@@ -105,7 +106,7 @@ class Loader:
         self._keys = keys
         self._rows_min = rows_min
 
-    def write(self, shape: TableShape, rows: Sequence[bytes], *, replaces: bool) -> bool:
+    def write(self, shape: TableShape, rows: Tuples, *, replaces: bool) -> bool:
         """Write all rows and return True, or write none and return False. With `replaces` a row replaces the one with
         the same key.
 

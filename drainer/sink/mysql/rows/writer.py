@@ -11,7 +11,7 @@ from typing import Final
 from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Folded, KeyChange, Kind, NetRow, TableShape
-from drainer.changes.net_rows import Tuples, live_rows, stale_keys
+from drainer.changes.net_rows import Tuples, columns_of
 from drainer.sink.errors import DataError, RowMissing, RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.missing_rows import MissingRows
 from drainer.sink.mysql.config import StatementLimits
@@ -93,8 +93,8 @@ class Writer:
             self.delete_touched(folded, known_absent=not thorough)
             self.insert_live(folded, thorough=thorough)
             return
-        self._delete(folded.shape, [_bytes(key) for key in stale_keys(folded)])
-        rows = _texts(folded)
+        self._delete(folded.shape, [_bytes(key) for key in columns_of(folded).stale()])
+        rows = columns_of(folded).live()
         if not self._load(folded.shape, rows, replaces=True):
             for statement in replaces(folded.shape, rows, self._limits):
                 self._write(folded.shape, statement)
@@ -113,13 +113,13 @@ class Writer:
     def insert_live(self, folded: Folded, *, thorough: bool) -> None:
         """Insert the rows that exist after the range. Raises UniqueSurprise, or UniqueConflict after a `thorough`
         attempt."""
-        rows = _texts(folded)
+        rows = columns_of(folded).live()
         if not self._load(folded.shape, rows, replaces=False):
             for statement in inserts(folded.shape, rows, self._limits):
                 self._write(folded.shape, statement, thorough=thorough)
         self.written.rows += len(folded.rows)
 
-    def _load(self, shape: TableShape, rows: Sequence[bytes], *, replaces: bool) -> bool:
+    def _load(self, shape: TableShape, rows: Tuples, *, replaces: bool) -> bool:
         loaded = self._loader.write(shape, rows, replaces=replaces)
         self.written.statements += loaded
         return loaded
@@ -218,19 +218,19 @@ class Writer:
             raise self._refused(shape, error, thorough=thorough) from error
 
     def _refused(self, shape: TableShape, error: ServerError, *, thorough: bool) -> DataError:
-        place = f"{shape.schema}.{shape.table}"
+        table = f"{shape.schema}.{shape.table}"
         if error.code not in DUPLICATE_KEY:
             return RowsRefused(
-                f"{place}: rows up to commit_ts {self._until_ts} are refused: {error}",
+                f"{table}: rows up to commit_ts {self._until_ts} are refused: {error}",
                 schema=shape.schema,
                 table=shape.table,
             )
         found = _KEY.search(error.detail)
         key = found.group(1).rsplit(".", 1)[-1] if found else "?"
         if not thorough:
-            return UniqueSurprise(f"{place}: {error.detail}", schema=shape.schema, table=shape.table, key=key)
+            return UniqueSurprise(f"{table}: {error.detail}", schema=shape.schema, table=shape.table, key=key)
         return UniqueConflict(
-            f"{place}: unique key {key!r} of the destination refuses a row up to commit_ts {self._until_ts}: "
+            f"{table}: unique key {key!r} of the destination refuses a row up to commit_ts {self._until_ts}: "
             f"{error.detail}. {self._why_refused(shape, key)}",
             schema=shape.schema,
             table=shape.table,
@@ -262,13 +262,13 @@ class Writer:
         narrow = self._keys.handling(self._session, shape).narrow if any(shape.fractions) else ()
         for row in tuples if narrow else ():
             literals = split_row(row)
-            for place, digits in narrow:
-                _, point, behind = literals[place].strip(b"'").partition(b".")
+            for at, digits in narrow:
+                _, point, behind = literals[at].strip(b"'").partition(b".")
                 if point and len(behind.rstrip(b"0")) > digits:
                     raise ValueChanged(
                         f"{shape.schema}.{shape.table}: the destination would change a value of a row up to commit_ts "
-                        f"{self._until_ts}: column {shape.columns[place]} keeps {digits} digits behind the point here "
-                        f"and {shape.fractions[place]} upstream, {literals[place].decode(errors='replace')} has more; "
+                        f"{self._until_ts}: column {shape.columns[at]} keeps {digits} digits behind the point here "
+                        f"and {shape.fractions[at]} upstream, {literals[at].decode(errors='replace')} has more; "
                         f"widen it",
                         schema=shape.schema,
                         table=shape.table,
@@ -322,12 +322,6 @@ def touched_keys(folded: Folded, *, known_absent: bool) -> Iterable[bytes]:
 
 def live(rows: Iterable[NetRow]) -> int:
     return sum(1 for row in rows if row.row is not None)
-
-
-def _texts(folded: Folded) -> Sequence[bytes]:
-    """The rows that exist after the range, as texts."""
-    rows = live_rows(folded)
-    return rows if isinstance(rows, Tuples) else [_bytes(row) for row in rows]
 
 
 def _bytes(value: object) -> bytes:

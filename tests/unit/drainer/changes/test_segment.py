@@ -22,7 +22,7 @@ from drainer.batch.work import NetRow, SegmentWork
 from drainer.changes.decode import Changes
 from drainer.changes.events import events_of
 from drainer.changes.net import KeyEvents
-from drainer.changes.net_rows import live_rows, stale_keys
+from drainer.changes.net_rows import columns_of
 from drainer.changes.segment import FLUSH_BYTES, SegmentBuilder, SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.order.errors import BlobError
@@ -508,12 +508,13 @@ def test_net_columns_behave_as_sequence_of_rows() -> None:
     assert folded.rows == expected.rows
     assert folded.rows[1:3] == expected.rows[1:3]
     assert folded.rows[-1] == expected.rows[-1]
-    live = live_rows(folded)
-    assert list(live) == live_rows(expected)
-    assert live[1:3].joined() == b",".join(live_rows(expected)[1:3])  # type: ignore[attr-defined, arg-type]
-    assert list(live_rows(replace(folded, rows=folded.rows[2:4]))) == live_rows(expected)[2:3]
-    assert stale_keys(folded) == stale_keys(expected) == [b"(2)"]
-    assert stale_keys(replace(folded, rows=folded.rows[3:])) == []
+    columns, alive = columns_of(folded), [row.row for row in expected.rows if isinstance(row.row, bytes)]
+    live = columns.live()
+    assert list(live) == alive
+    assert live[1:3].joined() == b",".join(alive[1:3])
+    assert list(columns[2:4].live()) == alive[2:3]
+    assert columns.stale() == [b"(2)"]
+    assert columns[3:].stale() == []
 
 
 def test_key_of_every_type_but_five_folds() -> None:

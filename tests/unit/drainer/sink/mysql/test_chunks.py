@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from drainer.batch.work import Folded, KeyChange, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
-from drainer.changes.net import IMAGES
-from drainer.changes.net_rows import NetColumns, live_rows, stale_keys
+from drainer.changes.net_rows import columns_of
 from drainer.sink.mysql.rows import chunks
 from drainer.sink.mysql.rows.chunks import Phase, cut
-from drainer.sink.mysql.rows.format import SQL_TEXT
+from tests.support.net_rows import net_columns
 
 
 def shape(table_id: int, unique: tuple[str, ...] = ()) -> TableShape:
@@ -31,7 +28,7 @@ def work(rng: random.Random) -> SegmentWork:
     for table_id, unique in ((3, ()), (1, ("u",)), (2, ()), (4, ("u",))):
         rows = [net(n) for n in range(10)]
         rng.shuffle(rows)
-        tables.append(Folded(shape(table_id, unique), tuple(rows)))
+        tables.append(Folded(shape(table_id, unique), net_columns(rows)))
     rng.shuffle(tables)
     ordered = [KeyChange(shape(9), Kind.INSERT, None, (b"%d" % n,), 100 + n // 3, n % 3) for n in range(10)]
     rng.shuffle(ordered)
@@ -60,13 +57,15 @@ def test_tables_with_secondary_unique_keys_come_in_last_chunks() -> None:
 def test_tables_with_text_keys_come_in_last_chunks() -> None:
     """The destination may compare them more coarsely (rule 10), which an executor learns only when it writes."""
     text = replace(shape(1), collations=("utf8mb4_bin",))
-    pieces = SegmentWork(1, 2, (Folded(text, (net(1),)), Folded(shape(2), (net(2),))), Ordered(()), 0, 0)
+    pieces = SegmentWork(
+        1, 2, (Folded(text, net_columns([net(1)])), Folded(shape(2), net_columns([net(2)]))), Ordered(()), 0, 0
+    )
     assert [c.folded[0].shape.table_id for c in cut(pieces, Phase.DIRECT, 1)] == [2, 1]
     assert [c.folded[0].shape.table_id for c in cut(pieces, Phase.DELETE, 1)] == [1]
 
 
 def test_chunks_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = tuple(net(n, 100) for n in range(20))
+    rows = net_columns(net(n, 100) for n in range(20))
     monkeypatch.setattr(chunks, "CHUNK_BYTES_MAX", 450)
     pieces = cut(SegmentWork(1, 2, (Folded(shape(1), rows),), Ordered(()), 0, 0), Phase.DIRECT, 1000)
     assert [chunk.rows for chunk in pieces] == [5, 5, 5, 5]
@@ -74,19 +73,6 @@ def test_chunks_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_empty_slot_has_no_chunks() -> None:
     assert cut(SegmentWork(1, 2, (), Ordered(()), 0, 0), Phase.DIRECT, 10) == []
-
-
-def columns(rows: list[NetRow]) -> NetColumns:
-    """The same rows as columns."""
-    rows = sorted(rows)
-    texts = [None if row.row is None else SQL_TEXT.pack(row.row) for row in rows]
-    return NetColumns(
-        SQL_TEXT,
-        pa.array([row.identity for row in rows], pa.binary()),
-        np.array([int(row.first) for row in rows], np.int64),
-        pa.array(texts, pa.binary()),
-        pa.array([[SQL_TEXT.pack_key(key) for key in row.stale] for row in rows], IMAGES),
-    )
 
 
 def where_full(sizes: list[list[int]], limit: int) -> list[list[tuple[int, int]]]:
@@ -104,8 +90,7 @@ def where_full(sizes: list[list[int]], limit: int) -> list[list[tuple[int, int]]
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_chunks_of_columns_equal_chunks_of_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An open range that was begun one way is finished the other way: chunks that are done must be the same."""
+def test_chunks_end_where_rows_or_bytes_reach_their_limit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "CHUNK_BYTES_MAX", 60)
     dice = random.Random(seed)
     limit = dice.choice([1, 3, 7, 1000])
@@ -115,18 +100,15 @@ def test_chunks_of_columns_equal_chunks_of_rows(seed: int, monkeypatch: pytest.M
         rows = [row._replace(row=None, stale=(b"(1)",)) if dice.random() < 0.2 else row for row in rows]
         tables.append((shape(table_id), rows))
         sizes.append([len(row.row or b"") for row in rows])
-    one_by_one = SegmentWork(1, 2, tuple(Folded(s, tuple(r)) for s, r in tables), Ordered(()), 0, 0)
-    as_columns = SegmentWork(1, 2, tuple(Folded(s, columns(r)) for s, r in tables if r), Ordered(()), 0, 0)
-    expected = where_full(sizes, limit)
-    for work_ in (one_by_one, as_columns):
-        found = cut(work_, Phase.DIRECT, limit)
-        places = [[(f.shape.table_id - 1, int(row.identity)) for f in c.folded for row in f.rows] for c in found]
-        assert places == expected
-    assert [list(f.rows) for c in cut(one_by_one, Phase.DIRECT, limit) for f in c.folded] == [
-        list(f.rows) for c in cut(as_columns, Phase.DIRECT, limit) for f in c.folded
+    slot = SegmentWork(1, 2, tuple(Folded(s, net_columns(r)) for s, r in tables if r), Ordered(()), 0, 0)
+    found = cut(slot, Phase.DIRECT, limit)
+    assert [
+        [(f.shape.table_id - 1, int(row.identity)) for f in chunk.folded for row in f.rows] for chunk in found
+    ] == where_full(sizes, limit)
+    assert [row for chunk in found for f in chunk.folded for row in f.rows] == [
+        row for _, rows in tables for row in rows
     ]
-    for chunk in cut(as_columns, Phase.DIRECT, limit):
-        for folded in chunk.folded:
-            rows = list(folded.rows)
-            assert list(live_rows(folded)) == [row.row for row in rows if row.row is not None]
-            assert stale_keys(folded) == [key for row in rows for key in row.stale]
+    for folded in (f for chunk in found for f in chunk.folded):
+        rows = list(folded.rows)
+        assert list(columns_of(folded).live()) == [row.row for row in rows if row.row is not None]
+        assert columns_of(folded).stale() == [key for row in rows for key in row.stale]

@@ -13,9 +13,10 @@ from drainer.sink.mysql.connection import ConnectionLost, Loaded, Retry, ServerE
 from drainer.sink.mysql.rows import loader
 from drainer.sink.mysql.rows.loader import STATEMENTS_ONLY_S, Loader, leave_to_statements, may_load
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
+from tests.support.net_rows import tuples_of
 
 TABLE = TableShape(1, "d", "t", ("id", "e"), (0,), "", (), (Match.PLAIN,) * 2, type_classes=("int", "enum"))
-ROWS = [b"(1,1)", b"(2,0)"]
+ROWS = tuples_of([b"(1,1)", b"(2,0)"])
 SAVEPOINT, BACK = b"SAVEPOINT drainer_load", b"ROLLBACK TO SAVEPOINT drainer_load"
 Warned = tuple[str, int, str]
 

@@ -9,13 +9,14 @@ from drainer.batch.work import Folded, KeyChange, Kind, NetRow, TableShape
 from drainer.sink.errors import DataError
 from drainer.sink.mysql.rows.chunks import Chunk
 from drainer.sink.mysql.rows.slot_writer import beginning, blame
+from tests.support.net_rows import net_columns
 
 TABLES = [TableShape(n, "d", f"t{n}", ("k", "v"), (0,), "", (), ()) for n in (1, 2)]
 
 
 def chunk_of(first: int, second: int) -> Chunk:
     rows = [NetRow(b"%03d" % n, Kind.INSERT, b"(%d,1)" % n, ()) for n in range(first + second)]
-    made = [Folded(TABLES[0], tuple(rows[:first])), Folded(TABLES[1], tuple(rows[first:]))]
+    made = [Folded(TABLES[0], net_columns(rows[:first])), Folded(TABLES[1], net_columns(rows[first:]))]
     return Chunk(folded=tuple(folded for folded in made if folded.rows))
 
 

@@ -11,6 +11,7 @@ from drainer.sink.errors import ValueChanged
 from drainer.sink.mysql.config import StatementLimits
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Writer
+from tests.support.net_rows import net_columns
 
 TABLE = TableShape(
     table_id=1, schema="d", table="t", columns=("id", "v"), key=(0,), why_ordered="", secondary_unique=(), match=()
@@ -44,7 +45,9 @@ class Warns:
 def write(flavour: str, code: int, text: str, level: str = "Warning") -> None:
     session: Any = Warns(flavour, code, text, level)
     row = NetRow(b"1", Kind.INSERT, b"(1,2)", ())
-    Writer(session, StatementLimits(), until_ts=7, keys=UniqueKeys()).folded(Folded(TABLE, (row,)), thorough=False)
+    Writer(session, StatementLimits(), until_ts=7, keys=UniqueKeys()).folded(
+        Folded(TABLE, net_columns([row])), thorough=False
+    )
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,8 @@ class Fails(Begins):
 @pytest.mark.parametrize(
     "log", [None, "", "v1\n{", "v1\n[8]", "v1\n{}", 'v1\n{"commit_ts":null}', 'v1\n{"commit_ts":"x"}']
 )
-def test_unexpected_offset_log_of_spark_is_an_error_with_its_path(
-    log: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unexpected_offset_log_of_spark_is_an_error_with_its_path(log: str | None) -> None:
     """Through Spark, which passes the error of a batch as text."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     session: Any = Fails()
     query = Query(session, options={})
     path = query._checkpoint / "offsets" / "0"

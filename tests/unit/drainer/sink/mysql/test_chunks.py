@@ -64,13 +64,6 @@ def test_tables_with_text_keys_come_in_last_chunks() -> None:
     assert [c.folded[0].shape.table_id for c in cut(pieces, Phase.DELETE, 1)] == [1]
 
 
-def test_chunks_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = net_columns(net(n, 100) for n in range(20))
-    monkeypatch.setattr(chunks, "CHUNK_BYTES_MAX", 450)
-    pieces = cut(SegmentWork(1, 2, (Folded(shape(1), rows),), Ordered(()), 0, 0), Phase.DIRECT, 1000)
-    assert [chunk.rows for chunk in pieces] == [5, 5, 5, 5]
-
-
 def test_an_empty_slot_has_no_chunks() -> None:
     assert cut(SegmentWork(1, 2, (), Ordered(()), 0, 0), Phase.DIRECT, 10) == []
 

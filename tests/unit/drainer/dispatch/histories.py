@@ -102,7 +102,8 @@ def image_of(info: TableInfo, row: Row) -> Image:
 
 
 def listed(events: Sequence[RowChanges]) -> list[tuple[int, Event]]:
-    """(commit_ts, event) in order. An update that became a delete and an insert of one partition has one order."""
+    """(commit_ts, event) in order. An update that became a delete and an insert of one partition has one order; so have
+    the deletes of two rows, if a change moved one of them to the key of the other."""
     found = []
     for one in events:
         images = [
@@ -111,7 +112,7 @@ def listed(events: Sequence[RowChanges]) -> list[tuple[int, Event]]:
         ]
         for order, commit_ts, old, new in zip(one.order.tolist(), one.commit_ts.tolist(), *images, strict=True):
             found.append((order, commit_ts, (one.kind, old, new)))
-    assert len({(order, event[0]) for order, _, event in found}) == len(found)
+    assert len({repr((order, event)) for order, _, event in found}) == len(found)
     in_order = sorted(found, key=lambda one: (one[0], one[2][0] is not Kind.DELETE))
     return [(commit_ts, event) for _, commit_ts, event in in_order]
 

@@ -137,9 +137,9 @@ def mariadb(mariadb_server: MariaDB) -> MariaDB:
     return mariadb_server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tidb_server() -> Iterator[MariaDB]:
-    """For desk tests, which are skipped without PEER_BIN. Started once in each process of tests."""
+    """For desk tests, which are skipped without PEER_BIN. Of one module: it takes 1.4 GiB."""
     binaries = peer_bin()
     assert binaries is not None
     with running_tidb(binaries) as server:

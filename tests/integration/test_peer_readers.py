@@ -180,7 +180,7 @@ def ticdc_consumer(
 ) -> Server:
     """It reads what the test's settings write."""
     killed = "error" not in request.fixturenames
-    topic = written(kafka, tmp_path, protocol, rules, name, killed=killed, **more)
+    topic = written(kafka, tmp_path, protocol, rules, name, in_pieces=killed, killed=killed, **more)
     return consumer(kafka, topic, tmp_path, rules, tidb, ONE_BY_ONE if protocol == "simple" else "")
 
 

@@ -22,8 +22,7 @@ def running_tidb(binaries: Path) -> Iterator[MariaDB]:
         f'temp-dir = "{directory}/tmp"\ntmp-storage-path = "{directory}/tmp-storage"\n[status]\nreport-status = false\n'
         f'[log]\nslow-query-file = "{directory}/slow.log"\n[log.file]\nfilename = "{directory}/tidb.log"\n'
     )
-    frugal = {"GOMEMLIMIT": "500MiB"}  # it stays for all tests of a process; without a limit it takes 1.4 GiB
-    server = Server([str(binaries / "tidb-server"), "-config", str(file)], directory / "tidb.out", frugal).start()
+    server = Server([str(binaries / "tidb-server"), "-config", str(file)], directory / "tidb.out").start()
     tidb = MariaDB(server, port, directory, user="root", password="")
     try:
         wait_until(lambda: tidb.query("SELECT 1"), deadline_s=90, what=f"TiDB answers\n{server.tail()}")

@@ -158,7 +158,7 @@ class ColumnDecoder:
             if reader is None:
                 yield _one_by_one(codec, kind, rows, wanted_old, whole=whole)
                 continue
-            good, old, new = _in_step(reader, kind, rows, wanted_old, every)
+            good, old, new = in_step(reader, kind, rows, wanted_old, every)
             if good.all():
                 yield _changes(codec, kind, rows, old, new)
                 continue
@@ -173,7 +173,7 @@ class ColumnDecoder:
         return found[1]
 
 
-def _in_step(
+def in_step(
     reader: RowReader, kind: Kind, rows: Rows, wanted_old: Sequence[int], every: Sequence[int]
 ) -> tuple[Mask, Columns | None, Columns | None]:
     """Decode rows together. Return (rows that were decoded, old image, new image)."""

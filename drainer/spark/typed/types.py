@@ -1,4 +1,5 @@
-"""Map columns of TiDB to columns of Spark: the type of each, and its values in the form that Arrow accepts. Pure.
+"""Map columns of TiDB to columns of Spark: the type of each, and the conversion of a column of decoded values
+(drainer.row.column_type), with one function for each type class. Pure.
 
 | TiDB | Spark |
 |---|---|
@@ -17,23 +18,29 @@ A date with a zero month or day (and the zero date) is no date for Spark: NULL, 
 
 from __future__ import annotations
 
-import datetime
-import decimal
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
+from binlog.tidb.json import BinaryJSON
 from binlog.tidb.time import unpack
-from binlog.tidb.types import FLOATS, INTEGERS, TIMES, FieldType, Tp
+from binlog.tidb.types import INTEGERS, FieldType, Tp
 from binlog.tidb.unflatten import to_float32, to_text
 from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_type
+
+from drainer.row.column_type import TypeClass, type_class_of
 
 DECIMAL_DIGITS_MAX = 38
-_EPOCH = datetime.date(1970, 1, 1)
-_EPOCH_TIME = datetime.datetime(1970, 1, 1)
-_MICROSECOND = datetime.timedelta(microseconds=1)
+_NANOSECONDS = 1000
+_YEARS_BEFORE_1970 = 1970
 
-Convert = Callable[[Datum], object]  # of a value that is not NULL
+ConvertColumn = Callable[[Any], Any]  # from and to a pyarrow Array; NULL stays NULL
 
 _SIGNED: dict[Tp, spark.DataType] = {
     Tp.TINY: spark.ByteType(),
@@ -81,95 +88,113 @@ def spark_type(kind: FieldType) -> spark.DataType | None:
     return _OTHERS.get(kind.tp)
 
 
-def converter(kind: FieldType, *, zero_dates_fail: bool) -> Convert:
-    """Return a function from a datum of a column of this type to a value that `pyarrow.array` accepts for
-    `spark_type(kind)`. The function raises DecodeError for a datum that such a column cannot hold."""
-    tp = kind.tp
-    if tp in INTEGERS or tp is Tp.BIT:
-        return _decimal_of_int if isinstance(spark_type(kind), spark.DecimalType) else _int
-    if tp in FLOATS:
-        return _float if tp is Tp.FLOAT else _double
-    if tp is Tp.NEWDECIMAL and isinstance(spark_type(kind), spark.DecimalType):
-        return lambda value: decimal.Decimal(_text(value, kind))
-    if tp in TIMES:
-        return _time(kind, zero_dates_fail)
-    if tp is Tp.DURATION:
-        return _microseconds
-    if kind.is_binary:
-        return _bytes
-    return lambda value: _text(value, kind)
+def arrow_type(kind: FieldType) -> Any:
+    """Return the Arrow type of `spark_type(kind)`."""
+    wanted = spark_type(kind)
+    assert wanted is not None  # fields_of has rejected the others
+    return to_arrow_type(wanted, timezone="UTC")
+
+
+def column_converter(kind: FieldType, *, zero_dates_fail: bool) -> ConvertColumn:
+    """Return a function from decoded values of a column of this type to an array of `spark_type(kind)`. The function
+    raises DecodeError or pyarrow.ArrowInvalid, which name no row, if the array contains a value that the column or
+    Spark's type cannot hold.
+    """
+    type_class = type_class_of(kind)
+    wanted = arrow_type(kind)
+    if type_class in (TypeClass.DATE, TypeClass.DATETIME):
+        return lambda column: _times(column, kind, wanted, zero_fails=zero_dates_fail)
+    if type_class is TypeClass.TIME:
+        return lambda column: _durations(column, wanted)
+    if type_class is TypeClass.FLOAT and kind.tp is Tp.FLOAT:
+        return _floats
+    if type_class in (TypeClass.ENUM, TypeClass.SET, TypeClass.JSON):
+        return lambda column: _distinct(column, kind, wanted)
+    if type_class is TypeClass.TEXT:
+        return lambda column: _texts(column, kind, wanted)
+    return lambda column: column.cast(wanted)
 
 
 def text_of(value: Datum, kind: FieldType) -> str | None:
-    """Return the value as TiDB shows it; bytes in hexadecimal after 0x."""
+    """Return the value as TiDB shows it; bytes in hexadecimal after 0x. Raises DecodeError for text that is not UTF-8,
+    which Spark's strings are."""
     text = to_text(value, kind)
-    return "0x" + text.hex() if isinstance(text, bytes) else _checked(text, kind)
-
-
-def _text(value: Datum, kind: FieldType) -> str:
-    text = to_text(value, kind)
-    assert isinstance(text, str)
-    return _checked(text, kind) or ""
-
-
-def _checked(text: str | None, kind: FieldType) -> str | None:
-    """Spark's strings are UTF-8; `to_text` marks other bytes with lone surrogates."""
+    if isinstance(text, bytes):
+        return "0x" + text.hex()
     if text is not None and not text.isascii():
         try:
-            text.encode()
+            text.encode()  # `to_text` marks other bytes with lone surrogates
         except UnicodeEncodeError as error:
             raise DecodeError(f"{kind.mysql_name} column", offset=error.start, detail="it is not UTF-8") from None
     return text
 
 
-def _unfit(value: object, name: str) -> DecodeError:
-    return DecodeError(f"{name} column", offset=0, detail=f"it cannot hold a {type(value).__name__}")
+def _array(values: npt.NDArray[Any], absent: npt.NDArray[np.bool_], wanted: Any) -> Any:
+    return pa.array(values, mask=absent if absent.any() else None).cast(wanted)
 
 
-def _int(value: Datum) -> int:
-    if not isinstance(value, int):
-        raise _unfit(value, "integer")
-    return int(value)
+def _absent(column: Any) -> npt.NDArray[np.bool_]:
+    absent: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return absent
 
 
-def _decimal_of_int(value: Datum) -> decimal.Decimal:
-    return decimal.Decimal(_int(value))
+def _times(column: Any, kind: FieldType, wanted: Any, *, zero_fails: bool) -> Any:
+    """Convert packed times to days since 1970 (int32) or microseconds since 1970 (int64); binlog.tidb.time has the
+    layout.
+    """
+    absent = _absent(column)
+    packed = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+    bits = (packed >> np.uint64(24)).astype(np.int64)
+    micros = (packed & np.uint64(0xFFFFFF)).astype(np.int64)
+    hour, minute, second = bits >> 12 & 31, bits >> 6 & 63, bits & 63
+    year, month = np.divmod(bits >> 22, 13)
+    day = bits >> 17 & 31
+    no_time = (year > 9999) | (hour > 23) | (minute > 59) | (second > 59) | (micros > 999_999)
+    if bool(no_time.any()):
+        unpack(int(packed[no_time.argmax()]))  # raises
+    months = (year - _YEARS_BEFORE_1970) * 12 + np.maximum(month, 1) - 1
+    first = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    following = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    no_date = ((year < 1) | (month < 1) | (day < 1) | (day > following - first)) & ~absent
+    if zero_fails and bool(no_date.any()):
+        text = text_of(int(packed[no_date.argmax()]), kind)
+        detail = f"{text} is not a date that Spark can hold; with zero-dates = null it is NULL"
+        raise DecodeError(f"{kind.mysql_name} column", offset=0, detail=detail)
+    days = first + day - 1
+    if type_class_of(kind) is TypeClass.DATE:
+        return _array(days.astype(np.int32), absent | no_date, wanted)
+    seconds = days * 86_400 + hour * 3600 + minute * 60 + second
+    return _array(seconds * 1_000_000 + micros, absent | no_date, wanted)
 
 
-def _double(value: Datum) -> float:
-    if not isinstance(value, float):
-        raise _unfit(value, "double")
-    return value
+def _durations(column: Any, wanted: Any) -> Any:
+    """Convert nanoseconds to microseconds, rounded down."""
+    values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+    return _array(values // _NANOSECONDS, _absent(column), wanted)
 
 
-def _float(value: Datum) -> float:
-    return to_float32(_double(value))
+def _floats(column: Any) -> Any:
+    """Convert doubles to 32-bit floats. Raises DecodeError for one that is beyond FLOAT."""
+    floats = column.cast(pa.float32(), safe=False)
+    too_large = pc.and_(pc.is_inf(floats), pc.is_finite(column))
+    if bool(pc.any(too_large).as_py()):
+        to_float32(pc.filter(column, too_large)[0].as_py())  # raises
+    return floats
 
 
-def _microseconds(value: Datum) -> int:
-    return _int(value) // 1000
+def _distinct(column: Any, kind: FieldType, wanted: Any) -> Any:
+    """Convert each distinct value to text once."""
+    encoded = column.dictionary_encode()
+    values = encoded.dictionary.to_pylist()
+    if kind.tp is Tp.JSON:
+        values = [BinaryJSON(value) for value in values]
+    return pa.array([text_of(value, kind) for value in values], wanted).take(encoded.indices)
 
 
-def _bytes(value: Datum) -> bytes:
-    if not isinstance(value, bytes):
-        raise _unfit(value, "binary")
-    return bytes(value)
-
-
-def _time(kind: FieldType, zero_fails: bool) -> Convert:
-    """Return days since 1970 for a DATE, else microseconds."""
-    is_date = kind.tp in (Tp.DATE, Tp.NEWDATE)
-
-    def convert(value: Datum) -> int | None:
-        when = unpack(_int(value))
-        try:
-            if is_date:
-                return (datetime.date(when.year, when.month, when.day) - _EPOCH).days
-            return (datetime.datetime(*when) - _EPOCH_TIME) // _MICROSECOND
-        except ValueError:
-            if zero_fails:
-                detail = f"{_text(value, kind)} is not a date that Spark can hold; with zero-dates = null it is NULL"
-                raise DecodeError(f"{kind.mysql_name} column", offset=0, detail=detail) from None
-            return None
-
-    return convert
+def _texts(column: Any, kind: FieldType, wanted: Any) -> Any:
+    try:
+        return column.cast(wanted)
+    except pa.ArrowInvalid:
+        for value in column.to_pylist():
+            text_of(value, kind)  # raises, with the position in the value
+        raise

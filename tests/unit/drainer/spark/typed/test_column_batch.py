@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from binlog.errors import BinlogError, DecodeError
+from binlog.errors import BinlogError
 from binlog.tidb.datum import Datum, Uint
 from binlog.tidb.decimal import Decimal
 from binlog.tidb.flatten import flatten
@@ -16,20 +16,18 @@ from binlog.tidb.json import BinaryJSON
 from binlog.tidb.json_encode import encode_json
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.row.column_type import ColumnType
 from drainer.row.transaction import scan
 from drainer.schema.table_versions import Watched, Written
+from drainer.spark.typed import row_reader
 from drainer.spark.typed import rows as typed_rows
-from drainer.spark.typed.columns import arrow_type, column_converter
 from drainer.spark.typed.fields import Reading, TablesUnfit, fields_of
 from drainer.spark.typed.row_reader import RowReader
-from drainer.spark.typed.rows import Changes, ColumnBatches
-from drainer.spark.typed.types import converter
+from drainer.spark.typed.rows import Changes
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, table, transaction
-from tests.unit.drainer.changes.cases import KINDS, datums, steps_of, tables
+from tests.unit.drainer.changes.cases import KINDS, steps_of, tables
 
 BY_COLUMNS, BY_ROWS = 1, 1 << 40
 NAME = ("db", "t")
@@ -70,7 +68,7 @@ def no_second_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("decoded row by row")
 
-    monkeypatch.setattr(RowReader, "read", refuse)
+    monkeypatch.setattr(RowReader, "_one_by_one", refuse)
 
 
 @given(data=st.data(), info=tables(), collect=st.booleans(), zero_dates_fail=st.booleans())
@@ -112,56 +110,6 @@ def usual_value(column: ColumnInfo) -> Datum:
         return 0.5
     is_unsigned = kind.is_unsigned or kind.tp in (Tp.ENUM, Tp.SET, Tp.BIT)
     return Uint(1) if is_unsigned and kind.tp is not Tp.YEAR else 1
-
-
-@given(data=st.data(), kind=st.sampled_from(KINDS), zero_dates_fail=st.booleans())
-def test_column_of_decoded_values_is_converted_as_each_value(
-    data: st.DataObject, kind: FieldType, zero_dates_fail: bool
-) -> None:
-    values = data.draw(st.lists(st.none() | datums(kind), max_size=8))
-    _compare(kind, values, zero_dates_fail=zero_dates_fail)
-
-
-def _compare(kind: FieldType, values: Sequence[Datum], *, zero_dates_fail: bool = False) -> None:
-    column_type = ColumnType.of(kind)
-    decoded_values = pa.array([column_type.decoded_value(value) for value in values], column_type.decoded_type)
-    convert = converter(kind, zero_dates_fail=zero_dates_fail)
-    try:
-        wanted = pa.array([None if value is None else convert(value) for value in values], arrow_type(kind))
-    except (DecodeError, pa.ArrowInvalid, OverflowError):
-        with pytest.raises((DecodeError, pa.ArrowInvalid)):
-            column_converter(kind, zero_dates_fail=zero_dates_fail)(decoded_values)
-        return
-    found = column_converter(kind, zero_dates_fail=zero_dates_fail)(decoded_values)
-    found.validate(full=True)
-    assert found.type == wanted.type
-    assert repr(found.to_pylist()) == repr(wanted.to_pylist())
-
-
-@example(packed=[], parts=(2023, 2, 29, 0, 0, 0, 0), tp=Tp.DATETIME, zero_dates_fail=False)
-@example(packed=[], parts=(2024, 2, 29, 0, 0, 0, 0), tp=Tp.DATE, zero_dates_fail=True)
-@example(packed=[], parts=(9999, 12, 31, 23, 59, 59, 999_999), tp=Tp.DATETIME, zero_dates_fail=True)
-@given(
-    packed=st.lists(st.none() | st.integers(0, 2**63 - 1), max_size=4),
-    parts=st.tuples(*(st.integers(0, most) for most in (10_000, 12, 31, 24, 60, 60, 1_000_000))),
-    tp=st.sampled_from([Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP]),
-    zero_dates_fail=st.booleans(),
-)
-def test_packed_times_of_any_bits_are_converted_as_each_value(
-    packed: list[int | None], parts: tuple[int, ...], tp: Tp, zero_dates_fail: bool
-) -> None:
-    """Zero months, 30 February, the hour 24, the year 10000."""
-    year, month, day, hour, minute, second, micros = parts
-    ymd = (year * 13 + month) << 5 | day
-    made = (ymd << 17 | hour << 12 | minute << 6 | second) << 24 | micros
-    kind = FieldType(tp, 128, 26, 0 if tp is Tp.DATE else 6)
-    _compare(kind, [made], zero_dates_fail=zero_dates_fail)
-    _compare(kind, [None if value is None else Uint(value) for value in packed], zero_dates_fail=zero_dates_fail)
-
-
-@pytest.mark.parametrize("value", [3.4028234663852886e38, -3.5e38, 1e300, 0.1, -0.0, 1e-46, float("nan"), float("inf")])
-def test_double_in_float_column_is_converted_as_single_value(value: float) -> None:
-    _compare(FieldType(Tp.FLOAT, 0, 12, -1), [value, None])
 
 
 def test_float_beyond_its_range_raises_the_same_error_by_columns_and_rows() -> None:
@@ -257,8 +205,8 @@ def test_rows_of_unwatched_tables_make_empty_batch() -> None:
 
 
 def test_few_rows_are_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream of single transactions would pay a millisecond for each batch."""
-    monkeypatch.setattr(ColumnBatches, "batch", None)
+    """Decoding them together would take a millisecond for each kind."""
+    monkeypatch.setattr(row_reader, "in_step", None)
     info = table([("id", INT)], handle="id")
     changes = Changes(reading_of(info))
     for number in range(3):

@@ -15,6 +15,7 @@ from binlog.tidb.types import FieldType, SchemaState, Tp
 
 from drainer.row.transaction import scan
 from drainer.schema.table_versions import Name, Watched, Written
+from drainer.spark.typed import row_reader
 from drainer.spark.typed.fields import Reading, SchemaChanged, TablesUnfit, ValueUnfit, change_schema, chosen, fields_of
 from drainer.spark.typed.rows import Changes
 from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction
@@ -192,6 +193,32 @@ def test_damaged_row_is_refused_with_table_column_and_commit_ts() -> None:
         changes_of(reading_of(watched_of(OLD)), payload)
     for part in ("shop.orders", f"commit_ts {BEGIN_TS}", "column note"):
         assert part in str(caught.value)
+
+
+def test_number_beyond_its_column_is_refused_with_table_column_and_commit_ts() -> None:
+    small = replace(OLD, columns=(*OLD.columns[:2], replace(OLD.columns[2], type=FieldType(Tp.TINY))))
+    with pytest.raises(DecodeError, match=rf"shop\.orders .*commit_ts {BEGIN_TS}\): column price: .*300"):
+        changes_of(reading_of(watched_of(small)), insert(small, {**ROW, 3: 300}, 1))
+
+
+def test_first_bad_row_of_many_transactions_is_reported() -> None:
+    """An error is searched for in whole batches, also of one large transaction."""
+    payloads = [
+        transaction(
+            [(OLD, ("insert", {}, {**ROW, 1: n, 2: b"\xff" if number > 4 and n == 5 else b"x"})) for n in range(9)],
+            commit_ts=BEGIN_TS + number,
+        )
+        for number in range(9)
+    ]
+    with pytest.raises(DecodeError, match=rf"commit_ts {BEGIN_TS + 5}\): column note: .* not UTF-8"):
+        changes_of(reading_of(watched_of(OLD)), *payloads)
+
+
+def test_rows_decoded_one_by_one_in_several_parts_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_reader, "ROWS_MAX", 2)
+    steps = [(OLD, ("insert", {}, {**ROW, 1: n})) for n in range(5)]
+    rows = changes_of(reading_of(watched_of(OLD)), transaction(steps, commit_ts=BEGIN_TS))
+    assert [(row["seq"], row["after"]["id"]) for row in rows] == [(n, n) for n in range(5)]
 
 
 def _union(*tables: tuple[Name, Sequence[tuple[str, FieldType]]]) -> Any:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import datetime
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum, Uint
+from binlog.tidb.decimal import Decimal as TiDBDecimal
 from binlog.tidb.flatten import flatten
 from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_type
 
-from drainer.spark.typed.types import converter, spark_type, text_of
+from drainer.row.column_type import ColumnType
+from drainer.spark.typed.types import arrow_type, column_converter, spark_type, text_of
 
 UTF8 = {"charset": "utf8mb4", "collate": "utf8mb4_bin"}
 UNSIGNED = {"flag": int(Flag.UNSIGNED)}
@@ -27,10 +29,14 @@ def arrived(value: object, kind: FieldType, *, zero_dates_fail: bool = False) ->
 
 
 def of_datum(datum: Datum, kind: FieldType, *, zero_dates_fail: bool = False) -> object:
-    wanted = spark_type(kind)
-    assert wanted is not None
-    cell = converter(kind, zero_dates_fail=zero_dates_fail)(datum)
-    return pa.array([cell], to_arrow_type(wanted, timezone="UTC"))[0].as_py()
+    column_type = ColumnType.of(kind)
+    decoded = pa.array([None, column_type.decoded_value(datum)], column_type.decoded_type)
+    column = column_converter(kind, zero_dates_fail=zero_dates_fail)(decoded)
+    column.validate(full=True)
+    assert column.type == arrow_type(kind)
+    null, value = column.to_pylist()
+    assert null is None
+    return value
 
 
 @pytest.mark.parametrize(
@@ -70,6 +76,10 @@ def of_datum(datum: Datum, kind: FieldType, *, zero_dates_fail: bool = False) ->
         (FieldType(Tp.ENUM, elems=("a", "b"), **UTF8), "string", "b"),
         (FieldType(Tp.SET, elems=("a", "b"), **UTF8), "string", "a,b"),
         (FieldType(Tp.JSON), "string", '{"a": [1, 2.5, null]}'),
+        (FieldType(Tp.FLOAT), "float", 3.4028234663852886e38),
+        (FieldType(Tp.DATE), "date", datetime.date(2024, 2, 29)),
+        (FieldType(Tp.DURATION), "interval day to second", datetime.timedelta(0)),
+        (FieldType(Tp.SET, elems=("a", "b"), **UTF8), "string", ""),
     ],
 )  # fmt: skip
 def test_value_of_each_type_has_its_spark_type(kind: FieldType, name: str, value: object) -> None:
@@ -97,9 +107,48 @@ def test_zero_date_is_null_or_refused_by_option(tp: Tp) -> None:
         of_datum(Uint(0), kind, zero_dates_fail=True)
 
 
-def test_date_with_month_0_is_null() -> None:
-    kind = FieldType(Tp.DATE)
-    assert arrived("2020-00-10", kind) is None
+def packed(year: int, month: int, day: int, hour: int = 0, second: int = 0, micros: int = 0) -> Uint:
+    return Uint((((year * 13 + month) << 5 | day) << 17 | hour << 12 | second) << 24 | micros)
+
+
+@pytest.mark.parametrize("tp", [Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP])
+@pytest.mark.parametrize("date", [(2020, 0, 10), (2020, 1, 0), (2023, 2, 29), (0, 1, 1), (2020, 4, 31)], ids=str)
+def test_date_that_spark_cannot_hold_is_null_or_refused_by_option(tp: Tp, date: tuple[int, int, int]) -> None:
+    assert of_datum(packed(*date), FieldType(tp)) is None
+    with pytest.raises(DecodeError, match="{:04d}-{:02d}-{:02d}.*Spark can hold; with zero-dates = null".format(*date)):
+        of_datum(packed(*date), FieldType(tp), zero_dates_fail=True)
+
+
+@pytest.mark.parametrize("time", [(24,), (0, 60), (0, 0, 1_000_000)], ids=str)
+def test_packed_bits_that_are_no_time_are_refused(time: tuple[int, ...]) -> None:
+    with pytest.raises(DecodeError, match=r"packed time: 0x.* is not a date and time"):
+        of_datum(packed(2020, 1, 1, *time), FieldType(Tp.DATETIME))
+
+
+@pytest.mark.parametrize("value", [0.1, -0.0, 1e-46, float("nan"), float("inf")])
+def test_double_in_float_column_becomes_nearest_float(value: float) -> None:
+    assert repr(of_datum(value, FieldType(Tp.FLOAT))) == repr(float(np.float32(value)))
+
+
+@pytest.mark.parametrize("value", [-3.5e38, 1e300])
+def test_double_beyond_float_is_refused(value: float) -> None:
+    with pytest.raises(DecodeError, match=r"float column: .* is too large"):
+        of_datum(value, FieldType(Tp.FLOAT))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (FieldType(Tp.TINY), 128),
+        (FieldType(Tp.BIT, flen=1), Uint(1 << 63)),
+        (FieldType(Tp.SET, elems=("a",)), Uint(2)),
+        (FieldType(Tp.NEWDECIMAL, flen=3, decimal=1), TiDBDecimal("123.4", 4, 1)),
+    ],
+    ids=lambda value: str(value) if not isinstance(value, FieldType) else value.mysql_name,
+)
+def test_number_beyond_its_column_is_refused(kind: FieldType, value: Datum) -> None:
+    with pytest.raises((DecodeError, pa.ArrowInvalid)):
+        of_datum(value, kind)
 
 
 def test_text_with_invalid_utf8_is_refused() -> None:

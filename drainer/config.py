@@ -205,6 +205,11 @@ class SyncerSection(OriginalSyncerSection):
         "lost for good, or with the binlogs that they hold now if these differ from the batch's "
         "beginning; see the error",
     )
+    when_refused: Literal["stop", "wait"] = Field(
+        "stop",
+        description="what the drainer does when the destination refuses a DDL, or a row of a batch in the driver: stop "
+        "with the error, or wait for a decision (binlogctl decide-ddl, decide-transaction)",
+    )
     ddl_rewrite: tuple[DdlRewrite, ...] = Field((), description="replacements of single DDLs")
     recycle_bin: Duration = Field(
         timedelta(milliseconds=KEEP_MS_DEFAULT),
@@ -343,7 +348,10 @@ class Config(UpstreamSection):
         description='listen address of only the status page, /status and /metrics, host:port; "": none',
         json_schema_extra={"default": "port of addr + 1000"},
     )
-    data_dir: Path = Field(Path("data.drainer"), description="directory of Spark's log; not needed for a restart")
+    data_dir: Path = Field(
+        Path("data.drainer"),
+        description="directory of Spark's log, and of the record of skipped transactions; not needed for a restart",
+    )
     log_file: str = Field("", description="log file, rotated at 300 MB; empty: stderr")
     log_level: Literal["debug", "info", "warn", "warning", "error", "fatal"] = Field(
         "info", description="minimum log level"

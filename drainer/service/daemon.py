@@ -43,6 +43,7 @@ from binlog.runtime.security import Security
 from drainer.apply.batch_planner import Sizes
 from drainer.apply.distributed import Cut
 from drainer.apply.large_transaction import LargePuller
+from drainer.apply.progress import Decisions
 from drainer.config import Config
 from drainer.pipeline import Pipeline
 from drainer.pumps.departed_pumps import DepartedPumps, scope_of
@@ -100,6 +101,7 @@ async def _notify(_request: Buffer) -> bytes:
 INSPECT_S = 2.0
 OBSERVE_S = 1.0
 CLOCK_WAIT_S = 2.0
+SKIPPED = "skipped.jsonl"  # in data-dir: transactions that an operator skipped
 STOP_BATCH_S = 60.0
 
 _log = get_logger(__name__)
@@ -294,6 +296,7 @@ async def _drain(
         position_ts=opened.position.commit_ts,
         intent=opened.position.intent,
         pull_large=LargePuller(upstream.cluster_id, security),
+        decisions=Decisions(waits=config.syncer.when_refused == "wait", record=config.data_dir / SKIPPED),
     )
     departed = DepartedPumps(upstream.etcd, scope_of(config.changefeed, config.syncer.address()))
     await departed.load()
@@ -325,7 +328,7 @@ async def _drain(
         synced_after_s=config.synced_check_time * 60.0,
         first_ts=opened.first_ts,
         stop=asked.ask,
-        steer=SteeringApi(config.identity(), pipeline, scheduler).handle,
+        steer=SteeringApi(config.identity(), pipeline, scheduler, runs_text=config.syncer.db_type != "sqlite").handle,
         available_bytes=lambda: shutil.disk_usage(config.data_dir).free,
         standbys=lambda: upstream.candidate.waiting,
     )

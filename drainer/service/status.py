@@ -194,6 +194,7 @@ class Status:
             "Slowest": min((v for v in views if v.counts), key=lambda v: v.resolved_ts, default=_NO_PUMP).node_id,
             "WaitingFor": progress.waiting_for,
             **steering_fields(self._scheduler.steering),
+            "SkipTransactions": sorted(self._pipeline.decisions.skips),
             **error_fields(FAILURES),
             "Pumps": [_pump(view) for view in views],
         }

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from binlog.cluster import tso
 from binlog.runtime.fields import Duration, Section, Tso
@@ -46,6 +46,27 @@ class Update(Section):
     stop_at: Tso | None = Field(None, ge=0, lt=1 << 63)
 
 
+class DecideDdl(Section):
+    """The body of decide-ddl. `sql`: the statements that run instead, for replace."""
+
+    job_id: int
+    action: Literal["run-again", "skip", "replace"]
+    sql: str | tuple[str, ...] = ()
+
+    def statements(self) -> tuple[str, ...] | None:
+        """As Decisions.decide takes them."""
+        if self.action == "run-again":
+            return None
+        return (self.sql,) if isinstance(self.sql, str) else self.sql
+
+
+class DecideTransaction(Section):
+    """The body of decide-transaction."""
+
+    commit_ts: int = Field(gt=0, lt=1 << 63)
+    action: Literal["run-again", "skip"]
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """`run`: called with the body and the client's name, returns the message of the answer, or raises Refusal."""
@@ -55,9 +76,11 @@ class Command:
 
 
 class SteeringApi:
-    """Carries out the requests, on the event loop."""
+    """Carries out the requests, on the event loop. `runs_text`: whether the destination runs statements of an
+    operator."""
 
-    def __init__(self, node_id: str, pipeline: Pipeline, scheduler: Scheduler) -> None:
+    def __init__(self, node_id: str, pipeline: Pipeline, scheduler: Scheduler, *, runs_text: bool = True) -> None:
+        self._runs_text = runs_text
         self._node_id = node_id
         self._pipeline = pipeline
         self._scheduler = scheduler
@@ -66,6 +89,8 @@ class SteeringApi:
             "pause": Command(NoFields, self._pause),
             "resume": Command(NoFields, self._resume),
             "update": Command(Update, self._update),
+            "decide-ddl": Command(DecideDdl, self._decide_ddl),
+            "decide-transaction": Command(DecideTransaction, self._decide_transaction),
         }
 
     async def handle(self, request: Request) -> Response:
@@ -110,6 +135,38 @@ class SteeringApi:
         _log.warning("changefeed updated", who=who, delay_seconds=steering.delay_ms / 1000, stop_at=steering.stop_at_ts)
         return "the changefeed is updated; a restart reads delay and stop-at from the configuration again"
 
+    def _decide_ddl(self, body: DecideDdl, who: str) -> str:
+        if (body.action == "replace") != bool(body.sql):
+            raise Refusal(BAD, "sql: it must be given with action replace, and only with it")
+        if body.sql and not self._runs_text:
+            raise Refusal(CONFLICT, "sql: this destination is changed as the job says, not by text: run again, or skip")
+        refused = self._pipeline.decisions.refused
+        if refused is None or refused.job_id != body.job_id:
+            raise Refusal(CONFLICT, f"job-id {body.job_id}: {self._waiting()}")
+        _log.warning("DDL decided", who=who, job_id=body.job_id, action=body.action, sql=body.sql)
+        self._pipeline.decisions.decide(body.statements())
+        return f"DDL job {body.job_id}: {body.action}"
+
+    def _decide_transaction(self, body: DecideTransaction, who: str) -> str:
+        commit_ts, decisions = body.commit_ts, self._pipeline.decisions
+        refused = decisions.refused
+        waits = refused is not None and not refused.job_id and refused.commit_ts == commit_ts
+        if body.action == "run-again" and not waits:
+            raise Refusal(CONFLICT, f"commit-ts {commit_ts}: {self._waiting()}")
+        if body.action == "skip":
+            why = why_not_skip(commit_ts, self._pipeline)
+            if why:
+                raise Refusal(CONFLICT, f"commit-ts {commit_ts}: {why}")
+            decisions.skip(commit_ts, who)
+        _log.warning("transaction decided", who=who, commit_ts=commit_ts, action=body.action)
+        if waits:
+            decisions.decide(None)
+        return f"transaction {commit_ts}: {body.action}; the log says when the position has passed it"
+
+    def _waiting(self) -> str:
+        refused = self._pipeline.decisions.refused
+        return f"the drainer waits for a decision about {refused or 'nothing'}"
+
     def _check_end(self, stop_at_ts: int) -> None:
         why = why_not_stop_at(stop_at_ts, self._pipeline, self._scheduler.batches.end_ts)
         if why:
@@ -127,6 +184,20 @@ def why_not_stop_at(stop_at_ts: int, pipeline: Pipeline, planned_ts: int = 0) ->
         f"stop-at {stop_at_ts} ({tso.format_local(stop_at_ts)}): a batch up to {begun_ts} "
         f"({tso.format_local(begun_ts)}) is applied or begun: give a later one, or remove it"
     )
+
+
+def why_not_skip(commit_ts: int, pipeline: Pipeline) -> str:
+    """Return why a transaction cannot be skipped any more; empty: it can."""
+    intent = pipeline.open_intent
+    if commit_ts <= pipeline.position_ts:
+        return f"everything up to {pipeline.position_ts} is applied"
+    if intent is not None and commit_ts <= intent.until_ts:
+        return (
+            f"the batch ({intent.after_ts}, {intent.until_ts}] is begun, so rows of it may be applied, and it must be "
+            f"finished as it was begun: let the destination take the row, for example by changing the row that it "
+            f"conflicts with, and start the drainer again if it has stopped"
+        )
+    return ""
 
 
 def body_of(body: bytes, model: type[Section]) -> Section:

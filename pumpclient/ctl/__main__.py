@@ -34,6 +34,8 @@ COMMANDS: Mapping[str, Command] = {
     "pause-changefeed": changefeed.pause,
     "resume-changefeed": changefeed.resume,
     "update-changefeed": changefeed.update,
+    "decide-ddl": changefeed.decide_ddl,
+    "decide-transaction": changefeed.decide_transaction,
     "generate_meta": meta.generate_meta,
     "inspect": settle.inspect,
     "settle": settle.settle,

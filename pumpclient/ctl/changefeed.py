@@ -1,5 +1,5 @@
-"""pause-changefeed, resume-changefeed, update-changefeed: steer a running drainer over HTTP. It keeps running, unlike
-with pause-drainer."""
+"""pause-changefeed, resume-changefeed, update-changefeed, decide-ddl and decide-transaction: steer a running drainer
+over HTTP. It keeps running, unlike with pause-drainer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from binlog.runtime.http import NoAnswer, put
 
+from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, Refused
 from pumpclient.ctl.leave import OK, place_of, result_of
 from pumpclient.ctl.session import CommandSession
@@ -28,6 +29,29 @@ async def update(session: CommandSession) -> None:
     if not body:
         raise Misused("update-changefeed needs -delay, -stop-at, or both; 0 removes one")
     await _ask(session, "update", body)
+
+
+async def decide_ddl(session: CommandSession) -> None:
+    options = session.options
+    if not options.job_id or [options.run_again, options.skip, bool(options.sql)].count(True) != 1:
+        raise Misused("decide-ddl needs -job-id, and one of -run-again, -skip and -sql")
+    body: dict[str, object] = {"job-id": options.job_id, "action": "run-again" if options.run_again else "skip"}
+    await _ask(session, "decide-ddl", {**body, "action": "replace", "sql": options.sql} if options.sql else body)
+
+
+async def decide_transaction(session: CommandSession) -> None:
+    options = session.options
+    if not options.commit_ts or options.run_again == options.skip:
+        raise Misused("decide-transaction needs -commit-ts, and one of -run-again and -skip")
+    if options.skip:
+        await confirm(
+            options,
+            refusal="the rows of this transaction will be lost downstream: confirm with -yes",
+            about=f"The rows of the transaction {options.commit_ts} will be lost downstream. ",
+            word=str(options.commit_ts),
+        )
+    body = {"commit-ts": options.commit_ts, "action": "skip" if options.skip else "run-again"}
+    await _ask(session, "decide-transaction", body)
 
 
 async def _ask(session: CommandSession, command: str, body: Mapping[str, object]) -> None:

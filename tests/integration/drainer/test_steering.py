@@ -1,8 +1,9 @@
-"""A running drainer that is paused, resumed, delayed, and ended at a commit_ts by binlogctl."""
+"""A running drainer that binlogctl pauses, resumes, delays, ends at a commit_ts, and lets skip a transaction."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import time
@@ -42,7 +43,11 @@ def world(etcd: Etcd, java: None, tmp_path: Path) -> Iterator[World]:
 
 
 def binlogctl(world: World, command: str, *flags: str) -> None:
-    words = (f"{command}-changefeed", "-node-id", "d1", "-pd-urls", world.cluster.url, *flags)
+    steer(world, f"{command}-changefeed", *flags)
+
+
+def steer(world: World, command: str, *flags: str) -> None:
+    words = (command, "-node-id", "d1", "-pd-urls", world.cluster.url, *flags)
     subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, check=True, timeout=240)
 
 
@@ -74,12 +79,23 @@ def test_drainer_is_paused_resumed_delayed_and_ended_at_a_ts(world: World) -> No
         binlogctl(world, "pause")
         applied = world.everything()
         world.write(5)
+        with world.service.transaction() as skipped:
+            skipped.insert(world.table, {"id": -1})
+        steer(world, "decide-transaction", "-commit-ts", str(skipped.commit_ts), "-skip", "-yes")
         boundary(world)
         found = world.status()
+        assert found["SkipTransactions"] == [skipped.commit_ts]
         assert found["Paused"] and found["PausedBy"] == "127.0.0.1"
         assert world.rows() == applied and drainer_state(world) is State.ONLINE
         binlogctl(world, "resume")
         world.arrived(drainer, world.everything)
+        wait_until(lambda: not world.status()["SkipTransactions"], what="the position passes the transaction")
+        assert world.rows() == world.everything()
+        states = [json.loads(line) for line in (world.directory / "drainer/skipped.jsonl").read_text().splitlines()]
+        assert [(line["state"], line["tables"]) for line in states] == [
+            ("skipping", {"k.t": {"insert": 1}}),
+            ("skipped", {"k.t": {"insert": 1}}),
+        ]
 
         binlogctl(world, "update", "-delay", f"{DELAY_S}s")
         began_s = time.time()

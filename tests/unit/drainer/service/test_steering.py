@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import DELAY_STEP_MS, ceiling, final
+from drainer.apply.progress import Refused
 from drainer.pumps.watermark import BatchLimits, Counted, PumpRange, Stop, Watermark, watermark_of
 from drainer.service.scheduler import Scheduler, Steering
 from drainer.service.steering import SteeringApi
@@ -227,6 +228,24 @@ async def test_requests_pause_resume_and_update() -> None:
         ("update", {"stop_at": 90}, 400, "stop_at: unknown field; there is delay, stop-at"),
         ("pause", {"why": "x"}, 400, "why: unknown field; there is none"),
         ("stop", {}, 404, "invalid command stop: one of pause, resume, update"),
+        ("decide-ddl", {"action": "skip"}, 400, "job-id: "),
+        ("decide-ddl", {"job-id": 7, "action": "forget"}, 400, "action: "),
+        ("decide-ddl", {"job-id": 7, "action": "replace"}, 400, "sql: it must be given with action replace"),
+        ("decide-ddl", {"job-id": 7, "action": "skip", "sql": "x"}, 400, "sql: it must be given with action replace"),
+        (
+            "decide-ddl",
+            {"job-id": 7, "action": "skip"},
+            409,
+            "job-id 7: the drainer waits for a decision about nothing",
+        ),
+        ("decide-transaction", {"commit-ts": 0, "action": "skip"}, 400, "commit-ts: "),
+        (
+            "decide-transaction",
+            {"commit-ts": 50, "action": "skip"},
+            409,
+            "commit-ts 50: everything up to 50 is applied",
+        ),
+        ("decide-transaction", {"commit-ts": 60, "action": "run-again"}, 409, "waits for a decision about nothing"),
     ],
 )
 async def test_bad_request_is_refused_with_the_field(command: str, body: object, status: int, text: str) -> None:
@@ -247,3 +266,49 @@ async def test_end_inside_a_begun_batch_is_refused() -> None:
     api.position.open_intent = Intent(50, 90, 1, 1, 1, "", ("a",), (1,))
     assert (await api.ask("update", {"stop-at": 80}))[0] == 409
     assert (await api.ask("update", {"stop-at": 90}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "decided"),
+    [
+        ({"action": "run-again"}, None),
+        ({"action": "skip"}, ()),
+        ({"action": "replace", "sql": "a"}, ("a",)),
+        ({"action": "replace", "sql": ["a", "b"]}, ("a", "b")),
+    ],
+)
+async def test_request_decides_about_the_ddl_that_waits_and_no_other(
+    body: dict[str, object], decided: tuple[str, ...] | None
+) -> None:
+    api = Api()
+    decisions = api.position.decisions
+    decisions.refused = Refused(7, 60, "refused")
+    code, message = await api.ask("decide-ddl", {"job-id": 8, **body})
+    assert code == 409 and "job-id 8: the drainer waits for a decision about DDL job 7" in message
+    assert not decisions._decided
+    assert (await api.ask("decide-ddl", {"job-id": 7, **body}))[0] == 200
+    assert decisions._decided == [decided]
+
+
+async def test_destination_that_runs_no_text_refuses_text() -> None:
+    api = Api()
+    api.api._runs_text = False
+    code, message = await api.ask("decide-ddl", {"job-id": 7, "action": "replace", "sql": "a"})
+    assert code == 409 and message.startswith("sql: ")
+
+
+async def test_request_skips_a_transaction_and_ends_the_wait_for_it() -> None:
+    api = Api()
+    decisions = api.position.decisions
+    assert (await api.ask("decide-transaction", {"commit-ts": 60, "action": "skip"}))[0] == 200
+    assert decisions.skips == {60} and not decisions._decided
+    decisions.refused = Refused(0, 61, "refused")
+    assert (await api.ask("decide-transaction", {"commit-ts": 61, "action": "skip"}))[0] == 200
+    assert decisions.skips == {60, 61} and decisions._decided == [None]
+
+
+async def test_transaction_of_a_begun_batch_is_not_skipped() -> None:
+    api = Api()
+    api.position.open_intent = Intent(50, 90, 1, 1, 1, "", ("a",), (1,))
+    code, message = await api.ask("decide-transaction", {"commit-ts": 60, "action": "skip"})
+    assert code == 409 and "the batch (50, 90] is begun" in message and "let the destination take the row" in message

@@ -140,10 +140,25 @@ async def test_pause_and_offline_commands_send_action_to_status_address(
         ("resume-changefeed", {}, "resume", {}),
         ("update-changefeed", {"delay": "1h"}, "update", {"delay": "1h"}),
         ("update-changefeed", {"delay": "0", "stop_at": "7"}, "update", {"delay": "0", "stop-at": "7"}),
+        ("decide-ddl", {"job_id": 7, "skip": True}, "decide-ddl", {"job-id": 7, "action": "skip"}),
+        ("decide-ddl", {"job_id": 7, "run_again": True}, "decide-ddl", {"job-id": 7, "action": "run-again"}),
+        ("decide-ddl", {"job_id": 7, "sql": "x"}, "decide-ddl", {"job-id": 7, "action": "replace", "sql": "x"}),
+        (
+            "decide-transaction",
+            {"commit_ts": 7, "skip": True, "yes": True},
+            "decide-transaction",
+            {"commit-ts": 7, "action": "skip"},
+        ),
+        (
+            "decide-transaction",
+            {"commit_ts": 7, "run_again": True},
+            "decide-transaction",
+            {"commit-ts": 7, "action": "run-again"},
+        ),
     ],
 )
 async def test_changefeed_commands_ask_the_drainer(
-    node: Answering, lines: list[Any], command: str, flags: dict[str, str], action: str, body: dict[str, str]
+    node: Answering, lines: list[Any], command: str, flags: dict[str, Any], action: str, body: dict[str, object]
 ) -> None:
     etcd = MemoryEtcd()
     await Registry(etcd).create("drainers", NodeStatus("d:1", node.server.addr, State.ONLINE))
@@ -158,6 +173,14 @@ async def test_changefeed_command_fails_if_the_drainer_refuses_or_a_flag_is_miss
     node.answer = Response(b'{"message": "stop-at 5: applied", "code": 409, "data": null}', status=409)
     with pytest.raises(Refused, match=r"drainer d at .*: stop-at 5: applied"):
         await COMMANDS["update-changefeed"](session(etcd, node_id="d", stop_at="5"))
+    for flags in ({}, {"job_id": 7}, {"job_id": 7, "skip": True, "sql": "x"}):
+        with pytest.raises(Misused, match="needs -job-id, and one of"):
+            await COMMANDS["decide-ddl"](session(etcd, node_id="d", **flags))
+    for flags in ({"skip": True}, {"commit_ts": 7}, {"commit_ts": 7, "skip": True, "run_again": True}):
+        with pytest.raises(Misused, match="needs -commit-ts, and one of"):
+            await COMMANDS["decide-transaction"](session(etcd, node_id="d", **flags))
+    with pytest.raises(Refused, match="will be lost downstream: confirm with -yes"):
+        await COMMANDS["decide-transaction"](session(etcd, node_id="d", commit_ts=7, skip=True))
     with pytest.raises(Misused, match="needs -delay, -stop-at, or both"):
         await COMMANDS["update-changefeed"](session(etcd, node_id="d"))
     await node.server.close()

@@ -96,7 +96,7 @@ class Decisions:
 
     `waits`: whether the drainer waits for a decision; otherwise the refusal ends it. Skipped transactions are recorded
     in the file `record`, a line before one is left out and a line after the position has passed it: if the second is
-    missing, a crash came between, and the transaction was read again by the next start.
+    missing, a crash came between, and the next start applies the transaction if its position is below it.
     """
 
     def __init__(self, *, waits: bool = False, record: Path | None = None) -> None:
@@ -137,7 +137,8 @@ class Decisions:
             self._skips[commit_ts] = who
 
     def leaves_out(self, commit_ts: int, facts: Mapping[str, object]) -> None:
-        """Record what is not applied, before the batch without it is. A batch may be tried several times."""
+        """Record what is not applied, before the batch without it is. A batch may be tried several times. Raises
+        BinlogError if that fails."""
         with self._lock:
             if commit_ts in self._recorded:
                 return
@@ -161,7 +162,10 @@ class Decisions:
         _log.warning(f"{state} a transaction" if state == "skipping" else "a transaction is skipped", **facts)
         if self._record is not None:
             line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "state": state, **facts})
-            with self._record.open("a", encoding="utf-8") as file:
-                file.write(f"{line}\n")
-                file.flush()
-                os.fsync(file.fileno())
+            try:
+                with self._record.open("a", encoding="utf-8") as file:
+                    file.write(f"{line}\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise BinlogError(f"{self._record}: a skipped transaction cannot be recorded: {error}") from error

@@ -114,7 +114,7 @@ class SteeringApi:
             return f"the changefeed is already paused, by {self._steering.paused_by}"
         self._steering.pause(who)
         _log.warning("changefeed paused", who=who, position=self._pipeline.position_ts)
-        return "the changefeed is paused: after the batch under way none begins until it is resumed, or restarted"
+        return "the changefeed is paused: after the batch under way none begins until resume, or a restart"
 
     def _resume(self, _body: NoFields, who: str) -> str:
         if not self._steering.paused:

@@ -19,7 +19,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -225,6 +224,7 @@ class ClusterClock:
         self._connect = connect
         self._source: TimestampSource | None = None
         self._last_ts = 0
+        self._outage = Outage(_log, "the cluster's time is not known", "the cluster's time is known again")
         self._every_s = every_s
         self._asked_at = -every_s
 
@@ -232,10 +232,13 @@ class ClusterClock:
         """Return a TSO that is not later than now: the last one while the source does not answer, 0 before the
         first."""
         if time.monotonic() - self._asked_at >= self._every_s:
-            with suppress(BinlogError):  # logged by the source
+            try:
                 if self._source is None:
                     self._source = await self._connect()
                 self._last_ts = max(self._last_ts, await self._source.get())
+                self._outage.over()
+            except BinlogError as error:
+                self._outage.failed(error=error)
             self._asked_at = time.monotonic()
         return self._last_ts
 

@@ -18,6 +18,7 @@ from drainer.apply.batch_planner import DELAY_STEP_MS, ceiling, final
 from drainer.apply.progress import Refused
 from drainer.pumps.watermark import BatchLimits, Counted, PumpRange, Stop, Watermark, watermark_of
 from drainer.service.scheduler import Scheduler, Steering
+from drainer.service.status import CHANGEFEED, StartingPages
 from drainer.service.steering import SteeringApi
 from drainer.sink.base import Intent
 from tests.unit.drainer.service.test_scheduler import Position, Pumps, made, mark, next_until
@@ -312,3 +313,10 @@ async def test_transaction_of_a_begun_batch_is_not_skipped() -> None:
     api.position.open_intent = Intent(50, 90, 1, 1, 1, "", ("a",), (1,))
     code, message = await api.ask("decide-transaction", {"commit-ts": 60, "action": "skip"})
     assert code == 409 and "the batch (50, 90] is begun" in message and "let the destination take the row" in message
+
+
+async def test_starting_drainer_cannot_be_steered_yet() -> None:
+    pages = StartingPages("d", "x")
+    request = Request("PUT", {"node_id": "d", "command": "pause"}, {}, b"")
+    answer = await pages.actions()[CHANGEFEED](request)
+    assert answer.status == 409 and b"this drainer is starting, pause is not possible yet" in answer.body

@@ -114,6 +114,7 @@ class InDriver:
         self._stop = stop
         self._segments = segments_for(destination)
         self._decoder: RowDecoder | None = None
+        self._running_job = 0
 
     def run(self, plan: PlannedBatch, merged: Sequence[ServedBinlog]) -> None:
         """Apply the whole batch. After an error, everything before it has been applied, and the position says how
@@ -164,8 +165,10 @@ class InDriver:
         return replace(batch, items=tuple(i for i in batch.items if i.ddl is not None or i.commit_ts not in skips))
 
     def _ddl_refused(self, error: DdlFailed) -> None:
-        """Wait for the decision of an operator, if the drainer is to wait; else raise the error."""
-        if not self._decisions.waits:
+        """Wait for the decision of an operator, if the drainer is to wait; else raise the error, also if it is that of
+        an earlier DDL, which the destination ran beside the stream and which is not walked again."""
+        job_id, self._running_job = self._running_job, 0
+        if not self._decisions.waits or error.job_id != job_id:
             raise error
         sql = self._decisions.wait(Refused(error.job_id, error.commit_ts, str(error)), self._stop, self._progress)
         if sql is not None:
@@ -215,7 +218,9 @@ class InDriver:
                     else:
                         self._apply_rows(section, decoder, version)
             case Ddl():
+                self._running_job = step.job.id
                 self._destination.ddl(step, may_exist=step.may_exist)
+                self._running_job = 0
                 self._progress.ddls += 1
                 self._progress.last_ddl = step.query[:200]
                 self._progress.position_ts = step.commit_ts

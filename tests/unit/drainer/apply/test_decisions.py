@@ -187,14 +187,8 @@ class Refusing(MemorySink):
         super().ddl(step, may_exist=may_exist)
 
 
-@pytest.mark.parametrize(
-    ("decision", "works", "runs"),
-    [(None, True, True), ((), False, False), (("OK",), False, True)],
-    ids=["run again", "skip", "other text"],
-)
-def test_refused_ddl_is_run_again_skipped_or_replaced(
-    decision: tuple[str, ...] | None, works: bool, runs: bool
-) -> None:
+def altering(sink: MemorySink) -> tuple[Pipeline, Decisions, PlannedBatch, LocalBatch]:
+    """A batch with three DDLs, the last of which adds a column, and a row behind them."""
     create, alter = ActionType.CREATE_TABLE, ActionType.ADD_COLUMN
     jobs = [
         Job(id=1, type=ActionType.CREATE_SCHEMA, schema_version=1, schema_id=2, db_info=DBInfo(2, "d")),
@@ -207,21 +201,50 @@ def test_refused_ddl_is_run_again_skipped_or_replaced(
         ddl(ts(3), 3, "ALTER TABLE d.t ADD COLUMN v INT").payload,
         transaction([(WIDER, ("insert", {}, {1: 1, 2: 1}))], commit_ts=ts(4), version=3),
     ]
-    store = Store()
-    sink = Refusing(store)
     position = sink.open(Identity(1, "default", "n"), BEGIN_TS)
     policy = Policy(rewrite=RewriteRules())
     schema = Schema.open(JobHistory(jobs), position_ts=position.commit_ts, job_done=sink.job_done, policy=policy)
     decisions = Decisions(waits=True)
     cut = Cut(4, 100, "d")
     pipeline = Pipeline(sink, StubProvider(schema), cut, position_ts=position.commit_ts, decisions=decisions)
+    plan = PlannedBatch(pipeline.position_ts, UNTIL, Mode.DRIVER, (), 1)
+    return pipeline, decisions, plan, LocalBatch([payloads], BEGIN_TS, UNTIL)
+
+
+@pytest.mark.parametrize(
+    ("decision", "works", "runs"),
+    [(None, True, True), ((), False, False), (("OK",), False, True)],
+    ids=["run again", "skip", "other text"],
+)
+def test_refused_ddl_is_run_again_skipped_or_replaced(
+    decision: tuple[str, ...] | None, works: bool, runs: bool
+) -> None:
+    store = Store()
+    sink = Refusing(store)
+    pipeline, decisions, plan, batch = altering(sink)
 
     def decide(refused: Refused) -> None:
         assert refused.job_id == 3 and "binlogctl decide-ddl -job-id 3" in pipeline.progress.waiting_for
         sink.works = works
         decisions.decide(decision)
 
-    plan = PlannedBatch(pipeline.position_ts, UNTIL, Mode.DRIVER, (), 1)
-    deciding(lambda: pipeline.run(plan, LocalBatch([payloads], BEGIN_TS, UNTIL)), decisions, decide)
+    deciding(lambda: pipeline.run(plan, batch), decisions, decide)
     assert (("ddl", 3, ts(3)) in store.log) is runs
     assert pipeline.position_ts == UNTIL and len(store.rows["d", "t"]) == 1
+
+
+class FailingBeside(MemorySink):
+    """Its job 2 fails beside the stream: the error comes with a later operation."""
+
+    def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
+        if step.job.id == 3:
+            raise DdlFailed("beside the stream", job_id=2, commit_ts=ts(2))
+        super().ddl(step, may_exist=may_exist)
+
+
+def test_failure_of_a_ddl_beside_the_stream_ends_the_drainer() -> None:
+    """No decision could help: its step has been taken."""
+    pipeline, _, plan, batch = altering(FailingBeside(Store()))
+    with pytest.raises(DdlFailed, match="beside the stream"):
+        pipeline.run(plan, batch)
+    assert pipeline.decisions.refused is None

@@ -1,9 +1,12 @@
 """`drainer -config drainer.toml`: exit code 0 after a signal or --until-now, 1 for bad settings, 2 for a failure or a
-bad command line (`K-03`)."""
+bad command line (`K-03`).
+
+The JVM's process is started before the other modules are imported: its start takes several seconds."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 
 from binlog.runtime import grpc_environment as _before_grpc  # noqa: F401  # isort: skip
@@ -11,9 +14,10 @@ from binlog.errors import BinlogError
 from binlog.runtime import log
 from binlog.runtime.config import ConfigError, load_or_exit
 
-from drainer.config import PROGRAM
+from drainer.config import PROGRAM, Config
 from drainer.original_settings import given_without_effect
-from drainer.service.early_start import run
+from drainer.spark.startup.session_opening import Opening
+from drainer.temporary_files import check_data_dir, temporary_folder
 
 _log = log.get_logger("drainer")
 
@@ -43,6 +47,25 @@ def main() -> int:
             sys.stderr.write(f"drainer: {type(error).__name__}: {error}\n")
         return 2
     return 0
+
+
+async def run(config: Config) -> None:
+    """Run until a signal, until --until-now is reached, or until something fails, which is raised."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        loop.add_signal_handler(number, stop.set)
+    check_data_dir(config.data_dir)
+    with temporary_folder():
+        spark = config.spark
+        output = config.data_dir / "spark.log"
+        opening = Opening(master=spark.master, output=output, conf=spark.conf, stopping=stop.is_set)
+        try:
+            from drainer.service.daemon import drain
+
+            await drain(config, opening, stop)
+        finally:
+            await asyncio.to_thread(opening.close)
 
 
 if __name__ == "__main__":

@@ -205,6 +205,11 @@ class SyncerSection(OriginalSyncerSection):
         "lost for good, or with the binlogs that they hold now if these differ from the batch's "
         "beginning; see the error",
     )
+    when_refused: Literal["stop", "wait"] = Field(
+        "stop",
+        description="what the drainer does when the destination refuses a DDL, or a row of a batch in the driver: stop "
+        "with the error, or wait for a decision (binlogctl decide-ddl, decide-transaction)",
+    )
     ddl_rewrite: tuple[DdlRewrite, ...] = Field((), description="replacements of single DDLs")
     recycle_bin: Duration = Field(
         timedelta(milliseconds=KEEP_MS_DEFAULT),
@@ -343,7 +348,10 @@ class Config(UpstreamSection):
         description='listen address of only the status page, /status and /metrics, host:port; "": none',
         json_schema_extra={"default": "port of addr + 1000"},
     )
-    data_dir: Path = Field(Path("data.drainer"), description="directory of Spark's log; not needed for a restart")
+    data_dir: Path = Field(
+        Path("data.drainer"),
+        description="directory of Spark's log, and of the record of skipped transactions; not needed for a restart",
+    )
     log_file: str = Field("", description="log file, rotated at 300 MB; empty: stderr")
     log_level: Literal["debug", "info", "warn", "warning", "error", "fatal"] = Field(
         "info", description="minimum log level"
@@ -370,6 +378,18 @@ class Config(UpstreamSection):
     detect_interval: int = Field(10, description=f"{WITHOUT_EFFECT}: etcd reports changes")
     compressor: str = Field("", description=f"{WITHOUT_EFFECT}: what pumps send is not compressed")
     until_now: bool = Field(False, description="apply the binlogs that exist at the start, then exit with code 0")
+    stop_at: Tso = Field(
+        0,
+        ge=0,
+        lt=1 << 63,
+        description="apply everything up to this commit_ts, then exit with code 0: a TSO or a time, as for "
+        "initial-commit-ts; 0: do not stop",
+    )
+    delay: Duration = Field(
+        timedelta(0),
+        ge=timedelta(0),
+        description="stay behind: apply only what was committed so long ago, such as 1h; 0: apply at once",
+    )
     driver_bytes_max: ByteSize = Field(
         2 << 20, description="maximum bytes of binlogs of a batch that the driver applies itself, such as 2 MiB"
     )
@@ -413,6 +433,7 @@ FLAGS = (
     *map(Flag, ("node-id", "changefeed", "addr", "advertise-addr", "status-addr", "data-dir")),
     *map(Flag, ("pd-urls", "tso-source", "pd-addr", "log-file", "log-level", "metrics-addr", "metrics-interval")),
     *map(Flag, ("initial-commit-ts", "synced-check-time", "go-pump-silence-max", "until-now", "standby")),
+    *map(Flag, ("stop-at", "delay")),
     *map(Flag, ("detect-interval", "compressor")),
     Flag("L", "log-level"),
     Flag("master", "spark.master"),
@@ -439,6 +460,7 @@ PROGRAM = Program(
     examples=(
         "drainer -config drainer.toml                              a daemon; SIGTERM stops it cleanly",
         "drainer -config drainer.toml -until-now                   drain the existing binlogs and exit",
+        "drainer -config drainer.toml -delay 1h                    stay an hour behind",
         "drainer -config drainer.toml -master spark://host:7077    the same on a Spark cluster",
         "drainer -config drainer.toml -initial-commit-ts 0         a first start from the oldest binlog",
     ),

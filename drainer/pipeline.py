@@ -26,7 +26,7 @@ from drainer.apply.fold_order import ReadOrder
 from drainer.apply.in_driver import BlockingSchemaProvider, InDriver
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import MicroBatch, binlogs
-from drainer.apply.progress import Progress, Stopped
+from drainer.apply.progress import Decisions, Progress, Stopped
 from drainer.failures import FAILURES, TRIES_REPORTED
 from drainer.row.transaction_pieces import PIECE_BYTES_MAX
 from drainer.schema.view import SchemaView
@@ -66,6 +66,7 @@ class Pipeline:
         intent: Intent | None = None,
         pull_large: PullLarge | None = None,
         piece_bytes_max: int = PIECE_BYTES_MAX,
+        decisions: Decisions | None = None,
     ) -> None:
         """`pull_large`: pulls the binlogs of a LARGE plan to the driver. The driver decodes at most `piece_bytes_max`
         bytes of a large binlog at a time."""
@@ -76,9 +77,17 @@ class Pipeline:
         self._lock = threading.Lock()
         self._driver_from: tuple[SchemaView, int | None] | None = None
         self.progress = Progress(position_ts=position_ts)
-        self._in_driver = InDriver(destination, schema, self.progress, self._stop, piece_bytes_max=piece_bytes_max)
+        self.decisions = decisions or Decisions()
+        self._in_driver = InDriver(
+            destination,
+            schema,
+            self.progress,
+            self._stop,
+            piece_bytes_max=piece_bytes_max,
+            decisions=self.decisions,
+        )
         self._distributed = DistributedBatches(
-            destination, schema, self.progress, cut, intent, pull_large, stop=self._stop
+            destination, schema, self.progress, cut, intent, pull_large, stop=self._stop, decisions=self.decisions
         )
 
     @property
@@ -155,6 +164,7 @@ class Pipeline:
             self.progress.last_mode, self.progress.last_bytes = plan.mode, plan.batch_bytes
             with self._reported():
                 mode = self._run(plan, micro_batch)
+            self.decisions.passed(self.progress.position_ts)
             self.progress.batches[mode] += 1
             self.progress.read_bytes += plan.batch_bytes
             _log.debug(
@@ -219,6 +229,7 @@ class Pipeline:
                 return
             self._destination.advance(commit_ts, self._provider.schema.applied_version)
             self.progress.position_ts = commit_ts
+            self.decisions.passed(commit_ts)
 
     def _check_start(self, plan: PlannedBatch) -> None:
         if plan.after_ts != self.progress.position_ts:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from binlog.cluster import tso
+
 from drainer.pumps.binlog_parts import PART_BYTES_MAX
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Stop, Watermark, ranges_of, together
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 # A pump's share can only be cut in quarters: a second range for each concurrent task balances them.
 READERS_PER_TASK = 2
+# The end of a delayed batch moves in steps: without them the end of every survey would be an end of a batch.
+DELAY_STEP_MS = 1000
 
 
 class Mode(StrEnum):
@@ -110,6 +114,21 @@ def driver_limits(sizes: Sizes, *, pumps: int) -> BatchLimits:
         _share(sizes.driver_count_max, pumps),
         large_bytes_min=sizes.large_bytes_min,
     )
+
+
+def final(reached_now_ts: int | None, stop_at_ts: int) -> int | None:
+    """Return the commit_ts at which the drainer ends: the lower one of until-now's and stop-at's. None: at none."""
+    return min((ts for ts in (reached_now_ts, stop_at_ts or None) if ts is not None), default=None)
+
+
+def ceiling(final_ts: int | None, delay_ms: int, now_ts: int) -> int | None:
+    """Return the ts that no batch may exceed, None: there is none. `now_ts`: the cluster's time; while it is
+    unknown (0) a delay lets nothing pass."""
+    if not delay_ms:
+        return final_ts
+    latest_ms = max(0, tso.physical_ms(now_ts) - delay_ms)
+    delayed_ts = tso.compose(latest_ms - latest_ms % DELAY_STEP_MS)
+    return delayed_ts if final_ts is None else min(final_ts, delayed_ts)
 
 
 def decide(

@@ -24,7 +24,7 @@ from drainer.apply.fold_order import PackedView, ReadOrder
 from drainer.apply.in_driver import BlockingSchemaProvider
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import DistributedJob, MicroBatch, binlogs
-from drainer.apply.progress import Progress, Stopped
+from drainer.apply.progress import Decisions, Progress, Stopped
 from drainer.apply.segments import segments_for
 from drainer.batch.served import ServedBinlog
 from drainer.pumps.watermark import together
@@ -79,12 +79,14 @@ class DistributedBatches:
         *,
         stop: threading.Event | None = None,
         task_retry_s: float = TASK_RETRY_S,
+        decisions: Decisions | None = None,
     ) -> None:
         """`pull`: pulls binlogs to the driver without Spark. `stop`: when it is set, no job is repeated any more.
         `task_retry_s`: for how long a task retries before it gives up and the job is repeated."""
         self._pull = pull
         self._stop = stop or threading.Event()
         self._task_retry_s = task_retry_s
+        self._decisions = decisions or Decisions()
         self._sink = destination
         self._segments = segments_for(destination)
         self._provider = provider
@@ -131,7 +133,11 @@ class DistributedBatches:
         """Apply the whole batch, or raise with the intent open. False: nothing was done, it must be applied in the
         driver; NotDistributed if that is impossible because it was read folded."""
         if self._leaves_out(plan):
-            return False
+            if plan.fold is None:
+                return False
+            raise NotDistributed(
+                f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: a transaction of it is to be skipped"
+            )
         intent = self._intent(plan)
         if plan.fold is not None:
             self.read(plan, micro_batch)
@@ -210,9 +216,9 @@ class DistributedBatches:
         return next((one.start_ts for one in merged if one.commit_ts == commit_ts), 0)
 
     def _leaves_out(self, plan: PlannedBatch) -> bool:
-        """Whether a transaction of the batch is to be skipped (ignore-txn-commit-ts), which only a batch in the driver
-        does."""
-        ignored = self._provider.schema.policy.ignored_ts
+        """Whether a transaction of the batch is to be skipped (ignore-txn-commit-ts, or a request), which only a batch
+        in the driver does."""
+        ignored = self._provider.schema.policy.ignored_ts | self._decisions.skips
         return plan.intent is None and any(plan.after_ts < ts <= plan.until_ts for ts in ignored)
 
     def _may_be_refused(self, plan: PlannedBatch) -> bool:

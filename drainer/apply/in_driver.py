@@ -9,23 +9,26 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Protocol
 
+from binlog.errors import DecodeError
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from drainer.apply.batch_planner import PlannedBatch
 from drainer.apply.large_transaction import Section, sections, small_payloads, works
-from drainer.apply.progress import Progress, Wait
+from drainer.apply.progress import Decisions, Progress, Refused, Wait
 from drainer.apply.segments import RowDecoder, segments_for
 from drainer.batch.served import Batch, ServedBinlog, read_batch
 from drainer.batch.work import Pieces
 from drainer.pumps.watermark import Counted, check
+from drainer.row.transaction import rows, scan
+from drainer.row.transaction_pieces import pieces
 from drainer.schema.errors import ColumnGoing, JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Advance, Ddl, Rows, Step
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Segment
-from drainer.sink.errors import DataError, UniqueConflict
+from drainer.sink.errors import DataError, DdlFailed, UniqueConflict
 
 
 # Splits a section of a batch into its transactions, for sections that must be applied one by one (rule 21: one outcome
@@ -41,6 +44,19 @@ def each_commit(section: Section) -> Iterator[Section]:
 
 
 _log = get_logger(__name__)
+
+
+def counted(binlog: ServedBinlog, view: SchemaView, piece_bytes_max: int) -> dict[str, dict[str, int]]:
+    """Return the number of rows of a transaction by table and kind. Raises DecodeError."""
+    payload = binlog.payload
+    found: dict[str, dict[str, int]] = {}
+    for one in pieces(payload, piece_bytes_max) if isinstance(payload, memoryview) else (payload,):
+        for _, table_id, kind, _ in rows(scan(one)):
+            versions = view.tables.get(table_id)
+            table = f"{versions.schema}.{versions.name}" if versions else f"not replicated, table id {table_id}"
+            kinds = found.setdefault(table, {})
+            kinds[kind.name.lower()] = kinds.get(kind.name.lower(), 0) + 1
+    return found
 
 
 class BlockingSchemaProvider(Protocol):
@@ -87,8 +103,10 @@ class InDriver:
         stop: threading.Event,
         *,
         piece_bytes_max: int,
+        decisions: Decisions,
     ) -> None:
         """`piece_bytes_max`: bytes of a large transaction to decode at a time."""
+        self._decisions = decisions
         self._piece_bytes_max = piece_bytes_max
         self._destination = destination
         self._provider = provider
@@ -96,6 +114,7 @@ class InDriver:
         self._stop = stop
         self._segments = segments_for(destination)
         self._decoder: RowDecoder | None = None
+        self._running_job = 0
 
     def run(self, plan: PlannedBatch, merged: Sequence[ServedBinlog]) -> None:
         """Apply the whole batch. After an error, everything before it has been applied, and the position says how
@@ -106,7 +125,7 @@ class InDriver:
         self._progress.duplicates += batch.duplicates
         wait = Wait(self._stop, self._progress)
         while True:
-            batch = batch.after(self._progress.position_ts)
+            batch = self._without_skipped(batch.after(self._progress.position_ts))
             self._provider.prepare(batch)
             try:
                 for step in walk(batch, self._provider.schema, job_done=self._destination.job_done):
@@ -122,11 +141,49 @@ class InDriver:
                 if job is None:
                     raise
                 self._provider.schema.bring_forward(job, error.schema_version)
-            except UniqueConflict as error:
-                wait.unless(self._drop_first(error, batch.after(self._progress.position_ts)), error)
+            except DdlFailed as error:
+                self._ddl_refused(error)
+            except DataError as error:
+                self._rows_refused(error, wait, batch)
             else:
                 wait.over()
                 return
+
+    def _without_skipped(self, batch: Batch) -> Batch:
+        """Return the batch without the transactions that an operator skips, which are recorded first."""
+        skips = self._decisions.skips
+        leaving = [item for item in batch.items if item.ddl is None and item.commit_ts in skips] if skips else []
+        for item in leaving:
+            facts: dict[str, object] = {"start_ts": item.binlog.start_ts}
+            try:
+                facts["tables"] = counted(item.binlog, self._provider.schema.view(), self._piece_bytes_max)
+            except DecodeError as error:  # perhaps the reason why it is skipped
+                facts["unreadable"] = str(error)
+            self._decisions.leaves_out(item.commit_ts, facts)
+        if not leaving:
+            return batch
+        return replace(batch, items=tuple(i for i in batch.items if i.ddl is not None or i.commit_ts not in skips))
+
+    def _ddl_refused(self, error: DdlFailed) -> None:
+        """Wait for the decision of an operator, if the drainer is to wait; else raise the error, also if it is that of
+        an earlier DDL, which the destination ran beside the stream and which is not walked again."""
+        job_id, self._running_job = self._running_job, 0
+        if not self._decisions.waits or error.job_id != job_id:
+            raise error
+        sql = self._decisions.wait(Refused(error.job_id, error.commit_ts, str(error)), self._stop, self._progress)
+        if sql is not None:
+            self._provider.schema.policy.rewrite.decide(error.job_id, sql)
+
+    def _rows_refused(self, error: DataError, wait: Wait, batch: Batch) -> None:
+        """Run the DDL that resolves the refusal, or wait for the decision of an operator; else raise the error."""
+        try:
+            if not isinstance(error, UniqueConflict):
+                raise error
+            wait.unless(self._drop_first(error, batch.after(self._progress.position_ts)), error)
+        except DataError as last:
+            if not self._decisions.waits or not last.commit_ts:
+                raise
+            self._decisions.wait(Refused(0, last.commit_ts, str(last)), self._stop, self._progress)
 
     def _drop_first(self, error: UniqueConflict, rest: Batch) -> bool:
         """Run the job that drops the key that refused rows of `rest` before these rows (rule 12). False: it may be a
@@ -161,7 +218,9 @@ class InDriver:
                     else:
                         self._apply_rows(section, decoder, version)
             case Ddl():
+                self._running_job = step.job.id
                 self._destination.ddl(step, may_exist=step.may_exist)
+                self._running_job = 0
                 self._progress.ddls += 1
                 self._progress.last_ddl = step.query[:200]
                 self._progress.position_ts = step.commit_ts

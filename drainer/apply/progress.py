@@ -1,9 +1,14 @@
-"""Counters since the start, what a batch waits for, and waiting."""
+"""Counters since the start, what a batch waits for, waiting, and the decisions of an operator."""
 
 from __future__ import annotations
 
+import json
+import os
 import threading
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
@@ -11,6 +16,7 @@ from binlog.runtime.outage import Outage
 
 WAIT_FIRST_S = 0.05
 WAIT_MAX_S = 5.0
+DECISION_POLL_S = 0.2
 
 _log = get_logger(__name__)
 
@@ -64,3 +70,102 @@ class Wait:
     def over(self) -> None:
         self._outage.over()
         self._progress.waiting_for = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What the destination has refused: the DDL of `job_id`, or, if that is 0, a transaction."""
+
+    job_id: int
+    commit_ts: int
+    error: str
+
+    def __str__(self) -> str:
+        return f"DDL job {self.job_id}" if self.job_id else f"the transaction of commit_ts {self.commit_ts}"
+
+    @property
+    def how(self) -> str:
+        if self.job_id:
+            return f"binlogctl decide-ddl -job-id {self.job_id} with -run-again, -skip or -sql"
+        return f"binlogctl decide-transaction -commit-ts {self.commit_ts} with -run-again or -skip"
+
+
+class Decisions:
+    """What an operator decides about a DDL or a transaction that the destination refuses, and which transactions are
+    skipped. Thread-safe: the applying thread waits and records, requests arrive on the event loop.
+
+    `waits`: whether the drainer waits for a decision; otherwise the refusal ends it. Skipped transactions are recorded
+    in the file `record`, a line before one is left out and a line after the position has passed it: if the second is
+    missing, a crash came between, and the next start applies the transaction if its position is below it.
+    """
+
+    def __init__(self, *, waits: bool = False, record: Path | None = None) -> None:
+        self.waits = waits
+        self.refused: Refused | None = None
+        self._decided: list[tuple[str, ...] | None] = []
+        self._record = record
+        self._lock = threading.Lock()
+        self._skips: dict[int, str] = {}
+        self._recorded: dict[int, Mapping[str, object]] = {}
+
+    def decide(self, sql: tuple[str, ...] | None) -> None:
+        """Decide about what is `refused`: statements that run instead, () to skip it, None to run it again."""
+        self._decided = [sql]
+
+    def wait(self, refused: Refused, stop: threading.Event, progress: Progress) -> tuple[str, ...] | None:
+        """Return the decision about a refusal, as given to `decide`. Raises Stopped."""
+        self._decided = []
+        self.refused = refused
+        progress.waiting_for = f"a decision about {refused} ({refused.how}): {refused.error}"
+        _log.error("waiting for a decision", about=str(refused), decide=refused.how, why=refused.error)
+        try:
+            while not self._decided:
+                if stop.wait(DECISION_POLL_S):
+                    raise Stopped(f"stopped while waiting for a decision about {refused}")
+            return self._decided[0]
+        finally:
+            self.refused, progress.waiting_for = None, ""
+
+    @property
+    def skips(self) -> frozenset[int]:
+        """The commit_ts of the transactions that are to be skipped."""
+        with self._lock:
+            return frozenset(self._skips)
+
+    def skip(self, commit_ts: int, who: str) -> None:
+        with self._lock:
+            self._skips[commit_ts] = who
+
+    def leaves_out(self, commit_ts: int, facts: Mapping[str, object]) -> None:
+        """Record what is not applied, before the batch without it is. A batch may be tried several times. Raises
+        BinlogError if that fails."""
+        with self._lock:
+            if commit_ts in self._recorded:
+                return
+            self._recorded[commit_ts] = {"commit_ts": commit_ts, "who": self._skips[commit_ts], **facts}
+        self._write("skipping", self._recorded[commit_ts])
+
+    def passed(self, position_ts: int) -> None:
+        """Note the position: what is at or below it is over."""
+        with self._lock:
+            over = {ts: who for ts, who in self._skips.items() if ts <= position_ts}
+            found = {ts: self._recorded.pop(ts, None) for ts in over}
+            self._skips = {ts: who for ts, who in self._skips.items() if ts not in over}
+        for commit_ts, facts in found.items():
+            if facts is not None:
+                self._write("skipped", facts)
+            else:
+                why = "it was applied before the request took effect, it is a DDL, or no transaction has this commit_ts"
+                _log.warning("a transaction was not skipped", commit_ts=commit_ts, who=over[commit_ts], why=why)
+
+    def _write(self, state: str, facts: Mapping[str, object]) -> None:
+        _log.warning(f"{state} a transaction" if state == "skipping" else "a transaction is skipped", **facts)
+        if self._record is not None:
+            line = json.dumps({"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "state": state, **facts})
+            try:
+                with self._record.open("a", encoding="utf-8") as file:
+                    file.write(f"{line}\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise BinlogError(f"{self._record}: a skipped transaction cannot be recorded: {error}") from error

@@ -52,6 +52,10 @@ class RewriteRules:
                 raise ConfigError(f"ddl-rewrite rule {number}: a second rule for {key}")
             table[key] = rule.sql
 
+    def decide(self, job_id: int, sql: tuple[str, ...]) -> None:
+        """Replace the DDL of a job, or skip it, from now on."""
+        self._by_job[job_id] = sql
+
     def text_for(self, job_id: int, commit_ts: int) -> tuple[str, ...] | None:
         """The replacement statements; None where no rule names this DDL. `commit_ts`: 0 if unknown."""
         by_job = self._by_job.get(job_id)

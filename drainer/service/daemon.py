@@ -1,7 +1,7 @@
 """The drainer process: start order and stop order.
 
 Start: etcd and the cluster's id ─ status page and gRPC ─ with `standby` the turn of this drainer ─ destination (its
-position) ─ schema ─ record in the registry ─ query. At the same time, since drainer.service.early_start: the JVM ─
+position) ─ schema ─ record in the registry ─ query. At the same time, since drainer.__main__: the JVM ─
 Spark's session ─ warm-up (drainer.spark.startup.session_opening).
 Stop, in this order: `pausing` or `closing` ─ planning ends ─ the batch in flight ends ─ query ─ Spark ─
 last record (`paused` or `offline`) ─ destination ─ gRPC and status page ─ etcd.
@@ -15,6 +15,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from binlog.cluster import tso
@@ -25,8 +26,8 @@ from binlog.cluster.keepalive import keep_in_thread
 from binlog.cluster.kv import Etcd
 from binlog.cluster.node import Event
 from binlog.cluster.registry import Registry
-from binlog.cluster.timestamp import connect_timestamps
-from binlog.errors import BinlogError
+from binlog.cluster.timestamp import ClusterClock, connect_timestamps
+from binlog.errors import BinlogError, ConfigError
 from binlog.pb import cistern_pb2
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Method
@@ -42,6 +43,7 @@ from binlog.runtime.security import Security
 from drainer.apply.batch_planner import Sizes
 from drainer.apply.distributed import Cut
 from drainer.apply.large_transaction import LargePuller
+from drainer.apply.progress import Decisions
 from drainer.config import Config
 from drainer.pipeline import Pipeline
 from drainer.pumps.departed_pumps import DepartedPumps, scope_of
@@ -52,9 +54,10 @@ from drainer.schema.history.base import JobSource
 from drainer.schema.provider import LoopSchemaProvider, SchemaProvider
 from drainer.service.first_start import first_start, log_start_position
 from drainer.service.registration import DrainerNode
-from drainer.service.scheduler import Scheduler
+from drainer.service.scheduler import Scheduler, Steering
 from drainer.service.spark_runner import SparkRun
 from drainer.service.status import PageSwitch, StartingPages, Status
+from drainer.service.steering import SteeringApi, why_not_stop_at
 from drainer.sink.base import AnySink, ChecksTables, Identity, Position, advance_s
 from drainer.spark.startup.archive_maker import make_where_missing
 from drainer.spark.startup.session_opening import Opening
@@ -97,6 +100,8 @@ async def _notify(_request: Buffer) -> bytes:
 
 INSPECT_S = 2.0
 OBSERVE_S = 1.0
+CLOCK_WAIT_S = 2.0
+SKIPPED = "skipped.jsonl"  # in data-dir: transactions that an operator skipped
 STOP_BATCH_S = 60.0
 
 _log = get_logger(__name__)
@@ -291,6 +296,7 @@ async def _drain(
         position_ts=opened.position.commit_ts,
         intent=opened.position.intent,
         pull_large=LargePuller(upstream.cluster_id, security),
+        decisions=Decisions(waits=config.syncer.when_refused == "wait", record=config.data_dir / SKIPPED),
     )
     departed = DepartedPumps(upstream.etcd, scope_of(config.changefeed, config.syncer.address()))
     await departed.load()
@@ -298,6 +304,7 @@ async def _drain(
         departed, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None
     )
     pumps = _pumps(config, upstream, membership)
+    clock = ClusterClock(lambda: connect_timestamps(upstream.etcd, config, security, wait_s=CLOCK_WAIT_S))
     scheduler = Scheduler(
         pumps,
         pipeline,
@@ -307,6 +314,8 @@ async def _drain(
         finish_without=config.syncer.finish_without,
         advance_every_s=advance_s(opened.destination),
         on_reached=stop.set,
+        steering=_steering(config, pipeline),
+        now_ts=clock.now_ts,
     )
     asked = _StopRequest(stop)
     spark = SparkRun(config, opening, upstream.cluster_id, pipeline, scheduler, loop=loop)
@@ -319,19 +328,14 @@ async def _drain(
         synced_after_s=config.synced_check_time * 60.0,
         first_ts=opened.first_ts,
         stop=asked.ask,
+        steer=SteeringApi(config.identity(), pipeline, scheduler, runs_text=config.syncer.db_type != "sqlite").handle,
         available_bytes=lambda: shutil.disk_usage(config.data_dir).free,
         standbys=lambda: upstream.candidate.waiting,
     )
-    node = DrainerNode(
-        upstream.registry,
-        node_id=config.identity(),
-        host=config.advertise_addr or config.addr,
-        position=lambda: pipeline.position_ts,
-        started_ts=upstream.now_ts,
-        status_addr=reachable(config.status_address(), config.advertise_addr or config.addr),
-    )
+    node = _node(config, upstream, pipeline)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(pumps.close)
+        stack.push_async_callback(clock.close)
         pages.shown = status
         await node.register()
         stack.push_async_callback(node.leave)
@@ -348,6 +352,24 @@ async def _drain(
             leading = upstream.candidate.stay_first() if config.standby else asyncio.Future[None]()
             await _until_any(stop, spark.wait(), heartbeats, leading, _watch(pumps, status))
     _log.info("drainer stopped", position=pipeline.position_ts)
+
+
+def _steering(config: Config, pipeline: Pipeline) -> Steering:
+    why = why_not_stop_at(config.stop_at, pipeline)
+    if why:
+        raise ConfigError(why)
+    return Steering(config.stop_at, config.delay // timedelta(milliseconds=1))
+
+
+def _node(config: Config, upstream: Upstream, pipeline: Pipeline) -> DrainerNode:
+    return DrainerNode(
+        upstream.registry,
+        node_id=config.identity(),
+        host=config.advertise_addr or config.addr,
+        position=lambda: pipeline.position_ts,
+        started_ts=upstream.now_ts,
+        status_addr=reachable(config.status_address(), config.advertise_addr or config.addr),
+    )
 
 
 def _pumps(config: Config, upstream: Upstream, membership: Membership | None = None) -> PumpSet:

@@ -33,7 +33,7 @@ def page(document: Mapping[str, Any], history: History | None = None, now_s: flo
         f"drainer {document['NodeID']}",
         " · ".join(filter(None, (f"into {document['Destination']}", document["Phase"], _standbys(document)))),
         facts=facts,
-        tables=(_pumps(pumps), _pending(pumps)),
+        tables=(*_steering(document), _pumps(pumps), _pending(pumps)),
         charts=charts(history, now_s) if history else (),
         alarms=_alarms(document, pumps),
         links=("/status", "/commit_ts", "/metrics"),
@@ -74,7 +74,8 @@ def _time(document: Mapping[str, Any]) -> str:
 
 
 def _lag_mood(document: Mapping[str, Any], lag_s: float) -> Mood:
-    return Mood.WARN if lag_s >= LAG_WARN_S or document["HeldBack"] or document["Error"] else Mood.GOOD
+    is_late = lag_s - document["DelaySeconds"] >= LAG_WARN_S
+    return Mood.WARN if is_late or document["HeldBack"] or document["Error"] or document["Paused"] else Mood.GOOD
 
 
 def _synced(document: Mapping[str, Any]) -> str:
@@ -83,6 +84,10 @@ def _synced(document: Mapping[str, Any]) -> str:
 
 def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> list[Alarm]:
     found = _failing(document)
+    if document["Paused"]:
+        since = span_text(document["PausedSeconds"])
+        resume = f"binlogctl resume-changefeed -node-id {document['NodeID']}"
+        found.append(Alarm(f"Paused for {since} by {document['PausedBy']}; to resume: {resume}", Mood.WARN))
     large = document["LargeTransaction"]
     if large["step"]:
         done = f"{bytes_text(large['bytes'])} of {bytes_text(large['of'])} in {span_text(document['BatchSeconds'])}"
@@ -116,6 +121,18 @@ def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> 
 
 def _oldest_s(pump: Mapping[str, Any]) -> float:
     return max((entry["ageMs"] / 1000 for entry in pump["oldestPending"]), default=0.0)
+
+
+def _steering(document: Mapping[str, Any]) -> Sequence[Table]:
+    """Return what an operator has set, and the command that changes it; nothing if nothing is set."""
+    change = f"binlogctl update-changefeed -node-id {document['NodeID']}"
+    rows = []
+    if document["DelaySeconds"]:
+        rows.append(("stays behind by", span_text(document["DelaySeconds"]), f"{change} -delay 0"))
+    if document["StopAt"]:
+        end = f"{tso.format_local(document['StopAt'])} (commit_ts {document['StopAt']})"
+        rows.append(("stops at", end, f"{change} -stop-at 0"))
+    return (Table("Steering", ("what", "value", "to remove it"), rows),) if rows else ()
 
 
 def _pumps(pumps: Sequence[Mapping[str, Any]]) -> Table:

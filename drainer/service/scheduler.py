@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from binlog.errors import BinlogError, PumpUnavailable
@@ -24,7 +24,10 @@ from drainer.apply.batch_planner import (
     Sizes,
     absent,
     altered,
+    ceiling,
     decide,
+    driver_limits,
+    final,
     first_limits,
     resume,
 )
@@ -38,6 +41,7 @@ from drainer.sink.base import ADVANCE_EVERY_S
 LONG_POLL_S = 0.2
 PAUSE_S = 0.05
 HELD_BACK_PAUSE_S = 0.2
+LOOK_S = 1.0
 SHARES_TRIED = 3
 
 _log = get_logger(__name__)
@@ -46,7 +50,8 @@ _log = get_logger(__name__)
 @dataclass(slots=True)
 class WatermarkState:
     """Watermark and progress, for the status page. `applied_ts`: everything at or below it is applied or empty; at or
-    above the destination's position. `held_since`: unix seconds."""
+    above the destination's position. `held_since`: unix seconds. `at_ceiling`: all that may be applied now is applied,
+    although the pumps may have more (delay, stop-at)."""
 
     watermark_ts: int = 0
     applied_ts: int = 0
@@ -54,6 +59,36 @@ class WatermarkState:
     held_back: str = ""
     held_by: str = ""
     held_since: float | None = None
+    at_ceiling: bool = False
+
+
+@dataclass(slots=True)
+class Steering:
+    """What an operator has asked of the running drainer; used on the event loop only. None of it is stored: after a
+    restart the configuration counts again, because a drainer that its supervisor restarts must not stand still, or end
+    early, because of a request that is written nowhere an operator looks.
+
+    `stop_at_ts`: the drainer ends at this commit_ts, 0: it does not. `delay_ms`: batches end so long before the
+    cluster's time. `paused_by`: who asked for the pause, "" while there is none; `paused_since_s`: unix seconds."""
+
+    stop_at_ts: int = 0
+    delay_ms: int = 0
+    paused_by: str = ""
+    paused_since_s: float = 0.0
+
+    @property
+    def paused(self) -> bool:
+        return bool(self.paused_by)
+
+    def pause(self, who: str) -> None:
+        self.paused_by, self.paused_since_s = who, time.time()
+
+    def resume(self) -> None:
+        self.paused_by, self.paused_since_s = "", 0.0
+
+    def admits(self, until_ts: int) -> bool:
+        """Whether a batch that ends at `until_ts` may begin."""
+        return not self.paused and not 0 < self.stop_at_ts < until_ts
 
 
 class PlannedBatches:
@@ -74,6 +109,11 @@ class PlannedBatches:
     def plan(self, plan: PlannedBatch, applied_ts: int) -> None:
         """Add a planned batch, and remove those up to `applied_ts`."""
         self._planned = {ts: one for ts, one in self._planned.items() if ts > applied_ts} | {plan.until_ts: plan}
+
+    @property
+    def end_ts(self) -> int:
+        """The end of the last planned batch; 0: none."""
+        return max(self._planned, default=0)
 
     def planned(self, until_ts: int) -> PlannedBatch | None:
         """Return the batch that ends at `until_ts`, if one is planned and not applied."""
@@ -106,10 +146,15 @@ class QueryPlanner:
         return self._scheduler.tasks(start_ts, until_ts)
 
 
+async def _no_clock() -> int:
+    return 0
+
+
 class Scheduler:
-    """Plans until `stop`. With a `ceiling` (--until-now) nothing above the watermark of the start is planned, and
-    `on_reached` is called once everything up to there is applied. `finish_without`: node ids of pumps whose rows the
-    operator abandons for an unfinished batch."""
+    """Plans until `stop`. With --until-now nothing above the watermark of the start is planned, with `steering` nothing
+    above its end and its delay (`now_ts`: the cluster's time), and nothing during a pause. `on_reached` is called once
+    everything up to the end is applied. `finish_without`: node ids of pumps whose rows the operator abandons for an
+    unfinished batch."""
 
     def __init__(
         self,
@@ -122,6 +167,8 @@ class Scheduler:
         finish_without: Sequence[str] = (),
         advance_every_s: float = ADVANCE_EVERY_S,
         on_reached: Callable[[], None] = lambda: None,
+        steering: Steering | None = None,
+        now_ts: Callable[[], Awaitable[int]] = _no_clock,
     ) -> None:
         self._pumps = pumps
         self._pipeline = pipeline
@@ -129,13 +176,16 @@ class Scheduler:
         self._loop = loop
         self._until_now = until_now
         self._finish_without = frozenset(finish_without)
-        self._ceiling_ts: int | None = None
+        self.steering = steering or Steering()
+        self._now_ts = now_ts
+        self._until_now_ts: int | None = None
         self._on_reached = on_reached
         self.batches = PlannedBatches()
         self._waits_for: PlannedBatch | None = None
         self._ahead: tuple[int, BatchLimits, asyncio.Task[Watermark]] | None = None
         self._advance_every_s = advance_every_s
         self._advanced_at = 0.0
+        self._looked_at = 0.0
         self._share = 0
         self._stopping = asyncio.Event()
         self._query: QueryPlanner | None = None
@@ -189,14 +239,21 @@ class Scheduler:
         while not self._stopping.is_set():
             pause_s = PAUSE_S
             begun = self.batches.begun
+            plan = None
             try:
-                plan = await (self._poll() if begun is None else self._poll_next(begun))
+                if self.steering.paused:
+                    pause_s = HELD_BACK_PAUSE_S
+                    await self._look()
+                else:
+                    plan = await (self._poll() if begun is None else self._poll_next(begun))
             except HeldBack as error:
                 self._held_back(error)
-                plan, pause_s = None, HELD_BACK_PAUSE_S
+                pause_s = HELD_BACK_PAUSE_S
             if query is not self._query:
                 return None
-            if plan is not None:
+            if plan is not None and self.steering.admits(
+                plan.until_ts
+            ):  # the answer may have come while it was planned
                 if plan.mode is Mode.DISTRIBUTED:
                     self._survey_ahead(plan)
                 self.batches.plan(plan, self._pipeline.position_ts)
@@ -210,15 +267,20 @@ class Scheduler:
     async def _poll(self) -> PlannedBatch | None:
         """Return the batch after the position, or None."""
         after_ts = self._pipeline.position_ts
+        intent = self._pipeline.open_intent
+        if intent is None and await self._at_ceiling():
+            return None
         asked = self._first_limits()
         watermark = await self._ahead_result(after_ts, asked) or await self._survey(after_ts, asked)
-        intent = self._pipeline.open_intent
         if intent is not None:
             resumed = resume(watermark, intent, self._sizes)
             return resumed if resumed is None else self._folded(self._check_unaltered(await self._counted(resumed)))
         match await self._decide(after_ts, asked, watermark):
             case PlannedBatch() as plan:
-                return self._folded(await self._counted(plan))
+                plan = await self._counted(plan)
+                if not (self.steering.delay_ms and _has_none(plan)):
+                    return self._folded(plan)
+                await self._advance(plan.until_ts)
             case MovePosition(until_ts):
                 if not after_ts and watermark.purged_ts:
                     _log.warning(
@@ -228,6 +290,33 @@ class Scheduler:
             case _:
                 self._check_reached()
         return None
+
+    async def _look(self) -> None:
+        """During a pause: ask the pumps from time to time, for the status page."""
+        if time.monotonic() - self._looked_at >= LOOK_S:
+            self._looked_at = time.monotonic()
+            limits = driver_limits(self._sizes, pumps=self.watermark_state.pumps)
+            await self._survey(self._pipeline.position_ts, limits)
+
+    async def _ceiling(self) -> int | None:
+        delay_ms = self.steering.delay_ms
+        return ceiling(self._final_ts, delay_ms, await self._now_ts() if delay_ms else 0)
+
+    @property
+    def _final_ts(self) -> int | None:
+        return final(self._until_now_ts, self.steering.stop_at_ts)
+
+    async def _at_ceiling(self) -> bool:
+        """Return whether everything that may be applied now is applied. If the end is reached, stop."""
+        ceiling_ts = await self._ceiling()
+        state = self.watermark_state
+        state.at_ceiling = ceiling_ts is not None and ceiling_ts <= state.applied_ts
+        if state.at_ceiling:
+            final_ts = self._final_ts
+            if final_ts is not None and self._pipeline.position_ts < final_ts <= state.applied_ts:
+                await self._advance(final_ts)
+            self._check_reached()
+        return state.at_ceiling
 
     async def _poll_next(self, begun: PlannedBatch) -> PlannedBatch | None:
         """Return the batch after one that is being applied, if it may be read already. It must be distributed, because
@@ -257,13 +346,14 @@ class Scheduler:
     ) -> PlannedBatch | MovePosition | None:
         """Return the decision that follows from the answers, and from the answers to further surveys."""
         shares_left = SHARES_TRIED
+        ceiling_ts = await self._ceiling()
         while True:
             decision = decide(
                 watermark,
                 after_ts=after_ts,
                 asked=asked,
                 sizes=self._sizes,
-                ceiling_ts=self._ceiling_ts,
+                ceiling_ts=ceiling_ts,
                 driver_from=self._pipeline.driver_from,
                 another_share=shares_left > 0,
             )
@@ -277,10 +367,14 @@ class Scheduler:
                     return decision
 
     def _first_limits(self) -> BatchLimits:
-        """Return the limits of the first survey. The size that gave a full batch last time is tried again."""
+        """Return the limits of the first survey. The size that gave a full batch last time is tried again. With a delay
+        a survey is small at first: pumps have the binlogs of the whole delay, of which the next ones are needed."""
         asked = first_limits(
             self._sizes, schema_version=self._pipeline.schema_version, pumps=self.watermark_state.pumps
         )
+        if self.steering.delay_ms:
+            least = driver_limits(self._sizes, pumps=self.watermark_state.pumps)
+            return replace(asked, batch_bytes_max=least.batch_bytes_max)
         if self._share and asked.stop_at_schema:
             return replace(asked, batch_bytes_max=max(self._share, asked.batch_bytes_max))
         return asked
@@ -340,8 +434,8 @@ class Scheduler:
             watermark_state.held_back, watermark_state.held_by, watermark_state.held_since = "", "", None
         watermark_state.watermark_ts = watermark.ts
         watermark_state.pumps = max(1, len(watermark.marks))
-        if self._until_now and self._ceiling_ts is None:
-            self._ceiling_ts = watermark.ts
+        if self._until_now and self._until_now_ts is None:
+            self._until_now_ts = watermark.ts
             _log.info("draining up to the current watermark", until_ts=watermark.ts)
         return watermark
 
@@ -368,7 +462,7 @@ class Scheduler:
         at most.
         """
         self.watermark_state.applied_ts = max(self.watermark_state.applied_ts, until_ts)
-        last = self._ceiling_ts is not None and until_ts >= self._ceiling_ts
+        last = self._final_ts is not None and until_ts >= self._final_ts
         if not last and time.monotonic() - self._advanced_at < self._advance_every_s:
             return
         await asyncio.to_thread(self._pipeline.advance, until_ts)
@@ -381,7 +475,7 @@ class Scheduler:
         self.watermark_state.applied_ts = max(self.watermark_state.applied_ts, self._pipeline.position_ts)
 
     def _check_reached(self) -> None:
-        if self._ceiling_ts is not None and self._pipeline.position_ts >= self._ceiling_ts:
+        if self._final_ts is not None and self._pipeline.position_ts >= self._final_ts:
             self.stop()
             self._on_reached()
 
@@ -400,3 +494,10 @@ class Scheduler:
                 await self._stopping.wait()
         except TimeoutError:
             pass
+
+
+def _has_none(plan: PlannedBatch) -> bool:
+    """Return whether the pumps counted no binlog in a planned range. One that ends at a ceiling may be empty although
+    the pumps have later binlogs."""
+    found = plan.planned.values()
+    return plan.mode is Mode.DRIVER and all(one is not None and not one.count for one in found)

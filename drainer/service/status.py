@@ -21,10 +21,11 @@ from drainer.pipeline import Pipeline
 from drainer.pumps.health import PumpView
 from drainer.pumps.survey import PumpSet
 from drainer.service.page import page, starting_page
-from drainer.service.scheduler import Scheduler
+from drainer.service.scheduler import Scheduler, Steering
 from drainer.sink.base import AnySink, BuildsIndexes
 
 OK, FAILED = 200, 3  # upstream's codes inside its JSON
+CONFLICT = 409
 _SYNCED_LAG_S = 60.0
 FAILING_MAX_S = 30.0  # a failure that lasts longer makes a drainer not ready
 
@@ -51,6 +52,8 @@ _WAITING = metrics.gauge(
     "drainer_waiting_seconds", "how long a batch has waited for something that is missing, such as a DDL job"
 )
 _STANDBY = metrics.gauge("drainer_standby", "1 while another drainer with this node id runs, and this one waits")
+_PAUSED = metrics.gauge("drainer_paused", "1 while the changefeed is paused")
+_DELAY = metrics.gauge("drainer_delay_seconds", "how long the drainer stays behind on purpose")
 _MISSED = metrics.gauge(
     "drainer_pump_missed_binlogs", "binlogs below the drainer's position that a rejoined pump holds", ["nodeID"]
 )
@@ -59,6 +62,10 @@ _LATE = metrics.gauge(
     "commits that a pump accepted at or below a resolved ts that it had published",
     ["nodeID"],
 )
+
+
+async def _not_steered(_request: Request) -> Response:
+    return result("this drainer cannot be steered", CONFLICT, status=CONFLICT)
 
 
 class Status:
@@ -75,16 +82,19 @@ class Status:
         synced_after_s: float,
         first_ts: int = 0,
         stop: Callable[[Event], None] = lambda _event: None,
+        steer: Action = _not_steered,
         available_bytes: Callable[[], int] = lambda: 0,
         standbys: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`first_ts`: no binlog is older, 0: not known. `stop`: called with PAUSE or CLOSE on request.
-        `available_bytes`: on the disk of data-dir. `standbys`: addresses of drainers that wait to take over."""
+        """`first_ts`: no binlog is older, 0: not known. `stop`: called with PAUSE or CLOSE on request. `steer`: answers
+        requests that steer the drainer. `available_bytes`: on the disk of data-dir. `standbys`: addresses of drainers
+        that wait to take over."""
         self._first_ts = first_ts or tso.compose(int(time.time() * 1000))
         self._available_bytes = available_bytes
         self._standbys = standbys
         self._history = History()
         self._stop = stop
+        self._steer = steer
         self._asked = ""
         self.phase = "starting Spark"
         self._node_id = node_id
@@ -102,7 +112,7 @@ class Status:
         return {"/": self._home, "/status": self._status, "/ready": self._ready, "/commit_ts": self._commit_ts}
 
     def actions(self) -> Mapping[str, Action]:
-        return {"PUT /state/{node_id}/{action}": self._change_state}
+        return {STATE: self._change_state, CHANGEFEED: self._steer}
 
     def observe(self) -> None:
         """Update metrics and the time of the last row; called about once a second."""
@@ -111,6 +121,8 @@ class Status:
             self._rows_seen, self._rows_at = rows, time.monotonic()
         _CHECKPOINT.set(tso.physical_ms(self._pipeline.position_ts))
         _LAG.set(self._lag_s())
+        _PAUSED.set(self._scheduler.steering.paused)
+        _DELAY.set(self._scheduler.steering.delay_ms / 1000)
         _ROWS.show(rows)
         _DDL.show(self._pipeline.progress.ddls)
         _READ.show(self._pipeline.progress.read_bytes)
@@ -181,6 +193,8 @@ class Status:
             "HeldBackSeconds": _seconds_since(watermark_state.held_since),
             "Slowest": min((v for v in views if v.counts), key=lambda v: v.resolved_ts, default=_NO_PUMP).node_id,
             "WaitingFor": progress.waiting_for,
+            **steering_fields(self._scheduler.steering),
+            "SkipTransactions": sorted(self._pipeline.decisions.skips),
             **error_fields(FAILURES),
             "Pumps": [_pump(view) for view in views],
         }
@@ -206,7 +220,7 @@ class Status:
         """Return what is done with the first batch of this start until it is applied, or until it is known that there
         is nothing to apply; then ""."""
         state = self._scheduler.watermark_state
-        if state.applied_ts > self._began_ts or 0 < state.watermark_ts <= state.applied_ts:
+        if state.applied_ts > self._began_ts or 0 < state.watermark_ts <= state.applied_ts or state.at_ceiling:
             return ""
         return "applying the first batch" if self._pipeline.progress.batch_since_s else "reading the first batch"
 
@@ -214,7 +228,7 @@ class Status:
         """Return whether everything is applied, and no row came for `synced_after_s`. A destination that hangs gets no
         rows either, but then the lag grows."""
         is_quiet = time.monotonic() - self._rows_at >= self._synced_after_s
-        is_current = self._lag_s() < max(self._synced_after_s, _SYNCED_LAG_S)
+        is_current = self._lag_s() - self._scheduler.steering.delay_ms / 1000 < max(self._synced_after_s, _SYNCED_LAG_S)
         return is_quiet and is_current and not self._scheduler.watermark_state.held_back
 
     async def _status(self) -> Response:
@@ -244,9 +258,9 @@ class Status:
         return result("get drainer's latest ts success!", OK, {"ts": self._pipeline.position_ts})
 
 
-def result(message: str, code: int, data: object = None) -> Response:
+def result(message: str, code: int, data: object = None, *, status: int = 200) -> Response:
     """Format upstream's answer to a request: these three keys, indented."""
-    return json_response({"message": message, "code": code, "data": data}, indent=2)
+    return json_response({"message": message, "code": code, "data": data}, indent=2, status=status)
 
 
 def failing_for(failures: Failures, seconds: float) -> str:
@@ -269,6 +283,17 @@ def error_fields(failures: Failures) -> dict[str, object]:
         "ErrorTries": now.tries if now else 0,
         "LastError": f"{last.what}: {last.error}" if last else "",
         "LastErrorTime": _local(last.last_s) if last else "",
+    }
+
+
+def steering_fields(steering: Steering) -> dict[str, object]:
+    """Return the fields of /status about what an operator has asked of the running drainer."""
+    return {
+        "Paused": steering.paused,
+        "PausedBy": steering.paused_by,
+        "PausedSeconds": _seconds_since(steering.paused_since_s),
+        "StopAt": steering.stop_at_ts,
+        "DelaySeconds": steering.delay_ms / 1000,
     }
 
 
@@ -307,10 +332,11 @@ def _pump(view: PumpView) -> dict[str, object]:
 
 PATHS = ("/", "/status", "/ready", "/commit_ts")
 STATE = "PUT /state/{node_id}/{action}"
+CHANGEFEED = "PUT /changefeed/{node_id}/{command}"
 
 
 class PageHandlers(Protocol):
-    """HTTP handlers by path, for PATHS and STATE."""
+    """HTTP handlers by path, for PATHS, STATE and CHANGEFEED."""
 
     def routes(self) -> Mapping[str, Page]: ...
 
@@ -337,7 +363,7 @@ class StartingPages:
         return {"/": self._home, "/status": self._status, "/ready": self._ready, "/commit_ts": self._commit_ts}
 
     def actions(self) -> Mapping[str, Action]:
-        return {STATE: self._refuse}
+        return {STATE: self._refuse, CHANGEFEED: self._refuse_command}
 
     def document(self) -> dict[str, object]:
         return {
@@ -367,6 +393,10 @@ class StartingPages:
         what = self._phase() if self._running_at else "starting"
         return result(f"this drainer is {what}, apply {request.path['action']} failed!", FAILED)
 
+    async def _refuse_command(self, request: Request) -> Response:
+        text = f"this drainer is starting, {request.path['command']} is not possible yet"
+        return result(text, CONFLICT, status=CONFLICT)
+
 
 class PageSwitch:
     """Handlers of the status server that delegate to `shown`, which is replaced once the destination is open."""
@@ -381,4 +411,7 @@ class PageSwitch:
         return {path: page(path) for path in PATHS}
 
     def actions(self) -> Mapping[str, Action]:
-        return {STATE: lambda request: self.shown.actions()[STATE](request)}
+        def action(place: str) -> Action:
+            return lambda request: self.shown.actions()[place](request)
+
+        return {place: action(place) for place in (STATE, CHANGEFEED)}

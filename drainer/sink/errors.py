@@ -73,7 +73,7 @@ class DataError(DestinationError):
         self.args = (
             f"{self}. It is the transaction of commit_ts {commit_ts}, start_ts {start_ts}, table "
             f"{self.schema}.{self.table}{rows}; everything before it is applied. To skip the whole transaction, "
-            f"put {commit_ts} into syncer.ignore-txn-commit-ts and start again",
+            f"put {commit_ts} into syncer.ignore-txn-commit-ts and start again, or see binlogctl decide-transaction",
         )
 
     def name_in_batch(self, start_ts: int, after_ts: int, until_ts: int) -> None:
@@ -85,8 +85,8 @@ class DataError(DestinationError):
         self.args = (
             f"{self}. It is {which}table {self.schema}.{self.table}{rows}. Its batch ({after_ts}, {until_ts}] was "
             f"begun, so rows of other transactions of it may be applied, and it must be finished: let the destination "
-            f"take the row, and start again. syncer.ignore-txn-commit-ts skips transactions of batches that are "
-            f"not begun",
+            f"take the row, and start again. syncer.ignore-txn-commit-ts and binlogctl decide-transaction skip "
+            f"transactions of batches that are not begun",
         )
 
 

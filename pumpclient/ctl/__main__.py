@@ -11,7 +11,7 @@ from binlog.runtime.command_line import discard_stdout
 from binlog.runtime.config import load_or_exit
 from binlog.runtime.log import setup
 
-from pumpclient.ctl import bound, leave, meta, nodes, passing, password, settle
+from pumpclient.ctl import bound, changefeed, leave, meta, nodes, passing, password, settle
 from pumpclient.ctl.errors import DONE, Misused, code_of
 from pumpclient.ctl.options import PROGRAM, Options
 from pumpclient.ctl.output import Output, form_of, open_output
@@ -31,6 +31,11 @@ COMMANDS: Mapping[str, Command] = {
     "pause-drainer": lambda session: leave.ask(session, "drainers", "pause"),
     "offline-pump": lambda session: leave.ask(session, "pumps", "close"),
     "offline-drainer": lambda session: leave.ask(session, "drainers", "close"),
+    "pause-changefeed": changefeed.pause,
+    "resume-changefeed": changefeed.resume,
+    "update-changefeed": changefeed.update,
+    "decide-ddl": changefeed.decide_ddl,
+    "decide-transaction": changefeed.decide_transaction,
     "generate_meta": meta.generate_meta,
     "inspect": settle.inspect,
     "settle": settle.settle,

@@ -32,7 +32,7 @@ async def ask(session: CommandSession, kind: Kind, action: str) -> None:
             f"{what} {node_id} ({record.status.state}) does not answer: {error}. If its status page is off, send it "
             f"SIGTERM to pause it; if it will never return: binlogctl update-{what} -node-id {node_id} -state offline"
         ) from error
-    code, message = _result(body)
+    code, message = result_of(body)
     if code != OK:
         raise (CommandError if code is None else Refused)(f"{what} {node_id} at {place}: {message}")
     session.out.done("Apply action on node success", action=action, type=what, node=node_id, at=place, answer=message)
@@ -45,7 +45,8 @@ def place_of(status: NodeStatus) -> str:
     return (status.label or {}).get(STATUS_LABEL) or status.host
 
 
-def _result(body: bytes) -> tuple[object, str]:
+def result_of(body: bytes) -> tuple[object, str]:
+    """Return the code and the message of a node's answer; the code is None if it is not one."""
     try:
         document: Any = json.loads(body)
         return document["code"], str(document["message"])

@@ -50,7 +50,11 @@ class Options(Section):
     )
     start_ts: int = Field(0, ge=0, lt=1 << 63, description="settle: which pending prewrite, by its TSO")
     commit_ts: int = Field(
-        0, ge=0, lt=1 << 63, description="settle: commit the prewrite at this TSO; pass-over: which binlog"
+        0,
+        ge=0,
+        lt=1 << 63,
+        description="settle: commit the prewrite at this TSO; pass-over: which binlog; "
+        "decide-transaction: which transaction",
     )
     rollback: bool = Field(False, description="settle: roll the prewrite back")
     all: bool = Field(
@@ -69,11 +73,22 @@ class Options(Section):
     )
     yes: bool = Field(
         False,
-        description="settle, pass-over, reset-tso-bound: do not ask for confirmation; required without a terminal",
+        description="settle, pass-over, reset-tso-bound, decide-transaction: do not ask for confirmation; required "
+        "without a terminal",
     )
     dry_run: bool = Field(
         False, description="settle, pass-over, reset-tso-bound: show what the command would do, and do nothing"
     )
+    delay: str = Field("", description="update-changefeed: stay behind by this time, such as 1h; 0: not at all")
+    stop_at: str = Field(
+        "",
+        description="update-changefeed: apply everything up to this commit_ts, then exit: a TSO, or a time such as "
+        "2026-11-20 10:00; 0: do not stop",
+    )
+    job_id: int = Field(0, ge=0, description="decide-ddl: which DDL, by the job id in the error")
+    run_again: bool = Field(False, description="decide-ddl, decide-transaction: try it again")
+    skip: bool = Field(False, description="decide-ddl, decide-transaction: go on without it")
+    sql: str = Field("", description="decide-ddl: the statement to run instead")
     pending_max: int = Field(
         20, ge=0, description="settle, inspect: list at most so many pending prewrites of each pump"
     )
@@ -108,6 +123,15 @@ COMMANDS: Mapping[str, str] = {
     "pause-drainer": "the same for a drainer, after the batch in flight",
     "offline-pump": "remove the pump -node-id for good, after every drainer has read its binlogs",
     "offline-drainer": "remove the drainer -node-id for good: pumps keep no more binlogs for it",
+    "pause-changefeed": "let the running drainer -node-id begin no batch until resume-changefeed; the process and its "
+    "record stay, unlike with pause-drainer",
+    "resume-changefeed": "end the pause",
+    "update-changefeed": "set -delay, -stop-at or both in the running drainer -node-id, until it is restarted",
+    "decide-ddl": "decide about the DDL -job-id that the destination refused and the drainer -node-id waits with "
+    "(when-refused): -run-again, -skip or -sql TEXT",
+    "decide-transaction": "let the running drainer -node-id skip the transaction -commit-ts (-skip), or try it again "
+    "after the destination refused it (-run-again); the rows of a skipped one are lost downstream, and listed in "
+    "<data-dir>/skipped.jsonl",
     "update-pump": "write -state into the record of the pump -node-id without contacting it; for dead pumps; may lose "
     "data",
     "update-drainer": "the same for a drainer",
@@ -121,7 +145,7 @@ PROGRAM = Program(
     Options,
     (Flag("o", "output"), *flags_of(Options)),
     words=("cmd",),
-    about="binlogctl lists nodes, pauses or removes them, and settles transactions whose writer died.",
+    about="binlogctl lists nodes, pauses or removes them, steers drainers, and settles transactions whose writer died.",
     commands=COMMANDS,
     exit_codes=EXIT_CODES,
     examples=(
@@ -132,6 +156,7 @@ PROGRAM = Program(
         "binlogctl settle -node-id pump-1 -start-ts 470613165340622850 -rollback",
         "binlogctl settle -rollback -all -older-than 5m -dry-run",
         "binlogctl pause-pump -node-id pump-1",
+        "binlogctl update-changefeed -node-id drainer-1 -delay 1h",
         "binlogctl update-pump -node-id pump-1 -state offline",
     ),
 )

@@ -16,8 +16,9 @@ discarded.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +35,7 @@ from binlog.runtime.security import Security
 WAIT_S = 10.0
 RETRY_PAUSE_S = 0.05
 WORTH_A_LINE_S = 1.0
+CLOCK_S = 1.0  # see ClusterClock
 
 _log = get_logger("timestamp")
 
@@ -212,3 +214,34 @@ class OwnTimestamps:
                 f"no pump is elected to allocate timestamps (etcd key {LEADER_KEY} is absent): is one running?"
             )
         return Allocator(leader.value.decode(errors="replace"), self._cluster_id)
+
+
+class ClusterClock:
+    """The time of the cluster's timestamp source, requested at most every `every_s` seconds. Connects at the first
+    request."""
+
+    def __init__(self, connect: Callable[[], Awaitable[TimestampSource]], *, every_s: float = CLOCK_S) -> None:
+        self._connect = connect
+        self._source: TimestampSource | None = None
+        self._last_ts = 0
+        self._outage = Outage(_log, "the cluster's time is not known", "the cluster's time is known again")
+        self._every_s = every_s
+        self._asked_at = -every_s
+
+    async def now_ts(self) -> int:
+        """Return a TSO that is not later than now: the last one while the source does not answer, 0 before the
+        first."""
+        if time.monotonic() - self._asked_at >= self._every_s:
+            try:
+                if self._source is None:
+                    self._source = await self._connect()
+                self._last_ts = max(self._last_ts, await self._source.get())
+                self._outage.over()
+            except BinlogError as error:
+                self._outage.failed(error=error)
+            self._asked_at = time.monotonic()
+        return self._last_ts
+
+    async def close(self) -> None:
+        if self._source is not None:
+            await self._source.close()

@@ -30,12 +30,14 @@ _log = get_logger("http")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request. `path` contains the values of the route's {names}."""
+    """An HTTP request. `path` contains the values of the route's {names}; `peer` the client's address and, if it has
+    presented a certificate, the Common Name in it."""
 
     method: str
     path: Mapping[str, str]
     query: Mapping[str, str]
     body: bytes
+    peer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,9 @@ class NoAnswer(BinlogError):
     """No HTTP server answers at the address. The text gives the reason."""
 
 
-async def put(place: str, path: str, *, security: Security | None = None, timeout_s: float = 10.0) -> bytes:
+async def put(
+    place: str, path: str, *, body: bytes = b"", security: Security | None = None, timeout_s: float = 10.0
+) -> bytes:
     """Send `PUT path` to host:port, over TLS if it is enabled, and return the body of the answer. Raises NoAnswer."""
     context = security.ssl_context(server=False) if security is not None else None
     url = f"{'https' if context else 'http'}://{place}{path}"
@@ -82,7 +86,7 @@ async def put(place: str, path: str, *, security: Security | None = None, timeou
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.put(url, ssl=context or True) as answer,
+            session.put(url, data=body, ssl=context or True) as answer,
         ):
             return await answer.read()
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
@@ -281,7 +285,10 @@ def _page(page: Page) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
 def _action(action: Action) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def serve(request: web.Request) -> web.StreamResponse:
         body = await request.read()
-        return _answer(await action(Request(request.method, dict(request.match_info), dict(request.query), body)))
+        names = ", ".join(_names_of(request))
+        peer = f"{request.remote} ({names})" if names else str(request.remote)
+        given = Request(request.method, dict(request.match_info), dict(request.query), body, peer)
+        return _answer(await action(given))
 
     return serve
 

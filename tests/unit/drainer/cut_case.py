@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import Mode, PlannedBatch
 from drainer.apply.distributed import Cut
+from drainer.apply.progress import Decisions
 from drainer.batch.work import Folded, Kind, NetRow, Ordered, SegmentWork
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.mysql_tables import create_table
@@ -303,7 +304,7 @@ def stream_of(tables: Sequence[TableInfo], drawn: Sequence[Sequence[Op]], *, ups
     return Stream(tuple(tables), payloads(drawn, upserts=upserts), upserts)
 
 
-def opened(destination: AnySink, stream: Stream) -> Pipeline:
+def opened(destination: AnySink, stream: Stream, decisions: Decisions | None = None) -> Pipeline:
     """Behind the jobs that make the tables."""
     known = jobs(stream.tables, upserts=stream.upserts)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
@@ -312,7 +313,14 @@ def opened(destination: AnySink, stream: Stream) -> Pipeline:
         JobHistory(known), position_ts=position.commit_ts, job_done=destination.job_done, policy=policy
     )
     cut = Cut(3, 2, "d")
-    pipeline = Pipeline(destination, StubProvider(schema), cut, position_ts=position.commit_ts, intent=position.intent)
+    pipeline = Pipeline(
+        destination,
+        StubProvider(schema),
+        cut,
+        position_ts=position.commit_ts,
+        intent=position.intent,
+        decisions=decisions,
+    )
     if position.commit_ts < BEGUN:
         begun = LocalBatch([beginning(known)], pipeline.position_ts, BEGUN)
         pipeline.run(PlannedBatch(pipeline.position_ts, BEGUN, Mode.DRIVER, (), 1), begun)

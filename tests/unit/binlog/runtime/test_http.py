@@ -103,7 +103,13 @@ async def test_cert_allowed_cn_guards_status_pages(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("server")
     settings = Security(str(authority.ca), str(pair.cert), str(pair.key), ("good",))
-    server = StatusServer("127.0.0.1:0", {"/status": status}, security=settings)
+    peers: list[str] = []
+
+    async def ask(request: Request) -> Response:
+        peers.append(request.peer)
+        return text_response("")
+
+    server = StatusServer("127.0.0.1:0", {"/status": status}, actions={"PUT /ask": ask}, security=settings)
     await server.start()
 
     async def code(name: str) -> int:
@@ -118,6 +124,10 @@ async def test_cert_allowed_cn_guards_status_pages(tmp_path: Path) -> None:
 
     assert await code("good") == 200
     assert await code("bad") == 403
+    for name in ("good", "bad"):
+        client = authority.issue(name)
+        await put(server.addr, "/ask", security=Security(str(authority.ca), str(client.cert), str(client.key)))
+    assert peers == ["127.0.0.1 (good)"]
     await server.close()
 
 

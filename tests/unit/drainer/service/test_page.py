@@ -17,6 +17,7 @@ DOCUMENT: dict[str, Any] = {
     "LagSeconds": 0.25, "RowsApplied": 12345, "DDLsApplied": 2, "LastDDL": "CREATE TABLE `a` (`b` INT)",
     "Batches": {"driver": 3, "distributed": 1}, "LastBatch": {"mode": "driver", "bytes": 2048}, "Duplicates": 0,
     "HeldBack": "", "HeldBackBy": "", "HeldBackSeconds": 0, "Slowest": "p1", "WaitingFor": "", "BatchSeconds": 0,
+    "Paused": False, "PausedBy": "", "PausedSeconds": 0, "StopAt": 0, "DelaySeconds": 0.0,
     "LargeTransaction": {"step": "", "bytes": 0, "of": 0},
     "Error": "", "ErrorTime": "", "ErrorSeconds": 0, "ErrorTries": 0, "LastError": "", "LastErrorTime": "",
     "Pumps": [
@@ -112,3 +113,14 @@ async def test_pages_name_standby_and_the_drainer_that_it_waits_for() -> None:
     assert (await pages.routes()["/ready"]()).status == 200
     pages.wait_for("")
     assert pages.document()["Phase"] == "opening the destination"
+
+
+def test_status_page_shows_pause_delay_and_end_with_their_commands() -> None:
+    """A lag that is meant is no alarm."""
+    text = page({**DOCUMENT, "DelaySeconds": 3600.0, "LagSeconds": 3601.0, "StopAt": 470613758409441279})
+    assert 'class="alarm' not in text and 'class="value warn"' not in text
+    for words in ("stays behind by", "-node-id d1 -delay 0", "stops at", "470613758409441279", "-stop-at 0"):
+        assert words in text
+    text = page({**DOCUMENT, "Paused": True, "PausedBy": "10.0.0.7 (ops)", "PausedSeconds": 75})
+    assert text.count('class="alarm') == 1 and 'class="value warn"' in text
+    assert "Paused for 1 min 15 s by 10.0.0.7 (ops); to resume: binlogctl resume-changefeed -node-id d1" in text

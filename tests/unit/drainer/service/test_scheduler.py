@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
 from drainer.apply.fold_order import FoldOrder, PackedView
+from drainer.apply.progress import Decisions
 from drainer.pumps.go_pump import ReceivedBinlog, cut
 from drainer.pumps.health import HeldBack
 from drainer.pumps.watermark import BatchLimits, Counted, PumpMark, PumpRange, Stop, Watermark, watermark_of
@@ -56,6 +57,7 @@ class Position:
         self.driver_from: int | None = None
         self.open_intent: Intent | None = None
         self.advances: list[int] = []
+        self.decisions = Decisions()
         self.fold: FoldOrder | None = None
 
     def advance(self, ts: int) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from binlog.cluster import tso
 
-from drainer.apply.progress import Progress
+from drainer.apply.progress import Decisions, Progress
 from drainer.pumps.watermark import Watermark
 from drainer.service.status import Status
 from tests.unit.drainer.service.test_scheduler import Position, made
@@ -37,7 +37,10 @@ async def test_the_phase_until_the_first_batch_is_applied() -> None:
     """A start with much to apply says so; it is ready meanwhile."""
     status = status_at(seconds_ago(138))
     state, progress = status._scheduler.watermark_state, Progress()
-    status._pipeline, status._pumps = SimpleNamespace(progress=progress, position_ts=5), SimpleNamespace(views={})  # type: ignore[assignment]
+    status._pipeline, status._pumps = (
+        SimpleNamespace(progress=progress, position_ts=5, decisions=Decisions()),
+        SimpleNamespace(views={}),
+    )  # type: ignore[assignment]
 
     assert status.document()["Building"] == []
     status._destination = SimpleNamespace(name="x", building=lambda: ["ALTER TABLE t ADD KEY i (v) (5 s)"])  # type: ignore[assignment]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tomllib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from binlog.runtime.http import Request, Response, StatusServer
 
 from pumpclient.ctl import leave, meta, nodes, settle
 from pumpclient.ctl.__main__ import COMMANDS, run
-from pumpclient.ctl.errors import CommandError, Misused
+from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, Refused
 from pumpclient.ctl.options import Options
 from pumpclient.ctl.output import LogOutput
 from pumpclient.ctl.session import CommandSession
@@ -96,11 +97,15 @@ class Answering:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
+        self.bodies: list[bytes] = []
         self.answer = Response(b'{"message": "apply action pause success!", "code": 200, "data": null}')
-        self.server = StatusServer("127.0.0.1:0", {}, actions={"PUT /state/{node_id}/{action}": self._put})
+        actions = {f"PUT /{place}/{{node_id}}/{{action}}": self._put for place in ("state", "changefeed")}
+        self.server = StatusServer("127.0.0.1:0", {}, actions=actions)
 
     async def _put(self, request: Request) -> Response:
         self.asked.append((request.path["node_id"], request.path["action"]))
+        self.bodies.append(request.body)
+        assert request.peer == "127.0.0.1"
         return self.answer
 
 
@@ -126,6 +131,61 @@ async def test_pause_and_offline_commands_send_action_to_status_address(
     await COMMANDS[f"{word}-{kind}"](session(etcd, node_id="host 1:8250"))
     assert node.asked == [("host 1:8250", action)]
     assert lines[-1]["event"] == "Apply action on node success"
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "action", "body"),
+    [
+        ("pause-changefeed", {}, "pause", {}),
+        ("resume-changefeed", {}, "resume", {}),
+        ("update-changefeed", {"delay": "1h"}, "update", {"delay": "1h"}),
+        ("update-changefeed", {"delay": "0", "stop_at": "7"}, "update", {"delay": "0", "stop-at": "7"}),
+        ("decide-ddl", {"job_id": 7, "skip": True}, "decide-ddl", {"job-id": 7, "action": "skip"}),
+        ("decide-ddl", {"job_id": 7, "run_again": True}, "decide-ddl", {"job-id": 7, "action": "run-again"}),
+        ("decide-ddl", {"job_id": 7, "sql": "x"}, "decide-ddl", {"job-id": 7, "action": "replace", "sql": "x"}),
+        (
+            "decide-transaction",
+            {"commit_ts": 7, "skip": True, "yes": True},
+            "decide-transaction",
+            {"commit-ts": 7, "action": "skip"},
+        ),
+        (
+            "decide-transaction",
+            {"commit_ts": 7, "run_again": True},
+            "decide-transaction",
+            {"commit-ts": 7, "action": "run-again"},
+        ),
+    ],
+)
+async def test_changefeed_commands_ask_the_drainer(
+    node: Answering, lines: list[Any], command: str, flags: dict[str, Any], action: str, body: dict[str, object]
+) -> None:
+    etcd = MemoryEtcd()
+    await Registry(etcd).create("drainers", NodeStatus("d:1", node.server.addr, State.ONLINE))
+    await COMMANDS[command](session(etcd, node_id="d:1", **flags))
+    assert node.asked == [("d:1", action)] and json.loads(node.bodies[0]) == body
+    assert lines[-1]["event"] == "Changefeed request success"
+
+
+async def test_changefeed_command_fails_if_the_drainer_refuses_or_a_flag_is_missing(node: Answering) -> None:
+    etcd = MemoryEtcd()
+    await Registry(etcd).create("drainers", NodeStatus("d", node.server.addr, State.ONLINE))
+    node.answer = Response(b'{"message": "stop-at 5: applied", "code": 409, "data": null}', status=409)
+    with pytest.raises(Refused, match=r"drainer d at .*: stop-at 5: applied"):
+        await COMMANDS["update-changefeed"](session(etcd, node_id="d", stop_at="5"))
+    for flags in ({}, {"job_id": 7}, {"job_id": 7, "skip": True, "sql": "x"}):
+        with pytest.raises(Misused, match="needs -job-id, and one of"):
+            await COMMANDS["decide-ddl"](session(etcd, node_id="d", **flags))
+    for flags in ({"skip": True}, {"commit_ts": 7}, {"commit_ts": 7, "skip": True, "run_again": True}):
+        with pytest.raises(Misused, match="needs -commit-ts, and one of"):
+            await COMMANDS["decide-transaction"](session(etcd, node_id="d", **flags))
+    with pytest.raises(Refused, match="will be lost downstream: confirm with -yes"):
+        await COMMANDS["decide-transaction"](session(etcd, node_id="d", commit_ts=7, skip=True))
+    with pytest.raises(Misused, match="needs -delay, -stop-at, or both"):
+        await COMMANDS["update-changefeed"](session(etcd, node_id="d"))
+    await node.server.close()
+    with pytest.raises(NodeSilent, match=r"drainer d .* does not answer"):
+        await COMMANDS["pause-changefeed"](session(etcd, node_id="d"))
 
 
 async def test_pause_command_fails_if_node_refuses_or_does_not_answer(node: Answering) -> None:

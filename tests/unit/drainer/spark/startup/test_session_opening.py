@@ -68,7 +68,7 @@ def test_session_request_raises_reason_of_failed_start(tmp_path: Path, monkeypat
 
 def test_early_start_imports_no_slow_modules() -> None:
     """pyspark and its kin take half a second and more, the clients of etcd and the destination as much again."""
-    code = "import sys, drainer.service.early_start; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    code = "import sys, drainer.__main__; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     slow = {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "aiohttp", "aetcd", "pymysql", "sqlite3"}
     assert not slow & set(done.stdout.split())

@@ -1,0 +1,70 @@
+"""pause-changefeed, resume-changefeed, update-changefeed, decide-ddl and decide-transaction: steer a running drainer
+over HTTP. It keeps running, unlike with pause-drainer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from binlog.runtime.http import NoAnswer, put
+
+from pumpclient.ctl.confirm import confirm
+from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, Refused
+from pumpclient.ctl.leave import OK, place_of, result_of
+from pumpclient.ctl.session import CommandSession
+
+
+async def pause(session: CommandSession) -> None:
+    await _ask(session, "pause", {})
+
+
+async def resume(session: CommandSession) -> None:
+    await _ask(session, "resume", {})
+
+
+async def update(session: CommandSession) -> None:
+    given = {"delay": session.options.delay, "stop-at": session.options.stop_at}
+    body = {name: value for name, value in given.items() if value}
+    if not body:
+        raise Misused("update-changefeed needs -delay, -stop-at, or both; 0 removes one")
+    await _ask(session, "update", body)
+
+
+async def decide_ddl(session: CommandSession) -> None:
+    options = session.options
+    if not options.job_id or [options.run_again, options.skip, bool(options.sql)].count(True) != 1:
+        raise Misused("decide-ddl needs -job-id, and one of -run-again, -skip and -sql")
+    body: dict[str, object] = {"job-id": options.job_id, "action": "run-again" if options.run_again else "skip"}
+    await _ask(session, "decide-ddl", {**body, "action": "replace", "sql": options.sql} if options.sql else body)
+
+
+async def decide_transaction(session: CommandSession) -> None:
+    options = session.options
+    if not options.commit_ts or options.run_again == options.skip:
+        raise Misused("decide-transaction needs -commit-ts, and one of -run-again and -skip")
+    if options.skip:
+        await confirm(
+            options,
+            refusal="the rows of this transaction will be lost downstream: confirm with -yes",
+            about=f"The rows of the transaction {options.commit_ts} will be lost downstream. ",
+            word=str(options.commit_ts),
+        )
+    body = {"commit-ts": options.commit_ts, "action": "skip" if options.skip else "run-again"}
+    await _ask(session, "decide-transaction", body)
+
+
+async def _ask(session: CommandSession, command: str, body: Mapping[str, object]) -> None:
+    """Send PUT /changefeed/<node id>/<command>. Raises NodeSilent, Refused, or CommandError if the answer is not that
+    of a drainer which can be steered."""
+    record = await session.record("drainers")
+    node_id, place = record.status.node_id, place_of(record.status)
+    path = f"/changefeed/{quote(node_id, safe=':')}/{command}"
+    try:
+        answer = await put(place, path, body=json.dumps(body).encode(), security=session.security)
+    except NoAnswer as error:
+        raise NodeSilent(f"drainer {node_id} ({record.status.state}) does not answer: {error}") from error
+    code, message = result_of(answer)
+    if code != OK:
+        raise (CommandError if code is None else Refused)(f"drainer {node_id} at {place}: {message}")
+    session.out.done("Changefeed request success", command=command, node=node_id, at=place, answer=message)

@@ -188,6 +188,17 @@ class SyncerSection(OriginalSyncerSection):
     sync_ddl: bool = Field(
         True, description="whether DDLs run downstream; false: the tables are maintained by other means"
     )
+    loopback_control: bool = Field(
+        False,
+        description="two clusters that replicate each other: mark what is written to a MySQL, MariaDB or TiDB, and "
+        "leave out the transactions of upstream that a drainer with the same channel-id has marked",
+    )
+    channel_id: int = Field(
+        0,
+        ge=-(1 << 63),
+        lt=1 << 63,
+        description="with loopback-control: the channel, the same for the drainers of both directions",
+    )
     worker_count: int = Field(
         0,
         ge=0,
@@ -266,6 +277,7 @@ class SyncerSection(OriginalSyncerSection):
             ignore_tables=[(t.db_name, t.tbl_name) for t in self.ignore_table],
             ignore_schemas=self.ignore_schemas,
             rules=self.filter_.rules,
+            marked=self.loopback_control,
         )
 
     def events(self) -> EventFilter:
@@ -280,6 +292,10 @@ class SyncerSection(OriginalSyncerSection):
                 rules.append(_event_rule(tables, rule.ignore_event, rule.ignore_sql, f"binlog-filter-rule {name}"))
         return EventFilter(tuple(rules))
 
+    @property
+    def _channel(self) -> int | None:
+        return self.channel_id if self.loopback_control else None
+
     def policy(self) -> Policy:
         rules = [
             RewriteRule(
@@ -288,7 +304,7 @@ class SyncerSection(OriginalSyncerSection):
             for rule in self.ddl_rewrite
         ]
         ignored = frozenset(self.ignore_txn_commit_ts)
-        return Policy(self.filter(), RewriteRules(rules), self.sync_ddl, ignored, self.events())
+        return Policy(self.filter(), RewriteRules(rules), self.sync_ddl, ignored, self.events(), self._channel)
 
     def address(self) -> str:
         """The text that identifies the destination: file or host:port."""
@@ -297,7 +313,7 @@ class SyncerSection(OriginalSyncerSection):
     def sink(self, *, former_has_ended: bool = False) -> AnySink:
         """Return the destination, not opened yet. `former_has_ended`: as in SyncerSettings."""
         keep_ms = self.recycle_bin // timedelta(milliseconds=1)
-        return sink(self.db_type, self.to, SyncerSettings(keep_ms, self.distributed, former_has_ended))
+        return sink(self.db_type, self.to, SyncerSettings(keep_ms, self.distributed, former_has_ended, self._channel))
 
     def digest(self) -> str:
         """Return a digest of the filter settings. It is recorded with a batch, because an unfinished batch must be
@@ -305,6 +321,8 @@ class SyncerSection(OriginalSyncerSection):
         names = {"ignore_schemas", "ignore_table", "replicate_do_db", "replicate_do_table", "filter_"}
         if self.table_migrate_rule:  # a new name changes the digest of batches that were begun without it
             names |= {"case_sensitive", "table_migrate_rule", "binlog_filter_rule"}
+        if self.loopback_control:
+            names |= {"loopback_control", "channel_id"}
         chosen = self.model_dump_json(include={*names, "ignore_txn_commit_ts"})
         return hashlib.blake2b(chosen.encode(), digest_size=8).hexdigest()
 

@@ -34,12 +34,6 @@ def _no_relay(value: str) -> str:
     return value
 
 
-def _not_looping(value: bool) -> bool:
-    if value:
-        raise ValueError("not supported: two clusters that replicate into each other need the original's drainer")
-    return value
-
-
 def whole_rows(value: int) -> int:
     """Return a validator of sync-mode: 0, which is the default, or 1."""
     if value not in _SYNC_MODES:
@@ -116,8 +110,6 @@ class OriginalSyncerSection(Section):
         20, description=f"{WITHOUT_EFFECT}: txn-rows-max limits the rows of a downstream transaction"
     )
     safe_mode: bool = Field(False, description=f"{WITHOUT_EFFECT}: rows are always written so that repeats do no harm")
-    loopback_control: Annotated[bool, AfterValidator(_not_looping)] = Field(False, description="must be false")
-    channel_id: int = Field(0, description=f"{WITHOUT_EFFECT}: it is for loopback-control")
     disable_dispatch: bool = Field(False, description=f"{WITHOUT_EFFECT}: {_SLOTS_INSTEAD}")
     enable_dispatch: bool = Field(True, description=f"{WITHOUT_EFFECT}: {_SLOTS_INSTEAD}")
     disable_detect: bool = Field(False, description=f"{WITHOUT_EFFECT}: {_SLOTS_INSTEAD}")

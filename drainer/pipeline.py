@@ -15,7 +15,7 @@ import contextlib
 import ctypes
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from binlog.runtime.log import get_logger
@@ -67,6 +67,7 @@ class Pipeline:
         pull_large: PullLarge | None = None,
         piece_bytes_max: int = PIECE_BYTES_MAX,
         decisions: Decisions | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`pull_large`: pulls the binlogs of a LARGE plan to the driver. The driver decodes at most `piece_bytes_max`
         bytes of a large binlog at a time."""
@@ -85,6 +86,7 @@ class Pipeline:
             self._stop,
             piece_bytes_max=piece_bytes_max,
             decisions=self.decisions,
+            monotonic=monotonic,
         )
         self._distributed = DistributedBatches(
             destination, schema, self.progress, cut, intent, pull_large, stop=self._stop, decisions=self.decisions
@@ -201,8 +203,10 @@ class Pipeline:
             finally:
                 return_freed_memory()
             return Mode.LARGE
-        if plan.mode is Mode.DISTRIBUTED and self._distributed.run(plan, micro_batch):
-            return Mode.DISTRIBUTED
+        if plan.mode is Mode.DISTRIBUTED:
+            self._in_driver.store_position()
+            if self._distributed.run(plan, micro_batch):
+                return Mode.DISTRIBUTED
         self._in_driver.run(plan, list(binlogs(micro_batch.messages())))
         return Mode.DRIVER
 

@@ -157,7 +157,7 @@ class DistributedBatches:
         writer: SlotWriter[Any] | None = self._parallel().begin(intent)
         self.open_intent = intent
         crash_point("drainer.after_intent")
-        rows = 0
+        rows = left_out = 0
         while writer is not None:
             job = DistributedJob(order, intent, writer, plan.fold is not None, together(plan.planned.values()))
             try:
@@ -166,11 +166,14 @@ class DistributedBatches:
                 self._name(error, plan, micro_batch)
                 raise
             rows = max(rows, sum(receipt.rows for receipt in receipts))
+            left_out = max([left_out, *(receipt.left_out for receipt in receipts)])
+            receipts = [receipt for receipt in receipts if receipt.chunks or receipt.detail]
             crash_point("drainer.before_commit")
             writer = self._parallel().commit(intent, receipts, self._provider.schema.applied_version)
         self.open_intent = None
         self._progress.position_ts = intent.until_ts
         self._progress.rows += rows
+        self._progress.left_out += left_out
         return True
 
     def _repeated(self, job: Callable[[float], T]) -> T:

@@ -48,6 +48,11 @@ class PartBuilder(Protocol):
         """`size`: bytes of the payloads together."""
         ...
 
+    @property
+    def left_out(self) -> int:
+        """How many of the added binlogs loopback-control leaves out."""
+        ...
+
 
 class ReadOrder(Protocol):
     """How tasks process a part of a distributed batch, and a slot. Picklable. A task takes the decoder that its worker

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
@@ -20,6 +22,7 @@ from drainer.apply.segments import RowDecoder, segments_for
 from drainer.batch.served import Batch, ServedBinlog, read_batch
 from drainer.batch.work import Pieces
 from drainer.pumps.watermark import Counted, check
+from drainer.row.loopback import LoopbackFilter
 from drainer.row.transaction import rows, scan
 from drainer.row.transaction_pieces import pieces
 from drainer.schema.errors import ColumnGoing, JobUnknown, TableUnverified, UnknownColumn
@@ -27,7 +30,7 @@ from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Advance, Ddl, Rows, Step
 from drainer.schema.view import SchemaView
-from drainer.sink.base import AnySink, Segment
+from drainer.sink.base import AnySink, Segment, advance_s
 from drainer.sink.errors import DataError, DdlFailed, UniqueConflict
 
 
@@ -104,10 +107,12 @@ class InDriver:
         *,
         piece_bytes_max: int,
         decisions: Decisions,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`piece_bytes_max`: bytes of a large transaction to decode at a time."""
         self._decisions = decisions
         self._piece_bytes_max = piece_bytes_max
+        self._monotonic = monotonic
         self._destination = destination
         self._provider = provider
         self._progress = progress
@@ -115,6 +120,8 @@ class InDriver:
         self._segments = segments_for(destination)
         self._decoder: RowDecoder | None = None
         self._running_job = 0
+        self._stored_s = -math.inf
+        self._is_ahead = False
 
     def run(self, plan: PlannedBatch, merged: Sequence[ServedBinlog]) -> None:
         """Apply the whole batch. After an error, everything before it has been applied, and the position says how
@@ -218,6 +225,7 @@ class InDriver:
                     else:
                         self._apply_rows(section, decoder, version)
             case Ddl():
+                self.store_position()
                 self._running_job = step.job.id
                 self._destination.ddl(step, may_exist=step.may_exist)
                 self._running_job = 0
@@ -236,6 +244,12 @@ class InDriver:
         builder = decoder.builder()
         builder.add_all(small_payloads(section.binlogs))
         work = builder.finish(section.after_ts, section.until_ts)
+        if not work.change_count and self._may_run_ahead(decoder.view):
+            self._is_ahead = True
+            self._progress.position_ts = section.until_ts
+            self._progress.left_out += builder.left_out
+            return
+        self.store_position()
         try:
             self._destination.apply(work, version)
         except DataError as error:
@@ -244,15 +258,22 @@ class InDriver:
                 for one in each_commit(section):
                     self._apply_rows(one, decoder, version)
                 return
-            first = section.binlogs[0]
+            loopback = LoopbackFilter(decoder.view.marks)
+            first = next(one for one in section.binlogs if not loopback.is_marked(one.payload))
             error.name_transaction(
                 first.commit_ts, first.start_ts, self._segments.shown_keys(work, error.schema, error.table)
             )
             raise
         self._applied(section, work.change_count)
+        self._progress.left_out += builder.left_out
 
     def _apply_large(self, section: Section, decoder: RowDecoder, version: int) -> None:
         """Apply one large transaction in pieces, in one downstream transaction."""
+        self.store_position()
+        loopback = LoopbackFilter(decoder.view.marks)
+        kept = tuple(one for one in section.binlogs if not loopback.is_marked(one.payload))
+        left_out = len(section.binlogs) - len(kept)
+        section = replace(section, binlogs=kept)
         counts: list[int] = []
 
         def counted() -> Iterator[Segment]:
@@ -268,11 +289,26 @@ class InDriver:
             error.name_transaction(first.commit_ts, first.start_ts, "")
             raise
         self._applied(section, sum(counts))
+        self._progress.left_out += left_out
 
     def _applied(self, section: Section, change_count: int) -> None:
         self._progress.rows += change_count
         self._progress.position_ts = section.until_ts
+        self._stored_s = self._monotonic()
         crash_point("drainer.after_apply")
+
+    def _may_run_ahead(self, view: SchemaView) -> bool:
+        """Whether the position after a range without rows need not be stored at once. The stored position is a binlog
+        of the destination. Where two drainers replicate two clusters into each other, the other one reads it and stores
+        its own position, which this one reads: without a pause they would go on for ever, batch after batch."""
+        return view.marks is not None and self._monotonic() < self._stored_s + advance_s(self._destination)
+
+    def store_position(self) -> None:
+        """Store the position after ranges without rows if that has not been done. Call it before anything is
+        applied: that begins at the stored position."""
+        if self._is_ahead:
+            self._destination.advance(self._progress.position_ts, self._provider.schema.applied_version)
+            self._is_ahead = False
 
     def _decoder_for(self, view: SchemaView) -> RowDecoder:
         """A decoder for the current view; kept while the view does not change."""

@@ -29,13 +29,14 @@ class Stopped(BinlogError):
 class Progress:
     """Counters since the start, and what a batch waits for now. Read by the status page. `batch_since_s`: unix time at
     which the current batch began; 0: there is none. `step`: the current step of a large transaction, `step_bytes` of
-    `step_total` of it; "" where none is under way.
+    `step_total` of it; "" where none is under way. `left_out`: transactions that loopback-control left out.
     """
 
     position_ts: int = 0
     last_ddl: str = ""
     rows: int = 0
     ddls: int = 0
+    left_out: int = 0
     batches: dict[str, int] = field(default_factory=lambda: {"driver": 0, "distributed": 0, "large": 0})
     duplicates: int = 0
     waiting_for: str = ""

@@ -20,7 +20,10 @@ Piece = Callable[[bytes, int, int], Segment]  # a piece of a transaction, after_
 
 
 class Builder(Protocol):
-    """Collects binlogs, then returns their segment, once."""
+    """Collects binlogs, then returns their segment, once. `left_out`: how many loopback-control leaves out."""
+
+    @property
+    def left_out(self) -> int: ...
 
     def add_all(self, payloads: Iterable[bytes]) -> None: ...
 

@@ -27,6 +27,7 @@ from drainer.order.collector import collector_paused
 from drainer.row.codec import Codec
 from drainer.row.decode import DecodedRow, Decoder
 from drainer.row.format import Format, check_row, written_literals
+from drainer.row.loopback import LoopbackFilter
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
 
@@ -71,10 +72,15 @@ class SegmentBuilder:
     def __init__(self, decoder: SegmentDecoder) -> None:
         self._decoder = decoder
         self._payloads: list[bytes] = []
+        self._loopback = LoopbackFilter(decoder.view.marks)
+
+    @property
+    def left_out(self) -> int:
+        return self._loopback.left_out
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
         """Add served binlogs."""
-        self._payloads.extend(payloads)
+        self._payloads.extend(self._loopback.keep(payloads))
 
     def finish(self, after_ts: int, until_ts: int) -> SegmentWork:
         """Return net rows by (table id, identity).
@@ -108,10 +114,15 @@ class SegmentCutter:
         self._bytes = 0
         self._flush_bytes = flush_bytes
         self._folded_ts = 0
+        self._loopback = LoopbackFilter(decoder.view.marks)
+
+    @property
+    def left_out(self) -> int:
+        return self._loopback.left_out
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
         """Add served binlogs in any order."""
-        self._payloads.extend(payloads)
+        self._payloads.extend(self._loopback.keep(payloads))
 
     def add_in_order(self, payloads: Iterable[bytes], size: int) -> None:
         """Add binlogs that come after all that were added before, as one pump serves them, of `size` bytes together.
@@ -119,9 +130,9 @@ class SegmentCutter:
 
         All binlogs are folded immediately, except those of the last commit_ts, for which more may follow. The memory of
         a message is then reused for the next one: getting new memory from the kernel costs as much as decoding."""
-        self._payloads.extend(payloads)
+        self._payloads.extend(self._loopback.keep(payloads))
         self._bytes += size
-        if self._bytes >= self._flush_bytes:
+        if self._bytes >= self._flush_bytes and self._payloads:
             self._flush()
 
     def _flush(self) -> None:

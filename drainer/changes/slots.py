@@ -30,7 +30,7 @@ from drainer.changes.net import IMAGES, States, merge
 from drainer.changes.net_rows import folded_of, tables_of
 from drainer.changes.stream_blob import ipc_stream, pack_streams, unpack_streams
 from drainer.changes.vector import Ints
-from drainer.order.errors import BlobError
+from drainer.order.blob_pieces import BlobError
 from drainer.order.slot import ORDERED_SLOT, table_seed
 from drainer.row.format import Format
 

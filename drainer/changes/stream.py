@@ -30,9 +30,10 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, ColumnDecoder
 from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.vector import Buffer, Ints
-from drainer.order.errors import BlobError
+from drainer.order.blob_pieces import BlobError
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
+from drainer.row.loopback import LoopbackFilter
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
 
@@ -171,10 +172,15 @@ class StreamBuilder:
     def __init__(self, decoder: StreamDecoder) -> None:
         self._decoder = decoder
         self._payloads: list[bytes] = []
+        self._loopback = LoopbackFilter(decoder.view.marks)
+
+    @property
+    def left_out(self) -> int:
+        return self._loopback.left_out
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
         """Add served binlogs. If a transaction is added twice, one copy is used (rule 19)."""
-        self._payloads.extend(payloads)
+        self._payloads.extend(self._loopback.keep(payloads))
 
     def finish(self, after_ts: int, until_ts: int) -> ChangeSegment:
         """Return the changes. Raises the first row's error: DecodeError, TableUnknown, UnknownColumn or
@@ -195,17 +201,22 @@ class StreamCutter:
         self._flush_bytes = FLUSH_BYTES
         self._packer = PartPacker()
         self._source_bytes = 0
+        self._loopback = LoopbackFilter(decoder.view.marks)
+
+    @property
+    def left_out(self) -> int:
+        return self._loopback.left_out
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
         """Add served binlogs in any order."""
-        self._payloads.extend(payloads)
+        self._payloads.extend(self._loopback.keep(payloads))
 
     def add_in_order(self, payloads: Iterable[bytes], size: int) -> None:
         """Add binlogs that follow all that were added before, as one pump serves them, of `size` bytes together. Raises
         as `cut`."""
-        self._payloads.extend(payloads)
+        self._payloads.extend(self._loopback.keep(payloads))
         self._bytes += size
-        if self._bytes >= self._flush_bytes:
+        if self._bytes >= self._flush_bytes and self._payloads:
             self._flush()
 
     def cut(self) -> dict[int, bytes]:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from drainer.order.errors import BlobError
+from drainer.order.blob_pieces import BlobError
 
 _SIZE: Final = Struct("<I")
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # of an IPC stream

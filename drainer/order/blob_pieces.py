@@ -1,6 +1,6 @@
 """Splits a slot's blob into pieces of at most a few MiB, which the JVM can handle as one value, and joins them after
-the shuffle. Before each blob are the totals of its part: the number of binlogs and their bytes (each 8 bytes,
-little-endian).
+the shuffle. Before each blob are the totals of its part: the number of binlogs, their bytes, and how many of them are
+left out (each 8 bytes, little-endian).
 
 Piece: 8 random bytes that all pieces of a blob share, its number and how many there are (each 4 bytes, little-endian),
 then the bytes. Pieces leave a shuffle in any order. If all tasks run on one machine, a blob is stored in a file, and
@@ -12,17 +12,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from drainer.order.errors import BlobError
+from binlog.errors import BinlogError
 
 PIECE_BYTES_MAX = 4 << 20
 
+
+class BlobError(BinlogError):
+    """A slot's blob is of another version or damaged."""
+
+
 _HEAD = Struct("<8sII")
 _BLOB_OFFSET = Struct("<QQ")
-_TOTALS = Struct("<QQ")
+_TOTALS = Struct("<QQQ")
 
 
 class BlobOffset(NamedTuple):
@@ -83,21 +89,28 @@ def _blob_offset(piece: bytes) -> BlobOffset:
     return BlobOffset(os.fsdecode(piece[_HEAD.size + _BLOB_OFFSET.size :]), offset, length)
 
 
-def with_totals(blobs: Mapping[int, bytes], slots: int, *, count: int, size: int) -> dict[int, bytes]:
-    """Every slot's blob of a part, empty for a slot without rows, after the totals of the part: `count` binlogs of
-    `size` bytes. So each slot gets the totals of all parts, and detects a missing one (rule 22)."""
-    totals = packed_totals(count, size)
-    return {slot: totals + blobs.get(slot, b"") for slot in range(slots)}
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Of a part: `count` binlogs of `size` bytes, of which loopback-control leaves `left_out` out."""
+
+    count: int
+    size: int
+    left_out: int
+
+    def packed(self) -> bytes:
+        """What `with_totals` puts before each blob."""
+        return _TOTALS.pack(self.count, self.size, self.left_out)
 
 
-def packed_totals(count: int, size: int) -> bytes:
-    """What `with_totals` puts before each blob."""
-    return _TOTALS.pack(count, size)
+def with_totals(blobs: Mapping[int, bytes], slots: int, totals: Totals) -> dict[int, bytes]:
+    """Every slot's blob of a part, empty for a slot without rows, after the totals of the part. So each slot gets the
+    totals of all parts, and detects a missing one (rule 22)."""
+    packed = totals.packed()
+    return {slot: packed + blobs.get(slot, b"") for slot in range(slots)}
 
 
-def split_totals(marked: bytes) -> tuple[int, int, bytes]:
-    """(count, size, blob) from a result of `with_totals`. Raises BlobError."""
+def split_totals(marked: bytes) -> tuple[Totals, bytes]:
+    """(totals, blob) from a result of `with_totals`. Raises BlobError."""
     if len(marked) < _TOTALS.size:
         raise BlobError(f"a slot's blob of {len(marked)} bytes is damaged: it lacks its totals")
-    count, size = _TOTALS.unpack_from(marked)
-    return count, size, marked[_TOTALS.size :]
+    return Totals(*_TOTALS.unpack_from(marked)), marked[_TOTALS.size :]

@@ -7,7 +7,7 @@ transaction is a view of a file, and at most one piece of it is copied at a time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
 from binlog import envelope
@@ -51,6 +51,39 @@ def pieces(
         raise DecodeError(what, offset=error.offset, detail=error.detail) from None
 
 
+def rows_of_tables(binlog: bytes | memoryview, table_ids: Container[int]) -> Iterator[tuple[int, int, int, bytes]]:
+    """(schema_version, table id, kind, row) of the rows of these tables. The rows of other tables are not read.
+    DecodeError for damage that is met."""
+    view = memoryview(binlog)
+    found = envelope.scan(view)  # type: ignore[arg-type]  # it only reads single bytes and slices
+    version, spans = _tables(view, found)
+    for begin, end in spans:
+        if _table_id(view, begin, end) not in table_ids:
+            continue
+        table = _Table(view, begin, end, lambda: None)
+        following = {kind: table.rows(kind) for kind in _FIELD_OF_KIND}
+        for kind in table.sequence:
+            row = next(following[kind])
+            yield version, table.id, kind, bytes(view[row.begin : row.end])
+
+
+def _tables(view: memoryview, found: envelope.Envelope) -> tuple[int, list[tuple[int, int]]]:
+    """The schema version of a transaction, and where its TableMutations are."""
+    version, spans = 0, []
+    for field in _fields(view, found.value_at, found.value_end):
+        if field.number == _SCHEMA_VERSION and field.wire == _VARINT:
+            version = decode_uvarint(view, field.begin)[0]  # type: ignore[arg-type]
+        elif field.number == _MUTATIONS and field.wire == _BYTES:
+            spans.append((field.begin, field.end))
+    return version, spans
+
+
+def _table_id(view: memoryview, begin: int, end: int) -> int:
+    ids = (field.begin for field in _fields(view, begin, end) if (field.number, field.wire) == (_TABLE_ID, _VARINT))
+    at = next(ids, None)
+    return 0 if at is None else decode_uvarint(view, at)[0]  # type: ignore[arg-type]
+
+
 class _Cutter:
     """Walks the tables of one transaction. `_tables`: finished TableMutations of the piece that is being filled."""
 
@@ -64,12 +97,7 @@ class _Cutter:
         self._size = 0
 
     def pieces(self) -> Iterator[bytes]:
-        spans = []
-        for field in _fields(self._view, self._found.value_at, self._found.value_end):
-            if field.number == _SCHEMA_VERSION and field.wire == _VARINT:
-                self._version = decode_uvarint(self._view, field.begin)[0]  # type: ignore[arg-type]
-            elif field.number == _MUTATIONS and field.wire == _BYTES:
-                spans.append((field.begin, field.end))
+        self._version, spans = _tables(self._view, self._found)
         for begin, end in spans:
             yield from self._table(_Table(self._view, begin, end, self._release))
         if self._tables:

@@ -85,6 +85,11 @@ def _names(text: str, named: str, ignores_case: bool) -> tuple[Name, ...]:
 OWN_SCHEMA = "tidb_binlog"
 IGNORE_SCHEMAS_DEFAULT = ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "METRICS_SCHEMA", "mysql")
 
+# The table in which a drainer with loopback-control marks what it writes, so that the drainer of the other direction
+# recognizes it. The database is the original's, too, and every drainer creates both at its destination itself.
+MARK_SCHEMA = "retl"
+MARK_TABLE = "_drainer_repl_mark"
+
 # Databases that TiCDC never replicates, in addition to those above (tiflow, pkg/filter/utils.go).
 _SYSTEM_OF_TICDC = frozenset({"inspection_schema", "sys", "tidb_cdc", "lightning_task_info", "workload_schema"})
 
@@ -96,7 +101,8 @@ class Filter:
     """Allows a table that matches `do_dbs` or `do_tables` (if either is given) and no ignore list. OWN_SCHEMA never.
 
     A DDL on a database has the table name "", so CREATE DATABASE passes an allow list only through `do_dbs`.
-    `rules`: TiCDC's filter rules, which a table must match, too; a database, if a table of it may match.
+    `rules`: TiCDC's filter rules, which a table must match, too; a database, if a table of it may match. `marked`: the
+    table of marks and its database are left out.
     """
 
     do_dbs: tuple[re.Pattern[str], ...] = ()
@@ -104,6 +110,7 @@ class Filter:
     ignore_tables: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = ()
     ignore_schemas: tuple[re.Pattern[str], ...] = ()
     rules: TablePatterns | None = None
+    marked: bool = False
     _known: dict[tuple[str, str], bool] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -115,6 +122,7 @@ class Filter:
         ignore_tables: Iterable[TablePattern] = (),
         ignore_schemas: Iterable[str] = IGNORE_SCHEMAS_DEFAULT,
         rules: Sequence[str] = (),
+        marked: bool = False,
     ) -> Filter:
         """Make a filter from the configured patterns. `rules`: empty: all tables. Raises ConfigError that names the
         list and the pattern."""
@@ -124,6 +132,7 @@ class Filter:
             _pairs("ignore-table", ignore_tables),
             tuple(_compile("ignore-schemas", p) for p in ignore_schemas),
             TablePatterns.parse(rules, whose="filter", what="rule") if rules else None,
+            marked,
         )
 
     def allows(self, schema: str, table: str = "") -> bool:
@@ -137,6 +146,8 @@ class Filter:
     def _decide(self, schema: str, table: str) -> bool:
         if schema.lower() == OWN_SCHEMA:
             return False
+        if self.marked and (is_mark_table(schema, table) or (not table and schema.lower() == MARK_SCHEMA)):
+            return False
         if self.rules is not None:
             selected = self.rules.match(schema, table) if table else self.rules.match_schema(schema)
             if not selected or schema.lower() in _SYSTEM_OF_TICDC:
@@ -145,6 +156,10 @@ class Filter:
         if listed and not (_any(self.do_dbs, schema) or _any_pair(self.do_tables, schema, table)):
             return False
         return not (_any(self.ignore_schemas, schema) or _any_pair(self.ignore_tables, schema, table))
+
+
+def is_mark_table(schema: str, table: str) -> bool:
+    return (schema.lower(), table.lower()) == (MARK_SCHEMA, MARK_TABLE)
 
 
 def _any(patterns: Iterable[re.Pattern[str]], name: str) -> bool:

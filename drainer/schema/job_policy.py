@@ -134,13 +134,15 @@ _log = get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The configured replication policy. `ignored_ts`: commit_ts of skipped transactions and DDLs; the catalog still
-    follows a skipped DDL. `sync_ddl` false: no DDL runs downstream, the tables are maintained by other means."""
+    follows a skipped DDL. `sync_ddl` false: no DDL runs downstream, the tables are maintained by other means.
+    `channel_id`: transactions with a mark of this channel are left out; None: none are."""
 
     filter: Filter = field(default_factory=Filter.create)
     rewrite: RewriteRules = field(default_factory=RewriteRules)
     sync_ddl: bool = True
     ignored_ts: frozenset[int] = frozenset()
     events: EventFilter = field(default_factory=EventFilter)
+    channel_id: int | None = None
 
     def viewed(self, tables: dict[int, TableVersions]) -> tuple[dict[int, TableVersions], dict[int, frozenset[Kind]]]:
         """Return the tables as a view has them, and by table id which kinds of changes are left out. If something of a

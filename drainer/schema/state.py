@@ -19,11 +19,12 @@ from binlog.tidb.table import IndexInfo, TableInfo
 from drainer.ddl.lexer import Token, quoted, tokens
 from drainer.schema import job_effects, job_kinds
 from drainer.schema.catalog import Catalog
+from drainer.schema.filter import is_mark_table
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.steps import Ddl
 from drainer.schema.unknown_column import guessed, job_that_publishes, public_version, upcoming_columns
-from drainer.schema.view import SchemaView
+from drainer.schema.view import MarkTables, SchemaView
 
 # Unique keys that TiDB no longer enforces because a running job drops them (correctness rule 12). Pure.
 #
@@ -385,8 +386,16 @@ class Schema:
                 ),
                 upcoming_columns=upcoming_columns(islice(self._pending_jobs(), RUNNING_JOBS_MAX), self._catalog),
                 ignored_kinds=ignored_kinds,
+                marks=self._marks(),
             )
         return self._view
+
+    def _marks(self) -> MarkTables | None:
+        channel_id = self._policy.channel_id
+        if channel_id is None:
+            return None
+        tables = self._catalog.tables.items()
+        return MarkTables(channel_id, {i: table for i, table in tables if is_mark_table(table.schema, table.name)})
 
     def skip_column(self, table_id: int, column_id: int, schema_version: int) -> None:
         """Allow decoders to skip this column in rows up to `schema_version` (see drainer.schema.unknown_column)."""

@@ -155,6 +155,15 @@ class UpcomingColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkTables:
+    """Upstream's tables of marks by id (drainer.row.loopback). Transactions with a row of `channel_id` in one of them
+    are left out."""
+
+    channel_id: int
+    tables: Mapping[int, TableVersions]
+
+
+@dataclass(frozen=True, slots=True)
 class SchemaView:
     """Snapshot of the schema at one position; immutable and picklable, its dictionaries are not shared.
 
@@ -167,7 +176,7 @@ class SchemaView:
     `verified`: table id → newest version up to which the status port showed the table as after its newest job; None
     when the sources are complete. `columns_being_dropped` and `upcoming_columns`: (table id, column id) of what pending
     jobs drop, and of what they add in a version that is not recorded with them. `ignored_kinds`: table id → kinds of
-    changes that the event filter leaves out.
+    changes that the event filter leaves out. `marks`: None without loopback-control.
     """
 
     tables: Mapping[int, TableVersions]
@@ -182,6 +191,7 @@ class SchemaView:
     columns_being_dropped: frozenset[tuple[int, int]] = frozenset()
     upcoming_columns: Mapping[tuple[int, int], UpcomingColumn] = field(default_factory=dict)
     ignored_kinds: Mapping[int, frozenset[Kind]] = field(default_factory=dict)
+    marks: MarkTables | None = None
 
     def must_verify(self, table_id: int, schema_version: int) -> bool:
         """Whether rows of this version need a check for a running DDL on the table (drainer.schema.provider)."""

@@ -36,6 +36,9 @@ _CHECKPOINT = metrics.gauge("drainer_checkpoint_tso", "position of the destinati
 _LAG = metrics.gauge("drainer_lag_seconds", "age of what has been applied")
 _ROWS = metrics.ShownCounter("drainer_rows_applied", "row changes applied since the start")
 _DDL = metrics.ShownCounter("drainer_ddl_jobs_total", "DDLs applied since the start")
+_LEFT_OUT = metrics.ShownCounter(
+    "drainer_loopback_left_out", "transactions that loopback-control left out since the start"
+)
 _BATCHES = metrics.ShownCounter("drainer_batches_applied", "batches applied since the start", ["mode"])
 _READ = metrics.ShownCounter("drainer_read_bytes", "bytes of binlogs in them")
 _HELD = metrics.gauge(
@@ -125,6 +128,7 @@ class Status:
         _DELAY.set(self._scheduler.steering.delay_ms / 1000)
         _ROWS.show(rows)
         _DDL.show(self._pipeline.progress.ddls)
+        _LEFT_OUT.show(self._pipeline.progress.left_out)
         _READ.show(self._pipeline.progress.read_bytes)
         for mode, count in self._pipeline.progress.batches.items():
             _BATCHES.show(count, mode)
@@ -182,6 +186,7 @@ class Status:
             "Batches": dict(progress.batches),
             "LastBatch": {"mode": progress.last_mode, "bytes": progress.last_bytes},
             "Duplicates": progress.duplicates,
+            "LeftOut": progress.left_out,
             "LargeTransaction": {
                 "step": progress.step,
                 "bytes": progress.step_bytes,

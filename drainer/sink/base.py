@@ -138,13 +138,15 @@ class Applied:
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """The outcome of writing one slot. `chunks`: the number of units (transactions, files) that hold it; `skipped`: how
-    many of them an earlier attempt had committed. `detail`: data for the sink's `commit`, in a format of the sink."""
+    many of them an earlier attempt had committed. `detail`: data for the sink's `commit`, in a format of the sink.
+    `left_out`: how many transactions of the whole batch loopback-control left out."""
 
     slot: int
     rows: int
     chunks: int
     skipped: int
     detail: str = ""
+    left_out: int = 0
 
 
 S_contra = TypeVar("S_contra", contravariant=True)

@@ -33,8 +33,10 @@ class ToSection(Section):
 class SyncerSettings:
     """Settings that a destination may need. `recycle_keep_ms`: how long to keep tables that upstream dropped, in ms;
     `distributed`: whether executors may write; `former_has_ended`: the lease of a former drainer with this node id has
-    ended, so what it holds in the destination need not be waited for."""
+    ended, so what it holds in the destination need not be waited for; `channel_id`: with loopback-control, the
+    channel of the marks to write with rows."""
 
     recycle_keep_ms: int = KEEP_MS_DEFAULT
     distributed: bool = True
     former_has_ended: bool = False
+    channel_id: int | None = None

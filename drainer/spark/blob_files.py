@@ -14,8 +14,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from drainer.order.blob_pieces import BlobOffset, refer
-from drainer.order.errors import BlobError
+from drainer.order.blob_pieces import BlobError, BlobOffset, refer
 
 
 def folder_of(base: str, after_ts: int, until_ts: int) -> str:

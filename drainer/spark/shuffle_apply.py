@@ -10,7 +10,7 @@ before and after the shuffle are two jobs, so that a batch can be read while the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 
 from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import DistributedJob
-from drainer.order.blob_pieces import join_blobs, split_totals, with_totals
+from drainer.order.blob_pieces import Totals, join_blobs, split_totals, with_totals
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.watermark import Counted, RangeDiffers, check
 from drainer.sink.base import Intent, Receipt
@@ -46,10 +46,11 @@ RESULT = pa.schema(
         ("chunks", pa.int32()),
         ("skipped", pa.int32()),
         ("detail", pa.string()),
+        ("left_out", pa.int64()),
         ("gave_up", pa.string()),
     ]
 )
-RESULT_DDL = "slot int, row_count long, chunks int, skipped int, detail string, gave_up string"
+RESULT_DDL = "slot int, row_count long, chunks int, skipped int, detail string, left_out long, gave_up string"
 
 
 def carried(work: Callable[[Batches], Batches], errors: ErrorSeal) -> Callable[[Batches], Batches]:
@@ -81,7 +82,8 @@ class Fold:
                 size += sum(map(len, found))
                 builder.add_all(found)
         joiner.end()
-        for batch in slotted(with_totals(self.order.cut(builder), self.order.slots, count=count, size=size)):
+        blobs = self.order.cut(builder)
+        for batch in slotted(with_totals(blobs, self.order.slots, Totals(count, size, builder.left_out))):
             yield batch.select(SLOTTED.names)
 
 
@@ -100,15 +102,17 @@ class Apply:
         order, intent = self.job.order, self.job.intent
         results = []
         for slot, pieces in sorted(pieces_by_slot(batches).items()):
-            blobs = complete(slot, pieces, intent, self.job.planned)
+            blobs, left_out = complete(slot, pieces, intent, self.job.planned)
+            nothing = Receipt(slot, 0, 0, 0, left_out=left_out)
             if not blobs:
-                results.append((*astuple(Receipt(slot, 0, 0, 0)), ""))
+                results.append((*astuple(nothing), ""))
                 continue
             segment = order.merge(partial(decoder_for, order), blobs, intent.after_ts, intent.until_ts)
             try:
-                results.append((*astuple(self.job.writer.write(slot, segment, self.job.retry_for_s)), ""))
+                receipt = self.job.writer.write(slot, segment, self.job.retry_for_s)
+                results.append((*astuple(replace(receipt, left_out=left_out)), ""))
             except DestinationDown as error:
-                results.append((*astuple(Receipt(slot, 0, 0, 0)), str(self.errors.carry(error))))
+                results.append((*astuple(nothing), str(self.errors.carry(error))))
             except DataError as error:
                 error.commit_ts = error.commit_ts or order.last_change(blobs, error.table_id, error.identity)
                 raise
@@ -128,13 +132,14 @@ def pieces_by_slot(batches: Batches) -> dict[int, list[bytes]]:
     return found
 
 
-def complete(slot: int, pieces: Sequence[bytes], intent: Intent, planned: Counted | None) -> list[bytes]:
-    """Return the blobs of a slot if every part has arrived in it. Raises RangeDiffers otherwise."""
+def complete(slot: int, pieces: Sequence[bytes], intent: Intent, planned: Counted | None) -> tuple[list[bytes], int]:
+    """Return the blobs of a slot if every part has arrived in it, and how many transactions were left out of the parts.
+    Raises RangeDiffers otherwise."""
     parts = [split_totals(one) for one in join_blobs(pieces, blob_files.read)]
-    arrived = Counted(sum(count for count, _, _ in parts), sum(size for _, size, _ in parts))
+    arrived = Counted(sum(totals.count for totals, _ in parts), sum(totals.size for totals, _ in parts))
     where = f"through Spark to slot {slot}"
     check(planned, arrived, pump_name="all pumps", after_ts=intent.after_ts, until_ts=intent.until_ts, where=where)
-    return [blob for _, _, blob in parts if blob]
+    return [blob for _, blob in parts if blob], sum(totals.left_out for totals, _ in parts)
 
 
 def check_rows(packed: DataFrame, order: ReadOrder, errors: ErrorSeal) -> None:
@@ -184,7 +189,7 @@ def _last_shuffle(rdd: Any, gateway: Any) -> Any:
 
 
 def distribute(by_slot: DataFrame, job: DistributedJob, errors: ErrorSeal) -> Sequence[Receipt]:
-    """Apply the blobs that `read_by_slot` returned. Return one result for each slot that had rows. Raises RangeDiffers
+    """Apply the blobs that `read_by_slot` returned. Return the results that say something. Raises RangeDiffers
     if a slot has not reported, and DestinationDown if one has given up."""
     results = by_slot.mapInArrow(carried(Apply(job, errors), errors), RESULT_DDL)
     try:
@@ -204,11 +209,11 @@ def receipts_of(results: pa.Table, job: DistributedJob, errors: ErrorSeal) -> li
 
 
 def of_all_slots(found: Sequence[Receipt], intent: Intent, planned: Counted | None = None) -> list[Receipt]:
-    """Return the results of slots that had rows. Raises RangeDiffers if a slot has not reported, because each slot
+    """Return the results that say something. Raises RangeDiffers if a slot has not reported, because each slot
     receives at least the totals. If nothing was `planned`, there may have been no reading task: the open batch's pumps
     have all been abandoned by the operator."""
     unheard({result.slot for result in found}, intent.slots, intent, planned)
-    return [result for result in found if result.chunks or result.detail]
+    return [result for result in found if result.chunks or result.detail or result.left_out]
 
 
 def unheard(heard: set[int], slots: int, intent: Intent, planned: Counted | None) -> None:

@@ -161,14 +161,22 @@ class Peer:
         return drainer
 
     def go_drainer(
-        self, destination: MariaDB, *, name: str = "original", worker_count: int = 4, compressor: str = ""
+        self,
+        destination: MariaDB,
+        *,
+        name: str = "original",
+        worker_count: int = 4,
+        compressor: str = "",
+        syncer: str = "",
+        ignored: Sequence[str] = (),
     ) -> Server:
         return self._go_drainer(
             name,
-            f'db-type = "mysql"\nsql-mode = "NO_ENGINE_SUBSTITUTION"\nworker-count = {worker_count}\n'
+            f'db-type = "mysql"\nsql-mode = "NO_ENGINE_SUBSTITUTION"\nworker-count = {worker_count}\n{syncer}\n'
             f'[syncer.to]\nhost = "{destination.host}"\nport = {destination.port}\n'
             f'user = "{destination.user}"\npassword = "{destination.password}"\n',
             f"-compressor={compressor}",
+            ignored=ignored,
         )
 
     def go_file_drainer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from binlog import envelope
 from binlog.pb import pump_ext_pb2 as ext
@@ -24,6 +24,7 @@ class LocalBatch:
     checks: int = 0
     reads: int = 0
     distributed_jobs: list[DistributedJob] = field(default_factory=list)
+    left_out: int = 0
 
     def messages(self) -> Iterable[tuple[str, bytes]]:
         for number, part in enumerate(self.parts):
@@ -40,7 +41,8 @@ class LocalBatch:
 
     def distribute(self, job: DistributedJob) -> Sequence[Receipt]:
         self.distributed_jobs.append(job)
-        return [self._applied(job, slot, blobs) for slot, blobs in sorted(self._slots(job.order).items())]
+        found = [self._applied(job, slot, blobs) for slot, blobs in sorted(self._slots(job.order).items())]
+        return [replace(one, left_out=self.left_out) for one in found or [Receipt(0, 0, 0, 0)]]
 
     def _applied(self, job: DistributedJob, slot: int, blobs: list[bytes]) -> Receipt:
         try:
@@ -59,8 +61,10 @@ class LocalBatch:
 
     def _fold(self, order: ReadOrder) -> list[dict[int, bytes]]:
         found = []
+        self.left_out = 0
         for _, message in self.messages():
             builder = order.builder(order.decoder())
             builder.add_all(ext.PullRangeResp.FromString(message).payloads)
             found.append(order.cut(builder))
+            self.left_out += builder.left_out
         return found

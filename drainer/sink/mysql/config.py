@@ -36,7 +36,8 @@ class ServerConfig:
     tables that have triggers of the destination's own, although these see deletes and inserts instead of updates.
     `skip_verify`: TLS without verifying the server's certificate. `load_data`: `auto`: use LOAD DATA LOCAL if the
     server accepts it, `off`: use statements only. `recycle_schema`, `recycle_keep_ms`: the schema in which dropped
-    tables are kept for a FLASHBACK, and for how many ms; 0: they are not kept.
+    tables are kept for a FLASHBACK, and for how many ms; 0: they are not kept. `channel_id`: the channel with which
+    transactions that write rows are marked; None: they are not.
     """
 
     host: str = "127.0.0.1"
@@ -62,6 +63,7 @@ class ServerConfig:
     load_data: LoadData = "auto"
     recycle_schema: str = recycle_names.SCHEMA
     recycle_keep_ms: int = recycle_names.KEEP_MS_DEFAULT
+    channel_id: int | None = None
 
     @property
     def address(self) -> str:

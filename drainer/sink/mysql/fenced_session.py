@@ -45,6 +45,10 @@ class Driver:
         """The position, in the session's transaction."""
         return position.store(session, self.changefeed)
 
+    def mark(self, session: ServerSession) -> None:
+        """Mark the session's transaction, which writes rows, for loopback-control."""
+        position.mark(session, self._config.channel_id, position.DRIVER)
+
     def deadline(self, what: str, *, wait_s: float | None = None) -> RetryDeadline:
         """For work on this connection; `wait_s` where the configured time is not meant."""
         return RetryDeadline(what, self._config.retry_for_s if wait_s is None else wait_s, self._stop)

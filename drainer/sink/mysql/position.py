@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from drainer.schema.filter import MARK_SCHEMA, MARK_TABLE
 from drainer.sink.base import Identity
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ServerSession
-from drainer.sink.mysql.rows.statements import quote
+from drainer.sink.mysql.rows.statements import qualified, quote
 from drainer.sink.sql_position import SqlPositionStore, Value
 
 _TABLES: Final = (
@@ -160,3 +161,38 @@ def write_checkpoint(
         b"REPLACE INTO %s.%s (clusterID, checkPoint) VALUES (%d,%s)"
         % (changefeed.schema, changefeed.checkpoint, changefeed.cluster_id, session.literal(text))
     )
+
+
+# Marks the transactions that write rows, for the drainer of the other direction (loopback-control).
+#
+# The table is the original's: a row for each writer of a channel, whose `val` counts its transactions. The original
+# inserts the rows when it starts, deletes them when it ends, and updates them in between. Here a row that is missing
+# is inserted, and none is deleted: drainers of several clusters may have the same channel in one destination, and an
+# update that finds no row would leave no mark.
+DRIVER: Final = 0  # the driver's row; those of slots follow
+_MARK_TABLE: Final = qualified(MARK_SCHEMA, MARK_TABLE)
+
+
+def create_mark_table(session: ServerSession) -> None:
+    """Create the table if it is missing. The user needs no right to create it where it is there."""
+    found = session.query(
+        b"SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s"
+        % (session.literal(MARK_SCHEMA), session.literal(MARK_TABLE))
+    )
+    if found:
+        return
+    session.execute(b"CREATE DATABASE IF NOT EXISTS " + quote(MARK_SCHEMA))
+    session.execute(
+        b"CREATE TABLE IF NOT EXISTS %s (id BIGINT NOT NULL, channel_id BIGINT NOT NULL DEFAULT 0,"
+        b" val BIGINT DEFAULT 0, channel_info VARCHAR(64), PRIMARY KEY (id, channel_id))" % _MARK_TABLE
+    )
+
+
+def mark(session: ServerSession, channel_id: int | None, writer: int) -> None:
+    """Mark the session's transaction. `writer`: writers at work at the same time should differ, because each holds its
+    row until its transaction ends. `channel_id`: None: no mark."""
+    if channel_id is not None:
+        session.execute(
+            b"INSERT INTO %s (id, channel_id, val, channel_info) VALUES (%d,%d,1,'')"
+            b" ON DUPLICATE KEY UPDATE val=val+1" % (_MARK_TABLE, writer, channel_id)
+        )

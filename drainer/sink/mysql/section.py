@@ -125,4 +125,5 @@ class MySQLSection(ToSection):
             load_data=self.load_data,
             recycle_keep_ms=syncer.recycle_keep_ms,
             lock_wait_s=1 if syncer.former_has_ended else LOCK_WAIT_S,
+            channel_id=syncer.channel_id,
         )

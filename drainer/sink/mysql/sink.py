@@ -140,6 +140,8 @@ class MySQLSink:
         """Create the position if there is none, and take its epoch. Return None if there was one, else the tables of
         `first` that are missing."""
         driver = self._open()
+        if self._config.channel_id is not None:
+            position.create_mark_table(session)
         loader.report(session, wanted=self._config.load_data == "auto")
         if not self._config.allow_triggers:
             self._triggers = tables_with_triggers(session)
@@ -201,7 +203,11 @@ class MySQLSink:
                 for work in pieces.works():
                     for folded in work.folded:
                         writer.clear(folded)
+            marked = False
             for work in pieces.works():
+                if work.change_count and not marked:
+                    driver.mark(session)
+                    marked = True
                 self._write(writer, work, thorough=thorough)
 
         repeated = driver.transact(

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from drainer.apply.fold_order import ReadOrder
-from drainer.order.blob_pieces import PIECE_BYTES_MAX, cut_blob, packed_totals, with_totals
+from drainer.order.blob_pieces import PIECE_BYTES_MAX, Totals, cut_blob, with_totals
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.pull import pull, pull_binlogs
 from drainer.pumps.watermark import PumpRange
@@ -154,12 +154,13 @@ def _folded(task: PullTask, order: ReadOrder) -> Iterator[pa.RecordBatch]:
             else:
                 builder.add_all(binlogs)
     blobs = order.cut(builder)
+    totals = Totals(count, size, builder.left_out)
     if task.folder:
         every = {slot: blobs.get(slot, b"") for slot in range(order.slots)}
-        references = blob_files.write(task.folder, every, packed_totals(count, size))
+        references = blob_files.write(task.folder, every, totals.packed())
         yield packed("", list(references), list(references.values()))
     else:
-        yield from slotted(with_totals(blobs, order.slots, count=count, size=size))
+        yield from slotted(with_totals(blobs, order.slots, totals))
 
 
 def slotted(slots: Mapping[int, bytes]) -> Iterator[pa.RecordBatch]:

@@ -110,7 +110,7 @@ def loaded(tmp_path: Path, text: str, *argv: str) -> Config:
 def test_drainer_config_reads_every_key_of_original(tmp_path: Path) -> None:
     config = loaded(tmp_path, FILE)
     config.check()
-    named = {"compressor", "syncer.channel-id", "syncer.sql-mode", "syncer.table-migrate-rule.target"}
+    named = {"compressor", "syncer.sql-mode", "syncer.table-migrate-rule.target"}
     named |= {f"syncer.to.checkpoint.{key}" for key in ("type", "port", "user")}
     assert set(given_without_effect(config)) == named  # those that are not the default
     assert all(given_without_effect(config).values()), "each says what replaces it"

@@ -14,6 +14,7 @@ from drainer.config import PROGRAM, Config
 from drainer.original_settings import given_without_effect
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.mysql.section import MySQLSection
+from drainer.sink.mysql.sink import MySQLSink
 from drainer.sink.settings import SyncerSettings
 
 SQLITE = '[syncer]\ndb-type = "sqlite"\n[syncer.to]\n'
@@ -140,7 +141,7 @@ def test_status_address_defaults_to_port_beside_addr(tmp_path: Path) -> None:
         ('[syncer]\ndb-type = "oracle"', "db-type"),
         ('[syncer]\nsql-mode = "ansi_quotes"', "sql-mode.*ANSI_QUOTES is not supported"),
         ('[syncer.relay]\nlog-dir = "relay"', "relay.log-dir.*no relay logs here"),
-        ("[syncer]\nloopback-control = true", "loopback-control.*not supported"),
+        ("[syncer]\nchannel-id = 9223372036854775808", "channel-id"),
         ("[syncer.to]\nsync-mode = 2", "sync-mode.*only 1"),
         ('[syncer.to.checkpoint]\ntype = "file"', "checkpoint.type.*initial-commit-ts of the file's"),
         ('[syncer.to.checkpoint]\nhost = "h"', "checkpoint.host.*in the destination itself"),
@@ -195,6 +196,32 @@ def test_digest_changes_only_with_settings_that_select_rows(tmp_path: Path) -> N
     assert loaded(tmp_path, '[syncer.to]\npassword = "x"').syncer.digest() == plain
     assert loaded(tmp_path, "[syncer]\nignore-txn-commit-ts = [7]").syncer.digest() != plain
     assert loaded(tmp_path, '[syncer]\nreplicate-do-db = ["a"]').syncer.digest() != plain
+
+
+TWO_WAY = "loopback-control = true\nchannel-id = 7"
+
+
+def test_channel_counts_only_with_loopback_control(tmp_path: Path) -> None:
+    """For the rows that are chosen, for the marks at a server, and for upstream's table of marks."""
+    digests = set()
+    for text, channel in (("", None), ("channel-id = 7", None), ("loopback-control = true", 0), (TWO_WAY, 7)):
+        syncer = loaded(tmp_path, f"[syncer]\n{text}").syncer
+        digests.add(syncer.digest())
+        assert syncer.policy().channel_id == channel
+        server = syncer.sink()
+        assert isinstance(server, MySQLSink) and server._config.channel_id == channel
+        replicated = [
+            syncer.filter().allows(*name) for name in (("Retl", "_Drainer_repl_mark"), ("retl", ""), ("retl", "t"))
+        ]
+        assert replicated == [channel is None, channel is None, True]
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize("kind", ["kafka", "sqlite", "jsonl", "file"])
+def test_destinations_without_marks_leave_out_marked_transactions(tmp_path: Path, kind: str) -> None:
+    to = {"kafka": 'kafka-addrs = "k:9092"', "sqlite": 'path = "x"', "jsonl": 'path = "x"'}.get(kind, 'dir = "x"')
+    syncer = loaded(tmp_path, f'[syncer]\ndb-type = "{kind}"\n{TWO_WAY}\n[syncer.to]\n{to}').syncer
+    assert syncer.policy().channel_id == 7
 
 
 def test_repr_of_config_contains_no_password(tmp_path: Path) -> None:
@@ -270,7 +297,6 @@ def test_original_drainers_file_is_accepted_and_ignored_settings_named(tmp_path:
     assert config.syncer.filter().allows("s1", "t") and config.syncer.worker_count == 16
     assert list(given_without_effect(config)) == [
         "compressor",
-        "syncer.channel-id",
         "syncer.sql-mode",
         "syncer.to.checkpoint.type",
         "syncer.txn-batch",

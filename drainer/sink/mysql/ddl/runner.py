@@ -225,6 +225,7 @@ class DdlRunner:
 
         def body(session: ServerSession) -> None:
             self._driver.store(session).hold(self._driver.epoch)
+            self._driver.mark(session)
             self._execute(session, plan)
             self._write(session, replace(plan, statement=plan.statement + 1), "running")
 

@@ -17,7 +17,7 @@ from drainer.sink.mysql import connection
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerSession
 from drainer.sink.mysql.fenced_session import run_transaction
-from drainer.sink.mysql.position import Changefeed, store
+from drainer.sink.mysql.position import DRIVER, Changefeed, mark, store
 from drainer.sink.mysql.rows.chunks import Chunk, Phase, cut
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer
@@ -171,6 +171,7 @@ class _SlotRun:
             total=len(self._chunks),
         ):
             raise _NotNext
+        mark(session, target.config.channel_id, DRIVER + 1 + self._slot)
         self._write_rows(session, chunk)
 
     def _write_rows(self, session: ServerSession, chunk: Chunk) -> None:

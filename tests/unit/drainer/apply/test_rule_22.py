@@ -21,8 +21,7 @@ from binlog.runtime.security import Security
 from drainer.apply.batch_planner import Mode, PlannedBatch, Sizes
 from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import DistributedJob
-from drainer.order.blob_pieces import split_totals, with_totals
-from drainer.order.errors import BlobError
+from drainer.order.blob_pieces import BlobError, Totals, split_totals, with_totals
 from drainer.order.slot import HASH_VERSION
 from drainer.pipeline import Pipeline
 from drainer.pumps.survey import PumpSet, dial_with
@@ -319,11 +318,12 @@ async def test_a_task_whose_slot_gives_up_ends_and_its_result_says_why() -> None
 
 
 def test_totals_of_part_are_in_every_slot() -> None:
-    marked = with_totals({1: b"blob"}, 3, count=7, size=700)
+    totals = Totals(7, 700, 2)
+    marked = with_totals({1: b"blob"}, 3, totals)
     assert {slot: split_totals(one) for slot, one in marked.items()} == {
-        0: (7, 700, b""), 1: (7, 700, b"blob"), 2: (7, 700, b""),
+        0: (totals, b""), 1: (totals, b"blob"), 2: (totals, b""),
     }  # fmt: skip
-    for end in range(16):
+    for end in range(24):
         with pytest.raises(BlobError, match="totals"):
             split_totals(marked[1][:end])
 

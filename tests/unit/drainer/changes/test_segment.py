@@ -25,7 +25,7 @@ from drainer.changes.net import KeyEvents
 from drainer.changes.net_rows import columns_of
 from drainer.changes.segment import FLUSH_BYTES, SegmentBuilder, SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
-from drainer.order.errors import BlobError
+from drainer.order.blob_pieces import BlobError
 from drainer.order.slot import slot_of
 from drainer.row.format import Format
 from drainer.row.key import choose_key

@@ -23,7 +23,7 @@ from drainer.changes.decode import Changes
 from drainer.changes.stream import StreamDecoder, in_order, merge
 from drainer.changes.stream_blob import unpack_streams
 from drainer.changes.vector import Ints
-from drainer.order.errors import BlobError
+from drainer.order.blob_pieces import BlobError
 from drainer.row.decode import Decoder
 from drainer.row.transaction_pieces import pieces
 from drainer.schema.errors import SchemaError, TableUnknown, TableUnverified

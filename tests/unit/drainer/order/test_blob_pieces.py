@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.order.blob_pieces import PIECE_BYTES_MAX, BlobOffset, cut_blob, join_blobs, refer
-from drainer.order.errors import BlobError
+from drainer.order.blob_pieces import PIECE_BYTES_MAX, BlobError, BlobOffset, cut_blob, join_blobs, refer
 from drainer.spark.source.executor import slotted
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from drainer.changes.segment import SegmentCutter, SegmentDecoder
 from drainer.changes.slots import merge_slot
-from drainer.order.errors import BlobError
+from drainer.order.blob_pieces import BlobError
 from drainer.order.slot import HASH_VERSION, slot_of
 from drainer.row.key import identity
 from drainer.sink.mysql.rows.format import SQL_TEXT

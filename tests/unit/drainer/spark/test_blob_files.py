@@ -17,8 +17,7 @@ from binlog.runtime.security import Security
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.order.blob_pieces import BlobOffset, join_blobs
-from drainer.order.errors import BlobError
+from drainer.order.blob_pieces import BlobError, BlobOffset, join_blobs
 from drainer.pumps.watermark import Counted, PumpRange, RangeDiffers
 from drainer.sink.base import Intent
 from drainer.spark import blob_files
@@ -163,6 +162,7 @@ class Order:
 
     view = SimpleNamespace(token="a view of nothing")
     slots = 2
+    left_out = 1
 
     def decoder(self) -> object:
         return object()
@@ -200,8 +200,9 @@ def test_slot_from_files_or_rows_is_whole_or_refused(tmp_path: Path, in_files: b
                 found[slot].append(blob)
     pump.stop()
     planned = Counted(3, sum(map(len, payloads)))
-    assert sorted(complete(0, found[0], INTENT, planned)) == sorted([b"".join(payloads[:2]), payloads[2]])
-    assert complete(1, found[1], INTENT, planned) == []
+    blobs, left_out = complete(0, found[0], INTENT, planned)
+    assert (sorted(blobs), left_out) == (sorted([b"".join(payloads[:2]), payloads[2]]), 2)
+    assert complete(1, found[1], INTENT, planned) == ([], 2)
     assert len(list(tmp_path.iterdir())) == (2 if in_files else 0)
     with pytest.raises(RangeDiffers):
         complete(1, found[1][1:], INTENT, planned)

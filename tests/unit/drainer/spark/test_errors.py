@@ -105,7 +105,7 @@ def test_every_error_class_of_worker_is_loaded_in_driver() -> None:
         )
         known.append(set(done.stdout.split()))
     driver, worker = known
-    assert "drainer.order.errors.BlobError" in worker
+    assert "drainer.order.blob_pieces.BlobError" in worker
     assert worker <= driver
 
 

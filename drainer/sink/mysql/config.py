@@ -34,9 +34,10 @@ class ServerConfig:
     `takeover` decides: `same-node` ends the holder's connection if it belongs to an earlier process with this node id,
     `never` fails, `force` always ends it. `distributed`: whether executors may write. `allow_triggers`: write into
     tables that have triggers of the destination's own, although these see deletes and inserts instead of updates.
-    `skip_verify`: TLS without verifying the server's certificate. `load_data`: `auto`: use LOAD DATA LOCAL if the
-    server accepts it, `off`: use statements only. `recycle_schema`, `recycle_keep_ms`: the schema in which dropped
-    tables are kept for a FLASHBACK, and for how many ms; 0: they are not kept. `channel_id`: the channel with which
+    `index_wait_s`: how long the stream waits for an index that is built beside it; most take less. `skip_verify`: TLS
+    without verifying the server's certificate. `load_data`: `auto`: use LOAD DATA LOCAL if the server accepts it,
+    `off`: use statements only. `recycle_schema`, `recycle_keep_ms`: the schema in which dropped tables are kept for a
+    FLASHBACK, and for how many ms; 0: they are not kept. `channel_id`: the channel with which
     transactions that write rows are marked; None: they are not.
     """
 
@@ -53,6 +54,7 @@ class ServerConfig:
     read_timeout_s: int = 3600
     retry_for_s: float = 600.0
     lock_wait_s: int = LOCK_WAIT_S
+    index_wait_s: float = 1.0
     takeover: Takeover = "same-node"
     schema: str = "tidb_binlog"
     checkpoint_table: str = "checkpoint"

@@ -15,7 +15,6 @@ from binlog.tidb.job import ActionType
 from drainer.batch.work import Folded
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed
-from drainer.sink.mysql.ddl import background
 from tests.integration.sink.case import opened, put, server_config, shape, work
 from tests.integration.sink.child import run_until_done
 from tests.integration.sink.ddl_case import column, position, step, table
@@ -45,11 +44,6 @@ def _tables(db: MariaDB) -> None:
         db.query(f"INSERT INTO d.{name} VALUES (1, 1)")
 
 
-@pytest.fixture
-def _does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "WAIT_S", 0.01)
-
-
 def indexes(db: MariaDB, name: str = "a") -> list[str]:
     return [row[2] for row in db.query(f"SHOW INDEX FROM d.{name}") if row[2] != "PRIMARY"]
 
@@ -63,9 +57,8 @@ def held(db: MariaDB) -> Iterator[None]:
         cursor.execute("SELECT RELEASE_LOCK(%s)", (LOCK,))
 
 
-@pytest.mark.usefixtures("_does_not_wait")
 def test_rows_and_ddl_of_other_tables_go_on_while_index_is_built(db: MariaDB) -> None:
-    destination = opened(db)
+    destination = opened(db, index_wait_s=0.01)
     with held(db):
         destination.ddl(ADD)
         assert (position(db), destination.job_done(5), indexes(db)) == (300, True, [])
@@ -83,9 +76,8 @@ def test_rows_and_ddl_of_other_tables_go_on_while_index_is_built(db: MariaDB) ->
     assert destination.building() == []
 
 
-@pytest.mark.usefixtures("_does_not_wait")
 def test_second_ddl_of_table_waits_for_its_index(db: MariaDB) -> None:
-    destination = opened(db)
+    destination = opened(db, index_wait_s=0.01)
     drop = step(6, ActionType.DROP_TABLE, 500, "DROP TABLE `a`", before=table(51, "a", *COLUMNS))
     with held(db):
         destination.ddl(ADD)
@@ -121,14 +113,13 @@ def test_index_of_killed_drainer_is_built_once(db: MariaDB, tmp_path: Path, poin
     assert db.query(STATES) == [(5, "done")]
 
 
-@pytest.mark.usefixtures("_does_not_wait")
 def test_statement_that_outlived_its_drainer_is_waited_for(db: MariaDB) -> None:
     """The next start does not build the index a second time."""
-    first = opened(db)
+    first = opened(db, index_wait_s=0.01)
     with held(db):
         first.ddl(ADD)
         first.interrupt()  # as if it were killed: its thread ends
-        second = opened(db, takeover="force")
+        second = opened(db, takeover="force", index_wait_s=0.01)
         assert second.job_done(5)
         db.query("ALTER TABLE d.a ADD INDEX `i` (v)")  # what the statement did
     wait_until(lambda: db.query(STATES) == [(5, "done")], deadline_s=60, what="the index is marked as built")

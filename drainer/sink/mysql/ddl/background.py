@@ -33,8 +33,6 @@ from drainer.sink.position import DONE, JobMark
 from drainer.sink.retry import RetryDeadline
 
 BUILDING: Final = "building"  # at most 8 characters (position.py)
-# The stream waits for an index as long as this: most are built at once.
-WAIT_S: Final = 1.0
 _IDLE_S: Final = 24 * 3600
 _TOLD_S: Final = 60.0
 _EXISTS, _NO_TABLE = 1061, 1146
@@ -76,13 +74,13 @@ class BackgroundIndexes:
         self._failure: DestinationError | None = None
 
     def start(self, plan: JobPlan) -> None:
-        """Build the index of a job whose mark is `building`, and wait WAIT_S for its end."""
+        """Build the index of a job whose mark is `building`, and wait a moment for its end."""
         if plan.job_id in self._builds:
             return
         thread = threading.Thread(target=self._build, args=(plan,), name=f"index of job {plan.job_id}", daemon=True)
         self._builds[plan.job_id] = _Build(plan, thread)
         thread.start()
-        thread.join(WAIT_S)
+        thread.join(self._config.index_wait_s)
 
     def check(self) -> None:
         """Raises the error that ended a build: DdlFailed, DestinationDown or Fenced."""

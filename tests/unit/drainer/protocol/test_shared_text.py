@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.json import decode_text
@@ -9,7 +11,9 @@ from binlog.tidb.json_encode import encode_json
 
 from drainer.protocol.compression import compress, decompress
 from drainer.protocol.errors import MessageError
-from drainer.protocol.options import Compression
+from drainer.protocol.event import ResolvedEvent
+from drainer.protocol.options import Compression, ProtocolOptions
+from drainer.protocol.registry import make_decoder, make_encoder
 
 
 @pytest.mark.parametrize("how", ["snappy", "lz4"])
@@ -19,6 +23,24 @@ def test_compressed_value_that_is_cut_or_too_long_is_refused(how: Compression) -
     for damaged in [data[:end] for end in range(len(data))] + [data + b"\0"]:
         with pytest.raises(MessageError, match=f"cannot be decompressed as {how}"):
             decompress(damaged, how)
+
+
+@pytest.mark.parametrize("how", ["snappy", "lz4"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ProtocolOptions("canal-json", enable_tidb_extension=True),
+        ProtocolOptions("simple"),
+        ProtocolOptions("simple", encoding_format="avro"),
+    ],
+)
+def test_compressed_watermark_is_decoded_only_with_its_option(options: ProtocolOptions, how: Compression) -> None:
+    """Compressed rows: test_options_combined.py."""
+    compressed = replace(options, large_message_handle_compression=how)
+    (message,) = make_encoder(compressed).resolved(5)
+    assert make_decoder(compressed).decode(message.key, message.value) == [ResolvedEvent(5)]
+    with pytest.raises(MessageError):
+        make_decoder(options).decode(message.key, message.value)
 
 
 def test_tidb_json_string_beyond_its_container_is_refused() -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from drainer.batch.work import Kind
 from drainer.protocol.event import Change, Event, Image, RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes
@@ -48,13 +45,3 @@ def check_row(
     assert values(event.old) == (shown(was) if kind is not Kind.INSERT else {})
     assert values(event.new) == (shown(now) if kind is not Kind.DELETE else {})
     return event
-
-
-def check_sent(options: ProtocolOptions) -> None:
-    """An encoder is sent to executors without what it has compiled."""
-    encoder = make_encoder(options)
-    encoder.table(TABLE)
-    copied = pickle.loads(pickle.dumps(encoder))
-    assert copied.options == options
-    assert len(pickle.dumps(copied)) == len(pickle.dumps(make_encoder(options)))
-    assert copied.table(TABLE) is copied.table(TABLE)

@@ -16,10 +16,9 @@ from binlog.tidb.datum import Datum, Uint, decode_one, encode_key
 from binlog.tidb.decimal import Decimal, encode_decimal
 from binlog.tidb.key import META_PREFIX, RECORD, TABLE_PREFIX, Handle, encode_handle, table_prefix
 from binlog.tidb.memcomparable import decode_bytes, encode_bytes
-from binlog.tidb.number import decode_int, decode_uint, encode_float, encode_int, encode_uint
+from binlog.tidb.number import decode_int, encode_float, encode_int
 from binlog.tidb.types import FLOATS, INTEGERS, FieldType, Tp
 from binlog.tidb.unflatten import to_float32, to_text
-from binlog.tidb.varint import UINT64_MAX
 
 PythonValue: TypeAlias = "int | float | str | bytes | None"
 
@@ -129,24 +128,6 @@ def encode_bytes_desc(data: bytes) -> bytes:
 def decode_bytes_desc(buf: bytes, pos: int = 0) -> tuple[bytes, int]:
     data, end = decode_bytes(buf[pos:].translate(_COMPLEMENT))
     return data, pos + end
-
-
-def encode_uint_desc(value: int) -> bytes:
-    return _uint64.pack(_uint64.unpack(encode_uint(value))[0] ^ UINT64_MAX)
-
-
-def encode_int_desc(value: int) -> bytes:
-    return _uint64.pack(_uint64.unpack(encode_int(value))[0] ^ UINT64_MAX)
-
-
-def decode_uint_desc(buf: bytes, pos: int = 0) -> tuple[int, int]:
-    value, end = decode_uint(buf, pos)
-    return value ^ UINT64_MAX, end
-
-
-def decode_int_desc(buf: bytes, pos: int = 0) -> tuple[int, int]:
-    value, end = decode_uint(buf, pos)
-    return (value ^ UINT64_MAX) - _SIGN, end
 
 
 # Datums and rows

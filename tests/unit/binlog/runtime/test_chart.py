@@ -20,6 +20,8 @@ from binlog.runtime.chart import (
     seconds_tick,
     svg,
 )
+from binlog.runtime.history import History
+from binlog.runtime.page import Alarm, Fact, Mood, Table, bytes_text, render, span_text
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,3 +104,103 @@ def test_count_tick_formats_with_decimal_prefixes(value: float, text: str) -> No
 @pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (512, "512 B"), (1536, "1.5 KiB"), (1 << 41, "2 TiB")])
 def test_bytes_tick_formats_with_binary_prefixes(value: float, text: str) -> None:
     assert bytes_tick(value) == text
+
+
+# Samples of the last hour.
+
+
+def test_history_turns_counters_into_rates_and_keeps_gauges() -> None:
+    history = History(interval_s=10)
+    assert history.due(0.0)
+    history.add(0.0, {"lag": 3.0}, {"rows": 100})
+    assert not history.due(9.9) and history.due(10.0)
+    history.add(10.0, {"lag": 1.0}, {"rows": 150})
+    assert history.series("lag", 10.0) == [(10.0, 3.0), (0.0, 1.0)]
+    assert history.series("rows", 10.0) == [(0.0, 5.0)], "the first sample has no rate"
+    assert history.series("unknown", 10.0) == []
+
+
+def test_history_rate_of_restarted_counter_counts_from_zero() -> None:
+    history = History()
+    history.add(0.0, {}, {"rows": 1000})
+    history.add(10.0, {}, {"rows": 20})
+    assert history.series("rows", 10.0) == [(0.0, 2.0)]
+
+
+def test_history_accepts_gauge_that_appears_later() -> None:
+    history = History()
+    history.add(0.0, {"disk": 5.0})
+    history.add(10.0, {"disk": 4.0, "lag": 1.0})
+    assert history.series("lag", 10.0) == [(0.0, 1.0)]
+    assert history.series("disk", 10.0) == [(10.0, 5.0), (0.0, 4.0)]
+
+
+@given(st.lists(st.floats(0.1, 500.0), min_size=1, max_size=80))
+def test_history_keeps_samples_of_its_span_only(pauses: list[float]) -> None:
+    history = History(interval_s=10, span_s=600)
+    now = 0.0
+    for pause in pauses:
+        now += pause
+        history.add(now, {"n": now}, {"total": now})
+    series = history.series("n", now)
+    assert series[-1] == (0.0, now)
+    assert all(0 <= ago <= 600 for ago, _ in series)
+    assert [ago for ago, _ in series] == sorted((ago for ago, _ in series), reverse=True)
+    assert all(abs(rate - 1.0) < 1e-6 for _, rate in history.series("total", now)), "it grows by one a second"
+
+
+# The page for people: everything is escaped, spans and sizes read well.
+
+
+def test_page_escapes_texts_and_shows_alarms_first() -> None:
+    page = render(
+        "pump <1>",
+        "a & b",
+        facts=[Fact("lag", "<b>", "note", Mood.BAD)],
+        tables=[Table("t", ("x",), [("<i>",)]), Table("e", ("x",), [], "nothing here")],
+        alarms=[Alarm("<script>")],
+    )
+    assert "<script>" not in page and "&lt;script&gt;" in page
+    assert "pump &lt;1&gt;" in page and "a &amp; b" in page
+    assert "&lt;i&gt;" in page and "nothing here" in page
+    assert page.index("&lt;script&gt;") < page.index('class="facts"')
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.24, "0.2 s"), (59.94, "59.9 s"), (95, "1 min 35 s"), (3700, "1 h 1 min"), (90000, "1 d 1 h")],
+)
+def test_span_text_formats_seconds_to_days(seconds: float, text: str) -> None:
+    assert span_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (3 << 40, "3.0 TiB"), (1 << 52, "4096.0 TiB")]
+)
+def test_bytes_text_formats_with_binary_prefixes(count: int, text: str) -> None:
+    assert bytes_text(count) == text
+
+
+def test_charts_stand_between_facts_and_tables() -> None:
+    chart = Chart("lag & more", [(10.0, 1.0), (0.0, 2.0)], seconds_tick)
+    page = render("pump", "", facts=[Fact("lag", "2 s")], tables=[Table("t", ("x",), [("1",)])], charts=[chart])
+    assert page.index('class="facts"') < page.index("<figcaption>lag &amp; more") < page.index("<h2>t</h2>")
+    assert 'class="charts"' not in render("pump", "", facts=[])
+
+
+def test_page_wraps_only_prose_columns() -> None:
+    table = Table(
+        "t",
+        ("state", "age", "problem"),
+        [("online", "1 s", "a long text")],
+        "",
+        frozenset({"age"}),
+        frozenset({"problem"}),
+    )
+    page = render("pump", "", facts=[], tables=[table])
+    cells = (
+        ' data-name="state">online',
+        ' class="right" data-name="age">1 s',
+        ' class="prose" data-name="problem">a long text',
+    )
+    assert "".join(f"<td{cell}</td>" for cell in cells) in page

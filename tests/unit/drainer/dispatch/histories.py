@@ -101,6 +101,15 @@ def image_of(info: TableInfo, row: Row) -> Image:
     return tuple(_written(info, row).values())  # type: ignore[arg-type]
 
 
+def change_rows(info: TableInfo, rows: list[Image], changes: Sequence[tuple[Row | None, Row | None]]) -> None:
+    """What the changes make of the rows of a table."""
+    for old, new in changes:
+        if old is not None:
+            rows.remove(image_of(info, old))
+        if new is not None:
+            rows.append(image_of(info, new))
+
+
 def listed(events: Sequence[RowChanges]) -> list[tuple[int, Event]]:
     """(commit_ts, event) in order. An update that became a delete and an insert of one partition has one order; so have
     the deletes of two rows, if a change moved one of them to the key of the other."""

@@ -166,22 +166,6 @@ def _shown(events: Sequence[tuple[int, int, Event]]) -> list[tuple[int, int, lis
     return [(*topic_partition, sorted(of)) for topic_partition, of in sorted(found.items())]
 
 
-@given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(["index-value", "columns", "index u"]))
-def test_rows_with_equal_dispatch_values_share_partition(data: st.DataObject, shape: str, rule: str) -> None:
-    info = table_of_shape(shape)
-    events = RowEvents().of(segment_of([info], payloads_of(info, data.draw(rows_of_transactions(shape)))))
-    of_value: dict[object, set[object]] = defaultdict(set)
-    table = events[0].table if events else None
-    for topic_partition, mine in written(dispatcher(rule).routes(events)).items():
-        assert table is not None
-        column_indexes = dispatcher(rule).router.rule("db", "t").column_indexes(table)
-        for _, _, (_, old, new) in mine:
-            for image in (old, new):
-                if image is not None:
-                    of_value[tuple(image[at] for at in column_indexes)].add(topic_partition)
-    assert all(len(partitions) == 1 for partitions in of_value.values())
-
-
 @given(data=st.data(), shape=st.sampled_from(SHAPES), raw=st.booleans())
 def test_conflict_dispatch_puts_conflicting_rows_in_one_partition(data: st.DataObject, shape: str, raw: bool) -> None:
     """Of one transaction, or with one unique value, over any number of steps: a partition alone makes its rows."""
@@ -309,38 +293,6 @@ def test_pickled_slotting_leaves_out_cached_tables() -> None:
         assert pickle.loads(pickle.dumps(RowEvents(raw=raw)))._raw is raw
     assert travelled == replace(slotting, dispatcher=travelled.dispatcher)
     assert [one.tolist() for one in travelled.slots_of(changes, 3)] == wanted
-
-
-# Of docs/kafka.md: row order, table order, a table's transaction in one partition.
-GUARANTEES = {
-    "table": (True, True, True),
-    "index-value": (True, False, False),
-    "columns": (False, False, False),
-    "conflict": (True, False, True),
-    "ts": (False, False, True),
-}
-
-
-@pytest.mark.parametrize("rule", GUARANTEES)
-def test_dispatch_rule_gives_exactly_its_guarantees(rule: str) -> None:
-    """What is not promised is not so either, of a table with one key whose rows change in several transactions."""
-    info = table_of_shape("handle")
-    transactions: list[list[tuple[Row | None, Row | None]]] = [
-        [(None if not number else (key, 0, None, number - 1), (key, 0, None, number)) for key in keys]
-        for keys in ((0, 1, 2), (3, 4, 5), (6, 7, 8))
-        for number in range(4)
-    ]
-    events = RowEvents().of(segment_of([info], payloads_of(info, transactions)))
-    found = written(dispatcher(rule).routes(events))
-    of_row: dict[object, set[object]] = defaultdict(set)
-    of_transaction: dict[object, set[object]] = defaultdict(set)
-    for topic_partition, mine in found.items():
-        assert [commit_ts for _, commit_ts, _ in mine] == sorted(commit_ts for _, commit_ts, _ in mine)
-        for _, commit_ts, (_, old, new) in mine:
-            of_row[(new or old or ())[0]].add(topic_partition)
-            of_transaction[commit_ts].add(topic_partition)
-    alone = [all(len(partitions) == 1 for partitions in of.values()) for of in (of_row, of_transaction)]
-    assert (alone[0], len(found) == 1, alone[1]) == GUARANTEES[rule]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40))

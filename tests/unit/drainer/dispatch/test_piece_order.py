@@ -24,7 +24,7 @@ from tests.unit.drainer.dispatch.histories import (
     Event,
     Image,
     Row,
-    image_of,
+    change_rows,
     payloads_of,
     rows_of_transactions,
     run,
@@ -112,17 +112,9 @@ def test_events_of_pieces_applied_in_order_violate_no_unique_key(data: st.DataOb
     info = table_of_shape(shape)
     before, changes, pieces = data.draw(transactions(shape))
     rows: list[Image] = []
-    for old, new in before:
-        if old is not None:
-            rows.remove(image_of(info, old))
-        if new is not None:
-            rows.append(image_of(info, new))
+    change_rows(info, rows, before)
     wanted = list(rows)
-    for old, new in changes:
-        if old is not None:
-            wanted.remove(image_of(info, old))
-        if new is not None:
-            wanted.append(image_of(info, new))
+    change_rows(info, wanted, changes)
     for partition in (in_pieces(pieces_of(shape, pieces), "table", raw=raw) if pieces else {}).values():
         for _, _, event in partition:
             if raw and event[1] is not None:  # an update that moves a row onto one that another is to leave
@@ -232,11 +224,7 @@ def test_pieces_of_several_transactions_are_written_in_order(data: st.DataObject
 
     found = in_pieces(works, rule)
     rows: list[Image] = []
-    for old, new in (change for changes in history for change in changes):
-        if old is not None:
-            rows.remove(image_of(info, old))
-        if new is not None:
-            rows.append(image_of(info, new))
+    change_rows(info, rows, [change for changes in history for change in changes])
     if rule == "table":
         made: list[Image] = []
         for partition in found.values():

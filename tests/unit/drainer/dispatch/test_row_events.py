@@ -18,7 +18,7 @@ from tests.unit.drainer.dispatch.histories import (
     Event,
     Image,
     Row,
-    image_of,
+    change_rows,
     listed,
     payloads_of,
     rows_of_transactions,
@@ -51,11 +51,7 @@ def test_events_reproduce_state_after_each_transaction(
     wanted: list[Image] = []
     rows: list[Image] = []
     for number, changes in enumerate(transactions):
-        for old, new in changes:
-            if old is not None:
-                wanted.remove(image_of(info, old))
-            if new is not None:
-                wanted.append(image_of(info, new))
+        change_rows(info, wanted, changes)
         for commit_ts, event in found:
             if commit_ts == BEGIN_TS + number:
                 run(rows, event, lambda image: key(shape, image) if shape != "none" else None)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.json import decode_text
 from binlog.tidb.json_encode import encode_json
+from binlog.tidb.varint import encode_uvarint
+from hypothesis import given
+from hypothesis import strategies as st
 
 from drainer.protocol.compression import compress, decompress
 from drainer.protocol.errors import MessageError
-from drainer.protocol.options import Compression
+from drainer.protocol.event import ResolvedEvent
+from drainer.protocol.options import Compression, ProtocolOptions
+from drainer.protocol.protobuf_bytes import uvarints
+from drainer.protocol.registry import make_decoder, make_encoder
 
 
 @pytest.mark.parametrize("how", ["snappy", "lz4"])
@@ -21,6 +30,24 @@ def test_compressed_value_that_is_cut_or_too_long_is_refused(how: Compression) -
             decompress(damaged, how)
 
 
+@pytest.mark.parametrize("how", ["snappy", "lz4"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ProtocolOptions("canal-json", enable_tidb_extension=True),
+        ProtocolOptions("simple"),
+        ProtocolOptions("simple", encoding_format="avro"),
+    ],
+)
+def test_compressed_watermark_is_decoded_only_with_its_option(options: ProtocolOptions, how: Compression) -> None:
+    """Compressed rows: test_options_combined.py."""
+    compressed = replace(options, large_message_handle_compression=how)
+    (message,) = make_encoder(compressed).resolved(5)
+    assert make_decoder(compressed).decode(message.key, message.value) == [ResolvedEvent(5)]
+    with pytest.raises(MessageError):
+        make_decoder(options).decode(message.key, message.value)
+
+
 def test_tidb_json_string_beyond_its_container_is_refused() -> None:
     data = bytes(encode_json(["abc"]))
     assert decode_text(data) == ('["abc"]', len(data))
@@ -28,3 +55,15 @@ def test_tidb_json_string_beyond_its_container_is_refused() -> None:
     for torn in (longer, longer + b"more"):
         with pytest.raises(DecodeError):
             decode_text(torn)
+
+
+# Varints of many numbers are those of each.
+
+
+# Of every width.
+NUMBERS = st.integers(0, 64).flatmap(lambda bits: st.integers((1 << bits) >> 1, (1 << bits) - 1))
+
+
+@given(st.lists(NUMBERS, max_size=20))
+def test_uvarints_of_array_equal_those_of_each_number(numbers: list[int]) -> None:
+    assert uvarints(np.array(numbers, np.uint64)) == [encode_uvarint(number) for number in numbers]

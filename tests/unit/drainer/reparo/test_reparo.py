@@ -12,14 +12,18 @@ from binlog.errors import ConfigError
 from binlog.runtime import log
 from binlog.tidb.time import parse_datetime
 from binlog.tidb.types import FieldType, Flag, Tp
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from drainer.batch.work import Kind
-from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, dml_head
+from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, ddl_text, dml_head
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
 from drainer.reparo.__main__ import main
 from drainer.reparo.config import ReparoConfig
+from drainer.reparo.replaying import parse
+from drainer.reparo.stream import ReparoError
 from tests.support.any_changes import KINDS
 from tests.support.file_case import framed
 from tests.support.row_changes import make_changes, make_table
@@ -264,3 +268,45 @@ def test_reparo_reports_failure_once(tmp_path: Path, capfd: pytest.CaptureFixtur
     for more in (["-log-file", str(tmp_path / "log")], []):
         assert main(["-data-dir", str(tmp_path), *more]) == 2
         assert capfd.readouterr().err.count("has no files of a drainer") == 1
+
+
+# What a DDL's text is about, by which it is filtered, and the database it runs in.
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("use `d`; create table t (id int);", ("d", "d", "t")),
+        ("use `d`; create table if not exists `a;b`.`t``x` (id int);", ("a;b", "d", "t`x")),
+        ("use `d;``e`; alter table t add c int comment ';';", ("d;`e", "d;`e", "t")),
+        ("create database if not exists `d`;", ("d", "", "")),
+        ("use `d`; drop database `d`;", ("d", "d", "")),
+        ("use `d`; drop table if exists a, b;", ("d", "d", "a")),
+        ("use `d`; drop view v;", ("d", "d", "v")),
+        ("use `d`; create or replace view v as select 1;", ("d", "d", "v")),
+        ("use `d`; rename table a to b;", ("d", "d", "a")),
+        ("use `d`; truncate t;", ("d", "d", "t")),
+        ("use `d`; truncate table x.t", ("x", "d", "t")),
+        ("use `d`; create unique index i on t (c);", ("d", "d", "t")),
+        ("use `d`; drop index i on x.t;", ("x", "d", "t")),
+        ("use `d`; /* a */ ALTER /*T![clustered_index] x */ TABLE t ADD INDEX (a);", ("d", "d", "t")),
+        ("use `d`; create sequence s;", ("d", "d", "s")),
+        ("flush tables", ("", "", "")),
+    ],
+)
+def test_ddl_text_gives_schema_current_database_and_table(query: str, wanted: tuple[str, str, str]) -> None:
+    found = parse(query)
+    assert (found.schema, found.use, found.table) == wanted
+    assert not found.text.startswith("use ")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=10))
+def test_database_name_of_any_text_is_parsed_back(name: str) -> None:
+    found = parse(ddl_text(name, "drop table t", 4))
+    assert (found.schema, found.use, found.text) == (name, name, "drop table t")
+
+
+@pytest.mark.parametrize("query", ["", ";", "use `d`; drop table a; drop table b", "drop table a; drop table b"])
+def test_ddl_text_without_exactly_one_statement_is_refused(query: str) -> None:
+    with pytest.raises(ReparoError, match="statements where one is expected"):
+        parse(query)

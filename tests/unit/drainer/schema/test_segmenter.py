@@ -12,7 +12,7 @@ from drainer.schema.job_policy import Policy, RewriteRule, RewriteRules
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Advance, Ddl, Rows
-from tests.support.schema_case import BEGIN_TS, belongs, ddl, job, row, table, ts
+from tests.support.schema_case import BEGIN_TS, Case, Runner, belongs, cases, ddl, job, row, table, ts
 
 DONE = [
     job(1, ActionType.CREATE_SCHEMA, 1, schema=(2, "d"), finished_ts=1),
@@ -195,3 +195,11 @@ def test_ddl_may_exist_is_set_only_at_first_start() -> None:
         step = next(iter(walk(batch_of(ddl(ts(2), 9, "x")), schema)))
         assert isinstance(step, Ddl)
         assert step.may_exist is first_start
+
+
+# Every case of tests/cases/schema.
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_schema_case_of_text_file_gives_expected_steps(case: Case) -> None:
+    Runner().run(case)

@@ -307,11 +307,17 @@ class Batches:
         return self._pool.submit(self.run._batch, until_ts, Feed())  # type: ignore[arg-type]
 
 
-async def test_batch_is_read_while_the_one_before_is_applied() -> None:
+async def first_batch_read() -> tuple[Gates, Batches]:
+    """The first batch has been read; it may not be applied yet."""
     gates = Gates()
     batches = Batches(gates)
     gates.open("read 1")
     await asyncio.wrap_future(batches.call(1))
+    return gates, batches
+
+
+async def test_batch_is_read_while_the_one_before_is_applied() -> None:
+    gates, batches = await first_batch_read()
     second = batches.call(2)
     await asyncio.to_thread(gates.seen, "begin apply 1")
     await asyncio.to_thread(gates.seen, "begin read 2")
@@ -329,10 +335,7 @@ async def test_batch_is_read_while_the_one_before_is_applied() -> None:
 
 async def test_batch_in_driver_waits_for_the_one_before_and_completes() -> None:
     """A DDL is in it, for one."""
-    gates = Gates()
-    batches = Batches(gates)
-    gates.open("read 1")
-    await asyncio.wrap_future(batches.call(1))
+    gates, batches = await first_batch_read()
     in_driver = batches.call(2, distributed=False)
     await asyncio.to_thread(gates.seen, "begin apply 1")
     assert "begin apply 2" not in gates.log
@@ -346,10 +349,7 @@ async def test_batch_in_driver_waits_for_the_one_before_and_completes() -> None:
 
 async def test_batch_after_failed_one_is_not_applied() -> None:
     """Its own error begins it again, not that of the batch that was read behind it."""
-    gates = Gates()
-    batches = Batches(gates)
-    gates.open("read 1")
-    await asyncio.wrap_future(batches.call(1))
+    gates, batches = await first_batch_read()
     second = batches.call(2)
     await asyncio.to_thread(gates.seen, "begin read 2")
     gates.open("apply 1", PumpUnavailable("pump-1 is gone"))
@@ -368,10 +368,7 @@ async def test_batch_after_failed_one_is_not_applied() -> None:
 
 
 async def test_failed_batch_without_next_one_stops_query() -> None:
-    gates = Gates()
-    batches = Batches(gates)
-    gates.open("read 1")
-    await asyncio.wrap_future(batches.call(1))
+    gates, batches = await first_batch_read()
     assert not batches.query.stopped.is_set()
     gates.open("apply 1", PumpUnavailable("pump-1 is gone"))
     assert await asyncio.to_thread(batches.query.stopped.wait, WAIT_S)
@@ -396,10 +393,7 @@ async def test_fatal_error_of_batch_before_ends_run() -> None:
 
 async def test_read_error_is_raised_after_batch_before_is_applied() -> None:
     """Else the next query would begin with a batch that is still being applied."""
-    gates = Gates()
-    batches = Batches(gates)
-    gates.open("read 1")
-    await asyncio.wrap_future(batches.call(1))
+    gates, batches = await first_batch_read()
     gates.open("read 2", NotDistributed("an unknown column"))
     second = batches.call(2)
     await asyncio.to_thread(gates.seen, "end read 2")
@@ -414,10 +408,7 @@ async def test_read_error_is_raised_after_batch_before_is_applied() -> None:
 
 async def test_ended_query_restarts_after_applying_batch() -> None:
     """The next one begins at the position, which is not known before."""
-    gates = Gates()
-    batches = Batches(gates)
-    gates.open("read 1")
-    await asyncio.wrap_future(batches.call(1))
+    gates, batches = await first_batch_read()
     ended = asyncio.create_task(asyncio.to_thread(batches.run._query_ended, SparkFailed("the reader died")))
     await asyncio.to_thread(gates.seen, "begin apply 1")
     assert batches.run.started == 0
@@ -427,10 +418,7 @@ async def test_ended_query_restarts_after_applying_batch() -> None:
 
 
 async def test_cancelled_read_while_stopping_is_not_error() -> None:
-    gates = Gates()
-    batches = Batches(gates)
-    gates.open("read 1")
-    await asyncio.wrap_future(batches.call(1))
+    gates, batches = await first_batch_read()
     second = batches.call(2)
     await asyncio.to_thread(gates.seen, "begin read 2")
     gates.stopping = True

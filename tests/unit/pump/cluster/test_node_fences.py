@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from binlog.cluster.kv import KV, Compare, Put
-from binlog.cluster.node import Event, NodeStatus, State
+from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry, key_of
 from binlog.cluster.tso import compose
 from binlog.errors import EtcdError, RegistryConflict
@@ -100,12 +100,6 @@ async def test_prewrites_are_refused_until_record_is_written() -> None:
     await node.register("127.0.0.1:8250", NOW)
     assert meanwhile[0] != ""
     assert node.refuses_prewrites == ""
-
-
-async def test_node_refuses_prewrites_with_its_state_when_not_online() -> None:
-    node = await registered(BusyEtcd())
-    await node.move(Event.PAUSE)
-    assert node.refuses_prewrites == "pausing"
 
 
 async def test_heartbeat_behind_foreign_write_writes_nothing() -> None:

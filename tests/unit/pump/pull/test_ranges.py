@@ -176,13 +176,6 @@ async def test_pull_fails_if_position_is_purged_between_two_index_reads(tmp_path
         with pytest.raises(PurgedPosition):
             await store.reads.count(0, 40)
         assert await binlogs_of(store, 25) == [merged(30, 40)]
-
-
-async def test_count_fails_if_position_is_purged_between_two_index_reads(tmp_path: Path) -> None:
-    async with opened(tmp_path, SetClock(100)) as store:
-        await purging(store)
-        with pytest.raises(PurgedPosition):
-            await store.reads.count(0, 40)
         assert (await store.reads.count(25, 40)).count == 1
 
 

@@ -32,13 +32,6 @@ async def test_prewrite_and_commit_are_served_as_one_binlog(tmp_path: Path) -> N
         assert await binlogs_of(store, 0, 19) == []
 
 
-async def test_pull_is_in_commit_ts_order_for_any_write_order(tmp_path: Path) -> None:
-    async with opened(tmp_path, SetClock(100)) as store:
-        await write(store, prewrite(1), prewrite(2), prewrite(3), commit(3, 30), commit(1, 10), commit(2, 20))
-        await store.resolver.refresh()
-        assert await binlogs_of(store) == [merged(1, 10), merged(2, 20), merged(3, 30)]
-
-
 @pytest.mark.parametrize(
     ("steps", "served"),
     [

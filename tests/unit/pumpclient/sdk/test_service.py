@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import replace
 
 import pytest
 from binlog.envelope import BinlogType
@@ -15,7 +14,7 @@ from binlog.tidb.mutation import parse_prewrite
 from binlog.tidb.row import decode_insert
 from binlog.tidb.types import SchemaState
 
-from pumpclient.errors import CommitUndelivered, PrewriteFailed
+from pumpclient.errors import PrewriteFailed
 from pumpclient.sdk import (
     BadDeclaration,
     BigInt,
@@ -34,7 +33,7 @@ from pumpclient.sdk import (
 from pumpclient.sdk.ddl import DdlLockLost
 from pumpclient.sdk.lock import LOCK_KEY, DdlLockTimeout, ddl_lock
 from pumpclient.sdk.service import Service
-from tests.unit.pumpclient.conftest import FAST, until
+from tests.unit.pumpclient.conftest import until
 from tests.unit.pumpclient.sdk.conftest import Shop
 from tests.unit.pumpclient.stub_pump import Fault
 
@@ -130,21 +129,6 @@ async def test_failed_prewrite_commits_nothing(shop: Shop) -> None:
     with pytest.raises(PrewriteFailed):
         await txn.commit()
     assert txn.start_ts not in pump.commits
-
-
-async def test_undelivered_commit_error_contains_commit_ts(shop: Shop) -> None:
-    service = await shop.service(replace(FAST, commit_budget_s=0.05))
-    await service.create_database("shop")
-    table = await service.create_table("shop", orders())
-    pump = shop.pumps["a"]
-    pump.only = lambda envelope: envelope.tp == BinlogType.COMMIT
-    txn = await service.begin()
-    txn.insert(table, {"id": 1})
-    pump.faults.extend([Fault.ERRMSG] * 10_000)
-    with pytest.raises(CommitUndelivered) as caught:
-        await txn.commit()
-    assert caught.value.commit_ts == txn.commit_ts
-    assert set(pump.pending) == {txn.start_ts}
 
 
 # --- versions --------------------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import RowEvent
-from drainer.protocol.options import Compression, ProtocolOptions
+from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from tests.support.examples import FEW
-from tests.support.round_trip import TABLE, Row, changes_of_each_kind, check_row, check_sent, empty_row, values
+from tests.support.round_trip import TABLE, Row, changes_of_each_kind, check_row, empty_row, values
 from tests.support.row_changes import make_changes
 from tests.support.typed_columns import read_row, typed_rows
 
@@ -52,21 +52,6 @@ def test_old_row_with_only_updated_columns_reads_back_changed_ones(row: Row, dat
     changed = {name: value for name, value in before.items() if repr(value) != repr(after[name])}
     assert values(event.old) == changed
     assert values(event.new) == after
-
-
-@pytest.mark.parametrize("how", ["snappy", "lz4"])
-def test_compressed_messages_are_decoded(how: Compression) -> None:
-    options = replace(OPTIONS, large_message_handle_compression=how)
-    (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[empty_row()]))
-    assert len(make_decoder(options).decode(None, sent.value)) == 1
-    for message in make_encoder(options).resolved(5):
-        assert len(make_decoder(options).decode(None, message.value)) == 1
-    with pytest.raises(MessageError):
-        make_decoder(OPTIONS).decode(None, sent.value)
-
-
-def test_pickled_encoder_leaves_out_compiled_tables() -> None:
-    check_sent(OPTIONS)
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,7 +17,7 @@ from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.protocol.open.decoder import make_decoder
-from drainer.protocol.open.encoder import OpenEncoder, make_encoder
+from drainer.protocol.open.encoder import make_encoder
 from drainer.protocol.options import Compression, ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.row.column_type import DecodedValue
@@ -233,15 +232,6 @@ def test_table_is_compiled_once_for_each_version() -> None:
     later = make_table("test", "t1", [("id", ID), ("val", TEXT)], primary=["id"], version=2)
     assert encoder.table(SMALL) is encoder.table(SMALL)
     assert encoder.table(SMALL) is not encoder.table(later)
-
-
-def test_pickled_encoder_encodes_the_same() -> None:
-    encoder = make_encoder(OPTIONS)
-    encoder.table(SMALL)
-    again = pickle.loads(pickle.dumps(encoder))
-    assert isinstance(again, OpenEncoder)
-    changes = make_changes(SMALL, Kind.INSERT, new=[(1, b"a")])
-    assert again.table(SMALL).encode(changes) == encoder.table(SMALL).encode(changes)
 
 
 def test_large_batch_encoded_in_pieces_equals_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

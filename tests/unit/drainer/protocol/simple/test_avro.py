@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import cache
 from io import BytesIO
 from typing import Any
@@ -19,7 +18,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import EncodeError, MessageError
 from drainer.protocol.event import BootstrapEvent, DdlEvent, ResolvedEvent, RowEvent
-from drainer.protocol.options import Compression, ProtocolOptions
+from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.simple.avro_schema import document, named, parsed
 from drainer.protocol.simple.decoder import SchemaUnknown
@@ -190,15 +189,6 @@ def test_number_is_encoded_as_avro_long(value: int) -> None:
     out = BytesIO()
     fastavro.schemaless_writer(out, "long", value)
     assert number(value) == out.getvalue()
-
-
-@pytest.mark.parametrize("how", ["snappy", "lz4"])
-def test_compressed_messages_are_decoded(how: Compression) -> None:
-    options = replace(OPTIONS, large_message_handle_compression=how)
-    decoder = make_decoder(options)
-    decoder.decode(None, make_encoder(options).bootstrap(TABLE, COMMIT)[0].value)
-    changes = make_changes(TABLE, Kind.INSERT, new=[FULL])
-    assert decoder.decode(None, make_encoder(options).table(TABLE).encode(changes)[0].value)
 
 
 @cache

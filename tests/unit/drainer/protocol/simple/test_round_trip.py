@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
-from drainer.protocol.options import Compression, ProtocolOptions
+from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from tests.support.examples import FEW
-from tests.support.round_trip import TABLE, Row, changes_of_each_kind, check_row, check_sent, empty_row, values
+from tests.support.round_trip import TABLE, Row, changes_of_each_kind, check_row, empty_row, values
 from tests.support.row_changes import make_changes
 from tests.support.typed_columns import read_row, typed_rows
 
@@ -47,19 +47,6 @@ def test_rows_of_every_type_read_back_equal_in_json_and_avro(pairs: list[tuple[R
             events = decoder.decode(row.key, row.value)
             event = check_row(events, changes.kind, commit_ts, pair, lambda row: read_row(TABLE.columns, row, ZONE))
             assert list(values(event.new)) == sorted(values(event.new))
-
-
-@pytest.mark.parametrize("how", ["snappy", "lz4"])
-def test_compressed_messages_are_decoded(how: Compression) -> None:
-    options = replace(OPTIONS, large_message_handle_compression=how)
-    (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[empty_row()]))
-    assert len(informed(options).decode(None, sent.value)) == 1
-    (message,) = make_encoder(options).resolved(5)
-    assert len(informed(options).decode(None, message.value)) == 1
-
-
-def test_pickled_encoder_leaves_out_compiled_tables() -> None:
-    check_sent(OPTIONS)
 
 
 @cache

@@ -214,15 +214,6 @@ def test_claim_in_recreated_control_topic_fences_driver(after: bool) -> None:
         check_claims(log.records[1:], mine, "x")
 
 
-def test_claim_with_other_id_at_same_offset_fences_driver() -> None:
-    """Each start on a new control topic has the same offsets."""
-    log = Log()
-    mine = log.append(CLAIM, claim_value(Identity(7, "main", "d2"), "theirs"))
-    check_claims(log.records, mine, "x", claim_id="theirs")
-    with pytest.raises(Fenced, match="the control topic was created again"):
-        check_claims(log.records, mine, "x", claim_id="ours")
-
-
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_driver_knows_its_claim_by_its_id(is_ours: bool) -> None:
     log, identity = Log(), Identity(7, "main", "d")

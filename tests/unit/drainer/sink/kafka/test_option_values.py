@@ -125,7 +125,23 @@ def test_size_with_and_without_unit_is_accepted() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(NUMBERS) - {"max-message-bytes"}))
 def test_invalid_number_in_sink_uri_is_refused(name: str) -> None:
-    for value in ("1.5", "1.0", "1_0", " 1", "1 ", "+1", "0x1", "٣", "nan", "inf", "", "true", "9" * 20, "9" * 30):
+    for value in (
+        "1.5",
+        "1.0",
+        "1_0",
+        " 1",
+        "1 ",
+        "+1",
+        "0x1",
+        "٣",
+        "nan",
+        "inf",
+        "",
+        "true",
+        "abc",
+        "9" * 20,
+        "9" * 30,
+    ):
         refused(name, value, "a whole number was expected, from ")
 
 
@@ -160,6 +176,7 @@ def test_number_out_of_bounds_is_refused(name: str, value: str) -> None:
 
 def test_number_without_effect_takes_range_of_ticdcs_type() -> None:
     """TiCDC ignores a negative max-retry."""
+    assert of_uri("partition-num", "06").partition_num == 6
     assert of_uri("max-retry", "-1").max_retry == -1
     assert of_uri("max-retry", str((1 << 63) - 1)).max_retry == (1 << 63) - 1
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from drainer.sink.errors import DestinationDown
-from drainer.sink.kafka.reader import Reader
+from drainer.sink.kafka.reader import Reader, open_transactions_text
 from drainer.sink.retry import RetryDeadline
 
 
@@ -71,3 +71,13 @@ def test_leader_is_known_before_beginning_of_partition_is_asked_for(monkeypatch:
     for begin in (0, 5):
         assert [one.offset for one in found.everything(0, RetryDeadline("read", 0.0), begin=begin)] == [8]
     assert asked == ["control", str(OFFSET_BEGINNING), "5"]
+
+
+# What an operator is told of open transactions.
+
+
+def test_first_open_transaction_named_with_commands() -> None:
+    text = open_transactions_text({("shop", 3): 17, ("shop", 4): 2, ("zoo", 0): 5}, "k1:9092")
+    assert text.startswith("a transaction is open at offset 17 of shop-3, and others in 2 more partitions. ")
+    assert "kafka-transactions.sh --bootstrap-server k1:9092 describe-producers --topic shop --partition 3" in text
+    assert "kafka-transactions.sh --bootstrap-server k1:9092 abort --topic shop --partition 3 --start-offset 17" in text

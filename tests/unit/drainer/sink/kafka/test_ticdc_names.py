@@ -277,15 +277,6 @@ def test_unknown_or_misplaced_ticdc_setting_is_refused(settings: dict[str, Any],
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("value", ["6_0", "\u0663", " 6", "6.0", "abc", "", "true"])
-def test_number_in_sink_uri_has_only_digits(value: str) -> None:
-    with pytest.raises(ValidationError, match="a whole number was expected"):
-        read({"sink-uri": f"kafka://k:9092/t?partition-num={value}"}, check=True)
-    assert read({"sink-uri": "kafka://k:9092/t?partition-num=06"}, check=True).partition_num == 6
-    with pytest.raises(ValidationError, match="a whole number was expected"):
-        read({"addresses": ["k:9092"], "topic": "t", "slots": True}, check=True)
-
-
 @pytest.mark.parametrize("name", ["canal", "maxwell", "craft", "csv"])
 def test_unsupported_ticdc_protocol_is_refused_by_name(name: str) -> None:
     with pytest.raises(ProtocolConfigError, match=f"{name}' of TiCDC is not supported: take "):

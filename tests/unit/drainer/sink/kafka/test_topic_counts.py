@@ -297,11 +297,6 @@ def test_partition_num_limits_partitions_used(wanted: int, used: int) -> None:
     assert begun(FakeAdmin("shop"), partition_num=wanted).publication.counts == {"shop": used}
 
 
-def test_partition_num_above_existing_partitions_is_refused() -> None:
-    with pytest.raises(DestinationRefused, match="topic shop has 3 partitions, and partition-num is 4"):
-        begun(FakeAdmin("shop"), partition_num=4)
-
-
 def test_topic_unknown_to_one_broker_is_asked_for_again() -> None:
     """Each question may go to another broker, one of which is behind."""
     admin = FakeAdmin("shop")

@@ -140,14 +140,24 @@ def start_offset(position: Position, ends: tuple[int, int], probe: Callable[[int
 
 class Batches:
     """Hold messages, and apply them in batches. `apply`: see Replayer.apply; `position`: where the destination
-    stands; `batch_max`: the most transactions that are applied in one."""
+    stands; `batch_max`: the most transactions that are applied in one; `bytes_max`: of messages, also of one."""
 
-    def __init__(self, apply: Apply, decoder: Decoder, position: Position, batch_max: int, *, may_exist: bool) -> None:
+    def __init__(
+        self,
+        apply: Apply,
+        decoder: Decoder,
+        position: Position,
+        batch_max: int,
+        *,
+        may_exist: bool,
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
         self._apply = apply
         self._decoder = decoder
         self.position = position  # of what is applied
         self._next = position  # of what was read
         self._batch_max = batch_max
+        self._bytes_max = bytes_max
         self._may_exist = may_exist
         self._held: list[Replayed] = []
         self._rows = self._bytes = self._transactions = 0
@@ -200,7 +210,7 @@ class Batches:
         self._held.append(Replayed(commit_ts, rows))
         self._rows += len(rows)
         self._bytes += size
-        if self._bytes >= BYTES_MAX:
+        if self._bytes >= self._bytes_max:
             # The last transaction may have more pieces: `ts` stays below it, and `offset` tells where they begin.
             earlier = [one.commit_ts for one in self._held if one.commit_ts < commit_ts]
             self._flush(max(earlier, default=self.position.ts))

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from binlog.pb import secondary_binlog_pb2 as pb
 
-from drainer.arbiter import core
 from drainer.arbiter.core import ENDED, RUNNING, ArbiterError, Batches, Position, first_after, start_offset
 from drainer.kafka_reading.records import KafkaPartition, Record
 from drainer.protocol.secondary.decoder import SecondaryDecoder, commit_ts_of
@@ -160,10 +159,10 @@ def test_equal_pieces_without_a_key_are_no_repeats() -> None:
     assert not position.received(2, large, SecondaryDecoder().decode(None, dml(2, 1)))[1], "its rows have a key"
 
 
-def test_transaction_too_large_for_one_keeps_checkpoint_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "BYTES_MAX", 2 * len(dml(2, 1)) + 1)
+def test_transaction_too_large_for_one_keeps_checkpoint_below_it() -> None:
     to = Destination()
-    batches = Batches(to.apply, SecondaryDecoder(), Position(0, RUNNING, 0), 64, may_exist=False)
+    bytes_max = 2 * len(dml(2, 1)) + 1
+    batches = Batches(to.apply, SecondaryDecoder(), Position(0, RUNNING, 0), 64, may_exist=False, bytes_max=bytes_max)
     for number, value in enumerate([dml(1, 0), dml(2, 1), dml(2, 2)]):
         batches.add(Record(PLACE, number, None, value))
     assert to.together == [[1, 2, 2]]

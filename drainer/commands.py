@@ -42,6 +42,14 @@ def kafka_consumer() -> int:
     return main()
 
 
+def arbiter() -> int:
+    if _lacks("arbiter", KAFKA):
+        return LACKING
+    from drainer.arbiter.__main__ import main
+
+    return main()
+
+
 def _lacks(command: str, extra: Extra) -> bool:
     """Whether packages of this extra are missing; if so, says what to do."""
     why = missing(extra)

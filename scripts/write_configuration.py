@@ -12,6 +12,8 @@ from pathlib import Path
 
 from binlog.runtime.config import reference_markdown
 
+from drainer.arbiter.config import FLAGS as ARBITER_FLAGS
+from drainer.arbiter.config import ArbiterConfig
 from drainer.config import FLAGS as DRAINER_FLAGS
 from drainer.config import Config
 from drainer.reparo.config import FLAGS as REPARO_FLAGS
@@ -65,6 +67,8 @@ def page() -> str:
         reference_markdown(Config, DRAINER_FLAGS, env_prefix="BINLOG_SERVER_"),
         "\n## reparo\n",
         reference_markdown(ReparoConfig, REPARO_FLAGS, env_prefix="REPARO_"),
+        "\n## arbiter\n",
+        reference_markdown(ArbiterConfig, ARBITER_FLAGS, env_prefix="BINLOG_SERVER_"),
         CTL,
         reference(),
         DEMO,

@@ -23,7 +23,7 @@ from drainer.changes.net_rows import folded_of
 from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.slots import OrderedChanges, pack
 from drainer.changes.vector import Mask
-from drainer.order.collector import collector_paused
+from drainer.order import collector_paused
 from drainer.row.codec import Codec
 from drainer.row.decode import DecodedRow, Decoder
 from drainer.row.format import Format, check_row, written_literals

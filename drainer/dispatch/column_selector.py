@@ -17,7 +17,7 @@ from typing import Final
 from binlog.tidb.table import IndexInfo, TableInfo
 
 from drainer.changes.decode import Columns
-from drainer.dispatch.errors import DispatchConfigError, DispatchError
+from drainer.dispatch import DispatchConfigError, DispatchError
 from drainer.protocol.table import Column, ColumnFlag, Table, handle_index, smallest_key
 from drainer.schema.filter import TablePatterns
 from drainer.schema.name_pattern import Name, Pattern, PatternError, lower, name_pattern, patterns_of, unexpected

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from drainer.dispatch import DispatchConfigError, DispatchError
 from drainer.dispatch.column_selector import ColumnSelectors, SelectorRule
-from drainer.dispatch.errors import DispatchConfigError, DispatchError
 from drainer.protocol.table import Table
 from drainer.schema.filter import TablePatterns
 

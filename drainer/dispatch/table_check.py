@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from drainer.dispatch import DispatchConfigError, DispatchError
 from drainer.dispatch.ddl_messages import described
-from drainer.dispatch.errors import DispatchConfigError, DispatchError
 from drainer.dispatch.rules import Router
 from drainer.schema.steps import Ddl, Located
 from drainer.schema.view import SchemaView

@@ -7,12 +7,10 @@ import json
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from drainer.ddl.lexer import statements, tokens
 from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
 from drainer.kafka_reading.records import KafkaPartition
-from drainer.protocol.event import DdlEvent
 from drainer.sink.errors import DestinationDown, DestinationError
-from drainer.sink.replay import Replayed, ReplayedDdl, Replayer, ReplayFailed, ReplaySettings
+from drainer.sink.replay import Replayed, Replayer, ReplayFailed, ReplaySettings, replayed
 
 _T = TypeVar("_T")
 
@@ -65,7 +63,7 @@ class ReplayDestination:
 
     def apply(self, part: Part) -> None:
         rows = [Replayed(part.resume.applied_ts, part.rows)] if part.rows else []
-        ddl = None if part.ddl is None else _replayed(part.ddl)
+        ddl = None if part.ddl is None else replayed(part.ddl)
         _tried(lambda: self._to.apply(rows, resume_text(part.resume), ddl))
 
     def close(self) -> None:
@@ -83,15 +81,3 @@ def _tried(work: Callable[[], _T]) -> _T:
         raise ConsumeError(f"{topic_partition}{error}") from error
     except DestinationError as error:
         raise ConsumeError(str(error)) from error
-
-
-def _replayed(event: DdlEvent) -> ReplayedDdl:
-    every = tuple(one for one in statements(event.query) if not _is_of_temporary_table(one))
-    return ReplayedDdl(event.commit_ts, every, event.schema, event.schema, event.table)
-
-
-def _is_of_temporary_table(query: str) -> bool:
-    """Return whether the statement creates or drops a GLOBAL TEMPORARY table, which only TiDB has. It has no rows in
-    topics."""
-    words = list(tokens(query))[:3]
-    return len(words) == 3 and words[0].is_word("CREATE", "DROP") and words[1].is_word("GLOBAL")

@@ -161,7 +161,7 @@ class TopicReader:
             self._said,
         )
         self.known: set[KafkaPartition] = set()
-        self._ended: set[KafkaPartition] = set()
+        self._ended: dict[KafkaPartition, int] = {}  # the offset after the end that was reached
         try:
             self.partitions = self._found(topics)
         except BaseException:
@@ -209,21 +209,46 @@ class TopicReader:
 
     def count(self) -> int:
         """Return the approximate number of records. Raises ReadError."""
-        from confluent_kafka import KafkaException, TopicPartition
+        return sum(high - low for low, high in map(self.ends, self.topic_partitions()))
 
-        found = 0
+    def ends(self, topic_partition: KafkaPartition) -> tuple[int, int]:
+        """Return a partition's first offset, and the one after its last. Raises ReadError."""
+        from confluent_kafka import KafkaException, TopicPartition
 
         def ends_of(of: TopicPartition, wait_s: float) -> tuple[int, int]:
             ends: tuple[int, int] = self._consumer.get_watermark_offsets(of, timeout=wait_s)
             return ends
 
-        for topic_partition in self.topic_partitions():
-            try:
-                low, high = self._answered(partial(ends_of, TopicPartition(*topic_partition)))
-            except KafkaException as error:
-                raise ReadError(f"{topic_partition}: its end offset cannot be queried: {error.args[0]}") from None
-            found += high - low
-        return found
+        try:
+            return self._answered(partial(ends_of, TopicPartition(*topic_partition)))
+        except KafkaException as error:
+            raise ReadError(f"{topic_partition}: its end offset cannot be queried: {error.args[0]}") from None
+
+    def first(self, topic_partition: KafkaPartition, offset: int) -> Record | None:
+        """Return the first record at or after an offset, None if there is none before the partition's end. The
+        partition must not have been begun. Raises ReadError."""
+        from confluent_kafka import KafkaError, TopicPartition
+
+        end_s = time.monotonic() + _METADATA_S
+        place = TopicPartition(*topic_partition, offset)
+        self._consumer.incremental_assign([place])
+        try:
+            while time.monotonic() < end_s:
+                message = self._consumer.poll(_PAUSE_S)
+                if message is None:
+                    if self._is_stopped():
+                        raise ReadStopped(f"stopped before {topic_partition} was read")
+                    continue
+                error, found = message.error(), message.offset()
+                if error is None:
+                    return Record(topic_partition, found, message.key(), message.value())
+                if error.code() == KafkaError._PARTITION_EOF:
+                    return None
+                if not error.retriable():
+                    raise ReadError(f"{topic_partition} offset {offset}: {error.str()}")
+            raise ReadError(f"{topic_partition} offset {offset}: the brokers do not answer: {self._said.last}")
+        finally:
+            self._consumer.incremental_unassign([place])
 
     def topic_partitions(self) -> list[KafkaPartition]:
         """Return every partition."""
@@ -243,21 +268,25 @@ class TopicReader:
     @property
     def at_end(self) -> bool:
         """Return whether every partition was read to the end that it had when it was read."""
-        return self._ended >= self.known
+        return self._ended.keys() >= self.known
 
-    def poll(self, timeout_s: float) -> list[Record]:
+    def end(self, topic_partition: KafkaPartition) -> int | None:
+        """Return the offset after the end of a partition that was read to its end, otherwise None."""
+        return self._ended.get(topic_partition)
+
+    def poll(self, timeout_s: float, records_max: int = _AT_A_TIME) -> list[Record]:
         """Return the next records, of several partitions mixed. Raises ReadError."""
         from confluent_kafka import KafkaError
 
         found = []
-        for message in self._consumer.consume(_AT_A_TIME, timeout=timeout_s):
+        for message in self._consumer.consume(records_max, timeout=timeout_s):
             error, number = message.error(), message.partition()
             topic_partition = KafkaPartition(message.topic() or "", -1 if number is None else number)
             if error is None:
-                self._ended.discard(topic_partition)
+                self._ended.pop(topic_partition, None)
                 found.append(Record(topic_partition, message.offset(), message.key(), message.value()))
             elif error.code() == KafkaError._PARTITION_EOF:
-                self._ended.add(topic_partition)
+                self._ended[topic_partition] = message.offset() or 0
             elif not error.retriable():
                 raise ReadError(f"{topic_partition}: {error.str()}")
         return found
@@ -271,9 +300,10 @@ class TopicReader:
         done: set[KafkaPartition] = set()
         while done < self.known:
             yield from [record for record in self.poll(1.0) if record.topic_partition not in done]
-            if self._ended - done:
-                self._consumer.pause([TopicPartition(*topic_partition) for topic_partition in self._ended - done])
-                done |= self._ended
+            ended = self._ended.keys() - done
+            if ended:
+                self._consumer.pause([TopicPartition(*topic_partition) for topic_partition in ended])
+                done |= ended
 
     def close(self) -> None:
         self._consumer.close()

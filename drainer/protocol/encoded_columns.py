@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.changes.vector import Ints, Words
-from drainer.order.collector import collector_paused
+from drainer.order import collector_paused
 from drainer.protocol.compression import compress
 from drainer.protocol.encoder import EncodedRow, Message
 from drainer.protocol.options import Compression

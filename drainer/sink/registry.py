@@ -57,7 +57,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "jsonl": Kind(
         "drainer.sink.file.section:JsonlSection", "drainer.sink.file.jsonl:make", ("drainer.sink.file.parts",)
     ),
-    "file": Kind("drainer.sink.file.section:FileSection", "drainer.sink.file.make:make"),
+    "file": Kind("drainer.sink.file.section:FileSection", "drainer.sink.file.sink:make"),
     "kafka": Kind(
         "drainer.sink.kafka.settings.section:KafkaSection",
         "drainer.sink.kafka.sink:make",

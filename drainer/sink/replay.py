@@ -1,5 +1,5 @@
-"""The interface between a program that replays changes (reparo, kafka-consumer) and a destination: apply transactions
-and DDLs in order, and store the position. A position is a text that only the program understands."""
+"""The interface between a program that replays changes (reparo, kafka-consumer, arbiter) and a destination: apply
+transactions and DDLs in order, and store the position. A position is a text that only the program understands."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Protocol
 
 from binlog.tidb.time import datetime_text, from_zone, parse_datetime
 
+from drainer.ddl.lexer import statements, tokens
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import RowEvent
+from drainer.protocol.event import DdlEvent, RowEvent
 from drainer.protocol.pb_file.decoder import FileEvent
 from drainer.sink.errors import DestinationError
 
@@ -36,7 +37,8 @@ class ReplaySettings:
     inserts replace, and updates delete and replace. `wait_s`: how long to wait for a server that does not answer.
     `zone`: time zone of TIMESTAMPs. `remedy`: how an operator leaves a DDL out, with {commit_ts}; "": by a statement in
     the destination, which errors have. `names_only`: rows bring the columns of their tables, so a SQLite file needs of
-    a DDL what concerns names and whole tables; without it, what may change values is refused there."""
+    a DDL what concerns names and whole tables; without it, what may change values is refused there. `is_arbiter`: the
+    table is that of the original's arbiter; positions are JSON with `ts` and `status`, which are columns there."""
 
     program: str
     table: str
@@ -46,6 +48,7 @@ class ReplaySettings:
     zone: str = "UTC"
     remedy: str = ""
     names_only: bool = False
+    is_arbiter: bool = False
 
 
 class ReplayFailed(DestinationError):
@@ -86,6 +89,19 @@ class ReplayedDdl:
     def failed(self, why: str) -> ReplayFailed:
         prefix = f"{self.where}: " if self.where else ""
         return ReplayFailed(f"{prefix}the DDL at commit_ts {self.commit_ts}: {why}", commit_ts=self.commit_ts)
+
+
+def replayed(event: DdlEvent, *, may_exist: bool = False, where: str = "") -> ReplayedDdl:
+    """Return the DDL of a message."""
+    every = tuple(one for one in statements(event.query) if not _is_of_temporary_table(one))
+    return ReplayedDdl(event.commit_ts, every, event.schema, event.schema, event.table, may_exist, where)
+
+
+def _is_of_temporary_table(query: str) -> bool:
+    """Return whether the statement creates or drops a GLOBAL TEMPORARY table, which only TiDB has. It has no rows in
+    topics."""
+    words = list(tokens(query))[:3]
+    return len(words) == 3 and words[0].is_word("CREATE", "DROP") and words[1].is_word("GLOBAL")
 
 
 def never(ddl: ReplayedDdl) -> bool:

@@ -11,8 +11,8 @@ import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
+from drainer.dispatch import DispatchConfigError, DispatchError
 from drainer.dispatch.dispatcher import Dispatcher
-from drainer.dispatch.errors import DispatchConfigError, DispatchError
 from drainer.dispatch.partition import hash_text, row_hashes
 from drainer.dispatch.rules import DispatchRule, Router, TopicExpression
 from drainer.protocol.encoder import DdlScope

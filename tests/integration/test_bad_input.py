@@ -62,7 +62,10 @@ def busy() -> Iterator[str]:
 
 @pytest.mark.parametrize(
     "program",
-    ["pump", "drainer", "pumpclient.ctl", "drainer.reparo", "drainer.kafka_check", "drainer.kafka_consumer"],
+    [
+        *("pump", "drainer", "pumpclient.ctl"),
+        *("drainer.reparo", "drainer.kafka_check", "drainer.kafka_consumer", "drainer.arbiter"),
+    ],
 )
 def test_unknown_flag_is_refused_with_exit_code_2(program: str) -> None:
     refused(run(program, "-nope"), 2, "flag provided but not defined: -nope")

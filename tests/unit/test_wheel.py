@@ -83,7 +83,7 @@ def test_wheel_in_empty_environment_runs_every_command_or_names_its_extra(built:
     with zipfile.ZipFile(wheel) as archive:
         (entries,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
         commands = re.findall(r"^([\w-]+) = ", archive.read(entries).decode(), re.MULTILINE)
-    assert {"pump", "drainer", "binlogctl", "reparo", "kafka-check", "kafka-consumer"} <= set(commands)
+    assert {"pump", "drainer", "binlogctl", "reparo", "kafka-check", "kafka-consumer", "arbiter"} <= set(commands)
     for command in commands:
         ran = help_of(environment / "bin" / command, tmp_path)
         if command in ("pump", "binlogctl"):

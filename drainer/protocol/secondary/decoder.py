@@ -23,22 +23,35 @@ def make_decoder(options: ProtocolOptions) -> SecondaryDecoder:
     return SecondaryDecoder()
 
 
+def commit_ts_of(value: bytes) -> int:
+    """Return the commit_ts of a message. Raises MessageError."""
+    return _parsed(value).commit_ts
+
+
+def _parsed(value: bytes) -> pb.Binlog:
+    binlog = pb.Binlog()
+    try:
+        binlog.ParseFromString(value)
+    except ProtobufError as error:
+        raise MessageError(f"{NAME}: {error}") from error
+    if not binlog.HasField("type") or not binlog.HasField("commit_ts"):
+        raise MessageError(f"{NAME}: the message has no type or no commit_ts")
+    return binlog
+
+
 class SecondaryDecoder:
     """See encoder.Decoder. Events have no start_ts, because messages do not contain it."""
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
-        binlog = pb.Binlog()
+        binlog = _parsed(value or b"")
         try:
-            binlog.ParseFromString(value or b"")
-            if not binlog.HasField("type") or not binlog.HasField("commit_ts"):
-                raise MessageError(f"{NAME}: the message has no type or no commit_ts")
             if not binlog.HasField("ddl_data" if binlog.type == pb.DDL else "dml_data"):
                 raise MessageError(f"{NAME}: the message of commit_ts {binlog.commit_ts} has no data")
             if binlog.type == pb.DDL:
                 return [_ddl(binlog)]
             tables = binlog.dml_data.tables
             return [event for table in tables for event in _rows(table, binlog.commit_ts)]
-        except (ProtobufError, UnicodeDecodeError, DecodeError) as error:
+        except (UnicodeDecodeError, DecodeError) as error:
             raise MessageError(f"{NAME}: {error}") from error
 
 

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.directories import make_directory
@@ -40,8 +41,12 @@ from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMov
 from drainer.sink.file.files import Appender, Current, Files, Notes, Rotation
 from drainer.sink.file.format import ByTable, FileFormat
 from drainer.sink.file.housekeeping import Housekeeping
+from drainer.sink.file.parquet import ParquetFormat
 from drainer.sink.file.parts import LineSlotWriter, check_part, remove_parts, rename_parts
+from drainer.sink.file.pb import PbFormat
+from drainer.sink.file.section import FileSection
 from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs, refusal
+from drainer.sink.settings import SyncerSettings
 
 # The position of a destination that is a directory: one document, whose epoch is taken at `open` and compared before
 # every write.
@@ -379,3 +384,11 @@ class FileSink:
     def _opened(self) -> FencedDirectory:
         assert self._fence is not None, "open() comes first"
         return self._fence
+
+
+def make(to: FileSection, syncer: SyncerSettings) -> FileSink:
+    """Return the sink, not opened yet."""
+    zone = UTC if to.time_zone == "UTC" else ZoneInfo(to.time_zone)
+    format_: FileFormat = PbFormat(zone, compresses=to.compression == "gzip") if to.format == "pb" else ParquetFormat()
+    rotation = Rotation(to.rotate_bytes, int(to.rotate_interval / timedelta(milliseconds=1)))
+    return FileSink(Path(to.dir), format_, rotation=rotation, retention=to.retention_time)

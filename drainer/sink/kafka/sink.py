@@ -21,8 +21,8 @@ from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
+from drainer.dispatch import DispatchError
 from drainer.dispatch.dispatcher import PartitionSlotting
-from drainer.dispatch.errors import DispatchError
 from drainer.dispatch.piece_order import OrderedPart, PartsOf
 from drainer.dispatch.table_check import check_ddl, check_view, unfit_table, unpublished
 from drainer.protocol.encoder import RegisteringEncoder

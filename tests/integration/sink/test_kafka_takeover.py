@@ -16,7 +16,7 @@ from binlog.tidb.job import ActionType, Job
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.stream import StreamDecoder
-from drainer.dispatch.errors import DispatchError
+from drainer.dispatch import DispatchError
 from drainer.protocol.errors import MessageTooLarge
 from drainer.protocol.event import RowEvent
 from drainer.schema.steps import Ddl, Located, TableChange

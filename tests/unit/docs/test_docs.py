@@ -67,7 +67,7 @@ def test_metrics_page_lists_exactly_the_metrics_in_code() -> None:
     code = "\n".join(path.read_text() for path in SOURCES if path.name != "metrics.py" or "pumpclient" in path.parts)
     named = set(re.findall(r'\b(?:gauge|counter|histogram|HotHistogram|ShownCounter)\(\s*"(\w+)"', code))
     page = (ROOT / "docs" / "operations.md").read_text()
-    listed = set(re.findall(r"`((?:pump|drainer|sdk)_\w+)(?:\{[\w,]+\})?`", page))
+    listed = set(re.findall(r"`((?:pump|drainer|sdk|arbiter)_\w+)(?:\{[\w,]+\})?`", page))
     assert len(named) > 15
     assert named - listed == set(), "not in docs/operations.md"
     tables = {"drainer_position", "drainer_mark", "drainer_ddl"}

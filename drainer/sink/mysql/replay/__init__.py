@@ -1,1 +1,1 @@
-"""Rows and DDLs of files and of messages into a server, for reparo and kafka-consumer."""
+"""Rows and DDLs of files and of messages into a server, for reparo, kafka-consumer and arbiter."""

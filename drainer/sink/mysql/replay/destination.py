@@ -119,6 +119,81 @@ class State:
         )
 
 
+class ArbiterState(State):
+    """The row of one topic in the table of the original's arbiter: topic_name, ts, status, and two columns of ours,
+    `position` and `ddl`. The original replaces the row, which leaves ours NULL, so what it stored is known from what we
+    did; it is the position {"ts", "status"}, and so is what a person wrote over it. While a DDL is stored, `ts` is
+    below it: the original would run it."""
+
+    def open(self, session: ServerSession) -> str:
+        """Create table and columns, and return the position, "" if there is no row."""
+        session.execute(b"CREATE DATABASE IF NOT EXISTS `tidb_binlog`")
+        session.execute(
+            b"CREATE TABLE IF NOT EXISTS %b (topic_name VARCHAR(255) PRIMARY KEY, ts BIGINT NOT NULL,"
+            b" status INT NOT NULL)" % self._table
+        )
+        of_table = b"TABLE_SCHEMA=%b AND TABLE_NAME=%b" % tuple(map(session.literal, (_SCHEMA, self._settings.table)))
+        found = session.query(b"SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE " + of_table)
+        for name in ("position", "ddl"):
+            if (name,) not in {(str(column).lower(),) for (column,) in found}:
+                session.execute(
+                    b"ALTER TABLE %b ADD COLUMN %b LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+                    % (self._table, quote(name))
+                )
+        self._stored = self._read(session)[0]
+        return self._stored
+
+    def move(self, session: ServerSession, position: str, ddl: str | None) -> None:
+        at = json.loads(position)
+        texts = session.literal(position), _or_null(session, ddl)
+        if not self._stored:
+            sql = b"INSERT IGNORE INTO %b (topic_name, ts, status, position, ddl) VALUES (%b,%d,%d,%b,%b)" % (
+                *(self._table, session.literal(self._settings.name), at["ts"], at["status"]),
+                *texts,
+            )
+        else:
+            ts = b"" if ddl is not None else b", ts=%d" % at["ts"]
+            sql = b"UPDATE %b SET position=%b, ddl=%b, status=%d%b WHERE %b AND %b" % (
+                *(self._table, *texts, at["status"], ts),
+                *(self._where(session), self._is_stored(session)),
+            )
+        if session.execute(sql) != 1:
+            raise self._shared()
+
+    def store_ddl(self, session: ServerSession, ddl: str | None) -> None:
+        if ddl is not None:
+            super().store_ddl(session, ddl)
+            return
+        ts = json.loads(self._stored)["ts"]
+        session.execute(b"UPDATE %b SET ddl=NULL, ts=%d WHERE %b" % (self._table, ts, self._where(session)))
+
+    def remedy(self, session: ServerSession, commit_ts: int) -> str:
+        return (b"UPDATE %b SET ddl=NULL, ts=%d WHERE %b" % (self._table, commit_ts, self._where(session))).decode()
+
+    def _is_stored(self, session: ServerSession) -> bytes:
+        stored = json.loads(self._stored)
+        if "offset" in stored:
+            return b"position=" + session.literal(self._stored)
+        return b"ts=%d AND status=%d AND ddl IS NULL" % (stored["ts"], stored["status"])
+
+    def _read(self, session: ServerSession) -> tuple[str, str | None]:
+        rows = session.query(
+            b"SELECT position, ddl, ts, status FROM " + self._table + b" WHERE " + self._where(session)
+        )
+        if not rows:
+            return "", None
+        ((text, ddl, ts, status),) = rows
+        if ddl is not None:
+            return str(text), str(ddl)
+        at = {"ts": ts, "status": status}
+        if text is None or not at.items() <= json.loads(str(text)).items():
+            return json.dumps(at), None
+        return str(text), None
+
+    def _where(self, session: ServerSession) -> bytes:
+        return b"topic_name=" + session.literal(self._settings.name)
+
+
 def _or_null(session: ServerSession, text: str | None) -> bytes:
     return b"NULL" if text is None else session.literal(text)
 
@@ -186,6 +261,8 @@ def _column(name: str, value: Value, changed: Value, there: TableThere) -> FileC
     if kind is None:
         raise MessageError(f"the destination has no column `{name}`")
     code = _TYPES.get(kind, 0)
+    if kind == "year":  # the text 0 is 2000 for a server, the number is 0000
+        value, changed = (int(one) if isinstance(one, str) else one for one in (value, changed))
     return FileColumn(name, code, kind, _plain(value, code), _plain(changed, code))
 
 
@@ -425,7 +502,7 @@ class ServerReplayer:
     def __init__(self, config: ServerConfig, settings: ReplaySettings) -> None:
         self._config = config
         self._settings = settings
-        self._state = State(config.address, settings)
+        self._state = (ArbiterState if settings.is_arbiter else State)(config.address, settings)
         self._session = ReconnectingSession(config, settings.wait_s)
         self._rows = RowWriter(safe=settings.safe, zone=settings.zone)
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.changes.stream import StreamDecoder, merge
+from drainer.dispatch import DispatchConfigError, DispatchError
 from drainer.dispatch.column_selector import ColumnPatterns, ColumnSelectors, SelectorRule
 from drainer.dispatch.dispatcher import Dispatcher, PartitionSlotting, part_of_slot, slots_of_topic
-from drainer.dispatch.errors import DispatchConfigError, DispatchError
 from drainer.dispatch.partition import row_hashes
 from drainer.dispatch.row_events import DELETES, INSERTS, UPDATES, RowEvents, class_of
 from drainer.dispatch.rules import DispatchRule, Router

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.changes.stream import StreamDecoder, merge
+from drainer.dispatch import DispatchError
 from drainer.dispatch.conflict import components
 from drainer.dispatch.dispatcher import (
     SLOTTING_VERSION,
@@ -26,7 +27,6 @@ from drainer.dispatch.dispatcher import (
     slots_of_topic,
     spread_slots,
 )
-from drainer.dispatch.errors import DispatchError
 from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import DispatchRule, Router, TopicExpression
 from tests.support.row_case import BEGIN_TS, view_of

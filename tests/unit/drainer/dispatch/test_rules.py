@@ -7,7 +7,7 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.dispatch.errors import DispatchConfigError, DispatchError
+from drainer.dispatch import DispatchConfigError, DispatchError
 from drainer.dispatch.rules import DispatchRule, Method, Router, TopicExpression, check_topic
 from drainer.protocol.table import Table
 from drainer.schema.filter import TablePatterns

@@ -221,12 +221,12 @@ def test_missing_packages_exit_with_2_and_name_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
-    for command in (commands.kafka_check, commands.kafka_consumer, commands.reparo, commands.drainer):
+    for command in (commands.kafka_check, commands.kafka_consumer, commands.arbiter, commands.reparo, commands.drainer):
         assert command() == 2
         assert "not installed here: pip install '.[" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("program", ["reparo", "kafka_check", "kafka_consumer"])
+@pytest.mark.parametrize("program", ["reparo", "kafka_check", "kafka_consumer", "arbiter"])
 def test_reading_programs_import_no_module_outside_their_extra(program: str) -> None:
     """And no other module than those of their extra."""
     code = f"import sys, drainer.{program}.__main__; print(*{{name.partition('.')[0] for name in sys.modules}})"

@@ -25,7 +25,7 @@ PACKAGES = sorted(path.name for path in (ROOT / "sink").iterdir() if (path / "__
 
 
 # Commands of their own, which read a topic and write a database: they are for these kinds alone.
-COMMANDS = ("kafka_check", "kafka_consumer", "kafka_reading")
+COMMANDS = ("arbiter", "kafka_check", "kafka_consumer", "kafka_reading")
 
 
 def modules() -> Iterator[Path]:

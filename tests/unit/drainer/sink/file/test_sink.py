@@ -22,10 +22,9 @@ from drainer.schema.steps import Ddl
 from drainer.sink.base import FirstStart, Intent, Wants
 from drainer.sink.document_position import POSITION
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced, LockHeld, PositionMoved
-from drainer.sink.file.make import make
 from drainer.sink.file.pb import PbFormat, TransactionWriter
 from drainer.sink.file.section import FileSection
-from drainer.sink.file.sink import FileSink
+from drainer.sink.file.sink import FileSink, make
 from drainer.sink.registry import section
 from drainer.sink.registry import sink as made_sink
 from drainer.sink.settings import SyncerSettings

@@ -14,7 +14,7 @@ import pytest
 from binlog.tidb.table import TableInfo
 from structlog.testing import capture_logs
 
-from drainer.dispatch.errors import DispatchError
+from drainer.dispatch import DispatchError
 from drainer.sink.base import Intent
 from drainer.sink.kafka import sink as module
 from drainer.sink.kafka.settings.section import KafkaSection

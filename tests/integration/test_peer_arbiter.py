@@ -1,0 +1,128 @@
+"""The original's arbiter and ours, in turn on one topic into a real TiDB. Skipped without PEER_BIN."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drainer.arbiter.__main__ import main
+from drainer.protocol.secondary.decoder import commit_ts_of
+from tests.golden.compare import differences
+from tests.integration.sink.forks import children
+from tests.integration.sink.test_arbiter import ROW, flags, started, write
+from tests.integration.test_peer import begin
+from tests.integration.test_peer_readers import BINARIES, BY_TABLE, MINUS_ZERO, arbiter, written
+from tests.peer.cluster import Peer
+from tests.peer.compare import AS_TEXT
+from tests.peer.compare import differences as of_tidb
+from tests.peer.destination import running_tidb
+from tests.peer.load import CALM_DDLS, running_load
+from tests.peer.marks import desk_test
+from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.kafka import Broker
+from tests.support.servers import MariaDB, Server, wait_until
+
+pytestmark = desk_test(900)
+
+
+@pytest.fixture(scope="module")
+def tidb() -> Iterator[MariaDB]:
+    assert BINARIES is not None
+    with running_tidb(BINARIES) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def empty(request: pytest.FixtureRequest) -> None:
+    """No database of an earlier test."""
+    tidb: MariaDB = request.getfixturevalue("tidb")
+    for (name,) in tidb.query("SHOW DATABASES"):
+        if name.lower() not in ("mysql", "sys", "test", "information_schema", "performance_schema", "metrics_schema"):
+            tidb.query(f"DROP DATABASE `{name}`")
+
+
+def applied(reader: Server, tidb: MariaDB, ts: int) -> None:
+    """It has applied everything up to `ts`."""
+
+    def is_there() -> bool:
+        assert reader.alive, reader.tail()
+        return tidb.query(ROW) == [(ts, 1)]
+
+    wait_until(is_there, deadline_s=200, what=lambda: f"{tidb.query(ROW)} is {ts}: {reader.tail()}")
+
+
+def test_arbiters_take_over_from_one_another(kafka: Broker, tidb: MariaDB, tmp_path: Path) -> None:
+    """Ours is killed, the original's goes on and is killed, ours goes on and is stopped, the original's ends it."""
+    (records,) = kafka.read(written(kafka, tmp_path, "secondary-binlog", [BY_TABLE], partitions=1, in_pieces=False))
+    values = [record.value or b"" for record in records]
+    third = len(values) // 3
+    topic = kafka.topic(1)
+    write(kafka, topic, *values[:third])
+    child = children().start(
+        main, (flags(kafka, topic, tidb, tmp_path, "-down.batch-size", "2"),), tmp_path, "replay.after_commit:20"
+    )
+    assert child.wait() == -signal.SIGKILL
+    ((ts, status),) = tidb.query(ROW)
+    assert 0 < ts < commit_ts_of(values[third - 1]) and status == 1
+    original = arbiter(kafka, topic, tmp_path, tidb)
+    applied(original, tidb, commit_ts_of(values[third - 1]))
+    original.kill()
+    write(kafka, topic, *values[third : 2 * third])
+    ours = started(kafka, topic, tidb, tmp_path)
+    applied(ours, tidb, commit_ts_of(values[2 * third - 1]))
+    assert ours.stop() == 0, ours.tail()
+    assert tidb.query(ROW) == [(commit_ts_of(values[2 * third - 1]), 0)]
+    write(kafka, topic, *values[2 * third :])
+    original = arbiter(kafka, topic, tmp_path, tidb)
+    applied(original, tidb, commit_ts_of(values[-1]))
+    original.kill()
+    assert differences(tidb, CaptureSet(GOLDEN / "keys"), prints_as_tidb=True) == []
+
+
+def test_our_arbiter_of_go_drainers_topic_makes_tables_equal_to_tidb(
+    peer: Peer, kafka: Broker, tidb: MariaDB, tmp_path: Path
+) -> None:
+    """Both are killed once, so the topic has transactions twice."""
+    peer.go_pump(peer.place("pump-a"))
+    begin(peer)
+    topic = kafka.topic(1)
+    drainer = peer.go_kafka_drainer(kafka.address, topic)
+    reader = started(kafka, topic, tidb, tmp_path)
+    for seed in (1, 2):
+        with running_load(peer.connect, pause_s=0.2, seed=seed) as load:
+            load.define(CALM_DDLS)
+        assert load.failed_ddls == []
+        if seed == 1:
+            drainer.kill()
+            reader.kill()
+            peer.go_kafka_drainer(kafka.address, topic)
+            reader = started(kafka, topic, tidb, tmp_path)
+
+    def is_equal() -> bool:
+        assert reader.alive, reader.tail()
+        upstream, downstream = peer.connect(**AS_TEXT), tidb.connect(**AS_TEXT)
+        with contextlib.closing(upstream), contextlib.closing(downstream):
+            return next(of_tidb(upstream, downstream), None) is None
+
+    try:
+        wait_until(is_equal, deadline_s=180, what=lambda: f"the tables are equal: {reader.tail()}")
+    finally:
+        reader.kill()
+
+
+@pytest.mark.parametrize("name", ["keys", "types"])
+def test_our_arbiter_makes_tidbs_tables(kafka: Broker, tidb: MariaDB, tmp_path: Path, name: str) -> None:
+    """Of what a killed drainer wrote, transactions in pieces; also YEAR 0000, which the original's makes 2000."""
+    topic = written(kafka, tmp_path, "secondary-binlog", [BY_TABLE], name, partitions=1)
+    (records,) = kafka.read(topic)
+    reader = started(kafka, topic, tidb, tmp_path)
+    try:
+        applied(reader, tidb, commit_ts_of(records[-1].value or b""))
+    finally:
+        reader.kill()
+    found = differences(tidb, CaptureSet(GOLDEN / name), prints_as_tidb=True)
+    assert [line for line in found if line != MINUS_ZERO] == []

@@ -118,8 +118,10 @@ class Arbiter:
             reader.close()
 
     def _apply_all(self, reader: TopicReader) -> None:
-        if reader.partitions[self._place.topic] != 1:
-            _log.warning("the topic has several partitions: partition 0 alone is read", topic=self._place.topic)
+        for other in reader.topic_partitions():
+            low, high = reader.ends(other) if other != self._place else (0, 0)
+            if low != high:
+                raise ArbiterError(f"{other} has messages: the drainer must send everything to partition 0")
         self._start(reader)
         down = self._config.down
         batches = Batches(self._apply, SecondaryDecoder(), self._position, down.batch_size, may_exist=down.safe_mode)

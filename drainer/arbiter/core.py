@@ -179,7 +179,7 @@ class Batches:
             raise ArbiterError(f"{place}: {error}") from None
         ddl = next((event for event in events if isinstance(event, DdlEvent)), None)
         is_first = commit_ts > self._next.newest
-        if is_first and self._held and (ddl or self._is_full):
+        if self._held and is_first and (ddl or self._is_full):
             self._flush(self._next.newest)  # what is held is complete
         found, is_new = self._next.received(commit_ts, value, events)
         self._next, self._place = replace(found, offset=record.offset + 1), place
@@ -191,7 +191,7 @@ class Batches:
     def at_end(self, offset: int) -> None:
         """Apply everything: the topic was read to its end, before `offset`."""
         self._next = replace(self._next, offset=offset)
-        if self._next != self.position or self._held:
+        if self._next != self.position or self._held or self.position.ts != self.position.newest:
             self._flush(self._next.newest)
 
     def end(self) -> None:

@@ -58,10 +58,10 @@ def started(kafka: Broker, topic: str, db: MariaDB, scratch: Path, *more: str) -
     return python_module("drainer.arbiter", *given, output=scratch / "arbiter.out").start()
 
 
-def write(kafka: Broker, topic: str, *values: bytes) -> None:
+def write(kafka: Broker, topic: str, *values: bytes, partition: int = 0) -> None:
     producer = Producer({"bootstrap.servers": kafka.address, "enable.idempotence": True, "log_level": 0})
     for value in values:
-        producer.produce(topic, value=value, partition=0)
+        producer.produce(topic, value=value, partition=partition)
     assert producer.flush(60) == 0
 
 
@@ -134,6 +134,10 @@ def test_arbiter_takes_over_and_tells_where_it_stands(kafka: Broker, db: MariaDB
 def test_arbiter_exit_codes(kafka: Broker, db: MariaDB, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     topic = kafka.topic(1)
     assert main(flags(kafka, "nosuch", db, tmp_path)) == 2
+    several = kafka.topic(2)
+    write(kafka, several, ddl(1), partition=1)
+    assert main(flags(kafka, several, db, tmp_path)) == 2
+    assert f"{several}[1] has messages" in capsys.readouterr().err
     assert main(flags(kafka, "", db, tmp_path)) == 1
     assert "up.topic not config, please config the topic name" in capsys.readouterr().err
     write(kafka, topic, ddl(1), dml(2, 1), b"\xff")

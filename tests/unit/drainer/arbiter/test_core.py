@@ -117,6 +117,12 @@ def test_transactions_are_applied_in_order_and_batches() -> None:
     assert Position.parse(to.position) == replace(batches.position, ts=5, status=ENDED, offset=5)
 
 
+def test_ddls_of_one_job_are_all_run() -> None:
+    to = Destination()
+    life(topic_of(dml(1, 1), ddl(2, "RENAME TABLE a TO b"), ddl(2, "RENAME TABLE c TO d"), dml(3, 2)), to, polls=9)
+    assert to.done == [(1, 1), (2, "RENAME TABLE a TO b"), (2, "RENAME TABLE c TO d"), (3, 2)]
+
+
 def test_rows_and_ddls_of_the_positions_schema_are_left_out() -> None:
     to = Destination()
     life(topic_of(dml(1, 1, schema="TiDB_binlog"), ddl(2, schema="tidb_binlog"), ddl(3, ""), dml(4, 2)), to)
@@ -169,6 +175,8 @@ def test_transaction_too_large_for_one_keeps_checkpoint_below_it() -> None:
     assert (batches.position.ts, batches.position.newest, batches.position.offset) == (1, 2, 3)
     batches.end()
     assert Position.parse(to.position).status == RUNNING, "the original would need safe mode"
+    life(topic_of(dml(1, 0), dml(2, 1), dml(2, 2)), to)
+    assert (Position.parse(to.position).ts, Position.parse(to.position).status) == (2, ENDED), "nothing more came"
     life(topic_of(dml(1, 0), dml(2, 1), dml(2, 2), dml(2, 3)), to)
     assert to.done == [(1, 0), (2, 1), (2, 2), (2, 3)]
     assert Position.parse(to.position).ts == 2

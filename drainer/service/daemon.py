@@ -58,7 +58,7 @@ from drainer.service.scheduler import Scheduler, Steering
 from drainer.service.spark_runner import SparkRun
 from drainer.service.status import PageSwitch, StartingPages, Status
 from drainer.service.steering import SteeringApi, why_not_stop_at
-from drainer.sink.base import AnySink, ChecksTables, Identity, Position, advance_s
+from drainer.sink.base import AnySink, ChecksTables, DerivesDdl, Identity, Position, advance_s
 from drainer.spark.startup.archive_maker import make_where_missing
 from drainer.spark.startup.session_opening import Opening
 
@@ -317,7 +317,7 @@ async def _drain(
         steering=_steering(config, pipeline),
         now_ts=clock.now_ts,
     )
-    asked = _StopRequest(stop)
+    asked, runs_text = _StopRequest(stop), not isinstance(opened.destination, DerivesDdl)
     spark = SparkRun(config, opening, upstream.cluster_id, pipeline, scheduler, loop=loop)
     status = Status(
         node_id=config.identity(),
@@ -328,7 +328,7 @@ async def _drain(
         synced_after_s=config.synced_check_time * 60.0,
         first_ts=opened.first_ts,
         stop=asked.ask,
-        steer=SteeringApi(config.identity(), pipeline, scheduler, runs_text=config.syncer.db_type != "sqlite").handle,
+        steer=SteeringApi(config.identity(), pipeline, scheduler, runs_text=runs_text).handle,
         available_bytes=lambda: shutil.disk_usage(config.data_dir).free,
         standbys=lambda: upstream.candidate.waiting,
     )

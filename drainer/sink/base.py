@@ -323,6 +323,14 @@ class ChecksTables(Protocol):
 
 
 @runtime_checkable
+class DerivesDdl(Protocol):
+    """A sink that makes a DDL's statements from its job alone: an operator's text has no effect."""
+
+    @property
+    def derives_ddl(self) -> Literal[True]: ...
+
+
+@runtime_checkable
 class BuildsIndexes(Protocol):
     """A sink that builds indexes beside the stream."""
 

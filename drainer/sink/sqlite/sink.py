@@ -104,6 +104,7 @@ class SQLiteSink:
     """See base.NetSink. Closed until `open`."""
 
     wants: Final = Wants.NET
+    derives_ddl: Final = True
     format: Final = SQLITE_VALUES
 
     def __init__(self, path: Path, *, recycle_keep_ms: int = KEEP_MS_DEFAULT) -> None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 import drainer
 from drainer.sink import registry
-from drainer.sink.base import Wants
+from drainer.sink.base import DerivesDdl, Wants
 from drainer.sink.registry import sections, taken
 from drainer.sink.settings import SyncerSettings, ToSection
 
@@ -172,3 +172,10 @@ def test_section_class_matches_its_db_type() -> None:
         found = taken(db_type, {})
         assert type(found) is registry.section(db_type)
         assert isinstance(found, ToSection)
+
+
+@pytest.mark.parametrize("db_type", registry.KINDS)
+def test_only_sqlite_makes_ddl_from_its_job_alone(db_type: str, tmp_path: Path) -> None:
+    path = {key: str(tmp_path / "x") for key in ("path", "dir") if key in keys(db_type)}
+    to = registry.section(db_type).model_validate({**MINIMAL.get(db_type, {}), **path})
+    assert isinstance(registry.sink(db_type, to, SyncerSettings()), DerivesDdl) is (db_type == "sqlite")

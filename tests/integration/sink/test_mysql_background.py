@@ -15,6 +15,7 @@ from binlog.tidb.job import ActionType
 from drainer.batch.work import Folded
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed
+from drainer.sink.mysql.connection import ServerError, ServerSession
 from drainer.sink.mysql.ddl import background
 from tests.integration.sink.case import opened, put, server_config, shape, work
 from tests.integration.sink.child import run_until_done
@@ -139,9 +140,8 @@ def test_statement_that_outlived_its_drainer_is_waited_for(db: MariaDB) -> None:
 def test_refused_index_stops_stream_with_job_and_remedy(db: MariaDB) -> None:
     db.query("ALTER TABLE d.a DROP COLUMN v")
     destination = opened(db)
-    destination.ddl(ADD)
     with pytest.raises(DdlFailed, match=r"DDL job 5 .*beside the stream.*1072(.|\n)*set state to 'done'"):
-        destination.advance(400, 1)
+        destination.ddl(ADD)
     again = opened(db, takeover="force")
     with pytest.raises(DdlFailed, match="DDL job 5"):
         again.advance(400, 1)
@@ -149,3 +149,34 @@ def test_refused_index_stops_stream_with_job_and_remedy(db: MariaDB) -> None:
     last = opened(db, takeover="force")
     last.advance(400, 1)
     last.close(clean=True)
+
+
+@pytest.mark.usefixtures("_does_not_wait")
+def test_refused_index_fails_clean_end_too(db: MariaDB) -> None:
+    """A drainer that reached what it was to apply does not end as if everything were applied."""
+    db.query("ALTER TABLE d.a DROP COLUMN v")
+    destination = opened(db)
+    with held(db):
+        destination.ddl(ADD)
+    with pytest.raises(DdlFailed, match="DDL job 5"):
+        destination.close(clean=True)
+    again = opened(db)
+    with pytest.raises(DdlFailed, match="DDL job 5"):
+        again.close(clean=True)
+
+
+def test_index_is_built_with_rows_locked_if_log_of_rows_is_full(db: MariaDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More rows are written meanwhile than the server logs for a statement that does not lock them."""
+    execute, ran = ServerSession.execute, list[bytes]()
+
+    def refused(session: ServerSession, sql: bytes) -> int:
+        if sql.startswith(b"ALTER"):
+            ran.append(sql)
+            if len(ran) == 1:
+                raise ServerError(1799, "innodb_online_alter_log_max_size", "here")
+        return execute(session, sql)
+
+    monkeypatch.setattr(ServerSession, "execute", refused)
+    opened(db).ddl(ADD)
+    assert [sql.partition(b")")[2] for sql in ran] == [b"", b", LOCK=SHARED"]
+    assert (indexes(db), db.query(STATES)) == (["i"], [(5, "done")])

@@ -126,6 +126,7 @@ class DdlRunner:
                     self._finish(plan, BUILDING)
                     crash_point("sink.ddl_index_marked")
                     self._background.start(plan)
+                    self._background.check()
                 else:
                     self._run_from(plan)
                 deadline.over()

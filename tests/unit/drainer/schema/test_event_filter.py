@@ -21,7 +21,7 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl
+from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import INT, Step, transaction, view_of
 from tests.support.row_case import table as row_table
@@ -86,6 +86,50 @@ def test_ddl_runs_unless_rule_of_its_table_names_its_event_or_text(done: Job, on
     assert ran(done, rule("none"), one) is runs
 
 
+def of_parts(*kinds: ActionType) -> Job:
+    """ADD_B, but as the job of a statement of several changes."""
+    subs = [{"type": int(kind), "schema_version": 0} for kind in kinds]
+    return replace(ADD_B, type=ActionType.MULTI_SCHEMA_CHANGE, rest={"multi_schema_info": {"sub_jobs": subs}})
+
+
+@pytest.mark.parametrize(
+    ("rules", "runs"),
+    [
+        ((rule("drop index", "add column"),), False),
+        ((rule("drop index"), rule("add column")), False),
+        ((rule("multi schema change"),), False),
+        ((rule("drop index"),), True),
+        ((rule("drop index"), rule("add column", tables=Wildcards("d", "x"))), True),
+    ],
+)
+def test_statement_of_several_changes_is_left_out_if_each_is_named(rules: tuple[EventRule, ...], runs: bool) -> None:
+    assert ran(of_parts(ActionType.DROP_INDEX, ActionType.ADD_COLUMN), *rules) is runs
+
+
+def moved(table_id: int, old: str, new: str) -> TableChange:
+    before, after = table(table_id, old), table(table_id, new)
+    return TableChange(Located(table_id, "d", before), Located(table_id, "d", after))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "kept"),
+    [
+        (ActionType.RENAME_TABLES, [moved(1, "a", "a2"), moved(2, "t", "t2")], ["a"]),
+        (ActionType.RENAME_TABLES, [moved(1, "a", "a2"), moved(2, "x", "t")], ["a"]),
+        (ActionType.RENAME_TABLES, [moved(1, "t", "x"), moved(1, "x", "y"), moved(2, "a", "b")], ["a"]),
+        (ActionType.RENAME_TABLES, [moved(1, "t", "x")], None),
+        (ActionType.EXCHANGE_TABLE_PARTITION, [moved(1, "a", "a"), moved(2, "t", "t")], None),
+    ],
+)
+def test_of_statement_of_several_tables_only_named_ones_are_left_out(
+    kind: ActionType, changes: list[TableChange], kept: list[str] | None
+) -> None:
+    one = rule("rename table", "exchange table partition")
+    proposed = Ddl(job(9, kind, 9), ts(2), False, "d", "", (), "…", ts(2), tuple(changes))
+    step = Policy(events=EventFilter((one,))).step(proposed, "…")
+    assert (step and [change.before.name for change in step.changes if change.before]) == kept
+
+
 @pytest.mark.parametrize(
     ("pattern", "name", "matches"),
     [
@@ -120,6 +164,7 @@ KINDS = {"insert": Kind.INSERT, "update": Kind.UPDATE, "delete": Kind.DELETE}
         (rule("truncate table"), True),
         (rule("drop database", tables=Wildcards("d")), True),
         (rule(texts=("truncate",)), True),
+        (rule("drop database", tables=TablePatterns.parse(["d.x"])), True),
         (rule("add column", "none"), False),
         (rule("delete", tables=Wildcards("d", "x")), False),
     ],

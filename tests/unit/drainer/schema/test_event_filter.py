@@ -15,6 +15,7 @@ from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecode
 from drainer.changes.slots import merge_slot
 from drainer.changes.stream import StreamDecoder
 from drainer.config import Config
+from drainer.row.decode import Decoder
 from drainer.schema.event_filter import DDL_EVENTS, EventFilter, EventRule, Wildcards
 from drainer.schema.filter import TablePatterns
 from drainer.schema.history.base import JobHistory
@@ -148,6 +149,7 @@ def test_wildcards_match_names_as_original(pattern: str, name: str, matches: boo
 def test_alter_table_event_has_every_kind_of_alter_table() -> None:
     one = DDL_EVENTS["alter table"]
     assert {ActionType.ADD_COLUMN, ActionType.ADD_INDEX, ActionType.TRUNCATE_TABLE_PARTITION} <= one
+    assert DDL_EVENTS["drop index"] == {ActionType.DROP_INDEX, ActionType.DROP_INDEXES}
     assert not {ActionType.CREATE_TABLE, ActionType.DROP_TABLE, ActionType.RENAME_TABLE, ActionType.DROP_SCHEMA} & one
 
 
@@ -163,6 +165,7 @@ KINDS = {"insert": Kind.INSERT, "update": Kind.UPDATE, "delete": Kind.DELETE}
         (rule("delete"), True),
         (rule("truncate table"), True),
         (rule("drop database", tables=Wildcards("d")), True),
+        (rule("exchange table partition"), True),
         (rule(texts=("truncate",)), True),
         (rule("drop database", tables=TablePatterns.parse(["d.x"])), True),
         (rule("add column", "none"), False),
@@ -224,6 +227,13 @@ def test_filtered_changes_equal_stream_without_them(rows_min: int, drawn: list, 
         return [(one.shape.table_id, one.kind, one.commit_ts.tolist(), one.old, one.new) for one in by_table]
 
     assert unfolded(view, everything) == unfolded(plain, wanted)
+
+
+def test_row_that_is_left_out_is_not_even_decoded() -> None:
+    """Also where the first bad row is looked for."""
+    view = replace(view_of(KEYED), ignored_kinds={101: frozenset({Kind.INSERT})})
+    steps: list[tuple[object, Step]] = [(KEYED, ("insert", {1: 1, 2: 1}, {1: 1, 2: 1}))]
+    assert list(Decoder(view).rows([transaction(steps, commit_ts=BEGIN_TS)])) == []  # type: ignore[arg-type]
 
 
 def configured(**syncer: object) -> EventFilter:
@@ -290,4 +300,5 @@ def test_digest_of_filters_changes_with_rules_only() -> None:
     digest = Config.model_validate({}).syncer.digest()
     assert digest == Config.model_validate({"syncer": {"case-sensitive": True}}).syncer.digest()
     changed = {Config.model_validate({"syncer": one}).syncer.digest() for one in (ORIGINAL, TICDC)}
-    assert len({digest, *changed}) == 3
+    other = Config.model_validate({"syncer": {**ORIGINAL, "case-sensitive": True}}).syncer.digest()
+    assert len({digest, *changed, other}) == 4

@@ -14,7 +14,7 @@ from drainer.batch.work import Kind
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted, statements
 from drainer.ddl.mysql_objects import exchange_partition, rename_tables
-from drainer.schema import job_kinds
+from drainer.schema import job_kinds, unknown_column
 from drainer.schema.event_filter import EventFilter
 from drainer.schema.filter import Filter
 from drainer.schema.steps import Ddl, Located, TableChange
@@ -178,7 +178,8 @@ class Policy:
             changes = self._replicated(job, proposed.changes)
             if not changes:
                 return self._log_skipped(proposed, "filtered" if proposed.changes else "touches no known table")
-            if any(self._ignores(proposed, change) for change in changes):
+            changes = self._without_ignored(proposed, changes)
+            if not changes:
                 return self._log_skipped(proposed, "event filter")
         plain = statement(job, text, changes, proposed.schema)
         sql = self.rewrite.text_for(job.id, proposed.own_ts)
@@ -207,14 +208,28 @@ class Policy:
             return ()
         return replicated
 
+    def _without_ignored(self, proposed: Ddl, changes: Changes) -> Changes:
+        """The changes of tables of which the event filter leaves none out. An EXCHANGE PARTITION is one or nothing."""
+        ignored = {table_id for change in changes if self._ignores(proposed, change) for table_id in _ids(change)}
+        if ignored and proposed.job.type == ActionType.EXCHANGE_TABLE_PARTITION:
+            return ()
+        return tuple(change for change in changes if not _ids(change) & ignored)
+
     def _ignores(self, proposed: Ddl, change: TableChange) -> bool:
-        """Whether the event filter leaves out this change of a table, by its name before or after."""
+        """Whether the event filter leaves out this change of a table, by its name before or after. A statement of
+        several changes is left out if each of them is."""
         names = {(one.schema, one.name) for one in (change.before, change.after) if one is not None}
-        return any(self.events.ignores_ddl(proposed.job.type, proposed.query, *name) for name in names)
+        parts = unknown_column.kinds_of_parts(proposed.job)
+        whole = frozenset({proposed.job.type})
+        return any(
+            all(self.events.ignores_ddl(kind, proposed.query, *name) for kind in kinds)
+            for name in names
+            for kinds in (whole, parts or whole)
+        )
 
     def _ends_replicated(self, changes: Changes, change: TableChange) -> bool:
-        ids = {t.table_id for t in (change.before, change.after) if t is not None}
-        chain = [c for c in changes if {t.table_id for t in (c.before, c.after) if t is not None} & ids]
+        ids = _ids(change)
+        chain = [c for c in changes if _ids(c) & ids]
         first, last = chain[0].before, chain[-1].after
         allowed = (_passes(self.filter, first), _passes(self.filter, last))
         if first is not None and last is not None and allowed[0] != allowed[1]:
@@ -230,6 +245,10 @@ class Policy:
     def _log_skipped(proposed: Ddl, why: str) -> None:
         job = proposed.job
         _log.info("DDL does not run downstream", job_id=job.id, kind=job.type.name, why=why, query=proposed.query)
+
+
+def _ids(change: TableChange) -> set[int]:
+    return {table.table_id for table in (change.before, change.after) if table is not None}
 
 
 def _passes(names: Filter, table: Located | None) -> bool:

@@ -135,6 +135,11 @@ def public_version(job: Job, after: int = 0) -> int:
     return _recorded(job) or max(min(dropped) - DROP_STEPS, 1)
 
 
+def kinds_of_parts(job: Job) -> frozenset[ActionType]:
+    """Return the kinds of the changes of a statement of several changes; empty for any other job."""
+    return frozenset(kind for kind, _ in _parts(job)) if job.type == ActionType.MULTI_SCHEMA_CHANGE else frozenset()
+
+
 def _parts(job: Job) -> list[tuple[ActionType, int]]:
     """Kind and schema version of each part of a statement of several changes."""
     info = job.rest.get("multi_schema_info")

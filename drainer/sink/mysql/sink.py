@@ -329,6 +329,8 @@ class MySQLSink:
             self._say_consistent(driver)
         driver.close()
         self._driver = None
+        if clean and self._background is not None:
+            self._background.check()  # no later operation would raise the error
 
     def interrupt(self) -> None:
         self._stop.set()

@@ -37,12 +37,16 @@ class Candidate:
     """This process among those with its node id. `running`: address of the process that runs, "" if not known;
     `waiting`: addresses of those that wait, the next one first."""
 
-    def __init__(self, etcd: Etcd, keep: Keep, *, node_id: str, address: str, poll_s: float = POLL_S) -> None:
-        """`keep`: renews the lease (binlog.cluster.keepalive); `poll_s`: how often `stay_first` looks."""
+    def __init__(
+        self, etcd: Etcd, keep: Keep, *, node_id: str, address: str, poll_s: float = POLL_S, lease_s: int = LEASE_S
+    ) -> None:
+        """`keep`: renews the lease (binlog.cluster.keepalive); `poll_s`: how often `stay_first` looks, and how long at
+        most passes after an error; `lease_s`: how long a lease outlives its process."""
         self._etcd = etcd
         self._keep = keep
         self._node_id, self._address = node_id, address
         self._poll_s = poll_s
+        self._lease_s = lease_s
         self._prefix = f"{CANDIDATES_PREFIX}{node_id}/"
         self._key, self._revision = "", 0
         self._lease: tuple[Lease, KeepAlive] | None = None
@@ -64,7 +68,7 @@ class Candidate:
                 await self._change()
             except EtcdError as error:
                 outage.failed(error=error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(min(RETRY_S, self._poll_s))
 
     async def stay_first(self) -> None:
         """Run until cancelled. Raises Overtaken if another process is first. Without an answer of etcd this process
@@ -102,15 +106,15 @@ class Candidate:
         """Become the last candidate, under a new lease."""
         await self.leave()
         asked_s = boot_clock_s()
-        lease = await self._etcd.lease(LEASE_S)
+        lease = await self._etcd.lease(self._lease_s)
         self._lease = lease, self._keep(lease, asked_s)
         self._key = f"{self._prefix}{uuid.uuid4().hex}"
         await self._etcd.put(self._key, json.dumps({"host": self._address}).encode(), lease=lease.id)
 
     async def _change(self) -> None:
-        """Return when a candidate comes or goes, or after LEASE_S."""
+        """Return when a candidate comes or goes, or after the time of a lease."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(LEASE_S):
+            async with asyncio.timeout(self._lease_s):
                 async for _ in self._etcd.watch(self._prefix, revision=self._revision):
                     return
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from binlog.tidb.index import IndexColumn, IndexInfo
@@ -15,6 +16,7 @@ from binlog.tidb.job import ActionType
 from drainer.batch.work import Folded
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed
+from drainer.sink.mysql.connection import ServerError, ServerSession
 from tests.integration.sink.case import opened, put, server_config, shape, work
 from tests.integration.sink.child import run_until_done
 from tests.integration.sink.ddl_case import column, position, step, table
@@ -140,3 +142,33 @@ def test_refused_index_stops_stream_with_job_and_remedy(db: MariaDB) -> None:
     last = opened(db, takeover="force")
     last.advance(400, 1)
     last.close(clean=True)
+
+
+def test_refused_index_fails_clean_end_too(db: MariaDB) -> None:
+    """A drainer that reached what it was to apply does not end as if everything were applied."""
+    db.query("ALTER TABLE d.a DROP COLUMN v")
+    destination = opened(db, index_wait_s=0.01)
+    with held(db):
+        destination.ddl(ADD)
+    with pytest.raises(DdlFailed, match="DDL job 5"):
+        destination.close(clean=True)
+    again = opened(db)
+    with pytest.raises(DdlFailed, match="DDL job 5"):
+        again.close(clean=True)
+
+
+def test_index_is_built_with_rows_locked_if_log_of_rows_is_full(db: MariaDB) -> None:
+    """More rows are written meanwhile than the server logs for a statement that does not lock them."""
+    execute, ran = ServerSession.execute, list[bytes]()
+
+    def refused(session: ServerSession, sql: bytes) -> int:
+        if sql.startswith(b"ALTER"):
+            ran.append(sql)
+            if len(ran) == 1:
+                raise ServerError(1799, "innodb_online_alter_log_max_size", "here")
+        return execute(session, sql)
+
+    with mock.patch.object(ServerSession, "execute", refused):
+        opened(db).ddl(ADD)
+    assert [sql.partition(b")")[2] for sql in ran] == [b"", b", LOCK=SHARED"]
+    assert (indexes(db), db.query(STATES)) == (["i"], [(5, "done")])

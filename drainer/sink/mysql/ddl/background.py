@@ -36,6 +36,8 @@ BUILDING: Final = "building"  # at most 8 characters (position.py)
 _IDLE_S: Final = 24 * 3600
 _TOLD_S: Final = 60.0
 _EXISTS, _NO_TABLE = 1061, 1146
+# The rows that were written meanwhile exceed innodb_online_alter_log_max_size.
+_LOG_FULL: Final = 1799
 
 _log = get_logger(__name__)
 
@@ -168,7 +170,13 @@ class BackgroundIndexes:
         try:
             if plan.use:
                 session.execute(b"USE " + quote(plan.use))
-            session.execute(plan.sql[0].encode())
+            try:
+                session.execute(plan.sql[0].encode())
+            except ServerError as error:
+                if error.code != _LOG_FULL:
+                    raise
+                _log.warning("an index is built again, and rows of its table wait", job=plan.job_id, error=str(error))
+                session.execute(plan.sql[0].encode() + b", LOCK=SHARED")
         except ServerError as error:
             if error.code == _EXISTS or (plan.may_exist and error.code == _NO_TABLE):
                 _log.warning("the destination is as the job leaves it, or later", job=plan.job_id, error=str(error))

@@ -15,13 +15,14 @@ from drainer.changes.segment import SegmentBuilder, SegmentCutter, SegmentDecode
 from drainer.changes.slots import merge_slot
 from drainer.changes.stream import StreamDecoder
 from drainer.config import Config
+from drainer.row.decode import Decoder
 from drainer.schema.event_filter import DDL_EVENTS, EventFilter, EventRule, Wildcards
 from drainer.schema.filter import TablePatterns
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl
+from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import INT, Step, transaction, view_of
 from tests.support.row_case import table as row_table
@@ -86,6 +87,50 @@ def test_ddl_runs_unless_rule_of_its_table_names_its_event_or_text(done: Job, on
     assert ran(done, rule("none"), one) is runs
 
 
+def of_parts(*kinds: ActionType) -> Job:
+    """ADD_B, but as the job of a statement of several changes."""
+    subs = [{"type": int(kind), "schema_version": 0} for kind in kinds]
+    return replace(ADD_B, type=ActionType.MULTI_SCHEMA_CHANGE, rest={"multi_schema_info": {"sub_jobs": subs}})
+
+
+@pytest.mark.parametrize(
+    ("rules", "runs"),
+    [
+        ((rule("drop index", "add column"),), False),
+        ((rule("drop index"), rule("add column")), False),
+        ((rule("multi schema change"),), False),
+        ((rule("drop index"),), True),
+        ((rule("drop index"), rule("add column", tables=Wildcards("d", "x"))), True),
+    ],
+)
+def test_statement_of_several_changes_is_left_out_if_each_is_named(rules: tuple[EventRule, ...], runs: bool) -> None:
+    assert ran(of_parts(ActionType.DROP_INDEX, ActionType.ADD_COLUMN), *rules) is runs
+
+
+def moved(table_id: int, old: str, new: str) -> TableChange:
+    before, after = table(table_id, old), table(table_id, new)
+    return TableChange(Located(table_id, "d", before), Located(table_id, "d", after))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "kept"),
+    [
+        (ActionType.RENAME_TABLES, [moved(1, "a", "a2"), moved(2, "t", "t2")], ["a"]),
+        (ActionType.RENAME_TABLES, [moved(1, "a", "a2"), moved(2, "x", "t")], ["a"]),
+        (ActionType.RENAME_TABLES, [moved(1, "t", "x"), moved(1, "x", "y"), moved(2, "a", "b")], ["a"]),
+        (ActionType.RENAME_TABLES, [moved(1, "t", "x")], None),
+        (ActionType.EXCHANGE_TABLE_PARTITION, [moved(1, "a", "a"), moved(2, "t", "t")], None),
+    ],
+)
+def test_of_statement_of_several_tables_only_named_ones_are_left_out(
+    kind: ActionType, changes: list[TableChange], kept: list[str] | None
+) -> None:
+    one = rule("rename table", "exchange table partition")
+    proposed = Ddl(job(9, kind, 9), ts(2), False, "d", "", (), "…", ts(2), tuple(changes))
+    step = Policy(events=EventFilter((one,))).step(proposed, "…")
+    assert (step and [change.before.name for change in step.changes if change.before]) == kept
+
+
 @pytest.mark.parametrize(
     ("pattern", "name", "matches"),
     [
@@ -104,6 +149,7 @@ def test_wildcards_match_names_as_original(pattern: str, name: str, matches: boo
 def test_alter_table_event_has_every_kind_of_alter_table() -> None:
     one = DDL_EVENTS["alter table"]
     assert {ActionType.ADD_COLUMN, ActionType.ADD_INDEX, ActionType.TRUNCATE_TABLE_PARTITION} <= one
+    assert DDL_EVENTS["drop index"] == {ActionType.DROP_INDEX, ActionType.DROP_INDEXES}
     assert not {ActionType.CREATE_TABLE, ActionType.DROP_TABLE, ActionType.RENAME_TABLE, ActionType.DROP_SCHEMA} & one
 
 
@@ -119,7 +165,9 @@ KINDS = {"insert": Kind.INSERT, "update": Kind.UPDATE, "delete": Kind.DELETE}
         (rule("delete"), True),
         (rule("truncate table"), True),
         (rule("drop database", tables=Wildcards("d")), True),
+        (rule("exchange table partition"), True),
         (rule(texts=("truncate",)), True),
+        (rule("drop database", tables=TablePatterns.parse(["d.x"])), True),
         (rule("add column", "none"), False),
         (rule("delete", tables=Wildcards("d", "x")), False),
     ],
@@ -179,6 +227,13 @@ def test_filtered_changes_equal_stream_without_them(rows_min: int, drawn: list, 
         return [(one.shape.table_id, one.kind, one.commit_ts.tolist(), one.old, one.new) for one in by_table]
 
     assert unfolded(view, everything) == unfolded(plain, wanted)
+
+
+def test_row_that_is_left_out_is_not_even_decoded() -> None:
+    """Also where the first bad row is looked for."""
+    view = replace(view_of(KEYED), ignored_kinds={101: frozenset({Kind.INSERT})})
+    steps: list[tuple[object, Step]] = [(KEYED, ("insert", {1: 1, 2: 1}, {1: 1, 2: 1}))]
+    assert list(Decoder(view).rows([transaction(steps, commit_ts=BEGIN_TS)])) == []  # type: ignore[arg-type]
 
 
 def configured(**syncer: object) -> EventFilter:
@@ -245,4 +300,5 @@ def test_digest_of_filters_changes_with_rules_only() -> None:
     digest = Config.model_validate({}).syncer.digest()
     assert digest == Config.model_validate({"syncer": {"case-sensitive": True}}).syncer.digest()
     changed = {Config.model_validate({"syncer": one}).syncer.digest() for one in (ORIGINAL, TICDC)}
-    assert len({digest, *changed}) == 3
+    other = Config.model_validate({"syncer": {**ORIGINAL, "case-sensitive": True}}).syncer.digest()
+    assert len({digest, *changed, other}) == 4

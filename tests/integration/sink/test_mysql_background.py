@@ -172,3 +172,14 @@ def test_index_is_built_with_rows_locked_if_log_of_rows_is_full(db: MariaDB) -> 
         opened(db).ddl(ADD)
     assert [sql.partition(b")")[2] for sql in ran] == [b"", b", LOCK=SHARED"]
     assert (indexes(db), db.query(STATES)) == (["i"], [(5, "done")])
+
+
+@pytest.mark.usefixtures("_does_not_wait")
+def test_fenced_drainer_does_not_build_index_that_its_successor_has_dropped(db: MariaDB) -> None:
+    first = opened(db)
+    with held(db):
+        first.ddl(ADD)
+        db.query("UPDATE tidb_binlog.drainer_position SET epoch=epoch+1")
+        db.query("UPDATE tidb_binlog.drainer_ddl SET state='done'")  # the successor built it, and then dropped it
+    wait_until(lambda: first.building() == [], deadline_s=60, what="the first one gives up")
+    assert indexes(db) == []

@@ -153,6 +153,9 @@ class BackgroundIndexes:
             while not try_lock(session, name):
                 if self._stop.is_set():
                     return
+            # A successor may have built the index and dropped it again. One that takes over from here on waits for the
+            # lock, and with it for this statement.
+            position.store(session, changefeed).hold(self._driver.epoch)
             if not _has_index(session, plan):
                 self._run(session, plan)
                 crash_point("sink.ddl_index_built")

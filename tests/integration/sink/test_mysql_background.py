@@ -16,7 +16,7 @@ from binlog.tidb.job import ActionType
 from drainer.batch.work import Folded
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed
-from drainer.sink.mysql.connection import ServerError, ServerSession
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession
 from tests.integration.sink.case import opened, put, server_config, shape, work
 from tests.integration.sink.child import run_until_done
 from tests.integration.sink.ddl_case import column, position, step, table
@@ -183,3 +183,28 @@ def test_fenced_drainer_does_not_build_index_that_its_successor_has_dropped(db: 
         db.query("UPDATE tidb_binlog.drainer_ddl SET state='done'")  # the successor built it, and then dropped it
     wait_until(lambda: first.building() == [], deadline_s=60, what="the first one gives up")
     assert indexes(db) == []
+
+
+@pytest.mark.parametrize("error", [Retry("1205"), ConnectionLost("1317")], ids=["lock timeout", "connection lost"])
+def test_index_is_tried_again_after_timeout_and_lost_connection(
+    db: MariaDB, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The statement of the lost connection has ended when the next one begins, and may have built the index."""
+    execute, ran = ServerSession.execute, list[bytes]()
+
+    def interrupted(session: ServerSession, sql: bytes) -> int:
+        if sql.startswith(b"ALTER"):
+            ran.append(sql)
+            if isinstance(error, ConnectionLost):
+                execute(session, sql)
+            if len(ran) == 1:
+                raise error
+        return execute(session, sql)
+
+    monkeypatch.setattr(ServerSession, "execute", interrupted)
+    destination = opened(db)
+    destination.ddl(ADD)
+    wait_until(lambda: db.query(STATES) == [(5, "done")], deadline_s=60, what="the index is marked as built")
+    assert indexes(db) == ["i"]
+    assert len(ran) == (1 if isinstance(error, ConnectionLost) else 2)
+    destination.close(clean=True)

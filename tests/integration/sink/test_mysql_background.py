@@ -174,9 +174,8 @@ def test_index_is_built_with_rows_locked_if_log_of_rows_is_full(db: MariaDB) -> 
     assert (indexes(db), db.query(STATES)) == (["i"], [(5, "done")])
 
 
-@pytest.mark.usefixtures("_does_not_wait")
 def test_fenced_drainer_does_not_build_index_that_its_successor_has_dropped(db: MariaDB) -> None:
-    first = opened(db)
+    first = opened(db, index_wait_s=0.01)
     with held(db):
         first.ddl(ADD)
         db.query("UPDATE tidb_binlog.drainer_position SET epoch=epoch+1")

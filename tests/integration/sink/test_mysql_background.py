@@ -185,9 +185,7 @@ def test_fenced_drainer_does_not_build_index_that_its_successor_has_dropped(db: 
 
 
 @pytest.mark.parametrize("error", [Retry("1205"), ConnectionLost("1317")], ids=["lock timeout", "connection lost"])
-def test_index_is_tried_again_after_timeout_and_lost_connection(
-    db: MariaDB, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_index_is_tried_again_after_timeout_and_lost_connection(db: MariaDB, error: Exception) -> None:
     """The statement of the lost connection has ended when the next one begins, and may have built the index."""
     execute, ran = ServerSession.execute, list[bytes]()
 
@@ -200,10 +198,10 @@ def test_index_is_tried_again_after_timeout_and_lost_connection(
                 raise error
         return execute(session, sql)
 
-    monkeypatch.setattr(ServerSession, "execute", interrupted)
-    destination = opened(db)
-    destination.ddl(ADD)
-    wait_until(lambda: db.query(STATES) == [(5, "done")], deadline_s=60, what="the index is marked as built")
+    with mock.patch.object(ServerSession, "execute", interrupted):
+        destination = opened(db)
+        destination.ddl(ADD)
+        wait_until(lambda: db.query(STATES) == [(5, "done")], deadline_s=60, what="the index is marked as built")
     assert indexes(db) == ["i"]
     assert len(ran) == (1 if isinstance(error, ConnectionLost) else 2)
     destination.close(clean=True)

@@ -138,6 +138,8 @@ class SteeringApi:
     def _decide_ddl(self, body: DecideDdl, who: str) -> str:
         if (body.action == "replace") != bool(body.sql):
             raise Refusal(BAD, "sql: it must be given with action replace, and only with it")
+        if not all(map(str.strip, body.statements() or ())):
+            raise Refusal(BAD, "sql: a statement is empty")
         if body.sql and not self._runs_text:
             raise Refusal(CONFLICT, "sql: this destination is changed as the job says, not by text: run again, or skip")
         refused = self._pipeline.decisions.refused
@@ -204,7 +206,7 @@ def body_of(body: bytes, model: type[Section]) -> Section:
     """Return the body as `model`. Raises Refusal, which names the field."""
     try:
         values = json.loads(body or b"{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter: nested too deeply
         raise Refusal(BAD, f"the body is not JSON: {error}") from error
     if not isinstance(values, dict):
         raise Refusal(BAD, "the body: a JSON object was expected")

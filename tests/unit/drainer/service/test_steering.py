@@ -256,6 +256,21 @@ async def test_bad_request_is_refused_with_the_field(command: str, body: object,
     assert api.scheduler.steering == Steering()
 
 
+@pytest.mark.parametrize("sql", [" ", ["a", ""]])
+async def test_empty_statement_is_refused(sql: object) -> None:
+    """A server answers it with an error, or it would be a skip that nobody has asked for."""
+    api = Api()
+    api.position.decisions.refused = Refused(7, 60, "refused")
+    code, message = await api.ask("decide-ddl", {"job-id": 7, "action": "replace", "sql": sql})
+    assert (code, message) == (400, "sql: a statement is empty") and not api.position.decisions._decided
+
+
+async def test_body_that_is_nested_too_deeply_is_refused() -> None:
+    request = Request("PUT", {"node_id": "d", "command": "update"}, {}, b"[" * 100_000)
+    answer = await Api().api.handle(request)
+    assert answer.status == 400 and b"the body is not JSON: " in answer.body
+
+
 async def test_request_for_another_node_is_refused() -> None:
     code, message = await Api().ask("pause", node_id="other")
     assert code == 404 and "this drainer's nodeID is d" in message

@@ -235,6 +235,11 @@ class Pipeline:
             self.progress.position_ts = commit_ts
             self.decisions.passed(commit_ts)
 
+    def store_position(self) -> None:
+        """Store the position in the destination if that has been put off (ranges that loopback-control left out)."""
+        with self._lock:
+            self._in_driver.store_position()
+
     def _check_start(self, plan: PlannedBatch) -> None:
         if plan.after_ts != self.progress.position_ts:
             raise BatchRefused(

@@ -288,7 +288,7 @@ class Scheduler:
                     )
                 await self._advance(until_ts)
             case _:
-                self._check_reached()
+                await self._check_reached()
         return None
 
     async def _look(self) -> None:
@@ -315,7 +315,7 @@ class Scheduler:
             final_ts = self._final_ts
             if final_ts is not None and self._pipeline.position_ts < final_ts <= state.applied_ts:
                 await self._advance(final_ts)
-            self._check_reached()
+            await self._check_reached()
         return state.at_ceiling
 
     async def _poll_next(self, begun: PlannedBatch) -> PlannedBatch | None:
@@ -467,15 +467,16 @@ class Scheduler:
             return
         await asyncio.to_thread(self._pipeline.advance, until_ts)
         self._advanced_at = time.monotonic()
-        self._check_reached()
+        await self._check_reached()
 
     def applied(self) -> None:
         """Note that a batch has been applied. Called from any thread."""
         self.batches.end()
         self.watermark_state.applied_ts = max(self.watermark_state.applied_ts, self._pipeline.position_ts)
 
-    def _check_reached(self) -> None:
+    async def _check_reached(self) -> None:
         if self._final_ts is not None and self._pipeline.position_ts >= self._final_ts:
+            await asyncio.to_thread(self._pipeline.store_position)
             self.stop()
             self._on_reached()
 

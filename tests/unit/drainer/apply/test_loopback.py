@@ -233,6 +233,10 @@ def test_position_after_ranges_without_rows_is_stored_now_and_then() -> None:
     drained.now_s += 3.1
     drained.run([binlog(15, (APP, put(1)), mark(MARK, OURS))], ts(15))
     assert log[3:] == [("advance", ts(14)), ("rows", ts(14), ts(15))]
+    drained.run([binlog(16, (APP, put(1)), mark(MARK, OURS))], ts(16))
+    assert drained.store.commit_ts == ts(15)
+    drained.pipeline.store_position()  # a drainer that ends here
+    assert drained.store.commit_ts == ts(16)
     assert drained.store.rows == {("d", "app"): drained.store.rows["d", "app"]}
 
 

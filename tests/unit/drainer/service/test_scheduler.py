@@ -57,12 +57,16 @@ class Position:
         self.driver_from: int | None = None
         self.open_intent: Intent | None = None
         self.advances: list[int] = []
+        self.stored: list[int] = []
         self.decisions = Decisions()
         self.fold: FoldOrder | None = None
 
     def advance(self, ts: int) -> None:
         self.position_ts = ts
         self.advances.append(ts)
+
+    def store_position(self) -> None:
+        self.stored.append(self.position_ts)
 
     def fold_order(self, plan: object) -> FoldOrder | None:
         return self.fold

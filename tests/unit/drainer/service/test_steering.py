@@ -131,7 +131,7 @@ async def test_batch_ends_exactly_at_stop_at_and_the_drainer_then_ends() -> None
     position.position_ts = 70
     scheduler.applied()
     await next_until(scheduler, 70)
-    assert reached.is_set()
+    assert reached.is_set() and position.stored[-1] == 70
 
 
 async def test_stop_at_that_no_binlog_is_at_is_reached_by_moving_the_position() -> None:

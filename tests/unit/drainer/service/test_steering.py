@@ -19,7 +19,7 @@ from drainer.apply.progress import Refused
 from drainer.pumps.watermark import BatchLimits, Counted, PumpRange, Stop, Watermark, watermark_of
 from drainer.service.scheduler import Scheduler, Steering
 from drainer.service.status import CHANGEFEED, StartingPages
-from drainer.service.steering import SteeringApi
+from drainer.service.steering import SteeringApi, why_not_stop_at
 from drainer.sink.base import Intent
 from tests.unit.drainer.service.test_scheduler import Position, Pumps, made, mark, next_until
 
@@ -132,6 +132,15 @@ async def test_batch_ends_exactly_at_stop_at_and_the_drainer_then_ends() -> None
     scheduler.applied()
     await next_until(scheduler, 70)
     assert reached.is_set() and position.stored[-1] == 70
+
+
+def test_end_that_came_while_a_batch_was_planned_keeps_a_later_one_from_beginning() -> None:
+    assert Steering(stop_at_ts=70).admits(70) and not Steering(stop_at_ts=70).admits(71)
+
+
+def test_end_inside_a_planned_batch_is_refused() -> None:
+    position = Position(50)
+    assert why_not_stop_at(80, position, 90) and not why_not_stop_at(90, position, 90)  # type: ignore[arg-type]
 
 
 async def test_stop_at_that_no_binlog_is_at_is_reached_by_moving_the_position() -> None:

@@ -93,6 +93,23 @@ def test_second_ddl_of_table_waits_for_its_index(db: MariaDB) -> None:
     assert db.query(STATES) == [(5, "done"), (6, "done")]
 
 
+def test_foreign_key_waits_for_index_of_its_parent(db: MariaDB) -> None:
+    """The server refuses it otherwise, and it would be left out."""
+    destination = opened(db, index_wait_s=0.01)
+    key = {"id": 1, "fk_name": {"O": "f"}, "ref_table": {"O": "a"}, "state": 5}
+    key |= {"cols": [{"O": "v"}], "ref_cols": [{"O": "v"}]}
+    before = table(52, "b", *COLUMNS)
+    add = step(6, ActionType.ADD_FOREIGN_KEY, 500, "...", before=before, after=replace(before, rest={"fk_info": [key]}))
+    with held(db):
+        destination.ddl(ADD)
+        waiting = threading.Thread(target=destination.ddl, args=(add,))
+        waiting.start()
+        waiting.join(1)
+        assert waiting.is_alive()
+    waiting.join(60)
+    assert "FOREIGN KEY (`v`) REFERENCES `a` (`v`)" in db.query("SHOW CREATE TABLE d.b")[0][1]
+
+
 def test_small_and_unique_indexes_are_there_when_ddl_returns(db: MariaDB) -> None:
     destination = opened(db)
     destination.ddl(ADD)

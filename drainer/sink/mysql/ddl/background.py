@@ -20,11 +20,13 @@ from binlog.runtime.log import get_logger
 from binlog.tidb.index import IndexInfo
 from binlog.tidb.job import ActionType
 
+from drainer.ddl.constraints import foreign_keys
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, DestinationDown, DestinationError, Fenced
 from drainer.sink.mysql import position
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, ServerSession, connect
+from drainer.sink.mysql.ddl.fingerprint import Name
 from drainer.sink.mysql.ddl.job_plan import JobPlan
 from drainer.sink.mysql.fenced_session import Driver, run_transaction
 from drainer.sink.mysql.lock import lock_name, try_lock
@@ -94,7 +96,7 @@ class BackgroundIndexes:
     def wait_for(self, step: Ddl) -> None:
         """Wait for the builds of the tables that the step concerns; of a step that names none, for all. Raises as
         `check`, and DestinationDown if the drainer is to stop."""
-        names = {(schema.lower(), table.lower()) for schema, table in step.touched_names}
+        names = _concerned(step)
         for build in list(self._builds.values()):
             if names and not names & {(schema.lower(), table.lower()) for schema, table in build.plan.tables}:
                 continue
@@ -198,6 +200,15 @@ class BackgroundIndexes:
             job_id=plan.job_id,
             commit_ts=plan.commit_ts,
         )
+
+
+def _concerned(step: Ddl) -> set[Name]:
+    """The tables of the step, and those that their foreign keys refer to: the server takes a foreign key only if its
+    parent has the index."""
+    names = {(schema.lower(), table.lower()) for schema, table in step.touched_names}
+    for after in (change.after for change in step.changes if change.after is not None):
+        names |= {((key.parent_schema or after.schema).lower(), key.parent.lower()) for key in foreign_keys(after.info)}
+    return names
 
 
 def _has_index(session: ServerSession, plan: JobPlan) -> bool:

@@ -84,10 +84,19 @@ def _no_start_ts(value: tuple[int, ...]) -> tuple[int, ...]:
     return value
 
 
-def _event_rule(tables: TablePatterns | Wildcards, events: Names, texts: tuple[str, ...], owner: str) -> EventRule:
-    if not events and not texts:
-        raise ConfigError(f"{owner}: give ignore-event or ignore-sql")
-    return EventRule.create(tables, events, texts, owner=owner)
+class BinlogFilterRule(Section):
+    """`[syncer.binlog-filter-rule.NAME]` of the original's drainer: what is left out."""
+
+    ignore_event: Names = Field((), description="events that are left out, such as delete, or truncate table")
+    ignore_sql: tuple[str, ...] = Field(
+        (), description="regular expressions, which ignore case; a DDL whose text has one of them is left out"
+    )
+
+    def of(self, tables: TablePatterns | Wildcards, owner: str) -> EventRule:
+        """Return the rule for these tables. Raises ConfigError, naming `owner`."""
+        if not self.ignore_event and not self.ignore_sql:
+            raise ConfigError(f"{owner}: give ignore-event or ignore-sql")
+        return EventRule.create(tables, self.ignore_event, self.ignore_sql, owner=owner)
 
 
 def _no_expression(value: str) -> str:
@@ -100,32 +109,18 @@ _Expression = Annotated[str, AfterValidator(_no_expression)]
 _NO_EXPRESSION = "must be empty: rows are not filtered by values"
 
 
-class TicdcEventFilter(Section):
+class TicdcEventFilter(BinlogFilterRule):
     """`[[syncer.filter.event-filters]]`, as in a TiCDC changefeed."""
 
     matcher: Names = Field(description="patterns of tables, such as shop.*")
-    ignore_event: Names = Field((), description="events that are left out, such as delete, or drop table")
-    ignore_sql: tuple[str, ...] = Field(
-        (), description="regular expressions, which ignore case; a DDL whose text has one of them is left out"
-    )
     ignore_insert_value_expr: _Expression = Field("", description=_NO_EXPRESSION)
     ignore_update_old_value_expr: _Expression = Field("", description=_NO_EXPRESSION)
     ignore_update_new_value_expr: _Expression = Field("", description=_NO_EXPRESSION)
     ignore_delete_value_expr: _Expression = Field("", description=_NO_EXPRESSION)
 
     def rule(self, number: int) -> EventRule:
-        owner = f"event filter {number}"
         tables = TablePatterns.parse(self.matcher, whose="filter.event-filters entry")
-        return _event_rule(tables, self.ignore_event, self.ignore_sql, owner)
-
-
-class BinlogFilterRule(Section):
-    """`[syncer.binlog-filter-rule.NAME]` of the original's drainer."""
-
-    ignore_event: Names = Field((), description="events that are left out, such as delete, or truncate table")
-    ignore_sql: tuple[str, ...] = Field(
-        (), description="regular expressions, which ignore case; a DDL whose text has one of them is left out"
-    )
+        return self.of(tables, f"event filter {number}")
 
 
 class MigrateSource(Section):
@@ -289,7 +284,7 @@ class SyncerSection(OriginalSyncerSection):
                 rule = self.binlog_filter_rule.get(name)
                 if rule is None:
                     raise ConfigError(f"table-migrate-rule: there is no binlog-filter-rule {name!r}")
-                rules.append(_event_rule(tables, rule.ignore_event, rule.ignore_sql, f"binlog-filter-rule {name}"))
+                rules.append(rule.of(tables, f"binlog-filter-rule {name}"))
         return EventFilter(tuple(rules))
 
     @property
@@ -421,6 +416,10 @@ class Config(UpstreamSection):
     schema_: SchemaSection = Field(default_factory=lambda: SchemaSection.model_validate({}), alias="schema")
     syncer: SyncerSection = Field(default_factory=lambda: SyncerSection.model_validate({}))
     spark: SparkSection = Field(default_factory=lambda: SparkSection.model_validate({}))
+
+    def registered_address(self) -> str:
+        """The address in the registry, host:port."""
+        return self.advertise_addr or self.addr
 
     def identity(self) -> str:
         """The node id; made from host name and port if none is given."""

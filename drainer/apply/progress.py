@@ -118,7 +118,7 @@ class Decisions:
         self._decided = []
         self.refused = refused
         progress.waiting_for = f"a decision about {refused} ({refused.how}): {refused.error}"
-        _log.error("waiting for a decision", about=str(refused), decide=refused.how, why=refused.error)
+        _log.error("waiting for an operator's decision", about=str(refused), command=refused.how, error=refused.error)
         try:
             while not self._decided:
                 if stop.wait(DECISION_POLL_S):

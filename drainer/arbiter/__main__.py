@@ -150,7 +150,7 @@ class Arbiter:
         again = ends[1] if text and at.offset < 0 and at.status == RUNNING else at.again_below
         self._position = Position(at.ts, RUNNING, offset, at.newest, at.pieces, at.at, again)
         self._to.apply((), self._position.text())
-        _log.info("applying", topic=self._place.topic, to=self._to.name, ts=at.ts, offset=offset)
+        _log.info("applying messages", topic=self._place.topic, to=self._to.name, ts=at.ts, offset=offset)
 
     def _apply(self, transactions: Sequence[Replayed], position: str, ddl: ReplayedDdl | None) -> None:
         began_s = time.monotonic()

@@ -195,7 +195,7 @@ class Batches:
             self._flush(self._next.newest)
 
     def end(self) -> None:
-        """Store that nothing is applied beyond `ts`, so that the original needs no safe mode."""
+        """Store a clean end if nothing is applied beyond `ts`: the original's arbiter then starts without safe mode."""
         if self.position.newest == self.position.ts:
             self.position = replace(self.position, status=ENDED)
             self._apply((), self.position.text(), None)

@@ -6,7 +6,7 @@ from binlog.errors import BinlogError, ConfigError
 
 
 class DispatchConfigError(ConfigError):
-    """A rule cannot be followed. The text names the rule."""
+    """A dispatch rule is invalid. The text names the rule."""
 
 
 class DispatchError(BinlogError):

@@ -98,7 +98,7 @@ class Totals:
     left_out: int
 
     def packed(self) -> bytes:
-        """What `with_totals` puts before each blob."""
+        """The bytes that `with_totals` puts in front of each blob."""
         return _TOTALS.pack(self.count, self.size, self.left_out)
 
 

@@ -1,4 +1,4 @@
-"""Finds the transactions that a drainer of the other direction wrote (loopback-control).
+"""Finds the transactions that the drainer of the opposite direction wrote, in two-way replication (loopback-control).
 
 Such a drainer updates a row of its channel in the table of marks in every transaction that it writes. A drainer with
 the same channel id leaves these transactions out as a whole; otherwise two clusters that replicate into each other
@@ -50,6 +50,8 @@ class LoopbackFilter:
     def is_marked(self, payload: bytes | memoryview) -> bool:
         """Whether a row of the channel is anywhere in the transaction. False if it is damaged: decoding its rows raises
         the error."""
+        if not self._ids:
+            return False
         try:
             return any(self._channel_of(*row) == self._channel_id for row in rows_of_tables(payload, self._tables))
         except DecodeError:

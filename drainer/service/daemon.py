@@ -152,34 +152,30 @@ async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
     """Run until `stop` is set, until --until-now is reached, or until something fails, which is raised. The caller
     closes `opening`."""
     async with contextlib.AsyncExitStack() as stack:
-        etcd = connect_etcd(config.pd_urls, config.security.security())
+        security = config.security.security()
+        etcd = connect_etcd(config.pd_urls, security)
         stack.push_async_callback(etcd.close)
         try:
-            found = await _unless(stop, cluster_id(etcd, config, config.security.security()))
+            found = await _unless(stop, cluster_id(etcd, config, security))
         except _StoppedEarly:
             _log.info("stopped before etcd was reached")
             return
         starting = StartingPages(config.identity(), config.syncer.address())
         pages = PageSwitch(starting)
         await stack.enter_async_context(_serving(config, pages))
-        candidate = _candidate(config, etcd)
+        keep = keep_in_thread(config.pd_urls, security)
+        candidate = Candidate(etcd, keep, node_id=config.identity(), address=config.registered_address())
         stack.push_async_callback(candidate.leave)
         try:
             if config.standby:
                 await _unless(stop, _first(candidate, starting))
-            now_ts = await _unless(stop, _now_ts(config, etcd, config.security.security()))
+            now_ts = await _unless(stop, _now_ts(config, etcd, security))
             upstream = Upstream(etcd, Registry(etcd), found, now_ts, candidate)
             opened = await stack.enter_async_context(_opened(config, upstream, stop))
         except _StoppedEarly:
             _log.info("stopped before the destination was open")
             return
         await _drain(config, upstream, opened, opening, pages, stop)
-
-
-def _candidate(config: Config, etcd: Etcd) -> Candidate:
-    keep = keep_in_thread(config.pd_urls, config.security.security())
-    address = config.advertise_addr or config.addr
-    return Candidate(etcd, keep, node_id=config.identity(), address=address)
 
 
 async def _first(candidate: Candidate, pages: StartingPages) -> None:
@@ -191,7 +187,7 @@ async def _first(candidate: Candidate, pages: StartingPages) -> None:
 
     await candidate.first(waiting)
     pages.wait_for("")
-    _log.info("this drainer is the first of its node id")
+    _log.info("no other drainer with this node id runs")
 
 
 async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
@@ -365,10 +361,10 @@ def _node(config: Config, upstream: Upstream, pipeline: Pipeline) -> DrainerNode
     return DrainerNode(
         upstream.registry,
         node_id=config.identity(),
-        host=config.advertise_addr or config.addr,
+        host=config.registered_address(),
         position=lambda: pipeline.position_ts,
         started_ts=upstream.now_ts,
-        status_addr=reachable(config.status_address(), config.advertise_addr or config.addr),
+        status_addr=reachable(config.status_address(), config.registered_address()),
     )
 
 

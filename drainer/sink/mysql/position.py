@@ -62,6 +62,10 @@ class Changefeed:
             f"changefeed {identity.changefeed!r} of cluster {identity.cluster_id} in {config.address}",
         )
 
+    def job_mark(self, job_id: int) -> str:
+        """The row of a DDL job's mark, for errors that tell an operator to change it."""
+        return f"{self.table('drainer_ddl').decode()} WHERE {self.where.decode()} AND job_id={job_id}"
+
     @property
     def where(self) -> bytes:
         return b"cluster_id=%d AND changefeed=%s" % (self.cluster_id, self.name_literal)

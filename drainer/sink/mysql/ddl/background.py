@@ -110,7 +110,11 @@ class BackgroundIndexes:
         for build in self._builds.values():
             build.thread.join(max(0.0, ends_s - time.monotonic()))
             if build.thread.is_alive():
-                _log.warning("an index is still being built at the end", job=build.plan.job_id, index=build.plan.sql[0])
+                _log.warning(
+                    "the drainer stops before an index is built; the server goes on",
+                    job=build.plan.job_id,
+                    index=build.plan.sql[0],
+                )
 
     def building(self) -> list[str]:
         """Return the statements that run now, each with its time. Any thread may call it."""
@@ -190,13 +194,11 @@ class BackgroundIndexes:
         _log.info("index built", job=plan.job_id, index=plan.sql[0], seconds=round(time.monotonic() - began_s, 1))
 
     def _failed(self, plan: JobPlan, why: str) -> DdlFailed:
-        place = (
-            f"{self._driver.changefeed.table('drainer_ddl').decode()} WHERE {self._driver.changefeed.where.decode()}"
-        )
+        changefeed = self._driver.changefeed
         return DdlFailed(
-            f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) failed in {self._driver.changefeed.label}, beside the "
-            f"stream: {why}\n  statement: {plan.sql[0]}\n  the next start tries it again; to leave the index out, set "
-            f"state to 'done' in {place} AND job_id={plan.job_id}",
+            f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) failed in {changefeed.label}, beside the stream: "
+            f"{why}\n  statement: {plan.sql[0]}\n  the next start tries it again; to leave the index out, set state "
+            f"to 'done' in {changefeed.job_mark(plan.job_id)}",
             job_id=plan.job_id,
             commit_ts=plan.commit_ts,
         )

@@ -168,12 +168,11 @@ class DdlRunner:
         return found
 
     def _undecided(self, plan: JobPlan) -> DdlUndecided:
-        mark = f"{self._driver.changefeed.table('drainer_ddl').decode()} WHERE {self._driver.changefeed.where.decode()}"
         return DdlUndecided(
             f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) was interrupted, and its tables look the same before "
             f"and after it: {plan.sql[plan.statement]!r}. The user of the destination may not read InnoDB's table ids "
             f"(grant PROCESS to have this decided). Look at the tables, then set state to 'done' or to 'rerun' in "
-            f"{mark} AND job_id={plan.job_id}",
+            f"{self._driver.changefeed.job_mark(plan.job_id)}",
             job_id=plan.job_id,
         )
 

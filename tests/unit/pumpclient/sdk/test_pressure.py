@@ -373,7 +373,7 @@ def counted(outcome: Outcome) -> float:
 
 async def test_each_transaction_is_reported_once(shop: Shop) -> None:
     told: list[TransactionReport] = []
-    service = await shop.service(limits=BRIEF, on_transaction=told.append)
+    service = await shop.service(limits=PATIENT, on_transaction=told.append)
     table = await table_of(service)
     pump = shop.pumps["a"]
     before = {outcome: counted(outcome) for outcome in Outcome}
@@ -406,6 +406,7 @@ async def test_each_transaction_is_reported_once(shop: Shop) -> None:
     assert told[2].outcome is Outcome.FAILED
     pump.on_write = lambda envelope: None
 
+    service.client._writer._limits = BRIEF
     await undelivered(shop, service, table)
     assert told[3].outcome is Outcome.UNKNOWN
     assert {outcome: counted(outcome) - before[outcome] for outcome in Outcome} == {

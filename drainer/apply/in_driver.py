@@ -295,7 +295,6 @@ class InDriver:
         self._progress.rows += change_count
         self._progress.position_ts = section.until_ts
         self._stored_s = self._monotonic()
-        crash_point("drainer.after_apply")
 
     def _may_run_ahead(self, view: SchemaView) -> bool:
         """Whether the position after a range without rows need not be stored at once. The stored position is a binlog

@@ -23,6 +23,7 @@ later events that it had read and applied already.
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -131,6 +132,7 @@ class _Partition:
     seen_before: int = 0  # `seen` of the consumer that stored the Resume
     newest: int = 0
     rows: list[_Row] = field(default_factory=list)
+    oldest: float = math.inf  # commit_ts among `rows`
     repeats: Repeats = field(default_factory=Repeats)
 
 
@@ -255,6 +257,7 @@ class ConsumerCore:
         whole = self._whole(topic_partition, offset, event) if event.handle_only else event
         if whole is not None:
             partition.rows.append(_Row(commit_ts, offset, whole))
+            partition.oldest = min(partition.oldest, commit_ts)
 
     def _is_applied(self, partition: _Partition, offset: int, commit_ts: int) -> bool:
         # More rows may arrive at applied_ts itself, as in TiCDC's consumer; those that were seen before are applied.
@@ -289,8 +292,10 @@ class ConsumerCore:
         read."""
         due = []
         for partition in self._partitions.values():
-            due += [row for row in partition.rows if row.commit_ts <= until_ts]
-            partition.rows = [row for row in partition.rows if row.commit_ts > until_ts]
+            if partition.oldest <= until_ts:
+                due += [row for row in partition.rows if row.commit_ts <= until_ts]
+                partition.rows = [row for row in partition.rows if row.commit_ts > until_ts]
+                partition.oldest = min((row.commit_ts for row in partition.rows), default=math.inf)
             partition.repeats.forget_below(until_ts)
         due.sort(key=lambda row: (row.commit_ts, _class(row.event)))
         return tuple(row.event for row in due)

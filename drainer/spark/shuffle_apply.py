@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 from binlog.errors import BinlogError
-from binlog.runtime.crashpoint import crash_point
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 
@@ -116,7 +115,6 @@ class Apply:
             except DataError as error:
                 error.commit_ts = error.commit_ts or order.last_change(blobs, error.table_id, error.identity)
                 raise
-            crash_point("drainer.mid_distributed")
         if results:
             columns = zip(*results, strict=True)
             yield pa.RecordBatch.from_arrays(

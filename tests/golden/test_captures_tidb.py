@@ -9,7 +9,7 @@ import pytest
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.sink import MySQLSink
 from tests.golden.compare import differences
-from tests.golden.test_captures import INTO_MARIADB, chain_of, chosen_sets, config_of, through_kills
+from tests.golden.test_captures import chain_of, chosen_sets, config_of, through_kills
 from tests.golden.test_ddl import replay
 from tests.peer.marks import desk_test
 from tests.support.capture import CaptureSet
@@ -19,10 +19,10 @@ pytestmark = desk_test(1800)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Of the committed sets through whole programs those that do not go into MariaDB, the others in this process."""
+    """Of the committed sets one through whole programs, the others in this process."""
     if "capture" in metafunc.fixturenames:
         killed = "killed" in metafunc.function.__name__
-        sets = chosen_sets(metafunc.config, lambda name: (name in INTO_MARIADB) is not killed)
+        sets = chosen_sets(metafunc.config, lambda name: (name == "ddl") is killed)
         metafunc.parametrize("capture", sets, ids=[s.name for s in sets])
 
 

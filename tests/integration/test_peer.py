@@ -100,19 +100,3 @@ def test_go_drainer_reads_our_pumps_and_data_dir_used_by_go_pump(peer: Peer, jav
         wait_equal(peer, theirs)
         wait_equal(peer, ours)
         assert original.alive and drainer.alive
-
-
-def test_our_drainer_reads_go_pump_also_after_its_restart(peer: Peer, mariadb: MariaDB, java: None) -> None:
-    """The original's pump starts again while our drainer is registered, which it must answer (Notify)."""
-    place = peer.place("pump")
-    pump = peer.go_pump(place)
-    begin(peer)
-    drainer = peer.our_drainer(mariadb)
-    drainer.wait_for_output("drainer is running", deadline_s=300)
-    with running_load(peer.connect, pause_s=0.1) as load:
-        load.define()
-    assert load.failed_ddls == []
-    assert pump.stop(deadline_s=240) == 0
-    peer.go_pump(place)
-    wait_equal(peer, mariadb)
-    assert drainer.stop(deadline_s=240) == 0, drainer.tail()

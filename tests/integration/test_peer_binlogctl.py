@@ -15,8 +15,6 @@ from binlog.cluster.registry import Registry
 from binlog.runtime.encrypt import KEY_VARIABLE, decrypt
 
 from pumpclient.ctl.__main__ import main
-from tests.integration.drainer.stubs import running_stubs
-from tests.integration.drainer.test_daemon import configuration, record
 from tests.integration.pump.test_process import pump
 from tests.peer.cluster import peer_bin
 from tests.peer.marks import desk_test
@@ -62,7 +60,8 @@ def test_go_binlogctl_lists_and_updates_labelled_pump_and_keeps_labels(etcd: Etc
 
 
 def test_go_binlogctl_takes_our_pump_offline(tmp_path: Path, etcd: Etcd) -> None:
-    """Over HTTP at the address of gRPC, which is the one it finds in the registry. Pauses: test_peer_migration.py."""
+    """Over HTTP at the address of gRPC, which is the one it finds in the registry. Pauses, and drainers:
+    test_peer_migration.py."""
     server = pump(tmp_path, etcd, "p1", free_port()).start()
     try:
         server.wait_for_output("pump is serving")
@@ -80,17 +79,6 @@ def test_go_binlogctl_takes_our_pump_offline(tmp_path: Path, etcd: Etcd) -> None
             await store.close()
 
     assert asyncio.run(read()) is State.OFFLINE
-
-
-def test_go_binlogctl_takes_our_drainer_offline(etcd: Etcd) -> None:
-    """Likewise; status-addr is another address, which it does not know."""
-    with running_stubs(etcd) as stubs:
-        stubs.add("a")
-        drainer = stubs.drainer(configuration(stubs, free_port())).start()
-        drainer.wait_for_output("drainer is running", deadline_s=300)
-        binlogctl(etcd, "-cmd", "offline-drainer", "-node-id", "d1")
-        assert drainer.wait(deadline_s=240) == 0, drainer.tail()
-        assert record(stubs).status.state is State.OFFLINE
 
 
 @pytest.mark.parametrize("key", ["", "00112233445566778899aabbccddeeff"])

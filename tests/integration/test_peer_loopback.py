@@ -1,6 +1,7 @@
 """Two real TiDBs that replicate each other (loopback-control). A desk test: skipped without PEER_BIN, in CI too.
 
-One of our drainers in each direction, or ours in one and the original's in the other. Two or three minutes each.
+One of our drainers in each direction, or ours in one and the original's in the other, one after the other in the same
+two clusters. Two or three minutes.
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ class Site:
         found = self.tidb.query(f"SELECT SUM(val) FROM retl._drainer_repl_mark WHERE channel_id = {CHANNEL}")
         return int(found[0][0] or 0)
 
+    def now_ts(self) -> int:
+        with contextlib.closing(self.tidb.connect(autocommit=False)) as connection, connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("SELECT @@tidb_current_ts")
+            return int(cursor.fetchall()[0][0])
+
     def run(self, *statements: str) -> None:
         """One transaction."""
         with contextlib.closing(self.tidb.connect(autocommit=False)) as connection:
@@ -76,9 +83,10 @@ def site(directory: Path) -> Iterator[Site]:
         yield Site(peer, MariaDB(server, peer.tidb_port, directory, user="root", password=""))
 
 
-@pytest.fixture
-def sites(tmp_path: Path) -> Iterator[tuple[Site, Site]]:
-    with site(tmp_path / "east") as east, site(tmp_path / "west") as west:
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
+    directory = tmp_path_factory.mktemp("loopback")
+    with site(directory / "east") as east, site(directory / "west") as west:
         yield east, west
 
 
@@ -91,8 +99,9 @@ def ours(source: Site, to: Site, syncer: str) -> Ours:
 
 def create_table(east: Site, west: Site) -> None:
     """Through the drainer that replicates DDL."""
-    east.tidb.query("CREATE DATABASE app")
-    east.tidb.query("CREATE TABLE app.t (id INT PRIMARY KEY, origin VARCHAR(10), v INT, filler VARCHAR(1000))")
+    east.tidb.query("CREATE DATABASE IF NOT EXISTS app")
+    columns = "id INT PRIMARY KEY, origin VARCHAR(10), v INT, filler VARCHAR(1000)"
+    east.tidb.query(f"CREATE TABLE IF NOT EXISTS app.t ({columns})")
 
     def there() -> bool:
         return bool(
@@ -124,12 +133,12 @@ def wait_equal(east: Site, west: Site) -> None:
     wait_until(lambda: east.rows() == west.rows(), deadline_s=180, what="both clusters have the same rows")
 
 
-def rounds(east: Site, west: Site, count: int) -> None:
-    """A row from each side, again and again. When one has arrived, everything that was written before it has been
+def rounds(east: Site, west: Site, *numbers: int) -> None:
+    """A row from each side for each number. When one has arrived, everything that was written before it has been
     read, also what a drainer wrote."""
-    for n in range(count):
-        east.run(f"INSERT INTO app.t VALUES ({-2 * n - 1}, 'east', 0, NULL)")
-        west.run(f"INSERT INTO app.t VALUES ({-2 * n - 2}, 'west', 0, NULL)")
+    for n in numbers:
+        east.run(f"INSERT INTO app.t VALUES ({-2 * n}, 'east', 0, NULL)")
+        west.run(f"INSERT INTO app.t VALUES ({-2 * n - 1}, 'west', 0, NULL)")
         wait_equal(east, west)
 
 
@@ -142,7 +151,7 @@ def test_rows_written_in_two_clusters_arrive_once_in_the_other(sites: tuple[Site
     from_east += write_large(east, "east", 10_000)
     from_west += write_large(west, "west", 20_000)
     wait_equal(east, west)
-    rounds(east, west, 3)
+    rounds(east, west, 1, 2, 3)
     assert len(east.rows()) == 2 * (59 + BIG + 3)
     assert (there.status["RowsApplied"], back.status["RowsApplied"]) == (from_east + 3, from_west + 3)
     assert there.status["LeftOut"] > 3 and back.status["LeftOut"] > 3
@@ -157,12 +166,12 @@ def test_our_drainer_and_the_originals_leave_out_what_the_other_wrote(sites: tup
     east, west = sites
     there = ours(east, west, LOOPBACK)
     create_table(east, west)
-    back = west.peer.go_drainer(east.tidb, syncer=FOLLOWS, ignored=["tidb_binlog"])
-    from_east = write(east, "east", 1000) + write_large(east, "east", 10_000)
-    write(west, "west", 2000)
-    write_large(west, "west", 20_000)
+    back = west.peer.go_drainer(east.tidb, syncer=FOLLOWS, ignored=["tidb_binlog"], initial_ts=west.now_ts())
+    from_east = write(east, "east", 3000) + write_large(east, "east", 30_000)
+    write(west, "west", 4000)
+    write_large(west, "west", 40_000)
     wait_equal(east, west)
-    rounds(east, west, 1)
+    rounds(east, west, 4)
     before = east.marks()
     rounds_more = 2
     for n in range(rounds_more):

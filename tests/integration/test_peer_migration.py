@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.test_peer import UTF8, begin, wait_equal
 from tests.peer.cluster import GO_IGNORED, Peer, PumpPlace, peer_bin, running_peer
-from tests.peer.load import CALM_DDLS, running_load
+from tests.peer.load import CALM_DDLS, DDLS, running_load
 from tests.peer.marks import desk_test
 from tests.support.servers import MariaDB, Server, free_port, python_module, running_mariadb, wait_until
 
@@ -61,12 +61,12 @@ class Site:
         self.peer.servers.append(server)
         return server
 
-    def paused(self, what: str, node_id: str, server: Server) -> None:
-        """`binlogctl -cmd pause-…`, and the process has ended."""
-        self.peer.binlogctl("-cmd", f"pause-{what}", "-node-id", node_id)
+    def ended(self, what: str, node_id: str, server: Server, word: str = "pause", state: str = "paused") -> None:
+        """By the original's binlogctl, at the address of gRPC, which it finds in the registry."""
+        self.peer.binlogctl("-cmd", f"{word}-{what}", "-node-id", node_id)
         assert server.wait(deadline_s=240) == 0, server.tail()
-        states = self.peer.binlogctl("-cmd", f"{what}s")
-        assert any(f"NodeID: {node_id}," in line and "State: paused" in line for line in states.splitlines()), states
+        states = self.peer.binlogctl("-cmd", f"{what}s", "-show-offline-nodes")
+        assert any(f"NodeID: {node_id}," in line and f"State: {state}" in line for line in states.splitlines()), states
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def pumps_changed(site: Site, pumps: list[Server], *, ours: bool) -> list[Server
     """One after the other; the next one when TiDB writes to the one before."""
     changed = []
     for place, pump in zip(site.places, pumps, strict=True):
-        site.paused("pump", place.node_id, pump)
+        site.ended("pump", place.node_id, pump)
         changed.append(site.peer.our_pump(place) if ours else site.peer.go_pump(place))
         before = stored(place)
         wait_until(lambda: stored(place) > before + 2000, deadline_s=180, what=f"TiDB writes to {place.node_id}")  # noqa: B023
@@ -105,7 +105,7 @@ def test_migration_from_go_to_ours_and_back_keeps_copy_equal(site: Site, java: N
     assert load.failed_ddls == []
     wait_equal(peer, destination)
     with running_load(peer.connect, pause_s=0.1, seed=2) as load:
-        site.paused("drainer", NODE, drainer)
+        site.ended("drainer", NODE, drainer)
         drainer = site.drainer(ours=True)
         drainer.wait_for_output("continuing from the checkpoint of the original drainer", deadline_s=120)
         drainer.wait_for_output("drainer is running", deadline_s=300)
@@ -113,22 +113,25 @@ def test_migration_from_go_to_ours_and_back_keeps_copy_equal(site: Site, java: N
     assert load.failed_ddls == []
     wait_equal(peer, destination)
     with running_load(peer.connect, pause_s=0.1, seed=3) as load:
-        site.paused("drainer", NODE, drainer)
+        site.ended("drainer", NODE, drainer)
         drainer = site.drainer(ours=False)
         load.define(CALM_DDLS[:12])
-        pumps_changed(site, pumps, ours=False)
+        pumps = pumps_changed(site, pumps, ours=False)
     assert load.failed_ddls == []
     wait_equal(peer, destination)
     assert drainer.alive, drainer.tail()
     with running_load(peer.connect, pause_s=0.1, seed=4) as load:
-        site.paused("drainer", NODE, drainer)
+        site.ended("drainer", NODE, drainer)
         destination.query("DELETE FROM tidb_binlog.drainer_position")
         drainer = site.drainer(ours=True)
         drainer.wait_for_output("continuing from the checkpoint of the original drainer", deadline_s=120)
-        load.define(CALM_DDLS[12:])
+        load.define([*CALM_DDLS[12:], *DDLS])
     assert load.failed_ddls == []
+    # Ours reads the original's pumps, one of which starts again while it is registered: it must answer (Notify).
+    assert pumps[0].stop(deadline_s=240) == 0
+    peer.go_pump(site.places[0])
     wait_equal(peer, destination)
     with contextlib.closing(peer.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT COUNT(*) FROM app.ledger")
         assert cursor.fetchone()[0] > 0
-    assert drainer.stop(deadline_s=240) == 0, drainer.tail()
+    site.ended("drainer", NODE, drainer, "offline", "offline")

@@ -1,4 +1,4 @@
-"""The real servers start, answer, and are gone afterwards."""
+"""Ports and files of the real servers."""
 
 from __future__ import annotations
 
@@ -6,29 +6,14 @@ import hashlib
 import subprocess
 import sys
 import tarfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from scripts.maven_files import folder_of, install
-from tests.support.kafka import Broker
-from tests.support.servers import ROOT, Etcd, MariaDB, answers, free_port
+from tests.support.servers import ROOT, free_port
 
 pytestmark = pytest.mark.integration
-
-
-def test_etcd_fixture_answers(etcd: Etcd) -> None:
-    assert answers(int(etcd.endpoint.rsplit(":", 1)[1]))
-
-
-def test_mariadb_fixture_answers_query(mariadb: MariaDB) -> None:
-    assert mariadb.query("SELECT 1 + 1") == [(2,)]
-
-
-def test_java_fixture_finds_java_for_spark(java: None) -> None:
-    """The fixture itself is the check."""
 
 
 def test_free_port_returns_each_port_once_over_processes() -> None:
@@ -42,43 +27,6 @@ def test_free_port_returns_each_port_once_over_processes() -> None:
     assert len(ours) == len(theirs) == 300
     assert not ours & theirs
     assert max(ours | theirs) < int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-
-
-@pytest.mark.slow
-def test_kafka_broker_keeps_transactions_after_sigkill(kafka: Broker) -> None:
-    """Both kinds of reader see what they must, before and after."""
-    topic = kafka.topic(2)
-    producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": topic, "log_level": 0})
-    producer.init_transactions(60)
-    for value, kept in ((b"1", True), (b"2", False), (b"3", True)):
-        producer.begin_transaction()
-        for partition in range(2):
-            producer.produce(topic, value, partition=partition)
-        producer.flush()
-        (producer.commit_transaction if kept else producer.abort_transaction)(60)
-    for _ in range(2):
-        assert kafka.values(topic) == [[b"1", b"3"]] * 2
-        assert kafka.values(topic, committed=False) == [[b"1", b"2", b"3"]] * 2
-        kafka.kill()
-        kafka.start()
-
-
-def test_kafka_values_waits_for_open_transactions(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit is acknowledged before readers of committed messages see it."""
-    topic = kafka.topic(1)
-    producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": topic, "log_level": 0})
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    producer.produce(topic, b"1", partition=0)
-    assert producer.flush(60) == 0
-    with monkeypatch.context() as impatient:
-        impatient.setattr("tests.support.kafka.SETTLED_S", 0.0)
-        assert not kafka.settle(topic)
-        assert kafka.values(topic) == [[]]
-    with ThreadPoolExecutor() as pool:
-        reading = pool.submit(kafka.values, topic)
-        producer.commit_transaction(60)
-        assert reading.result(120) == [[b"1"]]
 
 
 def test_installed_files_are_checked_by_hash_and_appear_together(

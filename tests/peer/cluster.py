@@ -169,6 +169,7 @@ class Peer:
         compressor: str = "",
         syncer: str = "",
         ignored: Sequence[str] = (),
+        initial_ts: int = 0,
     ) -> Server:
         return self._go_drainer(
             name,
@@ -177,6 +178,7 @@ class Peer:
             f'user = "{destination.user}"\npassword = "{destination.password}"\n',
             f"-compressor={compressor}",
             ignored=ignored,
+            initial_ts=initial_ts,
         )
 
     def go_file_drainer(
@@ -191,7 +193,13 @@ class Peer:
         return self._go_drainer(name, f'db-type = "kafka"\n[syncer.to]\n{kafka}')
 
     def _go_drainer(
-        self, name: str, syncer: str, *arguments: str, ignored: Sequence[str] = (), port: int = 0
+        self,
+        name: str,
+        syncer: str,
+        *arguments: str,
+        ignored: Sequence[str] = (),
+        port: int = 0,
+        initial_ts: int = 0,
     ) -> Server:
         file = self.directory / f"{name}.toml"
         file.write_text(f'[syncer]\nignore-schemas = "{",".join((GO_IGNORED, *ignored))}"\n{syncer}')
@@ -200,7 +208,7 @@ class Peer:
             *("env", "TZ=UTC"),
             str(self.binaries / "drainer"),
             *("-config", str(file), f"-node-id={name}", f"-addr=127.0.0.1:{port or free_port()}"),
-            *(f"-pd-urls={self.pd_url}", f"-data-dir={self.directory}/{name}", "-initial-commit-ts=0"),
+            *(f"-pd-urls={self.pd_url}", f"-data-dir={self.directory}/{name}", f"-initial-commit-ts={initial_ts}"),
             *arguments,
         )
 

@@ -124,29 +124,20 @@ def status_position(stubs: Stubs) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("word", "state", "page"), [("pause", State.PAUSED, "status-addr"), ("offline", State.OFFLINE, "addr")]
-)
-def test_binlogctl_pauses_drainer_or_takes_it_offline(stubs: Stubs, word: str, state: State, page: str) -> None:
-    """At status-addr, or without one at the address of gRPC, where it answers the original's binlogctl, too. And a pump
-    of ours, which tells in the same way where its page is: tests of the pump."""
+def test_binlogctl_pauses_drainer(stubs: Stubs) -> None:
+    """At status-addr. At the address of gRPC, as the original's binlogctl does it, and taken offline:
+    test_peer_migration.py. A pump of ours, which tells in the same way where its page is: tests of the pump."""
     stubs.add("a").put(*CAPTURE.binlogs)
     stubs.resolve(END)
     port = free_port()
-    text = configuration(stubs, port)
-    if page == "addr":
-        text = text.replace(f'status-addr = "127.0.0.1:{port}"', 'status-addr = ""')
-    drainer = stubs.drainer(text).start()
-    if page == "addr":
-        port = int(drainer_address(drainer).rpartition(":")[2])
-        drainer.wait_for_output("drainer is running", deadline_s=300)
+    drainer = stubs.drainer(configuration(stubs, port)).start()
     reached(drainer, port, END)
-    words = (f"{word}-drainer", "-node-id", "d1", "-pd-urls", stubs.etcd.endpoint)
+    words = ("pause-drainer", "-node-id", "d1", "-pd-urls", stubs.etcd.endpoint)
     asked = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
     assert asked.returncode == 0, asked
     assert drainer.wait(deadline_s=240) == 0, drainer.tail()
     left = record(stubs).status
-    assert (left.state, left.max_commit_ts) == (state, status_position(stubs))
+    assert (left.state, left.max_commit_ts) == (State.PAUSED, status_position(stubs))
     again = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
     assert again.returncode == 5 and b"does not answer" in again.stdout + again.stderr
 

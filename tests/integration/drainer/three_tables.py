@@ -29,8 +29,8 @@ def each(n: int) -> list[Op]:
 GOOD = [each(n) for n in range(COUNT)]
 
 
-def serve(stubs: Stubs, stream: Sequence[Sequence[Op]], *, first: int | None = None) -> int:
-    """Two pumps that hold the stream; the ts up to which they are resolved: behind the `first` so many, or all."""
+def serve(stubs: Stubs, stream: Sequence[Sequence[Op]], *, first: int) -> int:
+    """Two pumps that hold the stream; the ts up to which they are resolved: behind the `first` so many."""
     known = jobs(TABLES, upserts=False)
     # A job of a later version than the rows' tells each life at its start that none is missing: it may distribute at
     # once.
@@ -39,12 +39,12 @@ def serve(stubs: Stubs, stream: Sequence[Sequence[Op]], *, first: int | None = N
     stubs.add("a")
     stubs.add("b")
     stubs.share([*beginning(known), *payloads(stream, upserts=False)])
-    end = ts(10 + len(stream) + 5) if first is None else ts(10 + first - 1)
+    end = ts(10 + first - 1)
     stubs.resolve(end)
     return end
 
 
-def drainer(stubs: Stubs, db: MariaDB, port: int) -> Server:
+def drainer(stubs: Stubs, db: MariaDB, port: int, **env: str) -> Server:
     config = (
         f'initial-commit-ts = {BEGIN_TS}\nstatus-addr = "127.0.0.1:{port}"\n'
         "driver-bytes-max = 1024\ndistributed-bytes-min = 1\n"
@@ -52,7 +52,7 @@ def drainer(stubs: Stubs, db: MariaDB, port: int) -> Server:
         '[syncer]\ndb-type = "mariadb"\ntxn-rows-max = 7\nworker-count = 3\n'
         f'[syncer.to]\nhost = "{db.host}"\nport = {db.port}\nuser = "{db.user}"\npassword = "{db.password}"\n'
     )
-    return stubs.drainer(config).start()
+    return stubs.drainer(config, **env).start()
 
 
 def standing(db: MariaDB) -> dict[str, list[tuple[object, ...]]]:

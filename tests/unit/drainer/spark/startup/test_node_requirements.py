@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from drainer.spark import errors
 from drainer.spark.errors import ErrorSeal, NodeLacks, SparkFailed, WorkerNotStarted
 from drainer.spark.startup import node_requirements
 from drainer.spark.startup.node_requirements import (
+    INSTALL,
     build,
     check_build,
     lacking,
@@ -80,6 +83,12 @@ def test_missing_requirement_is_reported_with_node_name(text: str, wanted: str) 
     assert told.startswith("node 10.0.0.5 (executor 3) ")
     assert wanted.rstrip(",") in told
     assert "\n" not in told
+
+
+def test_missing_package_is_found_in_what_python_prints() -> None:
+    bare = [sys.executable, "-I", "-S", "-m", "drainer.spark.startup.worker_daemon"]  # without installed packages
+    said = subprocess.run(bare, capture_output=True, text=True, check=False).stderr
+    assert lacking(WORKER.format(said=said)) == f"node 10.0.0.5 (executor 3) has no module drainer: {INSTALL}"
 
 
 @pytest.mark.parametrize(

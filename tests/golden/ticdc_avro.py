@@ -24,7 +24,7 @@ from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import Record, make_decoder, row_checksum
 from drainer.protocol.avro.encoder import AvroEncoder, AvroTableEncoder, Few, Many, make_encoder
 from drainer.protocol.avro.envelope import header_of, read_header
-from drainer.protocol.avro.reader import reader_of
+from drainer.protocol.avro.reader import read_record, readable
 from drainer.protocol.avro.schema import (
     CHECKSUM,
     CHECKSUM_VERSION,
@@ -227,7 +227,7 @@ def check_envelope(vector: Vector) -> None:
     assert read_header(message) == (schema_id, len(header))
     assert (schema is None) == (native is None)
     if schema is not None:
-        assert reader_of(schema)(message, len(header)) == native
+        assert read_record(readable(schema), message, len(header), "Avro") == native
 
 
 def check_ddl(vector: Vector) -> None:

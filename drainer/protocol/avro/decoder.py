@@ -15,7 +15,7 @@ from binlog.tidb.time import datetime_text, from_zone, parse_datetime
 
 from drainer.protocol.avro.encoder import DDL_LEAD, RESOLVED_LEAD
 from drainer.protocol.avro.envelope import read_header
-from drainer.protocol.avro.reader import Document, branches, parse_schema, reader_of
+from drainer.protocol.avro.reader import Document, parse_schema, read_record, readable
 from drainer.protocol.avro.schema import (
     BEFORE,
     CHECKSUM,
@@ -106,14 +106,15 @@ class Record:
 
     def __init__(self, text: str) -> None:
         schema = parse_schema(text)
-        self._read = reader_of(schema)
+        self._schema = readable(schema)
         namespace, self.table = _names(schema)
         self.schema = namespace.partition(".")[2]
         self.fields = _columns(schema)
 
     def read(self, data: bytes, begin: int) -> dict[str, Any]:
         """Read all fields, under their names in Avro. Raises MessageError."""
-        return self._read(data, begin)
+        found: dict[str, Any] = read_record(self._schema, data, begin, "Avro")
+        return found
 
     def image(self, found: Mapping[str, Any]) -> Image:
         """Return the columns among the fields. Raises MessageError if a column is missing or its value is not of its
@@ -153,7 +154,8 @@ def _columns(schema: Document) -> Sequence[RecordField]:
 
 
 def _field(field: Document) -> RecordField:
-    kind = next((one for one in branches(field["type"]) if one != "null"), "null")
+    branches = field["type"] if isinstance(field["type"], list) else [field["type"]]
+    kind = next((one for one in branches if one != "null"), "null")
     document = kind if isinstance(kind, dict) else {"type": kind}
     parameters = document.get("connect.parameters") or {}
     if not isinstance(parameters, dict):

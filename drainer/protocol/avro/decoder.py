@@ -14,7 +14,7 @@ from binlog.runtime.log import get_logger
 from binlog.tidb.time import datetime_text, from_zone, parse_datetime
 
 from drainer.protocol.avro.encoder import DDL_LEAD, RESOLVED_LEAD
-from drainer.protocol.avro.envelope import read_header
+from drainer.protocol.avro.envelope import HEADER_BYTES, read_header
 from drainer.protocol.avro.reader import Document, parse_schema, read_record, readable
 from drainer.protocol.avro.schema import (
     BEFORE,
@@ -30,7 +30,7 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
 from drainer.protocol.json_read import parse
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.schema_ids import KnownSchemas, SchemaId, Schemas
+from drainer.protocol.schema_ids import KnownSchemas, Schemas
 
 # TiDB's checksum of a row: CRC-32 over its columns in the order of their ids.
 
@@ -225,7 +225,7 @@ class AvroDecoder:
     def __init__(self, options: ProtocolOptions, schemas: Schemas) -> None:
         self._schemas = schemas
         self._zone = options.zone
-        self._records: dict[SchemaId, Record] = {}
+        self._records: dict[int, Record] = {}
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
         """Decode one message, which has exactly one event. Raises MessageError. Errors that `schemas` raises because it
@@ -275,15 +275,15 @@ class AvroDecoder:
         )
 
     def _read(self, data: bytes) -> tuple[Record, dict[str, Any]]:
-        envelope = read_header(data)
-        record = self._records.get(envelope.schema_id)
+        schema_id = read_header(data)
+        record = self._records.get(schema_id)
         if record is None:
             try:
-                text = self._schemas.schema(envelope.schema_id)
+                text = self._schemas.schema(schema_id)
             except LookupError:
-                raise MessageError(f"Avro: no schema has the id {envelope.schema_id}") from None
-            record = self._records[envelope.schema_id] = Record(text)
-        return record, record.read(data, envelope.begin)
+                raise MessageError(f"Avro: no schema has the id {schema_id}") from None
+            record = self._records[schema_id] = Record(text)
+        return record, record.read(data, HEADER_BYTES)
 
 
 def _ddl(data: bytes) -> DdlEvent:

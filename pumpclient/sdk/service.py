@@ -314,7 +314,7 @@ class Service:
     async def alter_table(self, table: Table, **changes: Unpack[AlterOptions]) -> Table:
         """Make all these changes with one ALTER TABLE and return the new handle.
 
-        `add` declares columns, `drop` names columns; `add_unique` and `add_index` declare keys, `drop_index` names some.
+        `add` declares columns, `drop` names columns; `add_unique`, `add_index` declare keys, `drop_index` names keys.
         `modify` redeclares columns completely; `change` does the same under another name; `rename` changes only names.
         The new type must hold every value of the old one: INT to BIGINT, VARCHAR(20) to VARCHAR(40) or TEXT, DECIMAL
         with more digits, ENUM with more names, and so on. In a primary key, only an integer may get more bytes. `place`

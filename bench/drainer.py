@@ -44,7 +44,7 @@ from typing import Any, Protocol
 
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.identity import cluster_id
-from binlog.runtime.config import UpstreamSection
+from binlog.runtime.fields import UpstreamSection
 
 from bench import cpu
 from bench.ceiling import PlainLoader

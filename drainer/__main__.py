@@ -10,9 +10,9 @@ import signal
 import sys
 
 from binlog.runtime import grpc_environment as _before_grpc  # noqa: F401  # isort: skip
-from binlog.errors import BinlogError
+from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import log
-from binlog.runtime.config import ConfigError, load_or_exit
+from binlog.runtime.config import load_or_exit
 
 from drainer.config import PROGRAM, Config
 from drainer.original_settings import given_without_effect

@@ -15,20 +15,19 @@ from typing import Annotated, Literal, Self
 
 from binlog.cluster.registry import check_node_id
 from binlog.errors import ConfigError
-from binlog.runtime.config import (
+from binlog.runtime.command_line import Program
+from binlog.runtime.fields import (
     ByteSize,
     Duration,
-    Flag,
     HostPort,
     Names,
-    Program,
     Section,
     SecuritySection,
+    Tso,
     UpstreamSection,
     default_host,
 )
-from binlog.runtime.fields import Tso
-from binlog.runtime.reference import Variants
+from binlog.runtime.reference import Flag, Variants
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from drainer.original_settings import WITHOUT_EFFECT, OriginalSyncerSection

@@ -7,12 +7,11 @@ from datetime import timedelta
 from typing import Annotated, Literal
 
 from binlog.cluster.node import parse_labels
-from binlog.runtime.config import (
+from binlog.runtime.command_line import Program
+from binlog.runtime.fields import (
     ByteSize,
-    Flag,
     HostPort,
     Names,
-    Program,
     Retention,
     Section,
     SecuritySection,
@@ -20,6 +19,7 @@ from binlog.runtime.config import (
     default_host,
     split_host_port,
 )
+from binlog.runtime.reference import Flag
 from pydantic import AfterValidator, AliasChoices, Field, field_validator, model_validator
 
 from pump.cluster.allocator import BOUND_AHEAD_MAX_S

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from binlog.pump_error import PumpError, pump_error
+from grpc import StatusCode
 
 
 class Outcome(Enum):
@@ -65,41 +66,21 @@ class Answer:
 
 ACKED = Answer(Outcome.ACKED)
 
-OK, UNKNOWN, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS = 0, 2, 3, 5, 6
-PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED = 7, 8, 9, 10
-OUT_OF_RANGE, UNIMPLEMENTED, UNAVAILABLE, UNAUTHENTICATED = 11, 12, 14, 16
+_STATUSES = {status.value[0]: status for status in StatusCode}
 
-CODE_NAMES = {
-    1: "CANCELLED",
-    UNKNOWN: "UNKNOWN",
-    INVALID_ARGUMENT: "INVALID_ARGUMENT",
-    4: "DEADLINE_EXCEEDED",
-    NOT_FOUND: "NOT_FOUND",
-    ALREADY_EXISTS: "ALREADY_EXISTS",
-    PERMISSION_DENIED: "PERMISSION_DENIED",
-    RESOURCE_EXHAUSTED: "RESOURCE_EXHAUSTED",
-    FAILED_PRECONDITION: "FAILED_PRECONDITION",
-    ABORTED: "ABORTED",
-    OUT_OF_RANGE: "OUT_OF_RANGE",
-    UNIMPLEMENTED: "UNIMPLEMENTED",
-    13: "INTERNAL",
-    UNAVAILABLE: "UNAVAILABLE",
-    15: "DATA_LOSS",
-    UNAUTHENTICATED: "UNAUTHENTICATED",
+_OUTCOMES = {
+    # A pump returns these only before it has written anything.
+    StatusCode.INVALID_ARGUMENT: Outcome.REFUSED,
+    StatusCode.NOT_FOUND: Outcome.REFUSED,
+    StatusCode.PERMISSION_DENIED: Outcome.REFUSED,
+    StatusCode.FAILED_PRECONDITION: Outcome.REFUSED,
+    StatusCode.OUT_OF_RANGE: Outcome.REFUSED,
+    StatusCode.UNIMPLEMENTED: Outcome.REFUSED,
+    StatusCode.UNAUTHENTICATED: Outcome.REFUSED,
+    StatusCode.RESOURCE_EXHAUSTED: Outcome.TOO_LARGE,
+    StatusCode.ALREADY_EXISTS: Outcome.CONFLICT,
+    StatusCode.ABORTED: Outcome.ROLLED_BACK,
 }
-
-# A pump returns these codes only before it has written anything.
-REFUSALS = frozenset(
-    {
-        INVALID_ARGUMENT,
-        NOT_FOUND,
-        PERMISSION_DENIED,
-        FAILED_PRECONDITION,
-        OUT_OF_RANGE,
-        UNIMPLEMENTED,
-        UNAUTHENTICATED,
-    }
-)
 
 # The temporary ones of a pump's refusals: it is busy, full, or not online.
 PASSING = frozenset({PumpError.NOT_ONLINE, PumpError.NO_SPACE, PumpError.TOO_FAR_AHEAD, PumpError.OVERLOADED})
@@ -108,19 +89,13 @@ PASSING = frozenset({PumpError.NOT_ONLINE, PumpError.NO_SPACE, PumpError.TOO_FAR
 def classify(code: int, message: str, kind: str = "") -> Answer:
     """Classify a gRPC status, or an errmsg (as code UNKNOWN, P-RPC-04). `kind`: what the pump calls the error, "" for
     an error of a Go pump."""
-    if code == OK:
+    status = _STATUSES.get(code)
+    if status is StatusCode.OK:
         return ACKED
-    detail = f"{CODE_NAMES.get(code, str(code))}: {message}"
+    detail = f"{status.name if status is not None else code}: {message}"
     refusal = pump_error(kind, code=code, text=message)
-    if refusal is not None:
-        return Answer(Outcome.REFUSED, detail, refusal)
-    if code == RESOURCE_EXHAUSTED:
-        return Answer(Outcome.TOO_LARGE, detail)
-    if code == ALREADY_EXISTS:
-        return Answer(Outcome.CONFLICT, detail)
-    if code == ABORTED:
-        return Answer(Outcome.ROLLED_BACK, detail)
-    return Answer(Outcome.REFUSED if code in REFUSALS else Outcome.UNKNOWN, detail)
+    outcome = _OUTCOMES.get(status, Outcome.UNKNOWN) if status is not None else Outcome.UNKNOWN
+    return Answer(Outcome.REFUSED if refusal is not None else outcome, detail, refusal)
 
 
 def not_sent(why: str) -> Answer:

@@ -19,7 +19,7 @@ import grpc.aio
 from binlog.extension import PAYLOADS_MAX
 from binlog.pb import pump_ext_pb2, pump_ext_pb2_grpc
 
-from pumpclient.answer import ACKED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, Answer, classify, lost, not_sent
+from pumpclient.answer import ACKED, Answer, classify, lost, not_sent
 
 MESSAGE_BYTES_MAX = 1 << 20  # a larger binlog is written with a call of its own instead
 TIMEOUT_S = 15.0
@@ -123,10 +123,9 @@ class BatchWriter:
         """Return the answer for sent binlogs when the stream ends: unknown, unless the pump cannot have
         accepted any.
         """
-        number = int(code.value[0])
-        self.unsupported = number == UNIMPLEMENTED
-        self.oversized = number == RESOURCE_EXHAUSTED
-        answer = classify(number, detail or "")
+        self.unsupported = code is grpc.StatusCode.UNIMPLEMENTED
+        self.oversized = code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        answer = classify(int(code.value[0]), detail or "")
         return answer if self.unsupported else lost(f"the stream ended: {answer.detail or 'OK'}")
 
     async def _send(self, call: grpc.aio.StreamStreamCall) -> None:  # type: ignore[type-arg]  # runtime class is bare

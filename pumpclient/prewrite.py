@@ -9,54 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pumpclient.answer import Answer, Outcome
 from pumpclient.errors import NoPump, PayloadTooLarge, PrewriteFailed
 from pumpclient.pool import Pool
-from pumpclient.selector import Selector
-from pumpclient.tracker import Tracker
+
+if TYPE_CHECKING:
+    from pumpclient.writer import Writer
 
 STALL_S = 0.1  # a timer this late shows that this process was suspended or busy, not that the pump is slow
 RECHECK_S = 0.5  # how often to look for newly available pumps after all available ones were tried
-
-
-class Tries(Protocol):
-    """The operations of the writer that a prewrite uses."""
-
-    selector: Selector
-    tracker: Tracker
-
-    async def attempt(self, pump: str, payload: bytes) -> Answer:
-        """Try one pump once. Failures of the pump and the network are returned as the Answer, not raised."""
-        ...
-
-    def patience_s(self, pump: str, payload_bytes: int) -> float:
-        """Return how many seconds a payload may wait for this pump before another pump is tried in parallel."""
-        ...
-
-    def found_slow(self, pump: str) -> None:
-        """Note that the pump did not answer within the patience."""
-        ...
-
-    def found_failing(self, pump: str, start_ts: int, answer: Answer) -> None:
-        """Note that the pump did not accept the prewrite."""
-        ...
-
-    def falls_back(self) -> None:
-        """Note that no pump is available, or none accepted the prewrite in time: all online pumps are tried now."""
-        ...
-
-    def renew(self, pump: str, before_s: float) -> None:
-        """Reset the pump's connection if it was made before `before_s` (monotonic clock)."""
-        ...
 
 
 class Prewriting:
     """The prewrite of one transaction. Call `run` once."""
 
     def __init__(
-        self, start_ts: int, payload: bytes, tries: Tries, pool: Pool, *, timeout_s: float, retry_s: float
+        self, start_ts: int, payload: bytes, tries: Writer, pool: Pool, *, timeout_s: float, retry_s: float
     ) -> None:
         self._start_ts = start_ts
         self._payload = payload

@@ -295,6 +295,7 @@ class Writer:
         return self._limits.patience_s + (ahead[0] + payload_bytes) / PATIENCE_BYTES_S + ahead[1] / PATIENCE_COUNT_S
 
     def found_slow(self, pump: str) -> None:
+        """Note that the pump did not answer a prewrite within `patience_s`."""
         if self._pool.found_slow(pump):
             self.counts.slow += 1
             metrics.SLOW.inc()
@@ -305,10 +306,12 @@ class Writer:
         self._refusals(pump).failed(pump=pump, start_ts=start_ts, detail=answer.detail)
 
     def falls_back(self) -> None:
+        """Note that no pump is available, or none accepted a prewrite in time: all online pumps are tried now."""
         self.counts.fallbacks += 1
         self.suspended.set()
 
     def renew(self, pump: str, before_s: float) -> None:
+        """Reset the pump's connection if it was made before `before_s` (monotonic clock)."""
         if pump in self._connections:
             self._connections[pump].renew(before_s)
 

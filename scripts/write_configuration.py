@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from binlog.runtime.config import reference_markdown
+from binlog.runtime.reference import reference_markdown
 
 from drainer.arbiter.config import FLAGS as ARBITER_FLAGS
 from drainer.arbiter.config import ArbiterConfig

@@ -41,7 +41,7 @@ Columns = tuple[Any, ...]  # pyarrow Arrays, parallel to `shape.columns`; None f
 @dataclass(frozen=True, slots=True)
 class Changes:
     """Rows of one kind, written under one TableInfo. All arrays have one length. `column_types`: the types of the
-    decoded values (row/decoded_value.py), parallel to `shape.columns`; `order`: see scan.Rows. `old` is None for
+    decoded values (row/column_type.py), parallel to `shape.columns`; `order`: see scan.Rows. `old` is None for
     inserts, `new` for deletes.
     """
 

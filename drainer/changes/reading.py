@@ -1,7 +1,7 @@
 """Read the rows of one layout together. A reader is made once and used for every batch. Pure.
 
 A row is accepted only if its columns, in the table's order and with the usual flags, end exactly at the end of the row.
-Every other row is left to the general decoder (row/general.py).
+Every other row is left to the general decoder (row/codec.py).
 """
 
 from __future__ import annotations

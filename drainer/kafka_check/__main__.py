@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from binlog.errors import BinlogError
-from binlog.runtime.config import Program, flags_of, load_or_exit
+from binlog.runtime.command_line import Program, flags_of
+from binlog.runtime.config import load_or_exit
 from pydantic import BeforeValidator, Field
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -161,7 +161,7 @@ class Promises:
 
 @dataclass(slots=True)
 class _Row:
-    """The last event of a row in a partition: its commit_ts and what it did (identity.REMOVES, ADDS)."""
+    """The last event of a row in a partition: its commit_ts and what it did (REMOVES, ADDS)."""
 
     commit_ts: int
     done: int
@@ -169,8 +169,11 @@ class _Row:
 
 @dataclass(slots=True)
 class _Partition:
-    """`since_resolved`: (row, commit_ts, what) of rows above the last resolved event, where repeats are allowed."""
+    """`offset`: that of the message which is being checked; `since_resolved`: (row, commit_ts, what) of rows above the
+    last resolved event, where repeats are allowed."""
 
+    at: KafkaPartition
+    offset: int = -1
     rows: dict[bytes, _Row] = field(default_factory=dict)
     newest: int = 0
     resolved: list[int] = field(default_factory=list)
@@ -213,9 +216,9 @@ class Checker:
         self._promises = promises or Promises()
         self._keys = keys or {}
         self._partitions = {
-            KafkaPartition(topic, number): _Partition()
+            at: _Partition(at)
             for topic, count in partitions.items()
-            for number in range(count)
+            for at in (KafkaPartition(topic, number) for number in range(count))
         }
         self._stays: dict[tuple[str, bytes], list[_Stay]] = {}
         self._admins: list[tuple[int, int]] = []
@@ -223,77 +226,67 @@ class Checker:
     def add(self, topic_partition: KafkaPartition, offset: int, events: Iterable[Event]) -> None:
         """Check the events of one message."""
         self.report.messages += 1
-        partition = self._partitions.setdefault(topic_partition, _Partition())
+        partition = self._partitions.setdefault(topic_partition, _Partition(topic_partition))
+        partition.offset = offset
         for event in events:
             if partition.first_ts < 0:
                 partition.first_ts = event.commit_ts
             if isinstance(event, RowEvent):
-                self._row(topic_partition, partition, offset, event)
+                self._row(partition, event)
             elif isinstance(event, DdlEvent):
-                self._ddl(topic_partition, partition, offset, event)
+                self._ddl(partition, event)
             elif isinstance(event, ResolvedEvent):
-                self._resolved(topic_partition, partition, offset, event)
+                self._resolved(partition, event)
             else:
                 self.report.others += 1
                 if isinstance(event, AdminEvent):
-                    self._admin(topic_partition, partition, offset, event)
+                    self._admin(partition, event)
 
     def add_unreadable(self, topic_partition: KafkaPartition, offset: int, why: str) -> None:
         """Count a message that its protocol's decoder refuses."""
         self.report.messages += 1
-        self._broken(Broken.MESSAGE, topic_partition, offset, why)
+        self.report.add(Violation(Broken.MESSAGE, topic_partition, offset, why))
 
     def finish(self) -> Report:
         """Run the checks that need all messages; return the report. Call after the last message."""
         for stays in self._stays.values():
             self._check_stays(stays)
-        for topic in dict.fromkeys(topic_partition.topic for topic_partition in self._partitions):
+        for topic in dict.fromkeys(at.topic for at in self._partitions):
             self._check_ddls(topic)
             self._check_admins(topic)
         self._check_resolved()
         return self.report
 
-    def _row(self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: RowEvent) -> None:
+    def _row(self, partition: _Partition, event: RowEvent) -> None:
         self.report.rows += 1
         what = f"{event.change} of a row of `{event.schema}`.`{event.table}` at commit_ts {event.commit_ts}"
         if event.commit_ts:  # a tombstone has none
-            self._row_time(topic_partition, partition, offset, event.commit_ts, what)
+            self._row_time(partition, event.commit_ts, what)
         rows = touched_rows(event, self._keys)
         if not rows:
             self.report.unidentified_rows += 1
         is_repeat = False
         for row, done in rows:
-            self._stay(topic_partition, partition, offset, row, event.commit_ts, what)
+            self._stay(partition, row, event.commit_ts, what)
             if event.commit_ts:
-                is_repeat |= self._row_order(topic_partition, partition, offset, row, done, event.commit_ts, what)
+                is_repeat |= self._row_order(partition, row, done, event.commit_ts, what)
         self.report.repeats += is_repeat
         if self._promises.ordered and event.commit_ts < partition.newest and event.commit_ts and not is_repeat:
             text = f"{what} follows one at {partition.newest}"
-            self._broken(Broken.PARTITION_ORDER, topic_partition, offset, text)
+            self._broken(Broken.PARTITION_ORDER, partition, text)
         partition.newest = max(partition.newest, event.commit_ts)
 
-    def _row_time(
-        self, topic_partition: KafkaPartition, partition: _Partition, offset: int, commit_ts: int, what: str
-    ) -> None:
+    def _row_time(self, partition: _Partition, commit_ts: int, what: str) -> None:
         if commit_ts <= partition.resolved_ts:
             text = f"{what} follows the resolved event {partition.resolved_ts}"
-            self._broken(Broken.ROW_BEHIND_RESOLVED, topic_partition, offset, text)
+            self._broken(Broken.ROW_BEHIND_RESOLVED, partition, text)
         if commit_ts < partition.ddl_ts:
-            self._broken(Broken.ROW_BEHIND_DDL, topic_partition, offset, f"{what} follows a DDL at {partition.ddl_ts}")
+            self._broken(Broken.ROW_BEHIND_DDL, partition, f"{what} follows a DDL at {partition.ddl_ts}")
         if partition.admins and commit_ts <= partition.admins[-1][0]:
             text = f"{what} follows another number of partitions at {partition.admins[-1][0]}"
-            self._broken(Broken.PARTITIONS_LATE, topic_partition, offset, text)
+            self._broken(Broken.PARTITIONS_LATE, partition, text)
 
-    def _row_order(
-        self,
-        topic_partition: KafkaPartition,
-        partition: _Partition,
-        offset: int,
-        row: bytes,
-        done: int,
-        commit_ts: int,
-        what: str,
-    ) -> bool:
+    def _row_order(self, partition: _Partition, row: bytes, done: int, commit_ts: int, what: str) -> bool:
         """Check the order of a row's events. Return whether the event is an allowed repetition."""
         key = row, commit_ts, done
         if self._promises.repeats:
@@ -306,23 +299,20 @@ class Checker:
         elif commit_ts > last.commit_ts:
             last.commit_ts, last.done = commit_ts, done
         elif commit_ts < last.commit_ts:
-            self._broken(
-                Broken.ROW_ORDER, topic_partition, offset, f"{what} follows one of the same row at {last.commit_ts}"
-            )
+            self._broken(Broken.ROW_ORDER, partition, f"{what} follows one of the same row at {last.commit_ts}")
         elif (last.done, done) == (REMOVES, ADDS):  # the halves of an update
             last.done = REMOVES | ADDS
         else:
             text = f"{what}: the row was {_WHAT[last.done]} at this commit_ts before"
-            self._broken(Broken.ROW_TWICE, topic_partition, offset, text)
+            self._broken(Broken.ROW_TWICE, partition, text)
         return False
 
-    def _stay(
-        self, topic_partition: KafkaPartition, partition: _Partition, offset: int, row: bytes, commit_ts: int, what: str
-    ) -> None:
+    def _stay(self, partition: _Partition, row: bytes, commit_ts: int, what: str) -> None:
         if self._promises.moves is Moves.ALWAYS:
             return
-        stays = self._stays.setdefault((topic_partition.topic, row), [])
-        mine = next((one for one in reversed(stays) if one.topic_partition == topic_partition), None)
+        at = partition.at
+        stays = self._stays.setdefault((at.topic, row), [])
+        mine = next((one for one in reversed(stays) if one.topic_partition == at), None)
         is_new = mine is None or mine.epoch != partition.epoch
         if mine is not None and not is_new and self._promises.moves is Moves.AT_RESOLVED and commit_ts:
             is_new = partition.resolved_ts >= mine.last_ts  # it may have been elsewhere in between
@@ -330,14 +320,12 @@ class Checker:
             mine.last_ts = max(mine.last_ts, commit_ts)
             return
         if self._promises.moves is Moves.NEVER:
-            other = next(
-                (one for one in stays if one.topic_partition != topic_partition and one.epoch == partition.epoch), None
-            )
+            other = next((one for one in stays if one.topic_partition != at and one.epoch == partition.epoch), None)
             if other is not None:
                 text = f"{what}: the row is in {other.topic_partition}, too, at offset {other.offset}"
-                self._broken(Broken.ROW_IN_TWO_PARTITIONS, topic_partition, offset, text)
+                self._broken(Broken.ROW_IN_TWO_PARTITIONS, partition, text)
                 return
-        stays.append(_Stay(topic_partition, commit_ts, commit_ts, partition.resolved_ts, partition.epoch, offset))
+        stays.append(_Stay(at, commit_ts, commit_ts, partition.resolved_ts, partition.epoch, partition.offset))
 
     def _check_stays(self, stays: Sequence[_Stay]) -> None:
         if self._promises.moves is not Moves.AT_RESOLVED:
@@ -353,35 +341,31 @@ class Checker:
                     f"a row at commit_ts {after.first_ts} was at {before.last_ts} in {before.topic_partition}, offset "
                     f"{before.offset}, and no resolved event is in between"
                 )
-                self._broken(Broken.ROW_IN_TWO_PARTITIONS, after.topic_partition, after.offset, text)
+                self.report.add(Violation(Broken.ROW_IN_TWO_PARTITIONS, after.topic_partition, after.offset, text))
 
-    def _ddl(self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: DdlEvent) -> None:
+    def _ddl(self, partition: _Partition, event: DdlEvent) -> None:
         self.report.ddls += 1
         name = event.commit_ts, event.schema, event.table, event.query
         if name in partition.ddls:
             self.report.repeats += 1
             if not self._promises.repeats:
-                self._broken(
-                    Broken.DDL_TWICE, topic_partition, offset, f"{event.query!r} at {event.commit_ts} is there twice"
-                )
+                self._broken(Broken.DDL_TWICE, partition, f"{event.query!r} at {event.commit_ts} is there twice")
             if event.commit_ts < partition.resolved_ts:
-                self._ddl_late(topic_partition, partition, offset, event)
+                self._ddl_late(partition, event)
             return
         if event.commit_ts < partition.ddl_ts:
             text = f"{event.query!r} at {event.commit_ts} follows a DDL at {partition.ddl_ts}"
-            self._broken(Broken.DDL_ORDER, topic_partition, offset, text)
+            self._broken(Broken.DDL_ORDER, partition, text)
         if event.commit_ts < partition.resolved_ts:
-            self._ddl_late(topic_partition, partition, offset, event)
+            self._ddl_late(partition, event)
         partition.ddls.append(name)
         partition.ddl_ts = max(partition.ddl_ts, event.commit_ts)
 
-    def _ddl_late(self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: DdlEvent) -> None:
+    def _ddl_late(self, partition: _Partition, event: DdlEvent) -> None:
         text = f"{event.query!r} at {event.commit_ts} follows the resolved event {partition.resolved_ts}"
-        self._broken(Broken.DDL_BEHIND_RESOLVED, topic_partition, offset, text)
+        self._broken(Broken.DDL_BEHIND_RESOLVED, partition, text)
 
-    def _resolved(
-        self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: ResolvedEvent
-    ) -> None:
+    def _resolved(self, partition: _Partition, event: ResolvedEvent) -> None:
         self.report.resolved += 1
         if event.commit_ts > partition.resolved_ts:
             partition.resolved.append(event.commit_ts)
@@ -390,9 +374,9 @@ class Checker:
                 partition.since_resolved = still
         elif event.commit_ts < partition.resolved_ts and not self._promises.repeats:
             text = f"the resolved event {event.commit_ts} follows {partition.resolved_ts}"
-            self._broken(Broken.RESOLVED_BACK, topic_partition, offset, text)
+            self._broken(Broken.RESOLVED_BACK, partition, text)
 
-    def _admin(self, topic_partition: KafkaPartition, partition: _Partition, offset: int, event: AdminEvent) -> None:
+    def _admin(self, partition: _Partition, event: AdminEvent) -> None:
         """Check an announced number of partitions. The partition's epoch is the number of this announcement, counted
         over all partitions."""
         name = event.commit_ts, event.partitions
@@ -400,54 +384,53 @@ class Checker:
             self._admins.append(name)
         if partition.newest > event.commit_ts and not self._promises.repeats:
             text = f"{event.partitions} partitions at {event.commit_ts} follow a row at {partition.newest}"
-            self._broken(Broken.PARTITIONS_LATE, topic_partition, offset, text)
+            self._broken(Broken.PARTITIONS_LATE, partition, text)
         if name not in partition.admins:
             partition.admins.append(name)
         partition.epoch = self._admins.index(name) + 1
 
+    def _of_topic(self, topic: str) -> list[_Partition]:
+        return [one for at, one in self._partitions.items() if at.topic == topic]
+
     def _check_ddls(self, topic: str) -> None:
-        of_topic = {
-            topic_partition: one for topic_partition, one in self._partitions.items() if topic_partition.topic == topic
-        }
-        first = min(of_topic)
-        wanted = dict.fromkeys(name for one in of_topic.values() for name in one.ddls)
-        for topic_partition, partition in of_topic.items():
-            if not self._promises.ddl_everywhere and topic_partition != first:
+        of_topic = self._of_topic(topic)
+        first = min(one.at for one in of_topic)
+        wanted = dict.fromkeys(name for one in of_topic for name in one.ddls)
+        for partition in of_topic:
+            if not self._promises.ddl_everywhere and partition.at != first:
                 continue
             there = set(partition.ddls)
             for name in wanted:
                 if name not in there and self._must_have(partition, name[0]):
-                    self._broken(Broken.DDL_MISSING, topic_partition, -1, f"{name[3]!r} at {name[0]} is missing here")
+                    self._missing(Broken.DDL_MISSING, partition, f"{name[3]!r} at {name[0]} is missing here")
 
     def _check_admins(self, topic: str) -> None:
         """Check that every partition has the announcements of its topic, except partitions that an announcement does
         not count, such as those added later."""
-        of_topic = {
-            topic_partition: one for topic_partition, one in self._partitions.items() if topic_partition.topic == topic
-        }
-        wanted = dict.fromkeys(name for one in of_topic.values() for name in one.admins)
-        for topic_partition, partition in of_topic.items():
+        of_topic = self._of_topic(topic)
+        wanted = dict.fromkeys(name for one in of_topic for name in one.admins)
+        for partition in of_topic:
             for name in wanted:
                 commit_ts, partitions = name
                 is_bound = self._promises.whole or commit_ts <= max(partition.resolved_ts, partition.newest)
-                if name not in partition.admins and topic_partition.partition < partitions and is_bound:
+                if name not in partition.admins and partition.at.partition < partitions and is_bound:
                     text = f"{partitions} partitions at {commit_ts} are not told here"
-                    self._broken(Broken.PARTITIONS_UNTOLD, topic_partition, -1, text)
+                    self._missing(Broken.PARTITIONS_UNTOLD, partition, text)
 
     def _check_resolved(self) -> None:
         wanted = sorted({ts for one in self._partitions.values() for ts in one.resolved})
         of_topic: dict[str, list[int]] = {}
-        for topic_partition, one in self._partitions.items():
-            of_topic.setdefault(topic_partition.topic, []).extend(one.resolved)
-        for topic_partition, partition in self._partitions.items():
-            there, mine = set(partition.resolved), of_topic[topic_partition.topic]
+        for at, one in self._partitions.items():
+            of_topic.setdefault(at.topic, []).extend(one.resolved)
+        for partition in self._partitions.values():
+            there, mine = set(partition.resolved), of_topic[partition.at.topic]
             begin = min(mine, default=0)
             end = max(mine, default=0) if self._promises.topics_end else wanted[-1] if wanted else 0
             expected = [ts for ts in wanted if begin <= ts <= end and self._must_have(partition, ts)]
             missing = [ts for ts in expected if ts not in there]
             if missing:
                 text = f"{len(missing)} resolved events that other partitions have are missing here, first {missing[0]}"
-                self._broken(Broken.RESOLVED_MISSING, topic_partition, -1, text)
+                self._missing(Broken.RESOLVED_MISSING, partition, text)
 
     def _must_have(self, partition: _Partition, commit_ts: int) -> bool:
         """Return whether a partition should have an event that others have at this commit_ts. It need not if it was
@@ -456,5 +439,8 @@ class Checker:
             return False
         return self._promises.whole or commit_ts <= max(partition.resolved_ts, partition.ddl_ts, partition.newest)
 
-    def _broken(self, rule: Broken, topic_partition: KafkaPartition, offset: int, text: str) -> None:
-        self.report.add(Violation(rule, topic_partition, offset, text))
+    def _broken(self, rule: Broken, partition: _Partition, text: str) -> None:
+        self.report.add(Violation(rule, partition.at, partition.offset, text))
+
+    def _missing(self, rule: Broken, partition: _Partition, text: str) -> None:
+        self.report.add(Violation(rule, partition.at, -1, text))

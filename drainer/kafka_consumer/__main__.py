@@ -15,11 +15,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import log
-from binlog.runtime.command_line import discard_stdout
-from binlog.runtime.config import Program, flags_of, load_or_exit
+from binlog.runtime.command_line import Program, discard_stdout, flags_of
+from binlog.runtime.config import load_or_exit
 from pydantic import Field, model_validator
 
-from drainer.kafka_consumer.destination import Destination, ReplayDestination, settings
+from drainer.kafka_consumer.destination import Destination, settings
 from drainer.kafka_consumer.run import Stop, consume, print_events
 from drainer.kafka_reading.address import TopicsSection, kafka_address
 from drainer.protocol.options import ProtocolOptions
@@ -110,7 +110,7 @@ def _write(lines: str) -> None:
 def _destination(text: str, options: ProtocolOptions) -> Destination:
     kind, colon, rest = text.partition(":")
     if kind == "sqlite" and rest:
-        return ReplayDestination(replayer("sqlite", {"path": rest}, settings("kafka-consumer")))
+        return Destination(replayer("sqlite", {"path": rest}, settings("kafka-consumer")))
     parts = urlsplit(text)
     if not colon or kind not in _SERVERS or not parts.hostname:
         raise ConfigError("--to: expected sqlite:FILE or mysql://USER@HOST:PORT (also mariadb://, tidb://)")
@@ -130,7 +130,7 @@ def _destination(text: str, options: ProtocolOptions) -> Destination:
         raise ConfigError(f"--to {kind}: {error}") from None
     password = unquote(parts.password) if parts.password is not None else os.environ.get("MYSQL_PWD", "")
     server = {"host": parts.hostname, "port": port, "user": unquote(parts.username or "root"), "password": password}
-    return ReplayDestination(replayer(kind, server, settings(name, zone=options.time_zone)))
+    return Destination(replayer(kind, server, settings(name, zone=options.time_zone)))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ Events that may be repeated, and what is done with them:
     a row at or below what was applied  skipped: the resolved events say that all such rows were received before
     a delete without a commit_ts        skipped if it was read and applied before; it gets the commit_ts of the newest
                                         row before it
-    a row that waits to be applied      skipped if it comes again (repeats.py)
+    a row that waits to be applied      skipped if it comes again (Repeats)
     a row that is not applied yet       kept, although its partition's watermark may be above it
     a DDL                               run once: commit_ts, start_ts, statement and number identify it; a DDL below
                                         another one of its topic, or below what was applied, is skipped

@@ -1,11 +1,10 @@
-"""The interface of a destination of `kafka-consumer`, the stored form of a `Resume`, and a replayer's destination as
-one."""
+"""The destination of `kafka-consumer`, and the stored form of a `Resume`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
 from drainer.kafka_reading.records import KafkaPartition
@@ -13,21 +12,6 @@ from drainer.sink.errors import DestinationDown, DestinationError
 from drainer.sink.replay import Replayed, Replayer, ReplayFailed, ReplaySettings, replayed
 
 _T = TypeVar("_T")
-
-
-class Destination(Protocol):
-    """A destination writes rows and the `Resume` in one transaction, so that nothing is applied twice."""
-
-    def open(self) -> Resume:
-        """Return the stored position; that of a new destination is the beginning."""
-        ...
-
-    def apply(self, part: Part) -> None:
-        """Apply a part. Raises ConsumeError: then nothing of the part is written, or the next `open` continues its
-        DDL."""
-        ...
-
-    def close(self) -> None: ...
 
 
 def resume_text(resume: Resume) -> str:
@@ -51,17 +35,20 @@ def settings(name: str, **more: Any) -> ReplaySettings:
     return ReplaySettings("consumer", "kafka_consumer", name, safe=True, names_only=True, **more)
 
 
-class ReplayDestination:
-    """A destination that replays parts."""
+class Destination:
+    """Writes rows and the `Resume` in one transaction, so that nothing is applied twice."""
 
     def __init__(self, to: Replayer) -> None:
         self._to = to
 
     def open(self) -> Resume:
+        """Return the stored position; that of a new destination is the beginning."""
         text = _tried(self._to.open)
         return resume_of(text) if text else Resume()
 
     def apply(self, part: Part) -> None:
+        """Apply a part. Raises ConsumeError: then nothing of the part is written, or the next `open` continues its
+        DDL."""
         rows = [Replayed(part.resume.applied_ts, part.rows)] if part.rows else []
         ddl = None if part.ddl is None else replayed(part.ddl)
         _tried(lambda: self._to.apply(rows, resume_text(part.resume), ddl))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from urllib.parse import unquote, urlsplit
 
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_decoder
 from drainer.sink.kafka.schema_registry import SchemaRegistry
-from drainer.sink.kafka.settings.registry_http import RegistryAccess
+from drainer.sink.kafka.settings.registry_http import access_of
 
 MakeDecoder = Callable[[], Decoder]
 
@@ -21,12 +19,5 @@ def decoders(options: ProtocolOptions) -> MakeDecoder:
     the registry's errors if it does not answer."""
     if PROTOCOLS.get(options.protocol.lower()) != "avro" or not options.schema_registry:
         return lambda: make_decoder(options)
-    schemas = SchemaRegistry(registry_access(options.schema_registry))
+    schemas = SchemaRegistry(access_of(options.schema_registry))
     return lambda: AvroDecoder(options, schemas)
-
-
-def registry_access(url: str) -> RegistryAccess:
-    """Return how to access a registry. User and password may be part of the URL."""
-    parts = urlsplit(url)
-    access = RegistryAccess(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
-    return replace(access, user=unquote(parts.username or ""), password=unquote(parts.password or ""))

@@ -1,4 +1,4 @@
-"""One column's decoded values (row/decoded_value.py) as text in the form that several protocols use: dates, decimals,
+"""One column's decoded values (row/column_type.py) as text in the form that several protocols use: dates, decimals,
 names, JSON."""
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 from drainer.changes.vector import Ints, Words
 from drainer.order import collector_paused
 from drainer.protocol.compression import compress
-from drainer.protocol.encoder import EncodedRow, Message
+from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.options import Compression
-from drainer.protocol.row_changes import RowChanges
 
 
 class EncodedColumns(NamedTuple):
@@ -107,28 +106,3 @@ def take_rows(parts: Sequence[EncodedColumns], chosen: Ints) -> EncodedColumns:
     anything else that a task holds in memory."""
     found, back = take_parts(parts, chosen)
     return found[0] if back is None else concatenated(found).take(back)
-
-
-@runtime_checkable
-class ColumnEncoder(Protocol):
-    """An Encoder that can also encode columns. It makes the same messages from columns as from rows."""
-
-    @property
-    def joins_transactions(self) -> bool:
-        """Return whether all rows of a transaction are joined in one message. Such messages can only be joined from
-        rows; columns must then hold only rows whose transaction has no other row in their partition."""
-        ...
-
-    def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> Iterable[Message]:
-        """Frame rows into messages, as Encoder.frame does. `chosen`: positions in the concatenation of all parts, at
-        least one."""
-        ...
-
-
-@runtime_checkable
-class ColumnTableEncoder(Protocol):
-    """The TableEncoder of a ColumnEncoder."""
-
-    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """Encode changes as TableEncoder.encode does. Return the rows as consecutive parts."""
-        ...

@@ -13,12 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from drainer.changes.vector import Ints
 from drainer.protocol.event import Event
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.table import Table
+
+if TYPE_CHECKING:
+    from drainer.protocol.encoded_columns import EncodedColumns
 
 # A cache of what an encoder has compiled for each version of a table.
 
@@ -106,6 +110,10 @@ class TableEncoder(Protocol):
         """Encode each row, in the order of `changes`. Raises EncodeError naming table, column and commit_ts."""
         ...
 
+    def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
+        """Encode the same as consecutive parts of columns. Raises as `encode`."""
+        ...
+
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         """Encode the columns of the handle key alone, for rows whose messages are too large. `claims`: the location of
         each stored complete message (claim check); None if the messages are not stored. Raises EncodeError if the table
@@ -124,11 +132,22 @@ class Encoder(Protocol):
     @property
     def ddl_scope(self) -> DdlScope: ...
 
+    @property
+    def joins_transactions(self) -> bool:
+        """Return whether all rows of a transaction are joined in one message. Such messages can only be joined from
+        rows; columns must then hold only rows whose transaction has no other row in their partition."""
+        ...
+
     def table(self, table: Table) -> TableEncoder: ...
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
         """Frame rows into messages within the limits of a batch. A single row above the limit becomes a message of its
         own: the sender must compare its `length` (drainer.protocol.large)."""
+        ...
+
+    def frame_columns(self, parts: Sequence[EncodedColumns], chosen: Ints) -> Iterable[Message]:
+        """Frame rows that were encoded as columns, as `frame` does. `chosen`: positions in the concatenation of all
+        parts, at least one."""
         ...
 
     def ddl(self, ddl: Ddl) -> list[Message]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from binlog.errors import BinlogError, ConfigError
+from binlog.errors import BinlogError, ConfigError, DecodeError
 
 
 class MessageError(BinlogError):
@@ -18,7 +19,7 @@ class EncodeError(BinlogError):
 class MessageTooLarge(EncodeError):
     """The message of a row is above the limit. `length`: its length in bytes; `limit`: the limit in bytes."""
 
-    def __init__(self, *, schema: str, table: str, key: str, commit_ts: int, length: int, limit: int) -> None:
+    def __init__(self, schema: str, table: str, key: str, commit_ts: int, length: int, limit: int) -> None:
         super().__init__(schema, table, key, commit_ts, length, limit)
         self.schema = schema
         self.table = table
@@ -34,13 +35,20 @@ class MessageTooLarge(EncodeError):
             f'max-message-bytes, or choose large-message-handle-option = "claim-check" or "handle-key-only"'
         )
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # Spark's workers pickle errors, and by default pickle cannot restore an error with keyword-only arguments.
-        return _too_large, self.args
 
-
-def _too_large(schema: str, table: str, key: str, commit_ts: int, length: int, limit: int) -> MessageTooLarge:
-    return MessageTooLarge(schema=schema, table=table, key=key, commit_ts=commit_ts, length=length, limit=limit)
+def refused(
+    where: str, commit_ts: Any, images: Sequence[Any], convert: Callable[[Any], object], error: DecodeError
+) -> EncodeError:
+    """Return the error that names the first row with a value that `convert` refuses. `where`: begins its text;
+    `commit_ts`: of each row; `images`: Arrow arrays of one column's values in the same rows; `error`: what `convert`
+    raised for one of them."""
+    for row, ts in enumerate(commit_ts.tolist()):
+        for image in images:
+            try:
+                convert(image.slice(row, 1))
+            except DecodeError as found:
+                return EncodeError(f"{where} at commit_ts {ts}: {found}")
+    return EncodeError(f"{where}: {error}")
 
 
 class ProtocolConfigError(ConfigError):

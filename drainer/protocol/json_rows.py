@@ -16,7 +16,7 @@ from binlog.errors import DecodeError
 
 from drainer.changes.decode import Columns
 from drainer.protocol.encoded_columns import large_binary
-from drainer.protocol.errors import EncodeError
+from drainer.protocol.errors import refused
 from drainer.protocol.json_text import Fragment
 from drainer.protocol.row_changes import RowChanges
 
@@ -160,15 +160,5 @@ def _column(changes: RowChanges, array: Any, fragment: Fragment, column_index: i
     try:
         return fragment(array)
     except DecodeError as error:
-        raise EncodeError(_where(changes, array, fragment, column_index, error)) from error
-
-
-def _where(changes: RowChanges, array: Any, fragment: Fragment, column_index: int, error: DecodeError) -> str:
-    table = changes.table
-    name = f"`{table.schema}`.`{table.name}`.`{table.columns[column_index].name}`"
-    for row in range(len(array)):
-        try:
-            fragment(array.slice(row, 1))
-        except DecodeError as found:
-            return f"column {name} of the change with commit_ts {int(changes.commit_ts[row])}: {found}"
-    return f"column {name}: {error}"
+        where = f"column {changes.table.column_name(column_index)}"
+        raise refused(where, changes.commit_ts, [array], fragment, error) from error

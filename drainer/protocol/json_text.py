@@ -1,5 +1,5 @@
 """JSON text in the exact form of Go's encoding/json, which readers of TiCDC's messages may compare byte by byte: single
-texts and documents, and columns of decoded values (row/decoded_value.py).
+texts and documents, and columns of decoded values (row/column_type.py).
 
 A fragment is compiled once for a column: what a document contains for each value, without quotes. It converts an Arrow
 array of decoded values to a `binary` array of the same length, with NULL for NULL. It raises DecodeError for a value

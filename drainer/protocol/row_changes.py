@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
@@ -13,7 +15,7 @@ from drainer.protocol.table import Table
 @dataclass(frozen=True, slots=True)
 class RowChanges:
     """Changes of rows. All arrays have the same length. `order`: the position of each change among all changes of its
-    segment, in upstream's order. `old` and `new`: Arrow arrays of decoded values (row/decoded_value.py), parallel to
+    segment, in upstream's order. `old` and `new`: Arrow arrays of decoded values (row/column_type.py), parallel to
     `table.columns`. `old` is None for inserts, `new` is None for deletes."""
 
     table: Table
@@ -29,35 +31,21 @@ class RowChanges:
 
     def take(self, chosen: Ints) -> RowChanges:
         """Return the changes at the positions `chosen`, in that order."""
-
-        def some(columns: Columns | None) -> Columns | None:
-            return None if columns is None else tuple(column.take(chosen) for column in columns)
-
-        return RowChanges(
-            self.table,
-            self.kind,
-            self.commit_ts[chosen],
-            self.start_ts[chosen],
-            self.order[chosen],
-            some(self.old),
-            some(self.new),
-        )
+        return self._part(chosen, lambda column: column.take(chosen))
 
     def slice(self, begin: int, count: int) -> RowChanges:
         """Return at most `count` changes from position `begin` on. Copies nothing."""
+        return self._part(slice(begin, begin + count), lambda column: column.slice(begin, count))
 
-        def some(columns: Columns | None) -> Columns | None:
-            return None if columns is None else tuple(column.slice(begin, count) for column in columns)
-
-        end = begin + count
-        return RowChanges(
-            self.table,
-            self.kind,
-            self.commit_ts[begin:end],
-            self.start_ts[begin:end],
-            self.order[begin:end],
-            some(self.old),
-            some(self.new),
+    def _part(self, chosen: Any, part: Callable[[Any], Any]) -> RowChanges:
+        """`chosen`: an index of numpy's; `part`: does the same for an Arrow array."""
+        return replace(
+            self,
+            commit_ts=self.commit_ts[chosen],
+            start_ts=self.start_ts[chosen],
+            order=self.order[chosen],
+            old=None if self.old is None else tuple(map(part, self.old)),
+            new=None if self.new is None else tuple(map(part, self.new)),
         )
 
     @property

@@ -139,7 +139,7 @@ class OneRowTable(ABC):
 
     @abstractmethod
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
+        """See drainer.protocol.encoder.TableEncoder."""
 
     def _handle(self, changes: RowChanges) -> tuple[int, ...]:
         """Return the columns of the handle key. Raises EncodeError if the table has none."""

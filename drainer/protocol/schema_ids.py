@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import NamedTuple, Protocol
-from uuid import UUID
 
-# Confluent's registry numbers schemas; AWS Glue's versions have UUIDs.
-SchemaId = int | UUID
 # Subject → fingerprint of the schema's text → its id.
-SchemaIds = Mapping[str, Mapping[str, SchemaId]]
+SchemaIds = Mapping[str, Mapping[str, int]]
 
 
 class RequiredSchema(NamedTuple):
@@ -27,7 +24,7 @@ class RequiredSchema(NamedTuple):
 class Schemas(Protocol):
     """Returns the schemas with which messages were written, for decoders."""
 
-    def schema(self, schema_id: SchemaId) -> str:
+    def schema(self, schema_id: int) -> str:
         """Return the schema's text. Raises LookupError if no schema has this id."""
         ...
 
@@ -35,10 +32,10 @@ class Schemas(Protocol):
 class KnownSchemas:
     """Finds schemas in a mapping from id to text."""
 
-    def __init__(self, schemas: Mapping[SchemaId, str]) -> None:
+    def __init__(self, schemas: Mapping[int, str]) -> None:
         self._schemas = schemas
 
-    def schema(self, schema_id: SchemaId) -> str:
+    def schema(self, schema_id: int) -> str:
         return self._schemas[schema_id]
 
 
@@ -47,7 +44,7 @@ def fingerprint(schema: str) -> str:
     return sha256(schema.encode()).hexdigest()
 
 
-def merged(ids: SchemaIds, more: Iterable[tuple[RequiredSchema, SchemaId]]) -> SchemaIds:
+def merged(ids: SchemaIds, more: Iterable[tuple[RequiredSchema, int]]) -> SchemaIds:
     """Return a new mapping with the ids of both."""
     found = {subject: dict(of_subject) for subject, of_subject in ids.items()}
     for required, schema_id in more:

@@ -29,8 +29,8 @@ class ColumnFlag(IntFlag):
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column. `column_type`: the type of its values, which is the type under which the row was written. It differs
-    from
-    `info.type` if the column's type was changed after the row was written. `info`: the column's current definition."""
+    from `info.type` if the column's type was changed after the row was written. `info`: the column's current
+    definition."""
 
     name: str
     column_type: ColumnType
@@ -82,6 +82,10 @@ class Table:
     def column_indexes(self) -> dict[str, int]:
         """Return the position of each column by its name, spelled as in the table."""
         return {column.name: column_index for column_index, column in enumerate(self.columns)}
+
+    def column_name(self, column_index: int) -> str:
+        """Return the name of a column with those of its table and database, quoted, for errors."""
+        return f"`{self.schema}`.`{self.name}`.`{self.columns[column_index].name}`"
 
     @property
     def is_partitioned(self) -> bool:

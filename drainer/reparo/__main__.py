@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from binlog.errors import BinlogError
+from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import log
 from binlog.runtime.command_line import discard_stdout
-from binlog.runtime.config import ConfigError, load_or_exit
+from binlog.runtime.config import load_or_exit
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from binlog.cluster import tso
-from binlog.runtime.config import ConfigError, Flag, Names, Program, Section
-from binlog.runtime.fields import Tso, ZoneName
+from binlog.errors import ConfigError
+from binlog.runtime.command_line import Program
+from binlog.runtime.fields import Names, Section, Tso, ZoneName
+from binlog.runtime.reference import Flag
 from pydantic import Field
 
 from drainer.schema.filter import Filter

@@ -112,7 +112,7 @@ def _ignore(number: int, read_bytes: int) -> None:
 class Stream:
     """Read a directory once.
 
-    An original drainer writes transactions again after it was killed; these are skipped (repeats.py). A directory with
+    An original drainer writes transactions again after it was killed; these are skipped (Repeats). A directory with
     the position of this project's drainer has each transaction once."""
 
     def __init__(

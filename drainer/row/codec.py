@@ -1,4 +1,4 @@
-"""Decodes the rows of one table one by one into decoded values: fast_path.py most of them, general.py the others."""
+"""Decodes the rows of one table one by one into decoded values: fast_path.py most of them, GeneralReader the others."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class Decoder:
         return bool(self._relocated_rows)
 
     def codec_of_row(self, table_id: int, schema_version: int, commit_ts: int, kind: Kind, row: bytes) -> Codec | None:
-        """Like `codec`, also for rows whose partition was moved or dropped (relocated_rows.py)."""
+        """Like `codec`, also for rows whose partition was moved or dropped."""
         found = self.codec(table_id, schema_version, commit_ts)
         if found is None and self._relocated_rows:
             relocation = self._relocated_rows.get((table_id, schema_version))

@@ -2,7 +2,7 @@
 decoded values.
 
 The encoding of a layout's rows is compiled once into a `Line` for each column; decoding a row is one loop over them.
-The result is None for a row in any other encoding, which the general decoder (general.py) then decodes. The loop may
+The result is None for a row in any other encoding, which GeneralReader then decodes (codec.py). The loop may
 read beyond the row's end: a row is accepted only if it ends exactly where it should, and the position never goes back.
 """
 

@@ -35,9 +35,8 @@ class Written:
 @dataclass(frozen=True, slots=True)
 class Watched:
     """Every TableInfo of the selected tables, by schema version. `ids`: table id → its versions, ascending;
-    `newest`: the tables that exist
-    after the last known job; `version`: schema version of that job; `old_column_ids`: (table id, column id) → the
-    column's id in rows written before its type was changed."""
+    `newest`: the tables that exist after the last known job; `version`: schema version of that job; `old_column_ids`:
+    (table id, column id) → the column's id in rows written before its type was changed."""
 
     ids: Mapping[int, tuple[Written, ...]]
     newest: Mapping[Name, TableInfo]

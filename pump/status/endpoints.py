@@ -11,6 +11,7 @@ from typing import Any, Literal
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.cluster.tikv import TiKV
+from binlog.cluster.timestamp import TimestampSource
 from binlog.envelope import scan
 from binlog.errors import BinlogError
 from binlog.pb import binlog_pb2
@@ -33,7 +34,6 @@ from pump.metrics import call_metrics
 from pump.status.last_answer import LastAnswer
 from pump.status.page import behind, charts, page
 from pump.status.starting_page import starting_document, starting_page, starting_text
-from pump.store.resolver import Timestamps
 from pump.store.store import Store
 from pump.tasks.gc import GarbageCollector
 from pump.tasks.score import Measures
@@ -52,7 +52,7 @@ class StatusPages:
         store: Store,
         node: Node,
         registry: Registry,
-        timestamps: Timestamps,
+        timestamps: TimestampSource,
         collector: GarbageCollector,
         stop: Callable[[str], None],
         *,

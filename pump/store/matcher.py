@@ -11,23 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from binlog.envelope import BinlogType, Envelope
 from binlog.errors import BinlogError
 
 from pump.errors import Conflict, DamagedRecord, InvalidBinlog, RolledBack
 from pump.index.keys import FLAG_DAMAGED, FLAG_DDL, FLAG_FAKE, FLAG_GENERAL, Complete
-from pump.index.leveldb import Batch
+from pump.index.leveldb import Batch, Index
 from pump.log.record import HEADER_BYTES, Pointer, encode_header
-
-
-class Stored(Protocol):
-    """The lookups that the matcher makes in the index."""
-
-    def pointer(self, ts: int) -> Pointer | None: ...
-
-    def outcome(self, start_ts: int) -> int | None: ...
 
 
 class ResultKind(Enum):
@@ -148,7 +140,7 @@ class Matcher:
     """Matches binlogs, batch by batch: `judge` every binlog, append the accepted ones to the log, `record` each of them
     with its position, then `end_batch`."""
 
-    stored: Stored
+    stored: Index
     read: Callable[[Pointer], bytes]  # reads a payload of the log; raises DamagedRecord
     largest_ts: int  # of everything stored or accepted
     unmatched: dict[int, Prewrite] = field(default_factory=dict)  # in log order

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
+from binlog.cluster.timestamp import TimestampSource
 from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
@@ -15,18 +15,12 @@ from pump.store.ts_limit import Horizon
 _log = get_logger("pump.store.resolver")
 
 
-class Timestamps(Protocol):
-    """A timestamp source. Each call returns a larger ts than every call that had returned before it began."""
-
-    async def get(self) -> int: ...
-
-
 class Resolver:
     """Advances the resolved ts: on `refresh`, and after `request_refresh` while a pull waits. Use it only on the event
     loop."""
 
     def __init__(
-        self, pending: PendingSet, resolved: Resolved, timestamps: Timestamps, horizon: Horizon | None = None
+        self, pending: PendingSet, resolved: Resolved, timestamps: TimestampSource, horizon: Horizon | None = None
     ) -> None:
         self.horizon = horizon or Horizon()
         self._pending = pending

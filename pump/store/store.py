@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from binlog.cluster import tso
+from binlog.cluster.timestamp import TimestampSource
 from binlog.runtime.log import get_logger
 
 from pump.errors import DamagedRecord
@@ -28,7 +29,7 @@ from pump.store.pending import Pending, PendingSet, Resolved
 from pump.store.progress import Progress
 from pump.store.read_path import ReadPath
 from pump.store.recovery import Recovered, recover
-from pump.store.resolver import Resolver, Timestamps
+from pump.store.resolver import Resolver
 from pump.store.space import Space
 from pump.store.ts_limit import Horizon
 from pump.store.write_path import WritePath
@@ -62,7 +63,7 @@ class Store:
     reads: ReadPath  # event loop; pulls read in threads
     _writer: Writer  # event loop, with a thread of its own
 
-    def __init__(self, directory: Path, timestamps: Timestamps, options: StoreOptions | None = None) -> None:
+    def __init__(self, directory: Path, timestamps: TimestampSource, options: StoreOptions | None = None) -> None:
         self._directory = directory  # constant
         self._options = options or StoreOptions()  # constant
         self.space = Space(directory, stop_bytes=self._options.stop_bytes)  # event loop; a thread may refresh it

@@ -9,7 +9,6 @@ whichever comes first and refuses the other. While etcd does not answer, nothing
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -18,6 +17,7 @@ from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.writers import living_writers
 from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 from binlog.tidb.job import Job
 
 from pump.errors import Conflict, NoSuchPrewrite
@@ -28,7 +28,6 @@ from pump.store.store import Store
 POLL_INTERVAL_S = 0.5
 AGE_S = 0.5  # a younger prewrite is probably being committed; checking it would cost an etcd read per transaction
 SETTLED_AT_ONCE_MAX = 1000
-SAY_INTERVAL_S = 60.0
 SHOWN_MAX = 5
 
 _log = get_logger("pump.tasks.expired_writers")
@@ -42,15 +41,18 @@ class ExpiredWriters:
         self._etcd = etcd
         self._jobs = PublishedJobs(etcd)
         self._age_s = age_s
-        self._logged_s = float("-inf")
 
     async def run(self) -> None:
+        outage = Outage(
+            _log, "prewrites whose writer may be gone stay pending", "the writers of pending prewrites are known again"
+        )
         while True:
             await asyncio.sleep(POLL_INTERVAL_S)
             try:
                 await self.poll()
+                outage.over()
             except BinlogError as error:
-                self._log_failure(error)
+                outage.failed(error=error)
 
     async def poll(self) -> int:
         """Settle the prewrites of expired writers. Return how many were settled. Raises EtcdError if the living writers
@@ -99,9 +101,3 @@ class ExpiredWriters:
             writers=[f"{writer} with {count}" for writer, count in by_writer.most_common(SHOWN_MAX)],
             start_ts=[entry.start_ts for entry in gone[:SHOWN_MAX]],
         )
-
-    def _log_failure(self, error: BinlogError) -> None:
-        now_s = time.monotonic()
-        if now_s - self._logged_s >= SAY_INTERVAL_S:
-            self._logged_s = now_s
-            _log.warning("prewrites whose writer may be gone stay pending", error=error)

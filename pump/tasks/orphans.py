@@ -20,6 +20,7 @@ from typing import Any
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.cluster.tikv import BelowSafepoint, TiKV
+from binlog.cluster.timestamp import TimestampSource
 from binlog.errors import BinlogError
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.runtime.channel import open_channel
@@ -30,7 +31,6 @@ from grpc import aio
 
 from pump.metrics.storage_metrics import TIKV_ASKED
 from pump.store.pending import Pending
-from pump.store.resolver import Timestamps
 from pump.store.store import Store
 
 INTERVAL_S = 5.0
@@ -52,7 +52,7 @@ class Upstream:
     to this cluster; TiKV does not know their transactions, so a missing record there proves nothing."""
 
     tikv: TiKV
-    timestamps: Timestamps
+    timestamps: TimestampSource
     services: Callable[[], Awaitable[bool]]
 
 

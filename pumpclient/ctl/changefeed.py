@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from urllib.parse import quote
-
-from binlog.runtime.http import NoAnswer, put
 
 from pumpclient.ctl.confirm import confirm
-from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, Refused
-from pumpclient.ctl.leave import OK, place_of, result_of
+from pumpclient.ctl.errors import Misused
+from pumpclient.ctl.leave import put_to_node
 from pumpclient.ctl.session import CommandSession
 
 
@@ -55,16 +52,6 @@ async def decide_transaction(session: CommandSession) -> None:
 
 
 async def _ask(session: CommandSession, command: str, body: Mapping[str, object]) -> None:
-    """Send PUT /changefeed/<node id>/<command>. Raises NodeSilent, Refused, or CommandError if the answer is not that
-    of a drainer which can be steered."""
-    record = await session.record("drainers")
-    node_id, place = record.status.node_id, place_of(record.status)
-    path = f"/changefeed/{quote(node_id, safe=':')}/{command}"
-    try:
-        answer = await put(place, path, body=json.dumps(body).encode(), security=session.security)
-    except NoAnswer as error:
-        raise NodeSilent(f"drainer {node_id} ({record.status.state}) does not answer: {error}") from error
-    code, message = result_of(answer)
-    if code != OK:
-        raise (CommandError if code is None else Refused)(f"drainer {node_id} at {place}: {message}")
-    session.out.done("Changefeed request success", command=command, node=node_id, at=place, answer=message)
+    """Request /changefeed/<node id>/<command>. Raises as `put_to_node`."""
+    facts = await put_to_node(session, "drainers", f"/changefeed/{{}}/{command}", body=json.dumps(body).encode())
+    session.out.done("Changefeed request success", command=command, **facts)

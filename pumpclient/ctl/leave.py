@@ -17,25 +17,34 @@ OK = 200  # the code inside the JSON; the HTTP status is always 200
 
 
 async def ask(session: CommandSession, kind: Kind, action: str) -> None:
-    """Send PUT /state/<node id>/<action> to the node. Return when it has agreed; it then takes as long as it needs.
-
-    Raises NodeSilent, or Refused if the node refuses (the original's tool ignores a refusal).
-    """
-    record = await session.record(kind)
-    node_id = record.status.node_id
+    """Request /state/<node id>/<action>. Return when the node has agreed; it then takes as long as it needs. Raises as
+    `put_to_node` (the original's tool ignores a refusal)."""
     what = kind.removesuffix("s")
-    place = place_of(record.status)
+    silent = (
+        ". If its status page is off, send it SIGTERM to pause it; if it will never return: binlogctl "
+        f"update-{what} -node-id {session.options.node_id} -state offline"
+    )
+    facts = await put_to_node(session, kind, f"/state/{{}}/{action}", silent=silent)
+    session.out.done("Apply action on node success", action=action, type=what, **facts)
+
+
+async def put_to_node(
+    session: CommandSession, kind: Kind, path: str, *, body: bytes = b"", silent: str = ""
+) -> dict[str, str]:
+    """Send PUT to -node-id, and return the facts of its agreement. `path`: with {} for the node's id; `silent`: what to
+    do if the node does not answer. Raises NodeSilent, Refused, or CommandError for an answer that is not one of a
+    node which knows the request."""
+    record = await session.record(kind)
+    node_id, place = record.status.node_id, place_of(record.status)
+    what = f"{kind.removesuffix('s')} {node_id}"
     try:
-        body = await put(place, f"/state/{quote(node_id, safe=':')}/{action}", security=session.security)
+        answer = await put(place, path.format(quote(node_id, safe=":")), body=body, security=session.security)
     except NoAnswer as error:
-        raise NodeSilent(
-            f"{what} {node_id} ({record.status.state}) does not answer: {error}. If its status page is off, send it "
-            f"SIGTERM to pause it; if it will never return: binlogctl update-{what} -node-id {node_id} -state offline"
-        ) from error
-    code, message = result_of(body)
+        raise NodeSilent(f"{what} ({record.status.state}) does not answer: {error}{silent}") from error
+    code, message = result_of(answer)
     if code != OK:
-        raise (CommandError if code is None else Refused)(f"{what} {node_id} at {place}: {message}")
-    session.out.done("Apply action on node success", action=action, type=what, node=node_id, at=place, answer=message)
+        raise (CommandError if code is None else Refused)(f"{what} at {place}: {message}")
+    return {"node": node_id, "at": place, "answer": message}
 
 
 def place_of(status: NodeStatus) -> str:

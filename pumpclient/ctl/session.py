@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ import grpc.aio
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.identity import cluster_id
 from binlog.cluster.kv import Etcd
+from binlog.cluster.node import NodeStatus
+from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.registry import Kind, NodeRecord, Registry, key_of
 from binlog.errors import NodeNotFound
 from binlog.pb import pump_ext_pb2 as pb
@@ -20,6 +22,7 @@ from binlog.pb import pump_ext_pb2_grpc
 from binlog.runtime.channel import open_channel
 from binlog.runtime.fields import UpstreamSection, parse_loose_urls
 from binlog.runtime.security import Security
+from binlog.tidb.job import Job
 
 from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, NotFound, Refused
 from pumpclient.ctl.options import Options
@@ -66,6 +69,29 @@ class CommandSession:
         """Return the state of a pump. Raises NodeSilent if it does not answer, CommandError if it is a Go pump."""
         request = pb.InspectReq(cluster_id=await self.cluster_id(), pending_max=pending_max)
         return await self._call(host, "Inspect", request)  # type: ignore[no-any-return]
+
+    async def inspect_all(
+        self, pumps: Sequence[NodeStatus], pending_max: int
+    ) -> tuple[list[tuple[NodeStatus, pb.InspectResp]], list[str]]:
+        """Return the state of each pump that answers, and the ids of the others, which are reported as problems."""
+        answers: list[tuple[NodeStatus, pb.InspectResp]] = []
+        silent: list[str] = []
+        for status in pumps:
+            try:
+                answers.append((status, await self.inspect(status.host, pending_max)))
+            except CommandError as error:
+                self.out.problem(
+                    "pump does not answer", node_id=status.node_id, state=status.state.value, error=str(error)
+                )
+                silent.append(status.node_id)
+        return answers, silent
+
+    async def published(self, prewrites: Iterable[pb.PendingPrewrite]) -> dict[int, int]:
+        """Return the FinishedTS of each published job, by its id. Nothing is read if no prewrite is that of a DDL."""
+        if not any(prewrite.ddl_job_id for prewrite in prewrites):
+            return {}
+        jobs = [Job.from_json(text) for _, text in await PublishedJobs(self.etcd).all()]
+        return {job.id: job.finished_ts for job in jobs}
 
     async def settle(self, host: str, start_ts: int, commit_ts: int) -> pb.SettleResp:
         request = pb.SettleReq(cluster_id=await self.cluster_id(), start_ts=start_ts, commit_ts=commit_ts)

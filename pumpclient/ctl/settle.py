@@ -7,16 +7,14 @@ job's FinishedTS; and if another pump serves a commit for the start_ts, the tran
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from binlog.cluster.node import NodeStatus, State
-from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.tso import format_local
 from binlog.pb import pump_ext_pb2 as pb
-from binlog.tidb.job import Job
 
 from pumpclient.ctl.confirm import confirm
-from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, NotFound, Refused
+from pumpclient.ctl.errors import Misused, NodeSilent, NotFound, Refused
 from pumpclient.ctl.output import Listing
 from pumpclient.ctl.session import CommandSession
 from pumpclient.ctl.settle_all import settle_all
@@ -49,17 +47,6 @@ _PENDING = Listing(
 )
 
 
-async def published_commit_ts(session: CommandSession, ddl_job_id: int) -> int | None:
-    """Return the FinishedTS of a published job, or None if no such job exists. Job id 0 means none."""
-    if ddl_job_id == 0:
-        return None
-    for _, text in await PublishedJobs(session.etcd).all():
-        job = Job.from_json(text)
-        if job.id == ddl_job_id:
-            return job.finished_ts
-    return None
-
-
 async def _pumps(session: CommandSession) -> Sequence[NodeStatus]:
     listing = await session.registry.list("pumps")
     wanted = session.options.node_id
@@ -73,24 +60,15 @@ async def inspect(session: CommandSession) -> None:
     """List the state, positions and pending prewrites of every pump that answers. Raises NodeSilent at the end if one
     did not.
     """
-    silent: list[str] = []
-    answers: dict[str, pb.InspectResp] = {}
-    for status in await _pumps(session):
-        try:
-            answer = await session.inspect(status.host, session.options.pending_max)
-        except CommandError as error:
-            session.out.problem(
-                "pump does not answer", node_id=status.node_id, state=status.state.value, error=str(error)
-            )
-            silent.append(status.node_id)
-            continue
-        answers[status.host] = answer
-    session.out.rows(_PUMPS, [_facts(answer) for answer in answers.values()])
+    answers, silent = await session.inspect_all(await _pumps(session), session.options.pending_max)
+    session.out.rows(_PUMPS, [_facts(answer) for _, answer in answers])
+    published = await session.published(pending for _, answer in answers for pending in answer.pending)
     rows: list[dict[str, object]] = []
-    for host, answer in answers.items():
-        elsewhere = await _committed_elsewhere(session, answer, [other for other in answers if other != host])
+    for status, answer in answers:
+        others = [other.host for other, _ in answers if other.host != status.host]
+        elsewhere = await _committed_elsewhere(session, answer, others)
         for pending in answer.pending:
-            rows.append(await _pending(session, answer.node_id, pending, elsewhere.get(pending.start_ts, 0)))
+            rows.append(_pending(answer.node_id, pending, published, elsewhere.get(pending.start_ts, 0)))
     if rows:
         session.out.rows(_PENDING, rows)
     if silent:
@@ -127,8 +105,8 @@ async def _committed_elsewhere(
     return found
 
 
-async def _pending(
-    session: CommandSession, node_id: str, pending: pb.PendingPrewrite, elsewhere: int = 0
+def _pending(
+    node_id: str, pending: pb.PendingPrewrite, published: Mapping[int, int], elsewhere: int = 0
 ) -> dict[str, object]:
     """Return the facts of one pending prewrite, with advice if there is any."""
     key: bytes = pending.prewrite_key  # the stub types allow None, the wire does not
@@ -144,7 +122,7 @@ async def _pending(
     if writer:
         facts["writer"] = writer.hex()
     if pending.ddl_job_id:
-        commit_ts = await published_commit_ts(session, pending.ddl_job_id)
+        commit_ts = published.get(pending.ddl_job_id)
         facts["ddl_job_id"] = pending.ddl_job_id
         facts["settle_with"] = (
             "-rollback (its job is not published)" if commit_ts is None else f"-commit-ts {commit_ts}"
@@ -173,11 +151,18 @@ async def settle(session: CommandSession) -> None:
         raise Misused("-node-id is required")
     status = (await _pumps(session))[0]
     pending = await _find(session, status)
-    await _check_published(session, pending)
+    published = await session.published([pending])
+    _check_published(session, pending, published)
+    facts = _pending(status.node_id, pending, published)
     if options.dry_run:
-        session.out.rows(_PENDING, [await _pending(session, status.node_id, pending)])
+        session.out.rows(_PENDING, [facts])
         return
-    await _confirm(session, pending)
+    await confirm(
+        options,
+        refusal="settling cannot be undone: confirm with -yes",
+        about="".join(f"{name}: {value}\n" for name, value in facts.items()),
+        word=str(options.start_ts),
+    )
     await session.settle(status.host, options.start_ts, options.commit_ts)
     how = f"committed at {options.commit_ts}" if options.commit_ts else "rolled back"
     session.out.done("settled", node_id=status.node_id, start_ts=options.start_ts, how=how)
@@ -199,24 +184,14 @@ async def _find(session: CommandSession, status: NodeStatus) -> pb.PendingPrewri
     raise NotFound(f"pump {status.node_id} has no pending prewrite {session.options.start_ts}")
 
 
-async def _check_published(session: CommandSession, pending: pb.PendingPrewrite) -> None:
+def _check_published(session: CommandSession, pending: pb.PendingPrewrite, published: Mapping[int, int]) -> None:
     """Check that a DDL is committed if and only if its job is published, and at the job's FinishedTS."""
     options = session.options
     if not pending.ddl_job_id or options.force:
         return
-    commit_ts = await published_commit_ts(session, pending.ddl_job_id)
+    commit_ts = published.get(pending.ddl_job_id)
     if (commit_ts or 0) != options.commit_ts:
         right = f"-commit-ts {commit_ts}" if commit_ts else "-rollback: its job was never published"
         raise Refused(
             f"prewrite {pending.start_ts} is DDL job {pending.ddl_job_id}; settle it with {right} (or -force)"
         )
-
-
-async def _confirm(session: CommandSession, pending: pb.PendingPrewrite) -> None:
-    facts = await _pending(session, session.options.node_id, pending)
-    await confirm(
-        session.options,
-        refusal="settling cannot be undone: confirm with -yes",
-        about="".join(f"{name}: {value}\n" for name, value in facts.items()),
-        word=str(session.options.start_ts),
-    )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from binlog.cluster.node import NodeStatus
-from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.tso import format_local
 from binlog.cluster.writers import living_writers
 from binlog.pb import pump_ext_pb2 as pb
-from binlog.tidb.job import Job
 
 from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.errors import CommandError, Misused, NodeSilent
@@ -68,14 +66,7 @@ async def settle_all(session: CommandSession, pumps: Sequence[NodeStatus]) -> No
     options = session.options
     if not options.rollback or options.commit_ts or options.start_ts:
         raise Misused("-all requires -rollback, and excludes -start-ts and -commit-ts")
-    silent: list[str] = []
-    answers: list[tuple[NodeStatus, pb.InspectResp]] = []
-    for status in pumps:
-        try:
-            answers.append((status, await session.inspect(status.host, INSPECTED_MAX)))
-        except CommandError as error:
-            session.out.problem("pump does not answer", node_id=status.node_id, error=str(error))
-            silent.append(status.node_id)
+    answers, silent = await session.inspect_all(pumps, INSPECTED_MAX)
     decisions = await _decide(session, answers)
     session.out.rows(_LISTING, [decision.facts() for decision in decisions])
     chosen = [decision for decision in decisions if not decision.left]
@@ -92,10 +83,7 @@ async def settle_all(session: CommandSession, pumps: Sequence[NodeStatus]) -> No
 async def _decide(session: CommandSession, answers: Sequence[tuple[NodeStatus, pb.InspectResp]]) -> list[Decision]:
     found = [(status, pending) for status, answer in answers for pending in answer.pending]
     living = await living_writers(session.etcd)
-    published: Mapping[int, int] = {}
-    if any(pending.ddl_job_id for _, pending in found):
-        jobs = [Job.from_json(text) for _, text in await PublishedJobs(session.etcd).all()]
-        published = {job.id: job.finished_ts for job in jobs}
+    published = await session.published(pending for _, pending in found)
     decisions = []
     for status, pending in found:
         if pending.age_ms < session.options.older_than * 1000:

@@ -6,9 +6,9 @@ holds the DDL lock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from typing import TypedDict, Unpack
 
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import DBInfo, TableInfo
@@ -21,9 +21,21 @@ from pumpclient.sdk.ddl import MakeStatement, Planning, Statement
 from pumpclient.sdk.errors import BadDeclaration, SchemaExists
 from pumpclient.sdk.table import Column, Index, Table, check_name
 
-NO_CHANGE: Mapping[str, Column] = MappingProxyType({})
-NO_RENAME: Mapping[str, str] = MappingProxyType({})
-NO_PLACE: Mapping[str, str | None] = MappingProxyType({})
+
+class AlterOptions(TypedDict, total=False):
+    """The arguments of `alter_table`. See Service.alter_table."""
+
+    add: Sequence[Column]
+    drop: Sequence[str]
+    add_unique: Sequence[Index]
+    add_index: Sequence[Index]
+    drop_index: Sequence[str]
+    modify: Sequence[Column]
+    change: Mapping[str, Column]
+    rename: Mapping[str, str]
+    place: Mapping[str, str | None]
+    after: str | None
+    first: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,33 +106,25 @@ class Alteration:
         return bool(found), found[0] if found else None
 
 
-def alteration(
-    *,
-    add: object = (),
-    drop: object = (),
-    add_unique: object = (),
-    add_index: object = (),
-    drop_index: object = (),
-    modify: object = (),
-    change: object = NO_CHANGE,
-    rename: object = NO_RENAME,
-    place: object = NO_PLACE,
-    after: str | None = None,
-    first: bool = False,
-) -> Alteration:
-    """Make an Alteration from the arguments of `alter_table`. BadDeclaration names an argument of the wrong type."""
+def alteration(**given: Unpack[AlterOptions]) -> Alteration:
+    """Make an Alteration from the arguments of `alter_table`. BadDeclaration names an argument of the wrong type,
+    TypeError one that does not exist."""
+    unknown = given.keys() - AlterOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"alter_table has no argument {', '.join(sorted(unknown))}")
+    after = given.get("after")
     return Alteration(
-        add=list_of("add", add, Column),
-        drop=list_of("drop", drop, str),
-        add_unique=list_of("add_unique", add_unique, Index),
-        add_index=list_of("add_index", add_index, Index),
-        drop_index=list_of("drop_index", drop_index, str),
-        modify=list_of("modify", modify, Column),
-        change=mapping_of("change", change, Column),
-        rename=mapping_of("rename", rename, str),
-        place=_places(place),
+        add=list_of("add", given.get("add", ()), Column),
+        drop=list_of("drop", given.get("drop", ()), str),
+        add_unique=list_of("add_unique", given.get("add_unique", ()), Index),
+        add_index=list_of("add_index", given.get("add_index", ()), Index),
+        drop_index=list_of("drop_index", given.get("drop_index", ()), str),
+        modify=list_of("modify", given.get("modify", ()), Column),
+        change=mapping_of("change", given.get("change", {}), Column),
+        rename=mapping_of("rename", given.get("rename", {}), str),
+        place=_places(given.get("place", {})),
         after=None if after is None else of_kind("after", after, str),
-        first=of_kind("first", first, bool),
+        first=of_kind("first", given.get("first", False), bool),
     )
 
 

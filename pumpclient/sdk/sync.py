@@ -5,20 +5,17 @@ thread of the service.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
 from pumpclient.errors import CommitUndelivered
-from pumpclient.options import ConnectOptions, PdUrls
-from pumpclient.sdk.lease import TTL_S
-from pumpclient.sdk.permits import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S
-from pumpclient.sdk.report import OnTransaction
+from pumpclient.options import PdUrls
 from pumpclient.sdk.retry import AGAIN, WITHIN_S, Retry
 from pumpclient.sdk.rows import RowValues
-from pumpclient.sdk.service import CLOSE_WAIT_S, Service
-from pumpclient.sdk.statements import NO_CHANGE, NO_PLACE, NO_RENAME
-from pumpclient.sdk.table import Column, Index, Table
+from pumpclient.sdk.service import CLOSE_WAIT_S, Service, ServiceOptions
+from pumpclient.sdk.statements import AlterOptions
+from pumpclient.sdk.table import Table
 from pumpclient.sdk.transaction import Stage, Transaction
 from pumpclient.sync import LoopThread
 
@@ -85,34 +82,13 @@ class SyncService:
         self._loop = loop
 
     @classmethod
-    def connect(
-        cls,
-        pd_urls: PdUrls,
-        *,
-        strategy: str = "range",
-        lease_ttl_s: int = TTL_S,
-        in_flight_max: int = IN_FLIGHT_MAX,
-        queue_max: int = QUEUE_MAX,
-        queue_wait_s: float = QUEUE_WAIT_S,
-        on_transaction: OnTransaction | None = None,
-        **options: Unpack[ConnectOptions],
-    ) -> SyncService:
+    def connect(cls, pd_urls: PdUrls, **options: Unpack[ServiceOptions]) -> SyncService:
         """Connect to a cluster and return the service. See Service.connect. `on_transaction` is called in the service's
         thread.
         """
         loop = LoopThread("sdk")
         try:
-            made = Service.connect(
-                pd_urls,
-                strategy=strategy,
-                lease_ttl_s=lease_ttl_s,
-                in_flight_max=in_flight_max,
-                queue_max=queue_max,
-                queue_wait_s=queue_wait_s,
-                on_transaction=on_transaction,
-                **options,
-            )
-            return cls(loop.run(made), loop)
+            return cls(loop.run(Service.connect(pd_urls, **options)), loop)
         except BaseException:
             loop.stop()
             raise
@@ -208,39 +184,9 @@ class SyncService:
         """Rename the table and return the new handle. See Service.rename_table."""
         return self._loop.run(self._inner.rename_table(table, name, schema=schema))
 
-    def alter_table(
-        self,
-        table: Table,
-        *,
-        add: Sequence[Column] = (),
-        drop: Sequence[str] = (),
-        add_unique: Sequence[Index] = (),
-        add_index: Sequence[Index] = (),
-        drop_index: Sequence[str] = (),
-        modify: Sequence[Column] = (),
-        change: Mapping[str, Column] = NO_CHANGE,
-        rename: Mapping[str, str] = NO_RENAME,
-        place: Mapping[str, str | None] = NO_PLACE,
-        after: str | None = None,
-        first: bool = False,
-    ) -> Table:
+    def alter_table(self, table: Table, **changes: Unpack[AlterOptions]) -> Table:
         """Change the table with one ALTER TABLE and return the new handle. See Service.alter_table."""
-        return self._loop.run(
-            self._inner.alter_table(
-                table,
-                add=add,
-                drop=drop,
-                add_unique=add_unique,
-                add_index=add_index,
-                drop_index=drop_index,
-                modify=modify,
-                change=change,
-                rename=rename,
-                place=place,
-                after=after,
-                first=first,
-            )
-        )
+        return self._loop.run(self._inner.alter_table(table, **changes))
 
     def create_index(
         self, table: Table, name: str, columns: Sequence[str | tuple[str, int]], *, unique: bool = False

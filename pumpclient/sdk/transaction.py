@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from enum import Enum
 from types import TracebackType
 from typing import Self
@@ -27,7 +27,6 @@ from pumpclient.sdk.errors import RowRejected, TransactionEnded
 from pumpclient.sdk.lease import Use, WriterLease
 from pumpclient.sdk.permits import Permits
 from pumpclient.sdk.report import OnTransaction, Outcome, TransactionReport, report
-from pumpclient.sdk.rowids import RowIds
 from pumpclient.sdk.rows import RowCodec, RowValues, StoredRow, codec_for
 from pumpclient.sdk.table import Bound, Table
 from pumpclient.sdk.underway import UnderWay
@@ -63,7 +62,7 @@ class Transaction:
         client: PumpsClient,
         timestamps: TimestampSource,
         catalog: Catalog,
-        rowids: RowIds,
+        rowids: Iterator[int],
         lease: WriterLease,
         under_way: UnderWay,
         permits: Permits,
@@ -106,7 +105,7 @@ class Transaction:
         RowRejected, SchemaConflict or TransactionEnded.
         """
         bound, codec = self._codec(table)
-        encoded, stored = codec.insert_stored(row, rowid=self._rowids.next() if codec.needs_rowid else 0)
+        encoded, stored = codec.insert_stored(row, rowid=next(self._rowids) if codec.needs_rowid else 0)
         self._take(bound, codec.key(encoded))
         self._value.insert(bound.info.id, encoded)
         return stored

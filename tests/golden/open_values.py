@@ -90,7 +90,7 @@ def check_string(vector: Vector) -> None:
     assert "\\ufffd" in text
     cells = [cell_of({"name": "c", "type": 15, "flag": 64, "value_hex": digits[:0]})]
     changes = make_changes(table_of_cells("s", "t", cells), Kind.INSERT, new=[[data]])
-    with pytest.raises(EncodeError, match=r"`s`.`t`, column `c`, commit_ts \d+: text: not UTF-8"):
+    with pytest.raises(EncodeError, match=r"`s`.`t`.`c` at commit_ts \d+: text: not UTF-8"):
         encoded(changes, options_of(None))
     assert _read(Tp.VARCHAR, 0, text) == json.loads(text)
 

@@ -23,7 +23,7 @@ from drainer.protocol.event import Image, RowEvent
 from drainer.protocol.option_rules import protocol_options
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.schema_ids import RequiredSchema, SchemaId, SchemaIds, merged
+from drainer.protocol.schema_ids import RequiredSchema, SchemaIds, merged
 from drainer.schema.steps import Ddl
 from tests.golden.test_dispatch import PROTOCOLS, Step, steps_of
 from tests.support.capture import GOLDEN, find_sets
@@ -72,7 +72,7 @@ class Schemas:
                 self.ids = merged(self.ids, [(one, len(self._texts))])
         return self.ids
 
-    def schema(self, schema_id: SchemaId) -> str:
+    def schema(self, schema_id: int) -> str:
         assert isinstance(schema_id, int)
         return self._texts[schema_id - 1]
 

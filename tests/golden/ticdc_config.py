@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 from urllib.parse import parse_qsl
 
 import pytest
 
 from drainer.protocol.errors import ProtocolConfigError
-from drainer.protocol.option_rules import URI_NAMES, protocol_options
+from drainer.protocol.option_rules import URI_NAMES, check, protocol_options
 from tests.golden.vector_files import Vector, only
 
 _REGISTRY: Final = {"schema-registry": "http://127.0.0.1:8081"}
@@ -31,41 +32,46 @@ def check_defaults(vector: Vector) -> None:
 
 
 def check_validate(vector: Vector) -> None:
-    uri, file = _given(vector["input"])
+    uri, checksums = _given(vector["input"])
+
+    def parse() -> None:
+        check(replace(protocol_options(uri), enable_row_checksum=checksums))
+
     expected: Vector = vector["expected"]
     if "error_contains" in expected:
         (words,) = only(expected, "error_contains")
         with pytest.raises(ProtocolConfigError) as caught:
-            protocol_options(uri, file)
+            parse()
         assert words in str(caught.value)
         return
     (valid,) = only(expected, "valid")
     assert isinstance(valid, bool)
     if valid:
-        protocol_options(uri, file)
+        parse()
         return
     with pytest.raises(ProtocolConfigError):
-        protocol_options(uri, file)
+        parse()
 
 
-def _given(given: Vector) -> tuple[dict[str, str], dict[str, str]]:
+def _given(given: Vector) -> tuple[dict[str, str], bool]:
+    """Return the parameters, and whether rows have checksums."""
     if "query" in given:
         (query,) = only(given, "query")
         text, _, remark = query.partition(" ")
         assert remark in ("", "(registry set)"), f"no remark this check can read: {remark}"
         uri = dict(parse_qsl(text, strict_parsing=True)) | (_REGISTRY if remark else {})
         assert set(uri) <= URI_NAMES
-        return uri, {}
+        return uri, False
     (case,) = only(given, "case")
-    uri, file = dict[str, str](), dict[str, str]()
+    uri, checksums = dict[str, str](), False
     for part in case.split(" + "):
         part = part.removesuffix(" only")
         if part == "checksum":
-            file["integrity.integrity-check-level"] = "correctness"
+            checksums = True
         else:
             assert part in _PARTS, f"no part of a case this check can read: {part}"
             uri |= _PARTS[part]
-    return uri, file
+    return uri, checksums
 
 
 CHECKS: Final[Mapping[str, Callable[[Vector], None]]] = {"defaults": check_defaults, "validate": check_validate}

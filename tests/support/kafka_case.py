@@ -19,9 +19,9 @@ from drainer.sink.kafka.config import BEHIND_S, GRACE_S
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.settings.section import KafkaSection
 from drainer.sink.kafka.sink import KafkaSink
-from drainer.sink.kafka.slot_writer import forget_producers
 from tests.support.change_replay import replay_changes
 from tests.support.kafka import Broker
+from tests.support.kept_producers import forget_producers
 
 ROWS = [{"matcher": ["*.*"], "partition": "index-value"}]
 

@@ -20,7 +20,7 @@ from drainer.protocol.pb_file.decoder import PlainValue, decode
 from drainer.protocol.pb_file.encoder import EventEncoder, dml_head
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
-from drainer.protocol.schema_ids import KnownSchemas, SchemaId, merged
+from drainer.protocol.schema_ids import KnownSchemas, merged
 from drainer.protocol.table import Column, Table
 from drainer.row.column_type import DecodedValue, TypeClass
 from drainer.row.text import enum_name, set_names
@@ -76,7 +76,7 @@ class Wire:
         options = OPEN if self._is_file else case.options
         self._encoder: Encoder = make_encoder(options)
         self._ids: dict[str, int] = {}
-        self._texts: dict[SchemaId, str] = {}
+        self._texts: dict[int, str] = {}
         self._decoder: Decoder | None = None if options.protocol == "avro" else make_decoder(options)
 
     def send(self, changes: RowChanges) -> list[RowEvent]:

@@ -14,8 +14,8 @@ from binlog.runtime.log import get_logger
 from binlog.tidb.time import datetime_text, from_zone, parse_datetime
 
 from drainer.protocol.avro.encoder import DDL_LEAD, RESOLVED_LEAD
-from drainer.protocol.avro.envelope import read_header
-from drainer.protocol.avro.reader import Document, branches, parse_schema, reader_of
+from drainer.protocol.avro.envelope import HEADER_BYTES, read_header
+from drainer.protocol.avro.reader import Document, parse_schema, read_record, readable
 from drainer.protocol.avro.schema import (
     BEFORE,
     CHECKSUM,
@@ -30,7 +30,7 @@ from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
 from drainer.protocol.json_read import parse
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.schema_ids import KnownSchemas, SchemaId, Schemas
+from drainer.protocol.schema_ids import KnownSchemas, Schemas
 
 # TiDB's checksum of a row: CRC-32 over its columns in the order of their ids.
 
@@ -106,14 +106,15 @@ class Record:
 
     def __init__(self, text: str) -> None:
         schema = parse_schema(text)
-        self._read = reader_of(schema)
+        self._schema = readable(schema)
         namespace, self.table = _names(schema)
         self.schema = namespace.partition(".")[2]
         self.fields = _columns(schema)
 
     def read(self, data: bytes, begin: int) -> dict[str, Any]:
         """Read all fields, under their names in Avro. Raises MessageError."""
-        return self._read(data, begin)
+        found: dict[str, Any] = read_record(self._schema, data, begin, "Avro")
+        return found
 
     def image(self, found: Mapping[str, Any]) -> Image:
         """Return the columns among the fields. Raises MessageError if a column is missing or its value is not of its
@@ -153,7 +154,8 @@ def _columns(schema: Document) -> Sequence[RecordField]:
 
 
 def _field(field: Document) -> RecordField:
-    kind = next((one for one in branches(field["type"]) if one != "null"), "null")
+    branches = field["type"] if isinstance(field["type"], list) else [field["type"]]
+    kind = next((one for one in branches if one != "null"), "null")
     document = kind if isinstance(kind, dict) else {"type": kind}
     parameters = document.get("connect.parameters") or {}
     if not isinstance(parameters, dict):
@@ -223,7 +225,7 @@ class AvroDecoder:
     def __init__(self, options: ProtocolOptions, schemas: Schemas) -> None:
         self._schemas = schemas
         self._zone = options.zone
-        self._records: dict[SchemaId, Record] = {}
+        self._records: dict[int, Record] = {}
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
         """Decode one message, which has exactly one event. Raises MessageError. Errors that `schemas` raises because it
@@ -273,15 +275,15 @@ class AvroDecoder:
         )
 
     def _read(self, data: bytes) -> tuple[Record, dict[str, Any]]:
-        envelope = read_header(data)
-        record = self._records.get(envelope.schema_id)
+        schema_id = read_header(data)
+        record = self._records.get(schema_id)
         if record is None:
             try:
-                text = self._schemas.schema(envelope.schema_id)
+                text = self._schemas.schema(schema_id)
             except LookupError:
-                raise MessageError(f"Avro: no schema has the id {envelope.schema_id}") from None
-            record = self._records[envelope.schema_id] = Record(text)
-        return record, record.read(data, envelope.begin)
+                raise MessageError(f"Avro: no schema has the id {schema_id}") from None
+            record = self._records[schema_id] = Record(text)
+        return record, record.read(data, HEADER_BYTES)
 
 
 def _ddl(data: bytes) -> DdlEvent:

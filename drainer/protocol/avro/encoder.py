@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from decimal import Context, Decimal, Inexact, InvalidOperation
+from functools import partial
 from math import isfinite
 from typing import Any, Final, Protocol
 
@@ -30,7 +31,7 @@ from drainer.protocol.avro.types import twos_complement
 from drainer.protocol.column_text import text_of
 from drainer.protocol.encoded_columns import EncodedColumns, null_column, rows_of
 from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message
-from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
+from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing, refused
 from drainer.protocol.option_rules import check_checksums, check_choices
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
@@ -321,7 +322,7 @@ class AvroTableEncoder:
             first = int(changes.commit_ts[0])
             why = "a delete in a table without a handle key has neither key nor value"
             remedy = "give it a primary key, or see avro-delete-without-key and [[syncer.ignore-table]]"
-            raise self._error("", first, f"{why}: {remedy}")
+            raise self._error(first, f"{why}: {remedy}")
         how = self._few if rows < self._vector_rows_min else self._many
         image = self._image(how, changes, changes.image, self._schemas.order if has_value else self._table.handle)
         keys = values = null_column(rows)
@@ -334,7 +335,7 @@ class AvroTableEncoder:
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         """Raise EncodeError: Avro has no such messages."""
-        raise self._error("", int(changes.commit_ts[0]), "Avro has no messages with the handle key alone")
+        raise self._error(int(changes.commit_ts[0]), "Avro has no messages with the handle key alone")
 
     def _image(
         self, how: Rows, changes: RowChanges, columns: Columns, column_indexes: Sequence[int]
@@ -349,16 +350,9 @@ class AvroTableEncoder:
         try:
             return how.column(column_index, column)
         except DecodeError as error:
-            first = next((n for n in range(len(column)) if self._fails(column_index, column.slice(n, 1))), 0)
-            name = self._table.columns[column_index].name
-            raise self._error(name, int(changes.commit_ts[first]), error.detail) from error
-
-    def _fails(self, column_index: int, column: Any) -> bool:
-        try:
-            self._few.column(column_index, column)
-        except DecodeError:
-            return True
-        return False
+            where = f"Avro: {self._table.column_name(column_index)}"
+            convert = partial(self._few.column, column_index)
+            raise refused(where, changes.commit_ts, [column], convert, error) from error
 
     def _value(self, how: Rows, changes: RowChanges, image: Mapping[int, Pieces]) -> Pieces:
         rows, options = len(changes), self._options
@@ -386,9 +380,8 @@ class AvroTableEncoder:
             *(piece for column_index in self._schemas.order for piece in old[column_index]),
         ]
 
-    def _error(self, column: str, commit_ts: int, detail: str) -> EncodeError:
-        where = f"`{self._table.schema}`.`{self._table.name}`" + (f".`{column}`" if column else "")
-        return EncodeError(f"Avro: {where} at commit_ts {commit_ts}: {detail}")
+    def _error(self, commit_ts: int, detail: str) -> EncodeError:
+        return EncodeError(f"Avro: `{self._table.schema}`.`{self._table.name}` at commit_ts {commit_ts}: {detail}")
 
 
 def make_encoder(options: ProtocolOptions, ids: SchemaIds | None = None) -> AvroEncoder:

@@ -1,30 +1,47 @@
-"""Decodes Avro to Python values with a schema. Supports the types of TiCDC's schemas. Pure.
-
-| Avro | Python |
-|---|---|
-| null, boolean | None, bool |
-| int, long | int |
-| float, double | float |
-| bytes, string | bytes, str |
-| record | dict |
-| union | the branch's value |
-"""
+"""Decodes records of Avro to Python values: TiCDC's, whose schemas a registry has, and Simple's."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from io import BytesIO
 from typing import Any, Final
+
+import fastavro
+from binlog.errors import DecodeError
+from fastavro.schema import SchemaParseException
 
 from drainer.protocol.errors import MessageError
 from drainer.protocol.json_read import parse
 
-# (data, offset of the value) to (value, offset of the next value). Raises MessageError.
-Read = Callable[[bytes, int], tuple[Any, int]]
 Document = dict[str, Any]
 
-_FLOAT: Final = struct.Struct("<f")
-_DOUBLE: Final = struct.Struct("<d")
+# What fastavro raises for bytes that are not of the schema.
+_NOT_OF_SCHEMA: Final = (
+    ArithmeticError,
+    AssertionError,
+    DecodeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+
+
+def read_record(schema: Any, data: bytes, begin: int, what: str) -> Any:
+    """Read the record that begins at `begin` and must end where the data ends. `schema`: as fastavro has parsed it;
+    `what`: the message's name in errors. Raises MessageError."""
+    source = BytesIO(data)
+    source.seek(begin)
+    try:
+        found = fastavro.schemaless_reader(source, schema, None)
+    except _NOT_OF_SCHEMA as error:
+        raise MessageError(f"{what}: not Avro of its schema: {type(error).__name__} {error}") from None
+    if source.tell() != len(data):
+        raise MessageError(f"{what}: {len(data) - source.tell()} bytes after the record")
+    return found
 
 
 def parse_schema(text: str) -> Document:
@@ -35,165 +52,26 @@ def parse_schema(text: str) -> Document:
     return found
 
 
-def reader_of(schema: Document) -> Callable[[bytes, int], dict[str, Any]]:
-    """Return the reader of a record that must end where the data ends. Raises MessageError for a type that TiCDC does
-    not use."""
-    read = _record(schema, "")
-
-    def whole(data: bytes, begin: int) -> dict[str, Any]:
-        found: dict[str, Any]
-        found, end = read(data, begin)
-        if end != len(data):
-            raise MessageError(f"Avro: {len(data) - end} bytes after the record, which ends at byte {end}")
-        return found
-
-    return whole
+def readable(schema: Document) -> Any:
+    """Return the schema for `read_record`. Raises MessageError for a type that TiCDC does not use."""
+    try:
+        return fastavro.parse_schema(_plain(schema))
+    except (SchemaParseException, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise MessageError(f"Avro: no schema that TiCDC writes: {type(error).__name__} {error}") from None
 
 
-def branches(kind: object) -> list[Any]:
-    """Return the types of a union. A type that is not a union is its own only branch."""
-    return kind if isinstance(kind, list) else [kind]
-
-
-def _of_type(kind: object, where: str) -> Read:
+def _plain(kind: Any) -> Any:
+    """Return a type with only what its bytes depend on. fastavro refuses defaults that TiCDC writes, and would convert
+    decimals."""
     if isinstance(kind, list):
-        return _union([_of_type(branch, where) for branch in kind], where)
-    name = kind.get("type") if isinstance(kind, dict) else kind
-    if isinstance(kind, dict) and name == "record":
-        return _record(kind, where)
-    if isinstance(name, dict):
-        return _of_type(name, where)
-    if not isinstance(name, str) or name not in _PRIMITIVES:
-        raise MessageError(f"Avro: the type {name!r} of {where or 'the schema'} is none that TiCDC writes")
-    return _PRIMITIVES[name](where)
+        return [_plain(branch) for branch in kind]
+    if not isinstance(kind, dict):
+        return kind
+    if kind["type"] != "record":
+        return _plain(kind["type"])
+    names = {name: kind[name] for name in ("name", "namespace") if name in kind}
+    return {"type": "record", **names, "fields": [_plain_field(field) for field in kind["fields"]]}
 
 
-def _record(schema: Document, where: str) -> Read:
-    fields = []
-    for field in schema.get("fields") or ():
-        if not isinstance(field, dict) or not isinstance(field.get("name"), str) or "type" not in field:
-            raise MessageError(f"Avro: no field of a record: {field!r:.80}")
-        name = field["name"]
-        fields.append((name, _of_type(field["type"], f"{where}.{name}" if where else name)))
-
-    def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
-        found = {}
-        for name, of in fields:
-            found[name], at = of(data, at)
-        return found, at
-
-    return read
-
-
-def _union(reads: Sequence[Read], where: str) -> Read:
-    number = _long(where)
-
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        branch, begin = number(data, at)
-        if not 0 <= branch < len(reads):
-            raise MessageError(f"Avro: {where}: branch {branch} of a union of {len(reads)} at byte {at}")
-        return reads[branch](data, begin)
-
-    return read
-
-
-def _null(where: str) -> Read:
-    return lambda data, at: (None, at)
-
-
-def _boolean(where: str) -> Read:
-    def read(data: bytes, at: int) -> tuple[bool, int]:
-        if at >= len(data):
-            raise _torn(where, at)
-        if data[at] > 1:
-            raise MessageError(f"Avro: {where}: {data[at]:#04x} is not a boolean, at byte {at}")
-        return data[at] == 1, at + 1
-
-    return read
-
-
-def _whole(where: str, bits: int) -> Read:
-    most = 1 << bits
-
-    def read(data: bytes, at: int) -> tuple[int, int]:
-        begin, raw, shift = at, 0, 0
-        while True:
-            if at >= len(data):
-                raise _torn(where, begin)
-            byte = data[at]
-            at += 1
-            raw |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-            if shift > 63:
-                raise MessageError(f"Avro: {where}: a number of more than 10 bytes at byte {begin}")
-        if raw >= most:
-            raise MessageError(f"Avro: {where}: a number of more than {bits} bits at byte {begin}")
-        return (raw >> 1) ^ -(raw & 1), at
-
-    return read
-
-
-def _int(where: str) -> Read:
-    return _whole(where, 32)
-
-
-def _long(where: str) -> Read:
-    return _whole(where, 64)
-
-
-def _real(form: struct.Struct) -> Callable[[str], Read]:
-    def of(where: str) -> Read:
-        def read(data: bytes, at: int) -> tuple[float, int]:
-            if at + form.size > len(data):
-                raise _torn(where, at)
-            (value,) = form.unpack_from(data, at)
-            return value, at + form.size
-
-        return read
-
-    return of
-
-
-def _bytes(where: str) -> Read:
-    length = _long(where)
-
-    def read(data: bytes, at: int) -> tuple[bytes, int]:
-        count, begin = length(data, at)
-        if count < 0:
-            raise MessageError(f"Avro: {where}: a length of {count} at byte {at}")
-        if begin + count > len(data):
-            raise _torn(where, at)
-        return data[begin : begin + count], begin + count
-
-    return read
-
-
-def _string(where: str) -> Read:
-    raw = _bytes(where)
-
-    def read(data: bytes, at: int) -> tuple[str, int]:
-        value, end = raw(data, at)
-        try:
-            return value.decode(), end
-        except UnicodeDecodeError as error:
-            raise MessageError(f"Avro: {where}: a text that is not UTF-8, {error.reason} at byte {at}") from None
-
-    return read
-
-
-def _torn(where: str, at: int) -> MessageError:
-    return MessageError(f"Avro: {where}: the message ends within the value that begins at byte {at}")
-
-
-_PRIMITIVES: Final[dict[str, Callable[[str], Read]]] = {
-    "null": _null,
-    "boolean": _boolean,
-    "int": _int,
-    "long": _long,
-    "float": _real(_FLOAT),
-    "double": _real(_DOUBLE),
-    "bytes": _bytes,
-    "string": _string,
-}
+def _plain_field(field: Document) -> Document:
+    return {"name": field["name"], "type": _plain(field["type"])}

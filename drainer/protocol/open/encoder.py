@@ -21,7 +21,7 @@ from drainer.changes.vector import Ints
 from drainer.protocol.compression import compress
 from drainer.protocol.encoded_columns import EncodedColumns, compressed, large_binary, rows_of, take_rows
 from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message
-from drainer.protocol.errors import EncodeError
+from drainer.protocol.errors import EncodeError, refused
 from drainer.protocol.json_text import Fragment, base64, escaped, json_string, short_double, text, utf8_text
 from drainer.protocol.open.framing import frame, frame_columns, single
 from drainer.protocol.open.quote import quote
@@ -185,34 +185,6 @@ def joined(parts: Sequence[Any]) -> Any:
     return pc.binary_join_element_wise(*parts, constant(b""), null_handling="replace", null_replacement="null")
 
 
-class BadColumn(Exception):
-    """A value that the column cannot hold. The row with the value is not known yet."""
-
-    def __init__(self, code: ColumnCode, error: DecodeError) -> None:
-        super().__init__(code, error)
-        self.code = code
-        self.error = error
-
-    def of(self, changes: RowChanges) -> EncodeError:
-        """Return the EncodeError that names the first row with such a value."""
-        table, column_index = changes.table, self.code.column_index
-        for row in range(len(changes)):
-            for image in (changes.new, changes.old):
-                try:
-                    if image is not None:
-                        self.code.values(image[column_index].slice(row, 1))
-                except DecodeError as error:
-                    return _named(table, self.code, int(changes.commit_ts[row]), error)
-        return _named(table, self.code, int(changes.commit_ts[0]), self.error)
-
-
-def _named(table: Table, code: ColumnCode, commit_ts: int, error: DecodeError) -> EncodeError:
-    name = table.columns[code.column_index].name
-    return EncodeError(
-        f"open-protocol: `{table.schema}`.`{table.name}`, column `{name}`, commit_ts {commit_ts}: {error}"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnCode:
     """One column, compiled. `head`: the text in front of its values."""
@@ -222,12 +194,14 @@ class ColumnCode:
     quoted: bool
     values: Fragment
 
-    def of(self, columns: Columns) -> Any:
-        """Convert the column's values. Raises BadColumn."""
+    def of(self, changes: RowChanges, columns: Columns) -> Any:
+        """Convert the column's values. Raises EncodeError naming table, column and commit_ts."""
+        column = columns[self.column_index]
         try:
-            return self.values(columns[self.column_index])
+            return self.values(column)
         except DecodeError as error:
-            raise BadColumn(self, error) from None
+            where = f"open-protocol: {changes.table.column_name(self.column_index)}"
+            raise refused(where, changes.commit_ts, [column], self.values, error) from error
 
 
 def compiled(table: Table, zone: tzinfo) -> tuple[ColumnCode, ...]:
@@ -246,12 +220,14 @@ def _code(column_index: int, column: Column, zone: tzinfo) -> ColumnCode:
     return ColumnCode(column_index, head.encode(), is_quoted(column.column_type), values_of(column.column_type, zone))
 
 
-def image_parts(codes: Sequence[ColumnCode], columns: Columns, begin: bytes, end: bytes) -> list[Any]:
+def image_parts(
+    changes: RowChanges, codes: Sequence[ColumnCode], columns: Columns, begin: bytes, end: bytes
+) -> list[Any]:
     """Return the parts from which `joined` builds an object. `begin` and `end`: the texts that open and close it."""
     parts: list[Any] = []
     before = begin
     for code in codes:
-        values = code.of(columns)
+        values = code.of(changes, columns)
         quoted = code.quoted and not values.null_count
         if code.quoted and values.null_count:
             values = pc.binary_join_element_wise(constant(b'"'), values, constant(b'"'), constant(b""))
@@ -260,7 +236,7 @@ def image_parts(codes: Sequence[ColumnCode], columns: Columns, begin: bytes, end
     return [*parts, constant(before.removesuffix(b",") + end)]
 
 
-def changed_parts(codes: Sequence[ColumnCode], old: Columns, new: Columns) -> list[Any]:
+def changed_parts(changes: RowChanges, codes: Sequence[ColumnCode], old: Columns, new: Columns) -> list[Any]:
     """Return the parts of an object with only the old values that changed: `,"p":{…}`, or nothing if none changed.
 
     No row's parts are all NULL: Arrow 26 loses such rows if it is told to skip NULLs.
@@ -269,7 +245,7 @@ def changed_parts(codes: Sequence[ColumnCode], old: Columns, new: Columns) -> li
     for code in codes:
         changed = _differ(old[code.column_index], new[code.column_index])
         if pc.any(changed).as_py():
-            whole = joined([*image_parts([code], old, b"", b""), constant(b",")])
+            whole = joined([*image_parts(changes, [code], old, b"", b""), constant(b",")])
             found.append(pc.if_else(changed, whole, constant(b"")))
     if not found:
         return []
@@ -309,7 +285,7 @@ class OpenTableEncoder:
         return rows_of(self.encode_columns(changes))
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """See drainer.protocol.encoded_columns.ColumnTableEncoder."""
+        """See drainer.protocol.encoder.TableEncoder."""
         delete_handle = changes.kind is Kind.DELETE and self._options.delete_only_output_handle_key_columns
         codes = self._handle_codes(changes) if delete_handle else self._all
         return [self._columns(piece, codes, constant(_WHOLE)) for piece in _pieces(changes) if len(piece)]
@@ -331,10 +307,7 @@ class OpenTableEncoder:
         return self._handle
 
     def _columns(self, changes: RowChanges, codes: Sequence[ColumnCode], key_end: Any) -> EncodedColumns:
-        try:
-            values = large_binary(joined(self._value_parts(changes, codes)))
-        except BadColumn as bad:
-            raise bad.of(changes) from None
+        values = large_binary(joined(self._value_parts(changes, codes)))
         values = compressed(values, self._options.large_message_handle_compression)
         return EncodedColumns(large_binary(joined(self._key_parts(changes, key_end))), values, changes.commit_ts)
 
@@ -342,12 +315,13 @@ class OpenTableEncoder:
         old, new = changes.old, changes.new
         if new is None:
             assert old is not None
-            return image_parts(codes, old, b'{"d":{', b"}}")
+            return image_parts(changes, codes, old, b'{"d":{', b"}}")
         if old is None or not self._options.output_old_value:
-            return image_parts(codes, new, b'{"u":{', b"}}")
+            return image_parts(changes, codes, new, b'{"u":{', b"}}")
+        image = image_parts(changes, codes, new, b'{"u":{', b"}")
         if not self._options.only_output_updated_columns:
-            return [*image_parts(codes, new, b'{"u":{', b"}"), *image_parts(codes, old, b',"p":{', b"}}")]
-        return [*image_parts(codes, new, b'{"u":{', b"}"), *changed_parts(codes, old, new), constant(b"}")]
+            return [*image, *image_parts(changes, codes, old, b',"p":{', b"}}")]
+        return [*image, *changed_parts(changes, codes, old, new), constant(b"}")]
 
     def _key_parts(self, changes: RowChanges, end: Any) -> list[Any]:
         stamps = pa.array(changes.commit_ts).cast(pa.string()).cast(pa.binary())

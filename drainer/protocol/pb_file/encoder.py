@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import tzinfo
+from functools import partial
 from itertools import repeat
 from struct import Struct
 from typing import Any, Final
@@ -18,7 +19,7 @@ from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
 from drainer.changes.vector import Words
 from drainer.protocol.column_text import texts_of
-from drainer.protocol.errors import EncodeError
+from drainer.protocol.errors import refused
 from drainer.protocol.protobuf_bytes import VARINTS, field, signed
 from drainer.row.column_type import ColumnType, TypeClass
 from drainer.row.text import bit_number, enum_index, set_bits
@@ -29,7 +30,7 @@ _single = Struct("<f")
 
 
 def datums(column_type: ColumnType, array: Any, zone: tzinfo) -> list[bytes]:
-    """Encode decoded values (row/decoded_value.py). Dates, times, DECIMAL and JSON are text, a TIMESTAMP in `zone`.
+    """Encode decoded values (row/column_type.py). Dates, times, DECIMAL and JSON are text, a TIMESTAMP in `zone`.
     ENUM, SET and BIT are unsigned numbers. Raises DecodeError for a value that a column of its type cannot hold."""
     type_class = column_type.type_class
     if type_class in (TypeClass.TEXT, TypeClass.BYTES):
@@ -102,7 +103,8 @@ class EventEncoder:
         try:
             values = [datums(column_type, image, self._zone) for image in images]
         except DecodeError as error:
-            raise EncodeError(self._refused(name, column_type, commit_ts, images, error)) from error
+            convert = partial(datums, column_type, zone=self._zone)
+            raise refused(f"{self._table}.`{name}`", commit_ts, images, convert, error) from error
         if len(values) == 1:
             heads = _Heads(described)
             return [heads[len(value)] + value for value in values[0]]
@@ -114,18 +116,6 @@ class EventEncoder:
                 strict=True,
             )
         ]
-
-    def _refused(
-        self, name: str, column_type: ColumnType, commit_ts: Words, images: list[Any], error: DecodeError
-    ) -> str:
-        """Return the text of the error, which names the first row that is refused."""
-        for at, ts in enumerate(commit_ts.tolist()):
-            for image in images:
-                try:
-                    datums(column_type, image[at : at + 1], self._zone)
-                except DecodeError as first:
-                    return f"{self._table}.`{name}` at commit_ts {ts}: {first}"
-        return f"{self._table}.`{name}`: {error}"
 
 
 class _Heads(dict[int, bytes]):

@@ -26,7 +26,7 @@ _double = Struct("<d").pack
 
 
 def cells(column_type: ColumnType, array: Any, zone: tzinfo) -> list[bytes]:
-    """Encode a column's decoded values (row/decoded_value.py), each as a field `columns` of a Row, with its tag and
+    """Encode a column's decoded values (row/column_type.py), each as a field `columns` of a Row, with its tag and
     length. Raises DecodeError for a value that a column of its type cannot hold."""
     return [b"\x0a" + VARINTS[len(value)] + value for value in _columns(column_type, array, zone)]
 

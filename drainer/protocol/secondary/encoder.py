@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import tzinfo
+from functools import partial
 from itertools import groupby
 from struct import Struct
 from typing import Any, Final, TypeVar
@@ -27,7 +28,7 @@ from drainer.changes.vector import Ints
 from drainer.protocol.avro.blocks import joined
 from drainer.protocol.encoded_columns import EncodedColumns, null_column
 from drainer.protocol.encoder import CompiledTables, Ddl, DdlScope, EncodedRow, Message
-from drainer.protocol.errors import EncodeError, ProtocolConfigError
+from drainer.protocol.errors import EncodeError, ProtocolConfigError, refused
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.protobuf_bytes import VARINTS, field, signed, uvarints
 from drainer.protocol.row_changes import RowChanges
@@ -141,7 +142,7 @@ class SecondaryTable:
         return [EncodedRow(keys[start], value, ts) for start, value, ts in zip(starts, values, stamps, strict=True)]
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
-        """See encoded_columns.ColumnTableEncoder. The rows must meet the condition in the module's docstring."""
+        """See encoder.TableEncoder. The rows must meet the condition in the module's docstring."""
         count = len(changes)
         if not count:
             return []
@@ -187,17 +188,9 @@ class SecondaryTable:
         try:
             return make(column.column_type, array, self._zone)
         except DecodeError as error:
-            raise EncodeError(self._refused(changes, column, array, error)) from error
-
-    def _refused(self, changes: RowChanges, column: Column, array: Any, error: DecodeError) -> str:
-        """Return the text of the error, which names the first row that is refused."""
-        where = f"`{self._table.schema}`.`{self._table.name}`.`{column.name}`"
-        for at, commit_ts in enumerate(changes.commit_ts.tolist()):
-            try:
-                cells(column.column_type, array[at : at + 1], self._zone)
-            except DecodeError as first:
-                return f"{where} at commit_ts {commit_ts}: {first}"
-        return f"{where}: {error}"
+            where = f"`{self._table.schema}`.`{self._table.name}`.`{column.name}`"
+            convert = partial(cells, column.column_type, zone=self._zone)
+            raise refused(where, changes.commit_ts, [array], convert, error) from error
 
 
 def _key(row: EncodedRow) -> bytes | None:

@@ -6,14 +6,13 @@ the message is.
 
 from __future__ import annotations
 
-import struct
 from functools import cache
 from io import BytesIO
 from typing import Any, Final
 
 import fastavro
-from binlog.errors import DecodeError
 
+from drainer.protocol.avro.reader import read_record
 from drainer.protocol.errors import MessageError
 
 NAMESPACE: Final = "com.pingcap.simple.avro"
@@ -211,24 +210,7 @@ def _data_type(kind: dict[str, object]) -> Document:
 def read_document(data: bytes) -> Document:
     """Decode a message. Values of rows become Python values: int, float, str, bytes, None, and dicts for records.
     Raises MessageError."""
-    source = BytesIO(data)
-    try:
-        message: Any = fastavro.schemaless_reader(source, parsed(), None)
-    except (
-        ArithmeticError,
-        AssertionError,
-        DecodeError,
-        EOFError,
-        LookupError,
-        MemoryError,
-        RecursionError,
-        TypeError,
-        ValueError,
-        struct.error,
-    ) as error:
-        raise MessageError(f"Simple message: not Avro of its schema: {type(error).__name__} {error}") from None
-    if source.tell() != len(data):
-        raise MessageError(f"Simple message: {len(data) - source.tell()} bytes after the message")
+    message = read_record(parsed(), data, 0, "Simple message")
     if not isinstance(message, dict) or not isinstance(message.get("payload"), dict):
         raise MessageError("Simple message: another record of the schema than a message")
     kind, payload = message["type"], message["payload"]

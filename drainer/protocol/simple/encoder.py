@@ -18,6 +18,7 @@ from binlog.tidb.types import Tp
 from drainer.batch.work import Kind
 from drainer.changes.texts import numbers_of
 from drainer.protocol.avro.blocks import Block, Piece, beside, constant, fixed, joined, lengths, varints
+from drainer.protocol.avro.encoder import counted, varint
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.compression import compress
 from drainer.protocol.ddl_kind import canal_kind
@@ -38,24 +39,13 @@ from drainer.row.column_type import ColumnType, TypeClass
 Pieces = Callable[[Any], list[Piece]]
 
 
-def number(value: int) -> bytes:
-    """Encode an int or long of Avro."""
-    raw = (value << 1) ^ (value >> 63)
-    found = bytearray()
-    while raw > 0x7F:
-        found.append(raw & 0x7F | 0x80)
-        raw >>= 7
-    return bytes((*found, raw))
-
-
-def string(text: str) -> bytes:
-    data = text.encode()
-    return number(len(data)) + data
+def _string(text: str) -> bytes:
+    return counted(text.encode())
 
 
 # The start of a row's message: the index of its record in the schema, the kind of message, and the version.
-_HEAD: Final = number(len(document()) - 1) + 2 * number(KINDS.index("DML")) + number(1)
-_NULL, _SOME = number(0), number(1)
+_HEAD: Final = varint(len(document()) - 1) + 2 * varint(KINDS.index("DML")) + varint(1)
+_NULL, _SOME = varint(0), varint(1)
 
 
 class SimpleAvroTable(OneRowTable):
@@ -63,7 +53,7 @@ class SimpleAvroTable(OneRowTable):
         super().__init__(table, options)
         self._values = [_pieces_of(column.column_type, options) for column in table.columns]
         self._all = tuple(sorted(range(len(table.columns)), key=lambda column_index: table.columns[column_index].name))
-        self._names = _HEAD + string(table.schema) + string(table.name) + number(table.id)
+        self._names = _HEAD + _string(table.schema) + _string(table.name) + varint(table.id)
 
     def encode_columns(self, changes: RowChanges) -> list[EncodedColumns]:
         return self._encode(changes, self._all, [constant(_NULL + _NULL, len(changes))])
@@ -74,7 +64,7 @@ class SimpleAvroTable(OneRowTable):
         column_indexes = tuple(column_index for column_index in self._all if column_index in handle)
         claim: list[Piece] = [constant(_NULL, rows)]
         if claims is not None:
-            claim = [pa.array([_SOME + string(text) for text in claims], pa.binary())]
+            claim = [pa.array([_SOME + _string(text) for text in claims], pa.binary())]
         return rows_of(self._encode(changes, column_indexes, [*claim, constant(_SOME + b"\x01", rows)]))
 
     def _encode(self, changes: RowChanges, column_indexes: tuple[int, ...], marks: list[Piece]) -> list[EncodedColumns]:
@@ -84,10 +74,10 @@ class SimpleAvroTable(OneRowTable):
         stamps = changes.commit_ts
         messages = joined(
             [
-                constant(self._names + number(CHANGES.index(changes.kind.name)), rows),
+                constant(self._names + varint(CHANGES.index(changes.kind.name)), rows),
                 varints(stamps.view(np.int64)),
                 varints((stamps >> np.uint64(18)).view(np.int64)),
-                constant(number(schema_version(self._table)), rows),
+                constant(varint(schema_version(self._table)), rows),
                 *marks,
                 constant(_NULL, rows),  # no checksum
                 *self._image(changes, None if changes.kind is Kind.DELETE else changes.new, column_indexes),
@@ -102,11 +92,11 @@ class SimpleAvroTable(OneRowTable):
         rows = len(changes)
         if image is None:
             return [constant(_NULL, rows)]
-        found: list[Piece] = [constant(_SOME + number(len(column_indexes)), rows)]
+        found: list[Piece] = [constant(_SOME + varint(len(column_indexes)), rows)]
         columns = fragments_of(changes, image, self._values, column_indexes)
         for column_index, pieces in zip(column_indexes, columns, strict=True):
-            found += [constant(string(self._table.columns[column_index].name), rows), *pieces]
-        return [*found, constant(number(0), rows)] if column_indexes else [constant(_SOME + number(0), rows)]
+            found += [constant(_string(self._table.columns[column_index].name), rows), *pieces]
+        return [*found, constant(varint(0), rows)] if column_indexes else [constant(_SOME + varint(0), rows)]
 
 
 def _pieces_of(column_type: ColumnType, options: ProtocolOptions) -> Pieces:
@@ -119,7 +109,7 @@ def _pieces_of(column_type: ColumnType, options: ProtocolOptions) -> Pieces:
         case TypeClass.FLOAT:
             return partial(_real, "float" if kind.tp is Tp.FLOAT else "double")
         case TypeClass.DATETIME if kind.tp is Tp.TIMESTAMP:
-            return partial(_located, column_type, options.zone, string(options.time_zone))
+            return partial(_located, column_type, options.zone, _string(options.time_zone))
         case type_class:
             return partial(_text, column_type, options.zone, "bytes" if type_class is TypeClass.BYTES else "string")
 

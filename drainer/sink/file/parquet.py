@@ -36,7 +36,7 @@ from drainer.row.text import bit_number
 from drainer.schema.steps import Ddl
 from drainer.sink.file.format import Put, RecordFiles, RecordWriter, put_record, table_of
 
-# Columns of decoded values (row/decoded_value.py) as readers of Parquet know them. Pure.
+# Columns of decoded values (row/column_type.py) as readers of Parquet know them. Pure.
 #
 # | MySQL | Arrow |
 # |---|---|

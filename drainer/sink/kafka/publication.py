@@ -18,7 +18,7 @@ from drainer.dispatch.piece_order import OrderedPart, in_order
 from drainer.dispatch.row_events import RowEvents, class_of, transactions_of
 from drainer.dispatch.rules import Router
 from drainer.protocol.claim_store import ClaimStore, open_store
-from drainer.protocol.encoded_columns import ColumnEncoder, ColumnTableEncoder, EncodedColumns
+from drainer.protocol.encoded_columns import EncodedColumns
 from drainer.protocol.encoder import EncodedRow, Encoder, Message, RegisteringEncoder, table_encoder
 from drainer.protocol.large import LargeMessages, limits_of
 from drainer.protocol.options import ProtocolOptions
@@ -171,21 +171,18 @@ class Publication:
         are no events."""
         columns = self._columns(routes)
         if columns:
-            frame_columns = self.encoder.frame_columns  # type: ignore[attr-defined]
-            return lambda chosen: frame_columns(columns, chosen)
+            return lambda chosen: self.encoder.frame_columns(columns, chosen)
         rows = [row for of in routes for row in self._encoded(of)]
         return (lambda chosen: self.encoder.frame(rows[at] for at in chosen.tolist())) if rows else None
 
     def _columns(self, routes: Sequence[Routes]) -> list[EncodedColumns]:
         """Encode the events column by column. Return [] if they must be encoded row by row: the protocol needs rows, or
         a row is so long that it needs a message of its own kind (large.py)."""
-        encoder = self.encoder
-        if not isinstance(encoder, ColumnEncoder) or (encoder.joins_transactions and not _are_alone(routes)):
+        if self.encoder.joins_transactions and not _are_alone(routes):
             return []
         found: list[EncodedColumns] = []
         for of in routes:
             table = table_encoder(self.encoder, of.topic, of.changes.table)
-            assert isinstance(table, ColumnTableEncoder), f"{self.encoder.name} frames columns"
             parts = table.encode_columns(of.changes)
             if not all(self._large_of(of.topic).fits(part.longest()) for part in parts):
                 return []

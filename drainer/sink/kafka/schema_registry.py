@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from binlog.runtime.log import get_logger
 
-from drainer.protocol.schema_ids import RequiredSchema, SchemaId, SchemaIds, fingerprint, merged
+from drainer.protocol.schema_ids import RequiredSchema, SchemaIds, fingerprint, merged
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.settings.registry_http import TIMEOUT_S, RegistryAccess, RegistryAnswer, RegistryHttp
 
@@ -53,7 +53,7 @@ class SchemaRegistry:
         """Raises ConfigError where TLS files cannot be used. `wait_s`: how long a registry that is down is waited for,
         by each request."""
         self._http = RegistryHttp(access, wait_s=wait_s, timeout_s=timeout_s, stop=stop)
-        self._schemas: dict[SchemaId, str] = {}
+        self._schemas: dict[int, str] = {}
         self._ids: SchemaIds = {}
 
     @property
@@ -81,7 +81,7 @@ class SchemaRegistry:
 
         Raises SchemaRefused, DestinationRefused or DestinationDown."""
         known = self._ids.get(subject, {}).get(fingerprint(schema))
-        if isinstance(known, int):
+        if known is not None:
             return known
         try:
             answer = self._http.post(f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema})
@@ -102,14 +102,12 @@ class SchemaRegistry:
             self.register(one.subject, one.schema)
         return self._ids
 
-    def schema(self, schema_id: SchemaId) -> str:
+    def schema(self, schema_id: int) -> str:
         """Return the schema of an id. Raises LookupError if the id does not exist, DestinationRefused if the schema is
         not an Avro schema, DestinationDown."""
         found = self._schemas.get(schema_id)
         if found is not None:
             return found
-        if not isinstance(schema_id, int):
-            raise LookupError(f"{schema_id} is an id of AWS Glue's")
         try:
             answer = self._http.get(f"/schemas/ids/{schema_id}")
         except RegistryAnswer as error:

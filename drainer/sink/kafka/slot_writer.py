@@ -229,16 +229,3 @@ def required_text(required: Iterable[RequiredSchema]) -> str:
 
 def required_of(text: str) -> list[RequiredSchema]:
     return [RequiredSchema(subject, schema) for subject, schema in json.loads(text)]
-
-
-def forget_producers() -> None:
-    """Drop every producer and reader that this process keeps."""
-    with _lock:
-        dropped = list(_kept.values())
-        readers = list(_readers.values())
-        _kept.clear()
-        _readers.clear()
-    for one in dropped:
-        one.producer.drop()
-    for reader in readers:
-        reader.close()

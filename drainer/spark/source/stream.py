@@ -16,7 +16,7 @@ from binlog.cluster import tso
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.identity import cluster_id
 from binlog.cluster.registry import Registry
-from binlog.runtime.config import UpstreamSection
+from binlog.runtime.fields import UpstreamSection
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 

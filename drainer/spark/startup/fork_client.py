@@ -10,24 +10,19 @@ waits for it.
 
 from __future__ import annotations
 
+import marshal
 import os
 import signal
 import socket
 import sys
-from struct import Struct
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # not from typing, whose import takes as long as all the rest
-    from collections.abc import Mapping
-
-LENGTHS = Struct("<II")
 SERVER_LOST = 1
 
 
 def main(argv: list[str]) -> None:
     path, arguments = argv[0], argv[1:]
     with socket.socket(socket.AF_UNIX) as connection:
-        if _forked(connection, path, arguments):
+        if arguments[:1] == ["-m"] and _forked(connection, path, arguments):
             try:
                 # Until this line SIGTERM ends this process, and with it a child.
                 signal.signal(signal.SIGTERM, lambda number, _: connection.send(bytes([number])))
@@ -39,18 +34,13 @@ def main(argv: list[str]) -> None:
 
 
 def _forked(connection: socket.socket, path: str, arguments: list[str]) -> bool:
-    words, variables = parts(arguments, os.environb)
     try:
         connection.connect(path)
-        socket.send_fds(connection, [LENGTHS.pack(len(words), len(variables))], [0, 1, 2])
-        connection.sendall(words + variables)
+        socket.send_fds(connection, [b"R"], [0, 1, 2])
+        connection.sendall(marshal.dumps((arguments, dict(os.environ))))
         return bool(connection.recv(1))
     except OSError:
         return False
-
-
-def parts(arguments: list[str], variables: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
-    return b"\0".join(map(os.fsencode, arguments)), b"\0".join(b"=".join(one) for one in variables.items())
 
 
 if __name__ == "__main__":

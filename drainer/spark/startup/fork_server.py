@@ -8,16 +8,18 @@ package, for half a second to a second of CPU. The fork server imports them once
 fork_client.py instead of Python. The client sends its arguments, its environment and its standard files through the
 socket, and a child forked from the server executes them.
 
-A request is the lengths of its two parts (`<II`) with the three descriptors (SCM_RIGHTS), then the arguments and the
-variables, each part joined by zero bytes. The answers are one byte each: FORKED from the child, and at its end its exit
-code. Later the client sends signals for the child, one byte each. The child is killed when the client ends. It is also
-killed when this process ends: a client without an answer then runs Python itself, and otherwise two processes would
-read Spark's input. The socket is in the drainer's own folder, which only its user can enter.
+A request is one byte with the three descriptors (SCM_RIGHTS), then the arguments and the variables as `marshal` writes
+them: only this package's client, with the same interpreter, sends some. The answers are one byte each: FORKED from the
+child, and at its end its exit code. Later the client sends signals for the child, one byte each. The child is killed
+when the client ends. It is also killed when this process ends: a client without an answer then runs Python itself, and
+otherwise two processes would read Spark's input. The socket is in the drainer's own folder, which only its user can
+enter.
 """
 
 from __future__ import annotations
 
 import contextlib
+import marshal
 import os
 import runpy
 import selectors
@@ -28,20 +30,13 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from struct import Struct
 from typing import NoReturn
 
 from drainer.spark.startup.supervisor import PR_SET_PDEATHSIG, prctl
 
-LENGTHS = Struct("<II")
 FORKED = b"F"
 FILES = 3
-REQUEST_BYTES_MAX = 16 << 20
 _KILLED = 128  # plus the number of the signal, as in a shell
-
-
-class BadRequest(Exception):
-    """The socket received something that is not a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +48,17 @@ class Request:
     files: Sequence[int]
 
 
-def parse(arguments: bytes, variables: bytes, files: Sequence[int]) -> Request:
-    """Raises BadRequest."""
-    words = [os.fsdecode(word) for word in arguments.split(b"\0")]
-    if len(files) != FILES or len(words) < 2 or words[0] != "-m":
-        raise BadRequest(f"{len(files)} files, {words[:2]}")
-    pairs = [os.fsdecode(pair).partition("=") for pair in variables.split(b"\0") if pair]
-    return Request(words, {name: value for name, _, value in pairs}, files)
-
-
 def receive(connection: socket.socket) -> Request:
-    """Receive a request. Raises BadRequest, and OSError if the connection breaks or is silent for too long."""
-    head, files, _, _ = socket.recv_fds(connection, LENGTHS.size, FILES)
+    """Receive a request. Raises OSError, EOFError or another error of `marshal` if the client has ended before it was
+    complete, or is silent for too long."""
+    _, files, _, _ = socket.recv_fds(connection, 1, FILES)
     try:
-        if len(head) < LENGTHS.size:
-            raise BadRequest(f"{len(head)} bytes")
-        sizes = LENGTHS.unpack(head)
-        if sum(sizes) > REQUEST_BYTES_MAX:
-            raise BadRequest(f"{sum(sizes)} bytes announced")
-        arguments, variables = (_exactly(connection, size) for size in sizes)
-        return parse(arguments, variables, files)
+        with connection.makefile("rb") as source:
+            arguments, variables = marshal.load(source)
+        return Request(arguments, variables, files)
     except BaseException:
         _close(files)
         raise
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    found = bytearray()
-    while len(found) < size:
-        chunk = connection.recv(size - len(found))
-        if not chunk:
-            raise BadRequest(f"{len(found)} of {size} bytes")
-        found += chunk
-    return bytes(found)
 
 
 class ForkServer:
@@ -121,7 +94,7 @@ class ForkServer:
         connection.settimeout(60)
         try:
             request = receive(connection)
-        except (BadRequest, OSError) as error:
+        except (OSError, EOFError, TypeError, ValueError) as error:
             _say(f"invalid request: {error}")
             connection.close()
             return

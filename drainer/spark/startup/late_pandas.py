@@ -11,9 +11,10 @@ import importlib
 import sys
 import types
 from importlib import metadata, util
-from importlib.abc import MetaPathFinder
 
 import pyarrow as pa
+
+from drainer.spark.startup.worker_imports import WithoutPandas
 
 
 class LatePandas(types.ModuleType):
@@ -44,16 +45,10 @@ def install() -> None:
     sys.modules["pandas"] = LatePandas(version)
 
 
-class _Hidden(MetaPathFinder):
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError("pandas is hidden from pyarrow in this process", name=fullname)
-
-
 def _hide_from_arrow() -> None:
     """pyarrow checks once, at the first array of Python values, whether pandas exists, and imports it: a second of CPU
     in the first batch. Make that check here while pandas is hidden."""
-    hidden = _Hidden()
+    hidden = WithoutPandas()
     sys.meta_path.insert(0, hidden)
     try:
         pa.array([0])

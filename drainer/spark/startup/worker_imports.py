@@ -47,7 +47,7 @@ class WithoutPandas(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
-            raise ModuleNotFoundError("pandas is hidden from pyarrow in the drainer's workers", name=fullname)
+            raise ModuleNotFoundError("pandas is hidden from pyarrow here", name=fullname)
 
 
 def _keep_memory() -> None:

@@ -20,60 +20,8 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from binlog.errors import ConfigError
-from binlog.runtime.command_line import (
-    InfoRequested,
-    Model,
-    Program,
-    UsageError,
-    closest,
-    discard_stdout,
-    flags_of,
-    parse,
-)
-from binlog.runtime.fields import (
-    ByteSize,
-    Duration,
-    HostPort,
-    LooseUrls,
-    Names,
-    Retention,
-    Section,
-    SecuritySection,
-    UpstreamSection,
-    Urls,
-    default_host,
-    parse_go_duration,
-    parse_retention,
-    split_host_port,
-)
-from binlog.runtime.reference import Flag, reference_markdown, settings, variable
-
-__all__ = [
-    "ByteSize",
-    "ConfigError",
-    "Duration",
-    "Flag",
-    "HostPort",
-    "InfoRequested",
-    "LooseUrls",
-    "Names",
-    "Program",
-    "Retention",
-    "Section",
-    "SecuritySection",
-    "UpstreamSection",
-    "Urls",
-    "UsageError",
-    "default_host",
-    "flags_of",
-    "line_of",
-    "load",
-    "load_or_exit",
-    "parse_go_duration",
-    "parse_retention",
-    "reference_markdown",
-    "split_host_port",
-]
+from binlog.runtime.command_line import InfoRequested, Model, Program, UsageError, closest, discard_stdout, parse
+from binlog.runtime.reference import settings, variable
 
 _FLAG = "flag -"  # how the source of a flag's value begins
 

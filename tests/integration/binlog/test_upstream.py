@@ -11,7 +11,7 @@ from binlog.cluster.identity import cluster_id
 from binlog.cluster.timestamp import connect_timestamps
 from binlog.cluster.upstream import LEADER_KEY
 from binlog.errors import TimestampSourceMismatch, TimestampUnavailable
-from binlog.runtime.config import UpstreamSection
+from binlog.runtime.fields import UpstreamSection
 
 from tests.support.servers import Etcd
 from tests.support.stub_pd import StubPD

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
-from drainer.kafka_consumer.destination import ReplayDestination, settings
+from drainer.kafka_consumer.destination import Destination, settings
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.errors import DestinationDown
@@ -44,9 +44,9 @@ def mariadb() -> Iterator[MariaDB]:
         yield server
 
 
-def destination(port: int, name: str, zone: str = "UTC", wait_s: float = 60.0) -> ReplayDestination:
+def destination(port: int, name: str, zone: str = "UTC", wait_s: float = 60.0) -> Destination:
     section = MySQLSection.model_validate({"port": port, "user": "lab", "password": "lab"})
-    return ReplayDestination(make(section, settings(name, wait_s=wait_s, zone=zone)))
+    return Destination(make(section, settings(name, wait_s=wait_s, zone=zone)))
 
 
 def life(pairs: Pairs, protocol: str, port: int) -> None:
@@ -89,7 +89,7 @@ def insert(table: str, **values: int | str) -> RowEvent:
 
 
 @pytest.fixture
-def opened(db: MariaDB) -> Iterator[ReplayDestination]:
+def opened(db: MariaDB) -> Iterator[Destination]:
     db.query("DROP TABLE IF EXISTS tidb_binlog.kafka_consumer")
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE, v VARCHAR(3))")
     made = destination(db.port, "test")
@@ -98,7 +98,7 @@ def opened(db: MariaDB) -> Iterator[ReplayDestination]:
     made.close()
 
 
-def test_consumer_exchanges_unique_values_between_rows(opened: ReplayDestination, db: MariaDB) -> None:
+def test_consumer_exchanges_unique_values_between_rows(opened: Destination, db: MariaDB) -> None:
     opened.apply(part(1, insert("t", id=1, u=1, v="a"), insert("t", id=2, u=2, v="b")))
     moved = [
         RowEvent(Change.UPDATE, 6, "d", "t", old=insert("t", id=n, u=n).new, new=insert("t", id=n, u=3 - n, v="c").new)
@@ -118,7 +118,7 @@ def test_consumer_exchanges_unique_values_between_rows(opened: ReplayDestination
     ],
 )
 def test_consumer_row_refused_by_server_writes_nothing_of_its_part(
-    opened: ReplayDestination, db: MariaDB, row: RowEvent, words: str
+    opened: Destination, db: MariaDB, row: RowEvent, words: str
 ) -> None:
     """And nothing of its part is written."""
     with pytest.raises(ConsumeError, match=words):
@@ -129,7 +129,7 @@ def test_consumer_row_refused_by_server_writes_nothing_of_its_part(
     assert opened.open() == part(7).resume
 
 
-def test_consumer_ddl_that_failed_is_run_at_next_start(opened: ReplayDestination, db: MariaDB) -> None:
+def test_consumer_ddl_that_failed_is_run_at_next_start(opened: Destination, db: MariaDB) -> None:
     ddl = DdlEvent(5, "d", "t", "ALTER TABLE t ADD COLUMN w INT, DROP COLUMN nosuch")
     with pytest.raises(ConsumeError, match=r"the DDL at commit_ts 5: .*nosuch.*; the statement: ALTER TABLE t ADD"):
         opened.apply(part(5, insert("t", id=1), ddl=ddl))
@@ -140,7 +140,7 @@ def test_consumer_ddl_that_failed_is_run_at_next_start(opened: ReplayDestination
     assert sorted(db.query("SELECT id, w FROM d.t")) == [(1, None), (2, 2)]
 
 
-def test_consumer_creates_databases_with_tidbs_character_set(opened: ReplayDestination, db: MariaDB) -> None:
+def test_consumer_creates_databases_with_tidbs_character_set(opened: Destination, db: MariaDB) -> None:
     opened.apply(part(5, ddl=DdlEvent(5, "new", "", "CREATE DATABASE new")))
     opened.apply(part(6, ddl=DdlEvent(6, "new", "t", "CREATE TABLE t (v VARCHAR(3))")))
     found = db.query("SELECT table_collation FROM information_schema.tables WHERE table_schema = 'new'")
@@ -148,7 +148,7 @@ def test_consumer_creates_databases_with_tidbs_character_set(opened: ReplayDesti
     assert found == [("utf8mb4_bin",)]
 
 
-def test_consumer_skips_ddl_of_temporary_tables(opened: ReplayDestination, db: MariaDB) -> None:
+def test_consumer_skips_ddl_of_temporary_tables(opened: Destination, db: MariaDB) -> None:
     for at, verb in enumerate(("CREATE", "DROP"), 5):
         columns = "(id INT) ON COMMIT DELETE ROWS" if verb == "CREATE" else ""
         opened.apply(part(at, ddl=DdlEvent(at, "d", "tmp", f"{verb} GLOBAL TEMPORARY TABLE tmp {columns}")))
@@ -178,7 +178,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, point: str, error: Exception) -> 
     ],
 )
 def test_consumer_refused_ddl_is_skipped_by_statement_it_names(
-    opened: ReplayDestination, db: MariaDB, query: str, why: str
+    opened: Destination, db: MariaDB, query: str, why: str
 ) -> None:
     """No start is past it by itself: it has not run, whatever the error says."""
     ddl = DdlEvent(5, "d", "t", query)
@@ -196,7 +196,7 @@ def test_consumer_refused_ddl_is_skipped_by_statement_it_names(
 
 
 def test_consumer_ddl_runs_once_when_its_connection_is_lost(
-    opened: ReplayDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
+    opened: Destination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = fail_once(monkeypatch, "sink.ddl_after_exec", ConnectionLost("gone"))
     opened.apply(part(5, ddl=DdlEvent(5, "d", "t", "ALTER TABLE t ADD COLUMN w INT")))
@@ -223,7 +223,7 @@ def test_consumer_ddl_runs_once_when_its_connection_is_lost(
     ],
 )
 def test_consumer_ddl_interrupted_at_any_point_runs_once(
-    opened: ReplayDestination,
+    opened: Destination,
     db: MariaDB,
     monkeypatch: pytest.MonkeyPatch,
     query: str,
@@ -253,7 +253,7 @@ def test_consumer_ddl_interrupted_at_any_point_runs_once(
 
 
 def test_a_ddl_that_may_undo_itself_is_not_run_where_nothing_shows_whether_it_has_run(
-    opened: ReplayDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
+    opened: Destination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the right to read table ids."""
     db.query("CREATE TABLE d.w LIKE d.t")
@@ -270,7 +270,7 @@ def test_a_ddl_that_may_undo_itself_is_not_run_where_nothing_shows_whether_it_ha
 
 
 def test_consumer_waits_for_running_ddl_of_killed_consumer(
-    opened: ReplayDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
+    opened: Destination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its statement goes on in the server; until that has ended nothing says whether it ran."""
     fail_once(monkeypatch, "sink.ddl_marked", KeyError("killed"))
@@ -290,7 +290,7 @@ def test_consumer_waits_for_running_ddl_of_killed_consumer(
     assert len(db.query("SHOW INDEX FROM d.t WHERE Column_name = 'v'")) == 1
 
 
-def test_second_consumer_of_one_name_is_refused(opened: ReplayDestination, db: MariaDB) -> None:
+def test_second_consumer_of_one_name_is_refused(opened: Destination, db: MariaDB) -> None:
     other = destination(db.port, "test")
     other.open()
     opened.apply(part(1, insert("t", id=1)))

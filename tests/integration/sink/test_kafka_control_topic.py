@@ -14,7 +14,6 @@ from confluent_kafka import Producer
 from drainer.sink.document_position import Document
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 from drainer.sink.kafka.reader import Reader
-from drainer.sink.kafka.slot_writer import forget_producers
 from drainer.sink.kafka.transactions.control_records import changed
 from drainer.sink.retry import RetryDeadline
 from tests.integration.sink.test_kafka_takeover import (
@@ -30,6 +29,7 @@ from tests.integration.sink.test_kafka_takeover import (
     sent,
 )
 from tests.support.kafka import Broker
+from tests.support.kept_producers import forget_producers
 from tests.support.row_case import BEGIN_TS
 from tests.support.servers import wait_until
 

@@ -26,13 +26,14 @@ from drainer.sink.kafka import sink as sink_module
 from drainer.sink.kafka import slot_writer
 from drainer.sink.kafka.config import BEHIND_S, GRACE_S
 from drainer.sink.kafka.sink import KafkaSink
-from drainer.sink.kafka.slot_writer import KafkaSlotWriter, forget_producers
+from drainer.sink.kafka.slot_writer import KafkaSlotWriter
 from drainer.sink.kafka.transactions import driver as driver_module
 from drainer.sink.kafka.transactions.control_records import Claims
 from drainer.sink.retry import RetryDeadline
 from tests.support import kafka_case
 from tests.support.kafka import Broker
 from tests.support.kafka_case import ROWS, Partition, seen
+from tests.support.kept_producers import forget_producers
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, table, transaction, view_of
 from tests.support.servers import wait_until
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from binlog.runtime.config import Program, load
+from binlog.runtime.command_line import Program
+from binlog.runtime.config import load
 
 from drainer.config import PROGRAM as DRAINER
 from drainer.kafka_check.__main__ import PROGRAM as KAFKA_CHECK

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from binlog.errors import ConfigError
-from binlog.runtime.config import load, reference_markdown
+from binlog.runtime.config import load
+from binlog.runtime.reference import reference_markdown
 
 from pump.config import FLAGS, PROGRAM, PumpConfig
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final
 
 from binlog.errors import ConfigError
 from binlog.runtime.fields import Section
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from drainer.original_settings import WITHOUT_EFFECT, CheckpointSection
-from drainer.sink.kafka.settings.option_values import UnusedNumber
+from drainer.sink.kafka.settings.option_values import UnusedNumber, only
 
 # The original's name → ours.
 _NAMES: Final = {"kafka-addrs": "addresses", "topic-name": "topic"}
@@ -26,41 +26,22 @@ _TLS: Final = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
 _HERE: Final = (
     "the position is in the control topic: remove it, and begin with initial-commit-ts of the checkpoint that exists"
 )
-
-
-def _position_not_on_a_server(value: str) -> str:
-    if value not in ("", "file"):
-        raise ValueError(_HERE)
-    return value
-
-
-def _no_checkpoint_host(value: str) -> str:
-    if value:
-        raise ValueError(_HERE)
-    return value
-
-
-def _no_zookeeper(value: str) -> str:
-    if value:
-        raise ValueError("brokers are not looked up in ZooKeeper: set kafka-addrs to host:port of some of them")
-    return value
+_NO_ZOOKEEPER: Final = "brokers are not looked up in ZooKeeper: set kafka-addrs to host:port of some of them"
 
 
 class KafkaCheckpointSection(CheckpointSection):
     """`[syncer.to.checkpoint]` of the original, which keeps its position for Kafka in a file unless a server is
     configured."""
 
-    type: Annotated[str, AfterValidator(_position_not_on_a_server)] = Field(
-        "", description=f"{WITHOUT_EFFECT}: file, or empty"
-    )
+    type: Annotated[str, only("", "file", why=_HERE)] = Field("", description=f"{WITHOUT_EFFECT}: file, or empty")
     schema_: str = Field("", alias="schema", description=f"{WITHOUT_EFFECT}: the position is in the control topic")
-    host: Annotated[str, AfterValidator(_no_checkpoint_host)] = Field("", description="must be empty")
+    host: Annotated[str, only("", why=_HERE)] = Field("", description="must be empty")
 
 
 class OriginalKafkaSection(Section):
     """The original's keys that are not also names of other settings."""
 
-    zookeeper_addrs: Annotated[str, AfterValidator(_no_zookeeper)] = Field(
+    zookeeper_addrs: Annotated[str, only("", why=_NO_ZOOKEEPER)] = Field(
         "", description="must be empty: brokers are named by kafka-addrs"
     )
     kafka_max_messages: UnusedNumber = Field(

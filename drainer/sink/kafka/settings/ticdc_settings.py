@@ -1,7 +1,7 @@
 """Settings of TiCDC that have no effect here, or whose values are refused: of `[sink]`, and of sink URIs.
 
 Settings that have an effect are in connection.py, security.py and section.py. A setting that TiCDC's file has
-below `kafka-config` says so in its `json_schema_extra` (original_tables.py).
+below `kafka-config` says so in its `json_schema_extra`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Annotated, Any, Final
 
 from binlog.errors import ConfigError
 from binlog.runtime.fields import Section
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from drainer.original_settings import WITHOUT_EFFECT
 from drainer.protocol.options import KAFKA_CONFIG
-from drainer.sink.kafka.settings.option_values import Switch, UnusedNumber
+from drainer.sink.kafka.settings.option_values import Switch, UnusedNumber, only
 from drainer.sink.settings import ToSection
 
 # The tables of TiCDC's `[sink]` as they stand in its file: `kafka-config` and what is below it. Pure.
@@ -100,31 +100,18 @@ _OF_SERVERS: Final = (
 )
 
 
-def _only_without_transactions(value: str) -> str:
-    if value not in ("", "none"):
-        raise ValueError(
-            f"{value!r} is not supported for Kafka, as in TiCDC; set none. Rows of a transaction on a table share a "
-            f'partition by partition = "table" or "conflict"'
-        )
-    return value
-
-
-def _only_false(value: bool) -> bool:
-    if value:
-        raise ValueError("true is not supported: remove it; a table's schema is sent before its first row")
-    return value
-
-
-def _only_none(value: str) -> str:
-    if value not in ("", "none"):
-        raise ValueError("binlogs have no checksums of rows: set none, or remove it")
-    return value
+_NO_ATOMICITY: Final = (
+    "{} is not supported for Kafka, as in TiCDC; set none. Rows of a transaction on a table share a partition by "
+    'partition = "table" or "conflict"'
+)
+_NOT_AT_START: Final = "true is not supported: remove it; a table's schema is sent before its first row"
+_NO_CHECKSUMS: Final = "binlogs have no checksums of rows: set none, or remove it"
 
 
 class IntegritySection(Section):
     """`[integrity]` of TiCDC."""
 
-    integrity_check_level: Annotated[str, AfterValidator(_only_none)] = Field(
+    integrity_check_level: Annotated[str, only("", "none", why=_NO_CHECKSUMS)] = Field(
         "none", description="must be none: binlogs have no checksums of rows"
     )
     corruption_handle_level: str = Field("warn", description=f"{WITHOUT_EFFECT}: there are no checksums")
@@ -150,10 +137,10 @@ class TicdcSection(ToSection):
     advance_timeout_in_sec: UnusedNumber = Field(
         150, description=f"{WITHOUT_EFFECT}: a failed batch is repeated immediately, and /status says why"
     )
-    transaction_atomicity: Annotated[str, AfterValidator(_only_without_transactions)] = Field(
+    transaction_atomicity: Annotated[str, only("", "none", why=_NO_ATOMICITY)] = Field(
         "none", description="must be none, as for Kafka in TiCDC"
     )
-    send_all_bootstrap_at_start: Annotated[Switch, AfterValidator(_only_false)] = Field(
+    send_all_bootstrap_at_start: Annotated[Switch, only(False, why=_NOT_AT_START)] = Field(
         False, description="must be false: with simple, a table's schema is sent before its first row"
     )
     integrity: IntegritySection = Field(default_factory=lambda: IntegritySection.model_validate({}))

@@ -26,13 +26,15 @@ _LATEST: Final = -1  # instead of a timestamp: the end offset
 _NO_ID: Final = str(Uuid(0, 0))
 PARTITIONS_DEFAULT: Final = 3
 # Compacted early: a position is written every second, and every start reads all of its partition.
-_CONTROL: Final = {
+CONTROL_TOPIC: Final = {
     "cleanup.policy": "compact",
     "segment.ms": "600000",
     "segment.bytes": str(4 << 20),
     "min.cleanable.dirty.ratio": "0.1",
     "delete.retention.ms": "3600000",
 }
+
+_DEFAULTS: Final[Mapping[str, str]] = {}
 
 T = TypeVar("T")
 _log = get_logger(__name__)
@@ -235,16 +237,11 @@ class Topics:
         what = f"asking for the settings of {first.restype.name.lower()} {first.name}{more}"
         return self._patiently(what, ask, "DescribeConfigs")
 
-    def create(self, topic: str, partitions: int, replication_factor: int) -> int:
+    def create(
+        self, topic: str, partitions: int, replication_factor: int, config: Mapping[str, str] = _DEFAULTS
+    ) -> int:
         """Create a topic and return its number of partitions. An existing topic is left as it is. Raises
         DestinationRefused."""
-        return self._create(topic, partitions, replication_factor, {})
-
-    def create_control(self, topic: str, partitions: int, replication_factor: int) -> int:
-        """Create a compacted topic, in the same way as `create`."""
-        return self._create(topic, partitions, replication_factor, _CONTROL)
-
-    def _create(self, topic: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> int:
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replication_factor, config=dict(config))
 
         def ask() -> None:

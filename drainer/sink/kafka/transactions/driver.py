@@ -32,7 +32,7 @@ from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.producer import Producer, ProducerLost, library_batch_bytes, new_producer
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.reader import Reader, open_transactions_text
-from drainer.sink.kafka.topics.admin import Topics
+from drainer.sink.kafka.topics.admin import CONTROL_TOPIC, Topics
 from drainer.sink.kafka.topics.replicas import check_existing, check_new
 from drainer.sink.kafka.transactions.control_records import (
     POSITION_PARTITION,
@@ -143,7 +143,8 @@ class Driver:
         partitions = self._topics.counts().get(name, 0)
         if not partitions:
             check_new(self._topics, name, self._config)
-            partitions = self._topics.create_control(name, 1 + self._config.slots, self._config.replication_factor)
+            replicas = self._config.replication_factor
+            partitions = self._topics.create(name, 1 + self._config.slots, replicas, CONTROL_TOPIC)
         if partitions < 2:
             raise DestinationRefused(
                 f"{self.label}: the control topic has one partition and needs one more for each slot: delete it, and "

@@ -10,7 +10,7 @@ from binlog.cluster.identity import CLUSTER_ID_KEY, cluster_id, own_cluster_id
 from binlog.cluster.timestamp import connect_timestamps
 from binlog.cluster.upstream import SOURCE_KEY, choose_source
 from binlog.errors import ConfigError, TimestampSourceMismatch, TimestampUnavailable
-from binlog.runtime.config import UpstreamSection
+from binlog.runtime.fields import UpstreamSection
 from grpc import aio
 
 from tests.support.memory_etcd import MemoryEtcd

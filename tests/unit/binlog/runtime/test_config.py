@@ -6,23 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from binlog.runtime.config import (
-    ByteSize,
-    ConfigError,
-    Duration,
-    Flag,
-    InfoRequested,
-    Program,
-    Retention,
-    Section,
-    SecuritySection,
-    UpstreamSection,
-    UsageError,
-    line_of,
-    load,
-    load_or_exit,
-    reference_markdown,
-)
+from binlog.errors import ConfigError
+from binlog.runtime.command_line import InfoRequested, Program, UsageError
+from binlog.runtime.config import line_of, load, load_or_exit
+from binlog.runtime.fields import ByteSize, Duration, Retention, Section, SecuritySection, UpstreamSection
+from binlog.runtime.reference import Flag, reference_markdown
 from pydantic import Field
 
 

@@ -16,7 +16,7 @@ from binlog.rpc.method import Method, Received
 from binlog.rpc.session import Settings
 from binlog.rpc.waiting import Waiting
 from binlog.runtime.channel import open_channel
-from binlog.runtime.config import SecuritySection
+from binlog.runtime.fields import SecuritySection
 from binlog.runtime.http import StatusServer
 from binlog.runtime.listener import Listener
 from binlog.runtime.security import Security

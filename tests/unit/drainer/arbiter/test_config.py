@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from binlog.runtime.config import ConfigError, load
+from binlog.errors import ConfigError
+from binlog.runtime.config import load
 
 from drainer.arbiter.config import PROGRAM, ArbiterConfig
 

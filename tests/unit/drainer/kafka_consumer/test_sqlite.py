@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume
-from drainer.kafka_consumer.destination import ReplayDestination, resume_of, resume_text, settings
+from drainer.kafka_consumer.destination import Destination, resume_of, resume_text, settings
 from drainer.kafka_reading.records import KafkaPartition
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Image, RowEvent
 from drainer.sink.sqlite.replay import SQLiteReplayer
@@ -27,11 +27,11 @@ def part(*rows: RowEvent, ddl: DdlEvent | None = None, at: int = 1) -> Part:
     return Part(rows, ddl, Resume(at, {P0: Read(at, at)}))
 
 
-def consumer(path: Path) -> ReplayDestination:
-    return ReplayDestination(SQLiteReplayer(path, settings("kafka-consumer")))
+def consumer(path: Path) -> Destination:
+    return Destination(SQLiteReplayer(path, settings("kafka-consumer")))
 
 
-def opened(path: Path) -> ReplayDestination:
+def opened(path: Path) -> Destination:
     destination = consumer(path)
     destination.open()
     return destination

@@ -16,7 +16,6 @@ from pumpclient.client import PumpsClient
 from pumpclient.sdk.lease import WriterLease
 from pumpclient.sdk.permits import Permits
 from pumpclient.sdk.report import OnTransaction
-from pumpclient.sdk.rowids import RowIds
 from pumpclient.sdk.service import Service
 from pumpclient.writer import Limits
 from tests.unit.pumpclient.conftest import FAST, Field
@@ -63,7 +62,7 @@ class Shop(Field):
             etcd=self.etcd,
             client=client,
             timestamps=self.timestamps,
-            rowids=RowIds(7),
+            rowids=itertools.count(7),
             lease=lease,
             permits=permits,
             on_transaction=on_transaction,

@@ -10,6 +10,8 @@ import pytest
 from binlog.errors import BinlogError
 
 from pumpclient import sdk
+from pumpclient.options import ConnectOptions
+from pumpclient.sdk.service import ServiceOptions
 
 PUBLIC = {name: getattr(sdk, name) for name in sdk.__all__}
 
@@ -64,6 +66,9 @@ def test_async_and_sync_classes_have_same_methods_and_parameters(tasks: type, th
         return found
 
     ours, theirs = calls(tasks), calls(threads)
+    arguments = {name for name, *_ in ours.pop("connect", [])} - {"pd_urls", "options"}
+    if theirs.pop("connect", None):
+        assert arguments == ServiceOptions.__annotations__.keys() - ConnectOptions.__annotations__.keys()
     ours.pop("open", None)  # of a Service made from parts; a SyncService is always connected
     for name in ("insert", "insert_many", "update", "delete"):  # taken over from the transaction as they are
         if name in ours and name not in theirs:

@@ -104,9 +104,7 @@ def test_avro_decoder_of_any_bytes_raises_only_message_error(key: bytes | None, 
     ("data", "words"),
     [
         (b"\0\0\0\0", "a header has 5 bytes, and the message 4"),
-        (b"\3\0" + bytes(15), "has 18 bytes, and the message 17"),
-        (b"\3\5" + bytes(16), "zlib"),
-        (b"\3\7" + bytes(16), "code 7"),
+        (b"\3\0" + bytes(16), "0x03"),
         (b"\4\0\0\0\1\2", "0x04"),
         (b"\0\0\0\0\7\2", "no schema has the id 7"),
     ],
@@ -176,8 +174,6 @@ RECORD = {"type": "record", "name": "t", "namespace": "n.s", "fields": [FIELD]}
         ({**RECORD, "fields": [FIELD, {"name": "_ticdc_before", "type": "int"}]}, b"\2\2"),
         ({**RECORD, "fields": [FIELD, {"name": "_ticdc_before", "type": {**RECORD, "fields": []}}]}, b"\2"),
         ({**RECORD, "fields": [{"name": "a", "type": ["null", "int"]}]}, b"\4\2"),
-        ({**RECORD, "fields": [{"name": "a", "type": "boolean"}]}, b"\2"),
-        (RECORD, b"\xff\xff\xff\xff\x1f"),
         ({**RECORD, "fields": [{"name": "a", "type": "long"}]}, b"\xff" * 10),
         ({**RECORD, "fields": [{"name": "a", "type": "bytes"}]}, b"\1"),
         ({**RECORD, "fields": [{"name": "a", "type": "string"}]}, b"\2\xff"),
@@ -317,10 +313,3 @@ def test_time_zone_applies_to_timestamp_and_not_to_datetime() -> None:
     assert event.new is not None
     assert [column.value for column in event.new.values()] == ["2020-01-02 11:04:05", "2020-01-02 03:04:05"]
     assert make_encoder(OPTIONS).options.time_zone == "UTC"
-
-
-@pytest.mark.parametrize("kind", ["bytes", "string"])
-def test_cut_string_value_is_refused_with_its_offset(kind: str) -> None:
-    schema = json.dumps({**RECORD, "fields": [{"name": "a", "type": kind}]})
-    with pytest.raises(MessageError, match="a: the message ends within the value that begins at byte 5"):
-        make_decoder(OPTIONS, KnownSchemas({1: schema})).decode(None, b"\0\0\0\0\1\x08ab")

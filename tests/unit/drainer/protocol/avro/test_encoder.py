@@ -6,7 +6,6 @@ import json
 import pickle
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
@@ -19,7 +18,7 @@ from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, Registe
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
 from drainer.protocol.event import Change, DdlEvent, Image, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.schema_ids import KnownSchemas, merged
+from drainer.protocol.schema_ids import merged
 from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT, TOPIC, one_by_one, ready, with_arrays
@@ -138,19 +137,6 @@ def test_pickled_avro_encoder_encodes_the_same() -> None:
     encoder, _ = ready(TABLE, EXTENDED)
     changes = make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]])
     assert pickle.loads(pickle.dumps(encoder)).table(TABLE).encode(changes) == encoder.table(TABLE).encode(changes)
-
-
-def test_glue_registry_header_holds_schema_uuid() -> None:
-    encoder = make_encoder(OPTIONS).in_topic(TOPIC)
-    required = encoder.required_schemas(TOPIC, TABLE)
-    ids = [UUID(int=n) for n in (1, 2)]
-    encoder = encoder.with_ids(merged({}, list(zip(required, ids, strict=True))))
-    (row,) = encoder.table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]]))
-    assert row.key == b"\3\0" + ids[0].bytes + b"\2"
-    schemas = KnownSchemas(dict(zip(ids, (one.schema for one in required), strict=True)))
-    (event,) = make_decoder(OPTIONS, schemas).decode(row.key, row.value)
-    assert isinstance(event, RowEvent)
-    assert values(event.new) == {"id": 1, "v": "a"}
 
 
 @pytest.mark.parametrize(

@@ -214,5 +214,5 @@ def test_conflicting_canal_options_are_refused() -> None:
 def test_invalid_utf8_text_is_refused_with_table_column_and_commit_ts() -> None:
     rows: list[tuple[DecodedValue, ...]] = [(1, b"ok", 1), (2, b"\xff", 1)]
     changes = make_changes(TABLE, Kind.INSERT, new=rows, commit_ts=[COMMIT, COMMIT + 5])
-    with pytest.raises(EncodeError, match=f"`shop`.`staff`.`name` of the change with commit_ts {COMMIT + 5}: text"):
+    with pytest.raises(EncodeError, match=f"`shop`.`staff`.`name` at commit_ts {COMMIT + 5}: text"):
         make_encoder(PLAIN).table(TABLE).encode(changes)

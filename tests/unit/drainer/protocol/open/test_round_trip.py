@@ -187,7 +187,7 @@ def test_text_with_invalid_utf8_is_refused_with_column_and_commit_ts(place: str,
         new=wrong if place == "new" else rows,
         commit_ts=[100, 101, 102, 103, 104],
     )
-    with pytest.raises(EncodeError, match=r"`test`.`t1`, column `val`, commit_ts 103: text: not UTF-8"):
+    with pytest.raises(EncodeError, match=r"`test`.`t1`.`val` at commit_ts 103: text: not UTF-8"):
         events(changes)
 
 
@@ -195,7 +195,7 @@ def test_invalid_datetime_is_refused_with_column_and_commit_ts() -> None:
     kind = FieldType(Tp.DATETIME)
     table = make_table("test", "d", [("id", ID), ("at", kind)], primary=["id"])
     changes = make_changes(table, Kind.INSERT, new=[(1, 0), (2, (1 << 64) - 1)], commit_ts=[7, 8])
-    with pytest.raises(EncodeError, match=r"`test`.`d`, column `at`, commit_ts 8"):
+    with pytest.raises(EncodeError, match=r"`test`.`d`.`at` at commit_ts 8"):
         events(changes)
 
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
+from drainer.protocol.avro.encoder import varint
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import EncodeError, MessageError
 from drainer.protocol.event import BootstrapEvent, DdlEvent, ResolvedEvent, RowEvent
@@ -22,7 +23,6 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.simple.avro_schema import document, named, parsed
 from drainer.protocol.simple.decoder import SchemaUnknown
-from drainer.protocol.simple.encoder import number
 from drainer.row.column_type import DecodedValue
 from tests.support.row_changes import make_changes, make_table
 from tests.support.typed_columns import text_type
@@ -188,7 +188,7 @@ def test_message_written_by_fastavro_is_read() -> None:
 def test_number_is_encoded_as_avro_long(value: int) -> None:
     out = BytesIO()
     fastavro.schemaless_writer(out, "long", value)
-    assert number(value) == out.getvalue()
+    assert varint(value) == out.getvalue()
 
 
 @cache

@@ -20,6 +20,7 @@ from drainer.sink.kafka.reader import Record
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter
 from drainer.sink.kafka.transactions.control_records import claim_key, claim_value
 from drainer.sink.retry import RetryDeadline
+from tests.support.kept_producers import forget_producers
 
 CLAIM_ID = "ours"
 CONFIG = KafkaConfig({}, "k1:9092", "control")
@@ -96,9 +97,9 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Any]]]:
     Unchanged.made, Sending.lost = [], False
     monkeypatch.setattr(slot_writer, "Reader", Unchanged)
     monkeypatch.setattr(slot_writer, "new_producer", lambda *_: Sending(done))
-    slot_writer.forget_producers()
+    forget_producers()
     yield done
-    slot_writer.forget_producers()
+    forget_producers()
 
 
 def test_a_slot_gives_up_after_the_time_that_it_was_given(log: list[tuple[str, Any]]) -> None:
@@ -138,7 +139,7 @@ def test_all_slots_of_a_process_share_one_reader(log: list[tuple[str, Any]]) -> 
         writer().write(slot, NO_CHANGES)
     writer(epoch=4).write(0, NO_CHANGES)
     assert len(Unchanged.made) == 1
-    slot_writer.forget_producers()
+    forget_producers()
     assert Unchanged.made[0].closed
     writer().write(0, NO_CHANGES)
     assert len(Unchanged.made) == 2

@@ -57,15 +57,13 @@ class KvSection(Section):
     write_l0_slowdown_trigger: int = Field(17, alias="write-L0-slowdown-trigger", description=_WITHOUT_EFFECT)
 
     def options(self) -> IndexOptions:
-        default = IndexOptions()
-        return IndexOptions(
-            block_cache_bytes=self.block_cache_capacity if self.block_cache_capacity > 0 else default.block_cache_bytes,
-            block_bytes=self.block_size if self.block_size > 0 else default.block_bytes,
-            block_restart_interval=(
-                self.block_restart_interval if self.block_restart_interval > 0 else default.block_restart_interval
-            ),
-            write_buffer_bytes=self.write_buffer if self.write_buffer > 0 else default.write_buffer_bytes,
-        )
+        given = {
+            "block_cache_bytes": self.block_cache_capacity,
+            "block_bytes": self.block_size,
+            "block_restart_interval": self.block_restart_interval,
+            "write_buffer_bytes": self.write_buffer,
+        }
+        return IndexOptions(**{name: value for name, value in given.items() if value > 0})
 
 
 class StorageSection(Section):

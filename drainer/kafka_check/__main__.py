@@ -18,9 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from drainer.kafka_check.checker import Checker, Moves, Promises, Report
 from drainer.kafka_reading.address import TopicsSection, kafka_address
-from drainer.kafka_reading.decoding import MakeDecoder, decoders
-from drainer.kafka_reading.records import KafkaPartition, Record, TopicReader, partitions_in, records_in
-from drainer.protocol.encoder import DdlScope, Decoder
+from drainer.kafka_reading.decoding import PartitionDecoders
+from drainer.kafka_reading.records import Record, TopicReader, partitions_in, records_in
+from drainer.protocol.encoder import DdlScope
 from drainer.protocol.errors import MessageError
 from drainer.protocol.registry import make_encoder
 
@@ -113,13 +113,12 @@ def _checked(arguments: Arguments) -> Report:
         whole=not arguments.live,
     )
     keys = dict(arguments.key)
+    decoders = PartitionDecoders(address.options)
     if arguments.directory is not None:
         partitions: dict[str, int] = {}
-        for topic_partition in partitions_in(arguments.directory):
-            partitions[topic_partition.topic] = max(
-                partitions.get(topic_partition.topic, 0), topic_partition.partition + 1
-            )
-        return check(records_in(arguments.directory), Checker(partitions, promises, keys), decoders(address.options))
+        for topic, number in partitions_in(arguments.directory):
+            partitions[topic] = max(partitions.get(topic, 0), number + 1)
+        return check(records_in(arguments.directory), Checker(partitions, promises, keys), decoders)
     with ExitStack() as stack:
         reader = TopicReader(
             address.client, arguments.topic or [address.topic], committed=not arguments.read_uncommitted
@@ -128,18 +127,13 @@ def _checked(arguments: Arguments) -> Report:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         bar = stack.enter_context(Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()))
         records = bar.track(reader.records(), total=reader.count(), description="records")
-        return check(records, Checker(reader.partitions, promises, keys), decoders(address.options))
+        return check(records, Checker(reader.partitions, promises, keys), decoders)
 
 
-def check(records: Iterable[Record], checker: Checker, make: MakeDecoder) -> Report:
-    """Each partition has a decoder of its own."""
-    made: dict[KafkaPartition, Decoder] = {}
+def check(records: Iterable[Record], checker: Checker, decoders: PartitionDecoders) -> Report:
     for record in records:
-        decoder = made.get(record.topic_partition)
-        if decoder is None:
-            decoder = made[record.topic_partition] = make()
         try:
-            events = decoder.decode(record.key, record.value)
+            events = decoders.of(record.topic_partition).decode(record.key, record.value)
         except MessageError as error:
             checker.add_unreadable(record.topic_partition, record.offset, str(error))
         else:

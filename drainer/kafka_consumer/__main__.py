@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from threading import Event as Stop
 from typing import Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -20,7 +21,7 @@ from binlog.runtime.config import load_or_exit
 from pydantic import Field, model_validator
 
 from drainer.kafka_consumer.destination import Destination, settings
-from drainer.kafka_consumer.run import Stop, consume, print_events
+from drainer.kafka_consumer.run import consume, print_events
 from drainer.kafka_reading.address import TopicsSection, kafka_address
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder

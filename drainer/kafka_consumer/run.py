@@ -15,10 +15,9 @@ from binlog.runtime.log import get_logger
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, not_fetched
 from drainer.kafka_consumer.destination import Destination
 from drainer.kafka_reading.address import KafkaAddress
-from drainer.kafka_reading.decoding import MakeDecoder, decoders
+from drainer.kafka_reading.decoding import PartitionDecoders
 from drainer.kafka_reading.records import KafkaPartition, ReadStopped, Record, TopicReader
 from drainer.protocol.claim_store import ClaimStoreError, open_store
-from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import AdminEvent, BootstrapEvent, DdlEvent, Event, Image, ResolvedEvent, RowEvent
 from drainer.protocol.large import claimed_row
@@ -74,8 +73,6 @@ def _base64(value: Any) -> str:
     return b64encode(value).decode()
 
 
-__all__ = ["Stop", "consume", "print_events"]
-
 _log = get_logger(__name__)
 _POLL_S: Final = 0.5
 _PROGRESS_S: Final = 10.0
@@ -92,7 +89,7 @@ def consume(
 ) -> None:
     """Apply what the topics have until `stop` is set, or with `once` up to their end. `skips_handle_only`: rows whose
     messages have the handle key alone are left out. Raises ReadError and ConsumeError."""
-    decoding = _Decoding(decoders(address.options))
+    decoding = _Decoding(address.options)
     claims = _Claims(address.options, decoding, skips_handle_only=skips_handle_only)
     try:
         reader = TopicReader(address.client, topics, is_stopped=stop.is_set)
@@ -134,7 +131,7 @@ def print_events(
     except ReadStopped:
         return
     try:
-        decoding = _Decoding(decoders(address.options))
+        decoding = _Decoding(address.options)
         reader.begin(dict.fromkeys(reader.topic_partitions(), 0))
         while not stop.is_set() and not (once and reader.at_end):
             lines = [line_of(record, event) for record in reader.poll(_POLL_S) for event in decoding.events(record)]
@@ -164,18 +161,8 @@ class Progress:
         )
 
 
-class _Decoding:
-    """Decode messages; each partition has a decoder of its own."""
-
-    def __init__(self, make: MakeDecoder) -> None:
-        self._make = make
-        self._decoders: dict[KafkaPartition, Decoder] = {}
-
-    def of(self, topic_partition: KafkaPartition) -> Decoder:
-        decoder = self._decoders.get(topic_partition)
-        if decoder is None:
-            decoder = self._decoders[topic_partition] = self._make()
-        return decoder
+class _Decoding(PartitionDecoders):
+    """Names the message that is refused."""
 
     def events(self, record: Record) -> Sequence[Event]:
         try:

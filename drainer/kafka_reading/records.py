@@ -124,10 +124,6 @@ def _consumer(settings: Mapping[str, object], said: _Said) -> Consumer:
         raise ConfigError(f"the Kafka client refuses its settings: {error.args[0].str()}") from None
 
 
-def _never() -> bool:
-    return False
-
-
 class TopicReader:
     """Read records from brokers. `partitions`: the number of partitions of each topic. Belongs to no consumer group,
     and commits no offsets."""
@@ -138,7 +134,7 @@ class TopicReader:
         topics: Sequence[str],
         *,
         committed: bool = True,
-        is_stopped: Callable[[], bool] = _never,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         """`topics`: names, or regular expressions that begin with ^. `committed`: skip messages of transactions that
         are not committed. `is_stopped`: called while brokers do not answer; if it returns True, ReadStopped is raised.

@@ -105,10 +105,6 @@ class Range:
 Advanced = Callable[[int, int], None]  # the number of a file, and how many of its bytes have been read
 
 
-def _ignore(number: int, read_bytes: int) -> None:
-    pass
-
-
 class Stream:
     """Read a directory once.
 
@@ -122,7 +118,7 @@ class Stream:
         position: FilePosition | None = None,
         *,
         skips_damage: bool = False,
-        advanced: Advanced = _ignore,
+        advanced: Advanced = lambda _number, _read_bytes: None,
     ) -> None:
         """Raises ReparoError if there are no files, or if the position's file is missing."""
         self._directory = directory

@@ -27,10 +27,6 @@ LOG_INTERVAL_S = 60.0
 _log = get_logger("pump.cluster.election")
 
 
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Election:
     """Campaigns for leadership and leads while its lease lasts; `run` until cancelled, on the event loop.
 
@@ -44,7 +40,7 @@ class Election:
         log_ts_until: Callable[[int], int],
         ahead_max_s: int = BOUND_AHEAD_MAX_S,
         boot_s: Callable[[], float] = boot_clock_s,
-        clock_ms: Callable[[], int] = wall_clock_ms,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._etcd = etcd
         self._address = ""

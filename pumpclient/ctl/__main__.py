@@ -70,8 +70,9 @@ async def run(options: Options, out: Output) -> None:
 def _exit_code(options: Options) -> int:
     """Run a command whose command line is valid. Return its exit code."""
     # With the output format log, the log lines are the output, so they go to stdout, as in the original.
-    setup(stdout=form_of(options.output) == "log")
-    out = open_output(options.output)
+    form = form_of(options.output)
+    setup(stdout=form == "log")
+    out = open_output(form, sys.stdout, sys.stderr)
     code = DONE
     try:
         asyncio.run(run(options, out))

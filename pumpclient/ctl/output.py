@@ -116,7 +116,7 @@ class JsonOutput:
     `line` the document is a single line and contains its time.
     """
 
-    def __init__(self, out: TextIO, *, line: bool = False) -> None:
+    def __init__(self, out: TextIO, *, line: bool) -> None:
         self._out = out
         self._line = line
         self._document: dict[str, Any] = {"time": datetime.now(UTC).isoformat(timespec="milliseconds")} if line else {}
@@ -148,14 +148,11 @@ def form_of(form: str) -> str:
     return form
 
 
-def open_output(form: str) -> Output:
-    """Return the output for a format. See form_of."""
-    form = form_of(form)
+def open_output(form: str, out: TextIO, err: TextIO, *, line: bool = False) -> Output:
+    """Return the output for a format as `form_of` returns it. Log lines go to the log."""
     if form == "json":
-        return JsonOutput(sys.stdout)
-    if form == "table":
-        return TableOutput(sys.stdout, sys.stderr)
-    return LogOutput()
+        return JsonOutput(out, line=line)
+    return TableOutput(out, err) if form == "table" else LogOutput()
 
 
 def _cell(value: object) -> str:

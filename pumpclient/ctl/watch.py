@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import datetime
-from typing import TextIO
 
 from binlog.errors import BinlogError
 from rich.console import Console
@@ -17,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from pumpclient.ctl.errors import code_of
-from pumpclient.ctl.output import JsonOutput, LogOutput, Output, TableOutput, form_of
+from pumpclient.ctl.output import form_of, open_output
 from pumpclient.ctl.session import CommandSession
 
 Command = Callable[[CommandSession], Awaitable[None]]
@@ -33,7 +32,7 @@ async def watch(session: CommandSession, command: Command) -> None:
         async with _signals() as stopped:
             while not stopped.is_set():
                 buffer = io.StringIO()
-                session.out = _output(form, buffer)
+                session.out = open_output(form, buffer, buffer, line=True)
                 try:
                     if not await _finished(command(session), stopped):
                         return
@@ -46,13 +45,6 @@ async def watch(session: CommandSession, command: Command) -> None:
                 show(buffer.getvalue())
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stopped.wait(), interval_s)
-
-
-def _output(form: str, buffer: TextIO) -> Output:
-    """Return an output that writes to the buffer. Log lines go to the log and leave the buffer empty."""
-    if form == "json":
-        return JsonOutput(buffer, line=True)
-    return TableOutput(buffer, buffer) if form == "table" else LogOutput()
 
 
 async def _finished(work: Awaitable[None], stopped: asyncio.Event) -> bool:

@@ -33,7 +33,7 @@ from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.delivered import begin, delivered, taken_back
 from pumpclient.sdk.errors import BadDeclaration, DdlLockLost, DdlUndecided
 from pumpclient.sdk.lease import Use, Writer, WriterLease
-from pumpclient.sdk.lock import DdlLock, ddl_lock
+from pumpclient.sdk.lock import ddl_lock
 from pumpclient.sdk.underway import UnderWay
 
 log = get_logger(__name__)
@@ -114,7 +114,7 @@ class DdlRunner:
                     raise
                 raise DdlUndecided("the service was closed while a DDL statement was being published") from None
 
-    async def _prewrite(self, plan: MakeStatement, lock: DdlLock) -> tuple[Job, DdlLock, Use, DdlFields, str]:
+    async def _prewrite(self, plan: MakeStatement, lock: Compare) -> tuple[Job, Compare, Use, DdlFields, str]:
         await self.refresh()
         start_ts = await self.timestamps.get()
         statement = await plan(Planning(self.catalog, start_ts, self._next_id))
@@ -133,13 +133,13 @@ class DdlRunner:
         crash_point("sdk.ddl_after_prewrite")
         return job, lock, use, ddl, pump
 
-    async def _publish_and_commit(self, job: Job, lock: DdlLock, use: Use, ddl: DdlFields, pump: str) -> Job:
+    async def _publish_and_commit(self, job: Job, lock: Compare, use: Use, ddl: DdlFields, pump: str) -> Job:
         try:
             return await self._carry_through(job, lock, use.writer, ddl, pump)
         finally:
             self.client.when_ended(job.start_ts, use.end)
 
-    async def _carry_through(self, job: Job, lock: DdlLock, writer: Writer, ddl: DdlFields, pump: str) -> Job:
+    async def _carry_through(self, job: Job, lock: Compare, writer: Writer, ddl: DdlFields, pump: str) -> Job:
         try:
             commit_ts = await self.timestamps.get()
         except BaseException:
@@ -168,10 +168,10 @@ class DdlRunner:
             rest.cancel()
         await asyncio.gather(*rests, return_exceptions=True)
 
-    async def _publish(self, job: Job, lock: DdlLock, writer: Writer) -> bool:
+    async def _publish(self, job: Job, lock: Compare, writer: Writer) -> bool:
         key, text = key_of_version(job.schema_version), job.dump()
         # A writer whose lease has ended must not publish: the pumps may have rolled the statement back.
-        conditions = [lock.condition, writer.condition, Compare(key, mod_revision=0)]
+        conditions = [lock, writer.condition, Compare(key, mod_revision=0)]
         try:
             return await self.etcd.txn(conditions, [Put(key, text)]) is not None
         except EtcdError as error:

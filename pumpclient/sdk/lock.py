@@ -29,17 +29,10 @@ class DdlLockTimeout(SdkError):
     """Other services held the DDL lock for longer than `wait_s`."""
 
 
-class DdlLock:
-    """The lock while it is held. A publishing transaction must compare `condition`."""
-
-    def __init__(self, revision: int) -> None:
-        self.condition = Compare(LOCK_KEY, mod_revision=revision)
-
-
 @contextlib.asynccontextmanager
-async def ddl_lock(etcd: Etcd, owner: str, *, lease_s: int = LEASE_S, wait_s: float = WAIT_S) -> AsyncIterator[DdlLock]:
-    """Wait for the lock, renew it while it is held, and release it. Raises DdlLockTimeout after `wait_s`, or
-    EtcdError.
+async def ddl_lock(etcd: Etcd, owner: str, *, lease_s: int = LEASE_S, wait_s: float = WAIT_S) -> AsyncIterator[Compare]:
+    """Wait for the lock, renew it while it is held, and release it. Return the condition that a publishing transaction
+    must compare. Raises DdlLockTimeout after `wait_s`, or EtcdError.
     """
     lease = await etcd.lease(lease_s)
     renewal = asyncio.create_task(_renew(lease), name="ddl-lock-renewal")
@@ -51,7 +44,7 @@ async def ddl_lock(etcd: Etcd, owner: str, *, lease_s: int = LEASE_S, wait_s: fl
             holder = await etcd.get(LOCK_KEY)
             name = holder.value.decode(errors="replace") if holder else "no service at present"
             raise DdlLockTimeout(f"the DDL lock was not free within {wait_s} s; {name} holds it") from None
-        yield DdlLock(revision)
+        yield Compare(LOCK_KEY, mod_revision=revision)
     finally:
         renewal.cancel()
         await asyncio.wait([renewal])

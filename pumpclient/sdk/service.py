@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -36,7 +36,7 @@ from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.retry import WITHIN_S, run
 from pumpclient.sdk.statements import AlterOptions
 from pumpclient.sdk.table import Index, Table, bound_table
-from pumpclient.sdk.transaction import Opening, Transaction
+from pumpclient.sdk.transaction import Transaction
 from pumpclient.sdk.underway import UnderWay
 
 log = get_logger(__name__)
@@ -204,11 +204,13 @@ class Service:
         self._under_way.check("a transaction")
         return self._transaction(await self._timestamps.get())
 
-    def transaction(self) -> Opening:
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
         """Open a transaction for `async with svc.transaction() as txn:`. It is committed when the block ends, and
         rolled back when the block raises.
         """
-        return Opening(self.begin)
+        async with await self.begin() as transaction:
+            yield transaction
 
     def _transaction(self, start_ts: int) -> Transaction:
         return Transaction(

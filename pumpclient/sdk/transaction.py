@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from types import TracebackType
 from typing import Self
@@ -319,21 +319,3 @@ class Transaction:
             await self.commit()
         else:
             await self.rollback()
-
-
-class Opening:
-    """An `async with` block that opens its transaction on entry."""
-
-    def __init__(self, begin: Callable[[], Awaitable[Transaction]]) -> None:
-        self._begin = begin
-        self._transaction: Transaction | None = None
-
-    async def __aenter__(self) -> Transaction:
-        self._transaction = await self._begin()
-        return self._transaction
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._transaction is not None
-        await self._transaction.__aexit__(kind, error, trace)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import TypeVar
 
 from binlog.tidb import decimal as tidb_decimal
 from binlog.tidb.datum import Datum, Uint
@@ -22,7 +21,6 @@ from binlog.tidb.types import INTEGERS, STRINGS, FieldType, Tp
 from binlog.tidb.unflatten import to_float32
 
 Encoder = Callable[[object], Datum]
-T = TypeVar("T")
 
 _BITS = {Tp.TINY: 8, Tp.SHORT: 16, Tp.INT24: 24, Tp.LONG: 32, Tp.LONGLONG: 64}
 _TIMESTAMP_MIN = datetime(1970, 1, 1, 0, 0, 1)
@@ -140,7 +138,7 @@ def _bit(kind: FieldType) -> Encoder:
 def _date(kind: FieldType) -> Encoder:
     def encode(value: object) -> Datum:
         if isinstance(value, str):
-            value = _parsed(date.fromisoformat, value)
+            value = date.fromisoformat(value)
         if isinstance(value, datetime):
             if value.time() != time(0):
                 raise ValueError("expected a date, got a datetime with a time of day")
@@ -152,19 +150,12 @@ def _date(kind: FieldType) -> Encoder:
     return encode
 
 
-def _parsed(parse: Callable[[str], T], text: str) -> T:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise ValueError(str(error)) from None
-
-
 def _datetime(kind: FieldType) -> Encoder:
     instant = kind.tp is Tp.TIMESTAMP
 
     def encode(value: object) -> Datum:
         if isinstance(value, str):
-            value = _parsed(datetime.fromisoformat, value)
+            value = datetime.fromisoformat(value)
         elif isinstance(value, date) and not isinstance(value, datetime):
             value = datetime(value.year, value.month, value.day)
         if not isinstance(value, datetime):
@@ -191,7 +182,7 @@ def _check_fraction(microsecond: int, fsp: int) -> None:
 def _duration(kind: FieldType) -> Encoder:
     def encode(value: object) -> Datum:
         if isinstance(value, str):
-            ns = _parsed(parse_duration, value)
+            ns = parse_duration(value)
         elif isinstance(value, timedelta):
             ns = (value.days * 86_400 + value.seconds) * 1_000_000_000 + value.microseconds * 1_000
         elif isinstance(value, time):

@@ -24,7 +24,7 @@ from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.kafka_check.__main__ import check
 from drainer.kafka_check.checker import Checker, Moves, Promises
-from drainer.kafka_reading.decoding import decoders
+from drainer.kafka_reading.decoding import PartitionDecoders
 from drainer.kafka_reading.records import KafkaPartition, Record
 from drainer.protocol.avro.encoder import AvroEncoder
 from drainer.protocol.encoder import DdlScope, EncodedRow, Encoder, Message
@@ -306,7 +306,7 @@ def test_recorded_events_follow_consumer_rules_in_every_protocol(
         wire.add_resolved(1 << 62)
         promises = Promises(ordered=True, ddl_everywhere=wire.encoder.ddl_scope is DdlScope.ALL_PARTITIONS)
         keys = {name: key for name, key in wire.keys.items() if key}
-        report = check(wire.records, Checker(wire.partitions, promises, keys), decoders(options))
+        report = check(wire.records, Checker(wire.partitions, promises, keys), PartitionDecoders(options))
     assert report.violations == []
     assert report.rows == wire.rows > 100
     assert report.resolved > 0

@@ -35,11 +35,6 @@ from drainer.protocol.schema_ids import KnownSchemas, Schemas
 # TiDB's checksum of a row: CRC-32 over its columns in the order of their ids.
 
 
-def row_checksum(parts: list[bytes]) -> int:
-    """Return the CRC-32 of a row. `parts`: the bytes of each column's value, ordered by column id."""
-    return crc32(b"".join(parts))
-
-
 def number_part(number: int) -> bytes:
     """Return the bytes of an integer, ENUM, SET, BIT or YEAR. A negative number is its 64-bit two's complement."""
     return (number & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little")
@@ -134,7 +129,7 @@ class Record:
             parts = [field.checksum_part(image[field.name].value, zone) for field in self.fields]
         except ValueError as error:
             raise MessageError(f"Avro: the row's checksum cannot be computed: {error}") from None
-        actual = row_checksum(parts)
+        actual = crc32(b"".join(parts))
         if said != str(actual):
             raise MessageError(f"Avro: the row of `{self.schema}`.`{self.table}` has checksum {actual}, not {said}")
 

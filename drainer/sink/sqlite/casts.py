@@ -18,6 +18,7 @@ Value = int | float | str | bytes | None
 Convert = Callable[[Value], Value]
 
 _TEXTS = frozenset({TypeClass.TEXT, TypeClass.ENUM, TypeClass.SET, TypeClass.JSON})
+_STORED_AS_TEXT = frozenset({TypeClass.DECIMAL, TypeClass.DATE, TypeClass.DATETIME, TypeClass.TIME})
 _NUMBERS = frozenset({TypeClass.INT, TypeClass.BIT, TypeClass.DECIMAL, TypeClass.FLOAT})
 _DIGITS = Context(prec=400, rounding=ROUND_HALF_UP)  # of every DOUBLE; Python's own context has 28
 _SQLITE_INTEGER_MAX = (1 << 63) - 1
@@ -52,7 +53,7 @@ def noting(column: str, convert: Convert, unconverted: list[str]) -> Convert:
 
 def _step(source: TypeClass, target: TypeClass, old: FieldType, new: FieldType) -> Convert | None:
     if target in _TEXTS and (source in _TEXTS or source not in (TypeClass.BYTES, TypeClass.BIT)):
-        return None if source in _TEXTS or source in _stored_as_text() else _text
+        return None if source in _TEXTS or source in _STORED_AS_TEXT else _text
     if target is TypeClass.BYTES:
         return None if source is TypeClass.BYTES else lambda value: str(value).encode()
     if source is TypeClass.BYTES and target in _TEXTS:
@@ -72,10 +73,6 @@ def _step(source: TypeClass, target: TypeClass, old: FieldType, new: FieldType) 
     if source is target and (target is not TypeClass.TIME or old.fsp == new.fsp):
         return None
     raise CannotConvert(f"{old.mysql_name} to {new.mysql_name}")
-
-
-def _stored_as_text() -> frozenset[TypeClass]:
-    return frozenset({TypeClass.DECIMAL, TypeClass.DATE, TypeClass.DATETIME, TypeClass.TIME})
 
 
 def _numeric(source: TypeClass, target: TypeClass, step: Convert) -> Convert:

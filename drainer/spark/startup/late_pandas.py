@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from importlib import metadata, util
+from importlib import metadata
 
 import pyarrow as pa
 
@@ -35,7 +35,7 @@ class LatePandas(types.ModuleType):
 
 def install() -> None:
     """Install the placeholder, unless pandas has been imported already or is missing."""
-    if "pandas" in sys.modules or util.find_spec("pandas") is None:
+    if "pandas" in sys.modules:
         return
     try:
         version = metadata.version("pandas")

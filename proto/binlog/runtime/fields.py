@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import ipaddress
+import os
 import re
 import socket
 import struct
@@ -153,18 +154,9 @@ def reachable(listens: str, advertised: str) -> str:
     return f"{advertised.rpartition(':')[0]}:{port}"
 
 
-def why_not_listening(addr: str) -> str:
-    """Return the system's reason why a program cannot listen at host:port. gRPC does not report it."""
-    try:
-        host, port = split_host_port(addr)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-            probe.listen(1)
-    except (OSError, ValueError) as error:
-        return getattr(error, "strerror", None) or str(error)
-    return "gRPC cannot listen there"
+def why_not_listening(error: OSError) -> str:
+    """Return the system's reason alone, before which asyncio puts words of its own."""
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error.strerror or error)
 
 
 def check_host_port(text: str) -> str:

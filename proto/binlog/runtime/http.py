@@ -222,7 +222,7 @@ class StatusServer:
         except OSError as error:
             await self._runner.cleanup()
             raise ConfigError(
-                f"status-addr {self.host}:{self.port}: cannot listen there: {why_not_listening(self.addr)}"
+                f"status-addr {self.host}:{self.port}: cannot listen there: {why_not_listening(error)}"
             ) from error
         self.port = self._listener.sockets[0].getsockname()[1]
 

@@ -39,7 +39,7 @@ class Listener:
             self.port = await self._server.listen(host, port, tls)
         except OSError as error:
             await self._server.stop(0)
-            raise ConfigError(f"addr {addr}: cannot listen there: {why_not_listening(addr)}") from error
+            raise ConfigError(f"addr {addr}: cannot listen there: {why_not_listening(error)}") from error
         if socket:
             try:
                 await self._server.listen_unix(socket.removeprefix("unix://").removeprefix("unix:"))

@@ -95,7 +95,7 @@ def render_text(_logger: object, _method: str, event: MutableMapping[str, Any]) 
     return " ".join(f"[{part}]" for part in parts)
 
 
-def setup(level: str = "info", file: str = "", *, json: bool = False, stdout: bool = False) -> None:
+def setup(level: str = "info", file: str = "", *, stdout: bool = False) -> None:
     """Configure the process's logs.
 
     `level`: as in the flag -L. Without `file`, lines go to stderr, or to stdout if `stdout` is set. Raises ValueError
@@ -109,16 +109,13 @@ def setup(level: str = "info", file: str = "", *, json: bool = False, stdout: bo
     except OSError as error:
         raise ConfigError(f"log-file {file} cannot be written: {error.strerror}") from error
     place = structlog.processors.CallsiteParameter
-    last: list[structlog.typing.Processor] = [render_text]
-    if json:
-        last = [structlog.processors.TimeStamper(fmt="iso", key="time"), structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.CallsiteParameterAdder([place.FILENAME, place.LINENO]),
             structlog.processors.format_exc_info,
-            *last,
+            render_text,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(file=target),

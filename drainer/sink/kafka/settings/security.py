@@ -24,16 +24,6 @@ MECHANISMS: Final = {
 }
 _PASSWORDS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _OAUTH: Final = ("sasl_oauth_client_id", "sasl_oauth_client_secret", "sasl_oauth_token_url")
-_GSSAPI: Final = (
-    "sasl_gssapi_auth_type",
-    "sasl_gssapi_keytab_path",
-    "sasl_gssapi_kerberos_config_path",
-    "sasl_gssapi_service_name",
-    "sasl_gssapi_user",
-    "sasl_gssapi_password",
-    "sasl_gssapi_realm",
-    "sasl_gssapi_disable_pafxfast",
-)
 
 
 def _listed(value: object) -> object:
@@ -99,7 +89,8 @@ class KafkaSecuritySection(Section):
         for name in ("ca", "cert", "key"):
             _check_file(name, getattr(self, name))
         mechanism = self.mechanism
-        if mechanism == "GSSAPI" or any(getattr(self, name) for name in _GSSAPI):
+        gssapi = [name for name in type(self).model_fields if name.startswith("sasl_gssapi")]
+        if mechanism == "GSSAPI" or any(getattr(self, name) for name in gssapi):
             raise ConfigError(
                 f"{_WHERE}: GSSAPI (Kerberos) needs a Kafka client library built with it, and the one that pip "
                 f"installs is not: use SCRAM-SHA-512 or OAUTHBEARER, or build confluent-kafka against a librdkafka "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -48,16 +47,6 @@ def test_log_level_filters_lines_and_traceback_is_on_one_line(tmp_path: Path) ->
     assert "[WARN]" in found[0]
     assert "[ERROR]" in found[1]
     assert "ValueError: two\\nlines" in found[1]
-
-
-def test_log_json_line_contains_event_component_and_fields(tmp_path: Path) -> None:
-    log.setup("debug", str(tmp_path / "p.log"), json=True)
-    log.get_logger("x").debug("hello", n=1)
-    (line,) = lines(tmp_path / "p.log")
-    document = json.loads(line)
-    assert document["event"] == "hello"
-    assert document["component"] == "x"
-    assert document["n"] == 1
 
 
 def test_an_unknown_level_is_refused() -> None:

@@ -9,6 +9,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from socket import socket
+from threading import Event as Stop
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +23,7 @@ from drainer.batch.work import Kind
 from drainer.kafka_check.__main__ import PROGRAM, main
 from drainer.kafka_consumer.__main__ import main as consumer_main
 from drainer.kafka_consumer.core import ConsumerCore, Resume
-from drainer.kafka_consumer.run import Progress, Stop, consume, print_events
+from drainer.kafka_consumer.run import Progress, consume, print_events
 from drainer.kafka_reading.address import kafka_address
 from drainer.kafka_reading.records import (
     KafkaPartition,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import time
 from typing import Any
 
@@ -14,7 +15,7 @@ from binlog.cluster.tso import compose
 
 from pumpclient.ctl import nodes, settle
 from pumpclient.ctl.options import Options
-from pumpclient.ctl.output import JsonOutput, Listing, LogOutput, Output, TableOutput, open_output
+from pumpclient.ctl.output import JsonOutput, Listing, LogOutput, Output, TableOutput, form_of, open_output
 from pumpclient.ctl.session import CommandSession
 from pumpclient.options import upstream
 from tests.support.memory_etcd import MemoryEtcd
@@ -71,7 +72,7 @@ async def test_offline_nodes_that_are_hidden_are_counted() -> None:
 
 async def test_json_output_of_several_commands_is_one_document(etcd: MemoryEtcd) -> None:
     out = io.StringIO()
-    output = JsonOutput(out)
+    output = JsonOutput(out, line=False)
     await nodes.query(session(etcd, output), "pumps")
     await etcd.put("/tidb-binlog/v1/pumps/broken", b"{")
     await nodes.query(session(etcd, output), "drainers")
@@ -97,7 +98,7 @@ async def test_inspect_lists_pumps_and_pending_prewrites_as_table_and_json() -> 
         pumps, pending = out.getvalue().splitlines()[1::2]
         assert pumps.split()[0] == pending.split()[0] == "a"
         assert pending.split()[1] == "100"
-        output = JsonOutput(kept)
+        output = JsonOutput(kept, line=False)
         await settle.inspect(session(shop.etcd, output))
         output.end()
         document = json.loads(kept.getvalue())
@@ -116,7 +117,7 @@ def test_table_output_aligns_cells_and_shows_missing_values_as_dash() -> None:
 
 def test_auto_output_to_a_pipe_is_log_lines() -> None:
     """Scripts that read the original's output go on working; a test's stdout is no terminal."""
-    assert isinstance(open_output("auto"), LogOutput)
-    assert isinstance(open_output("log"), LogOutput)
-    assert isinstance(open_output("table"), TableOutput)
-    assert isinstance(open_output("json"), JsonOutput)
+    assert isinstance(open_output(form_of("auto"), sys.stdout, sys.stderr), LogOutput)
+    assert isinstance(open_output("log", sys.stdout, sys.stderr), LogOutput)
+    assert isinstance(open_output("table", sys.stdout, sys.stderr), TableOutput)
+    assert isinstance(open_output("json", sys.stdout, sys.stderr), JsonOutput)

@@ -74,5 +74,8 @@ def test_pandas_imported_before_late_import_is_kept() -> None:
 
 
 def test_late_import_without_pandas_installed_adds_no_module() -> None:
-    hidden = "from importlib import util\nfind = util.find_spec\nutil.find_spec = lambda name: None\n"
+    hidden = (
+        "from importlib import metadata\ndef absent(name): raise metadata.PackageNotFoundError(name)\n"
+        "metadata.version = absent\n"
+    )
     assert run(f"{hidden}{BEGIN}print('pandas' in sys.modules)") == "False"

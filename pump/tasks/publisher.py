@@ -29,6 +29,7 @@ from pump.store.store import Store
 
 INTERVAL_S = 0.5
 PAUSE_S = 1.0
+QUIET_S = 3.0  # a topic that was just created is not known to every broker yet
 WINDOW_BYTES = 8 << 20  # sent before the brokers' answers are awaited
 READ_BYTES = 128 << 10
 FIELD_BYTES = 6  # around each payload of a message
@@ -49,7 +50,8 @@ class Publisher:
         self._bytes_max = message_bytes_max - OVERHEAD_BYTES
         self._epoch = 0
         self._damaged = False
-        self._outage = Outage(_log, "nothing is published to Kafka", "binlogs are published to Kafka again")
+        text, over = "nothing is published to Kafka", "binlogs are published to Kafka again"
+        self._outage = Outage(_log, text, over, quiet_s=QUIET_S)
         self.topic = topic
         self.published_ts = 0
         self.error = ""

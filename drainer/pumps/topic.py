@@ -207,7 +207,8 @@ class TopicPump(FollowedPump):
                     self._add_message(chain, offset, value)
                     await asyncio.sleep(0)  # a message is some milliseconds of work
                 self._trouble, self._at_end = reader.trouble, reader.at_end
-                if reader.at_end or self._resolved_ts > after_ts:
+                # Before its end is seen, its resolved ts would be an end for until-now.
+                if reader.at_end or len(self._binlogs) >= self._backlog_max:
                     self._error = None
                     self._outage.over(pump=self._node_id)
                 if not values:

@@ -365,6 +365,7 @@ def _node(config: Config, upstream: Upstream, pipeline: Pipeline) -> DrainerNode
         position=lambda: pipeline.position_ts,
         started_ts=upstream.now_ts,
         status_addr=reachable(config.status_address(), config.registered_address()),
+        reads_topics=config.source == "kafka",
     )
 
 

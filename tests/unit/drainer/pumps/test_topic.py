@@ -98,7 +98,8 @@ def test_pull_of_any_range_has_its_binlogs_alone(after: int, size: int) -> None:
 async def test_topic_is_planned_as_its_pump_would_plan_it() -> None:
     topic, served = filled()
     pump = pump_of(topic)
-    found = await marked(pump, ts(0), until_ts=ts(70))
+    found = await marked(pump, ts(0))
+    assert found.resolved_ts == ts(70), "nothing is said before all of it is known"
     assert (found.end_ts, found.batch_count, found.topic) == (ts(40) - 1, 2, NAME)
     assert (found.stop, found.stop_ts, found.stop_bytes) == (Stop.LARGE, ts(40), len(served[2]))
     assert await pump.count(after_ts=ts(0), until_ts=ts(60)) == Counted(5, sum(map(len, served)))

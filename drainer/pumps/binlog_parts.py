@@ -83,12 +83,13 @@ def parse(message: bytes, offset: int) -> ext.PullRangeResp:
 
 def _check(found: ext.PullRangeResp, offset: int) -> None:
     if found.whole_bytes:
-        _check_part(found, offset)
+        check_part(found, offset)
     elif offset:
         raise _incomplete(offset)
 
 
-def _check_part(found: ext.PullRangeResp, offset: int) -> None:
+def check_part(found: ext.PullRangeResp, offset: int) -> None:
+    """Raise DecodeError unless this part continues the `offset` bytes of its binlog that were received."""
     size = sum(map(len, found.payloads))
     if len(found.payloads) != 1 or found.part_offset != offset or not 0 < size <= found.whole_bytes - offset:
         raise DecodeError(

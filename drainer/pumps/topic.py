@@ -12,18 +12,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from binlog import envelope
 from binlog.errors import DecodeError
 from binlog.pb import pump_ext_pb2 as ext
-from binlog.topic.message import TopicError, TopicReader, decode
+from binlog.topic.message import TopicError, decode
 from google.protobuf.message import DecodeError as ProtobufError
 
-from drainer.pumps.binlog_parts import PART_BYTES_MAX, leading_schema_version
+from drainer.pumps.binlog_parts import PART_BYTES_MAX, check_part, leading_schema_version
 from drainer.pumps.client import Count, PurgedAt
 from drainer.pumps.departed_pumps import Missed
 from drainer.pumps.go_pump import BACKLOG_MAX, SILENCE_MAX_S, FollowedPump, ReceivedBinlog
 from drainer.pumps.watermark import BatchLimits, PumpMark, Topic
+
+if TYPE_CHECKING:
+    from binlog.topic.kafka import KafkaReader  # loads the client library
 
 POLL_S = 0.05  # between two looks at what the client library has fetched
 READ_S = 1.0
@@ -67,7 +71,8 @@ class TopicChain:
         if found.last_ts <= before_ts:
             return None
         if found.whole_bytes:
-            self._check_part(found, where)
+            check_part(found, self._part_end if found.part_offset else 0)
+            self._part_end = found.part_offset + len(found.payloads[0])
         elif message.after_ts < before_ts:
             kept = [payload for payload in found.payloads if envelope.scan(payload).commit_ts > before_ts]
             return ext.PullRangeResp(payloads=kept, last_ts=found.last_ts)
@@ -81,23 +86,15 @@ class TopicChain:
             )
         self.position_ts = self.purged_ts = after_ts
 
-    def _check_part(self, found: ext.PullRangeResp, where: str) -> None:
-        size = sum(map(len, found.payloads))
-        expected = self._part_end if found.part_offset else 0
-        if len(found.payloads) != 1 or found.part_offset != expected or expected + size > found.whole_bytes:
-            detail = f"a part of {size} bytes at {found.part_offset} of {found.whole_bytes} is out of sequence"
-            raise DecodeError(where, offset=expected, detail=detail)
-        self._part_end = found.part_offset + size
 
-
-def kafka_reader(topic: Topic) -> TopicReader:
+def kafka_reader(topic: Topic) -> KafkaReader:
     """Return a reader of real brokers."""
-    from binlog.topic.kafka import KafkaReader  # loads the client library
+    from binlog.topic.kafka import KafkaReader
 
     return KafkaReader(dict(topic.client), topic.name)
 
 
-def pull_topic(reader: TopicReader, topic: str, after_ts: int, until_ts: int) -> Iterator[bytes]:
+def pull_topic(reader: KafkaReader, topic: str, after_ts: int, until_ts: int) -> Iterator[bytes]:
     """Yield serialized PullRangeResp with every binlog in (after_ts, until_ts], which must be in the topic, as a pull
     does; then close the reader. Raises TopicError, PurgedPosition, DecodeError."""
     with closing(reader), tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as parts:
@@ -121,7 +118,7 @@ def pull_topic(reader: TopicReader, topic: str, after_ts: int, until_ts: int) ->
                     ).SerializeToString()
 
 
-def _ordered(reader: TopicReader, chain: TopicChain, topic: str, until_ts: int) -> Iterator[ext.PullRangeResp]:
+def _ordered(reader: KafkaReader, chain: TopicChain, topic: str, until_ts: int) -> Iterator[ext.PullRangeResp]:
     """Yield what the chain returns until everything up to `until_ts` has come."""
     heard_s = time.monotonic()
     while True:
@@ -152,7 +149,7 @@ class TopicPump(FollowedPump):
         host: str,
         topic: Topic,
         *,
-        open_reader: Callable[[Topic], TopicReader] = kafka_reader,
+        open_reader: Callable[[Topic], KafkaReader] = kafka_reader,
         backlog_max: int = BACKLOG_MAX,
         silence_max_s: float = SILENCE_MAX_S,
     ) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 from functools import partial
+from typing import TYPE_CHECKING
 
 from binlog.cluster import tso
 from binlog.cluster.node import NodeStatus, State
@@ -20,12 +21,15 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 from binlog.runtime.metrics import counter, gauge
 from binlog.runtime.outage import Outage
-from binlog.topic.message import OVERHEAD_BYTES, Outgoing, TopicMessage, TopicWriter, body_of, decode, encode
+from binlog.topic.message import OVERHEAD_BYTES, Outgoing, TopicMessage, body_of, decode, encode
 
 from pump.errors import DamagedRecord
 from pump.pull.binlog_parts import BinlogPart
 from pump.pull.ranges import Chunk
 from pump.store.store import Store
+
+if TYPE_CHECKING:
+    from binlog.topic.kafka import KafkaWriter  # loads the client library
 
 INTERVAL_S = 0.5
 PAUSE_S = 1.0
@@ -44,7 +48,7 @@ _log = get_logger("pump.tasks.publisher")
 class Publisher:
     """Call `run`. `topic`: its name. `published_ts`: everything up to it is in the topic; 0: not known yet."""
 
-    def __init__(self, store: Store, writer: TopicWriter, topic: str, *, message_bytes_max: int) -> None:
+    def __init__(self, store: Store, writer: KafkaWriter, topic: str, *, message_bytes_max: int) -> None:
         self._store = store
         self._writer = writer
         self._bytes_max = message_bytes_max - OVERHEAD_BYTES
@@ -164,38 +168,35 @@ def topic_messages(
 ) -> Iterator[tuple[int, Outgoing]]:
     """Yield messages with at most `bytes_max` bytes of binlogs, each with the ts up to which everything is complete
     with it. If `pieces` raises, what came before is yielded first."""
-    at_ts, last_ts, size = after_ts, after_ts, 0
+    at_ts = after_ts
+    for commit_ts, body, completes in _bodies(pieces, bytes_max):
+        until_ts = commit_ts if completes else at_ts
+        yield until_ts, Outgoing(commit_ts, encode(TopicMessage(epoch, at_ts, until_ts, body)))
+        at_ts = until_ts
+
+
+def _bodies(pieces: Iterable[Chunk | BinlogPart], bytes_max: int) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield (last commit_ts, body, whether it completes its binlogs)."""
     gathered: list[bytes] = []
-
-    def message(until_ts: int, commit_ts: int, body: bytes) -> tuple[int, Outgoing]:
-        nonlocal at_ts
-        before_ts, at_ts = at_ts, until_ts
-        return until_ts, Outgoing(commit_ts, encode(TopicMessage(epoch, before_ts, until_ts, body)))
-
-    def take() -> Iterator[tuple[int, Outgoing]]:
-        nonlocal size
-        if gathered:
-            body = body_of(gathered, last_ts)
-            gathered.clear()
-            size = 0
-            yield message(last_ts, last_ts, body)
-
+    size = last_ts = 0
+    failure: BinlogError | None = None
     try:
         for commit_ts, payload, offset, whole_bytes in _binlogs(pieces, bytes_max):
+            if gathered and (whole_bytes or size + len(payload) + FIELD_BYTES > bytes_max):
+                yield last_ts, body_of(gathered, last_ts), True
+                gathered, size = [], 0
             if whole_bytes:
-                yield from take()
-                is_last = offset + len(payload) == whole_bytes
                 body = body_of([payload], commit_ts, whole_bytes=whole_bytes, part_offset=offset)
-                yield message(commit_ts if is_last else at_ts, commit_ts, body)
-                continue
-            if size + len(payload) + FIELD_BYTES > bytes_max:
-                yield from take()
-            gathered.append(payload)
-            size, last_ts = size + len(payload) + FIELD_BYTES, commit_ts
-    except BinlogError:
-        yield from take()
-        raise
-    yield from take()
+                yield commit_ts, body, offset + len(payload) == whole_bytes
+            else:
+                gathered.append(payload)
+                size, last_ts = size + len(payload) + FIELD_BYTES, commit_ts
+    except BinlogError as error:
+        failure = error
+    if gathered:
+        yield last_ts, body_of(gathered, last_ts), True
+    if failure is not None:
+        raise failure
 
 
 def _binlogs(pieces: Iterable[Chunk | BinlogPart], bytes_max: int) -> Iterator[tuple[int, bytes, int, int]]:

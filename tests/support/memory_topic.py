@@ -48,7 +48,7 @@ class MemoryTopic:
 
 
 class MemoryWriter:
-    """A TopicWriter."""
+    """In place of a KafkaWriter."""
 
     def __init__(self, topic: MemoryTopic) -> None:
         self.topic = topic
@@ -71,7 +71,7 @@ class MemoryWriter:
 
 
 class MemoryReader:
-    """A TopicReader, which begins where Kafka does: at the first message of the wanted time."""
+    """In place of a KafkaReader; begins where Kafka does: at the first message of the wanted time."""
 
     def __init__(self, topic: MemoryTopic) -> None:
         self.topic = topic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -17,6 +17,17 @@ ANSWER_S = 5.0
 STORED_S = 30.0  # how long brokers may take to store what was sent
 MESSAGES_MAX = 64  # that one read returns
 AHEAD_KBYTES = 8192  # that the client fetches ahead of a reader
+
+
+_READING = {
+    "group.id": "tidb-binlog",  # required by the library; no offset is committed
+    "enable.auto.commit": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    "fetch.wait.max.ms": 100,
+    "queued.max.messages.kbytes": AHEAD_KBYTES,
+}
+_WRITING = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": int(STORED_S * 1000), "linger.ms": 5}
 
 
 def _text(error: BaseException | KafkaError) -> str:
@@ -40,7 +51,7 @@ class _Client:
 
 
 class KafkaReader(_Client):
-    """A TopicReader. Belongs to no consumer group."""
+    """Reads a topic. `at_end`: everything that was there has been read. Belongs to no consumer group."""
 
     def __init__(self, settings: Mapping[str, str], topic: str) -> None:
         super().__init__(settings, topic)
@@ -48,39 +59,22 @@ class KafkaReader(_Client):
         self._consumer: Any = None
 
     def open(self, after_ts: int) -> None:
-        self._make()
-        of = TopicPartition(self._topic, 0)
-        try:
-            # The end is read first: a message that arrives in between must not be passed over.
-            low, high = self._consumer.get_watermark_offsets(of, timeout=ANSWER_S, cached=False)
-            begin = low
-            if after_ts > 0:
-                wanted = TopicPartition(self._topic, 0, physical_ms(after_ts))
-                (found,) = self._consumer.offsets_for_times([wanted], timeout=ANSWER_S)
-                if found.error is not None:
-                    raise self._failed("cannot be searched", found.error)
-                begin = found.offset if found.offset >= 0 else high
-            self._consumer.assign([TopicPartition(self._topic, 0, begin)])
-        except KafkaException as error:
-            raise self._failed("cannot be read", error) from error
+        """Begin before the first message that may complete something above `after_ts`. Raises TopicError."""
+        self._begin_at(lambda low, high: self._first(after_ts, high) if after_ts > 0 else low)
 
     def last(self) -> bytes | None:
         """Return the last message of the topic, or None. Raises TopicError."""
-        self._make()
-        of, end_s = TopicPartition(self._topic, 0), time.monotonic() + STORED_S
-        try:
-            low, high = self._consumer.get_watermark_offsets(of, timeout=ANSWER_S, cached=False)
-            self._consumer.assign([TopicPartition(self._topic, 0, max(low, high - 1))])
-        except KafkaException as error:
-            raise self._failed("cannot be read", error) from error
+        end_s = time.monotonic() + STORED_S
+        self._begin_at(lambda low, high: max(low, high - 1))
         found: list[tuple[int, bytes]] = []
-        while low < high and not (found and self.at_end):
+        while not self.at_end:
             found += self.read(0.5)
             if time.monotonic() > end_s:
                 raise TopicError(f"topic {self._topic}: its last message cannot be read: {self.trouble}")
         return found[-1][1] if found else None
 
     def read(self, timeout_s: float) -> list[tuple[int, bytes]]:
+        """Return offset and value of the next messages, none if none arrive in time. Raises TopicError."""
         found = []
         for message in self._consumer.consume(MESSAGES_MAX, timeout=timeout_s):
             error = message.error()
@@ -98,26 +92,30 @@ class KafkaReader(_Client):
         if consumer is not None:
             consumer.close()
 
-    def _make(self) -> None:
+    def _begin_at(self, begin: Callable[[int, int], int]) -> None:
+        """Read from the offset that `begin` returns for the topic's first offset and its end."""
         self.close()
         self.at_end = False
-        conf = {
-            **self._conf,
-            "group.id": "tidb-binlog",  # required by the library; no offset is committed
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 100,
-            "queued.max.messages.kbytes": AHEAD_KBYTES,
-        }
         try:
-            self._consumer = Consumer(conf)
+            self._consumer = Consumer({**self._conf, **_READING})
+            # The end is read first: a message that arrives meanwhile must not be passed over.
+            of = TopicPartition(self._topic, 0)
+            offset = begin(*self._consumer.get_watermark_offsets(of, timeout=ANSWER_S, cached=False))
+            self._consumer.assign([TopicPartition(self._topic, 0, offset)])
         except KafkaException as error:
-            raise self._failed("the client refuses its settings", error) from error
+            raise self._failed("cannot be read", error) from error
+
+    def _first(self, after_ts: int, end: int) -> int:
+        """Return the offset of the first message that is not older than `after_ts`."""
+        wanted = TopicPartition(self._topic, 0, physical_ms(after_ts))
+        (found,) = self._consumer.offsets_for_times([wanted], timeout=ANSWER_S)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return int(found.offset) if found.offset >= 0 else end
 
 
 class KafkaWriter(_Client):
-    """A TopicWriter. After an error, open it again."""
+    """Writes a topic, from one thread at a time. After an error, open it again."""
 
     def __init__(self, settings: Mapping[str, str], topic: str, message_bytes_max: int) -> None:
         super().__init__(settings, topic)
@@ -126,19 +124,11 @@ class KafkaWriter(_Client):
         self._producer: Any = None
 
     def open(self) -> bytes | None:
+        """Create the topic if it is missing; return its last message, or None. Raises TopicError."""
         self.close()
         try:
             self._create()
-            self._producer = Producer(
-                {
-                    **self._conf,
-                    "enable.idempotence": True,
-                    "acks": "all",
-                    "message.max.bytes": self._bytes_max,
-                    "message.timeout.ms": int(STORED_S * 1000),
-                    "linger.ms": 5,
-                }
-            )
+            self._producer = Producer({**self._conf, **_WRITING, "message.max.bytes": self._bytes_max})
         except KafkaException as error:
             raise self._failed("cannot be created", error) from error
         try:
@@ -163,6 +153,7 @@ class KafkaWriter(_Client):
                 raise
 
     def send(self, messages: Sequence[Outgoing]) -> None:
+        """Append messages and wait until the brokers have stored all. Raises TopicError: some may be stored."""
         producer = self._producer  # another thread may close it meanwhile
         failures: list[KafkaError] = []
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from struct import Struct
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import google_crc32c
 
@@ -44,37 +44,6 @@ class Outgoing(NamedTuple):
 
     ts: int
     value: bytes
-
-
-class TopicWriter(Protocol):
-    """Writes a topic, from one thread at a time."""
-
-    def open(self) -> bytes | None:
-        """Create the topic if it is missing; return its last message, or None. Raises TopicError."""
-        ...
-
-    def send(self, messages: Sequence[Outgoing]) -> None:
-        """Append messages and wait until the brokers have stored all. Raises TopicError: some may be stored."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class TopicReader(Protocol):
-    """Reads a topic. `at_end`: everything that was there has been read. `trouble`: what the client said last."""
-
-    at_end: bool
-    trouble: str
-
-    def open(self, after_ts: int) -> None:
-        """Begin before the first message that may complete something above `after_ts`. Raises TopicError."""
-        ...
-
-    def read(self, timeout_s: float) -> list[tuple[int, bytes]]:
-        """Return offset and value of the next messages, none if none arrive in time. Raises TopicError."""
-        ...
-
-    def close(self) -> None: ...
 
 
 def encode(message: TopicMessage) -> bytes:
